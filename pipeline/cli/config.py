@@ -1,11 +1,12 @@
-"""``reknit config``, and what commands take: settings as options, times, and the page that describes all settings."""
+"""``reknit config``, and the configuration of all commands: settings as options, what they come to, and their page."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
@@ -26,7 +27,11 @@ from pipeline.config import Described, described, load_config, origins, variable
 from pipeline.errors import ReknitError
 from pipeline.settings import Config
 
+if TYPE_CHECKING:
+    from pipeline.stages.defaults import Defaults
+
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 def _takes(kind: Type) -> str:
@@ -96,6 +101,55 @@ def configured(config_file: str | None, **options: Any) -> Config:  # noqa: ANN4
     except ReknitError as error:
         fail(error)
 
+
+def with_config(command: Callable[..., T]) -> Callable[..., T]:
+    """Add those and ``--wait``; the command gets its ``config``, of which all settings among its options are part."""
+
+    @wraps(command)
+    def with_its_config(config_file: str | None, **options: Any) -> T:  # noqa: ANN401  click's options
+        given = {name: options.pop(name) for name in options.keys() & _SETTINGS.keys()}
+        return command(config=configured(config_file, **given), **options)
+
+    return broker_options(wait_option(with_its_config))
+
+
+def session_defaults(config: Config) -> Defaults:
+    """The configuration's defaults for sessions, as the stages take them.
+
+    Raises:
+        UnknownTargetError: a target that does not exist.
+        InputError: what is to be redacted, or its marker, cannot be used; or a parameter leads outside of the request.
+    """
+    from pipeline.registry import target_named
+    from pipeline.session.arguments import policy_from
+    from pipeline.stages.defaults import Defaults, refuse_chained
+    from pipeline.text.redaction import Redactor
+
+    given = config.session
+    Redactor(config.text.redact_roots, config.text.redact_marker)  # raises here what every partition would raise later
+    for name in given.targets:
+        target_named(name)
+    refuse_chained(given.params)
+    params = dict(given.params)
+    if given.max_tokens is not None:
+        params.setdefault("max_tokens", msgspec.Raw(msgspec.json.encode(given.max_tokens)))
+    return Defaults(
+        targets=given.targets,
+        model=given.model,
+        params=params,
+        system=given.system,
+        tools=given.tools,
+        policy=policy_from(given.policy),
+        on_dead_letter=config.on_dead_letter,
+        parked_records=config.parked_records,
+        parked_bytes=config.parked_bytes,
+        limits=config.limits,
+        redact_roots=config.text.redact_roots,
+        redact_marker=config.text.redact_marker,
+    )
+
+
+JSON = click.option("--json", "as_lines", is_flag=True, help="One line of JSON each.")
 
 _AGO = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 

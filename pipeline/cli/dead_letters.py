@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any
 
 import click
 import msgspec
@@ -20,9 +21,8 @@ from msgspec import UNSET, Raw, Struct
 from pipeline import __version__
 from pipeline.cli import Exit, Group, Progress, fail, read_input, say, write_json
 from pipeline.cli.broker import partitions_of, producing, read_partitions, reader, run_with_broker
-from pipeline.cli.config import Since, broker_options, configured, wait_option
-from pipeline.cli.inspect import as_json
-from pipeline.cli.sessions import JSON, RECORD, Standing, mended, release_of, retry_id, standing
+from pipeline.cli.config import JSON, Since, with_config
+from pipeline.cli.sessions import RECORD, Standing, as_json, mended, release_of, retry_id, standing
 from pipeline.client import Place
 from pipeline.errors import InputError
 from pipeline.settings import Config
@@ -30,8 +30,6 @@ from topics import AGENT_TURNS, DEAD_LETTERS, qualified
 from topics import headers as names
 from topics.headers import DeadLetterHeaders
 from topics.records import RequestWanted
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 # Of these the turn was taken, and only what it led to did not leave.
 _ASKED_AGAIN = {"rejected", "size", "refused_foreseen", "refused_missed", "refused_unknown"}
@@ -145,7 +143,7 @@ def note_of(letter: Letter, done: str) -> list[tuple[str, bytes]]:
 class Wanted(Struct, frozen=True, kw_only=True):
     """Which letters are meant: those at ``places``, and of the others those that fit every condition."""
 
-    places: frozenset[str] = frozenset()
+    places: Collection[str] = ()
     codes: frozenset[str] = frozenset()
     session: str | None = None
     since: int | None = None
@@ -158,18 +156,29 @@ class Wanted(Struct, frozen=True, kw_only=True):
         )
 
 
-def _condition_options(command: F) -> F:
+def _condition_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say which letters are meant; the command gets the letters ``wanted``."""
+
+    @wraps(command)
+    def with_those_wanted(
+        codes: tuple[str, ...],
+        session: str | None,
+        since: int | None,
+        places: tuple[str, ...] = (),
+        **options: Any,  # noqa: ANN401  click's options
+    ) -> None:
+        wanted = Wanted(places=places, codes=frozenset(codes), session=session, since=since)
+        command(wanted=wanted, **options)
+
     options = (
-        broker_options,
-        wait_option,
         click.option("--code", "codes", multiple=True, help="Only letters with this code; may be given several times."),
         click.option("--session", help="Only letters of this session."),
         click.option("--since", type=Since(), help="Only letters since then: 90s, 30m, 2h, 7d ago, or a time."),
         JSON,
     )
     for option in reversed(options):
-        command = option(command)
-    return command
+        with_those_wanted = option(with_those_wanted)
+    return with_config(with_those_wanted)
 
 
 _PLACES = click.argument("places", nargs=-1, metavar="[PARTITION/OFFSET]…")
@@ -187,28 +196,28 @@ def dead_letters_group() -> None:
 @dead_letters_group.command("list")
 @_condition_options
 @_EVERY
-def list_command(*, every: bool, as_lines: bool, **options: Any) -> None:  # noqa: ANN401  click's options
+def list_command(config: Config, wanted: Wanted, *, every: bool, as_lines: bool) -> None:
     """Print letters, oldest first in each partition: where each stands, its session and why; nothing of its content."""
-    for letter in _letters(every=every, **options):
+    for letter in _letters(config, wanted, every=every):
         write_json(letter.told()) if as_lines else click.echo(_line(letter))
 
 
 @dead_letters_group.command("show")
 @_condition_options
 @_PLACES
-def show_command(*, as_lines: bool, **options: Any) -> None:  # noqa: ANN401  click's options
+def show_command(config: Config, wanted: Wanted, *, as_lines: bool) -> None:
     """Print letters whole, with headers and value, each on a line of JSON."""
     del as_lines
-    for letter in _letters(every=True, **options):
+    for letter in _letters(config, wanted, every=True):
         write_json({**letter.told(), **as_json(DEAD_LETTERS, letter.record)})
 
 
 @dead_letters_group.command("count")
 @_condition_options
 @_EVERY
-def count_command(*, every: bool, as_lines: bool, **options: Any) -> None:  # noqa: ANN401  click's options
+def count_command(config: Config, wanted: Wanted, *, every: bool, as_lines: bool) -> None:
     """Count letters by the topic of the record and by code."""
-    counts = Counter((letter.why.topic, letter.why.code) for letter in _letters(every=every, **options))
+    counts = Counter((letter.why.topic, letter.why.code) for letter in _letters(config, wanted, every=every))
     for (topic, code), count in sorted(counts.items()):
         told = {"topic": topic, "code": code, "letters": count}
         write_json(told) if as_lines else click.echo(f"{count:>8}  {topic}  {code}")
@@ -218,40 +227,24 @@ def count_command(*, every: bool, as_lines: bool, **options: Any) -> None:  # no
 @_condition_options
 @RECORD
 @_PLACES
-def retry_command(*, record: str | None, as_lines: bool, **options: Any) -> None:  # noqa: ANN401  click's options
+def retry_command(config: Config, wanted: Wanted, *, record: str | None, as_lines: bool) -> None:
     """Write letters to their sessions' log again, each once, however many people do it.
 
     What a session is parked for is released with it; after `rejected`, `size` and what a provider refused a request is
     wanted; anything else comes last in its session. Ends with 2 where a letter was left, and says why.
     """
-    _act("retried", record, as_lines=as_lines, **options)
+    _act(config, wanted, "retried", record, as_lines=as_lines)
 
 
 @dead_letters_group.command("drop")
 @_condition_options
 @_PLACES
-def drop_command(*, as_lines: bool, **options: Any) -> None:  # noqa: ANN401  click's options
+def drop_command(config: Config, wanted: Wanted, *, as_lines: bool) -> None:
     """Note that nothing is to be done about letters; they stay in their topic, and `list --all` shows them."""
-    _act("dropped", None, as_lines=as_lines, **options)
+    _act(config, wanted, "dropped", None, as_lines=as_lines)
 
 
-def _wanted(codes: tuple[str, ...], session: str | None, since: int | None, places: tuple[str, ...] = ()) -> Wanted:
-    return Wanted(places=frozenset(places), codes=frozenset(codes), session=session, since=since)
-
-
-def _letters(
-    *,
-    every: bool,
-    codes: tuple[str, ...],
-    session: str | None,
-    since: int | None,
-    places: tuple[str, ...] = (),
-    config_file: str | None,
-    **options: str | None,
-) -> list[Letter]:
-    config = configured(config_file, **options)
-    wanted = _wanted(codes, session, since, places)
-
+def _letters(config: Config, wanted: Wanted, *, every: bool) -> list[Letter]:
     found = run_with_broker(config, lambda: read_letters(config, wanted))
     return [letter for letter in found if every or not letter.done]
 
@@ -281,7 +274,7 @@ async def _found(consumer: AIOKafkaConsumer, config: Config, wanted: Wanted) -> 
             done[letter.why.letter] = letter.why.code
         elif letter in wanted:
             letters[letter.place] = letter
-    if missing := wanted.places - letters.keys():
+    if missing := set(wanted.places) - letters.keys():
         raise InputError("letter_unknown", f"there is no such letter: {', '.join(sorted(missing))}")
     found = [msgspec.structs.replace(letter, done=done.get(place, "")) for place, letter in letters.items()]
     return sorted(found, key=lambda letter: (letter.partition, letter.offset))
@@ -306,23 +299,10 @@ def _line(letter: Letter) -> str:
     )
 
 
-def _act(
-    done: str,
-    record: str | None,
-    *,
-    as_lines: bool,
-    codes: tuple[str, ...],
-    session: str | None,
-    since: int | None,
-    places: tuple[str, ...],
-    config_file: str | None,
-    **options: str | None,
-) -> None:
-    config = configured(config_file, **options)
-    wanted = _wanted(codes, session, since, places)
+def _act(config: Config, wanted: Wanted, done: str, record: str | None, *, as_lines: bool) -> None:
     if wanted == Wanted():
         fail(InputError("letters_unnamed", "name the letters, or say which with --code, --session or --since"))
-    if record is not None and len(places) != 1:
+    if record is not None and len(wanted.places) != 1:
         fail(InputError("letters_unnamed", "--record stands for one letter; name it"))
     given = None if record is None else mended(read_input(record))
     left = False

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from pipeline.cli import Exit, Group, fail, say, write_json
 from pipeline.cli.broker import connected, every_place, producing, read_partitions, reader, run_with_broker
-from pipeline.cli.config import broker_options, configured, wait_option
+from pipeline.cli.config import with_config
 from pipeline.client import Place, Turns
 from pipeline.errors import InputError, ReknitError
 from pipeline.objects import Objects, open_objects
@@ -80,16 +80,13 @@ class Receipt(Struct, frozen=True, kw_only=True):
 
 
 @click.command("forget")
-@broker_options
-@wait_option
+@with_config
 @click.option(
     "--timeout", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Seconds to wait for the worker."
 )
 @click.option("--delete-replays", is_flag=True, help="Delete the replays that hold records of it, whole.")
 @click.argument("session")
-def forget_command(
-    session: str, timeout: float, *, delete_replays: bool, config_file: str | None, **options: str | None
-) -> None:
+def forget_command(config: Config, session: str, timeout: float, *, delete_replays: bool) -> None:
     """Have a session forgotten, and print a receipt: one JSON line.
 
     The worker removes the session from its state, its state's topics and the object store; later records of it become
@@ -98,7 +95,6 @@ def forget_command(
     are not known here. Ends with 75 where no worker has done it in time: it will, once one runs; and where processes
     are at work on a replay that holds it: end them and call this again.
     """
-    config = configured(config_file, **options)
     receipt = run_with_broker(config, lambda: _forget(config, session, timeout, delete_replays=delete_replays))
     write_json(receipt)
     if not receipt.done:
@@ -238,8 +234,7 @@ def objects_group() -> None:
 
 
 @objects_group.command("collect")
-@broker_options
-@wait_option
+@with_config
 @click.option(
     "--older",
     type=click.FloatRange(min=0),
@@ -248,13 +243,12 @@ def objects_group() -> None:
     help="Seconds; younger objects stay, since one is written before the record that names it.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
-def collect_command(older: float, dry_run: bool, config_file: str | None, **options: str | None) -> None:
+def collect_command(config: Config, older: float, dry_run: bool) -> None:
     """Delete the objects that no record names any more: one JSON line a key.
 
     Run it now and then, by cron or the like; a worker does not, since all records that may name an object have to be
     read for it.
     """
-    config = configured(config_file, **options)
     try:
         objects = open_objects(config)
     except ReknitError as error:

@@ -16,8 +16,16 @@ from msgspec import Struct, structs
 
 from pipeline.cli import Exit, Group, Progress, configure_logs, fail, read_input, say, write_json
 from pipeline.cli.broker import run_with_broker
-from pipeline.cli.config import Since, broker_options, configured, setting_option, wait_option
-from pipeline.cli.worker import run, scope_of, session_defaults
+from pipeline.cli.config import (
+    Since,
+    broker_options,
+    configured,
+    session_defaults,
+    setting_option,
+    wait_option,
+    with_config,
+)
+from pipeline.cli.running import run, scope_of
 from pipeline.engine.runtime import StageFactory, Tuning
 from pipeline.errors import InputError, ReknitError, expected_one_of
 from pipeline.objects import open_objects
@@ -289,11 +297,9 @@ class Listed(Struct, frozen=True, kw_only=True):
 
 
 @replay_group.command("list")
-@broker_options
-@wait_option
-def list_command(config_file: str | None, **options: str | None) -> None:
+@with_config
+def list_command(config: Config) -> None:
     """Print the replays of the pipeline, one a line."""
-    config = configured(config_file, **options)
 
     async def work() -> list[Listed | dict[str, str]]:
         found: list[Listed | dict[str, str]] = []
@@ -323,11 +329,9 @@ def list_command(config_file: str | None, **options: str | None) -> None:
 
 
 @replay_group.command("delete")
-@broker_options
-@wait_option
+@with_config
 @click.argument("name")
-def delete_command(name: str, config_file: str | None, **options: str | None) -> None:
+def delete_command(config: Config, name: str) -> None:
     """Delete a replay: its topics, its group and its objects. The folder of a dry run is yours to remove."""
-    config = configured(config_file, **options)
     count = run_with_broker(config, lambda: replays.delete(config, name))
     say(f"reknit: replay {name} deleted, {count} topics")

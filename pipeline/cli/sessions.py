@@ -1,34 +1,172 @@
-"""``reknit sessions``, ``export`` and ``import``: one session or all.
+"""``reknit inspect``, ``sessions``, ``export`` and ``import``: what is known of one session, or of all.
 
-Which sessions there are and how they stand, the release of those that are parked, sessions as documents, and back.
+What the topics and the state hold of one, which there are and how they stand, the release of those that are parked,
+sessions as documents, and back.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 import click
 import msgspec
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from msgspec import UNSET, Raw, Struct
 
-from pipeline.cli import Group, Progress, fail, read_input, say, write_json
+from pipeline.cli import Exit, Group, Progress, fail, read_input, say, write_json
 from pipeline.cli.broker import partitions_of, producing, read_partitions, reader, run_with_broker, usual_partition
-from pipeline.cli.config import broker_options, configured, wait_option
-from pipeline.cli.ingest import FILE
+from pipeline.cli.config import JSON, Since, with_config
+from pipeline.cli.offline import FILE
 from pipeline.client import Place, Turns
 from pipeline.errors import InputError, InternalError
 from pipeline.session.export import Export, export, restoring
 from pipeline.settings import Config
 from pipeline.stages.base import POSITION, Record
 from pipeline.stages.defaults import Defaults
+from pipeline.stages.events import EventStates
 from pipeline.stages.records import unpacked
 from pipeline.stages.turn_state import Parked, TurnState, TurnStates, session_of
-from topics import AGENT_TURNS, TURNS_STATE, qualified
+from topics import (
+    AGENT_TURNS,
+    DEAD_LETTERS,
+    EVENTS_STATE,
+    HISTORY_FIXES,
+    PROVIDER_EVENTS,
+    PROVIDER_REQUESTS,
+    SESSION_ITEMS,
+    TURNS_STATE,
+    qualified,
+)
+from topics.headers import as_texts
 from topics.records import REKNIT, TURN_RECORDS, SessionReleased
 
-JSON = click.option("--json", "as_lines", is_flag=True, help="One line of JSON each.")
+_SHOWN = (AGENT_TURNS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS, HISTORY_FIXES, DEAD_LETTERS)
+_STATES = (TURNS_STATE, EVENTS_STATE)
+
+
+@click.command("inspect")
+@with_config
+@click.option("--records", is_flag=True, help="Also print every record of the session, topic by topic.")
+@click.option("--since", type=Since(), help="Only records since then: 90s, 30m, 2h, 7d ago, or 2026-11-22T14:00.")
+@click.option("--partition", type=int, help="Look there only; without it everywhere, the usual place first.")
+@click.argument("session")
+def inspect_command(config: Config, session: str, records: bool, since: int | None, partition: int | None) -> None:
+    """Show what the topics and the state hold of a session: one JSON line, then its records if they are wanted.
+
+    Ends with 2 where nothing is known of the session.
+    """
+    known = run_with_broker(config, lambda: _inspect(config, session, partition, since, show=records))
+    if not known:
+        say(f"reknit: nothing is known of session {session!r}")
+        raise SystemExit(int(Exit.UNUSABLE))
+
+
+async def _inspect(config: Config, session: str, partition: int | None, since: int | None, *, show: bool) -> bool:
+    async with reader(config) as consumer:
+        numbers = await partitions_of(consumer, config, AGENT_TURNS)
+        if partition is not None and partition not in numbers:
+            name = qualified(AGENT_TURNS, config.prefix)
+            raise InputError("partition_unknown", f"{name} has partitions 0 to {numbers[-1]}, not {partition}")
+        usual = usual_partition(session, numbers) if partition is None else partition
+        found = await _records_of(consumer, config, session, [usual], since)
+        # A producer with a partitioner of its own put its turns elsewhere.
+        if partition is None and not found.keys() & {AGENT_TURNS, TURNS_STATE}:
+            elsewhere = [number for number in numbers if number != usual]
+            for name, records in (await _records_of(consumer, config, session, elsewhere, since)).items():
+                found.setdefault(name, []).extend(records)
+    turns, events = [
+        [(record.key, record.value) for record in found.get(name, ())] for name in (TURNS_STATE, EVENTS_STATE)
+    ]
+    shown = [(name, record) for name in _SHOWN for record in found.get(name, ())]
+    places = sorted({record.partition for records in found.values() for record in records}) or [usual]
+    if len(places) > 1:
+        say(f"reknit: {session} is in partitions {', '.join(map(str, places))}: its producers place it differently")
+    summary = summarise(session.encode(), turns, events)
+    counts = Counter(name for name, _ in shown)
+    write_json({"session": session, "partition": places[0], "records": counts, **summary})
+    for name, record in shown if show else ():
+        write_json(as_json(name, record))
+    return bool(shown or summary)
+
+
+async def _records_of(
+    consumer: AIOKafkaConsumer, config: Config, session: str, numbers: Sequence[int], since: int | None
+) -> dict[str, list[ConsumerRecord]]:
+    """The records of a session in these partitions, by topic; of states all, whatever ``since``."""
+    found: dict[str, list[ConsumerRecord]] = {}
+    key = session.encode()
+    for topics, start in ((_SHOWN, since), (_STATES, None)):
+        names = {qualified(topic, config.prefix): topic for topic in topics}
+        places = [TopicPartition(name, number) for name in names for number in numbers]
+        async for record in read_partitions(consumer, places, start, Progress()):
+            topic = names[record.topic]
+            if record.key == key or (topic in _STATES and record.key and record.key.endswith(key)):
+                found.setdefault(topic, []).append(record)
+    return found
+
+
+def as_json(topic: str, record: ConsumerRecord | Record) -> dict[str, object]:
+    """What is printed of a record; it takes one line, whatever the record holds."""
+    return {
+        "topic": topic,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "headers": dict(as_texts(record.headers)),
+        "value": None if record.value is None else _value(record.value),
+    }
+
+
+def _value(value: bytes) -> object:
+    """JSON as it is, but for the white space between its tokens; anything else as text."""
+    try:
+        msgspec.json.decode(value)
+        return msgspec.Raw(msgspec.json.format(value, indent=-1))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return value.decode("utf-8", "replace")
+
+
+Rows = Iterable[tuple[bytes, bytes | None]]
+
+
+def summarise(session: bytes, turns: Rows, events: Rows) -> dict[str, Any]:
+    """What both sides keep of a session, as plain values; ``{}`` where they keep nothing.
+
+    ``turns`` and ``events`` are changelog records of the session's partition, oldest first.
+    """
+    history, stream = TurnStates(Defaults().session), EventStates()
+    for states, rows in ((history, turns), (stream, events)):
+        for key, value in rows:
+            if key.endswith(session):
+                states.restore(key, value)
+    summary: dict[str, Any] = {}
+    if (turn_state := history.find(session)) is not None:
+        summary["history"] = {
+            "turn": turn_state.turn,
+            "messages": turn_state.session.count,
+            "targets": turn_state.session.targets,
+            "model": turn_state.session.model,
+            "policy": turn_state.session.policy,
+            "waiting": turn_state.session.waiting,
+            "quarantined": turn_state.quarantined,
+            "parked": turn_state.parked is not None,
+            "waiting_records": len(turn_state.waiting),
+            "segments": len(turn_state.segments),
+            "requests": {target: sent.request_id for target, sent in turn_state.sent.last.items()},
+        }
+    if (event_state := stream.find(session)) is not None:
+        summary["stream"] = {
+            "source": event_state.recovery.source,
+            "records_assistant": event_state.records,
+            "waiting_turns": len(event_state.waiting),
+        }
+    return summary
+
+
+# How sessions stand.
+
 RECORD = click.option(
     "--record",
     type=click.Path(exists=True, dir_okay=False, allow_dash=True),
@@ -137,21 +275,19 @@ def sessions_group() -> None:
 
 
 @sessions_group.command("list")
-@broker_options
-@wait_option
+@with_config
 @JSON
-def list_command(*, as_lines: bool, config_file: str | None, **options: str | None) -> None:
+def list_command(config: Config, *, as_lines: bool) -> None:
     """Print every session that has a state: open, parked, or following an earlier letter into the dead letters."""
-    _print(configured(config_file, **options), as_lines=as_lines, only_parked=False)
+    _print(config, as_lines=as_lines, only_parked=False)
 
 
 @sessions_group.command("parked")
-@broker_options
-@wait_option
+@with_config
 @JSON
-def parked_command(*, as_lines: bool, config_file: str | None, **options: str | None) -> None:
+def parked_command(config: Config, *, as_lines: bool) -> None:
     """Print the sessions that are parked: for which record, and how much waits behind it."""
-    _print(configured(config_file, **options), as_lines=as_lines, only_parked=True)
+    _print(config, as_lines=as_lines, only_parked=True)
 
 
 def _print(config: Config, *, as_lines: bool, only_parked: bool) -> None:
@@ -171,19 +307,15 @@ def _line(told: dict[str, object]) -> str:
 
 
 @sessions_group.command("release")
-@broker_options
-@wait_option
+@with_config
 @RECORD
 @click.option("--without-record", is_flag=True, help="Leave out what the session is parked for.")
 @click.argument("session")
-def release_command(
-    session: str, *, record: str | None, without_record: bool, config_file: str | None, **options: str | None
-) -> None:
+def release_command(config: Config, session: str, *, record: str | None, without_record: bool) -> None:
     """Let a parked session go on, with a mended record or without it; what waited is then taken in order.
 
     Ends with 2 where the session is not parked.
     """
-    config = configured(config_file, **options)
     if (record is None) != without_record:
         fail(InputError("record_unnamed", "say what is taken in its place: --record FILE, or --without-record"))
     given = None if record is None else mended(read_input(record))
@@ -204,15 +336,13 @@ async def _release(config: Config, session: str, record: bytes | None) -> None:
 
 
 @click.command("export")
-@broker_options
-@wait_option
+@with_config
 @click.argument("sessions", nargs=-1, required=True)
-def export_command(sessions: tuple[str, ...], config_file: str | None, **options: str | None) -> None:
+def export_command(config: Config, sessions: tuple[str, ...]) -> None:
     """Print sessions as documents that restore them, one a line: `document` is what `normalize` takes.
 
     Ends with 2 where nothing is known of one of them.
     """
-    config = configured(config_file, **options)
     run_with_broker(config, lambda: _export(config, sessions))
 
 
@@ -233,16 +363,14 @@ async def _export(config: Config, sessions: tuple[str, ...]) -> None:
 
 
 @click.command("import")
-@broker_options
-@wait_option
+@with_config
 @FILE
-def import_command(file: str, config_file: str | None, **options: str | None) -> None:
+def import_command(config: Config, file: str) -> None:
     """Restore sessions from what `export` printed: each is opened, and its history restored. No request is made.
 
     A history that a session has by then is replaced. The first line that is no session ends the command with 2; those
     before it are restored.
     """
-    config = configured(config_file, **options)
     run_with_broker(config, lambda: _import(config, file))
 
 

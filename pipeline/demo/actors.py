@@ -24,7 +24,7 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from msgspec import Struct
 
-from pipeline.cli.viewer import DEFAULT_PORT
+from pipeline.cli.running import DEFAULT_PORT
 from pipeline.demo.recordings import Input, Recording, Wait, inputs
 from pipeline.errors import ReknitError
 from pipeline.kafka import connection
@@ -339,7 +339,7 @@ def main(parent: str, program: str, *arguments: str) -> int:
 
         reknit([program, *arguments], prog_name="reknit")
         return 0
-    from pipeline.cli.worker import run
+    from pipeline.cli.running import run
     from pipeline.engine.embedded import TUNING
 
     order = msgspec.json.decode(arguments[0], type=_Order)

@@ -16,7 +16,7 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Raw, Struct, structs, to_builtins
 
-from pipeline.cli.worker import session_defaults
+from pipeline.cli.config import session_defaults
 from pipeline.errors import InputError, ReknitError
 from pipeline.fixes import Fix
 from pipeline.history.readers import read as read_history

@@ -15,7 +15,7 @@ from jinja2 import Template
 from msgspec import Struct
 
 from pipeline import __version__
-from pipeline.cli.inspect import as_json
+from pipeline.cli.sessions import as_json
 from pipeline.viewer.aligned import Aligned
 from pipeline.viewer.cells import as_text
 from pipeline.viewer.index import Reader, timeline

@@ -387,5 +387,5 @@ def test_a_page_says_that_nothing_differs(page, both):
 
 def test_what_makes_outputs_is_not_loaded_to_compare_them():
     heavy = ("pipeline.session", "pipeline.engine", "pipeline.rules", "jinja2")
-    code = f"import sys, pipeline.cli.diff; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import sys, pipeline.cli.reports; print([name for name in {heavy} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"

@@ -6,7 +6,7 @@ import pytest
 from aiokafka import ConsumerRecord
 
 from pipeline.cli import write_json
-from pipeline.cli.inspect import as_json
+from pipeline.cli.sessions import as_json
 
 PRETTY = json.dumps({"text": "a\n b", "list": [1.50, {"deep": None}], "empty": {}}, indent=4)
 

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from pipeline.cli import main, viewer
+from pipeline.cli import main
+from pipeline.cli import running as viewer
 from pipeline.viewer.guard import Viewed
 
 

@@ -9,7 +9,7 @@ import pytest
 from browser import needs_browser, open_page
 from build import called, said, user
 
-from pipeline.cli.report import lines_of
+from pipeline.cli.reports import lines_of
 from pipeline.cli.requests import Conversations, Places, read_line
 from pipeline.pages import render
 from pipeline.report import Answered, Day, Logged, Mend, Refusal, Report, Tally, Unjudged

@@ -8,7 +8,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from pipeline.cli.worker import session_defaults
+from pipeline.cli.config import session_defaults
 from pipeline.config import load_config
 from pipeline.errors import InputError
 from pipeline.metrics import Metrics

@@ -1,22 +1,29 @@
-"""``reknit ingest``: pipe turns, provider events or requests to providers from a file or stdin into their topic."""
+"""What feeds the pipeline: ``reknit ingest`` from a file or stdin, ``reknit send`` with the answers to its requests.
+
+Turns, provider events and requests to providers are piped into their topic; published requests are sent to a provider
+or a program, whose events come back.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import shlex
 import sys
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator
-from typing import IO
+from contextlib import asynccontextmanager
+from typing import IO, TYPE_CHECKING
 
 import click
 import msgspec
 
 from pipeline.cli import Group, fail, say
-from pipeline.cli.broker import run_with_broker, sender
-from pipeline.cli.config import broker_options, configured, wait_option
-from pipeline.cli.offline import SOURCE_NAMES, TARGET_NAMES
+from pipeline.cli.broker import run_with_broker, sender, unless_stopped
+from pipeline.cli.config import with_config
+from pipeline.cli.offline import FILE, SOURCE_NAMES, TARGET_NAMES
 from pipeline.cli.requests import Conversations, Places, read_line
 from pipeline.errors import InputError, ReknitError
 from pipeline.registry import target_named
@@ -30,8 +37,10 @@ from topics import AGENT_TURNS, PROVIDER_EVENTS
 from topics import headers as names
 from topics.records import HistoryRestored, SessionOpened, TurnAppended
 
+if TYPE_CHECKING:
+    from pipeline.client.sender import Route
+
 SESSION = click.option("--session", required=True, help="The session's id, the key of its records.")
-FILE = click.argument("file", default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 
 # What a history document may say beside its messages, as the record that opens a session says it.
 _OPENING = ("model", "system", "tools", "params", "targets", "policy")
@@ -47,8 +56,7 @@ def ingest_group() -> None:
 
 
 @ingest_group.command("events")
-@broker_options
-@wait_option
+@with_config
 @SESSION
 @click.option("--source", default="claude-cli", show_default=True, help=f"Whose events they are: {SOURCE_NAMES}.")
 @click.option("--run", default=None, help="The run's id; a random one where it is not given.")
@@ -68,21 +76,19 @@ def ingest_group() -> None:
 )
 @FILE
 def ingest_events(
+    config: Config,
     session: str,
     source: str,
     run: str | None,
     framing: names.Framing,
     transcript: str | None,
     file: str,
-    config_file: str | None,
-    **options: str | None,
 ) -> None:
     """Pipe provider events as they come, and end the run with the input.
 
     claude -p … --output-format stream-json --include-partial-messages --verbose
     | reknit ingest events --source claude-cli --session S
     """
-    config = configured(config_file, **options)
     try:
         beside = "" if source_of_transcript(source) else find_source(source).transcript
         if transcript is not None and not beside:
@@ -130,18 +136,16 @@ async def _send_events(
 
 
 @ingest_group.command("turns")
-@broker_options
-@wait_option
+@with_config
 @SESSION
 @FILE
-def ingest_turns(session: str, file: str, config_file: str | None, **options: str | None) -> None:
+def ingest_turns(config: Config, session: str, file: str) -> None:
     """Pipe turns: records of agent.turns.v1, bare messages, or a whole history, on a line each or over several.
 
     What has a record's `type` goes as it is, a message becomes `turn.appended`; a history ({"messages": [...]} or a
     list) opens the session, restores the history and wants a request. Each record is looked at before it is sent; the
     first one that a worker could not use ends the command with 2 and its line's number.
     """
-    config = configured(config_file, **options)
     run_with_broker(config, lambda: _send_turns(config, session, file))
 
 
@@ -157,21 +161,14 @@ async def _send_turns(config: Config, session: str, file: str) -> None:
 
 
 @ingest_group.command("requests")
-@broker_options
-@wait_option
+@with_config
 @click.option("--target", default="", help=f"Whose requests they are, where no URL says it: {TARGET_NAMES}.")
 @click.option("--session-from", default="", metavar="PLACE", help="Where a line names the session: a.dotted.name.")
 @click.option("--producer", default="", help="The program that sent them, as name/version.")
 @click.option("--producer-from", default="", metavar="PLACE", help="Where a line names that program.")
 @FILE
 def ingest_requests(
-    target: str,
-    session_from: str,
-    producer: str,
-    producer_from: str,
-    file: str,
-    config_file: str | None,
-    **options: str | None,
+    config: Config, target: str, session_from: str, producer: str, producer_from: str, file: str
 ) -> None:
     """Pipe requests that a platform sends to its providers: a log of HTTP as JSON lines, one request a line.
 
@@ -180,7 +177,6 @@ def ingest_requests(
     appends what is new, anything else restores its history. Lines that are no request to a model are passed over, and
     counted by reason.
     """
-    config = configured(config_file, **options)
     places = Places(session=session_from, producer=producer_from, target=target)
     try:
         if target:
@@ -308,3 +304,97 @@ def _piece(opened: IO[bytes], framing: names.Framing) -> bytes:
         return opened.readline()
     piece: bytes = opened.read1(_PIECE)  # type: ignore[attr-defined] # what is opened here is buffered
     return piece
+
+
+# Published requests out, and their answers in.
+
+
+@click.command("send")
+@with_config
+@click.option("--to", "url", metavar="URL", help="POST requests there; {model} is the request's model.")
+@click.option("--exec", "program", metavar="COMMAND", help="Write each request to this program's standard input.")
+@click.option("--target", default="anthropic", show_default=True, help=f"Whose requests are sent: {TARGET_NAMES}.")
+@click.option(
+    "--source",
+    default=None,
+    help=f"Whose events come back: {SOURCE_NAMES}; the target's own where it is not given.",
+)
+@click.option("--header", "headers", multiple=True, metavar="NAME: VALUE", help="Goes with each request.")
+@click.option(
+    "--secret-header", "secrets", multiple=True, metavar="NAME=VARIABLE", help="As --header, from the environment."
+)
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Requests a second at most.")
+@click.option("--attempts", type=click.IntRange(min=1), default=6, show_default=True, help="Tries of one request.")
+@click.option("--group", default="reknit-send", show_default=True, help="The consumer group of the senders.")
+def send_command(
+    config: Config,
+    url: str | None,
+    program: str | None,
+    target: str,
+    source: str | None,
+    headers: tuple[str, ...],
+    secrets: tuple[str, ...],
+    rate: float | None,
+    attempts: int,
+    group: str,
+) -> None:
+    """Send published requests, and feed the answers back, until Ctrl-C.
+
+    The loop closes: a turn becomes a request, the request an answer, the answer items on a screen and, where the policy
+    says so, a turn of the session.
+    """
+    # Imported here: `ingest` needs no client of HTTP.
+    from pipeline.client import Events
+    from pipeline.client.consumers import Requests
+    from pipeline.client.sender import Sender
+
+    async def run() -> None:
+        async with (
+            _route(url, program, _headers(headers, secrets)) as route,
+            Events(config, source or target) as events,
+            Requests(config, group=group) as requests,
+        ):
+            say(f"sending requests for {target} to {url or program}; Ctrl-C ends it")
+            if not await unless_stopped(
+                Sender(requests, events, route, target=target, rate=rate, attempts=attempts).run()
+            ):
+                say("stopped")
+
+    try:
+        target_named(target)
+        find_source(source or target)
+    except ReknitError as error:
+        fail(error)
+    run_with_broker(config, run)
+
+
+@asynccontextmanager
+async def _route(url: str | None, program: str | None, headers: dict[str, str]) -> AsyncIterator[Route]:
+    from pipeline.client.sender import Http, Program
+
+    if (url is None) == (program is None):
+        raise InputError("no_route", "say where requests go: --to URL, or --exec COMMAND")
+    if program is not None:
+        yield Program(shlex.split(program))
+        return
+    import aiohttp
+
+    # An answer takes as long as it takes; only silence ends it.
+    patience = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=600)
+    async with aiohttp.ClientSession(timeout=patience) as client:
+        yield Http(client, url or "", headers)
+
+
+def _headers(given: tuple[str, ...], secrets: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for header in given:
+        name, colon, value = header.partition(":")
+        if not colon:
+            raise InputError("bad_header", f"expected NAME: VALUE, got {header!r}", path="--header")
+        found[name.strip()] = value.strip()
+    for secret in secrets:
+        name, equals, variable = secret.partition("=")
+        if not equals or variable not in os.environ:
+            raise InputError("bad_header", f"{variable or secret!r} is not set", path="--secret-header")
+        found[name.strip()] = os.environ[variable]
+    return found

@@ -1,0 +1,373 @@
+"""What is told of many sessions at once: ``reknit report``, ``feedback`` and ``diff``.
+
+What is, or would be, mended and prevented: the case for the switch; what providers refused all the same; and what two
+runs over the same input published otherwise. Lists for people, JSON lines, and pages to pass on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from msgspec import UNSET, structs
+
+from pipeline.cli import Exit, Group, Progress, fail, say, write_json
+from pipeline.cli.broker import partitions_of, read_partitions, reader, run_with_broker
+from pipeline.cli.config import JSON, Since, setting_option, with_config
+from pipeline.diff import Compared, Summary, Tally
+from pipeline.errors import ReknitError
+from pipeline.replay.reading import compared_sessions, fetching, read_folders, read_topics, want_topics
+from pipeline.replay.sides import Coverage, Spool
+from pipeline.settings import Config
+from pipeline.text import visible
+from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, qualified
+
+if TYPE_CHECKING:
+    from pipeline.cli.dead_letters import Letter
+    from pipeline.report import Refusal, Report
+
+# Lines of one list that people are shown; `--json` has all.
+_MOST = 20
+
+
+@click.command("report")
+@with_config
+@setting_option("source_prefix")
+@click.option("--since", type=Since(), help="Only records since then: 90s, 30m, 2h, 7d ago, or a time; else all.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--html", type=click.Path(dir_okay=False), help="Write a page to this file, which stands alone.")
+def report_command(config: Config, *, since: int | None, as_json: bool, html: str | None) -> None:
+    """Say what was mended, which of the providers' errors that prevented, and what cannot be judged.
+
+    It reads the fixes and dead letters under --prefix, a shadow's or a live worker's, and the inputs that it worked on,
+    under --source-prefix where they are another pipeline's.
+    """
+    report = run_with_broker(config, lambda: _read(config, since))
+    if html is not None:
+        # Not before: a page needs a template engine, which the other commands do not pay for.
+        from pipeline.pages import render
+
+        begun = "" if since is None else _time(since).isoformat(" ", "minutes")
+        page = render("report.html", report=report, prefix=config.prefix, since=begun)
+        Path(html).write_text(page, encoding="utf-8")
+        say(f"wrote {html}")
+    if as_json:
+        write_json(report)
+    elif html is None:
+        click.echo(visible("\n".join(lines_of(report))))
+
+
+async def _read(config: Config, since: int | None) -> Report:
+    source = config.prefix if config.source_prefix is None else config.source_prefix
+    from pipeline import report  # with it come all rules, which a comparison does without
+
+    tally, strange = report.Tally(), 0
+    async with reader(config) as consumer:
+        # Letters first: inputs are compared with them.
+        for topic, prefix in ((DEAD_LETTERS, config.prefix), (HISTORY_FIXES, config.prefix), (AGENT_TURNS, source)):
+            places = await _places(consumer, config, topic, prefix)
+            async for record in read_partitions(consumer, places, since, Progress()):
+                headers, day = dict(record.headers), _time(record.timestamp).date().isoformat()
+                try:
+                    if topic == DEAD_LETTERS:
+                        tally.count_letter(record.key, headers, day)
+                    elif topic == HISTORY_FIXES:
+                        tally.count_fix(record.key, record.value or b"", headers, day)
+                    else:
+                        tally.count_input(record.key, record.partition, record.offset, headers, day)
+                except (msgspec.DecodeError, UnicodeDecodeError):
+                    strange += 1
+    if strange:
+        say(f"{strange} records are not a worker's and are passed over")
+    return tally.report()
+
+
+def _time(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+async def _places(consumer: AIOKafkaConsumer, config: Config, topic: str, prefix: str) -> list[TopicPartition]:
+    numbers = await partitions_of(consumer, msgspec.structs.replace(config, prefix=prefix), topic)
+    return [TopicPartition(qualified(topic, prefix), number) for number in numbers]
+
+
+def lines_of(report: Report) -> Iterator[str]:
+    """The report as people read it in a terminal."""
+    yield f"sessions: {report.sessions}, of them mended: {report.mended_sessions}"
+    yield from _listed(
+        "Requests as they were sent, read from a log",
+        [
+            f"{row.requests:>8}  {row.target}  {_by(row.producer)}; would be refused: {row.refused}, leave mended: "
+            f"{row.prevented}, rejected: {row.refused - row.prevented}"
+            for row in report.logged
+        ],
+    )
+    yield from _listed("Errors of providers that these would get", list(map(_refusal, report.refusals)))
+    yield from _listed("Rejected, since nothing mends it", list(map(_refusal, report.rejections)))
+    yield from _listed(
+        "Mended",
+        [
+            f"{row.mends:>8}  {row.target or 'all'}  {row.code}  {_by(row.producer)}"
+            f"{'' if row.lossless else ', lossy'}{', only observed' if row.observed else ''}"
+            f"{f', avoids: {row.avoids}' if row.avoids else ''}"
+            for row in report.mends
+        ],
+    )
+    yield from _listed(
+        "Refused by providers all the same",
+        [f"{row.requests:>8}  {row.target}  {row.outcome} {row.rule}: {row.message}" for row in report.answered],
+    )
+    yield from _listed(
+        "Not judged",
+        [f"{row.records:>8}  {row.topic}  {row.code}, sessions: {row.sessions}" for row in report.unjudged],
+    )
+    yield ""
+    yield "Nor is judged what no request's shape shows: keys, quotas, tokens, bytes behind URLs, what models answer."
+
+
+def _refusal(row: Refusal) -> str:
+    return f"{row.requests:>8}  {row.target}  {row.rule}  {_by(row.producer)}: {row.message}"
+
+
+def _listed(title: str, rows: list[str]) -> Iterator[str]:
+    if rows:
+        yield from ("", title, *rows[:_MOST])
+        if len(rows) > _MOST:
+            yield f"          and {len(rows) - _MOST} more, which --json and --html have"
+
+
+def _by(producer: str) -> str:
+    return producer or "(no name)"
+
+
+# Refusals of published requests.
+
+_REFUSED = "refused_"
+# What wants a rule, or another one; `foreseen` is what a rule said before.
+_CANDIDATES = frozenset({"refused_missed", "refused_unknown"})
+_ALL = _CANDIDATES | {"refused_foreseen"}
+
+
+def _feedback_options(command: Callable[..., None]) -> Callable[..., None]:
+    options = (
+        click.option("--session", help="Only requests of this session."),
+        click.option("--since", type=Since(), help="Only answers since then: 90s, 30m, 2h, 7d ago, or a time."),
+        click.option("--all", "every", is_flag=True, help="Also what a rule foresaw, and what was retried or dropped."),
+        JSON,
+    )
+    for option in reversed(options):
+        command = option(command)
+    return with_config(command)
+
+
+@click.group("feedback", cls=Group)
+def feedback_group() -> None:
+    """Published requests that their provider refused, compared with the rules: list and count them.
+
+    What no rule knows, and what a rule should have found, is a candidate for a rule. Each is also a dead letter, under
+    the place that `list` prints.
+    """
+
+
+@feedback_group.command("list")
+@_feedback_options
+def list_command(*, as_lines: bool, **options: Any) -> None:  # noqa: ANN401  click's options
+    """Print refusals, oldest first in each partition: the request by its digest, and the provider's words."""
+    for letter in _refused_letters(**options):
+        told = _refusal_told(letter)
+        where = f"{told['letter']:>10}  {told['outcome']:<8}  {told['target']}  {told['session']}"
+        line = f"{where}  {told['rule'] or '-'}  {told['body-sha256']}  {told['message']}"
+        write_json(told) if as_lines else click.echo(visible(line))
+
+
+@feedback_group.command("count")
+@_feedback_options
+def count_command(*, as_lines: bool, **options: Any) -> None:  # noqa: ANN401  click's options
+    """Count refusals by target, outcome, rule and the provider's words, the most frequent first."""
+    names = ("target", "outcome", "rule", "message")
+    counts = Counter(tuple(told[name] for name in names) for told in map(_refusal_told, _refused_letters(**options)))
+    for found, count in sorted(counts.items(), key=lambda each: (-each[1], each[0])):
+        told = dict(zip(names, found, strict=True))
+        line = f"{count:>8}  {told['target']}  {told['outcome']:<8}  {told['rule'] or '-'}  {told['message']}"
+        write_json({**told, "refusals": count}) if as_lines else click.echo(visible(line))
+
+
+def _refused_letters(*, config: Config, every: bool, session: str | None, since: int | None) -> list[Letter]:
+    from pipeline.cli.dead_letters import Wanted, read_letters  # with them come clients, and the state of sessions
+
+    wanted = Wanted(codes=_ALL if every else _CANDIDATES, session=session, since=since)
+    found = run_with_broker(config, lambda: read_letters(config, wanted))
+    return [letter for letter in found if every or not letter.done]
+
+
+def _refusal_told(letter: Letter) -> dict[str, str]:
+    """What a list says of a refusal: the provider's own words, and nothing of the request but its digest."""
+    why = letter.why
+    said = {"target": why.target, "rule": why.rule, "body-sha256": why.body_sha256, "message": why.message}
+    known = {name: "" if value is UNSET else value for name, value in said.items()}
+    outcome = why.code.removeprefix(_REFUSED)
+    return {"letter": letter.place, "session": letter.session or "", "outcome": outcome, **known, "done": letter.done}
+
+
+# Two runs compared.
+
+# Sessions whose differences stand on a page, and of each so many; what is counted is counted in full.
+_SESSIONS_SHOWN, _CHANGES_SHOWN = 200, 50
+# Names in a list of sessions that were not compared, and lines of an example on a terminal.
+_NAMED, _LINES = 20, 6
+
+
+@click.command("diff")
+@with_config
+@click.option("--session", "sessions", multiple=True, help="Only this session; may be given several times.")
+@click.option(
+    "--expect-none", is_flag=True, help="End with 3 where something differs, with 2 where nothing was compared."
+)
+@click.option(
+    "--html", type=click.Path(dir_okay=False, writable=True), help="Also write one HTML page that stands alone."
+)
+@click.option("--json", "as_lines", is_flag=True, help="One line of JSON a session that differs, then the summary.")
+@click.argument("before", metavar="A")
+@click.argument("after", metavar="B")
+def diff_command(
+    config: Config,
+    before: str,
+    after: str,
+    sessions: tuple[str, ...],
+    *,
+    expect_none: bool,
+    html: str | None,
+    as_lines: bool,
+) -> None:
+    """Compare what two runs over the same input published: live work, replays, dry runs.
+
+    A and B are prefixes of topics, or folders of dry runs: what exists as a folder, or has a slash in it, is a folder.
+    Requests are paired by their target and the record that caused them; versions and ids do not count.
+    """
+    summary, page = Summary(), _Page()
+    try:
+        fetch = [fetching(config, name) for name in (before, after)]
+        with Spool(frozenset(name.encode() for name in sessions), fetch) as spool:
+            sides = read_folders(spool, (before, after))
+            if want_topics(sides):
+                sides = run_with_broker(config, partial(read_topics, config, spool, sides, Progress()))
+            for compared in compared_sessions(spool, Coverage(sides), summary):
+                page.keep(compared, is_example=summary.add_session(compared))
+                if as_lines and (compared.changes or compared.not_comparable):
+                    write_json(compared)
+    except ReknitError as error:
+        fail(error)
+    if as_lines:
+        write_json({"summary": _summary_told(summary)})
+    else:
+        for line in compared_lines((before, after), summary):
+            click.echo(line)
+    if html is not None:
+        Path(html).write_text(page.rendered((before, after), summary), encoding="utf-8")
+    if expect_none and not summary.plain.sessions:
+        say("reknit: nothing was compared: no session of one version has outputs in both, or is comparable")
+        raise SystemExit(int(Exit.UNUSABLE))
+    if expect_none and summary.plain.differing:
+        raise SystemExit(int(Exit.DIFFERENT))
+
+
+# What is said of it.
+
+
+class _Page:
+    """The sessions that stand on a page; the examples among them in any case."""
+
+    def __init__(self) -> None:
+        self._sessions: list[Compared] = []
+        self._counts: list[int] = []
+        self._hidden = 0
+
+    def keep(self, compared: Compared, *, is_example: bool) -> None:
+        if compared.changes and (is_example or len(self._sessions) < _SESSIONS_SHOWN):
+            self._sessions.append(structs.replace(compared, changes=compared.changes[:_CHANGES_SHOWN]))
+            self._counts.append(len(compared.changes))
+        else:
+            self._hidden += bool(compared.changes)
+
+    def rendered(self, names: tuple[str, str], summary: Summary) -> str:
+        from pipeline.pages import render
+
+        return render(
+            "diff.html",
+            names=names,
+            summary=summary,
+            sessions=list(zip(self._sessions, self._counts, strict=True)),
+            hidden=self._hidden,
+            # A session's id may hold anything; that of an element of a page is its number.
+            anchors={each.session: f"session-{number}" for number, each in enumerate(self._sessions)},
+            left_out=sum(map(len, summary.not_comparable.values())),
+            most_named=_NAMED,
+        )
+
+
+def compared_lines(names: tuple[str, str], summary: Summary) -> Iterator[str]:
+    """The summary in lines for people."""
+    yield f"A: {names[0] or 'the live topics'}   B: {names[1] or 'the live topics'}"
+    yield from _tally_lines(summary.plain, "")
+    if summary.mixed.sessions:
+        yield ""
+        yield from _tally_lines(summary.mixed, " that several versions wrote, counted apart")
+    for why, sessions in summary.not_comparable.items():
+        named = ", ".join(map(_in_line, sessions[:_NAMED]))
+        more = f", and {len(sessions) - _NAMED:,} more" if len(sessions) > _NAMED else ""
+        yield f"not compared, {why}: {named}{more}"
+    if summary.uncovered:
+        yield f"left out, as only one side can have them: {summary.uncovered:,} records"
+
+
+def _tally_lines(tally: Tally, which: str) -> Iterator[str]:
+    counted = ", ".join(f"{number:,} {what}" for what, number in tally.counts.items())
+    yield f"{_counted(tally.sessions)} compared{which}: {tally.differing:,} differ{f' ({counted})' if counted else ''}"
+    for kind in tally.ranked():
+        yield f"{kind.count:8,} in {_counted(kind.sessions)}  {kind.subject} {kind.how}: {_in_line(kind.label)}"
+        for session, change in kind.examples:
+            again = f"  and in {change.again:,} later requests" if change.again else ""
+            yield f"{'':10}{_in_line('  '.join(filter(None, (session, change.place, change.path))))}{again}"
+            yield from (f"{'':12}{_in_line(line)}" for line in change.lines[:_LINES])
+            if len(change.lines) > _LINES:
+                yield f"{'':12}… {len(change.lines) - _LINES} more lines"
+
+
+def _counted(number: int) -> str:
+    return f"{number:,} session{'' if number == 1 else 's'}"
+
+
+def _in_line(text: str) -> str:
+    """A text of the sessions' own that can neither drive a terminal nor begin a line of its own."""
+    return visible(text).replace("\n", "⟦U+000A⟧")
+
+
+def _summary_told(summary: Summary) -> dict[str, object]:
+    return {
+        "compared": _tally_told(summary.plain),
+        "several_versions": _tally_told(summary.mixed),
+        "not_compared": summary.not_comparable,
+        "left_out": summary.uncovered,
+    }
+
+
+def _tally_told(tally: Tally) -> dict[str, object]:
+    kinds = [
+        {
+            "subject": kind.subject,
+            "how": kind.how,
+            "label": kind.label,
+            "count": kind.count,
+            "sessions": kind.sessions,
+            "examples": [session for session, _ in kind.examples],
+        }
+        for kind in tally.ranked()
+    ]
+    return {"sessions": tally.sessions, "differ": tally.differing, "counts": tally.counts, "kinds": kinds}

@@ -1,0 +1,273 @@
+"""Programs that run until a signal ends them: ``reknit worker``, the stages on the engine, and ``reknit viewer``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import click
+import msgspec
+from msgspec import structs
+
+from pipeline.cli import configure_logs, exit_of, fail, say
+from pipeline.cli.broker import run_with_broker, unless_stopped
+from pipeline.cli.config import broker_options, session_defaults, setting_option, wait_option, with_config
+from pipeline.config import load_config
+from pipeline.errors import InputError, ReknitError, expected_one_of
+from pipeline.objects import open_objects
+from pipeline.settings import Config
+from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, topics_of
+
+if TYPE_CHECKING:
+    from pipeline.engine import Progress, Scope, StageFactory, Tuning
+    from pipeline.viewer.guard import Viewed
+
+
+worker_log = logging.getLogger("reknit.worker")
+viewer_log = logging.getLogger("reknit.viewer")
+
+DEFAULT_PORT = 8760
+
+
+@click.command("worker")
+@broker_options
+@wait_option
+@setting_option("source_prefix")
+@setting_option("delivery", type=click.Choice(["exactly-once", "at-least-once"]))
+@setting_option("metrics_port", type=int)
+@setting_option("state_dir", type=click.Path(file_okay=False))
+@click.option(
+    "--shadow", is_flag=True, help="Only say what would be done with another pipeline's inputs: fixes and dead letters."
+)
+def worker_command(config_file: str | None, *, shadow: bool, **options: str | int | None) -> None:
+    """Run a worker until it is stopped.
+
+    As a shadow it reads the inputs of --source-prefix and publishes fixes, rejections and metrics under a --prefix of
+    its own; a prefix with inputs, which may be a live pipeline's, is refused.
+
+    Exit codes: 0 after SIGTERM or SIGINT, 2 where only a person can change why it does not run, 75 where no broker
+    answers at the start, or where it was fenced, got stuck or failed; what was in flight then is not committed and will
+    be processed again.
+    """
+    form = os.environ.get("REKNIT_LOG_FORMAT")
+    try:
+        config = load_config(config_file, overrides=options)
+        form = config.log_format
+        raise SystemExit(run(config, scope=shadow_of(config) if shadow else None))
+    except ReknitError as error:
+        if form != "json":
+            fail(error)
+        configure_logs(form="json")
+        worker_log.error("%s", error)
+        raise SystemExit(exit_of(error)) from None
+
+
+def run(
+    config: Config,
+    tuning: Tuning | None = None,
+    *,
+    ends: Mapping[str, Sequence[int]] | None = None,
+    rate: int | None = None,
+    factories: Mapping[str, StageFactory] | None = None,
+    on_progress: Progress | None = None,
+    scope: Scope | None = None,
+) -> int:
+    """Run a worker in this process and return its exit code.
+
+    Args:
+        config: the configuration.
+        tuning: the engine's bounds, instead of the configuration's.
+        ends: the offsets before which it ends, by input and number of the partition; None: it goes on for ever.
+        rate: the most records that it works through in a second; None: no bound.
+        factories: what makes the stages, instead of the configuration.
+        on_progress: told how far all workers of the group are, where they end somewhere.
+        scope: what is read and published, instead of what the configuration and ``ends`` say.
+
+    Raises:
+        ReknitError: the worker cannot start.
+    """
+    from pipeline.engine import Tuning, run_worker
+    from pipeline.metrics import Metrics
+    from pipeline.stages import WRITTEN, stages
+
+    configure_logs(config.log_level, config.log_format)
+    bounds = {name: getattr(config, name) for name in Tuning.__struct_fields__ if hasattr(config, name)}
+    tuning = tuning or Tuning(**bounds)
+    return run_worker(
+        config,
+        factories or stages(session_defaults(config)),
+        Metrics(targets=config.session.targets),
+        outputs=WRITTEN,
+        tuning=tuning,
+        objects=open_objects(config),
+        scope=structs.replace(scope or scope_of(config, ends), rate=rate),
+        on_progress=on_progress,
+    )
+
+
+def scope_of(config: Config, ends: Mapping[str, Sequence[int]] | None = None) -> Scope:
+    """What a worker of this configuration reads, publishes, and where it ends.
+
+    Raises:
+        InputError: it is to publish what is no output.
+    """
+    from pipeline.engine import Scope
+
+    outputs = {topic.name for topic in topics_of(config.prefix, config.source_prefix) if topic.direction == "out"}
+    for name in config.publish:
+        if name not in outputs:
+            raise InputError("unknown_topic", expected_one_of(outputs, name), path="publish")
+    # What a worker writes to inputs of its own is no output that may be left out.
+    publishes = {*config.publish, AGENT_TURNS, PROVIDER_EVENTS} if config.publish else None
+    return Scope(
+        source_prefix=config.source_prefix, publishes=None if publishes is None else frozenset(publishes), ends=ends
+    )
+
+
+def shadow_of(config: Config) -> Scope:
+    """What a shadow reads and publishes: what it would write to an input is left out too.
+
+    Raises:
+        InputError: it would read its own inputs, and so work beside nobody.
+    """
+    from pipeline.engine import Scope
+
+    if config.source_prefix in {None, config.prefix}:
+        message = "a shadow reads another pipeline's inputs: name it with --source-prefix, and give another --prefix"
+        raise InputError("shadow_alone", message, path="source_prefix")
+    return Scope(source_prefix=config.source_prefix, publishes=frozenset({HISTORY_FIXES, DEAD_LETTERS}))
+
+
+# The viewer.
+
+
+@click.command("viewer")
+@with_config
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to listen on. Another than this machine's own wants a login.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=DEFAULT_PORT,
+    show_default=True,
+    help="The port; 0 takes a free one.",
+)
+@click.option(
+    "--index",
+    "index_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file of the index; without it viewer.sqlite in state_dir, with the prefix in its name.",
+)
+@click.option("--rebuild", is_flag=True, help="Throw the index away, and fill it from the topics.")
+@click.option("--allow-retry", is_flag=True, help="Let pages retry dead letters; without it they only show.")
+@click.option(
+    "--allow-host", "names", multiple=True, metavar="NAME", help="Another name under which a browser may ask for it."
+)
+@click.option(
+    "--trusted-proxy",
+    "proxies",
+    multiple=True,
+    metavar="ADDRESS",
+    help="A proxy, or a network of them, whose X-Forwarded-For, -Host, -Proto and -User count.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The token with which people log in; a file that is not there is made, with a token that nobody guesses.",
+)
+@click.option(
+    "--audit-log",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A file to which is added who asked for which page, a line of JSON each.",
+)
+def viewer_command(config: Config, **given: Any) -> None:  # noqa: ANN401  click's options
+    """Show sessions, fixes and streams in a browser, from an index that follows the topics.
+
+    It reads without a group, and writes nothing to the cluster unless --allow-retry lets it. Ends with 0 after SIGTERM
+    or SIGINT, with 2 where only a person can change why it does not run, with 75 where no broker answers at the start.
+    """
+    configure_logs(config.log_level, config.log_format)
+    run_with_broker(config, lambda: _until_stopped(config, **given))
+
+
+async def _until_stopped(
+    config: Config,
+    *,
+    host: str,
+    names: tuple[str, ...],
+    proxies: tuple[str, ...],
+    token_file: Path | None,
+    audit_log: Path | None,
+    index_file: Path | None,
+    **options: Any,  # noqa: ANN401  the rest is the server's
+) -> None:
+    from pipeline.viewer.guard import Guard
+    from pipeline.viewer.server import run_viewer
+
+    with _audit(audit_log) as audit:
+        login = "" if token_file is None else _login(token_file)
+        name = f"viewer-{config.prefix.strip('.')}" if config.prefix else "viewer"
+        await unless_stopped(
+            run_viewer(
+                config,
+                Guard(host, names, login, proxies, audit),
+                host=host,
+                index_file=index_file or Path(config.state_dir) / f"{name}.sqlite",
+                on_start=lambda url: _say_where(config, url, token_file, login),
+                **options,
+            )
+        )
+
+
+@contextmanager
+def _audit(path: Path | None) -> Iterator[Callable[[Viewed], object] | None]:
+    """What writes down who viewed what: a line at once, and whole, which nobody but the file's owner may read."""
+    if path is None:
+        yield None
+        return
+    file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+    try:
+        yield lambda viewed: os.write(file, msgspec.json.encode(viewed) + b"\n")
+    finally:
+        os.close(file)
+
+
+def _login(path: Path) -> str:
+    """The token of a file; where there is no file it is made, with a token that nobody guesses."""
+    with suppress(FileExistsError):
+        file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        os.write(file, f"{secrets.token_urlsafe(24)}\n".encode())
+        os.close(file)
+    token = path.read_text(encoding="utf-8").strip()
+    if not token:
+        raise InputError("login_missing", f"{path} holds no token; without the file one is made")
+    return token
+
+
+def is_seen_by_a_person() -> bool:
+    return sys.stderr.isatty()
+
+
+def _say_where(config: Config, url: str, token_file: Path | None, login: str) -> None:
+    """Say where it is to be seen; the token itself only to a person, for logs are kept and passed on."""
+    if token_file is None:
+        told = url
+    elif is_seen_by_a_person():
+        told = f"{url}?{urlencode({'token': login})}"
+    else:
+        told = f"{url} (log in with the token in {token_file})"
+    if config.log_format == "json":
+        viewer_log.info("viewer: %s", told)
+    else:
+        say(f"reknit viewer: {told}")
