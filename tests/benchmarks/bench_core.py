@@ -12,21 +12,18 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
+import histories
+import measure
 import msgspec
 
+import pipeline
+
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
-
-import histories  # noqa: E402 - beside this file
-import measure  # noqa: E402 - beside this file
-
-import pipeline  # noqa: E402 - after the path
 
 ROUNDS_OF_EIGHT = 25
 HEAD = {
@@ -157,14 +154,12 @@ def kinds(options, target):
         ratio = took[kind] / took["plain"]
         most = MOST_OF_PLAIN.get(kind)
         measure.report(
-            measure.Finding(
-                what=what,
-                ours=measure.duration(took[kind]),
-                theirs=f"plain {measure.duration(took['plain'])}",
-                ratio=f"{ratio:.2f} times as long",
-                budget=f"at most {most:g} times" if most else "",
-                met=ratio <= most if most else None,
-            )
+            what=what,
+            ours=measure.duration(took[kind]),
+            theirs=f"plain {measure.duration(took['plain'])}",
+            ratio=f"{ratio:.2f} times as long",
+            budget=f"at most {most:g} times" if most else "",
+            met=ratio <= most if most else None,
         )
         if kind in OF_PEERS:
             with peers(options.peers, target, messages) as there:
@@ -182,14 +177,10 @@ def against(what, mine, name, theirs, least):
     """Tell how much faster ours is; ``least`` is the budget."""
     ratio = theirs / mine
     measure.report(
-        measure.Finding(
-            what=what,
-            ours=measure.duration(mine),
-            theirs=f"{name} {measure.duration(theirs)}",
-            ratio=f"{ratio:.2f} times as fast",
-            budget=f"at least {least:g} times" if least else "",
-            met=ratio >= least if least else None,
-        )
+        what=what,
+        ours=measure.duration(mine),
+        theirs=f"{name} {measure.duration(theirs)}",
+        **measure.as_fast(ratio, least),
     )
 
 

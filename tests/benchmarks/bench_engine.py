@@ -11,21 +11,18 @@ import argparse
 import asyncio
 import multiprocessing
 import statistics
-import sys
 import time
 import uuid
-from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "broker"), str(HERE.parent.parent / "deploy/kafka")]
+import measure
 
-import broker as kafka_broker  # noqa: E402 - a script beside the jars, found through the path above
-import harness  # noqa: E402 - shared with the broker tests
-import measure  # noqa: E402 - beside this file
-import toy_stage  # noqa: E402 - as above
-import uvloop  # noqa: E402 - after the path
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition  # noqa: E402 - after the path
-from hosts import as_record, send  # noqa: E402 - beside this file
+# isort: split
+import broker as kafka_broker
+import harness
+import toy_stage
+import uvloop
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from hosts import as_record, send
 
 PARTITIONS = 4
 SOURCE = toy_stage.SOURCES[0]

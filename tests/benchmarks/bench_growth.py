@@ -9,21 +9,16 @@ is refused with a typed error is measured up to the refusal. Lines of streams ar
 import base64
 import gc
 import json
-import sys
 import time
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+import measure
 
-import measure  # noqa: E402 - beside this file
-
-import pipeline  # noqa: E402 - after the path
-from pipeline.errors import InputError  # noqa: E402 - after the path
-from pipeline.registry import TARGETS  # noqa: E402 - after the path
-from pipeline.streams import Recovery  # noqa: E402 - after the path
+import pipeline
+from pipeline.errors import InputError
+from pipeline.registry import TARGETS
+from pipeline.streams import Recovery
 
 MESSAGES = 10_000
 MEGABYTES = 50
@@ -224,14 +219,12 @@ def compare(what, work, data, name, *, rounds, budget=MOST):
     took = measure.medians(sides, rounds)
     ratio = took["large"] / took["small"]
     measure.report(
-        measure.Finding(
-            what=f"{what} ({len(large) / 1e6:.1f} MB)",
-            ours=measure.duration(took["large"]),
-            theirs=f"a quarter {measure.duration(took['small'])}",
-            ratio=f"{ratio:.2f} times as long for {TIMES} times as much",
-            budget=f"under {budget:g} times",
-            met=ratio < budget,
-        )
+        what=f"{what} ({len(large) / 1e6:.1f} MB)",
+        ours=measure.duration(took["large"]),
+        theirs=f"a quarter {measure.duration(took['small'])}",
+        ratio=f"{ratio:.2f} times as long for {TIMES} times as much",
+        budget=f"under {budget:g} times",
+        met=ratio < budget,
     )
 
 

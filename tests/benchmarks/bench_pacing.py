@@ -11,21 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import sys
 import time
-from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
-
-import bench_worker  # noqa: E402 - beside this file; it adds the paths that the next ones are found through
-import measure  # noqa: E402 - beside this file
-import msgspec  # noqa: E402 - after the path
-import recorded  # noqa: E402 - beside this file
+import bench_worker
+import measure
+import msgspec
+import recorded
 
 # isort: split
-import broker as kafka_broker  # noqa: E402 - deploy/kafka
-import harness  # noqa: E402 - tests/broker
+import broker as kafka_broker
+import harness
 
 MOST_CPU_PACED, PACED_MS = 1.3, 25
 MOST_LATENCY = 2.0
@@ -111,18 +106,16 @@ def compare(load, found):
         cpu, latency = one.broker_cpu / base.broker_cpu, one.p50 / base.p50
         unpaced, paced = name == "0 ms", name == f"{PACED_MS} ms"
         measure.report(
-            measure.Finding(
-                what=f"exactly once every {name}, {load.rate} events/s on {load.partitions} partitions",
-                ours=str(one),
-                theirs=f"at least once {base}",
-                ratio=f"{cpu:.2f} times the broker's CPU, {latency:.2f} times as long (p50)",
-                budget=f"at most {MOST_LATENCY:g} times as long"
-                if unpaced
-                else f"at most {MOST_CPU_PACED:g} times the CPU"
-                if paced
-                else "",
-                met=latency <= MOST_LATENCY if unpaced else cpu <= MOST_CPU_PACED if paced else None,
-            )
+            what=f"exactly once every {name}, {load.rate} events/s on {load.partitions} partitions",
+            ours=str(one),
+            theirs=f"at least once {base}",
+            ratio=f"{cpu:.2f} times the broker's CPU, {latency:.2f} times as long (p50)",
+            budget=f"at most {MOST_LATENCY:g} times as long"
+            if unpaced
+            else f"at most {MOST_CPU_PACED:g} times the CPU"
+            if paced
+            else "",
+            met=latency <= MOST_LATENCY if unpaced else cpu <= MOST_CPU_PACED if paced else None,
         )
 
 

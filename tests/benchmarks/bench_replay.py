@@ -14,25 +14,21 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import sys
 import time
 from itertools import cycle, islice
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+import bench_worker
+import harness
+import measure
+import msgspec
+import pipeline_lab as lab
+import recorded
+from aiokafka import AIOKafkaProducer, TopicPartition
 
-import bench_worker  # noqa: E402 - beside this file; it adds the paths that the next ones are found through
-import harness  # noqa: E402 - tests/broker
-import measure  # noqa: E402 - beside this file
-import msgspec  # noqa: E402 - after the path
-import pipeline_lab as lab  # noqa: E402 - tests/broker
-import recorded  # noqa: E402 - beside this file
-from aiokafka import AIOKafkaProducer, TopicPartition  # noqa: E402 - after the path
-
-from pipeline.stages.base import Record  # noqa: E402 - after the path
-from pipeline.stages.turns import TurnsStage  # noqa: E402 - after the path
-from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES  # noqa: E402 - after the path
+from pipeline.stages.base import Record
+from pipeline.stages.turns import TurnsStage
+from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES
 
 BUDGET = 0.8
 MEMORY_BUDGET = 1.25
@@ -184,14 +180,12 @@ class Bench:
                 ),
             ):
                 measure.report(
-                    measure.Finding(
-                        what=f"{name} of {self.options.records:,} recorded claude-cli lines, {what}",
-                        ours=str(found),
-                        theirs=f"live worker {live}",
-                        ratio=f"{ratio:.2f}",
-                        budget=budget,
-                        met=met,
-                    )
+                    what=f"{name} of {self.options.records:,} recorded claude-cli lines, {what}",
+                    ours=str(found),
+                    theirs=f"live worker {live}",
+                    ratio=f"{ratio:.2f}",
+                    budget=budget,
+                    met=met,
                 )
 
 

@@ -12,24 +12,22 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-import sys
 from itertools import chain, islice
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
-
-import bench_worker  # noqa: E402 - beside this file; it adds the paths that the next ones are found through
-import measure  # noqa: E402 - beside this file
-import msgspec  # noqa: E402 - after the path
-import recorded  # noqa: E402 - beside this file
-from histories import canonical, one_round, openai_chat  # noqa: E402 - beside this file
+import bench_worker
+import measure
+import msgspec
+import recorded
+from histories import canonical, one_round, openai_chat
 
 # isort: split
-import cramjam  # noqa: E402 - after the path
-import harness  # noqa: E402 - tests/broker
-from aiokafka import AIOKafkaProducer  # noqa: E402 - after the path
-from hosts import MODEL, Places  # noqa: E402 - beside this file
+import cramjam
+import harness
+from aiokafka import AIOKafkaProducer
+from hosts import MODEL, Places
+
+HERE = Path(__file__).resolve().parent
 
 TURNS, REQUESTS = "agent.turns.v1", "provider.requests.v1"
 BUDGETS = {10: 1.0, 100: 4.0, 1000: 8.0}
@@ -124,15 +122,11 @@ def compare(length, ours, theirs):
     digest = measure.seconds_a_call(lambda: hashlib.sha256(body).hexdigest())
     compress = measure.seconds_a_call(lambda: cramjam.zstd.compress(body))
     measure.report(
-        measure.Finding(
-            what=f"turns to requests, sessions of {length:,} turns, exactly once",
-            ours=f"{ours} (digest and compression of a middling body, {len(body) >> 10} KB: "
-            f"{measure.duration(digest)} + {measure.duration(compress)})",
-            theirs=f"bare loop around LiteLLM {theirs}",
-            ratio=f"{ratio:.2f} times as fast",
-            budget=f"at least {budget:g} times" if budget else "",
-            met=ratio >= budget if budget else None,
-        )
+        what=f"turns to requests, sessions of {length:,} turns, exactly once",
+        ours=f"{ours} (digest and compression of a middling body, {len(body) >> 10} KB: "
+        f"{measure.duration(digest)} + {measure.duration(compress)})",
+        theirs=f"bare loop around LiteLLM {theirs}",
+        **measure.as_fast(ratio, budget),
     )
 
 

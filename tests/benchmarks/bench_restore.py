@@ -7,22 +7,19 @@ reads the same log into a dictionary and knows neither positions nor deadlines. 
 """
 
 import statistics
-import sys
 import time
-from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "broker"), str(HERE.parents[1] / "deploy/kafka")]
+import measure
 
-import harness  # noqa: E402 - tests/broker
-import measure  # noqa: E402 - beside this file
-import msgspec  # noqa: E402 - after the path
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition  # noqa: E402 - after the path
+# isort: split
+import harness
+import msgspec
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from pipeline.engine.state import restore  # noqa: E402 - after the path
-from pipeline.stages.base import POSITION  # noqa: E402 - after the path
-from pipeline.stages.events import EventsStage  # noqa: E402 - after the path
-from pipeline.streams import Recovery  # noqa: E402 - after the path
+from pipeline.engine.state import restore
+from pipeline.stages.base import POSITION
+from pipeline.stages.events import EventsStage
+from pipeline.streams import Recovery
 
 TOPIC = "pipeline.events-state.v1"
 A_TRANSACTION = 2_000
@@ -85,14 +82,12 @@ async def run(records, rounds, server):
         rates["bare"].append(await bare(server.bootstrap))
     middle = {name: statistics.median(found) for name, found in rates.items()}
     measure.report(
-        measure.Finding(
-            what=f"state recovery, {records:,} sessions of one partition",
-            ours=f"{middle['ours']:,.0f} records/s",
-            theirs=f"bare client into a dictionary {middle['bare']:,.0f} records/s",
-            ratio=f"{middle['ours'] / middle['bare']:.2f} times as fast",
-            budget=f"at least {BUDGET:,} records/s",
-            met=middle["ours"] >= BUDGET,
-        )
+        what=f"state recovery, {records:,} sessions of one partition",
+        ours=f"{middle['ours']:,.0f} records/s",
+        theirs=f"bare client into a dictionary {middle['bare']:,.0f} records/s",
+        ratio=f"{middle['ours'] / middle['bare']:.2f} times as fast",
+        budget=f"at least {BUDGET:,} records/s",
+        met=middle["ours"] >= BUDGET,
     )
 
 

@@ -11,26 +11,26 @@ import gc
 import json
 import os
 import random
-import sys
 import tempfile
 import time
 from itertools import count, islice
 from pathlib import Path
 
+import measure
+
+# isort: split
+import cramjam
+import msgspec
+import recorded
+from build import said, user
+
+from pipeline.engine.stores import Belonging, DiskRecords, PackedRecords
+from pipeline.stages.base import Record
+from pipeline.stages.defaults import Defaults
+from pipeline.stages.events import EventsStage
+from pipeline.stages.turns import TurnsStage
+
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
-
-import cramjam  # noqa: E402 - after the path
-import measure  # noqa: E402 - beside this file
-import msgspec  # noqa: E402 - after the path
-import recorded  # noqa: E402 - beside this file
-from build import said, user  # noqa: E402 - tests
-
-from pipeline.engine.stores import Belonging, DiskRecords, PackedRecords  # noqa: E402 - after the path
-from pipeline.stages.base import Record  # noqa: E402 - after the path
-from pipeline.stages.defaults import Defaults  # noqa: E402 - after the path
-from pipeline.stages.events import EventsStage  # noqa: E402 - after the path
-from pipeline.stages.turns import TurnsStage  # noqa: E402 - after the path
 
 A_BATCH = 20
 NO_BOUND = 1 << 60
@@ -123,7 +123,7 @@ def disk_bytes(changelog):
 
 
 def tell(what, ours, theirs, ratio="", budget="", *, met=None):
-    measure.report(measure.Finding(what=what, ours=ours, theirs=theirs, ratio=ratio, budget=budget, met=met))
+    measure.report(what=what, ours=ours, theirs=theirs, ratio=ratio, budget=budget, met=met)
 
 
 def tell_costs(name, work, theirs):

@@ -11,22 +11,20 @@ directory was kept, the same command starts on what stands there and only measur
 import json
 import os
 import random
-import sys
 import time
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "broker"), str(HERE.parent), str(HERE.parents[1] / "deploy/kafka")]
+import measure
 
-import broker as kafka_broker  # noqa: E402 - deploy/kafka
-import measure  # noqa: E402 - beside this file
-import pipeline_lab as lab  # noqa: E402 - tests/broker
-from build import answered, called, said, user  # noqa: E402 - tests
+# isort: split
+import broker as kafka_broker
+import pipeline_lab as lab
+from build import answered, called, said, user
 
-from pipeline.stages.base import Record  # noqa: E402 - after the path
-from pipeline.stages.events import EventsStage  # noqa: E402 - after the path
-from pipeline.stages.turns import TurnsStage  # noqa: E402 - after the path
-from topics import AGENT_TURNS  # noqa: E402 - after the path
+from pipeline.stages.base import Record
+from pipeline.stages.events import EventsStage
+from pipeline.stages.turns import TurnsStage
+from topics import AGENT_TURNS
 
 SIZES = (10, 100, 1_000, 8_000)
 MOST_BYTES_A_RECORD = 16 * 1024
@@ -82,14 +80,12 @@ def bytes_of_state(what, stage, made, sizes=SIZES):
             at_work.committed(changes, 1 << 40)
         means.append(written // len(values))
     measure.report(
-        measure.Finding(
-            what=f"{what}: bytes of state a record, one record a batch, {' / '.join(f'{size:,}' for size in sizes)}",
-            ours=" / ".join(f"{mean:,}" for mean in means),
-            theirs="no more for more of them",
-            ratio=f"{max(means) / means[0]:.1f} times the first at most",
-            budget=f"under {MOST_BYTES_A_RECORD:,} bytes",
-            met=max(means) < MOST_BYTES_A_RECORD,
-        )
+        what=f"{what}: bytes of state a record, one record a batch, {' / '.join(f'{size:,}' for size in sizes)}",
+        ours=" / ".join(f"{mean:,}" for mean in means),
+        theirs="no more for more of them",
+        ratio=f"{max(means) / means[0]:.1f} times the first at most",
+        budget=f"under {MOST_BYTES_A_RECORD:,} bytes",
+        met=max(means) < MOST_BYTES_A_RECORD,
     )
 
 
@@ -150,14 +146,12 @@ async def one_worker(options, server, directory):
         with_volume = await seconds_until_ready(disk)
         without = await seconds_until_ready(memory)
     measure.report(
-        measure.Finding(
-            what=f"{sessions:,} sessions of {turns} turns of 300 bytes through one worker with the disk store",
-            ours=f"{resident:,} MiB resident at most; ready again in {with_volume:.1f} s",
-            theirs=f"without its volume {without:.1f} s",
-            ratio=f"{without / with_volume:.1f} times as soon",
-            budget=f"{MOST_RESIDENT_MIB:,} MiB and {READY_SECONDS:.0f} s",
-            met=resident < MOST_RESIDENT_MIB and with_volume < READY_SECONDS,
-        )
+        what=f"{sessions:,} sessions of {turns} turns of 300 bytes through one worker with the disk store",
+        ours=f"{resident:,} MiB resident at most; ready again in {with_volume:.1f} s",
+        theirs=f"without its volume {without:.1f} s",
+        ratio=f"{without / with_volume:.1f} times as soon",
+        budget=f"{MOST_RESIDENT_MIB:,} MiB and {READY_SECONDS:.0f} s",
+        met=resident < MOST_RESIDENT_MIB and with_volume < READY_SECONDS,
     )
 
 

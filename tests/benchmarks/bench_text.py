@@ -14,22 +14,19 @@ from __future__ import annotations
 import argparse
 import gzip
 import os
-import sys
 import time
 from functools import partial
 from pathlib import Path
 
+import measure
 import msgspec
 
+from pipeline.streams.cascade.speech import OutputFilter
+from pipeline.text.identity import IdentityRewriter
+from pipeline.text.redaction import Redactor
+from pipeline.text.tool_calls import ToolCallParser
+
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
-
-import measure  # noqa: E402 - beside this file
-
-from pipeline.streams.cascade.speech import OutputFilter  # noqa: E402 - after the path
-from pipeline.text.identity import IdentityRewriter  # noqa: E402 - after the path
-from pipeline.text.redaction import Redactor  # noqa: E402 - after the path
-from pipeline.text.tool_calls import ToolCallParser  # noqa: E402 - after the path
 
 CORPUS = Path(os.environ.get("REKNIT_CORPUS", HERE.parents[2] / "shared" / "corpus"))
 MODEL = "claude-opus-4-7"
@@ -181,14 +178,12 @@ def recorded(rounds):
             each = ", ".join(f"{name} {rates[name]:.0f}" for name in FILTERS if name != "all three")
             rate = rates["all three"]
             measure.report(
-                measure.Finding(
-                    what="text filters, all three, recorded text",
-                    ours=f"{rate:.0f} MB/s",
-                    theirs=f"one by one: {each}",
-                    ratio=f"{rate / LEAST_RATE:.1f} times the budget",
-                    budget=f"at least {LEAST_RATE:.0f} MB/s",
-                    met=rate >= LEAST_RATE,
-                )
+                what="text filters, all three, recorded text",
+                ours=f"{rate:.0f} MB/s",
+                theirs=f"one by one: {each}",
+                ratio=f"{rate / LEAST_RATE:.1f} times the budget",
+                budget=f"at least {LEAST_RATE:.0f} MB/s",
+                met=rate >= LEAST_RATE,
             )
         else:
             measure.say(f"pieces of {piece}: " + ", ".join(f"{name} {rate:.1f} MB/s" for name, rate in rates.items()))
@@ -224,14 +219,12 @@ def hostile(rounds):
         worst = max(worst, (name, max(growth)), key=lambda pair: pair[1])
         slowest = min(slowest, (name, rates[0]), key=lambda pair: pair[1])
     measure.report(
-        measure.Finding(
-            what="text filters, hostile text of twice the length",
-            ours=f"{worst[1]:.2f} times the time at worst ({worst[0]})",
-            theirs="2 times the text",
-            ratio=f"{slowest[1]:.1f} MB/s at the slowest ({slowest[0]})",
-            budget=f"at most {MOST_GROWTH} times",
-            met=worst[1] <= MOST_GROWTH,
-        )
+        what="text filters, hostile text of twice the length",
+        ours=f"{worst[1]:.2f} times the time at worst ({worst[0]})",
+        theirs="2 times the text",
+        ratio=f"{slowest[1]:.1f} MB/s at the slowest ({slowest[0]})",
+        budget=f"at most {MOST_GROWTH} times",
+        met=worst[1] <= MOST_GROWTH,
     )
 
 

@@ -6,20 +6,14 @@ A user's turn with a tool's result comes into sessions of three lengths, and the
 and digested; the body is not joined. A few turns go before, as a worker is warm. Times are of the processor.
 """
 
-import sys
 import time
-from pathlib import Path
 
+import histories
+import measure
 import msgspec
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
-
-import histories  # noqa: E402 - beside this file
-import measure  # noqa: E402 - beside this file
-
-import pipeline  # noqa: E402 - after the path
-from pipeline.registry import TARGETS  # noqa: E402 - after the path
+import pipeline
+from pipeline.registry import TARGETS
 
 LENGTHS = (20, 200, 2_000)
 # Rounds of four user's turns, of which three bring a result: one that is not measured, then those that are.
@@ -62,24 +56,20 @@ def one_more_turn(target, rounds):
     short, middle, long = (took[str(length)] for length in LENGTHS)
     most = LONGEST_TURN.get(target)
     measure.report(
-        measure.Finding(
-            what=f"one more turn for {target}, 200 messages: mend, render, validate, digest",
-            ours=measure.duration(middle),
-            theirs=f"20 messages {measure.duration(short)}",
-            ratio=f"{middle / short:.2f} times as long",
-            budget=f"under {measure.duration(most)}" if most else "",
-            met=middle < most if most else None,
-        )
+        what=f"one more turn for {target}, 200 messages: mend, render, validate, digest",
+        ours=measure.duration(middle),
+        theirs=f"20 messages {measure.duration(short)}",
+        ratio=f"{middle / short:.2f} times as long",
+        budget=f"under {measure.duration(most)}" if most else "",
+        met=middle < most if most else None,
     )
     measure.report(
-        measure.Finding(
-            what=f"one more turn for {target}, 2,000 messages",
-            ours=measure.duration(long),
-            theirs=f"200 messages {measure.duration(middle)}",
-            ratio=f"{long / middle:.2f} times as long",
-            budget=f"under {LONGEST_GROWTH:g} times" if most else "",
-            met=long / middle < LONGEST_GROWTH if most else None,
-        )
+        what=f"one more turn for {target}, 2,000 messages",
+        ours=measure.duration(long),
+        theirs=f"200 messages {measure.duration(middle)}",
+        ratio=f"{long / middle:.2f} times as long",
+        budget=f"under {LONGEST_GROWTH:g} times" if most else "",
+        met=long / middle < LONGEST_GROWTH if most else None,
     )
 
 

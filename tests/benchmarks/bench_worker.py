@@ -21,18 +21,17 @@ import time
 import urllib.request
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
-
-import measure  # noqa: E402 - beside this file
-import msgspec  # noqa: E402 - after the path
-import recorded  # noqa: E402 - beside this file; it adds the two paths that the next ones are found through
+import measure
+import msgspec
+import recorded
 
 # isort: split
-import broker as kafka_broker  # noqa: E402 - deploy/kafka
-import harness  # noqa: E402 - tests/broker
-from aiokafka import AIOKafkaProducer, TopicPartition  # noqa: E402 - after the path
-from hosts import Places  # noqa: E402 - beside this file
+import broker as kafka_broker
+import harness
+from aiokafka import AIOKafkaProducer, TopicPartition
+from hosts import Places
+
+HERE = Path(__file__).resolve().parent
 
 PARTITIONS = 4
 EVENTS, ITEMS, STATE = "provider.events.v1", "session.items.v1", "pipeline.events-state.v1"
@@ -199,12 +198,10 @@ class Bench:
                 found.append(await self.together(workload, count))
         one, two = (median(found) for found in paces.values())
         measure.report(
-            measure.Finding(
-                what=f"two workers, {workload} claude-cli lines, {os.cpu_count()} cores for them and the broker",
-                ours=str(two),
-                theirs=f"one worker {one}",
-                ratio=f"{two.rate / one.rate:.2f} times as fast",
-            )
+            what=f"two workers, {workload} claude-cli lines, {os.cpu_count()} cores for them and the broker",
+            ours=str(two),
+            theirs=f"one worker {one}",
+            **measure.as_fast(two.rate / one.rate),
         )
 
     async def host(self, name, workload):
@@ -251,7 +248,7 @@ class Bench:
         middle = {name: median(found) for name, found in paces.items() if found}
         for name in (*BUDGETS, "at-least-once"):
             if name in middle and "exactly-once" in middle:
-                measure.report(compared(workload, middle, name))
+                compare(workload, middle, name)
 
     async def latency(self):
         """Both deliveries in one run, taking turns, on a broker that is warm.
@@ -267,14 +264,12 @@ class Bench:
         middle = {delivery: statistics.median(found) for delivery, found in took.items()}
         ratio = middle["exactly-once"] / middle["at-least-once"]
         measure.report(
-            measure.Finding(
-                what=f"event to item, {PER_SECOND} events/s, read_committed",
-                ours=f"exactly once {percentiles(took['exactly-once'])}",
-                theirs=f"at least once {percentiles(took['at-least-once'])}",
-                ratio=f"{ratio:.2f} times as long (p50)",
-                budget=f"at most {LONGEST_LATENCY:g} times",
-                met=ratio <= LONGEST_LATENCY,
-            )
+            what=f"event to item, {PER_SECOND} events/s, read_committed",
+            ours=f"exactly once {percentiles(took['exactly-once'])}",
+            theirs=f"at least once {percentiles(took['at-least-once'])}",
+            ratio=f"{ratio:.2f} times as long (p50)",
+            budget=f"at most {LONGEST_LATENCY:g} times",
+            met=ratio <= LONGEST_LATENCY,
         )
 
     async def event_to_item(self, delivery):
@@ -333,16 +328,12 @@ def median(found):
     return Pace(statistics.median(one.rate for one in found), statistics.median(one.cpu for one in found))
 
 
-def compared(workload, middle, name):
-    ratio = middle["exactly-once"].rate / middle[name].rate
-    budget = BUDGETS.get(name)
-    return measure.Finding(
+def compare(workload, middle, name):
+    measure.report(
         what=f"worker, {workload} claude-cli lines, exactly once",
         ours=str(middle["exactly-once"]),
         theirs=f"{NAMES.get(name, f'the same worker {name}')} {middle[name]}",
-        ratio=f"{ratio:.2f} times as fast",
-        budget=f"at least {budget:g} times" if budget else "",
-        met=ratio >= budget if budget else None,
+        **measure.as_fast(middle["exactly-once"].rate / middle[name].rate, BUDGETS.get(name)),
     )
 
 

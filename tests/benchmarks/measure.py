@@ -19,9 +19,10 @@ from pathlib import Path
 
 import msgspec
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "deploy/kafka"))
+# What benchmarks share with tests: whoever imports from there imports this module before.
+sys.path[:0] = [str(Path(__file__).resolve().parents[2] / place) for place in ("deploy/kafka", "tests/broker", "tests")]
 
-import broker as kafka_broker
+import broker as kafka_broker  # noqa: E402 - after the path
 
 # Variables of the environment: where findings go, and the Python that has what we are compared with.
 ROWS, PEERS = "BENCH_ROWS", "BENCH_PEERS"
@@ -40,8 +41,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     met: bool | None = None
 
 
-def report(finding):
-    """Tell a finding, and keep it for the table where `run.py` makes one."""
+def report(**fields):
+    """Tell a `Finding` with these fields, and keep it for the table where `run.py` makes one."""
+    finding = Finding(**fields)
     verdict = {None: "", True: "  met", False: "  MISSED"}[finding.met]
     budget = f"  (budget {finding.budget})" if finding.budget else ""
     say(f"{finding.what}: {finding.ours} against {finding.theirs}: {finding.ratio}{budget}{verdict}")
@@ -49,6 +51,12 @@ def report(finding):
     if rows:
         with Path(rows).open("ab") as file:
             file.write(msgspec.json.encode(finding) + b"\n")
+
+
+def as_fast(ratio, least=None):
+    """Fields of a finding: so many times as fast, where a budget is how many at least."""
+    budget = {"budget": f"at least {least:g} times", "met": ratio >= least} if least else {}
+    return {"ratio": f"{ratio:.2f} times as fast", **budget}
 
 
 def say(text):

@@ -16,13 +16,11 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # prices are of no interest here, and not to be fetched
 os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
 
-from histories import converse, openai_chat  # noqa: E402 - beside this file
-from measure import seconds_a_call  # noqa: E402 - beside this file
+from histories import converse, openai_chat
+from measure import seconds_a_call
 
 Work = Callable[[], str]
 

@@ -8,7 +8,6 @@ work mostly has them, made in the form that the CLI has (``bench_recover``).
 from __future__ import annotations
 
 import asyncio
-import sys
 from itertools import cycle, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +17,6 @@ from aiokafka import AIOKafkaProducer
 from bench_recover import cli_lines
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests/broker"), str(ROOT / "deploy/kafka")]
 
 SOURCE = "claude-cli"
 STREAMS = ROOT / "pipeline/demo/fleet/streams.jsonl"

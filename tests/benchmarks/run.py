@@ -18,13 +18,11 @@ import tempfile
 import threading
 from pathlib import Path
 
+import measure
 import msgspec
 
 HERE = Path(__file__).resolve().parent
 TABLE = HERE.parents[1] / "build" / "benchmarks.md"
-sys.path.insert(0, str(HERE))
-
-import measure  # noqa: E402 - beside this file
 
 _VERDICTS = {True: "yes", False: "**no**", None: ""}
 
