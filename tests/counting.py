@@ -7,11 +7,27 @@ import msgspec
 
 def function_calls(work):
     """How many Python functions a piece of work calls."""
+    return _profiled(work, lambda event, _argument: event == "call")
+
+
+def decodes(work):
+    """How many times a piece of work has JSON decoded."""
+
+    def is_decode(event, argument):
+        if event != "c_call" or argument.__name__ != "decode":
+            return False
+        return isinstance(argument.__self__, msgspec.json.Decoder) or argument is msgspec.json.decode
+
+    return _profiled(work, is_decode)
+
+
+def _profiled(work, counts):
+    """How many events of a profile of the work count."""
     count = 0
 
-    def profile(_frame, event, _argument):
+    def profile(_frame, event, argument):
         nonlocal count
-        count += event == "call"
+        count += counts(event, argument)
 
     sys.setprofile(profile)
     try:
@@ -35,21 +51,4 @@ def lines(work):
         work()
     finally:
         sys.settrace(before)
-    return count
-
-
-def decodes(work):
-    """How many times a piece of work has JSON decoded."""
-    count = 0
-
-    def profile(_frame, event, argument):
-        nonlocal count
-        if event == "c_call" and argument.__name__ == "decode":
-            count += isinstance(argument.__self__, msgspec.json.Decoder) or argument is msgspec.json.decode
-
-    sys.setprofile(profile)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
     return count

@@ -1,4 +1,7 @@
-"""Recorded transcripts, agent histories and request bodies are read whole, without an error and without a loss."""
+"""Recorded transcripts, agent histories and request bodies are read whole, without an error and without a loss.
+
+Every transcript of Claude Code becomes a request for each target, whole or turn by turn; none is refused.
+"""
 
 import json
 from collections import Counter, defaultdict
@@ -6,6 +9,7 @@ from collections import Counter, defaultdict
 import pytest
 from recorded import CORPUS, needs_corpus, unpacked
 
+from pipeline import Session, normalize, validate
 from pipeline.history.readers import read, read_message
 from pipeline.model import Image, Text, Thinking, ToolResult, ToolUse, Unknown
 
@@ -193,3 +197,42 @@ def test_what_a_provider_accepted_is_read(provider, bodies, fixes):
         assert singly == list(result.conversation.turns)
     assert seen == bodies
     assert found == fixes
+
+
+# -- requests for each target --
+
+
+TARGETS = ("anthropic", "claude-cli")
+each_transcript = pytest.mark.parametrize("path", TRANSCRIPTS, ids=range(len(TRANSCRIPTS)))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@each_transcript
+def test_no_transcript_is_rejected(path, target):
+    done = normalize(unpacked(path), to=target, source="claude-code")
+    assert done.body is not None
+    assert [v for v in validate(done.body, target=target) if v.severity == "hard"] == []
+
+
+@each_transcript
+def test_turn_by_turn_gives_the_same_bytes(path):
+    found = read(unpacked(path), "claude-code")
+    session = Session(TARGETS, model=found.conversation.model, params=found.conversation.params)
+    settled = dict.fromkeys(TARGETS, b"")
+    for turn in found.conversation.turns:
+        session.append(turn)
+        for target in TARGETS:
+            done = session.request(target)
+            assert done.body is not None
+            assert done.body.startswith(settled[target])
+            settled[target] = done.body[: done.prefix_bytes]
+    whole = normalize(unpacked(path), to="anthropic", source="claude-code")
+    assert session.request("anthropic").body == whole.body
+
+
+@each_transcript
+def test_a_request_is_mended_only_once(path):
+    first = normalize(unpacked(path), to="anthropic", source="claude-code")
+    again = normalize(first.body, to="anthropic")
+    assert again.fixes == []
+    assert json.loads(again.body) == json.loads(first.body)
