@@ -15,6 +15,9 @@ from functools import partial
 
 import measure
 
+# isort: split
+from build import call, result, said, user
+
 import pipeline
 from pipeline.errors import InputError
 from pipeline.registry import TARGETS
@@ -41,20 +44,6 @@ def kind(what, most, unit, budget=MOST):
     return enter
 
 
-def said(role, *blocks):
-    """A message of these blocks, a text for each string."""
-    content = [{"type": "text", "text": block} if isinstance(block, str) else block for block in blocks]
-    return {"role": role, "content": content}
-
-
-def call(call_id):
-    return {"type": "tool_use", "id": call_id, "name": "read", "input": {"path": "a"}}
-
-
-def result(call_id, content="text"):
-    return {"type": "tool_result", "tool_use_id": call_id, "content": content}
-
-
 def dumped(messages):
     return json.dumps(list(messages)).encode()
 
@@ -62,67 +51,62 @@ def dumped(messages):
 @kind("neighbours of one role", MESSAGES, "messages")
 def neighbours(size):
     """Nothing but users, who are all joined into one."""
-    return dumped(said("user", f"line {at}") for at in range(size))
+    return dumped(user(f"line {at}") for at in range(size))
 
 
 @kind("calls without results", MESSAGES, "messages")
 def unanswered(size):
     """A call in every second message, and never a result."""
-    return dumped(said("assistant", call(f"c{at}")) if at % 2 else said("user", "go on") for at in range(size))
+    return dumped(said(call(f"c{at}")) if at % 2 else user("go on") for at in range(size))
 
 
 @kind("results without calls", MESSAGES, "messages")
 def orphans(size):
     """A result in every second message, and never a call."""
-    return dumped(said("user", result(f"c{at}")) if at % 2 else said("assistant", "well") for at in range(size))
+    return dumped(user(result(f"c{at}")) if at % 2 else said("well") for at in range(size))
 
 
 @kind("late results", MESSAGES, "messages")
 def late(size):
     """First all the calls, then all their results, in the opposite order."""
     half = size // 2
-    calls = [said("user", "q"), *(said("assistant", call(f"c{at}")) for at in range(half))]
-    return dumped([*calls, *(said("user", result(f"c{at}")) for at in reversed(range(half)))])
+    calls = [user("q"), *(said(call(f"c{at}")) for at in range(half))]
+    return dumped([*calls, *(user(result(f"c{at}")) for at in reversed(range(half)))])
 
 
 @kind("one id in every round", MESSAGES, "messages")
 def one_id(size):
     """Each round calls with the same id, and answers it."""
-    turns = (said("assistant", call("call_0")) if at % 2 else said("user", result("call_0")) for at in range(1, size))
-    return dumped([said("user", "q"), *turns])
+    turns = (said(call("call_0")) if at % 2 else user(result("call_0")) for at in range(1, size))
+    return dumped([user("q"), *turns])
 
 
 @kind("ids that are rewritten into one another", MESSAGES, "messages")
 def cycles(size):
     """Illegal ids whose legal forms are other calls' ids, round after round."""
     ids = ("a.b", "a:b", "a_b", "a b")
-    turns = (
-        said("assistant", call(ids[at // 2 % 4])) if at % 2 else said("user", result(ids[(at - 1) // 2 % 4]))
-        for at in range(1, size)
-    )
-    return dumped([said("user", "q"), *turns])
+    turns = (said(call(ids[at // 2 % 4])) if at % 2 else user(result(ids[(at - 1) // 2 % 4])) for at in range(1, size))
+    return dumped([user("q"), *turns])
 
 
 @kind("calls in one message", MESSAGES, "calls")
 def parallel(size):
     """One message of calls, one of their results in the opposite order."""
-    calls = said("assistant", *(call(f"c{at}") for at in range(size)))
-    return dumped([said("user", "q"), calls, said("user", *(result(f"c{at}") for at in reversed(range(size))))])
+    calls = said(*(call(f"c{at}") for at in range(size)))
+    return dumped([user("q"), calls, user(*(result(f"c{at}") for at in reversed(range(size))))])
 
 
 @kind("one call repeated in one message", MESSAGES, "calls")
 def repeated(size):
     """The same id over and over in one message, no two calls alike."""
     calls = ({**call("same"), "input": {"at": at}} for at in range(size))
-    return dumped(
-        [said("user", "q"), said("assistant", *calls), said("user", *(result("same", str(at)) for at in range(size)))]
-    )
+    return dumped([user("q"), said(*calls), user(*(result("same", str(at)) for at in range(size)))])
 
 
 @kind("blank texts", MESSAGES, "messages")
 def blank(size):
     """Nothing to say, in turns."""
-    return dumped(said("assistant" if at % 2 else "user", " ", "") for at in range(size))
+    return dumped((said if at % 2 else user)(" ", "") for at in range(size))
 
 
 @kind("system messages in the middle", MESSAGES, "messages")
@@ -135,15 +119,13 @@ def systems(size):
 @kind("blocks of unknown types", MESSAGES, "messages")
 def unknown(size):
     """A type that nobody has."""
-    return dumped(
-        said("assistant" if at % 2 else "user", "text", {"type": f"kind_{at % 9}", "x": 1}) for at in range(size)
-    )
+    return dumped((said if at % 2 else user)("text", {"type": f"kind_{at % 9}", "x": 1}) for at in range(size))
 
 
 @kind("lone surrogates", MESSAGES, "messages")
 def surrogates(size):
     """Half a pair in every message."""
-    return dumped(said("assistant" if at % 2 else "user", f"half \ud83d of {at}") for at in range(size))
+    return dumped((said if at % 2 else user)(f"half \ud83d of {at}") for at in range(size))
 
 
 @kind("base64 in one image", MEGABYTES, "MB", MOST_MAPPED)
@@ -151,17 +133,15 @@ def media(size):
     """One image that is too large for anybody."""
     data = base64.b64encode(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\1\0\0\0\1" + bytes(size * 750_000)).decode()
     source = {"type": "base64", "media_type": "image/png", "data": data}
-    return dumped([said("user", "look", {"type": "image", "source": source})])
+    return dumped([user("look", {"type": "image", "source": source})])
 
 
 @kind("nesting", 480, "levels")
 def nested(size):
     """A tool input as deep as is read, in 200 messages."""
     deep = json.loads('{"a":' * size + "1" + "}" * size)
-    turns = (
-        (said("assistant", {**call(f"c{at}"), "input": deep}), said("user", result(f"c{at}"))) for at in range(100)
-    )
-    return dumped([said("user", "q"), *(message for pair in turns for message in pair)])
+    turns = ((said({**call(f"c{at}"), "input": deep}), user(result(f"c{at}"))) for at in range(100))
+    return dumped([user("q"), *(message for pair in turns for message in pair)])
 
 
 @kind("nesting that is refused", 40_000, "levels")

@@ -72,27 +72,26 @@ class OneByOne(AnthropicDialect):
     encode_healthy = None
 
 
-class Wizard(OneByOne):
-    def encode_message(self, message, state, *, final):
-        part = super().encode_message(message, state, final=final)
-        return msgspec.structs.replace(part, data=part.data.replace(b'"role":"user"', b'"role":"wizard"'))
+def encoding(change, base=OneByOne):
+    """A dialect that changes each message behind its encoding."""
+
+    class Changed(base):
+        def encode_message(self, message, state, *, final):
+            return change(super().encode_message(message, state, final=final))
+
+    return Changed
 
 
-class Forgetful(OneByOne):
-    def encode_message(self, message, state, *, final):
-        return msgspec.structs.replace(super().encode_message(message, state, final=final), rows=[])
+def rewriting(before, after, base=OneByOne):
+    return encoding(lambda part: msgspec.structs.replace(part, data=part.data.replace(before, after)), base)
 
 
-class Silent(OneByOne):
-    def encode_message(self, message, state, *, final):
-        part = super().encode_message(message, state, final=final)
-        return msgspec.structs.replace(part, rows=[(path, "rewritten", "blank_dropped") for path, _, _ in part.rows])
-
-
-class Twofold(AnthropicDialect):
-    def encode_message(self, message, state, *, final):
-        part = super().encode_message(message, state, final=final)
-        return msgspec.structs.replace(part, data=part.data.replace(b'"role":', b' "role":'))
+Wizard = rewriting(b'"role":"user"', b'"role":"wizard"')
+Twofold = rewriting(b'"role":', b' "role":', AnthropicDialect)
+Forgetful = encoding(lambda part: msgspec.structs.replace(part, rows=[]))
+Silent = encoding(
+    lambda part: msgspec.structs.replace(part, rows=[(path, "rewritten", "blank_dropped") for path, _, _ in part.rows])
+)
 
 
 class Emphatic(OneByOne):
@@ -141,14 +140,9 @@ def test_a_broken_promise_is_seen_and_placed(own, dialect, promise, where, what)
 
 
 def test_an_output_block_without_a_source_is_seen(own):
-    class Talkative(OneByOne):
-        def encode_message(self, message, state, *, final):
-            part = super().encode_message(message, state, final=final)
-            more = part.data.replace(b'"content":[', b'"content":[{"type":"text","text":"Listen."},')
-            return msgspec.structs.replace(part, data=more)
-
+    talkative = rewriting(b'"content":[', b'"content":[{"type":"text","text":"Listen."},')
     with pytest.raises(ConformanceError, match=r"accounted, own, body: 18 blocks, but 9 have a line"):
-        own(Talkative).accounted([*LONG[:-1], {"role": "user", "content": [{"type": "text", "text": " x"}]}])
+        own(talkative).accounted([*LONG[:-1], {"role": "user", "content": [{"type": "text", "text": " x"}]}])
 
 
 def test_settled_bytes_that_do_not_stay_are_seen(monkeypatch):
@@ -176,15 +170,10 @@ def test_rules_that_are_no_fold_are_seen(own):
 
 
 def test_a_lost_mark_is_seen(own):
-    class Censor(OneByOne):
-        def encode_message(self, message, state, *, final):
-            part = super().encode_message(message, state, final=final)
-            return msgspec.structs.replace(part, data=part.data.replace(b"MARK-A", b"MARK-B"))
-
     history = [{"role": "user", "content": [{"type": "text", "text": "MARK-A"}]}]
     Kit().marked(history)
     with pytest.raises(ConformanceError, match=r"accounted, own, messages.0.content.0: lost MARK-A without a fix"):
-        own(Censor).marked(history)
+        own(rewriting(b"MARK-A", b"MARK-B")).marked(history)
 
 
 # Policies, settings, shapes.

@@ -144,8 +144,8 @@ def test_the_asyncapi_document_is_printed_whole():
 
 def test_users_of_strimzi_have_the_rights_that_kafkas_own_lines_give():
     lines = CliRunner().invoke(command, ["acls", "--prefix", "p."]).stdout.splitlines()
-    documents = CliRunner().invoke(command, ["acls", "--prefix", "p.", "--format", "strimzi", "--cluster", "east"])
-    users = list(yaml.safe_load_all(documents.stdout))
+    printed = CliRunner().invoke(command, ["acls", "--prefix", "p.", "--format", "strimzi", "--cluster", "east"])
+    users = list(yaml.safe_load_all(printed.stdout))
     assert {(user["apiVersion"], user["kind"]) for user in users} == {("kafka.strimzi.io/v1", "KafkaUser")}
     assert {user["metadata"]["labels"]["strimzi.io/cluster"] for user in users} == {"east"}
     assert all(user["spec"]["authentication"]["type"] == "scram-sha-512" for user in users)
