@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pipeline.streams import FinishedTurn, Recovery
+from pipeline.streams.recovery import Machine
+from pipeline.streams.recovery.memory import Ids, Memory
 from topics.items import Item, ItemCompleted, ItemDelta
 from topics.reducer import Entry, View, reduce
 
@@ -59,6 +61,12 @@ def run(source, *parts, sizes=None, end="exit", **options):
             recovery = Recovery.restore(recovery.snapshot())
     items += recovery.end_run(end)
     return Run(items, turns + recovery.take_finished())
+
+
+def stepped(*events, **options):
+    """The items of common events, as an API's stream has them, and the machine that took them."""
+    machine = Machine(Memory(Ids("x")), "stop", records=True, **options)
+    return [item for event in events for item in machine.apply(event)], machine
 
 
 def items_of(source, *parts, **options):

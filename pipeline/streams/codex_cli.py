@@ -186,9 +186,9 @@ class CodexCli(PayloadDecoder[CodexDecoderState]):
             case "turn.started":
                 return [*self._leave_turn("next turn"), *self._answer()]
             case "turn.completed":
-                return [*self._release_held(), MessageDelta("end_turn"), self._result(fields)]
+                return [*self.release_held(), MessageDelta("end_turn"), self._result(fields)]
             case "turn.failed":
-                return [*self._release_held(), self._result(fields)]
+                return [*self.release_held(), self._result(fields)]
             case "error":
                 self.state.cut = self.state.answering
                 message = read.text(fields, "message")
@@ -197,9 +197,6 @@ class CodexCli(PayloadDecoder[CodexDecoderState]):
                 return [unrecognized("malformed error", event=fields)]
             case _:
                 return [unrecognized(f"unknown event type: {kind}" if kind else "no event type", event=fields)]
-
-    def release_held(self) -> list[Event]:
-        return self._release_held()
 
     def end_run(self) -> list[Event]:
         run, thread, total = self.state.run, self.state.thread, self.state.total
@@ -213,7 +210,7 @@ class CodexCli(PayloadDecoder[CodexDecoderState]):
         """The end of a turn that has told none, for another one begins."""
         if not self.state.asked:
             return []
-        left = [*self._release_held(), RunEnded(reason)]
+        left = [*self.release_held(), RunEnded(reason)]
         self.state.asked = self.state.answering = self.state.cut = False
         self.state.open = []
         return left
@@ -337,7 +334,7 @@ class CodexCli(PayloadDecoder[CodexDecoderState]):
         self.state.lists += 1
         return self._call(item, "todo_list", f"{self._named(item_id)}-{self.state.lists}", done=True)
 
-    def _release_held(self) -> list[Event]:
+    def release_held(self) -> list[Event]:
         """Calls of which nothing more came, with what was known of them."""
         held, self.state.held = self.state.held, {}
         found = [(tool_id, read.read_object(item)) for tool_id, item in held.items()]

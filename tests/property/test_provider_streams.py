@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 from stream_strategies import CALL_IDS, INDEXES, NAMES, REASONS, STREAMS, marked
-from streamed import items_of, picture, without_deltas
+from streamed import items_of, picture, stepped, without_deltas
 
 from pipeline.streams import Recovery
 from pipeline.streams.events import (
@@ -106,9 +106,8 @@ EVENTS = st.one_of(
 RUNS = st.lists(EVENTS, max_size=30).map(lambda makers: [make(number) for number, make in enumerate(makers)])
 
 
-def stepped(run):
-    machine = Machine(Memory(Ids("x")), "stop", records=True, issuer="made-up")
-    return [item for event in [*run, RunEnded("exit")] for item in machine.apply(event)], machine
+def ended(run):
+    return stepped(*run, RunEnded("exit"), issuer="made-up")
 
 
 def tokens(run):
@@ -137,7 +136,7 @@ def test_the_pair_that_is_not_looked_up_does_what_the_table_has(run, proof):
 @settings(max_examples=300)
 @given(RUNS)
 def test_every_text_that_came_in_is_in_an_item(run):
-    items, _ = stepped(run)
+    items, _ = ended(run)
     said = msgspec.json.encode(items).decode()
     assert {token for token in tokens(run) if token not in said} == set()
 
@@ -145,7 +144,7 @@ def test_every_text_that_came_in_is_in_an_item(run):
 @settings(max_examples=300)
 @given(RUNS)
 def test_items_are_well_formed(run):
-    items, _ = stepped(run)
+    items, _ = ended(run)
     lengths = {}
     withdrawn = set()
     for item in items:
@@ -169,7 +168,7 @@ def test_items_are_well_formed(run):
 @settings(max_examples=200)
 @given(RUNS)
 def test_the_history_has_no_more_and_no_less_than_the_screen(run):
-    items, machine = stepped(run)
+    items, machine = ended(run)
     content = [block for turn in machine.memory.finished for block in json.loads(turn.message)["content"]]
     shown = [entry for entry in reduce(items).entries if entry.item_type in {"text", "thinking", "tool_use"}]
     said = [entry for entry in shown if entry.text or entry.input is not None or entry.item_type == "tool_use"]

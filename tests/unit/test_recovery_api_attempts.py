@@ -7,7 +7,7 @@ import json
 
 import pytest
 from msgspec import Raw
-from streamed import only
+from streamed import only, stepped
 
 from pipeline.streams.events import (
     BlockDelta,
@@ -51,11 +51,6 @@ AGAIN = [
     MessageStopped(),
 ]
 each_state = pytest.mark.parametrize("state", sorted(REACHED))
-
-
-def stepped(*events):
-    machine = Machine(Memory(Ids("x")), "stop", records=True)
-    return [item for event in events for item in machine.apply(event)], machine
 
 
 def texts(items):

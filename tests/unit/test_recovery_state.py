@@ -2,8 +2,8 @@
 
 import json
 
-import msgspec
 import pytest
+from streamed import without_deltas
 
 from pipeline.errors import InputError, UnknownTargetError
 from pipeline.streams import Recovery, framing, recover
@@ -45,10 +45,6 @@ def feed(recovery, *lines, **options):
 
 def texts(items):
     return [entry.text for entry in reduce(items).blocks("text")]
-
-
-def without_deltas(items):
-    return [msgspec.json.encode(item) for item in items if not isinstance(item, ItemDelta)]
 
 
 DONE = [

@@ -9,9 +9,7 @@ import streamed
 from streamed import only
 
 from pipeline import normalize
-from pipeline.streams import Recovery
 from topics.items import AgentError, ItemCompleted, TurnDelta, TurnStop, Usage
-from topics.reducer import reduce
 
 
 def start(message_id="m1", **members):
@@ -66,6 +64,14 @@ def stops(items):
     return only(items, TurnStop)
 
 
+THOUGHT = [
+    block(0, "thinking", thinking="", signature=""),
+    delta(0, "thinking_delta", thinking="Hm."),
+    delta(0, "signature_delta", signature="c2ln"),
+    stop(0),
+]
+
+
 # -- one message ----------------------------------------------------------------------------------------------------
 
 
@@ -105,10 +111,7 @@ def test_parallel_calls_that_interleave_are_told_apart_by_index():
 
 def test_reasoning_is_kept_with_its_signature_and_its_issuer():
     thinking = [
-        block(0, "thinking", thinking="", signature=""),
-        delta(0, "thinking_delta", thinking="Hm."),
-        delta(0, "signature_delta", signature="c2ln"),
-        stop(0),
+        *THOUGHT,
         block(1, "redacted_thinking", data="b3BhcXVl"),
         stop(1),
         block(2, "thinking", thinking="", signature=""),
@@ -148,7 +151,7 @@ def test_citations_of_a_start_and_of_its_deltas_add_up():
     assert fed(start(), odd, stop(0), end())[2] == [[{"type": "text", "text": "x", "citations": {"enabled": True}}]]
 
 
-def test_items_of_other_types_end_with_their_whole_block():
+def test_items_of_other_types_are_kept_and_end_with_their_whole_block():
     result = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"url": "https://x", "title": "X"}]}
     odd = [
         *[block(0, "server_tool_use", id="s1", name="web_search", input={}), json_piece(0, '{"q":"x"}'), stop(0)],
@@ -157,9 +160,10 @@ def test_items_of_other_types_end_with_their_whole_block():
         *[block(3, "brand_new", text="A"), delta(3, "text_delta", text="B")],
         *[delta(3, "new_delta", new=1), delta(3, "new_delta", new=2), stop(3)],
         *[block(4, "brand_new_use", input={}), json_piece(4, '{"a":'), json_piece(4, "1}"), stop(4)],
-        *hello(5),
+        *[block(5, "mcp_tool_use", id="p1", name="echo", input={}, server_name="e"), stop(5)],
+        *hello(6),
     ]
-    items, _, (turn,) = fed(start(), odd, end())
+    items, view, (turn,) = fed(start(), odd, end())
     raws = [item.raw for item in items if isinstance(item, ItemCompleted)]
     assert [None if raw is msgspec.UNSET else json.loads(bytes(raw)) for raw in raws] == [*turn[:-1], None]
     assert turn[:-1] == [
@@ -168,7 +172,9 @@ def test_items_of_other_types_end_with_their_whole_block():
         {"type": "compaction", "content": "short"},
         {"type": "brand_new", "text": "AB", "deltas": [{"type": "new_delta", "new": new} for new in (1, 2)]},
         {"type": "brand_new_use", "input": {"a": 1}},
+        {"type": "mcp_tool_use", "id": "p1", "name": "echo", "input": {}, "server_name": "e"},
     ]
+    assert [entry.item_type for entry in view.entries] == [kept["type"] for kept in turn]
 
 
 def test_a_signature_alone_is_in_the_log_and_no_item():
@@ -199,25 +205,6 @@ def test_thinking_with_more_than_a_signature_has_an_item():
     (done,) = only(items, ItemCompleted)
     assert isinstance(done.extras, dict)
     assert json.loads(bytes(done.extras["summary"])) == [{"url": "https://x"}]
-
-
-def test_blocks_of_other_types_are_kept_whole():
-    result = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"url": "x"}]}
-    odd = [
-        *[block(0, "server_tool_use", id="s1", name="web_search", input={}), json_piece(0, '{"q":"x"}'), stop(0)],
-        *[block(1, "web_search_tool_result", tool_use_id="s1", content=[{"url": "x"}]), stop(1)],
-        *[block(2, "compaction", content=None), delta(2, "compaction_delta", content="short"), stop(2)],
-        *[block(3, "mcp_tool_use", id="p1", name="echo", input={}, server_name="e"), stop(3)],
-    ]
-    _, view, (turn,) = fed(start(), odd, end())
-    assert turn == [
-        {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"q": "x"}},
-        result,
-        {"type": "compaction", "content": "short"},
-        {"type": "mcp_tool_use", "id": "p1", "name": "echo", "input": {}, "server_name": "e"},
-    ]
-    assert [entry.item_type for entry in view.entries] == [kept["type"] for kept in turn]
-    assert view.unrecognized == {}
 
 
 def test_an_input_may_stand_in_the_start_of_its_call():
@@ -385,19 +372,14 @@ def test_deltas_of_blocks_that_nobody_knows_are_passed_on():
     ],
 )
 def test_what_nobody_understands_is_passed_on_and_the_message_goes_on(line, reason):
-    recovery = Recovery("anthropic")
-    events = [start(), *hello(), *end()]
-    lines = [f"data: {json.dumps(event)}\n\n".encode() for event in events]
-    items = [item for part in (*lines[:3], line, *lines[3:]) for item in recovery.feed(part)] + recovery.end_run("exit")
-    view = reduce(items)
+    lines = [f"data: {json.dumps(event)}\n\n".encode() for event in (start(), *hello(), *end())]
+    view = streamed.run("anthropic", lines[:3], line, lines[3:]).view
     assert [entry.text for entry in view.entries] == ["Hello"]
     (seen,) = view.unrecognized.values()
     assert seen.reason.startswith(reason)
 
 
 def test_lone_surrogates_and_broken_utf8_are_mended():
-    recovery = Recovery("anthropic")
-    lines = [json.dumps(event).encode() for event in (start(), hello()[0])]
     broken = [
         b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a\\ud83d"}}',
         b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"b\xf0\x9f"}}',
@@ -406,7 +388,7 @@ def test_lone_surrogates_and_broken_utf8_are_mended():
         b'{"type":"content_block_start","index":1,"content_block":{"type":"text","text":"c\\udc00"}}',
         b'{"type":"content_block_start","index":2,"content_block":{"type":"text","text":"d\xff","odd":1}}',
     ]
-    view = reduce([item for line in (*lines, *broken, *odd) for item in recovery.feed(line)])
+    view = streamed.run("anthropic", start(), hello()[0], broken, odd).view
     assert [entry.text for entry in view.entries] == ["a\ufffdb\ufffd", "c\ufffd", "d\ufffd"]
 
 
@@ -416,24 +398,16 @@ def test_a_line_of_ten_megabytes():
 
 
 def test_chunks_of_an_invoke_body_as_json():
-    recovery = Recovery("anthropic")
     bodies = [base64.b64encode(json.dumps(event).encode()).decode() for event in (start(), *hello(), *end())]
     wrapped = [{"chunk": {"bytes": body}} for body in bodies[:3]] + [{"bytes": body} for body in bodies[3:]]
-    items = [item for event in wrapped for item in recovery.feed(json.dumps(event).encode())]
-    assert [(entry.text, entry.incomplete) for entry in reduce(items).entries] == [("Hello", False)]
+    assert pairs(streamed.run("anthropic", wrapped).view) == [("an-block-0", "Hello", False)]
 
 
 # -- what the next request makes of it ------------------------------------------------------------------------------
 
 
 def test_the_next_request_repeats_the_turn_as_it_was():
-    thinking = [
-        block(0, "thinking", thinking="", signature=""),
-        delta(0, "thinking_delta", thinking="Hm."),
-        delta(0, "signature_delta", signature="c2ln"),
-        stop(0),
-    ]
-    _, _, (turn,) = fed(start(), thinking, call(1, "toolu_1", '{"a":', "1}"), end("tool_use"))
+    _, _, (turn,) = fed(start(), THOUGHT, call(1, "toolu_1", '{"a":', "1}"), end("tool_use"))
     result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "ok"}
     history = [
         {"role": "user", "content": "go"},

@@ -4,6 +4,8 @@ import json
 from typing import get_args
 
 import pytest
+import streamed
+from streamed import only
 
 from pipeline.streams import Recovery
 from pipeline.streams.gemini import wire as gemini
@@ -64,11 +66,10 @@ def test_events_about_the_providers_tools_go_with_their_item(name):
         about,
         {"type": "response.output_item.done", "output_index": 0, "item": item},
     ]
-    recovery = Recovery("openai-responses")
-    items = [found for event in events for found in recovery.feed(json.dumps(event).encode())]
-    deltas = [found for found in items if isinstance(found, ItemDelta)]
+    items = streamed.items_of("openai-responses", events)
+    deltas = only(items, ItemDelta)
     assert [(found.delta_type, json.loads(bytes(found.raw))) for found in deltas] == [(name, about)]
-    assert len([found for found in items if isinstance(found, ItemCompleted)]) == 1
+    assert len(only(items, ItemCompleted)) == 1
 
 
 @pytest.mark.parametrize("name", sorted(ABOUT_NOTHING))
@@ -85,11 +86,7 @@ def test_every_other_item_of_the_responses_api_stays_as_it_came():
     for kind in others:
         item = {"type": kind, "id": "i", "status": "completed", "call_id": "c", "output": [], "arguments": {}}
         event = {"type": "response.completed", "response": {"id": "r", "output": [item]}}
-        recovery = Recovery("openai-responses")
-        recovery.feed(json.dumps(event).encode())
-        recovery.end_run("exit")
-        (turn,) = recovery.take_finished()
-        assert json.loads(turn.message)["content"] == [item]
+        assert streamed.run("openai-responses", event).contents == [[item]]
 
 
 def test_every_member_of_a_chats_delta_is_known():
@@ -104,11 +101,7 @@ def test_every_part_of_gemini_is_read_or_passed_on():
     for name in known - READ_PARTS:
         member = genai_types.Part.model_fields[name].alias or name
         chunk = {"candidates": [{"content": {"parts": [{member: {"x": 1}}]}, "finishReason": "STOP"}]}
-        recovery = Recovery("gemini")
-        recovery.feed(json.dumps(chunk).encode())
-        recovery.end_run("exit")
-        (turn,) = recovery.take_finished()
-        (block,) = json.loads(turn.message)["content"]
+        ((block,),) = streamed.run("gemini", chunk).contents
         assert block.get("came", block)[member] == {"x": 1}
 
 

@@ -219,7 +219,7 @@ class ClaudeCli:
                 wire = None
             if wire is not None and type(wire.event) is Delta and wire.parent_tool_use_id is None:
                 if wire.uuid:
-                    known = crc32(wire.uuid.encode()) << 32 | crc32(line)  # redelivery.mark_of, without the call
+                    known = crc32(wire.uuid.encode()) << 32 | crc32(line)  # mark_of, without the call
                     if known in seen.known or known in before.known:
                         continue
                     seen.known.add(known)  # Marks.add_mark, without the call
