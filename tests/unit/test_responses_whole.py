@@ -18,7 +18,7 @@ from responses_events import (
     response,
     run,
 )
-from streamed import entries, items_of, only
+from streamed import entries, extras, items_of, only
 
 from pipeline import normalize
 from topics.items import (
@@ -90,7 +90,7 @@ def test_a_part_that_is_told_whole_has_what_stands_beside_it():
     annotated = event("output_text.annotation.added", content_index=0, annotation_index=0, annotation=cited)
     for last in ([part], [annotated], [annotated, part]):
         items, turns = recovered(CREATED, delta("Hi"), *last)
-        assert json.loads(bytes(completed(items)[0].extras["annotations"])) == [cited]
+        assert extras(items) == [{"annotations": [cited]}]
         assert json.loads(turns[0].message)["content"] == [{"type": "text", "text": "Hi"}]
 
 
@@ -166,7 +166,7 @@ def test_a_refusal_is_text_that_says_so():
     for events in (streamed, [*streamed, done(refused)], [CREATED, done(refused)], [answer(refused)]):
         items, turns = recovered(*events)
         assert [(entry.item_type, entry.text) for entry in entries(items)] == [("text", "No.")]
-        assert [json.loads(bytes(item.extras["refusal"])) for item in completed(items)] == [True]
+        assert extras(items) == [{"refusal": True}]
         assert json.loads(turns[0].message)["content"] == [{"type": "text", "text": "No.", "refusal": True}]
 
 

@@ -6,7 +6,7 @@ import json
 import msgspec
 import pytest
 import streamed
-from streamed import only
+from streamed import extras, only
 
 from pipeline import normalize
 from topics.items import AgentError, ItemCompleted, TurnDelta, TurnStop, Usage
@@ -131,9 +131,7 @@ def test_citations_stand_in_the_history_and_beside_the_text():
     cited = [delta(0, "citations_delta", citation={"cited_text": words}) for words in ("a", "b")]
     items, view, (turn,) = fed(start(), block(0, "text", text="", citations=[]), text(0, "x"), cited, stop(0), end())
     assert turn == [{"type": "text", "text": "x", "citations": [{"cited_text": "a"}, {"cited_text": "b"}]}]
-    (done,) = only(items, ItemCompleted)
-    assert isinstance(done.extras, dict)
-    assert json.loads(bytes(done.extras["citations"])) == turn[0]["citations"]
+    assert extras(items) == [{"citations": turn[0]["citations"]}]
     assert pairs(view) == [("an-block-0", "x", False)]
 
 
@@ -144,9 +142,7 @@ def test_citations_of_a_start_and_of_its_deltas_add_up():
     for deltas, expected in (([more], cited), ([], cited[:2])):
         items, _, (turn,) = fed(start(), begun, *deltas, stop(0), end())
         assert turn == [{"type": "text", "text": "x", "citations": expected}]
-        (done,) = only(items, ItemCompleted)
-        assert isinstance(done.extras, dict)
-        assert json.loads(bytes(done.extras["citations"])) == expected
+        assert extras(items) == [{"citations": expected}]
     odd = block(0, "text", text="x", citations={"enabled": True})
     assert fed(start(), odd, stop(0), end())[2] == [[{"type": "text", "text": "x", "citations": {"enabled": True}}]]
 
@@ -175,6 +171,7 @@ def test_items_of_other_types_are_kept_and_end_with_their_whole_block():
         {"type": "mcp_tool_use", "id": "p1", "name": "echo", "input": {}, "server_name": "e"},
     ]
     assert [entry.item_type for entry in view.entries] == [kept["type"] for kept in turn]
+    assert view.unrecognized == {}
 
 
 def test_a_signature_alone_is_in_the_log_and_no_item():
@@ -202,9 +199,7 @@ def test_thinking_with_more_than_a_signature_has_an_item():
     begun = block(0, "thinking", thinking="", signature="s", summary=[{"url": "https://x"}])
     items, view, _ = fed(start(), begun, stop(0), end())
     assert [entry.item_type for entry in view.entries] == ["thinking"]
-    (done,) = only(items, ItemCompleted)
-    assert isinstance(done.extras, dict)
-    assert json.loads(bytes(done.extras["summary"])) == [{"url": "https://x"}]
+    assert extras(items) == [{"summary": [{"url": "https://x"}]}]
 
 
 def test_an_input_may_stand_in_the_start_of_its_call():

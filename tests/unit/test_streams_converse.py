@@ -6,7 +6,7 @@ import json
 import msgspec
 import pytest
 import streamed
-from streamed import only
+from streamed import extras, only
 
 from pipeline import normalize
 from pipeline.streams import Recovery
@@ -212,11 +212,7 @@ def test_a_block_that_gives_its_place_to_another_keeps_what_it_had():
     events = [delta(0, video={"n": 1}), delta(0, text="A"), stop(0), delta(0, video={"n": 2}), tool(0, "t1"), stop(0)]
     items, view, _ = fed(START, *events, end(), USAGE)
     assert [entry.item_type for entry in view.entries] == ["video", "text", "video", "tool_use"]
-    noted = [item.extras for item in items if isinstance(item, ItemCompleted) and isinstance(item.extras, dict)]
-    assert [{name: json.loads(bytes(raw)) for name, raw in extras.items()} for extras in noted] == [
-        {"video": {"n": 1}},
-        {"video": {"n": 2}},
-    ]
+    assert extras(items) == [{"video": {"n": 1}}, {"video": {"n": 2}}]
 
 
 # -- answers that were not streamed ---------------------------------------------------------------------------------
@@ -269,9 +265,7 @@ def test_an_answer_that_was_not_streamed_is_promoted():
         ("reasoningContent", "", "promoted", False),
     ]
     assert completed(items)[-3:] == CONTENT[7:]
-    (cited,) = [item for item in items if isinstance(item, ItemCompleted) and isinstance(item.extras, dict)]
-    assert isinstance(cited.extras, dict)
-    assert json.loads(bytes(cited.extras["citations"])) == CITED
+    assert extras(items) == [{"citations": CITED}]
     stops = only(items, TurnStop | TurnDelta)
     assert stops == [TurnStop(stop_reason="tool_use", usage=Usage(input_tokens=5, output_tokens=2))]
 
