@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from anthropic_events import block, end, start, stop, text
 from streamed import only
 
 from pipeline.stages.base import Record
@@ -12,18 +13,11 @@ from pipeline.streams.recovery.beside import cause_of, is_loop
 from topics.items import TurnDiagnosis
 from topics.reducer import reduce
 
-START = {"type": "message_start", "message": {"id": "m1", "model": "m"}}
-TEXT = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
-STOP = {"type": "content_block_stop", "index": 0}
-END = {"type": "message_stop"}
+START, TEXT, STOP = start(model="m"), block(0, "text", text=""), stop(0)
 
 
-def delta(text):
-    return {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
-
-
-def finish(reason):
-    return {"type": "message_delta", "delta": {"stop_reason": reason}}
+def delta(words):
+    return text(0, words)
 
 
 def fed(*events, reason="connection lost", **options):
@@ -64,14 +58,14 @@ def test_the_ends_do_not_overlap_and_attempts_that_were_replaced_count():
 
 
 def test_a_run_that_finished_leaves_nothing():
-    done = fed(START, TEXT, delta("Hi"), STOP, finish("end_turn"), END, reason="end of input")
+    done = fed(START, TEXT, delta("Hi"), STOP, *end("end_turn"), reason="end of input")
     assert only(done, TurnDiagnosis) == []
     assert Recovery("anthropic").end_run("exit 1") == []
 
 
 @pytest.mark.parametrize("reason", ["time limit", "stalled for 60 s", "loop detected"])
 def test_who_broke_a_run_off_is_believed(reason):
-    found = diagnosis(fed(START, TEXT, delta("Hi"), STOP, finish("tool_use"), END, reason=reason))
+    found = diagnosis(fed(START, TEXT, delta("Hi"), STOP, *end("tool_use"), reason=reason))
     assert (found.reason, found.cause) == (reason, cause_of(reason))
 
 
@@ -84,7 +78,7 @@ def test_an_error_is_named():
 
 def test_a_loop_is_seen_in_the_text():
     looping = [delta("I will try that again. ") for _ in range(60)]
-    found = diagnosis(fed(START, TEXT, delta("Let me see. "), *looping, STOP, finish("max_tokens"), END, reason="exit"))
+    found = diagnosis(fed(START, TEXT, delta("Let me see. "), *looping, STOP, *end("max_tokens"), reason="exit"))
     assert (found.cause, found.repeats) == ("loop", True)
     assert found.head.startswith("Let me see. I will try")
 

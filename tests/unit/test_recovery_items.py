@@ -3,48 +3,12 @@
 import json
 
 import pytest
+from claude_lines import RETRY, answer, block_delta, block_start, event, result, said, start, used, whole
 from streamed import extras, only
 
 from pipeline.streams import recover
 from topics.items import AgentError, ItemResult, ItemRetracted, TurnDelta, TurnResult
 from topics.reducer import reduce
-
-
-def event(kind, **members):
-    return {"type": "stream_event", "event": {"type": kind} | members}
-
-
-def start(message_id):
-    return event("message_start", message={"id": message_id, "model": "m"})
-
-
-def block_start(index, block):
-    return event("content_block_start", index=index, content_block=block)
-
-
-def block_delta(index, **delta):
-    return event("content_block_delta", index=index, delta=delta)
-
-
-def whole(message_id, *blocks, **members):
-    return {"type": "assistant", "message": {"id": message_id, "model": "m", "content": list(blocks)}} | members
-
-
-def said(content):
-    return {"type": "text", "text": content}
-
-
-def used(tool_id):
-    return {"type": "tool_use", "id": tool_id, "name": "Bash", "input": {}}
-
-
-def answer(tool_id, content):
-    block = {"type": "tool_result", "tool_use_id": tool_id, "content": content}
-    return {"type": "user", "message": {"role": "user", "content": [block]}}
-
-
-def result(content, **members):
-    return {"type": "result", "subtype": "success", "is_error": False, "result": content} | members
 
 
 def recovered(*lines):
@@ -185,12 +149,4 @@ def test_a_withdrawn_text_is_not_seen():
 
 
 def test_a_retry_notice_tells_that_it_goes_on():
-    retry = {
-        "type": "system",
-        "subtype": "api_retry",
-        "attempt": 1,
-        "max_retries": 10,
-        "error_status": 529,
-        "error": "x",
-    }
-    assert recovered(retry) == [AgentError(message="API error: 529 x (attempt 1/10)", will_retry=True, seq=0)]
+    assert recovered(RETRY) == [AgentError(message="API error: 529 x (attempt 1/10)", will_retry=True, seq=0)]

@@ -1,12 +1,25 @@
-"""The eight rules of what a cut response is worth, each in the smallest run that shows it.
-
-Runs are written as the CLI writes them, through helpers with the notation of the measurements in mind: ``start`` is
-``[``, ``block`` and ``delta`` stream, ``finish`` is ``<reason>``, ``stop`` is ``]``, ``whole`` an ``assistant`` line.
-"""
+"""The eight rules of what a cut response is worth, each in the smallest run that shows it."""
 
 import json
 
 import pytest
+from claude_lines import (
+    INIT,
+    RETRY,
+    answer,
+    block_delta,
+    call,
+    end,
+    event,
+    finish,
+    result,
+    said,
+    start,
+    stop,
+    text,
+    used,
+    whole,
+)
 from streamed import only
 
 from pipeline.streams import Recovery
@@ -22,78 +35,6 @@ from topics.items import (
 )
 from topics.reducer import reduce
 
-
-def event(kind, message_id=None, **members):
-    named = {} if message_id is None else {"api_message_id": message_id}
-    return {"type": "stream_event", "event": {"type": kind} | members, "parent_tool_use_id": None} | named
-
-
-def start(message_id):
-    return event("message_start", message={"id": message_id, "model": "m"})
-
-
-def text(content, index=0, kind="text"):
-    """A block that starts and streams, without its stop."""
-    key = {"text": "text", "thinking": "thinking"}[kind]
-    return [
-        event("content_block_start", index=index, content_block={"type": kind, key: ""}),
-        event("content_block_delta", index=index, delta={"type": f"{kind}_delta", key: content}),
-    ]
-
-
-def call(tool_id, partial, index=0):
-    block = {"type": "tool_use", "id": tool_id, "name": "Bash", "input": {}}
-    return [
-        event("content_block_start", index=index, content_block=block),
-        event("content_block_delta", index=index, delta={"type": "input_json_delta", "partial_json": partial}),
-    ]
-
-
-def delta(words):
-    return {"type": "text_delta", "text": words}
-
-
-def end(index=0):
-    return event("content_block_stop", index=index)
-
-
-def finish(reason):
-    return event("message_delta", delta={"stop_reason": reason})
-
-
-def stop(abandoned_from=None, message_id=None):
-    line = event("message_stop", message_id)
-    if abandoned_from is not None:
-        line["abandoned_blocks"] = {"api_message_id": message_id, "from_block_index": abandoned_from}
-    return line
-
-
-def whole(message_id, *blocks, **members):
-    message = {"role": "assistant", "model": "m", "content": list(blocks)}
-    if message_id is not None:
-        message["id"] = message_id
-    return {"type": "assistant", "message": message, "parent_tool_use_id": None} | members
-
-
-def said(content):
-    return {"type": "text", "text": content}
-
-
-def used(tool_id, **arguments):
-    return {"type": "tool_use", "id": tool_id, "name": "Bash", "input": arguments}
-
-
-def answer(tool_id, content="out", **members):
-    block = {"type": "tool_result", "tool_use_id": tool_id, "content": content}
-    return {"type": "user", "message": {"role": "user", "content": [block]}, "parent_tool_use_id": None} | members
-
-
-def result(content="", **members):
-    return {"type": "result", "subtype": "success", "is_error": False, "result": content} | members
-
-
-RETRY = {"type": "system", "subtype": "api_retry", "attempt": 1, "max_retries": 10, "error_status": 529, "error": "x"}
-INIT = {"type": "system", "subtype": "init", "session_id": "s2"}
 CUT_ANSWER = [start("m1"), *text("The answ")]
 WHOLE_ANSWER = whole("m2", said("The answer."))
 
@@ -181,7 +122,7 @@ THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
                      id="two blocks of the same text are two blocks"),
         pytest.param([start("m1"), text("Hm.", kind="thinking"), whole("m1", THOUGHT | {"thinking": ""})],
                      [("thinking", "Hm.")], id="thinking that complete messages leave out stays as it streamed"),
-        pytest.param([start("m1"), event("content_block_delta", index=3, delta=delta("Hi"))], [("!text", "Hi")],
+        pytest.param([start("m1"), block_delta(3, type="text_delta", text="Hi")], [("!text", "Hi")],
                      id="deltas of a block whose start was lost still show"),
     ],
 )  # fmt: skip
@@ -362,7 +303,7 @@ def test_words_of_the_program_in_place_of_a_blank_text_stand_in_its_place():
 
 @pytest.mark.parametrize("at", [1, 2, 3], ids=["at-once", "in-the-middle", "when-confirmed"])
 def test_a_block_that_starts_twice_in_one_place_is_one_block(at):
-    first, *deltas = [*text("Hello, ", 0), event("content_block_delta", index=0, delta=delta("world."))]
+    first, *deltas = [*text("Hello, ", 0), block_delta(0, type="text_delta", text="world.")]
     parts = [first, *deltas, whole("m1", said("Hello, world."))]
     items = recovered(start("m1"), *parts[:at], first, *parts[at:], result("Hello, world."))
     assert [item.item_id for item in items if isinstance(item, ItemStarted)] == ["cc-block-0"]

@@ -3,23 +3,14 @@
 import json
 
 import pytest
+from anthropic_events import block, delta, end, start, stop, text
 from counting import lines
 
 from pipeline.streams import SOURCES, Recovery
 from topics.reducer import reduce
 
-START = {"type": "message_start", "message": {"id": "m1"}}
-TEXT = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
-END = [
-    {"type": "content_block_stop", "index": 0},
-    {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
-    {"type": "message_stop"},
-]
+START, TEXT, END = start(), block(0, "text", text=""), [stop(0), *end()]
 each_source = pytest.mark.parametrize("source", sorted(SOURCES))
-
-
-def delta(words, index=0):
-    return {"type": "content_block_delta", "index": index, "delta": {"type": "text_delta", "text": words}}
 
 
 def encoded(*events):
@@ -64,7 +55,7 @@ def test_no_source_stumbles(source, data):
 
 def test_runs_that_interleave_lose_nothing():
     recovery = Recovery("anthropic")
-    first, second = (encoded(START, TEXT, delta(f"{name}1"), delta(f"{name}2"), *END) for name in "ab")
+    first, second = (encoded(START, TEXT, text(0, f"{name}1"), text(0, f"{name}2"), *END) for name in "ab")
     items = []
     for one, two in zip(first, second, strict=True):
         items += recovery.feed(one, "run-a")
@@ -76,23 +67,19 @@ def test_runs_that_interleave_lose_nothing():
 
 def test_blocks_that_nobody_started_are_shown():
     recovery = Recovery("anthropic")
-    items = recovery.feed(b"".join(encoded(START, delta("a", 7), delta("b", 2**31 - 1), *END)))
+    items = recovery.feed(b"".join(encoded(START, text(7, "a"), text(2**31 - 1, "b"), *END)))
     assert [entry.text for entry in reduce(items).entries] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
     "event",
     [
-        lambda n: delta("x"),
-        lambda n: {"type": "content_block_start", "index": n, "content_block": {"type": "text", "text": "x"}},
-        lambda n: {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "x"}},
-        lambda n: delta("x", n % 50),
-        lambda n: {"type": "message_start", "message": {"id": f"m{n}"}},
-        lambda n: {
-            "type": "content_block_delta",
-            "index": 0,
-            "delta": {"type": "citations_delta", "citation": {"n": n}},
-        },
+        lambda n: text(0, "x"),
+        lambda n: block(n, "text", text="x"),
+        lambda n: block(0, "text", text="x"),
+        lambda n: text(n % 50, "x"),
+        lambda n: start(f"m{n}"),
+        lambda n: delta(0, "citations_delta", citation={"n": n}),
     ],
     ids=["deltas", "blocks", "the same block", "interleaved blocks", "attempts", "citations"],
 )
@@ -107,7 +94,7 @@ def test_a_message_costs_its_length(event):
 
 
 def test_a_hundred_thousand_tiny_events_in_one_record():
-    data = b"".join(encoded(START, TEXT, *[delta("x")] * 100_000, *END))
+    data = b"".join(encoded(START, TEXT, *[text(0, "x")] * 100_000, *END))
     view = reduce(Recovery("anthropic").feed(data))
     assert [len(entry.text) for entry in view.entries] == [100_000]
 
