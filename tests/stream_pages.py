@@ -8,6 +8,7 @@ from pipeline.stages.base import Record
 from pipeline.stages.events import EventsStage
 from pipeline.viewer.index.records import entry_of
 from pipeline.viewer.pages import templates
+from pipeline.viewer.streams import by_parent
 from pipeline.viewer.streams.screen import TEXT, Screen
 from topics import PROVIDER_EVENTS, SESSION_ITEMS
 
@@ -118,10 +119,7 @@ def screen_of(*items, **options):
 
 
 def html_of(screen, limit=TEXT):
-    inner = {}
-    for row in screen.rows:
-        if row.inside is not None:
-            inner.setdefault(row.inside.anchor, []).append(row)
+    inner = by_parent(screen.rows)
     drawn = TEMPLATES.get_template("stream_rows.html").module.place_of
     return "".join(drawn(row, limit, inner) for row in screen.rows if row.inside is None)
 

@@ -21,7 +21,7 @@ from pipeline.viewer.guard import Guard
 from pipeline.viewer.index import Index
 from pipeline.viewer.index.reading import Behind, Value, Values
 from pipeline.viewer.index.records import entry_of
-from pipeline.viewer.pages import Viewer, templates
+from pipeline.viewer.pages import VIEWER, Viewer, session_path, templates
 from pipeline.viewer.server import application, serving
 from topics import AGENT_TURNS, PROVIDER_EVENTS, TURNS_STATE
 
@@ -200,6 +200,33 @@ async def pages_of(topics, tmp_path, **options):
 
         ask.url = url
         yield ask
+
+
+class Followed:
+    """A viewer of one session that goes on: ``follow`` puts into its index what has come, as its follower does."""
+
+    def __init__(self, url, app, session):
+        self.url, self.app = url.rstrip("/"), app
+        self._viewer, self._session = app[VIEWER], session
+
+    def follow(self, topics):
+        new = self._viewer.index.write(topics.entries(), topics.positions())
+        for subscriber in tuple(self._viewer.follower.subscribers):
+            subscriber(new)
+
+    def path(self, *more, **query):
+        return self.url + session_path(self._session, *more, **query)
+
+
+@asynccontextmanager
+async def followed(topics, session, path):
+    index = index_of(path, topics)
+    try:
+        app = application(viewer_of(topics, index))
+        async with serving(app, "127.0.0.1", 0) as url:
+            yield Followed(url, app, session)
+    finally:
+        index.close()
 
 
 @asynccontextmanager

@@ -80,7 +80,8 @@ async def _requests(request: web.Request, name: str, one: str, other: str) -> we
     sides = [await find_request(request, name, request_id) for request_id in (pair.one, pair.other)]
     same_turn = await asyncio.to_thread(_of_same_turn, reader, sides)
     lost = [side for side in sides if side.body is None]
-    found = None if lost else await asyncio.to_thread(compared, *map(_side, sides))
+    bodies = [Side(each.headers.target, each.body or b"", each.aligned) for each in sides]
+    found = None if lost else await asyncio.to_thread(compared, *bodies)
     return page(
         request,
         "compare_requests.html",
@@ -91,10 +92,6 @@ async def _requests(request: web.Request, name: str, one: str, other: str) -> we
         lost=lost,
         found=found,
     )
-
-
-def _side(found: Request) -> Side:
-    return Side(found.headers.target, found.body or b"", found.aligned)
 
 
 def _of_same_turn(reader: Reader, sides: Collection[Request]) -> list[list[Entry]]:

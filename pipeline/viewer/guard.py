@@ -199,12 +199,11 @@ class Guard:
         if name not in self.names:
             raise web.HTTPMisdirectedRequest(text="This viewer is not known by that name; --allow-host adds one.\n")
         origin = request.headers.get("Origin")
-        if origin is not None and origin != f"{peer.scheme}://{peer.host}":
-            raise web.HTTPForbidden(text="Another site's page asked for this.\n")
+        is_foreign = origin is not None and origin != f"{peer.scheme}://{peer.host}"
         site = request.headers.get("Sec-Fetch-Site", "none")
         # A link on another page may lead here; a picture, a frame or a script of it may not.
         follows = request.method == "GET" and request.headers.get("Sec-Fetch-Dest") == "document"
-        if site not in {"none", "same-origin"} and not follows:
+        if is_foreign or (site not in {"none", "same-origin"} and not follows):
             raise web.HTTPForbidden(text="Another site's page asked for this.\n")
 
     def _log_in_by_address(self, request: web.Request, peer: Peer) -> web.Response | None:

@@ -25,6 +25,17 @@ def page(monkeypatch):
     return lambda *texts: render("page.html", texts=texts)
 
 
+@pytest.fixture
+def opened(tmp_path):
+    """Opens a page in a browser, and says what it did."""
+
+    async def opened(html, **options):
+        (tmp_path / "page.html").write_text(html, encoding="utf-8")
+        return await open_page(tmp_path / "page.html", **options)
+
+    return opened
+
+
 @pytest.mark.parametrize(
     ("text", "html"),
     [
@@ -63,39 +74,31 @@ def test_a_value_that_a_page_names_must_be_given(page):
 
 
 @needs_browser
-async def test_hostile_content_is_shown_and_never_runs(page, tmp_path):
-    file = tmp_path / "page.html"
+async def test_hostile_content_is_shown_and_never_runs(page, opened):
     texts = (*HOSTILE, ELSEWHERE)
-    file.write_text(page(*texts), encoding="utf-8")
-    opened = await open_page(file, ask=["document.title", "document.querySelectorAll('main > details').length"])
-    assert (opened.requests, opened.dialogs, opened.messages) == ([], [], [])
-    assert [text for text in texts if opened.text.count(text) < 2] == []
-    assert opened.values == [texts[0], len(texts)]
+    found = await opened(page(*texts), ask=["document.title", "document.querySelectorAll('main > details').length"])
+    assert (found.requests, found.dialogs, found.messages) == ([], [], [])
+    assert [text for text in texts if found.text.count(text) < 2] == []
+    assert found.values == [texts[0], len(texts)]
 
 
 @needs_browser
-async def test_the_policy_alone_lets_nothing_run(page, tmp_path, monkeypatch):
+async def test_the_policy_alone_lets_nothing_run(page, opened, monkeypatch):
     monkeypatch.setattr(pipeline.pages, "shown", pipeline.pages.Markup)
-    file = tmp_path / "page.html"
-    file.write_text(page(*HOSTILE), encoding="utf-8")
-    opened = await open_page(file)
-    assert (opened.requests, opened.dialogs) == ([], [])
+    found = await opened(page(*HOSTILE))
+    assert (found.requests, found.dialogs) == ([], [])
 
 
 @needs_browser
-async def test_the_browser_would_tell_what_runs(page, tmp_path, monkeypatch):
+async def test_the_browser_would_tell_what_runs(page, opened, monkeypatch):
     monkeypatch.setattr(pipeline.pages, "shown", pipeline.pages.Markup)
-    file = tmp_path / "page.html"
-    file.write_text(page(*HOSTILE).replace("Content-Security-Policy", "nothing"), encoding="utf-8")
-    opened = await open_page(file)
-    assert "ran" in opened.dialogs
-    assert "http://127.0.0.1:9/x.png" in opened.requests
+    found = await opened(page(*HOSTILE).replace("Content-Security-Policy", "nothing"))
+    assert "ran" in found.dialogs
+    assert "http://127.0.0.1:9/x.png" in found.requests
 
 
 @needs_browser
 @pytest.mark.parametrize(("dark", "ground"), [(False, "rgb(255, 255, 255)"), (True, "rgb(15, 19, 24)")])
-async def test_its_own_style_is_let_in_by_day_and_by_night(page, tmp_path, dark, ground):
-    file = tmp_path / "page.html"
-    file.write_text(page("words"), encoding="utf-8")
-    opened = await open_page(file, dark=dark, ask=["getComputedStyle(document.body).backgroundColor"])
-    assert opened.values == [ground]
+async def test_its_own_style_is_let_in_by_day_and_by_night(page, opened, dark, ground):
+    found = await opened(page("words"), dark=dark, ask=["getComputedStyle(document.body).backgroundColor"])
+    assert found.values == [ground]

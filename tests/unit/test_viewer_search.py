@@ -40,6 +40,17 @@ def names(page):
     return [row.name for row in page.rows]
 
 
+def walk(part_at, onward):
+    """The parts of something from one end to the other, by the place that each names as the next."""
+    place = ""
+    while True:
+        part = part_at(place)
+        yield part
+        place = getattr(part, onward)
+        if not place:
+            return
+
+
 EVERY = ["streamed", "restored", "gemini/1", "rejected", "parked", "mended"]
 
 
@@ -133,13 +144,9 @@ def test_part_by_part_each_session_comes_once_while_new_ones_come(tmp_path, monk
     for number in range(25):
         topics.put_turns(f"s{number}", OPENED, *appended(user("hello"), said(call("a")), user("hello again")))
     index = index_of(tmp_path / "index", topics)
-    seen, after = [], ""
-    while True:
-        page = search.sessions(index.reader, wanted, after, limit=4)
+    seen = []
+    for page in walk(lambda after: search.sessions(index.reader, wanted, after, limit=4), "after"):
         seen += names(page)
-        after = page.after
-        if not after:
-            break
         topics.put_turns(f"new{len(seen)}", OPENED, *appended(user("hello"), said(call("a")), user("go on")))
         index.write(topics.entries(), topics.positions())
     assert seen == [f"s{number}" for number in reversed(range(25))]
@@ -157,13 +164,7 @@ def test_a_search_that_finds_little_ends_part_by_part_as_well(tmp_path, monkeypa
         opened = OPENED | {"targets": ["gemini" if number in {3, 17} else "anthropic"]}
         topics.put_turns(f"s{number}", opened, *appended(user("hello"), said(call("a")), user("go on")))
     index = index_of(tmp_path / "index", topics)
-    parts, after = [], ""
-    while True:
-        page = search.sessions(index.reader, wanted, after)
-        parts.append(names(page))
-        after = page.after
-        if not after:
-            break
+    parts = [names(page) for page in walk(lambda after: search.sessions(index.reader, wanted, after), "after")]
     assert [name for part in parts for name in part] == ["s17", "s3"]
     assert len(parts) > 2
     index.close()
@@ -173,15 +174,10 @@ def test_a_timeline_is_walked_in_both_directions(reader):
     whole = timeline.timeline(reader, "mended", limit=100)
     assert (whole.before, whole.after) == ("", "")
     assert [entry.kind for entry in whole.entries][:5] == ["opened", "told", "turn", "request", "turn"]
-    parts, before = [], ""
-    while True:
-        part = timeline.timeline(reader, "mended", before=before, limit=3)
-        parts.insert(0, part.entries)
-        before = part.before
-        if not before:
-            break
+    back = walk(lambda before: timeline.timeline(reader, "mended", before=before, limit=3), "before")
+    parts = [part.entries for part in back][::-1]
     assert [entry for part in parts for entry in part] == whole.entries
-    forward, after = [parts[0]], f"{parts[0][-1].time_ms}-{parts[0][-1].number}"
+    forward, after = [parts[0]], parts[0][-1].cursor
     while after:
         part = timeline.timeline(reader, "mended", after=after, limit=3)
         forward.append(part.entries)

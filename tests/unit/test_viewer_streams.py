@@ -8,51 +8,37 @@ import aiohttp
 import pytest
 from browser import ELSEWHERE, HOSTILE, browsing, needs_browser
 from stream_pages import START, Rows, completed, delta, recorded
-from viewing import Still, Topics, index_of, listening, viewer_of
+from viewing import Topics, followed, listening
 
 from pipeline.stages.base import Record
 from pipeline.viewer import pages, streams
-from pipeline.viewer.index.records import entry_of
 from pipeline.viewer.pages import session_path
-from pipeline.viewer.server import application, serving
 from topics import SESSION_ITEMS
 
 NAME = "a/session <b>"
 
 
 class Served:
-    """A viewer of one session's items. ``publish`` puts more of them into the index, as the follower does."""
+    """A viewer of one session's items, which goes on by ``publish``."""
 
-    def __init__(self, url, index, follower, live, log):
-        self.url, self.live = url.rstrip("/"), live
-        self._index, self._follower, self._log = index, follower, log
+    def __init__(self, viewer, topics):
+        self.url, self.path, self.live = viewer.url, viewer.path, viewer.app[streams.LIVE]
+        self._viewer, self._topics = viewer, topics
 
     def publish(self, *items, run="1"):
-        found = []
+        log = self._topics.logs[SESSION_ITEMS, 0]
         for item in items:
             value = item if isinstance(item, bytes) else json.dumps(item).encode()
             headers = (("run", run.encode()),) if run else ()
-            record = Record(partition=0, offset=len(self._log), key=NAME.encode(), value=value, headers=headers)
-            self._log.append(record)
-            found.append(entry_of(SESSION_ITEMS, record))
-        new = self._index.write(found, {(SESSION_ITEMS, 0): len(self._log)})
-        for subscriber in tuple(self._follower.subscribers):
-            subscriber(new)
-
-    def path(self, *more, **query):
-        return self.url + session_path(NAME, *more, **query)
+            log.append(Record(partition=0, offset=len(log), key=NAME.encode(), value=value, headers=headers))
+        self._viewer.follow(self._topics)
 
 
 @asynccontextmanager
 async def served(tmp_path):
-    topics, follower = Topics(), Still()
-    index = index_of(tmp_path / "index.sqlite", topics)
-    try:
-        app = application(viewer_of(topics, index, follower=follower), pages=[streams])
-        async with serving(app, "127.0.0.1", 0) as url:
-            yield Served(url, index, follower, app[streams.LIVE], topics.logs[SESSION_ITEMS, 0])
-    finally:
-        index.close()
+    topics = Topics()
+    async with followed(topics, NAME, tmp_path / "index.sqlite") as viewer:
+        yield Served(viewer, topics)
 
 
 async def text_of(http, url, status=200):

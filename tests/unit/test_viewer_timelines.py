@@ -5,14 +5,12 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
-import viewing
 from browser import HOSTILE, browsing, needs_browser
 from build import called, rounds, said, user
-from published import OPENED, appended
-from viewing import Still, Topics, index_of, listening
+from published import appended
+from viewing import followed, listening, session_of
 
 from pipeline.viewer import sessions
-from pipeline.viewer.pages import session_path
 
 NAME = "a/session <b>"
 MORE = [*appended(called("a"), user("never mind")), {"type": "session.closed"}]
@@ -21,27 +19,20 @@ MORE = [*appended(called("a"), user("never mind")), {"type": "session.closed"}]
 class Served:
     """A viewer of one session, which goes on by ``put``."""
 
-    def __init__(self, url, topics, index, follower):
-        self.topics = topics
-        self._url, self._index, self._follower = url.rstrip("/"), index, follower
+    def __init__(self, viewer, topics):
+        self.topics, self.path = topics, viewer.path
+        self._viewer = viewer
 
     def put(self, *records):
         self.topics.put_turns(NAME, *records)
-        new = self._index.write(self.topics.entries(), self.topics.positions())
-        for subscriber in tuple(self._follower.subscribers):
-            subscriber(new)
-
-    def path(self, *more, **query):
-        return self._url + session_path(NAME, *more, **query)
+        self._viewer.follow(self.topics)
 
 
 @asynccontextmanager
 async def served(tmp_path, *messages):
-    topics, follower = Topics(), Still()
-    topics.put_turns(NAME, OPENED, *appended(*messages))
-    index = index_of(tmp_path / "index", topics)
-    async with viewing.served(topics, tmp_path / "index", index=index, follower=follower) as url:
-        yield Served(url, topics, index, follower)
+    topics = session_of(NAME, *messages)
+    async with followed(topics, NAME, tmp_path / "index") as viewer:
+        yield Served(viewer, topics)
 
 
 async def page_of(http, url):

@@ -54,15 +54,14 @@ _columns = attrgetter(*COLUMNS)
 _encode_headers = msgspec.msgpack.encode
 
 
-class _Run:
+class _Run(Struct):
     """What a batch adds to one run of a session."""
 
-    __slots__ = ("first", "first_ms", "last", "last_ms", "records")
-
-    def __init__(self, place: int, time_ms: int) -> None:
-        self.first = self.last = place
-        self.first_ms = self.last_ms = time_ms
-        self.records = 0
+    first: int
+    last: int
+    first_ms: int
+    last_ms: int
+    records: int = 0
 
 
 class Batch:
@@ -144,7 +143,7 @@ class Batch:
         kind, place = entry.kind, entry.number
         run = self._runs.get((session, entry.run))
         if run is None:
-            run = self._runs[session, entry.run] = _Run(place, entry.time_ms)
+            run = self._runs[session, entry.run] = _Run(place, place, entry.time_ms, entry.time_ms)
         run.first, run.last = min(run.first, place), max(run.last, place)
         run.first_ms, run.last_ms = min(run.first_ms, entry.time_ms), max(run.last_ms, entry.time_ms)
         run.records += 1

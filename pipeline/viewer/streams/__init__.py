@@ -151,7 +151,7 @@ async def _stream(request: web.Request) -> web.Response:
         runs=[found.run for found in runs.rows],
         more_runs=runs.after,
         rows=rows,
-        inner=_by_parent(rows),
+        inner=by_parent(rows),
         limit=_limit(rows),
         place=place,
         earlier=session_path(name, "stream", **query, before=part.before) if part.before else "",
@@ -160,7 +160,7 @@ async def _stream(request: web.Request) -> web.Response:
     )
 
 
-def _by_parent(rows: Iterable[StreamRow]) -> dict[str, list[StreamRow]]:
+def by_parent(rows: Iterable[StreamRow]) -> dict[str, list[StreamRow]]:
     found: dict[str, list[StreamRow]] = {}
     for row in rows:
         if row.inside is not None:
