@@ -52,7 +52,6 @@ class Opened(Struct):
     requests: list = field(default_factory=list)
     dialogs: list = field(default_factory=list)
     messages: list = field(default_factory=list)
-    screenshot: bytes = b""
 
 
 async def open_page(path, *, dark=False, width=1200, ask=()):
@@ -63,7 +62,6 @@ async def open_page(path, *, dark=False, width=1200, ask=()):
         opened = page.did()
         opened.text = await page.text()
         opened.values = [await page.ask(expression) for expression in ask]
-        opened.screenshot = await page.screenshot(whole=True)
         return opened
 
 

@@ -30,10 +30,6 @@ LOST = EXAMPLES["lost-result"].text
 HOSTILE = "</textarea></pre><script>alert('ran')</script><img src=x onerror=alert('ran')>\u202e\u200b"
 
 
-def said(text, **choice):
-    return json.dumps({"messages": [{"role": "user", "content": text}]}), Choice(**choice)
-
-
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_comes_out_as_normalize_has_it(name):
     example, outcome = EXAMPLES[name], outcome_of(EXAMPLES[name].text, EXAMPLES[name].choice)

@@ -25,26 +25,10 @@ from topics import (
     PROVIDER_REQUESTS,
     SESSION_ITEMS,
     TURNS_STATE,
+    items,
 )
 from topics import headers as names
 from topics.headers import DeadLetterHeaders, RequestHeaders
-from topics.items import (
-    AgentError,
-    AgentUnrecognized,
-    AnyItem,
-    Item,
-    ItemCompleted,
-    ItemDelta,
-    ItemResult,
-    ItemRetracted,
-    ItemStarted,
-    ProcessStderr,
-    SessionSummary,
-    TurnDelta,
-    TurnDiagnosis,
-    TurnResult,
-    TurnStop,
-)
 from topics.records import (
     TURN_RECORDS,
     FixRecord,
@@ -231,7 +215,7 @@ def _letter(_: int, _key: bytes, value: bytes | None, headers: dict[str, bytes])
     return _Told(kind, fields, f"{why.code} {rule} {message}\n{content}"[:WORDS], summary=message or why.code)
 
 
-_decode_item = msgspec.json.Decoder(AnyItem).decode
+_decode_item = msgspec.json.Decoder(items.AnyItem).decode
 
 
 def _item(_: int, _key: bytes, value: bytes | None, headers: dict[str, bytes]) -> _Told:
@@ -253,36 +237,36 @@ def _raw(*given: object) -> str:
     return "\n".join(text_of(part) for part in given if isinstance(part, Raw))
 
 
-def _started(item: ItemStarted) -> tuple[str, str, str]:
+def _started(item: items.ItemStarted) -> tuple[str, str, str]:
     code = "promoted" if item.origin == "promoted" else "doubtful" if item.doubtful else ""
     return code, item.item_type, f"{item.name} {item.text}".strip()
 
 
-def _completed(item: ItemCompleted) -> tuple[str, str, str]:
+def _completed(item: items.ItemCompleted) -> tuple[str, str, str]:
     code = "incomplete" if item.incomplete else "doubtful" if item.doubtful else ""
     partial = item.partial_input or ""
     return code, "", "\n".join(part for part in (item.text or "", partial, _raw(item.input, item.raw)) if part)
 
 
-def _result(item: TurnResult) -> tuple[str, str, str]:
+def _result(item: items.TurnResult) -> tuple[str, str, str]:
     return "unseen" if item.unseen else "error" if item.is_error else "", item.subtype, item.result or ""
 
 
 # Of each type of item: its code, its role, its words.
-_ITEMS: Final[dict[type[Item], Callable[[Any], tuple[str, str, str]]]] = {
-    ItemStarted: _started,
-    ItemDelta: lambda _: ("", "", ""),
-    ItemCompleted: _completed,
-    ItemRetracted: lambda item: ("retracted", item.reason, ""),
-    ItemResult: lambda item: ("error" if item.is_error else "", "", _raw(item.content)),
-    TurnDelta: lambda item: ("", item.model or "", ""),
-    TurnStop: lambda item: ("cut" if item.incomplete else "", item.stop_reason or "", ""),
-    TurnResult: _result,
-    TurnDiagnosis: lambda item: (item.cause, "", f"{item.reason} {item.error} {item.head} {item.tail}"),
-    AgentError: lambda item: (item.code, "", item.message),
-    AgentUnrecognized: lambda item: ("", item.reason, item.text or _raw(item.event)),
-    SessionSummary: lambda item: ("", "", item.summary),
-    ProcessStderr: lambda item: ("", "", item.text),
+_ITEMS: Final[dict[type[items.Item], Callable[[Any], tuple[str, str, str]]]] = {
+    items.ItemStarted: _started,
+    items.ItemDelta: lambda _: ("", "", ""),
+    items.ItemCompleted: _completed,
+    items.ItemRetracted: lambda item: ("retracted", item.reason, ""),
+    items.ItemResult: lambda item: ("error" if item.is_error else "", "", _raw(item.content)),
+    items.TurnDelta: lambda item: ("", item.model or "", ""),
+    items.TurnStop: lambda item: ("cut" if item.incomplete else "", item.stop_reason or "", ""),
+    items.TurnResult: _result,
+    items.TurnDiagnosis: lambda item: (item.cause, "", f"{item.reason} {item.error} {item.head} {item.tail}"),
+    items.AgentError: lambda item: (item.code, "", item.message),
+    items.AgentUnrecognized: lambda item: ("", item.reason, item.text or _raw(item.event)),
+    items.SessionSummary: lambda item: ("", "", item.summary),
+    items.ProcessStderr: lambda item: ("", "", item.text),
 }
 
 

@@ -15,30 +15,7 @@ from msgspec import UNSET, Raw, Struct
 
 from pipeline.viewer.cells import laid_out, plain, texts_of
 from pipeline.viewer.index.entries import Entry as IndexEntry
-from topics.items import (
-    AgentError,
-    AgentUnrecognized,
-    AnyItem,
-    Item,
-    ItemCompleted,
-    ItemDelta,
-    ItemResult,
-    ItemRetracted,
-    ItemStarted,
-    ProcessExit,
-    ProcessStderr,
-    SessionCompacted,
-    SessionInit,
-    SessionStatus,
-    SessionSummary,
-    SessionSystem,
-    TaskNotification,
-    TaskStarted,
-    TurnDelta,
-    TurnDiagnosis,
-    TurnResult,
-    TurnStop,
-)
+from topics import items
 from topics.reducer import Entry, View
 
 # Sub-agents call sub-agents; deeper ones stand beside their parents, so that a page stays as wide as it is.
@@ -50,13 +27,13 @@ _REASON = 200
 # Deltas of a type that nobody knows are shown as they came; so many of one item.
 _MOST_RAW = 20
 # What a record that stands for itself is shown as; all others are asides.
-_KINDS: dict[type[Item], str] = {
-    AgentError: "notice",
-    TurnResult: "result",
-    TurnDiagnosis: "diagnosis",
-    AgentUnrecognized: "unrecognised",
+_KINDS: dict[type[items.Item], str] = {
+    items.AgentError: "notice",
+    items.TurnResult: "result",
+    items.TurnDiagnosis: "diagnosis",
+    items.AgentUnrecognized: "unrecognised",
 }
-_decode = msgspec.json.Decoder(AnyItem).decode
+_decode = msgspec.json.Decoder(items.AnyItem).decode
 
 
 class Change(Struct, frozen=True):
@@ -102,16 +79,16 @@ class Screen:
             row.raw = [text]
             return self._show(row)
         match item:
-            case ItemDelta():
+            case items.ItemDelta():
                 return self._extend(item)
-            case ItemStarted() | ItemCompleted() | ItemRetracted() | ItemResult():
+            case items.ItemStarted() | items.ItemCompleted() | items.ItemRetracted() | items.ItemResult():
                 return self._change_item(item, record)
-            case TurnDelta():
+            case items.TurnDelta():
                 return None
             case _:
                 return self._show_record(item, record)
 
-    def _extend(self, item: ItemDelta) -> Change | None:
+    def _extend(self, item: items.ItemDelta) -> Change | None:
         row = self._of_items.get(item.item_id)
         at = self._view.length(item.item_id)
         self._view.apply(item)
@@ -130,19 +107,19 @@ class Screen:
         return Change(row, added=item.content[-added:], at=at)
 
     def _change_item(
-        self, item: ItemStarted | ItemCompleted | ItemRetracted | ItemResult, record: IndexEntry
+        self, item: items.ItemStarted | items.ItemCompleted | items.ItemRetracted | items.ItemResult, record: IndexEntry
     ) -> Change | None:
         row = self._of_items.get(item.item_id)
         before = self._view.find(item.item_id)
         self._view.apply(item)
-        if isinstance(item, ItemRetracted):
+        if isinstance(item, items.ItemRetracted):
             if row is None or row.withdrawn:
                 return None
             # What the reducer lets go is what it was when it was withdrawn; it is kept here.
             row.entry, row.withdrawn = before or row.entry, item.reason or "withdrawn"
             return Change(row)
         entry = self._view.find(item.item_id)
-        if item.item_id in self._view.retracted or (entry is None and isinstance(item, ItemCompleted)):
+        if item.item_id in self._view.retracted or (entry is None and isinstance(item, items.ItemCompleted)):
             return None
         if row is None:
             row = self._of_items[item.item_id] = _row(record, "answer" if entry is None else "item")
@@ -154,7 +131,7 @@ class Screen:
         _keep_record(row, item)
         return Change(row)
 
-    def _show_record(self, item: Item, record: IndexEntry) -> Change | None:
+    def _show_record(self, item: items.Item, record: IndexEntry) -> Change | None:
         number = getattr(item, "seq", -1)
         if number >= 0 and number in self._numbers:
             return None
@@ -179,9 +156,9 @@ def _row(record: IndexEntry, kind: str) -> StreamRow:
     return StreamRow(place=place, time_ms=record.time_ms, run=record.run, kind=kind)
 
 
-def _keep_record(row: StreamRow, item: ItemStarted | ItemCompleted | ItemResult) -> None:
+def _keep_record(row: StreamRow, item: items.ItemStarted | items.ItemCompleted | items.ItemResult) -> None:
     """Keep what the reducer has no place for: the record as a whole, and a block of an unknown type as it came."""
-    if not isinstance(item, ItemCompleted):
+    if not isinstance(item, items.ItemCompleted):
         row.record = item
     given = getattr(item, "raw", UNSET)
     if isinstance(given, Raw):
@@ -214,7 +191,7 @@ class StreamRow(Struct, kw_only=True, eq=False):
     time_ms: int
     run: str
     kind: str
-    record: Item | None = None
+    record: items.Item | None = None
     entry: Entry | None = None
     inside: StreamRow | None = None
     depth: int = 0
@@ -238,28 +215,28 @@ class StreamRow(Struct, kw_only=True, eq=False):
         """An aside in a few words."""
         item = self.record
         match item:
-            case SessionInit():
+            case items.SessionInit():
                 named = ", ".join(
                     filter(None, (item.model, item.agent_version and f"version {item.agent_version}", item.cwd))
                 )
                 return f"The program has started: {named}" if named else "The program has started"
-            case SessionStatus():
+            case items.SessionStatus():
                 return f"Status: {item.status or 'none'}"
-            case SessionCompacted():
+            case items.SessionCompacted():
                 return "The program has shortened its context"
-            case TaskStarted():
+            case items.TaskStarted():
                 return f"A task has begun: {item.description or item.task_id}"
-            case TaskNotification():
+            case items.TaskNotification():
                 return f"News of a task: {item.status} {item.summary or item.task_id}"
-            case SessionSummary():
+            case items.SessionSummary():
                 return f"Title: {item.summary}"
-            case SessionSystem():
+            case items.SessionSystem():
                 return f"System event: {item.subtype}"
-            case ProcessStderr():
+            case items.ProcessStderr():
                 return f"The program wrote: {item.text}"
-            case ProcessExit():
+            case items.ProcessExit():
                 return "The program has ended" + ("" if item.code is None else f" with status {item.code}")
-            case TurnStop():
+            case items.TurnStop():
                 why = f": {item.stop_reason}" if item.stop_reason else ""
                 return ("The turn was cut off" if item.incomplete else "The turn has ended") + why
             case None:
@@ -288,14 +265,14 @@ class StreamRow(Struct, kw_only=True, eq=False):
         return [] if self.answered is None else texts_of(self.answered.content)
 
     @property
-    def answered(self) -> ItemResult | None:
+    def answered(self) -> items.ItemResult | None:
         found = self.record if self.entry is None else self.entry.result
-        return found if isinstance(found, ItemResult) else None
+        return found if isinstance(found, items.ItemResult) else None
 
     @property
     def diagnosis(self) -> Diagnosis | None:
         item = self.record
-        if not isinstance(item, TurnDiagnosis):
+        if not isinstance(item, items.TurnDiagnosis):
             return None
         sentences = [f"The run did not finish: {_CAUSES.get(item.cause, item.cause)}."]
         if item.reason:
