@@ -10,18 +10,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 from pipeline.history.calls import INTERRUPTED
 from pipeline.history.clean import SYSTEM_MARK
 from pipeline.history.pieces import CHAT, RESPONSES, Message, Piece
-from pipeline.model import (
-    Block,
-    Document,
-    Image,
-    Own,
-    RedactedThinking,
-    Text,
-    Thinking,
-    ToolResult,
-    ToolUse,
-    Unknown,
-)
+from pipeline.model import Block, Document, Image, Own, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
 from pipeline.targets import Encoded, Ending, ListDialect, Row, is_issued_by, row
 from pipeline.targets._openai.parameters import tool_name
 from pipeline.targets._openai.parts import Parts, document_parts, encode, fitted_document, fitted_image, image_part

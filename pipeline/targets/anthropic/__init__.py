@@ -11,17 +11,7 @@ from msgspec import UNSET, Raw, Struct, structs
 from pipeline.fixes import make
 from pipeline.history.exchanges import is_reasoning
 from pipeline.history.pieces import Book, Message, Piece, is_whole
-from pipeline.model import (
-    Block,
-    RedactedThinking,
-    Structure,
-    Text,
-    Thinking,
-    ToolResult,
-    ToolUse,
-    Unknown,
-    on_the_wire,
-)
+from pipeline.model import Block, RedactedThinking, Structure, Text, Thinking, ToolResult, ToolUse, Unknown, on_the_wire
 from pipeline.targets import (
     Encoded,
     Ending,

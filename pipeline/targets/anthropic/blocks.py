@@ -20,15 +20,7 @@ from pipeline.model import Document, Image, Issuer, RedactedThinking, Text, Thin
 from pipeline.targets import is_issued_by
 from pipeline.targets.fitting import Fitting, without_own
 from pipeline.targets.marks import POINT, is_mark, mark_of
-from pipeline.targets.media import (
-    MEDIA_TYPES,
-    Facts,
-    inspect,
-    source_fault,
-    stubbed_image,
-    with_own_type,
-    with_source,
-)
+from pipeline.targets.media import MEDIA_TYPES, Facts, inspect, source_fault, stubbed_image, with_own_type, with_source
 
 # Calls that the provider runs itself: a turn that ends in one is paused, and any model goes on with it.
 PAUSING: Final = frozenset({"server_tool_use", "mcp_tool_use"})

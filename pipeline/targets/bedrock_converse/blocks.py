@@ -15,18 +15,7 @@ from msgspec import UNSET, Raw, Struct, field, structs
 
 from pipeline.history.pieces import Piece
 from pipeline.history.readers.converse import MEDIA_TYPES
-from pipeline.model import (
-    Block,
-    Document,
-    Image,
-    RedactedThinking,
-    Text,
-    Thinking,
-    ToolResult,
-    ToolUse,
-    Turn,
-    Unknown,
-)
+from pipeline.model import Block, Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
 from pipeline.targets import HealthyTurns, legal_name
 from pipeline.targets.bedrock_converse.fitness import name_of, named, own_member, reasoning_stays
 from pipeline.targets.fitting import Fitting
