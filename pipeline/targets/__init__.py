@@ -16,9 +16,11 @@ import re
 import string
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeAlias
 
+import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.fixes import Fix
@@ -122,6 +124,44 @@ def stub_for(message: Message, book: Book) -> Piece:
     """What stands for a message of which a target can show nothing, with its fix."""
     book.note_fix("turn_stubbed", message.pieces[0].path)
     return Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed")
+
+
+_BLOCK: Final = attrgetter("block")
+
+
+class _Cited(Struct, frozen=True):
+    text: str = ""
+
+
+class _CitedContent(Struct, frozen=True):
+    content: list[_Cited]
+    citations: Raw = Raw(b"[]")
+
+
+class _CitedBlock(Struct, frozen=True, rename="camel"):
+    citations_content: _CitedContent
+
+
+def in_common_words(message: Message, book: Book) -> Message:
+    """The message with the words of Converse's cited blocks as text, for a target that has none of them."""
+    if Unknown not in map(type, map(_BLOCK, message.pieces)):
+        return message
+    pieces = [_uncited(piece, book) for piece in message.pieces]
+    return message if pieces == message.pieces else structs.replace(message, pieces=pieces)
+
+
+def _uncited(piece: Piece, book: Book) -> Piece:
+    block = piece.block
+    if not isinstance(block, Unknown) or block.kind != "citationsContent":
+        return piece
+    try:
+        cited = msgspec.json.decode(block.raw, type=_CitedBlock).citations_content
+    except msgspec.DecodeError:
+        return piece
+    text = "".join(part.text for part in cited.content)
+    if not text.strip():
+        return piece
+    return book.change("citations_dropped", piece, Text(text=text), bytes(cited.citations).decode())
 
 
 class Encoded(Struct, frozen=True, kw_only=True, gc=False):

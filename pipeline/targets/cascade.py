@@ -23,9 +23,9 @@ from msgspec import Raw, Struct, structs
 from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Document, Image, RedactedThinking, Text, Thinking, Tool, ToolResult, ToolUse, Unknown
-from pipeline.targets import Encoded, Ending, Row, Setting, row, stub_for
+from pipeline.targets import Encoded, Ending, Row, Setting, in_common_words, row, stub_for
 from pipeline.targets._openai.parts import ServedParts, fitted_document
-from pipeline.targets.fitting import Fitting, in_common_words
+from pipeline.targets.fitting import Fitting
 from pipeline.targets.head import CHOICES, COMMON, HeadShape, HeadWriter, before_list
 from pipeline.text.flatten import IMAGE, given_system
 from pipeline.text.jsontext import read_tagged

@@ -16,7 +16,7 @@ from msgspec import UNSET, Struct, structs
 
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Role, Structure, Text, Thinking, ToolResult, ToolUse
-from pipeline.targets import STUB, Encoded, Row, Setting, nine, row, shortened, stub_for
+from pipeline.targets import STUB, Encoded, Row, Setting, in_common_words, nine, row, shortened, stub_for
 from pipeline.targets._openai import (
     OpenAIDialect,
     OpenAIFitting,
@@ -31,7 +31,7 @@ from pipeline.targets._openai import (
 )
 from pipeline.targets._openai.parameters import PARAMETERS, Chat, chat_model, write_chat_head
 from pipeline.targets._openai.parts import ChatParts, ServedParts, call, custom_call, encode
-from pipeline.targets.fitting import in_common_words, system_rows
+from pipeline.targets.fitting import system_rows
 from pipeline.targets.head import WrittenHead, prompt_as_text
 
 # What the assistant says between results and the user where the template wants it to.

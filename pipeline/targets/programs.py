@@ -32,8 +32,8 @@ from pipeline.model import (
     Unknown,
     on_the_wire,
 )
-from pipeline.targets import Encoded, Ending, Setting, row, stub_for
-from pipeline.targets.fitting import in_common_words, is_bare, system_rows, without_own_inside
+from pipeline.targets import Encoded, Ending, Setting, in_common_words, row, stub_for
+from pipeline.targets.fitting import is_bare, system_rows, without_own_inside
 from pipeline.targets.media import has_source, with_source
 from pipeline.text.flatten import (
     BETWEEN,

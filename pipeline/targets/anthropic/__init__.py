@@ -19,6 +19,7 @@ from pipeline.targets import (
     ListDialect,
     Setting,
     first_given,
+    in_common_words,
     row,
     stub_for,
     without_trailing_space,
@@ -37,9 +38,8 @@ from pipeline.targets.anthropic.blocks import (
     version_of,
 )
 from pipeline.targets.anthropic.parameters import tool_name, write_head
-from pipeline.targets.fitting import in_common_words
+from pipeline.targets.fitting import MOST_MARKS, newest_marks, unmarked
 from pipeline.targets.head import before_list
-from pipeline.targets.marks import MOST_MARKS, newest_marks, unmarked
 
 NAME: Final = "anthropic"
 

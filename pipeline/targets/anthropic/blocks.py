@@ -18,8 +18,7 @@ from msgspec import UNSET, Raw, Struct, structs
 from pipeline.history.pieces import Message, Piece, code_for_unknown
 from pipeline.model import Document, Image, Issuer, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
 from pipeline.targets import is_issued_by
-from pipeline.targets.fitting import Fitting, without_own
-from pipeline.targets.marks import POINT, is_mark, mark_of
+from pipeline.targets.fitting import POINT, Fitting, is_mark, mark_of, without_own
 from pipeline.targets.media import MEDIA_TYPES, Facts, inspect, source_fault, stubbed_image, with_own_type, with_source
 
 # Calls that the provider runs itself: a turn that ends in one is paused, and any model goes on with it.

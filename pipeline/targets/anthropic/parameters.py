@@ -15,8 +15,8 @@ from msgspec import Raw
 from pipeline.history.pieces import Piece
 from pipeline.model import Tool, on_the_wire
 from pipeline.targets import Setting, legal_name
+from pipeline.targets.fitting import MOST_MARKS, POINT, is_mark, mark_of, raw_unmarked
 from pipeline.targets.head import HeadShape, HeadWriter, Params, WrittenHead, read_choice, sort_params
-from pipeline.targets.marks import MOST_MARKS, POINT, is_mark, mark_of, raw_unmarked
 
 PARAMETERS: Final = frozenset(
     {

@@ -32,8 +32,8 @@ from pipeline.targets.bedrock_converse.blocks import (
     written_as_they_are,
 )
 from pipeline.targets.bedrock_converse.fitness import MARKERS, NAME, fit_reasoning, unpaired_halves
+from pipeline.targets.fitting import MOST_MARKS, mark_of, point_of
 from pipeline.targets.head import HeadShape, HeadWriter, Params, before_list
-from pipeline.targets.marks import MOST_MARKS, mark_of, point_of
 
 # Families that keep a prompt in a cache; the others refuse breakpoints.
 _CACHED: Final = ("claude", "nova")

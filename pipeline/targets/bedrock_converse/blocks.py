@@ -18,8 +18,7 @@ from pipeline.history.readers.converse import MEDIA_TYPES
 from pipeline.model import Block, Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
 from pipeline.targets import HealthyTurns, legal_name
 from pipeline.targets.bedrock_converse.fitness import name_of, named, own_member, reasoning_stays
-from pipeline.targets.fitting import Fitting
-from pipeline.targets.marks import POINT, point_of, without_mark
+from pipeline.targets.fitting import POINT, Fitting, point_of, without_mark
 from pipeline.targets.media import MEDIA_TYPES as IMAGE_TYPES
 from pipeline.targets.media import fit_document, fit_image, inline
 

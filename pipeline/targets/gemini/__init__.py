@@ -18,8 +18,7 @@ from pipeline.history.exchanges import calls_last
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.history.readers.head import DECLARED_SCHEMAS
 from pipeline.model import Structure, Text, Thinking, Tool, ToolUse
-from pipeline.targets import Encoded, ListDialect, Setting, row, stub_for
-from pipeline.targets.fitting import in_common_words
+from pipeline.targets import Encoded, ListDialect, Setting, in_common_words, row, stub_for
 from pipeline.targets.gemini.blocks import (
     NAME,
     GeminiFitting,

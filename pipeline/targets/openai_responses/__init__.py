@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw, Struct
 
 from pipeline.history.pieces import STRIPPED, Book, Message, Piece, is_blank
 from pipeline.model import RedactedThinking, Structure, Text, Thinking, Tool, ToolResult, ToolUse, Unknown
-from pipeline.targets import STUB, Encoded, Row, Setting, row, stub_for
+from pipeline.targets import STUB, Encoded, Row, Setting, in_common_words, row, stub_for
 from pipeline.targets._openai import (
     OpenAIDialect,
     OpenAIFitting,
@@ -37,7 +37,7 @@ from pipeline.targets._openai.parameters import (
     write_tools,
 )
 from pipeline.targets._openai.parts import encode
-from pipeline.targets.fitting import in_common_words, system_rows
+from pipeline.targets.fitting import system_rows
 from pipeline.targets.head import HeadShape, HeadWriter, Params, WrittenHead, prompt_as_text
 from pipeline.targets.openai_responses.items import (
     OWN,
