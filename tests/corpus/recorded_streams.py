@@ -46,6 +46,11 @@ def parts_in(chunks):
     return [part for candidate in candidates for part in (candidate.get("content") or {}).get("parts") or []]
 
 
+def thought(item):
+    """The words of an item of reasoning."""
+    return "\n\n".join(part["text"] for part in [*(item.get("summary") or []), *(item.get("content") or [])])
+
+
 def sse(row):
     return [event_bytes(payload) for payload in payloads(row)]
 

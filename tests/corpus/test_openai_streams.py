@@ -29,6 +29,7 @@ from recorded_streams import (
     screen,
     shown,
     sse,
+    thought,
 )
 from stream_lab import fed
 from stream_lab import sse as event_bytes
@@ -141,10 +142,6 @@ def of_output(output):
 def final(row):
     outputs = [of_output(output) for output in responses_in(row)]
     return "".join(text for text, _ in outputs), [call for _, calls in outputs for call in calls]
-
-
-def thought(item):
-    return "\n\n".join(part["text"] for part in [*(item.get("summary") or []), *(item.get("content") or [])])
 
 
 def is_shown(item):

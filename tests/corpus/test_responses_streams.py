@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 import streamed
 from recorded import needs_corpus, rows
-from recorded_streams import errors, events, payloads, recordings
+from recorded_streams import errors, events, payloads, recordings, thought
 from stream_lab import fed
 from stream_lab import sse as event_bytes
 from streamed import only
@@ -30,10 +30,6 @@ OWN_DELTAS = ("code_interpreter_call_code.delta", "mcp_call_arguments.delta")
 
 
 # -- what a response is, in the log and on the screen ---------------------------------------------------------------
-
-
-def thought(item):
-    return "\n\n".join(part["text"] for part in [*(item.get("summary") or []), *(item.get("content") or [])])
 
 
 def part_in_log(part):
