@@ -19,39 +19,45 @@ AUDIO = b'{"inlineData":{"mimeType":"audio/wav","data":"AAAA"}}'
 CODE = b'{"executableCode":{"language":"PYTHON","code":"1"}}'
 ISSUER = Issuer(provider="gemini")
 UNSIGNED = Issuer(provider="skip_thought_signature_validator")
+SEAL = Thinking(thinking="", signature="c2ln", issuer=ISSUER)
+SIGNED = {"thoughtSignature": "c2ln"}
+
+
+def user(*parts):
+    return {"role": "user", "parts": [*parts]}
+
+
+def model(*parts):
+    return {"role": "model", "parts": [*parts]}
+
+
+def call(name, args=None, **beside):
+    return {"functionCall": {"name": name, "args": args or {}}, **beside}
+
+
+def response(name, **said):
+    return {"functionResponse": {"name": name, "response": said}}
+
+
 ROUNDS = [
-    {"role": "user", "parts": [{"text": "q"}]},
-    {
-        "role": "model",
-        "parts": [
-            {"text": "hm", "thought": True},
-            {"functionCall": {"name": "f", "args": {"x": 1.0}}, "thoughtSignature": "c2ln"},
-            {"functionCall": {"name": "f", "args": {"x": 1.0}}},
-            {"functionCall": {"name": "g.h", "args": {}}},
-        ],
-    },
-    {
-        "role": "user",
-        "parts": [
-            {"functionResponse": {"name": "f", "response": {"result": "one"}}},
-            {"functionResponse": {"name": "f", "response": {"sum": 2.0, "of": ["a"]}}},
-            {"functionResponse": {"name": "g.h", "response": {"error": "three"}}},
-        ],
-    },
-    {"role": "model", "parts": [{"functionCall": {"name": "f", "args": {}}}]},
-    {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {"result": "four"}}}]},
-    {"role": "model", "parts": [{"text": "so"}, {"text": "", "thoughtSignature": "c2ln"}]},
-    {"role": "user", "parts": [{"text": "go on"}]},
+    user({"text": "q"}),
+    model(
+        {"text": "hm", "thought": True},
+        call("f", {"x": 1.0}, **SIGNED),
+        call("f", {"x": 1.0}),
+        call("g.h"),
+    ),
+    user(response("f", result="one"), response("f", sum=2.0, of=["a"]), response("g.h", error="three")),
+    model(call("f")),
+    user(response("f", result="four")),
+    model({"text": "so"}, {"text": "", **SIGNED}),
+    user({"text": "go on"}),
 ]
 
 
-def part(**member):
-    return {"role": "model", "parts": [member]}
-
-
 def test_healthy_rounds_come_back_as_they_were():
-    for model in ("gemini-2.5-flash", None):
-        done = normalize({"model": model, "contents": ROUNDS}, to="gemini")
+    for name in ("gemini-2.5-flash", None):
+        done = normalize({"model": name, "contents": ROUNDS}, to="gemini")
         assert done.fixes == []
         assert json.loads(done.body) == {"contents": ROUNDS}
         kept = {(entry.path, entry.fate) for entry in done.ledger}
@@ -69,18 +75,12 @@ def test_for_a_model_that_has_ids_none_is_made_up():
     assert (again.body, again.fixes) == (done.body, [])
 
 
-@pytest.mark.parametrize("model", ["gemini-2.5-flash", "gemini-3-pro-preview", None])
-def test_ids_stay_on_the_parts_that_they_came_on(model):
-    contents = [
-        {"role": "user", "parts": [{"text": "go"}]},
-        {"role": "model", "parts": [
-            {"functionCall": {"id": "a1", "name": "f", "args": {}}, "thoughtSignature": "c2ln"},
-            {"functionCall": {"name": "g", "args": {}}}]},
-        {"role": "user", "parts": [
-            {"functionResponse": {"id": "a1", "name": "f", "response": {"result": "one"}}},
-            {"functionResponse": {"name": "g", "response": {"result": "two"}}}]},
-    ]  # fmt: skip
-    done = normalize({"model": model, "contents": contents}, to="gemini")
+@pytest.mark.parametrize("name", ["gemini-2.5-flash", "gemini-3-pro-preview", None])
+def test_ids_stay_on_the_parts_that_they_came_on(name):
+    asked = {"functionCall": {"id": "a1", "name": "f", "args": {}}, **SIGNED}
+    answered = {"functionResponse": {"id": "a1", "name": "f", "response": {"result": "one"}}}
+    contents = [user({"text": "go"}), model(asked, call("g")), user(answered, response("g", result="two"))]
+    done = normalize({"model": name, "contents": contents}, to="gemini")
     assert (json.loads(done.body)["contents"], done.fixes) == (contents, [])
 
 
@@ -111,51 +111,31 @@ def test_other_providers_get_the_calls_with_ids_and_no_signature():
 
 
 @pytest.mark.parametrize(
-    ("content", "blocks"),
+    ("part", "blocks"),
     [
-        (part(text="so"), [(Text(text="so"), "contents.0.parts.0")]),
-        (part(text="hm", thought=True), [(Thinking(thinking="hm", issuer=ISSUER), "contents.0.parts.0")]),
-        (part(text="so", thought=False), [(Text(text="so"), "contents.0.parts.0")]),
+        ({"text": "so"}, [Text(text="so")]),
+        ({"text": "hm", "thought": True}, [Thinking(thinking="hm", issuer=ISSUER)]),
+        ({"text": "so", "thought": False}, [Text(text="so")]),
+        ({"text": "so", **SIGNED}, [SEAL, Text(text="so")]),
+        ({"text": "", **SIGNED}, [SEAL]),
         (
-            part(text="so", thoughtSignature="c2ln"),
-            [
-                (Thinking(thinking="", signature="c2ln", issuer=ISSUER), "contents.0.parts.0.thoughtSignature"),
-                (Text(text="so"), "contents.0.parts.0"),
-            ],
+            {"functionCall": {"name": "f", "id": "A", "args": None}, "thoughtSignature": UNSIGNED.provider},
+            [ToolUse(id="A", name="f", input=Raw(b"{}"), issuer=UNSIGNED)],
         ),
         (
-            part(text="", thoughtSignature="c2ln"),
-            [(Thinking(thinking="", signature="c2ln", issuer=ISSUER), "contents.0.parts.0")],
+            {"function_call": {"name": "f", "id": "A", "args": {"x": 1}}, "thought_signature": "c2ln"},
+            [SEAL, ToolUse(id="A", name="f", input=Raw(b'{"x":1}'))],
         ),
-        (
-            part(functionCall={"name": "f", "id": "A", "args": None}, thoughtSignature=UNSIGNED.provider),
-            [(ToolUse(id="A", name="f", input=Raw(b"{}"), issuer=UNSIGNED), "contents.0.parts.0")],
-        ),
-        (
-            part(function_call={"name": "f", "id": "A", "args": {"x": 1}}, thought_signature="c2ln"),
-            [
-                (Thinking(thinking="", signature="c2ln", issuer=ISSUER), "contents.0.parts.0.thoughtSignature"),
-                (ToolUse(id="A", name="f", input=Raw(b'{"x":1}')), "contents.0.parts.0"),
-            ],
-        ),
-        (
-            part(inlineData={"mimeType": "image/png", "data": PNG}),
-            [(Image(source=Raw(SOURCE)), "contents.0.parts.0")],
-        ),
-        (
-            part(inlineData={"mimeType": "audio/wav", "data": "AAAA"}),
-            [(Unknown(kind="inlineData", raw=Raw(AUDIO), issuer=ISSUER), "contents.0.parts.0")],
-        ),
-        (
-            part(executableCode={"language": "PYTHON", "code": "1"}),
-            [(Unknown(kind="executableCode", raw=Raw(CODE), issuer=ISSUER), "contents.0.parts.0")],
-        ),
-        (part(), [(Text(text=""), "contents.0.parts.0")]),
+        ({"inlineData": {"mimeType": "image/png", "data": PNG}}, [Image(source=Raw(SOURCE))]),
+        (json.loads(AUDIO), [Unknown(kind="inlineData", raw=Raw(AUDIO), issuer=ISSUER)]),
+        (json.loads(CODE), [Unknown(kind="executableCode", raw=Raw(CODE), issuer=ISSUER)]),
+        ({}, [Text(text="")]),
     ],
-)  # fmt: skip
-def test_a_part(content, blocks):
-    turn, fixes = one(content, source="gemini")
-    assert list(zip(turn.blocks, turn.paths, strict=True)) == blocks
+)
+def test_a_part(part, blocks):
+    turn, fixes = one(model(part), source="gemini")
+    assert turn.blocks == tuple(blocks)
+    assert turn.paths == ("contents.0.parts.0.thoughtSignature", "contents.0.parts.0")[-len(blocks) :]
     assert (turn.role, turn.root, fixes) == ("assistant", "contents", [])
 
 
@@ -164,7 +144,7 @@ def test_a_part(content, blocks):
     {"fileData": {"fileUri": "gs://a/b.mp4", "mimeType": "video/mp4"}, "videoMetadata": {"endOffset": "8s"}},
 ])  # fmt: skip
 def test_parts_of_the_users_that_only_gemini_has_go_back_as_they_are_and_nowhere_else(own):
-    contents = [{"role": "user", "parts": [{"text": "q"}, own]}]
+    contents = [user({"text": "q"}, own)]
     done = normalize({"contents": contents}, to="gemini")
     assert (json.loads(done.body)["contents"], done.fixes) == (contents, [])
     elsewhere = normalize({"contents": contents}, to="anthropic")
@@ -177,7 +157,7 @@ def test_the_other_spelling_of_a_part_is_the_same_part():
         "video_metadata": {"end_offset": "8s"},
     }
     same = {"fileData": {"fileUri": "gs://a/b.mp3", "mimeType": "audio/mp3"}, "videoMetadata": {"endOffset": "8s"}}
-    done = normalize({"contents": [{"role": "user", "parts": [other]}]}, to="gemini")
+    done = normalize({"contents": [user(other)]}, to="gemini")
     assert (json.loads(done.body)["contents"][0]["parts"], done.fixes) == ([same], [])
 
 
@@ -190,33 +170,24 @@ def test_the_other_spelling_of_a_part_is_the_same_part():
     {"executableCode": {"language": "PYTHON"}},
 ])  # fmt: skip
 def test_one_that_is_not_well_formed_goes(spoilt):
-    contents = [{"role": "user", "parts": [{"text": "q"}, spoilt]}]
+    contents = [user({"text": "q"}, spoilt)]
     done = normalize({"contents": contents}, to="gemini")
-    assert json.loads(done.body)["contents"] == [{"role": "user", "parts": [{"text": "q"}]}]
+    assert json.loads(done.body)["contents"] == [user({"text": "q"})]
     assert [fix.code for fix in done.fixes] == ["unknown_dropped"]
 
 
 def test_code_that_the_provider_ran_stays_with_its_signature():
-    contents = [
-        {"role": "user", "parts": [{"text": "q"}]},
-        {
-            "role": "model",
-            "parts": [
-                {"executableCode": {"language": "PYTHON", "code": "1", "id": "c"}, "thoughtSignature": "c2ln"},
-                {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "1", "id": "c"}},
-                {"text": "one"},
-            ],
-        },
-        {"role": "user", "parts": [{"text": "go on"}]},
-    ]
+    code = {"executableCode": {"language": "PYTHON", "code": "1", "id": "c"}, **SIGNED}
+    ran = {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "1", "id": "c"}}
+    contents = [user({"text": "q"}), model(code, ran, {"text": "one"}), user({"text": "go on"})]
     done = normalize({"contents": contents}, to="gemini")
     assert (json.loads(done.body)["contents"], done.fixes) == (contents, [])
 
 
 def test_media_in_a_response_are_part_of_the_result():
     parts = [{"inlineData": {"mimeType": "image/png", "data": PNG}}]
-    response = {"name": "f", "id": "A", "response": {"result": "see"}, "parts": parts}
-    turn, fixes = one({"role": "user", "parts": [{"functionResponse": response}]}, source="gemini")
+    seen = {"name": "f", "id": "A", "response": {"result": "see"}, "parts": parts}
+    turn, fixes = one(user({"functionResponse": seen}), source="gemini")
     (result,) = turn.blocks
     assert [type(inner) for inner in result.content] == [Text, Image]
     assert fixes == []
@@ -224,9 +195,9 @@ def test_media_in_a_response_are_part_of_the_result():
 
 def test_a_response_without_an_id_belongs_to_the_function_that_it_names():
     contents = [
-        {"role": "user", "parts": [{"text": "q"}]},
-        part(functionCall={"name": "f", "id": "A", "args": {}}),
-        {"role": "function", "parts": [{"functionResponse": {"name": "f", "response": {"result": "one"}}}]},
+        user({"text": "q"}),
+        model({"functionCall": {"name": "f", "id": "A", "args": {}}}),
+        {"role": "function", "parts": [response("f", result="one")]},
     ]
     done = normalize({"contents": contents}, to="anthropic")
     assert done.fixes == []

@@ -86,32 +86,22 @@ def test_a_text_for_an_input_is_the_users():
 
 
 @pytest.mark.parametrize(
+    ("members", "said", "signature"),
+    [
+        ({"summary": SUMMARY[:1], "encrypted_content": "gAAA"}, "a", "gAAA"),
+        ({"summary": SUMMARY}, "a\n\nb", UNSET),
+        ({"summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}, "hm", UNSET),
+    ],
+)
+def test_reasoning(members, said, signature):
+    turn, fixes = one({"type": "reasoning", **members}, source="openai-responses")
+    thought = Thinking(thinking=said, signature=signature, issuer=ISSUER, own=own("reasoning", **members))
+    assert (turn.role, turn.blocks, fixes) == ("assistant", (thought,), [])
+
+
+@pytest.mark.parametrize(
     ("item", "block", "fixes"),
     [
-        (
-            {"type": "reasoning", "summary": SUMMARY[:1], "encrypted_content": "gAAA"},
-            Thinking(
-                thinking="a",
-                signature="gAAA",
-                issuer=ISSUER,
-                own=own("reasoning", summary=SUMMARY[:1], encrypted_content="gAAA"),
-            ),
-            [],
-        ),
-        (
-            {"type": "reasoning", "summary": SUMMARY},
-            Thinking(thinking="a\n\nb", signature=UNSET, issuer=ISSUER, own=own("reasoning", summary=SUMMARY)),
-            [],
-        ),
-        (
-            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
-            Thinking(
-                thinking="hm",
-                issuer=ISSUER,
-                own=own("reasoning", summary=[], content=[{"type": "reasoning_text", "text": "hm"}]),
-            ),
-            [],
-        ),
         (
             {"type": "custom_tool_call", "call_id": "A", "name": "sql", "input": "SELECT 1"},
             ToolUse(id="A", name="sql", input=Raw(b'{"input":"SELECT 1"}'), own=own("custom_tool_call")),
