@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import msgspec
 import pytest
+from build import call, result, said, text, thinking, user
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,25 +19,16 @@ from pipeline.history.readers.strict import StrictReader
 from pipeline.testing.strategies import PNG
 
 DATA = f"data:image/png;base64,{PNG}"
-BLANK = {"type": "text", "text": ""}
+BLANK = text("")
 CANONICAL = [
-    {"role": "user", "content": [{"type": "text", "text": "q", "cache_control": {"type": "ephemeral"}}]},
-    {
-        "role": "assistant",
-        "content": [
-            {"type": "thinking", "thinking": "hm", "signature": "c2ln"},
-            {"type": "tool_use", "id": "t", "name": "f", "input": {"x": 1.0}},
-        ],
-    },
-    {
-        "role": "user",
-        "content": [{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": ""}]}],
-    },
+    user(text("q", cache_control={"type": "ephemeral"})),
+    said(thinking("hm", signature="c2ln"), call("t", "f", x=1.0)),
+    user(result("t", [text("")])),
     {"type": "message", "id": "m", "role": "assistant", "content": "so"},
 ]
 CHAT = [
     {"role": "developer", "content": "brief", "name": "n"},
-    {"role": "user", "name": "n", "content": [{"type": "image_url", "image_url": {"url": DATA, "detail": "low"}}]},
+    user({"type": "image_url", "image_url": {"url": DATA, "detail": "low"}}, name="n"),
     {
         "role": "assistant",
         "content": "",
@@ -45,66 +37,53 @@ CHAT = [
         "annotations": [],
         "tool_calls": [{"id": "t", "index": 0, "function": {"name": "f", "arguments": '{"x": 1.0}'}}],
     },
-    {"role": "tool", "tool_call_id": "t", "name": "f", "content": [{"type": "text", "text": "r"}]},
+    {"role": "tool", "tool_call_id": "t", "name": "f", "content": [text("r")]},
     {"role": "assistant", "content": None, "refusal": "no"},
-    {"role": "user", "content": [{"type": "file", "file": {"file_id": "file-1", "filename": "a.pdf"}}]},
-    {"role": "assistant", "content": [{"type": "output_text", "text": "a", "annotations": [1]}]},
+    user({"type": "file", "file": {"file_id": "file-1", "filename": "a.pdf"}}),
+    said({"type": "output_text", "text": "a", "annotations": [1]}),
 ]
 CONVERSE = [
-    {"role": "user", "content": [{"text": "q"}, {"image": {"format": "png", "source": {"bytes": PNG}}}]},
-    {
-        "role": "assistant",
-        "content": [
-            {"reasoningContent": {"reasoningText": {"text": "r", "signature": "s"}}},
-            {"reasoningContent": {"redactedContent": "AA=="}},
-            {"toolUse": {"toolUseId": "t", "name": "f", "input": {"a": [{"b": 1.0}]}}},
-        ],
-    },
-    {
-        "role": "user",
-        "content": [
-            {"toolResult": {"toolUseId": "t", "content": [{"json": {"b": 1.0}}, {"text": "a"}], "status": "error"}},
-            {"document": {"format": "pdf", "name": "n", "source": {"bytes": "AAAA"}, "citations": {"enabled": True}}},
-            {"guardContent": {"text": {"text": "g"}}},
-            {"cachePoint": {"type": "default"}},
-        ],
-    },
+    user({"text": "q"}, {"image": {"format": "png", "source": {"bytes": PNG}}}),
+    said(
+        {"reasoningContent": {"reasoningText": {"text": "r", "signature": "s"}}},
+        {"reasoningContent": {"redactedContent": "AA=="}},
+        {"toolUse": {"toolUseId": "t", "name": "f", "input": {"a": [{"b": 1.0}]}}},
+    ),
+    user(
+        {"toolResult": {"toolUseId": "t", "content": [{"json": {"b": 1.0}}, {"text": "a"}], "status": "error"}},
+        {"document": {"format": "pdf", "name": "n", "source": {"bytes": "AAAA"}, "citations": {"enabled": True}}},
+        {"guardContent": {"text": {"text": "g"}}},
+        {"cachePoint": {"type": "default"}},
+    ),
 ]
 GEMINI = [
-    {"role": "user", "parts": [{"text": "q"}, {"inlineData": {"mimeType": "image/png", "data": PNG}}]},
-    {
-        "role": "model",
-        "parts": [
+    {"role": role, "parts": parts}
+    for role, *parts in (
+        ("user", {"text": "q"}, {"inlineData": {"mimeType": "image/png", "data": PNG}}),
+        (
+            "model",
             {"text": "hm", "thought": True},
             {"functionCall": {"name": "f", "args": {"x": 1.0}}, "thoughtSignature": "c2ln"},
             {"functionCall": {"id": "a", "name": "g"}, "thoughtSignature": "skip_thought_signature_validator"},
-        ],
-    },
-    {
-        "role": "user",
-        "parts": [
+        ),
+        (
+            "user",
             {"functionResponse": {"name": "f", "response": {"result": "one\n"}}},
             {"functionResponse": {"id": "a", "name": "g", "response": {"sum": 2.0}}},
-        ],
-    },
-    {"role": "model", "parts": [{"text": "", "thoughtSignature": "c2ln"}, {"fileData": {"fileUri": "gs://a/b.mp4"}}]},
+        ),
+        ("model", {"text": "", "thoughtSignature": "c2ln"}, {"fileData": {"fileUri": "gs://a/b.mp4"}}),
+    )
 ]
 RESPONSES = [
-    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "q"}], "status": "completed"},
-    {"role": "user", "content": [{"type": "input_image", "image_url": DATA, "detail": "high"}]},
-    {"role": "user", "content": [{"type": "input_file", "filename": "a.pdf", "file_id": "file-1"}]},
+    {"type": "message", **user({"type": "input_text", "text": "q"}), "status": "completed"},
+    user({"type": "input_image", "image_url": DATA, "detail": "high"}),
+    user({"type": "input_file", "filename": "a.pdf", "file_id": "file-1"}),
     {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "a"}], "encrypted_content": "gAAA"},
     {"type": "function_call", "id": "fc", "call_id": "A", "name": "f", "arguments": '{"x":  1.0}', "status": "x"},
     {"type": "function_call_output", "call_id": "A", "output": [{"type": "input_text", "text": "2"}]},
     {"type": "custom_tool_call", "call_id": "B", "name": "sql", "input": "SELECT 1", "namespace": "n"},
     {"type": "custom_tool_call_output", "call_id": "B", "output": "1", "name": "sql"},
-    {
-        "type": "message",
-        "id": "m",
-        "role": "assistant",
-        "phase": "final",
-        "content": [{"type": "refusal", "refusal": ""}],
-    },
+    {"type": "message", "id": "m", "phase": "final", **said({"type": "refusal", "refusal": ""})},
     {"role": "developer", "content": "and"},
 ]
 HEALTHY = {
