@@ -60,61 +60,52 @@ def block(role: str, text: str) -> str:
 
 
 # What cannot be understood at all: the code and the place of the error.
-REFUSED = {
-    "nothing": ("", "empty", ""),
-    "half a document": ('[{"role": "user", "content": "x"', "not_json", ""),
-    "not UTF-8": (b'[{"role": "user", "content": "\xff"}]', "not_utf8", ""),
-    "null": ("null", "wrong_type", ""),
-    "a number": ("7", "wrong_type", ""),
-    "a string": ('"Read."', "wrong_type", ""),
-    "a list of numbers": ("[7]", "wrong_type", "messages.0"),
-    "a list of null": ("[null]", "wrong_type", "messages.0"),
-    "messages are null": ('{"messages": null}', "wrong_type", "messages"),
-    "messages are an object": ('{"messages": {}}', "wrong_type", "messages"),
-    "an unknown role": (history(USER, '{"role": "wizard", "content": "x"}'), "unknown_role", "messages.1.role"),
-    "a role that is a number": (history('{"role": 7, "content": "x"}'), "wrong_type", "messages.0.role"),
-    "a list for a model": ('{"model": [], "messages": []}', "wrong_type", "model"),
-    "a number for tools": ('{"tools": 7, "messages": []}', "wrong_type", "tools"),
-    "a number for a tool": ('{"tools": [7], "messages": []}', "wrong_type", "tools.0"),
-    "a number for the system prompt": ('{"system": 7, "messages": []}', "wrong_type", "system"),
-    "a number for parameters": ('{"params": 7, "messages": []}', "wrong_type", "params"),
-    "a block that is null": (block("user", "null"), "wrong_type", "messages.1.content.0"),
-    "a block that is a list": (block("user", "[[]]"), "wrong_type", "messages.1.content.0"),
-    "a text that is a number": (
-        block("user", '{"type": "text", "text": 7}'),
-        "wrong_type",
-        "messages.1.content.0.text",
-    ),
+OF_ANOTHER_TYPE = {
+    "null": ("null", ""),
+    "a number": ("7", ""),
+    "a string": ('"Read."', ""),
+    "a list of numbers": ("[7]", "messages.0"),
+    "a list of null": ("[null]", "messages.0"),
+    "messages are null": ('{"messages": null}', "messages"),
+    "messages are an object": ('{"messages": {}}', "messages"),
+    "a role that is a number": (history('{"role": 7, "content": "x"}'), "messages.0.role"),
+    "a list for a model": ('{"model": [], "messages": []}', "model"),
+    "a number for tools": ('{"tools": 7, "messages": []}', "tools"),
+    "a number for a tool": ('{"tools": [7], "messages": []}', "tools.0"),
+    "a number for the system prompt": ('{"system": 7, "messages": []}', "system"),
+    "a number for parameters": ('{"params": 7, "messages": []}', "params"),
+    "a block that is null": (block("user", "null"), "messages.1.content.0"),
+    "a block that is a list": (block("user", "[[]]"), "messages.1.content.0"),
+    "a text that is a number": (block("user", '{"type": "text", "text": 7}'), "messages.1.content.0.text"),
     "a call of numbers": (
         block("assistant", '{"type": "tool_use", "id": 7, "name": 7, "input": 7}'),
-        "wrong_type",
         "messages.1.content.0.id",
     ),
     "a call of lists": (
         block("assistant", '{"type": "tool_use", "id": [], "name": {}, "input": []}'),
-        "wrong_type",
         "messages.1.content.0.id",
     ),
-    "depth 1,000 in content": (history(message("user", DEEP)), "nested_too_deeply", "messages.0"),
-    "depth 1,000 in an input": (called(DEEP), "nested_too_deeply", "messages.1"),
-    "depth 1,000 in a result": (called(content=DEEP), "nested_too_deeply", "messages.2"),
-    "depth 1,000 in an unknown block": (
-        block("user", f'{{"type": "hologram", "x": {DEEP}}}'),
-        "nested_too_deeply",
-        "messages.1",
-    ),
-    "depth 1,000 in a schema": (
-        document(history(USER), tools=f'[{{"name": "f", "input_schema": {DEEP}}}]'),
-        "nested_too_deeply",
-        "tools",
-    ),
-    "depth 1,000 in parameters": (document(history(USER), params=f'{{"x": {DEEP}}}'), "nested_too_deeply", "params"),
+}
+TOO_DEEP = {
+    "depth 1,000 in content": (history(message("user", DEEP)), "messages.0"),
+    "depth 1,000 in an input": (called(DEEP), "messages.1"),
+    "depth 1,000 in a result": (called(content=DEEP), "messages.2"),
+    "depth 1,000 in an unknown block": (block("user", f'{{"type": "hologram", "x": {DEEP}}}'), "messages.1"),
+    "depth 1,000 in a schema": (document(history(USER), tools=f'[{{"name": "f", "input_schema": {DEEP}}}]'), "tools"),
+    "depth 1,000 in parameters": (document(history(USER), params=f'{{"x": {DEEP}}}'), "params"),
     "depth 1,000 in Gemini's contents": (
         f'{{"contents": [{{"parts": [{{"text": "{{[\\""}}]}}, {{"parts": {DEEP}}}]}}',
-        "nested_too_deeply",
         "contents.1",
     ),
-    "depth 100,000": ("[" * 100_000, "nested_too_deeply", "messages.0"),
+    "depth 100,000": ("[" * 100_000, "messages.0"),
+}
+REFUSED = {
+    "nothing": ("", "empty", ""),
+    "half a document": ('[{"role": "user", "content": "x"', "not_json", ""),
+    "not UTF-8": (b'[{"role": "user", "content": "\xff"}]', "not_utf8", ""),
+    "an unknown role": (history(USER, '{"role": "wizard", "content": "x"}'), "unknown_role", "messages.1.role"),
+    **{name: (given, "wrong_type", place) for name, (given, place) in OF_ANOTHER_TYPE.items()},
+    **{name: (given, "nested_too_deeply", place) for name, (given, place) in TOO_DEEP.items()},
 }
 
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from build import result
 from msgspec import UNSET, Raw
 from reading import one
 
@@ -13,20 +14,23 @@ from pipeline.model import Document, Image, Issuer, Own, Text, Thinking, Tool, T
 ISSUER = Issuer(provider="openai-chat")
 
 
+def function(call_id, name="f", arguments="{}"):
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def turn_of(index, role, *blocks, places="", **more):
+    paths = tuple(f"messages.{index}.{place}" for place in places.split())
+    return Turn(role=role, blocks=blocks, index=index, paths=paths or None, **more)
+
+
 def test_a_healthy_round():
+    calls = [function("A", arguments='{"x":  1.0}'), function("B", "g")]
     result = read(
         {
             "messages": [
                 {"role": "developer", "content": "rules"},
                 {"role": "user", "content": [{"type": "text", "text": "q"}]},
-                {
-                    "role": "assistant",
-                    "content": "go",
-                    "tool_calls": [
-                        {"id": "A", "type": "function", "function": {"name": "f", "arguments": '{"x":  1.0}'}},
-                        {"id": "B", "type": "function", "function": {"name": "g", "arguments": "{}"}},
-                    ],
-                },
+                {"role": "assistant", "content": "go", "tool_calls": calls},
                 {"role": "tool", "tool_call_id": "A", "name": "f", "content": "1"},
                 {"role": "tool", "tool_call_id": "B", "content": [{"type": "text", "text": "2"}]},
             ],
@@ -34,38 +38,14 @@ def test_a_healthy_round():
         }
     )
     assert (result.shape, result.fixes) == ("openai-chat", ())
+    uses = ToolUse(id="A", name="f", input=Raw(b'{"x":  1.0}')), ToolUse(id="B", name="g", input=Raw(b"{}"))
+    developer, named_f = Own("openai-chat", {"role": Raw(b'"developer"')}), Own("openai-chat", {"name": Raw(b'"f"')})
     assert result.conversation.turns == (
-        Turn(
-            role="system",
-            blocks=(Text(text="rules"),),
-            index=0,
-            paths=("messages.0.content",),
-            own=Own("openai-chat", {"role": Raw(b'"developer"')}),
-        ),
-        Turn(role="user", blocks=(Text(text="q"),), index=1),
-        Turn(
-            role="assistant",
-            index=2,
-            blocks=(
-                Text(text="go"),
-                ToolUse(id="A", name="f", input=Raw(b'{"x":  1.0}')),
-                ToolUse(id="B", name="g", input=Raw(b"{}")),
-            ),
-            paths=("messages.2.content", "messages.2.tool_calls.0", "messages.2.tool_calls.1"),
-        ),
-        Turn(
-            role="user",
-            blocks=(ToolResult(tool_use_id="A", content="1"),),
-            index=3,
-            paths=("messages.3.content",),
-            own=Own("openai-chat", {"name": Raw(b'"f"')}),
-        ),
-        Turn(
-            role="user",
-            blocks=(ToolResult(tool_use_id="B", content=[Text(text="2")]),),
-            index=4,
-            paths=("messages.4.content",),
-        ),
+        turn_of(0, "system", Text(text="rules"), places="content", own=developer),
+        turn_of(1, "user", Text(text="q")),
+        turn_of(2, "assistant", Text(text="go"), *uses, places="content tool_calls.0 tool_calls.1"),
+        turn_of(3, "user", ToolResult(tool_use_id="A", content="1"), places="content", own=named_f),
+        turn_of(4, "user", ToolResult(tool_use_id="B", content=[Text(text="2")]), places="content"),
     )
     assert result.conversation.tools == (Tool(name="f", input_schema=Raw(b'{"type":"object"}')),)
 
@@ -86,8 +66,7 @@ def test_a_healthy_round():
     ],
 )
 def test_arguments_in_every_form(arguments, expected, fixes):
-    call = {"id": "A", "type": "function", "function": {"name": "f", "arguments": arguments}}
-    turn, found = one({"role": "assistant", "content": None, "tool_calls": [call]})
+    turn, found = one({"role": "assistant", "content": None, "tool_calls": [function("A", arguments=arguments)]})
     block = turn.blocks[0]
     assert (bytes(block.input), block.incomplete) == expected
     assert found == [(code, "messages.0.tool_calls.0.function.arguments") for code in fixes]
@@ -102,8 +81,7 @@ def test_calls_and_results_as_picoclaw_writes_them():
 
 
 def test_a_call_that_is_not_in_a_list():
-    call = {"id": "A", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    turn, fixes = one({"role": "assistant", "content": None, "tool_calls": call})
+    turn, fixes = one({"role": "assistant", "content": None, "tool_calls": function("A")})
     assert turn.blocks == (ToolUse(id="A", name="f", input=Raw(b"{}")),)
     assert fixes == [("content_wrapped", "messages.0.tool_calls")]
 
@@ -264,14 +242,11 @@ def test_tools_of_every_shape():
     assert tools[0].description == "d"
 
 
-CALLS = {
-    "role": "assistant",
-    "content": None,
-    "tool_calls": [
-        {"id": call, "type": "function", "function": {"name": name, "arguments": "{}"}}
-        for call, name in (("A", "read_it"), ("B", "list"))
-    ],
-}
+CALLS = {"role": "assistant", "content": None, "tool_calls": [function("A", "read_it"), function("B", "list")]}
+
+
+def converse_result(call_id, said):
+    return {"toolResult": {"toolUseId": call_id, "content": [{"text": said}], "status": "success"}}
 
 
 @pytest.mark.parametrize("source", ["auto", "openai-chat"])
@@ -279,25 +254,8 @@ CALLS = {
     "rows",
     [
         [{"role": "tool", "name": "list", "content": "2"}, {"role": "tool", "name": "read_it", "content": "1"}],
-        [
-            {
-                "role": "tool",
-                "content": [
-                    {"type": "tool_result", "tool_use_id": "A", "content": "1"},
-                    {"type": "tool_result", "tool_use_id": "B", "content": "2"},
-                ],
-            }
-        ],
-        [
-            {
-                "role": "tool",
-                "tool_call_id": "A",
-                "content": [
-                    {"toolResult": {"toolUseId": "B", "content": [{"text": "2"}], "status": "success"}},
-                    {"toolResult": {"toolUseId": "A", "content": [{"text": "1"}], "status": "success"}},
-                ],
-            }
-        ],
+        [{"role": "tool", "content": [result("A", "1"), result("B", "2")]}],
+        [{"role": "tool", "tool_call_id": "A", "content": [converse_result("B", "2"), converse_result("A", "1")]}],
     ],
     ids=["a name only", "results as blocks", "Converse's results as blocks"],
 )
