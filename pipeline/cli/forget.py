@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 
 import click
@@ -267,21 +267,11 @@ async def _collect(config: Config, objects: Objects, older: float, *, dry_run: b
     async with reader(config) as consumer:
         there = await every_place(consumer)
         places = [place for topic in _NAMING for place in there.get(qualified(topic, config.prefix), ())]
-        named = {key async for key in _named(read_partitions(consumer, places))}
+        records = read_partitions(consumer, places)
+        named = {key async for record in records if (key := names.find_dataref(record.headers))}
     # One that was written again meanwhile is about to be named.
     young = {key for key, written in (await objects.every()).items() if written.timestamp() > before}
     gone = sorted(old - named - young)
     if not dry_run:
         await objects.delete(gone)
     return len(old) - len(gone), gone
-
-
-async def _named(records: AsyncIterator[ConsumerRecord]) -> AsyncIterator[str]:
-    async for record in records:
-        if key := names.find_dataref(_headers(record)):
-            yield key
-
-
-def _headers(record: ConsumerRecord) -> Iterable[tuple[str, bytes]]:
-    headers: Iterable[tuple[str, bytes]] = record.headers
-    return headers

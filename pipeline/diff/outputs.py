@@ -318,7 +318,7 @@ def _letters(side: Iterable[Published]) -> list[_Told]:
 def _compare_told(before: list[_Told], after: list[_Told]) -> Iterator[Change]:
     """Pairs what is equal, then what one record led to in the same part of a history, then what it led to at all."""
     pairs: list[tuple[_Told, _Told]] = []
-    for key in (_all_of, _with_path, _without_path):
+    for key in _LIKENESSES:
         waiting: dict[object, list[_Told]] = defaultdict(list)
         for each in after:
             waiting[key(each)].append(each)
@@ -354,13 +354,9 @@ def _compare_told(before: list[_Told], after: list[_Told]) -> Iterator[Change]:
             )
 
 
-def _all_of(told: _Told) -> object:
-    return (told.subject, told.place, told.named, *told.content.items())
-
-
-def _with_path(told: _Told) -> object:
-    return told.subject, told.place, told.named, told.content["path"]
-
-
-def _without_path(told: _Told) -> object:
-    return told.subject, told.place, told.named
+# By what two of them are a pair, the closest likeness first.
+_LIKENESSES: tuple[Callable[[_Told], object], ...] = (
+    lambda told: (told.subject, told.place, told.named, *told.content.items()),
+    lambda told: (told.subject, told.place, told.named, told.content["path"]),
+    lambda told: (told.subject, told.place, told.named),
+)

@@ -16,14 +16,13 @@ from pipeline.diff import COMPARED_TOPICS, Compared, Summary, compare_session
 from pipeline.errors import InputError
 from pipeline.objects import open_objects
 from pipeline.replay.folder import plan_of, read_partition, unfinished
-from pipeline.replay.replays import plan_at
+from pipeline.replay.replays import Progress, plan_at
 from pipeline.replay.sides import Coverage, Fetch, Side, Spool, behind, is_of_worker
 from pipeline.settings import Config
 from pipeline.stages.base import Record
 from topics import AGENT_TURNS, PROVIDER_EVENTS, RECORDED_PREFIX, qualified
 
 RECORDED = RECORDED_PREFIX + AGENT_TURNS
-Progress = Callable[[int, int], None]
 # Beyond every offset.
 _NO_END = 1 << 62
 

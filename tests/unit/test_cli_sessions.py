@@ -1,4 +1,4 @@
-"""What a retry writes for a dead letter, and why it writes nothing."""
+"""What a retry writes for a dead letter, and why it writes nothing; what ``inspect --records`` prints of a record."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 from aiokafka import ConsumerRecord
 from build import user
 
+from pipeline.cli import write_json
 from pipeline.cli.dead_letters import Letter, note_of, retry_of
-from pipeline.cli.sessions import Standing, release_of
+from pipeline.cli.sessions import Standing, as_json, release_of
 from pipeline.client.consumers import DeadLetters
 from pipeline.errors import InputError
 from pipeline.stages.base import Record
@@ -24,21 +25,26 @@ TURN = {"type": "turn.appended", "message": user("hi")}
 POISON = {"type": "turn.appended", "message": {"role": "nobody"}}
 
 
-def letter(code="bad_record", value=TURN, topic="agent.turns.v1", key=KEY):
-    headers = {"code": code, "topic": topic, "partition": "2", "offset": "17", "version": "1"}
-    record = ConsumerRecord(
-        topic="d",
+def consumed(value, headers, key=KEY):
+    return ConsumerRecord(
+        topic="t",
         partition=1,
         offset=5,
         timestamp=1,
         timestamp_type=1,
         key=key,
-        value=value if value is None or isinstance(value, bytes) else json.dumps(value).encode(),
+        value=value,
         checksum=None,
         serialized_key_size=1,
         serialized_value_size=0,
-        headers=[(f"reknit.error.{name}", text.encode()) for name, text in headers.items()],
+        headers=headers,
     )
+
+
+def letter(code="bad_record", value=TURN, topic="agent.turns.v1", key=KEY):
+    headers = {"code": code, "topic": topic, "partition": "2", "offset": "17", "version": "1"}
+    value = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
+    record = consumed(value, [(f"reknit.error.{name}", text.encode()) for name, text in headers.items()], key)
     return Letter(1, 5, record, decode(record.headers, DeadLetterHeaders))
 
 
@@ -106,6 +112,46 @@ def test_who_releases_a_session_and_who_retries_its_letter_do_it_under_one_id():
 def test_a_note_names_the_letter_and_is_read_by_clients_as_one():
     headers = note_of(letter(), "dropped")
     assert dict(headers)["reknit.error.letter"] == b"1/5"
-    note = ConsumerRecord("d", 1, 9, 1, 1, KEY, None, None, 1, 0, headers)
-    read = DeadLetters._read(note, None)
+    read = DeadLetters._read(consumed(None, headers), None)
     assert (read.headers.code, read.headers.letter, read.headers.offset) == ("dropped", "1/5", 17)
+
+
+# Records as they are printed.
+
+PRETTY = json.dumps({"text": "a\n b", "list": [1.50, {"deep": None}], "empty": {}}, indent=4)
+
+
+def printed(value, capfdbinary):
+    write_json(as_json("agent.turns.v1", consumed(value, [("text", b"a\nb"), ("bytes", b"\xff\n")])))
+    return capfdbinary.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        pytest.param(None, None, id="null"),
+        pytest.param(b"", "", id="empty"),
+        pytest.param(PRETTY.encode(), json.loads(PRETTY), id="pretty"),
+        pytest.param(PRETTY.replace("\n", "\r\n").encode(), json.loads(PRETTY), id="carriage returns"),
+        pytest.param(b'\n{"a":\t1}\n\n', {"a": 1}, id="a newline at the end"),
+        pytest.param(b'{"a": 1}\n{"b": 2}\n', '{"a": 1}\n{"b": 2}\n', id="lines"),
+        pytest.param(b"data: {\ndata: }\n\n", "data: {\ndata: }\n\n", id="events"),
+        pytest.param(b'{"cut": "a\nb', '{"cut": "a\nb', id="half"),
+        pytest.param(b"\xff\n\x00", "\ufffd\n\x00", id="bytes"),
+        pytest.param(b"[\n" * 5000 + b"]" * 5000, "[\n" * 5000 + "]" * 5000, id="deep"),
+    ],
+)
+def test_a_record_is_one_line_whatever_its_value_holds(value, read, capfdbinary):
+    line = printed(value, capfdbinary)
+    assert line.endswith(b"}\n")
+    assert line.count(b"\n") == 1
+    assert b"\r" not in line
+    found = json.loads(line)
+    assert (found["value"], found["offset"]) == (read, 5)
+    assert found["headers"] == {"text": "a\nb", "bytes": "\ufffd\n"}
+
+
+def test_numbers_keep_their_digits(capfdbinary):
+    assert b'"value":{"a":1.50,"b":123456789012345678901234567890}' in printed(
+        b'{"a": 1.50,\n"b": 123456789012345678901234567890}', capfdbinary
+    )
