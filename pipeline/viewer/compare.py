@@ -32,6 +32,7 @@ from pipeline.viewer.requests import Request, find_request
 
 # Requests among which a page lets one choose, and those of a turn's other targets.
 _CHOICES: Final = 60
+_REQUESTS: Final = ("request",)
 # Differences of a session, and sessions of a replay, that a page shows.
 _CHANGES_SHOWN, _SESSIONS_SHOWN = 200, 200
 # So long a page may read the topics of a replay; `reknit diff` has all the time that it takes.
@@ -64,10 +65,11 @@ class Pair(Struct, frozen=True):
 
 def _pair(reader: Reader, name: str, one: str, other: str) -> Pair:
     """What is asked for; of a session alone its last request beside the one before it for the same target."""
-    choices = timeline.requests(reader, name, limit=_CHOICES).entries[::-1]
+    choices = timeline.timeline(reader, name, kinds=_REQUESTS, limit=_CHOICES).entries[::-1]
     last = timeline.request(reader, name, other) if other else next(iter(choices), None)
     if last is not None and not one:
-        earlier = timeline.requests(reader, name, last.target, last.cursor, 1).entries
+        before, target = last.cursor, last.target
+        earlier = timeline.timeline(reader, name, before=before, kinds=_REQUESTS, target=target, limit=1).entries
         one = earlier[0].request_id if earlier else ""
     return Pair(one, other or (last.request_id if last is not None else ""), choices)
 

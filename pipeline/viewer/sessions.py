@@ -238,9 +238,10 @@ async def _request(request: web.Request) -> web.Response:
         return page(request, "_rows.html", **more, up="after" not in query, down="after" in query)
     beside = await asyncio.to_thread(timeline.led_to, viewer.index.reader, found.entry.cause)
     earlier = await asyncio.to_thread(
-        timeline.requests,
+        timeline.timeline,
         viewer.index.reader,
         name,
+        kinds=VIEWS["requests"],
         target=found.headers.target,
         before=found.entry.cursor,
         limit=1,

@@ -235,7 +235,7 @@ def queries(directory, sessions):
         f"timeline of {SHORT}": lambda _: timeline.timeline(r, SHORT),
         f"timeline of {LONG}": lambda _: timeline.timeline(r, LONG),
         f"timeline of {LONG}, only letters": lambda _: timeline.timeline(r, LONG, kinds=("letter",)),
-        f"requests of {LONG} to gemini": lambda _: timeline.requests(r, LONG, "gemini"),
+        f"requests of {LONG} to gemini": lambda _: timeline.timeline(r, LONG, kinds=("request",), target="gemini"),
         "one request": lambda at: timeline.request(r, LONG, f"{LONG}-{at * 7 % 5000}"),
         f"what led to a request of {LONG}": lambda _: timeline.led_to(r, f"{AGENT_TURNS}/0/0"),
         f"items of {LONG}": lambda _: timeline.items(r, LONG),
@@ -296,7 +296,7 @@ def pages(reader, sessions):
         return session_path(f"tenant-{number % 50}/session-{number:06d}")
 
     def request(name):
-        entry = timeline.requests(reader, name).entries[-1]
+        entry = timeline.timeline(reader, name, kinds=("request",)).entries[-1]
         return lambda _: session_path(name, "requests", entry.request_id)
 
     def always(address):

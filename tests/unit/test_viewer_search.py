@@ -195,11 +195,11 @@ def test_what_led_to_what(reader):
     assert [entry.kind for entry in timeline.led_to(reader, fix.cause)] == ["fix", "request"]
     log = timeline.turns_until(reader, "mended", fix.cause)
     assert [entry.kind for entry in log] == ["opened", "turn", "turn", "turn"]
-    sent = timeline.requests(reader, "mended").entries
+    sent = timeline.timeline(reader, "mended", kinds=["request"]).entries
     assert [entry.turn for entry in sent] == [2, 4, 4]
     assert timeline.request(reader, "mended", sent[0].request_id) == sent[0]
     assert timeline.request(reader, "parked", sent[0].request_id) is None
-    assert timeline.requests(reader, "mended", "gemini").entries == []
+    assert timeline.timeline(reader, "mended", kinds=["request"], target="gemini").entries == []
 
 
 @pytest.mark.parametrize("place", ["", "agent.turns.v1", "agent.turns.v1/0/x", "nothing/0/1"])

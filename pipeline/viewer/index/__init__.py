@@ -233,12 +233,8 @@ class Index:
         # As long as the workers know it they take nothing more of the session; behind that it may begin anew.
         return since is not None and entry.time_ms <= since + MARKER_DAYS * DAY_MS
 
-    def forget(self, session: str, time_ms: int) -> None:
-        """Remove all that there is of a session, and what may still be read of it from before or soon after."""
-        with self._busy, self._transaction() as connection:
-            self._forget(connection, session, time_ms)
-
     def _forget(self, connection: sqlite3.Connection, session: str, time_ms: int) -> None:
+        """Remove all that there is of a session, and what may still be read of it from before or soon after."""
         digest = _digest(session)
         self._forgotten[digest] = time_ms
         connection.execute("INSERT OR REPLACE INTO forgotten VALUES (?, ?)", (digest, time_ms))

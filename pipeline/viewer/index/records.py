@@ -303,7 +303,7 @@ _decode = msgspec.json.Decoder().decode
 _MOST_LEAVES = 2000
 
 
-def text_of(raw: bytes | Raw, limit: int = WORDS) -> str:
+def text_of(raw: bytes | Raw) -> str:
     """The words of JSON, in whatever shape a message has: its texts in order, without what nobody reads."""
     try:
         found = _decode(raw)
@@ -313,9 +313,9 @@ def text_of(raw: bytes | Raw, limit: int = WORDS) -> str:
     for text in _texts(found):
         texts.append(text)
         size += len(text)
-        if size >= limit or len(texts) >= _MOST_LEAVES:
+        if size >= WORDS or len(texts) >= _MOST_LEAVES:
             break
-    return "\n".join(texts)[:limit]
+    return "\n".join(texts)[:WORDS]
 
 
 def _tolerantly(raw: bytes) -> object:

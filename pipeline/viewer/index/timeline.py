@@ -46,14 +46,21 @@ _HIDDEN: Final = f"e.kind <> '{DELTA}'"
 
 
 def timeline(
-    reader: Reader, name: str, *, before: str = "", after: str = "", kinds: Collection[str] = (), limit: int = 30
+    reader: Reader,
+    name: str,
+    *,
+    before: str = "",
+    after: str = "",
+    kinds: Collection[str] = (),
+    target: str = "",
+    limit: int = 30,
 ) -> Timeline:
     """A part of what there is of a session, by time: the newest one, or a neighbour of another part.
 
-    With ``kinds`` only these.
+    With ``kinds`` only these, with a ``target`` only what is of it.
     """
     forward = bool(after)
-    condition, given = _of_kinds(kinds)
+    condition, given = _only(kinds, target)
     order, sign = ("ASC", ">") if forward else ("DESC", "<")
     edge = read_cursor(after or before) if after or before else (1 << 62, 0)
     rows = reader.rows(
@@ -74,8 +81,9 @@ def timeline(
     return Timeline(found, first if beyond else "", last if before else "")
 
 
-def _of_kinds(kinds: Collection[str]) -> tuple[str, list[str]]:
-    return (f"e.kind IN ({', '.join('?' * len(kinds))})", [*kinds]) if kinds else (_HIDDEN, [])
+def _only(kinds: Collection[str], target: str) -> tuple[str, list[str]]:
+    condition = f"e.kind IN ({', '.join('?' * len(kinds))})" if kinds else _HIDDEN
+    return (f"{condition} AND e.target = ?", [*kinds, target]) if target else (condition, [*kinds])
 
 
 def request(reader: Reader, name: str, request_id: str) -> Entry | None:
@@ -85,23 +93,6 @@ def request(reader: Reader, name: str, request_id: str) -> Entry | None:
         name,
     )
     return next(iter(_entries(rows)), None)
-
-
-def requests(reader: Reader, name: str, target: str = "", before: str = "", limit: int = 30) -> Timeline:
-    """A session's requests by time, the newest part first; with ``target`` only those to it."""
-    edge = read_cursor(before) if before else (1 << 62, 0)
-    rows = reader.rows(
-        f"{_OF_ONE} {_OWN} AND e.kind = 'request' AND (e.time_ms, e.place) < (?, ?) AND (? = '' OR e.target = ?) "
-        "ORDER BY e.time_ms DESC, e.place DESC LIMIT ?",
-        name,
-        *edge,
-        target,
-        target,
-        limit + 1,
-    )
-    found = _entries(rows[:limit][::-1])
-    beyond = found[0].cursor if len(rows) > limit else ""
-    return Timeline(found, beyond, "")
 
 
 def _number(place: str) -> int:
@@ -165,36 +156,17 @@ def done_about(reader: Reader, letters: Iterable[Entry]) -> dict[str, str]:
     return found
 
 
-class Run(Struct, frozen=True, kw_only=True):
-    """One run of a program, or one stream of an API, as far as it was rendered. ``run`` is its name, or ``""``."""
-
-    run: str
-    first_ms: int
-    last_ms: int
-    records: int
-    first: str
-    last: str
-
-
 def runs(reader: Reader, name: str, before: str = "", limit: int = 30) -> Page:
-    """A session's runs, the newest first."""
+    """The names of a session's runs (of a program, or of streams of an API), the newest first; one may be ``""``."""
     edge = read_cursor(before)[0] if before else 1 << 62
     rows = reader.rows(
-        "SELECT r.run, r.first_ms, r.last_ms, r.records, r.first, r.last FROM sessions AS s CROSS JOIN runs AS r "
+        "SELECT r.run, r.last FROM sessions AS s CROSS JOIN runs AS r "
         "ON r.session = s.id WHERE s.name = ? AND r.last < ? ORDER BY r.last DESC LIMIT ?",
         name,
         edge,
         limit + 1,
     )
-    found = [
-        Run(run=run, first_ms=first_ms, last_ms=last_ms, records=records, first=_place(first), last=_place(last))
-        for run, first_ms, last_ms, records, first, last in rows[:limit]
-    ]
-    return Page(found, f"{rows[limit - 1][5]}-0" if len(rows) > limit else "")
-
-
-def _place(number: int) -> str:
-    return "/".join(map(str, record_at(number)))
+    return Page([run for run, _ in rows[:limit]], f"{rows[limit - 1][1]}-0" if len(rows) > limit else "")
 
 
 _PIECES: Final = (
@@ -245,14 +217,11 @@ def items(
     return _in_order(name, rows, pieces, limit, forward=bool(after))
 
 
-def of_items(reader: Reader, name: str, item_ids: Collection[str], after: str = "") -> list[Entry]:
-    """Records of these items behind a place, in the order of their log."""
-    low = _number(after) if after else 0
+def of_items(reader: Reader, name: str, item_ids: Collection[str]) -> list[Entry]:
+    """Records of these items, in the order of their log."""
     marks = ", ".join("?" * len(item_ids))
-    rows = reader.rows(
-        f"{_OF_ONE} {_OWN} AND e.item_id <> '' AND e.item_id IN ({marks}) AND +e.place > ?", name, *item_ids, low
-    )
-    pieces = reader.rows(f"{_PIECES} AND d.item_id IN ({marks}) AND d.place > ?", name, *item_ids, low)
+    rows = reader.rows(f"{_OF_ONE} {_OWN} AND e.item_id <> '' AND e.item_id IN ({marks})", name, *item_ids)
+    pieces = reader.rows(f"{_PIECES} AND d.item_id IN ({marks})", name, *item_ids)
     return _in_order(name, rows, pieces, len(rows) + len(pieces), forward=True)
 
 

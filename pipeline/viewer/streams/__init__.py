@@ -148,7 +148,7 @@ async def _stream(request: web.Request) -> web.Response:
         "stream.html",
         name=name,
         run=run,
-        runs=[found.run for found in runs.rows],
+        runs=runs.rows,
         more_runs=runs.after,
         rows=rows,
         inner=by_parent(rows),
