@@ -51,9 +51,7 @@ class Anything(Struct, frozen=True, gc=False):
 
 
 class Hole(Struct, frozen=True):
-    """Stands where a value could not be read at all; ``kind`` is the type it named, or ""."""
-
-    kind: str = ""
+    """Stands where a value could not be read at all."""
 
 
 def fit(value: object, wire: object, spot: Spot, report: Report) -> object:
@@ -131,7 +129,7 @@ def _fit_struct(
     if chosen is None:
         tags = ", ".join(repr(tag) for tag in sorted(str(option.tag) for option in options))
         report(spot, "tag", f"Input tag '{tag}' found using 'type' does not match any of the expected tags: {tags}")
-        return Hole(tag if isinstance(tag, str) else "")
+        return Hole()
     return _fit_fields(value, chosen, spot.tagged(str(chosen.tag)), report)
 
 
@@ -150,7 +148,7 @@ def _fit_fields(value: Mapping[str, object], info: inspect.StructType, spot: Spo
             if name not in known:
                 report(spot.field(name), "extra", "Extra inputs are not permitted")
     if any(isinstance(part, Hole) for part in made.values()):
-        return Hole(str(info.tag or ""))
+        return Hole()
     built: object = info.cls(**made)
     return built
 
@@ -159,18 +157,15 @@ def _options(info: inspect.Type) -> Sequence[inspect.Type]:
     return info.types if isinstance(info, inspect.UnionType) else (info,)
 
 
+_NAMES: dict[type, str] = {inspect.StrType: "string", inspect.BoolType: "boolean", inspect.ListType: "list"}
+
+
 def _expected(options: Sequence[inspect.Type]) -> str:
     """Say what would have fitted, as pydantic does for the last of the alternatives."""
-    match options[-1] if not isinstance(options[-1], inspect.NoneType) else options[0]:
-        case inspect.StrType():
-            return "Input should be a valid string"
-        case inspect.BoolType():
-            return "Input should be a valid boolean"
-        case inspect.ListType():
-            return "Input should be a valid list"
-        case inspect.LiteralType(values=values):
-            return f"Input should be {' or '.join(repr(value) for value in values)}"
-    return "Input should be a valid dictionary"
+    wanted = options[-1] if not isinstance(options[-1], inspect.NoneType) else options[0]
+    if isinstance(wanted, inspect.LiteralType):
+        return f"Input should be {' or '.join(map(repr, wanted.values))}"
+    return f"Input should be a valid {_NAMES.get(type(wanted), 'dictionary')}"
 
 
 def _stand_in(options: Sequence[inspect.Type]) -> object:

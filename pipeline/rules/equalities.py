@@ -196,14 +196,9 @@ RESPONSES = (
 GEMINI = (
     *(Equality("one object may stand where a list of it belongs", at, list_of_one, outer=True)
       for at in ("tools", "contents", "contents.*.parts", "systemInstruction.parts", "system_instruction.parts")),
-    Equality("either spelling of a name", "", in_camel_case),
-    Equality("either spelling of a name", "*", in_camel_case),
-    Equality("either spelling of a name", "contents.*.parts.*", in_camel_case),
-    Equality("either spelling of a name", "contents.*.parts.*.*", in_camel_case),
-    Equality("either spelling of a name", "contents.*.parts.*.*.parts.*", in_camel_case),
-    Equality("either spelling of a name", "contents.*.parts.*.*.parts.*.*", in_camel_case),
-    Equality("either spelling of a name", "tools.*", in_camel_case),
-    Equality("either spelling of a name", "tools.*.*.*", in_camel_case),
+    *(Equality("either spelling of a name", at, in_camel_case)
+      for at in ("", "*", "contents.*.parts.*", "contents.*.parts.*.*", "contents.*.parts.*.*.parts.*",
+                 "contents.*.parts.*.*.parts.*.*", "tools.*", "tools.*.*.*")),
     Equality("a part is no thought unless it says so", "contents.*.parts.*", without(thought=False)),
     Equality("a content without a role is the user's", "contents.*", without(role="user")),
     Equality("the role of the system's instruction says nothing", "systemInstruction", without_members("role")),

@@ -13,7 +13,7 @@ from msgspec import UNSET, field, structs
 
 from pipeline.rules._fold import Fold, Walk
 from pipeline.rules._misfits import Hole, Misfits, bracketed, kind, legal_name, listing, unsupported_image
-from pipeline.rules.base import Rule, Severity
+from pipeline.rules.base import Severity
 from pipeline.rules.openai_chat import catalogue as rules
 from pipeline.rules.openai_chat.catalogue import (
     CATALOGUE,
@@ -120,7 +120,8 @@ class Turns(Walk, kw_only=True, eq=False):
 
     def _call(self, call: Call, path: str) -> None:
         if len(call.id) > rules.ID_LENGTH:
-            refuse_length(self, rules.ID_TOO_LONG, f"{path}.id", len(call.id), rules.ID_LENGTH)
+            where = f"{path}.id"
+            self.refuse(rules.ID_TOO_LONG, where, at=bracketed(where), limit=rules.ID_LENGTH, length=len(call.id))
         if call.__class__ is FunctionCall:
             judge_name(self, call.function.name, f"{path}.function.name")
             if not is_object(call.function.arguments):
@@ -189,13 +190,9 @@ def _file(walk: Turns, part: File, path: str) -> None:
 _PARTS: dict[type, Callable[[Turns, Any, str], None]] = {Image: _image, Audio: _audio, File: _file}
 
 
-def refuse_length(walk: Turns, rule: Rule, path: str, length: int, limit: int) -> None:
-    walk.refuse(rule, path, at=bracketed(path), limit=limit, length=length)
-
-
 def judge_name(walk: Turns, name: str, path: str) -> None:
     if len(name) > rules.NAME_LENGTH:
-        refuse_length(walk, rules.NAME_TOO_LONG, path, len(name), rules.NAME_LENGTH)
+        walk.refuse(rules.NAME_TOO_LONG, path, at=bracketed(path), limit=rules.NAME_LENGTH, length=len(name))
     # Most names are identifiers, which costs less to tell than the pattern.
     elif not ((name.isidentifier() and name.isascii()) or legal_name(name)):
         walk.refuse(rules.NAME, path, at=bracketed(path))
