@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import msgspec
 
 from pipeline.streams import FinishedTurn, Recovery
 from pipeline.streams.recovery import Machine
 from pipeline.streams.recovery.memory import Ids, Memory
-from topics.items import Item, ItemCompleted, ItemDelta
+from topics.items import Item, ItemCompleted, ItemDelta, ItemResult, ItemRetracted, ItemStarted
 from topics.reducer import Entry, View, reduce
 
 
@@ -93,6 +94,39 @@ def encoded(items):
 def without_deltas(items):
     """Items as records, except those whose number depends on how events were batched."""
     return encoded(item for item in items if not isinstance(item, ItemDelta))
+
+
+def check_well_formed(items):
+    """An id begins once and is silent once withdrawn, deltas follow one another, and in the end nothing is open."""
+    lengths, withdrawn = {}, set()
+    for item in items:
+        item_id = getattr(item, "item_id", None)
+        if item_id is None or isinstance(item, ItemResult):
+            continue
+        assert item_id not in withdrawn
+        assert isinstance(item, ItemStarted) == (item_id not in lengths)
+        if isinstance(item, ItemStarted):
+            lengths[item_id] = len(item.text)
+        if isinstance(item, ItemDelta):
+            assert item.at == lengths[item_id]
+            lengths[item_id] += len(item.content)
+        if isinstance(item, ItemRetracted):
+            withdrawn.add(item_id)
+    assert all(entry.done for entry in reduce(items).entries)
+
+
+def frame(head, payload):
+    """A message of AWS's event stream with these headers."""
+    prelude = (16 + len(head) + len(payload)).to_bytes(4, "big") + len(head).to_bytes(4, "big")
+    message = prelude + crc32(prelude).to_bytes(4, "big") + head + payload
+    return message + crc32(message).to_bytes(4, "big")
+
+
+def string_headers(headers):
+    return b"".join(
+        bytes([len(name)]) + name.encode() + b"\x07" + len(value).to_bytes(2, "big") + value.encode()
+        for name, value in headers.items()
+    )
 
 
 def picture(items):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from typing import Any, NamedTuple
-from zlib import crc32
 
 import msgspec
 import pytest
+import streamed
 from recorded import rows
 from streamed import encoded, items_of, only, picture, without_deltas
 
@@ -44,17 +44,8 @@ def sse(payload, name=""):
 
 
 def frame(name, payload, kind="event"):
-    headers = b"".join(
-        bytes([len(key)]) + key + b"\x07" + len(value).to_bytes(2, "big") + value
-        for key, value in (
-            (b":message-type", kind.encode()),
-            (f":{kind}-type".encode(), name.encode()),
-            (b":content-type", b"application/json"),
-        )
-    )
-    prelude = (16 + len(headers) + len(payload)).to_bytes(4, "big") + len(headers).to_bytes(4, "big")
-    message = prelude + crc32(prelude).to_bytes(4, "big") + headers + payload
-    return message + crc32(message).to_bytes(4, "big")
+    headers = {":message-type": kind, f":{kind}-type": name, ":content-type": "application/json"}
+    return streamed.frame(streamed.string_headers(headers), payload)
 
 
 def shown(entry):

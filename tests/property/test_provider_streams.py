@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 from stream_strategies import CALL_IDS, INDEXES, NAMES, REASONS, STREAMS, marked
-from streamed import items_of, picture, stepped, without_deltas
+from streamed import check_well_formed, items_of, picture, stepped, without_deltas
 
 from pipeline.streams import Recovery
 from pipeline.streams.events import (
@@ -28,7 +28,7 @@ from pipeline.streams.events import (
 )
 from pipeline.streams.recovery import Machine
 from pipeline.streams.recovery.memory import Ids, Memory
-from topics.items import ItemDelta, ItemRetracted, ItemStarted, Usage
+from topics.items import ItemRetracted, Usage
 from topics.reducer import reduce
 
 # -- the machine, fed with common events ----------------------------------------------------------------------------
@@ -144,25 +144,7 @@ def test_every_text_that_came_in_is_in_an_item(run):
 @settings(max_examples=300)
 @given(RUNS)
 def test_items_are_well_formed(run):
-    items, _ = ended(run)
-    lengths = {}
-    withdrawn = set()
-    for item in items:
-        if isinstance(item, ItemStarted):
-            assert item.item_id not in lengths
-            lengths[item.item_id] = len(item.text)
-            continue
-        item_id = getattr(item, "item_id", None)
-        if item_id is None:
-            continue
-        assert item_id in lengths
-        assert item_id not in withdrawn
-        if isinstance(item, ItemDelta):
-            assert item.at == lengths[item_id] or item.raw is not msgspec.UNSET
-            lengths[item_id] += len(item.content)
-        if isinstance(item, ItemRetracted):
-            withdrawn.add(item_id)
-    assert all(entry.done for entry in reduce(items).entries)
+    check_well_formed(ended(run)[0])
 
 
 @settings(max_examples=200)

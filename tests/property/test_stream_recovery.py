@@ -5,13 +5,11 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stream_strategies import LINES
-from streamed import encoded, items_of
+from streamed import check_well_formed, encoded, items_of
 
-from topics.items import ItemDelta, ItemRetracted, ItemStarted
 from topics.reducer import reduce
 
 RUNS = st.lists(LINES, max_size=30)
-# Where a run is cut into records.
 
 
 def lines_of(run, *, uuids=False):
@@ -28,33 +26,8 @@ def test_lines_with_uuids_may_come_again(run, data):
 
 @settings(max_examples=300)
 @given(RUNS)
-def test_ids_are_unique_and_nothing_is_left_open_or_said_of_the_withdrawn(run):
-    items = items_of("claude-cli", lines_of(run))
-    started = [item.item_id for item in items if isinstance(item, ItemStarted)]
-    assert len(started) == len(set(started))
-    assert all(entry.done for entry in reduce(items).entries)
-    known = set()
-    withdrawn = set()
-    for item in items:
-        item_id = getattr(item, "item_id", None)
-        if item_id is None or type(item).__name__ == "ItemResult":
-            continue
-        assert item_id not in withdrawn
-        if isinstance(item, ItemStarted):
-            known.add(item_id)
-        assert item_id in known
-        if isinstance(item, ItemRetracted):
-            withdrawn.add(item_id)
-
-
-@settings(max_examples=200)
-@given(RUNS)
-def test_deltas_follow_one_another_without_gap_or_overlap(run):
-    lengths = {}
-    for item in items_of("claude-cli", lines_of(run)):
-        if isinstance(item, ItemDelta):
-            assert item.at == lengths.get(item.item_id, 0)
-            lengths[item.item_id] = item.at + len(item.content)
+def test_items_are_well_formed(run):
+    check_well_formed(items_of("claude-cli", lines_of(run)))
 
 
 @settings(max_examples=200)

@@ -1,10 +1,9 @@
 """Where events end in bytes, and what their payloads are: lines, SSE, JSON arrays, binary frames."""
 
-from zlib import crc32
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from streamed import frame, string_headers
 
 from pipeline.streams import framing
 from pipeline.streams.framing import Tail, payloads
@@ -12,18 +11,12 @@ from pipeline.streams.framing import Tail, payloads
 SSE = b'event: a\ndata: {"x":1}\n\ndata: {\ndata: "z":{}\ndata: }\n\n: ping\n\ndata: [DONE]\n\n'
 
 
-def frame(payload, **headers):
-    head = b"".join(
-        bytes([len(name)]) + name.encode() + b"\x07" + len(value).to_bytes(2, "big") + value.encode()
-        for name, value in headers.items()
-    )
-    prelude = (16 + len(head) + len(payload)).to_bytes(4, "big") + len(head).to_bytes(4, "big")
-    message = prelude + crc32(prelude).to_bytes(4, "big") + head + payload
-    return message + crc32(message).to_bytes(4, "big")
+def message(payload, **headers):
+    return frame(string_headers(headers), payload)
 
 
 def event(name, payload=b"{}"):
-    return frame(payload, **{":message-type": "event", ":event-type": name})
+    return message(payload, **{":message-type": "event", ":event-type": name})
 
 
 def pieces(data, size, cut):
@@ -193,11 +186,13 @@ def test_an_event_that_is_too_long_is_passed_over_up_to_its_end(monkeypatch):
 
 
 def test_an_exception_in_the_stream_is_an_error():
-    told = frame(b'{"message":"slow down"}', **{":message-type": "exception", ":exception-type": "throttlingException"})
+    told = message(
+        b'{"message":"slow down"}', **{":message-type": "exception", ":exception-type": "throttlingException"}
+    )
     assert payloads.of_frames(told) == [b'{"error":{"type":"throttlingException","message":"slow down"}}']
-    failed = frame(b"", **{":message-type": "error", ":error-code": "InternalError", ":error-message": "oops"})
+    failed = message(b"", **{":message-type": "error", ":error-code": "InternalError", ":error-message": "oops"})
     assert payloads.of_frames(failed) == [b'{"error":{"type":"InternalError","message":"oops"}}']
-    odd = frame(b"<html>", **{":message-type": "exception", ":exception-type": "x"})
+    odd = message(b"<html>", **{":message-type": "exception", ":exception-type": "x"})
     assert payloads.of_frames(odd) == [b'{"error":{"type":"x","message":"<html>"}}']
 
 
@@ -211,9 +206,7 @@ def test_headers_of_every_type_are_read_past():
     others = b"".join(b"\x01x" + bytes([kind]) + bytes(size) for kind, size in sizes.items()) + b"\x01y\x06\x00\x02ab"
     named = b"\x0b:event-type\x07\x00\x01a"
     head = others + named
-    prelude = (16 + len(head) + 2).to_bytes(4, "big") + len(head).to_bytes(4, "big")
-    message = prelude + crc32(prelude).to_bytes(4, "big") + head + b"{}"
-    assert payloads.of_frames(message + crc32(message).to_bytes(4, "big")) == [b'{"a":{}}']
+    assert payloads.of_frames(frame(head, b"{}")) == [b'{"a":{}}']
 
 
 def test_a_frame_whose_checksum_is_wrong_is_passed_on_and_the_next_one_read():

@@ -282,21 +282,29 @@ def test_a_message_that_finished_stays_when_the_next_begins():
         assert only(items, ItemRetracted) == []
 
 
-def test_ids_that_change_with_every_chunk_begin_nothing():
-    pieces = [chunk(choice(content=part), id=f"c{number}") for number, part in enumerate("Hello")]
-    items = run(*pieces, chunk(choice("stop"), id="c9"))
+LAST = chunk(choice("stop", role="assistant", content=""), id="c9")
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        pytest.param(
+            [
+                *(chunk(choice(content=part), id=f"c{number}") for number, part in enumerate("Hello")),
+                chunk(choice("stop"), id="c9"),
+            ],
+            id="ids that change with every chunk",
+        ),
+        pytest.param([BEGIN, chunk(choice(content="Hel")), chunk(choice(content="lo")), LAST], id="a last one"),
+        pytest.param(
+            [*(chunk(choice(role="assistant", content=part)) for part in "Hello"), END], id="roles in every chunk"
+        ),
+    ],
+)
+def test_these_begin_nothing(pieces):
+    items = run(*pieces)
     assert shown(items) == [("text", "Hello")]
-
-
-def test_a_last_chunk_with_another_id_begins_nothing():
-    last = chunk(choice("stop", role="assistant", content=""), id="c9")
-    items = run(BEGIN, chunk(choice(content="Hel")), chunk(choice(content="lo")), last)
-    assert [(entry.text, entry.incomplete) for entry in reduce(items).entries] == [("Hello", False)]
-
-
-def test_servers_that_say_the_role_in_every_chunk_begin_nothing():
-    items = run(*(chunk(choice(role="assistant", content=part)) for part in "Hello"), END)
-    assert shown(items) == [("text", "Hello")]
+    assert [entry.text for entry in whole(items)] == ["Hello"]
 
 
 def test_a_chunk_of_a_message_that_is_over_is_passed_on():
