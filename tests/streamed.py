@@ -10,7 +10,7 @@ import msgspec
 
 from pipeline.streams import FinishedTurn, Recovery
 from pipeline.streams.recovery import Machine
-from pipeline.streams.recovery.memory import Ids, Memory
+from pipeline.streams.recovery.memory import Context, Ids, Memory
 from topics.items import Item, ItemCompleted, ItemDelta, ItemResult, ItemRetracted, ItemStarted
 from topics.reducer import Entry, View, reduce
 
@@ -66,7 +66,8 @@ def run(source, *parts, sizes=None, end="exit", **options):
 
 def stepped(*events, **options):
     """The items of common events, as an API's stream has them, and the machine that took them."""
-    machine = Machine(Memory(Ids("x")), "stop", records=True, **options)
+    context = Context(memory=Memory(Ids("x")), complete_messages=False, records=True, **options)
+    machine = Machine(context)
     return [item for event in events for item in machine.apply(event)], machine
 
 

@@ -21,8 +21,8 @@ from pipeline.streams.events import Event, RunEnded, unrecognized
 from pipeline.streams.framing import Tail
 from pipeline.streams.framing.mending import Halves
 from pipeline.streams.recovery import Machine
-from pipeline.streams.recovery.beside import END_OF_INPUT, EXCERPT
-from pipeline.streams.recovery.memory import Ids, Memory
+from pipeline.streams.recovery.beside import END_OF_INPUT
+from pipeline.streams.recovery.memory import EXCERPT, Context, Ids, Memory
 from pipeline.streams.recovery.render import FinishedTurn
 from pipeline.streams.recovery.transcript import Transcript
 from pipeline.streams.sources import SOURCES, RewritingDecoder, TranscribedDecoder, find_source
@@ -299,14 +299,16 @@ class Recovery:
 
     def _machine_with(self, memory: Memory) -> Machine:
         source = self._source
-        return Machine(
-            memory,
-            source.confirmed_by,
+        context = Context(
+            memory=memory,
+            complete_messages=source.confirmed_by != "stop",
+            whole_blocks=source.confirmed_by == "block",
             records=self._records,
             issuer=source.issuer,
             excerpt=self._excerpt,
             transcribed=bool(source.transcript),
         )
+        return Machine(context)
 
     def _apply_each(self, events: list[Event]) -> list[Item]:
         apply = self._machine.apply

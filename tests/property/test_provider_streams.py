@@ -8,8 +8,8 @@ import streamed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
-from stream_strategies import CALL_IDS, INDEXES, NAMES, REASONS, STREAMS, marked
-from streamed import check_well_formed, items_of, picture, stepped, without_deltas
+from stream_strategies import CALL_IDS, INDEXES, LINES, NAMES, REASONS, STREAMS, marked
+from streamed import check_well_formed, encoded, items_of, picture, stepped, without_deltas
 
 from pipeline.streams import Recovery
 from pipeline.streams.events import (
@@ -27,7 +27,7 @@ from pipeline.streams.events import (
     WholeMessage,
 )
 from pipeline.streams.recovery import Machine
-from pipeline.streams.recovery.memory import Ids, Memory
+from pipeline.streams.recovery.memory import Context, Ids, Memory
 from topics.items import ItemRetracted, Usage
 from topics.reducer import reduce
 
@@ -124,9 +124,12 @@ class LookedUp(Machine):
 
 
 @settings(max_examples=300)
-@given(RUNS, st.sampled_from(["stop", "message"]))
-def test_the_pair_that_is_not_looked_up_does_what_the_table_has(run, proof):
-    machines = [kind(Memory(Ids("x")), proof, records=True, issuer="made-up") for kind in (Machine, LookedUp)]
+@given(RUNS, st.booleans())
+def test_the_pair_that_is_not_looked_up_does_what_the_table_has(run, complete_messages):
+    machines = [
+        kind(Context(memory=Memory(Ids("x")), complete_messages=complete_messages, records=True, issuer="made-up"))
+        for kind in (Machine, LookedUp)
+    ]
     for event in [*run, RunEnded("exit")]:
         short, long = (machine.apply(event) for machine in machines)
         assert short == long
@@ -220,3 +223,48 @@ def test_no_bytes_are_an_error(source, data, cuts):
         stream = stream[size:]
     recovery.end_run("exit")
     assert recovery.run is None
+
+
+# -- the Claude CLI, fed with lines -----------------------------------------------------------------------------------
+
+CLI_RUNS = st.lists(LINES, max_size=30)
+
+
+def lines_of(run, *, uuids=False):
+    return [json.dumps(line | ({"uuid": f"u{number}"} if uuids else {})).encode() for number, line in enumerate(run)]
+
+
+@settings(max_examples=200)
+@given(CLI_RUNS, st.data())
+def test_lines_with_uuids_may_come_again(run, data):
+    lines = lines_of(run, uuids=True)
+    doubled = [line for line in lines for _ in range(data.draw(st.integers(1, 2)))]
+    assert items_of("claude-cli", doubled) == items_of("claude-cli", lines)
+
+
+@settings(max_examples=300)
+@given(CLI_RUNS)
+def test_items_of_lines_are_well_formed(run):
+    check_well_formed(items_of("claude-cli", lines_of(run)))
+
+
+@settings(max_examples=200)
+@given(CLI_RUNS)
+def test_what_complete_messages_say_last_is_on_the_screen(run):
+    """Nothing that comes after the last message can take it away: there is no attempt that could replace it."""
+    final = {"type": "assistant", "message": {"id": "final", "content": [{"type": "text", "text": "The end."}]}}
+    view = reduce(items_of("claude-cli", lines_of([*run, final])))
+    last = view.blocks("text")[-1]
+    assert (last.text, last.done, last.incomplete) == ("The end.", True, False)
+
+
+@settings(max_examples=200)
+@given(LINES, LINES, st.data())
+def test_a_line_that_another_was_written_into_is_read(line, after, data):
+    text = json.dumps(line).encode()
+    place = data.draw(st.integers(1, len(text) - 1))
+    foreign = b'{"type":"rate_limit_event","rate_limit_info":{"status":"allowed"}}'
+    newline = data.draw(st.sampled_from([b"", b"\n"]))
+    cut = items_of("claude-cli", [text[:place] + foreign + newline + text[place:], json.dumps(after).encode()])
+    plain = items_of("claude-cli", [foreign, text, json.dumps(after).encode()])
+    assert encoded(cut) == encoded(plain)

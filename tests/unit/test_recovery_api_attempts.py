@@ -24,7 +24,7 @@ from pipeline.streams.events import (
     WholeMessage,
 )
 from pipeline.streams.recovery import Machine
-from pipeline.streams.recovery.memory import Ids, Memory, MessageState
+from pipeline.streams.recovery.memory import Context, Ids, Memory, MessageState
 from topics.items import AgentUnrecognized, ItemCompleted, ItemRetracted, TurnDelta, TurnStop, Usage
 from topics.reducer import reduce
 
@@ -249,7 +249,7 @@ def test_what_an_error_cut_says_which_one(code, reason):
 
 
 def test_without_records_no_turns_are_kept():
-    machine = Machine(Memory(Ids("x")), "stop", records=False)
+    machine = Machine(Context(memory=Memory(Ids("x")), complete_messages=False, records=False))
     for event in (MessageStarted("m1"), *STOPPED, *FINISH, RunEnded("exit")):
         machine.apply(event)
     assert machine.memory.finished == []

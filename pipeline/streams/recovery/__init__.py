@@ -44,7 +44,6 @@ from pipeline.streams.recovery.attempts import (
     take_usage,
 )
 from pipeline.streams.recovery.beside import (
-    EXCERPT,
     confirm_blocks,
     end_run,
     promote_next,
@@ -55,8 +54,7 @@ from pipeline.streams.recovery.beside import (
     start_run,
     sum_up,
 )
-from pipeline.streams.recovery.memory import Context, Input, Memory, MessageState, input_of, is_another
-from pipeline.streams.sources import Proof
+from pipeline.streams.recovery.memory import Context, Input, MessageState, input_of, is_another
 from topics.items import Item, ItemDelta
 
 # An action takes the events of the inputs that lead to it, and no others.
@@ -242,38 +240,12 @@ _COUNT_FOR_THEMSELVES: Final = frozenset({end_run, start_run})
 
 
 class Machine:
-    """Recovery for one session.
+    """Recovery for one session, as the context says of its source."""
 
-    Args:
-        memory: what it knows so far.
-        confirmed_by: what proves a block (see ``sources``).
-        records: whether finished turns are made for the log.
-        issuer: the provider's name, for reasoning in the log; ``""`` where complete messages tell all there is.
-        excerpt: how much of each end of a run's text a diagnosis keeps, in code points.
-        transcribed: whether what a run shows is kept for a comparison with its program's transcript.
-    """
-
-    def __init__(
-        self,
-        memory: Memory,
-        confirmed_by: Proof,
-        *,
-        records: bool,
-        issuer: str = "",
-        excerpt: int = EXCERPT,
-        transcribed: bool = False,
-    ) -> None:
-        self.memory = memory
-        self._complete_messages = confirmed_by != "stop"
-        self._context = Context(
-            memory=memory,
-            complete_messages=self._complete_messages,
-            whole_blocks=confirmed_by == "block",
-            records=records,
-            issuer=issuer,
-            excerpt=excerpt,
-            transcribed=transcribed,
-        )
+    def __init__(self, context: Context) -> None:
+        self.memory = context.memory
+        self._complete_messages = context.complete_messages
+        self._context = context
 
     def apply(self, event: Event) -> list[Item]:
         """Take one event.

@@ -58,8 +58,6 @@ from topics.items import (
 
 # The reason of who only ran out of lines: it says nothing of the run, which may go on elsewhere.
 END_OF_INPUT: Final = "end of input"
-# Code points of text that are kept at each end.
-EXCERPT: Final = 400
 # The end of a text is a loop if it is one passage so many times, and so many code points in all.
 _LEAST_TIMES: Final = 4
 _LEAST_LOOP: Final = 80

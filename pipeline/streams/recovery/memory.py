@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from typing import cast
+from typing import Final, cast
 
 from msgspec import Struct, field
 
@@ -41,6 +41,9 @@ from pipeline.streams.events import (
 from pipeline.streams.recovery.message import Message, ShownBlock
 from pipeline.streams.recovery.render import FinishedTurn
 from topics.items import SessionInit
+
+# Code points of a run's text that are kept at each end.
+EXCERPT: Final = 400
 
 
 class Word(enum.StrEnum):
@@ -221,10 +224,10 @@ class Context(Struct, frozen=True, kw_only=True):
 
     memory: Memory
     complete_messages: bool
-    whole_blocks: bool
     records: bool
-    issuer: str
-    excerpt: int
+    whole_blocks: bool = False
+    issuer: str = ""
+    excerpt: int = EXCERPT
     transcribed: bool = False
 
     @property
