@@ -74,7 +74,6 @@ class Mending:
 
     @property
     def names(self) -> list[str]:
-        """The lanes' names."""
         return [lane.name for lane in self.lanes]
 
     def begin_history(self, turns: Sequence[Turn], stretches: Iterable[Stretch]) -> None:

@@ -248,7 +248,8 @@ class Archive:
 
 _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
-_HEAD = msgspec.msgpack.Decoder(SessionHead)
+encode_head = _encode
+decode_head = msgspec.msgpack.Decoder(SessionHead).decode
 _OPEN_END = msgspec.msgpack.Decoder(OpenEnd)
 _SEGMENT = msgspec.msgpack.Decoder(Segment)
 _LOG = msgspec.json.Decoder(list[Logged])
@@ -258,7 +259,6 @@ _SETTING = msgspec.json.Decoder(SavedSetting)
 
 
 def encode_log(log: list[LogEntry]) -> bytes:
-    """A log as JSON."""
     return _encode_json(_logged(log))
 
 
@@ -267,7 +267,6 @@ def _logged(log: list[LogEntry]) -> list[Logged]:
 
 
 def decode_log(log: bytes) -> list[LogEntry]:
-    """A log from its JSON."""
     return [entry.fixes if entry.turn is None else entry.turn for entry in _LOG.decode(log)]
 
 
@@ -292,16 +291,6 @@ def decode_whole_log(data: bytes) -> tuple[int, list[LogEntry]]:
     if any(turn.paths is not None and len(turn.paths) != len(turn.blocks) for turn in turns):
         raise InputError("bad_log", "a turn of the log names other blocks than it has", path="log")
     return found.messages, [entry.fixes if entry.turn is None else entry.turn for entry in found.entries]
-
-
-def encode_head(head: SessionHead) -> bytes:
-    """A head as a record."""
-    return _encode(head)
-
-
-def decode_head(record: bytes) -> SessionHead:
-    """A head from its record."""
-    return _HEAD.decode(record)
 
 
 def save_history(history: History) -> bytes:
@@ -338,7 +327,6 @@ def load_open_end(data: bytes, history: History) -> None:
 
 
 def save_setting(setting: Setting) -> bytes:
-    """A setting as JSON."""
     system = UNSET if setting.system is None else Raw(_encode_json(setting.system))
     return _encode_json(
         SavedSetting(system=system, tools=list(setting.tools), model=setting.model, params=setting.params)
@@ -346,7 +334,6 @@ def save_setting(setting: Setting) -> bytes:
 
 
 def load_setting(data: bytes) -> Setting:
-    """A setting from its JSON."""
     saved = _SETTING.decode(data)
     system: str | Raw | None = None if saved.system is UNSET else saved.system
     if isinstance(system, Raw) and bytes(system)[:1] == b'"':

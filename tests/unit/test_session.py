@@ -227,11 +227,6 @@ def test_a_policy_that_does_not_exist_is_the_callers_fault(policy):
         normalize([user("q")], policy=policy)
 
 
-def test_a_policy_may_be_text():
-    session = Session(policy={"strip_tools": "true", "open_exchanges": "3"})
-    assert session.policy == Policy(strip_tools=True, open_exchanges=3)
-
-
 def test_a_target_that_does_not_exist_is_the_callers_fault():
     for make in (lambda: Session(["nobody"]), lambda: Session([]), lambda: normalize([], to="nobody")):
         with pytest.raises(UnknownTargetError):

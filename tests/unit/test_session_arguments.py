@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import Raw
 
+from pipeline import Session
 from pipeline.errors import InputError, PolicyError
 from pipeline.model import Policy, Tool
 from pipeline.session.arguments import policy_from, setting_from
@@ -67,7 +68,8 @@ def test_what_cannot_be_read_is_refused_with_its_place(system, tools, params, er
 
 
 def test_a_policy_is_understood_from_text():
-    assert policy_from({"strip_tools": "true", "open_exchanges": "3"}) == Policy(strip_tools=True, open_exchanges=3)
+    text = {"strip_tools": "true", "open_exchanges": "3"}
+    assert policy_from(text) == Session(policy=text).policy == Policy(strip_tools=True, open_exchanges=3)
     assert policy_from(None) == Policy()
     with pytest.raises(PolicyError):
         policy_from({"tial": "keep"})

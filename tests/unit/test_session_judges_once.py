@@ -3,6 +3,7 @@
 from unittest.mock import patch
 
 import pytest
+from build import call, result, said, user
 
 from pipeline import Session, validate
 from pipeline.rules import RULE_SETS
@@ -11,18 +12,18 @@ TARGETS = ("anthropic", "bedrock-converse", "openai-chat", "gemini", "cascade")
 MODELS = {"gemini": "gemini-2.5-pro", "openai-chat": "gpt-4o"}
 
 
-def session_for(target, **options):
-    return Session([target], model=MODELS.get(target, "claude-sonnet-4-5"), params={"max_tokens": 9}, **options)
+def session_for(target, exchanges=0, size=200, **options):
+    session = Session([target], model=MODELS.get(target, "claude-sonnet-4-5"), params={"max_tokens": 9}, **options)
+    if exchanges:
+        session.append(user("begin"))
+    for at in range(exchanges):
+        add_exchange(session, at, size)
+    return session
 
 
-def text(role, words):
-    return {"role": role, "content": [{"type": "text", "text": words}]}
-
-
-def exchange(at, size=200):
-    call = {"type": "tool_use", "id": f"t{at}", "name": "read", "input": {"at": at}}
-    yield {"role": "assistant", "content": [{"type": "text", "text": "so"}, call]}
-    yield {"role": "user", "content": [{"type": "tool_result", "tool_use_id": f"t{at}", "content": "x" * size}]}
+def add_exchange(session, at, size=200):
+    session.append(said("so", call(f"t{at}", "read", at=at)))
+    session.append(user(result(f"t{at}", "x" * size)))
 
 
 def judged(target):
@@ -40,17 +41,12 @@ def judged(target):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_one_more_turn_is_one_step_over_what_is_new(target):
-    session = session_for(target)
-    session.append(text("user", "begin"))
-    for at in range(40):
-        for message in exchange(at):
-            session.append(message)
+    session = session_for(target, 40)
     session.request()
     sizes, noting = judged(target)
     with noting:
         for at in range(40, 60):
-            for message in exchange(at):
-                session.append(message)
+            add_exchange(session, at)
             assert session.request().violations == validate(session.request().unjudged, target, session.model)
     # Two requests a turn. Cascade's last turn is written otherwise once it has settled, so it is judged again then.
     assert 40 <= len(sizes) <= (42 if target == "cascade" else 40)
@@ -60,11 +56,7 @@ def test_one_more_turn_is_one_step_over_what_is_new(target):
 @pytest.mark.parametrize("size", [10, 5_000])
 @pytest.mark.parametrize("target", TARGETS)
 def test_asking_again_reads_a_long_history_no_second_time(target, size):
-    session = session_for(target)
-    session.append(text("user", "begin"))
-    for at in range(200):
-        for message in exchange(at, size):
-            session.append(message)
+    session = session_for(target, 200, size)
     session.request()
     sizes, noting = judged(target)
     with noting:
@@ -79,7 +71,7 @@ def test_asking_again_reads_a_long_history_no_second_time(target, size):
 def test_the_same_words_again_and_again(target, tail):
     session = session_for(target, policy={"tail": tail})
     for _ in range(6):
-        for message in (text("user", "again"), text("assistant", "again")):
+        for message in (user("again"), said("again")):
             session.append(message)
             for _ in range(2):
                 request = session.request()
@@ -92,11 +84,10 @@ def test_the_same_words_again_and_again(target, tail):
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_turn_that_grows_after_it_was_judged(target):
     session = session_for(target)
-    session.append(text("user", "begin"))
+    session.append(user("begin"))
     for at in range(6):
-        for message in exchange(at):
-            session.append(message)
+        add_exchange(session, at)
         session.request()
-        session.append(text("user", "and"))
+        session.append(user("and"))
         request = session.request()
         assert request.violations == validate(request.unjudged, target, session.model)

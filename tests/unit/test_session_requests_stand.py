@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from build import said, text, user
+from build import call, result, said, user
 
 from pipeline import Session, normalize
 
@@ -14,13 +14,10 @@ def rounds(count):
         message
         for number in range(count)
         for message in (
-            user(text(f"u{number}"), text("")),
-            said(text("ok"), {"type": "tool_use", "id": f"toolu_{number}", "name": "ls", "input": {}}),
-            user(
-                {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": "files"},
-                {"type": "tool_result", "tool_use_id": f"toolu_none_{number}", "content": "files"},
-            ),
-            said(text("done")),
+            user(f"u{number}", ""),
+            said("ok", call(f"toolu_{number}")),
+            user(result(f"toolu_{number}"), result(f"toolu_none_{number}")),
+            said("done"),
         )
     ]
 

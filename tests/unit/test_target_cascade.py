@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
+import build
 import pytest
-from build import said, text, user
+from build import said, text, thinking, user
 
 from pipeline import Session, normalize
 from pipeline.registry import TARGETS
@@ -16,12 +17,12 @@ LINE = tool_fallback(TOOLS)
 PICTURE = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
 
 
-def call(identity="a", **given):
-    return {"type": "tool_use", "id": identity, "name": "read", "input": given}
+def call(call_id="a", **given):
+    return build.call(call_id, "read", **given)
 
 
-def result(content, identity="a", **more):
-    return {"type": "tool_result", "tool_use_id": identity, "content": content, **more}
+def result(content, call_id="a", **more):
+    return build.result(call_id, content, **more)
 
 
 def codes(done):
@@ -34,11 +35,8 @@ def turns(messages, **beside):
     return [message["content"] for message in json.loads(done.body)["messages"]], codes(done)
 
 
-def test_it_is_registered_and_takes_messages():
-    assert not TARGETS["cascade"].text
-
-
 def test_a_question_alone():
+    assert not TARGETS["cascade"].text
     done = normalize({"model": "m", "messages": [user("hi")]}, to="cascade")
     assert done.body == b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
     assert done.violations == []
@@ -309,7 +307,7 @@ def test_other_facts_without_a_directory_look_like_an_environment():
 def test_reasoning_media_and_unknown_blocks():
     paper = {"type": "document", "title": "T", "source": {"type": "text", "media_type": "text/plain", "data": "words"}}
     pdf = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}}
-    thought = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+    thought = thinking(signature="c2ln")
     history = [
         user(text("a", cache_control={"type": "ephemeral"}), PICTURE, paper, pdf, {"type": "hologram"}),
         said(thought, "b", call()),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
+import build
 import pytest
-from build import call, said, text, user
+from build import call, said, text, thinking, user
 
 from pipeline import Session, normalize
 from pipeline.text.jsontext import spaced
@@ -63,7 +64,7 @@ def test_images_of_the_current_turn_are_real_and_older_ones_are_named():
 
 
 def test_what_is_not_shown_is_named():
-    thought = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+    thought = thinking(signature="c2ln")
     paper = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "d"}}
     nothing = {"type": "document", "source": {}}
     history = [user("a", paper, nothing), said(thought, "b"), user("c")]
@@ -124,13 +125,8 @@ def test_a_line_is_one_line_whatever_it_holds():
 
 
 def test_a_part_of_a_result_that_the_text_does_not_show_is_recorded():
-    content = [text("seen"), {"type": "hologram", "x": 1}]
-    messages = [
-        {"role": "user", "content": "go"},
-        said(call("a", "f")),
-        user({"type": "tool_result", "tool_use_id": "a", "content": content}),
-    ]
-    done = normalize(messages, to="claude-cli")
+    shown = result(text("seen"), {"type": "hologram", "x": 1})
+    done = normalize([{"role": "user", "content": "go"}, said(CALL), user(shown)], to="claude-cli")
     assert [(fix.code, fix.path, fix.detail) for fix in done.fixes] == [
         ("unknown_dropped", "messages.2.content.0", "content.1: hologram")
     ]
@@ -142,7 +138,7 @@ CALL = call("a", "f")
 
 
 def result(*parts):
-    return {"type": "tool_result", "tool_use_id": "a", "content": list(parts)}
+    return build.result(content=list(parts))
 
 
 def test_media_of_the_current_turn_are_real_those_in_its_results_too_and_older_ones_are_named():

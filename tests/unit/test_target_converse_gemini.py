@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
+import build
 import pytest
-from build import result, said, text, user
+from build import image, png, result, said, text, thinking, user
 
 from pipeline import Session, normalize
 from pipeline.registry import TARGETS
@@ -13,16 +14,15 @@ from pipeline.targets.gemini.blocks import function_name
 
 CLAUDE = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
 LLAMA = "us.meta.llama3-3-70b-instruct-v1:0"
-PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
+PICTURE = image()
 
 
-def call(id_, name="read"):
-    return {"type": "tool_use", "id": id_, "name": name, "input": {"n": 1.0}}
+def call(call_id, name="read"):
+    return build.call(call_id, name, n=1.0)
 
 
 def thought(words, signature, provider):
-    return {"type": "thinking", "thinking": words, "signature": signature, "issuer": {"provider": provider}}
+    return thinking(words, provider, signature=signature)
 
 
 def asked(to, messages, **beside):
@@ -172,7 +172,7 @@ def test_gemini_matches_responses_by_order_and_names_them():
     assert body["contents"][2]["parts"] == [
         {"functionResponse": {"name": "one", "response": {"result": "1"}}},
         {"functionResponse": {"name": "two", "response": {"result": "2"}}},
-        {"inlineData": {"mimeType": "image/png", "data": PNG}},
+        {"inlineData": {"mimeType": "image/png", "data": png()}},
     ]
     assert fixes == ["result_media_moved", "result_moved", "result_moved"]
 

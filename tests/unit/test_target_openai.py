@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from build import call, result, said, text, user
+from build import call, image, png, result, said, text, thinking, user
 
 from pipeline import Session, normalize
 from pipeline.history.pieces import NATIVE_TYPES
 
-PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
-IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
-CHAT_IMAGE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}
+IMAGE = image()
+CHAT_IMAGE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{png()}"}}
 LLAMA, MISTRAL, GEMMA = "meta-llama/Llama-3.1-8B-Instruct", "mistralai/Mistral-7B-Instruct-v0.3", "google/gemma-3-4b"
 ENCRYPTED = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}
 
@@ -27,10 +26,6 @@ def tool(call_id="a", content="files"):
 
 def item(role, content):
     return {"type": "message", "role": role, "content": content}
-
-
-def thinking(words, provider="openai-chat", **more):
-    return {"type": "thinking", "thinking": words, "issuer": {"provider": provider}, **more}
 
 
 def made(*messages, to="openai-chat", **head):
@@ -136,10 +131,8 @@ def test_documents_are_files_or_text():
 
 
 def test_images_are_checked_by_their_bytes():
-    wrong = {"type": "image", "source": {"type": "base64", "media_type": "image/bmp", "data": PNG}}
-    refused = {"type": "image", "source": {"type": "base64", "media_type": "image/tiff", "data": "SUkqAA=="}}
-    inline = {"type": "image", "source": {"type": "url", "url": f"data:image/png;base64,{PNG}"}}
-    messages, fixes = made(user(wrong, refused, inline))
+    inline = {"type": "image", "source": {"type": "url", "url": f"data:image/png;base64,{png()}"}}
+    messages, fixes = made(user(image(media_type="image/bmp"), image("SUkqAA==", "image/tiff"), inline))
     assert messages[0]["content"] == [CHAT_IMAGE, text("[Image left out: media type image/tiff]"), CHAT_IMAGE]
     assert fixes == ["image_type_corrected", "image_stubbed"]
 
@@ -148,7 +141,7 @@ def test_images_are_checked_by_their_bytes():
 
 
 def test_reasoning_goes_back_where_it_came_from():
-    history = [user("q"), said(thinking("hm"), call()), user(result())]
+    history = [user("q"), said(thinking("hm", "openai-chat"), call()), user(result())]
     messages, fixes = made(*history, model="deepseek-reasoner")
     assert messages[1] == {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [chat_call()]}
     assert fixes == []

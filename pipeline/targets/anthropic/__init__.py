@@ -69,14 +69,9 @@ class AnthropicProgress(Struct, frozen=True, array_like=True):
     answered: bool = False
 
 
-class _Wire(Struct, frozen=True):
+class _Wire(Struct, frozen=True, gc=False):
     role: str
     content: Sequence[Any] | str
-
-
-class _HealthyMessage(Struct, frozen=True, gc=False):
-    role: str
-    content: tuple[Block, ...] | str
 
 
 _encode = msgspec.json.Encoder().encode
@@ -115,7 +110,7 @@ class AnthropicDialect(ListDialect):
         if any(self.name(name) != name for name in healthy.names):
             return None
         turns = healthy.turns
-        messages: list[_HealthyMessage] = []
+        messages: list[_Wire] = []
         for at in range(start, len(turns)):
             turn = turns[at]
             if at in healthy.special:
@@ -124,7 +119,7 @@ class AnthropicDialect(ListDialect):
                     break
                 state = structs.replace(state, images=behind[0], large=behind[1])
             content = turn.blocks if turn.paths is None else _as_given(turn.blocks, turn.paths)
-            messages.append(_HealthyMessage(turn.role, content))
+            messages.append(_Wire(turn.role, content))
         if not messages:
             return None
         if self._thinks_first:
