@@ -25,6 +25,7 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.fixes import Fix
 from pipeline.history.pieces import Book, LedgerEntry, Message, Piece
+from pipeline.history.readers.strict import decoded
 from pipeline.model import STRICT, Block, Issuer, Role, Structure, Text, Tool, Turn, Unknown
 
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]+")
@@ -142,6 +143,9 @@ class _CitedBlock(Struct, frozen=True, rename="camel"):
     citations_content: _CitedContent
 
 
+_CITED: Final = msgspec.json.Decoder(_CitedBlock)
+
+
 def in_common_words(message: Message, book: Book) -> Message:
     """The message with the words of Converse's cited blocks as text, for a target that has none of them."""
     if Unknown not in map(type, map(_BLOCK, message.pieces)):
@@ -154,10 +158,10 @@ def _uncited(piece: Piece, book: Book) -> Piece:
     block = piece.block
     if not isinstance(block, Unknown) or block.kind != "citationsContent":
         return piece
-    try:
-        cited = msgspec.json.decode(block.raw, type=_CitedBlock).citations_content
-    except msgspec.DecodeError:
+    found = decoded(_CITED, block.raw)
+    if found is None:
         return piece
+    cited = found.citations_content
     text = "".join(part.text for part in cited.content)
     if not text.strip():
         return piece

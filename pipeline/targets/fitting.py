@@ -17,6 +17,7 @@ from msgspec import UNSET, Raw, Struct, StructMeta, structs
 
 from pipeline.fixes import Fix
 from pipeline.history.pieces import Book, Piece, code_for_unknown, part_of_result
+from pipeline.history.readers.strict import decoded
 from pipeline.model import Document, Image, Own, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
 from pipeline.text.flatten import with_each
 
@@ -315,19 +316,13 @@ def is_mark(mark: Raw) -> bool:
 
 
 def point_of(mark: Raw) -> Raw | None:
-    try:
-        found = _mark.decode(mark)
-    except msgspec.DecodeError:
-        return None
+    found = decoded(_mark, mark)
     return None if found is None else Raw(_encode(_PointBlock(_Point("default", found.ttl))))
 
 
 def mark_of(point: Raw) -> Raw | None:
-    try:
-        found = _point.decode(point)
-    except msgspec.DecodeError:
-        return None
-    return Raw(_encode(_CacheMark("ephemeral", found.cache_point.ttl)))
+    found = decoded(_point, point)
+    return None if found is None else Raw(_encode(_CacheMark("ephemeral", found.cache_point.ttl)))
 
 
 def without_mark(piece: Piece, book: Book | None) -> Piece:

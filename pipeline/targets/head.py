@@ -19,6 +19,7 @@ from msgspec import UNSET, Raw, Struct, structs
 from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Piece
 from pipeline.history.readers.head import DECLARED_SCHEMAS, SPELT, json_schema
+from pipeline.history.readers.strict import decoded
 from pipeline.model import Tool
 from pipeline.targets import Setting
 from pipeline.targets.fitting import system_rows
@@ -83,6 +84,9 @@ CHOICES: Final[frozenset[Choice]] = frozenset({"auto", "any", "tool", "none"})
 _CHOICES: Final[Mapping[str, Choice]] = MappingProxyType(
     {"auto": "auto", "any": "any", "required": "any", "none": "none", "tool": "tool", "function": "tool"}
 )
+
+
+_OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
 class Params(Struct, frozen=True):
@@ -179,7 +183,7 @@ def sort_params(params: Mapping[str, Raw]) -> Params:
             places[name] = place
 
     for key, value in params.items():
-        members = _members(value) if key in _GROUPS else None
+        members = members_of(value) if key in _GROUPS else None
         if members is not None:
             for name, member in members.items():
                 put(_NAMES.get(name, f"{_GROUPS[key]}.{name}"), member, f"{key}.{name}")
@@ -208,11 +212,9 @@ def read_choice(value: Raw) -> ToolChoice | None:
     return ToolChoice(kind, single=single, spelt=spelt) if kind else None
 
 
-def _members(value: Raw) -> dict[str, Raw] | None:
-    try:
-        return msgspec.json.decode(value, type=dict[str, Raw])
-    except msgspec.DecodeError:
-        return None
+def members_of(value: Raw) -> dict[str, Raw] | None:
+    """What an object holds; None where it is no object."""
+    return decoded(_OBJECT, value)
 
 
 def prompt_as_text(system: str | Raw | None, target: str, fixes: list[Fix]) -> str:

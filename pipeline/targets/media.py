@@ -21,6 +21,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, structs
 
 from pipeline.history.pieces import Book, Piece
+from pipeline.history.readers.strict import decoded
 from pipeline.model import Document, Image, Text
 
 # The types that Anthropic, Bedrock and OpenAI take.
@@ -97,9 +98,8 @@ _SOURCE: Final = msgspec.json.Decoder(Base64Source)
 
 def inspect(source: Raw) -> Facts | None:
     """The facts of an inline image; None for a reference to one that lies elsewhere, or for no image at all."""
-    try:
-        found = _SOURCE.decode(source)
-    except msgspec.DecodeError:
+    found = decoded(_SOURCE, source)
+    if found is None:
         return None
     data = found.data
     if not data or not decodes(data):
@@ -248,11 +248,8 @@ _OF_DOCUMENTS: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Inline | _Text 
 
 def has_source(block: Image | Document) -> bool:
     """Whether a source is one that Anthropic could read, as far as that shows without its bytes."""
-    try:
-        (_OF_IMAGES if isinstance(block, Image) else _OF_DOCUMENTS).decode(block.source)
-    except msgspec.DecodeError:
-        return False
-    return True
+    decoder = _OF_IMAGES if isinstance(block, Image) else _OF_DOCUMENTS
+    return decoded(decoder, block.source) is not None
 
 
 def with_source(piece: Piece, book: Book) -> Piece:
@@ -279,9 +276,8 @@ def source_fault(block: Image | Document) -> str:
 
 def document_fault(source: Raw) -> str:
     """Why nobody could read a document's data, "" where there is no reason, or no data."""
-    try:
-        found = _SOURCE.decode(source)
-    except msgspec.DecodeError:
+    found = decoded(_SOURCE, source)
+    if found is None:
         return ""
     if not found.data or not decodes(found.data):
         return "its data cannot be read"
@@ -293,10 +289,7 @@ def document_fault(source: Raw) -> str:
 
 def inline(source: Raw) -> Base64Source | None:
     """A source's data in base64, a text's too; None where it lies elsewhere."""
-    try:
-        found = _INLINE.decode(source)
-    except msgspec.DecodeError:
-        return None
+    found = decoded(_INLINE, source)
     if isinstance(found, _TextSource):
         return Base64Source(base64.b64encode(found.data.encode()).decode(), found.media_type)
     return found

@@ -17,10 +17,11 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 from pipeline.model import Tool
 from pipeline.targets import Setting, legal_name
 from pipeline.targets._openai.parts import encode
-from pipeline.targets.head import HeadShape, HeadWriter, Params, WrittenHead, sort_params
+from pipeline.targets.head import HeadShape, HeadWriter, Params, WrittenHead, members_of, sort_params
 
 # They stand elsewhere in the request, or say something of breakpoints, which these APIs set themselves.
 _BESIDE: Final = frozenset({"model", "messages", "input", "system", "tools", "cache_control"})
+_ABSENT: Final = Raw(b"null")
 _LIMITS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
@@ -30,7 +31,7 @@ def openai_params(given: Mapping[str, Raw], limit: str, in_own_words: Callable[[
     older = {name for name in _LIMITS if name != newer} if newer in given else set()
     params = sort_params({name: value for name, value in given.items() if name not in older and name not in _BESIDE})
     params = params.renamed("stop_sequences", "stop").renamed("max_tokens", limit)
-    user = as_object(params.values.get("metadata"))
+    user = members_of(params.values.get("metadata", _ABSENT))
     if user is not None and user.keys() == {"user_id"}:
         # Anthropic's only metadata is what OpenAI calls the user.
         params = params.said_as("metadata", {"user": user["user_id"]})
@@ -49,13 +50,6 @@ def with_choice(params: Params, write: Callable[[Raw], tuple[Any, bool | None]],
         if parallel is not None:
             values.setdefault("parallel_tool_calls", Raw(encode(parallel)))
     return structs.replace(params, values=values)
-
-
-def as_object(value: Raw | None) -> dict[str, Raw] | None:
-    try:
-        return None if value is None else msgspec.json.decode(value, type=dict[str, Raw])
-    except msgspec.DecodeError:
-        return None
 
 
 def tool_name(name: str) -> str:
@@ -244,10 +238,10 @@ def _switch(value: Raw) -> Raw:
 
 def _in_chat_words(params: Params) -> Params:
     """What the Responses API says in other words."""
-    reasoning = as_object(params.values.get("reasoning"))
+    reasoning = members_of(params.values.get("reasoning", _ABSENT))
     if reasoning is not None and reasoning.keys() == {"effort"}:
         params = params.said_as("reasoning", {"reasoning_effort": reasoning["effort"]})
-    text = as_object(params.values.get("text"))
+    text = members_of(params.values.get("text", _ABSENT))
     if text is not None and text.keys() <= {"format", "verbosity"}:
         said = {"response_format" if name == "format" else name: value for name, value in text.items()}
         if "response_format" in said:

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.history.pieces import Message, Piece, code_for_unknown
+from pipeline.history.readers.strict import decoded
 from pipeline.model import Document, Image, Issuer, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
 from pipeline.targets import is_issued_by
 from pipeline.targets.fitting import POINT, Fitting, is_mark, mark_of, without_own
@@ -51,6 +52,9 @@ _TAKEN: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
 class _Ids(Struct, frozen=True):
     id: str = ""
     tool_use_id: str = ""
+
+
+_IDS: Final = msgspec.json.Decoder(_Ids)
 
 
 def untaken(message: Message, opened: Collection[str], *, paused: bool) -> dict[int, str]:
@@ -119,10 +123,7 @@ def _kind(piece: Piece) -> str:
 
 def _ids(piece: Piece) -> _Ids:
     assert isinstance(piece.block, Unknown)  # noqa: S101  only unknown blocks have such a kind
-    try:
-        return msgspec.json.decode(piece.block.raw, type=_Ids)
-    except msgspec.DecodeError:
-        return _Ids()
+    return decoded(_IDS, piece.block.raw) or _Ids()
 
 
 # From 4.7 on models write signed thinking blocks without text, and take them back (recorded).

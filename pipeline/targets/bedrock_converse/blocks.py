@@ -15,6 +15,7 @@ from msgspec import UNSET, Raw, Struct, field, structs
 
 from pipeline.history.pieces import Piece
 from pipeline.history.readers.converse import MEDIA_TYPES
+from pipeline.history.readers.strict import decoded
 from pipeline.model import Block, Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
 from pipeline.targets import HealthyTurns, legal_name
 from pipeline.targets.bedrock_converse.fitness import name_of, named, own_member, reasoning_stays
@@ -203,12 +204,11 @@ class _Switch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     enabled: bool
 
 
+_SWITCH: Final = msgspec.json.Decoder(_Switch)
+
+
 def _is_switch(citations: Raw) -> bool:
-    try:
-        msgspec.json.decode(citations, type=_Switch)
-    except msgspec.DecodeError:
-        return False
-    return True
+    return decoded(_SWITCH, citations) is not None
 
 
 class _Said(Struct, frozen=True, gc=False):

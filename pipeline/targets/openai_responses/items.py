@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.history.pieces import RESPONSES, Message, Piece, answer_to, code_for_unknown, native_type
+from pipeline.history.readers.strict import decoded
 from pipeline.model import Block, Own, RedactedThinking, Text, Thinking, ToolUse, Unknown
 from pipeline.targets import is_issued_by
 from pipeline.targets._openai import is_native_item, own_members
@@ -136,6 +137,9 @@ class _Item(Struct, frozen=True):
     summary: list[Any] = []
 
 
+_ITEM: Final = msgspec.json.Decoder(_Item)
+
+
 def unfit_reasoning(message: Message, model: str | None, *, stored: bool) -> dict[int, str]:
     """The pieces of an assistant's message that cannot go back, each with the code of the fix that says why.
 
@@ -218,7 +222,4 @@ def _seal(block: Block) -> str:
 
 
 def _read(block: Unknown) -> _Item:
-    try:
-        return msgspec.json.decode(block.raw, type=_Item)
-    except msgspec.DecodeError:
-        return _Item()
+    return decoded(_ITEM, block.raw) or _Item()
