@@ -25,8 +25,8 @@ from pipeline.model import Document, Image, Text, ToolResult, ToolUse, Unknown
 # The strictest alphabet and length among the targets: `^[a-zA-Z0-9_-]+$` (Anthropic), 1..64 (Bedrock, Responses).
 LONGEST_ID = 64
 _LEGAL = re.compile(r"[a-zA-Z0-9_-]{1,64}").fullmatch
-_ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]+")
-_ODD = re.compile(r"[^a-zA-Z0-9_-]")
+_ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")
+_ILLEGAL_RUN = re.compile(r"[^a-zA-Z0-9_-]+")
 _STEM, _DIGEST = 48, 12
 
 
@@ -42,7 +42,7 @@ def made_id(name: str) -> str:
 
 def derived_id(name: str) -> str:
     """As `made_id`, legal, for shapes in which calls and results have ids, where one has none."""
-    return f"call_{_ODD.sub('_', name)}"
+    return f"call_{_ILLEGAL.sub('_', name)}"
 
 
 # What a result has for an id that names neither its call nor a tool.
@@ -138,9 +138,7 @@ class IdTable:
 
     def reload(self, call: SettledCall) -> None:
         """Take a call from saved state, in the order in which they were settled."""
-        self._take_id(call.final)
-        if call.final != call.original:
-            self._rewritten[call.original] = self._rewritten.get(call.original, 0) + 1
+        self.reload_open(call.original, call.final)
         self.settle_call(call)
 
     def reload_open(self, original: str, final: str) -> None:
@@ -163,7 +161,7 @@ class IdTable:
 
 
 def _derive(original: str, count: int) -> str:
-    stem = _ILLEGAL.sub("_", original)[:_STEM] or "call"
+    stem = _ILLEGAL_RUN.sub("_", original)[:_STEM] or "call"
     digest = hashlib.sha256(f"{count}:{original}".encode("utf-8", "replace")).hexdigest()[:_DIGEST]
     return f"{stem}-{digest}"
 

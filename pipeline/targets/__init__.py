@@ -6,7 +6,7 @@ settled is encoded once and kept, the open end anew for each request. A body is
 
 Names of tools and ids of calls are written in a target's alphabet and its length: the same one gives the same result,
 and two names never give one. That two ids never do is seen to before they come here: the structure repair gives no id
-to a call that a target of the session would write like another's (``pipeline.history.ids.IdTable``).
+to a call that a target of the session would write like another's (``pipeline.history.calls.IdTable``).
 """
 
 from __future__ import annotations

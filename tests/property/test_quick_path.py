@@ -1,12 +1,10 @@
 """The quick path over a healthy beginning gives what the machine gives, wherever the first thing goes wrong."""
 
-import os
-
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import healthy_histories, perturbed_histories, policies
+from strategies import SCALE, healthy_histories, perturbed_histories, policies
 
 from pipeline import normalize
 from pipeline.history.healthy import Stretch
@@ -14,26 +12,24 @@ from pipeline.registry import TARGETS
 from pipeline.session.working import Mending
 from pipeline.testing import Kit
 
-SCALE = int(os.environ.get("REKNIT_EXAMPLES", "1"))
-
 
 def told(messages, target, policy):
     done = normalize(msgspec.json.encode(messages), to=target, policy=policy)
     return done.body, done.sha256, done.fixes, done.ledger, done.ids, done.violations
 
 
-def without_quick_path(monkeypatch):
-    monkeypatch.setattr(Stretch, "holds", lambda *_: False)
+def assert_same_without_quick_path(messages, target, policy=None):
+    quick = told(messages, target, policy)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Stretch, "holds", lambda *_: False)
+        assert told(messages, target, policy) == quick
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @settings(max_examples=100 * SCALE)
 @given(messages=perturbed_histories(), policy=policies)
 def test_with_it_and_without_it_the_request_is_the_same(target, messages, policy):
-    quick = told(messages, target, policy if target == "anthropic" else None)
-    with pytest.MonkeyPatch.context() as patched:
-        without_quick_path(patched)
-        assert told(messages, target, policy if target == "anthropic" else None) == quick
+    assert_same_without_quick_path(messages, target, policy if target == "anthropic" else None)
 
 
 @st.composite
@@ -58,10 +54,7 @@ def histories_of_rows(draw):
 @settings(max_examples=50 * SCALE)
 @given(messages=histories_of_rows())
 def test_so_it_is_with_results_in_rows_of_their_own(target, messages):
-    quick = told(messages, target, None)
-    with pytest.MonkeyPatch.context() as patched:
-        without_quick_path(patched)
-        assert told(messages, target, None) == quick
+    assert_same_without_quick_path(messages, target)
 
 
 @settings(max_examples=60 * SCALE)

@@ -1,4 +1,7 @@
-"""One JSON object of unknown making, taken apart key by key: what nobody takes is dropped, and noted as a fix."""
+"""One JSON object of unknown making, taken apart key by key: what nobody takes is dropped, and noted as a fix.
+
+What all shapes write in many forms is read here as well: the input of a call.
+"""
 
 from __future__ import annotations
 
