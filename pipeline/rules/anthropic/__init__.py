@@ -80,7 +80,7 @@ _RULES: dict[Misfit, Rule] = {
 
 
 class Anthropic(Fold[Messages, Message]):
-    """The rule set of the target ``anthropic``, whose parser names positions in the text."""
+    """A rule set whose provider names positions in the text that it cannot read."""
 
     target = "anthropic"
     key = "messages"

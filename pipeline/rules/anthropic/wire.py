@@ -1,7 +1,7 @@
 """The Messages API on the wire: what a message and each kind of block may hold.
 
 Fields are those of the provider's own types (SDK 2.12). Structs refuse unknown keys, so one typed decode settles the
-shape of a healthy request; what fails it is read again by ``shape``. Free-form JSON is skipped, not kept.
+shape of a healthy request; what fails it is read again, value by value. Free-form JSON is skipped, not kept.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from pipeline.rules.gemini.catalogue import (
 
 __all__ = ["CATALOGUE", "Gemini"]
 
-LEGAL_NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}").fullmatch
+_LEGAL_NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}").fullmatch
 # The documentation's list, and what was recorded besides (text/csv, audio/mpeg, audio/x-wav).
 _MIME_TYPES: Final = re.compile(
     r"image/(png|jpe?g|webp|heic|heif)|audio/(x-)?(wav|mp3|mpeg|mpga|mp4|m4a|aiff|aac|ogg|opus|pcm|flac|webm|l16).*"
@@ -130,13 +130,13 @@ class Turns(Walk, kw_only=True, eq=False):
             self.responses += count
 
     def _call(self, part: Part, call: FunctionCall, at: int, *, first: bool) -> None:
-        if not call.name or LEGAL_NAME(call.name) is None:
+        if not call.name or _LEGAL_NAME(call.name) is None:
             self._name(call.name, at, "functionCall")
         if first and not part.thoughtSignature and not self.family.unsigned_calls:
             self.unsigned += (Unsigned(f"contents.{self.index}.parts.{at}", call.name or "", self.index + 1),)
 
     def _response(self, response: FunctionResponse, at: int) -> None:
-        if not response.name or LEGAL_NAME(response.name) is None:
+        if not response.name or _LEGAL_NAME(response.name) is None:
             self._name(response.name, at, "functionResponse")
         for inner_at, inner in enumerate(response.parts or ()):
             if isinstance(inner, Hole):
@@ -303,7 +303,7 @@ def _judge_functions(functions: list[tuple[str, dict[str, Any]]], walk: Turns) -
     names: set[str] = set()
     for path, function in functions:
         name, parameters = function.get("name"), function.get("parameters")
-        if not isinstance(name, str) or LEGAL_NAME(name) is None:
+        if not isinstance(name, str) or _LEGAL_NAME(name) is None:
             walk.refuse(rules.FUNCTION_NAME, f"{path}.name")
         elif name in names:
             walk.refuse(rules.SAME_FUNCTION, f"{path}.name", name=name)
