@@ -355,9 +355,8 @@ def send_command(
             Requests(config, group=group) as requests,
         ):
             say(f"sending requests for {target} to {url or program}; Ctrl-C ends it")
-            if not await unless_stopped(
-                Sender(requests, events, route, target=target, rate=rate, attempts=attempts).run()
-            ):
+            sending = Sender(requests, events, route, target=target, rate=rate, attempts=attempts)
+            if not await unless_stopped(sending.run()):
                 say("stopped")
 
     try:

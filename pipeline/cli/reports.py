@@ -65,9 +65,9 @@ def report_command(config: Config, *, since: int | None, as_json: bool, html: st
 
 
 async def _read(config: Config, since: int | None) -> Report:
-    source = config.prefix if config.source_prefix is None else config.source_prefix
     from pipeline import report  # with it come all rules, which a comparison does without
 
+    source = config.prefix if config.source_prefix is None else config.source_prefix
     tally, strange = report.Tally(), 0
     async with reader(config) as consumer:
         # Letters first: inputs are compared with them.

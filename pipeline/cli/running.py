@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pipeline.engine import Progress, Scope, StageFactory, Tuning
     from pipeline.viewer.guard import Viewed
 
-
 worker_log = logging.getLogger("reknit.worker")
 viewer_log = logging.getLogger("reknit.viewer")
 

@@ -11,8 +11,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from pipeline.cli import main
-from pipeline.cli import running as viewer
+from pipeline.cli import main, running
 from pipeline.viewer.guard import Viewed
 
 
@@ -70,7 +69,7 @@ def test_a_login_token_is_made_for_its_owner_alone_and_is_in_no_log(started, tmp
 
 def test_a_person_gets_an_address_that_logs_in(started, tmp_path, monkeypatch):
     (tmp_path / "token").write_text("sixteen-letters-or-more\n")
-    monkeypatch.setattr(viewer, "is_seen_by_a_person", lambda: True)
+    monkeypatch.setattr(running, "is_seen_by_a_person", lambda: True)
     done, _ = started("--token-file", tmp_path / "token")
     assert done.stderr == "reknit viewer: http://127.0.0.1:8760/?token=sixteen-letters-or-more\n"
 
