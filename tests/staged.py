@@ -1,6 +1,41 @@
 """A stage at work on a log, batch by batch, as the engine has it; where wanted, in a new process after each batch."""
 
+import json
+
+from pipeline.stages.base import Record
 from pipeline.stages.kept import Records
+from topics import PROVIDER_REQUESTS
+
+KEY = b"session-1"
+OPENED = {"type": "session.opened", "model": "claude-sonnet-4-5", "params": {"max_tokens": 100}}
+
+
+def turn(message, **fields):
+    return {"type": "turn.appended", "message": message, **fields}
+
+
+def records(events, headers=(), *, key=KEY, first=0):
+    """The log of one session: what is not bytes yet becomes JSON."""
+    values = [event if isinstance(event, bytes) else json.dumps(event).encode() for event in events]
+    return [
+        Record(partition=2, offset=first + at, key=key, value=value, headers=headers) for at, value in enumerate(values)
+    ]
+
+
+def of(found, topic):
+    """What a batch gave for a topic."""
+    return [output for output in found.outputs if output.topic == topic]
+
+
+def bodies(found):
+    return [json.loads(output.value) for output in of(found, PROVIDER_REQUESTS)]
+
+
+def restored(stage, state):
+    """The stage, once it has read a changelog."""
+    for key, value in state.items():
+        stage.restore(key, value)
+    return stage
 
 
 def processed(make, batches, restart=None):

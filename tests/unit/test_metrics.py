@@ -9,6 +9,7 @@ from typing import get_args
 
 import pytest
 from build import answered, called, said, user
+from staged import OPENED, records, turn
 
 from pipeline import errors
 from pipeline.metrics import DEAD_LETTER_CODES, MOST_PRODUCERS, Metrics
@@ -57,11 +58,6 @@ def test_every_code_that_a_dead_letter_can_have_is_listed():
     assert found >= NOT_OF_RECORDS
 
 
-def turn(message, **more):
-    return {"type": "turn.appended", "message": message, **more}
-
-
-OPENED = {"type": "session.opened", "model": "claude-sonnet-4-5", "params": {"max_tokens": 100}}
 TURNS = [
     OPENED,
     turn(user("one"), id="u1"),
@@ -85,11 +81,6 @@ EVENTS = [
     json.dumps({"type": "assistant", "message": said("answer") | {"id": "m"}}).encode(),
     json.dumps({"type": "result", "subtype": "error", "is_error": True, "result": "unseen"}).encode(),
 ]
-
-
-def records(values, headers=()):
-    encoded = [value if isinstance(value, bytes) else json.dumps(value).encode() for value in values]
-    return [Record(partition=0, offset=at, key=b"s", value=v, headers=headers) for at, v in enumerate(encoded)]
 
 
 def series(metrics):
@@ -124,7 +115,10 @@ RUN = (("source", b"claude-cli"), ("run", b"r1"))
         (
             EventsStage(Defaults()),
             PROVIDER_EVENTS,
-            [*records(EVENTS, RUN), Record(partition=0, offset=9, key=b"s", value=None, headers=(("exit", b"1"),))],
+            [
+                *records(EVENTS, RUN, key=b"s"),
+                Record(partition=0, offset=9, key=b"s", value=None, headers=(("exit", b"1"),)),
+            ],
             {"reknit_items_total", "reknit_events_unrecognised_total", "reknit_results_unseen_total"},
         ),
     ],

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from build import said, user
+from staged import KEY, OPENED, turn
 
 from pipeline.model import Policy
 from pipeline.rules import read_refusal
@@ -16,9 +17,7 @@ from pipeline.stages.turns import TurnsStage
 from topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_REQUESTS
 from topics.headers import DeadLetterHeaders, decode
 
-KEY = b"session-1"
 COUNTED = "reknit_provider_refusals_total"
-OPENED = {"type": "session.opened", "model": "claude-sonnet-4-5", "params": {"max_tokens": 100}}
 # A file of Anthropic's inside a tool's result is taken with a header that the body does not show.
 FILE = {"type": "image", "source": {"type": "file", "file_id": "file_1"}}
 DOUBTED = [
@@ -31,10 +30,6 @@ FORESEEN = (
 )
 MISSED = "messages: at least one message is required"
 UNKNOWN = "the moon is in the wrong phase for tools"
-
-
-def turn(message):
-    return {"type": "turn.appended", "message": message}
 
 
 def error(words):

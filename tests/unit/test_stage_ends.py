@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from build import answered, called, said, user
+from staged import KEY, OPENED, bodies, of, records, restored, turn
 
 from pipeline import Session
 from pipeline.errors import InputError, InternalError
@@ -20,41 +21,22 @@ from pipeline.stages.turns import TurnsStage
 from pipeline.streams import Recovery
 from topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
 
-KEY = b"session-1"
-OPENED = {"type": "session.opened", "model": "claude-sonnet-4-5", "params": {"max_tokens": 100}}
 CLOSED = {"type": "session.closed"}
-
-
-def appended(message: dict, **fields: object) -> dict:
-    return {"type": "turn.appended", "message": message, **fields}
-
-
-def records(events: list, first: int = 0) -> list[Record]:
-    values = [event if isinstance(event, bytes) else json.dumps(event).encode() for event in events]
-    return [Record(partition=2, offset=first + i, key=KEY, value=value) for i, value in enumerate(values)]
 
 
 def run(*events: object):
     return TurnsStage().process(records(list(events)))
 
 
-def of(found, topic: str) -> list:
-    return [output for output in found.outputs if output.topic == topic]
-
-
 def sent(found) -> list[bytes]:
     return [output.value for output in of(found, PROVIDER_REQUESTS)]
-
-
-def bodies(found) -> list[dict]:
-    return [json.loads(body) for body in sent(found)]
 
 
 def event(kind: str, **fields: object) -> bytes:
     return json.dumps({"type": "stream_event", "event": {"type": kind, **fields}}).encode()
 
 
-LONG = [appended(m, id=f"{n}{m['role']}") for n in range(40) for m in (user("q" * 900), said("a"))]
+LONG = [turn(m, id=f"{n}{m['role']}") for n in range(40) for m in (user("q" * 900), said("a"))]
 
 
 def kept(*batches, stage=None, first=0):
@@ -78,7 +60,7 @@ def error_of(output) -> tuple[str, str]:
 
 
 def test_a_session_closed_begun_anew_and_closed_in_one_batch_leaves_nothing_behind():
-    twice = [CLOSED, appended(user("again"), id="0user"), CLOSED]
+    twice = [CLOSED, turn(user("again"), id="0user"), CLOSED]
     state, _ = kept(records([OPENED, *LONG]), records(twice, first=100))
     assert state == {}
 
@@ -94,9 +76,7 @@ def test_a_session_closed_twice_takes_the_turns_that_come_under_the_same_ids_aga
 
 def test_a_session_that_was_never_decoded_is_closed_with_all_its_records():
     state, _ = kept(records([OPENED, *LONG]))
-    fresh = TurnsStage()
-    for key, value in state.items():
-        fresh.restore(key, value)
+    fresh = restored(TurnsStage(), state)
     found = fresh.process(records([CLOSED], first=100))
     assert found.changes == dict.fromkeys(state)
     assert all(value is None for value in found.changes.values())
@@ -134,9 +114,7 @@ def test_a_closed_session_frees_the_stream_side(decoded):
     state, _ = kept(streamed(opened_answer("half")), stage=stage)
     assert state
     if not decoded:
-        stage = EventsStage()
-        for key, value in state.items():
-            stage.restore(key, value)
+        stage = restored(EventsStage(), state)
     found = stage.process([closing(9), closing(10)])
     assert {key: value for key, value in found.changes.items() if value is not None} == {}
     assert found.changes.keys() >= state.keys()
@@ -180,24 +158,22 @@ def test_a_result_of_a_call_that_was_cut_is_followed_by_a_request(target: str, p
     opened = OPENED | {"targets": [target], "policy": {"incomplete_call": policy}, "params": {"max_tokens": 100}}
     cut = CUT | {"content": [*words, *CUT["content"]]}
     stage = TurnsStage()
-    asked = stage.process(records([opened, appended(user("go")), appended(cut)]))
+    asked = stage.process(records([opened, turn(user("go")), turn(cut)]))
     # The state is read back, so that what was cut is known after a restart too.
-    fresh = TurnsStage()
-    for key, value in asked.changes.items():
-        fresh.restore(key, value)
-    found = fresh.process(records([appended(answered("t1"))], first=3))
+    fresh = restored(TurnsStage(), asked.changes)
+    found = fresh.process(records([turn(answered("t1"))], first=3))
     assert len(sent(asked)) == 1
     assert len(sent(found)) == 1
 
 
 def test_a_result_of_no_call_at_all_still_sends_nothing():
-    found = run(OPENED, appended(user("go")), appended(said("done")), appended(answered("nobody")))
+    found = run(OPENED, turn(user("go")), turn(said("done")), turn(answered("nobody")))
     assert len(bodies(found)) == 1
 
 
 def test_the_other_call_of_a_cut_turn_is_waited_for():
     both = {"role": "assistant", "content": [*CUT["content"], *called("t2")["content"]]}
-    found = run(OPENED, appended(user("go")), appended(both), appended(answered("t1")), appended(answered("t2")))
+    found = run(OPENED, turn(user("go")), turn(both), turn(answered("t1")), turn(answered("t2")))
     assert len(bodies(found)) == 2
     assert [block["type"] for block in bodies(found)[1]["messages"][2]["content"]] == ["tool_result"]
 
@@ -210,7 +186,7 @@ def test_a_request_that_is_wanted_before_anything_was_said_is_rejected_in_the_pr
     found = stage.process(records([opened, {"type": "request.wanted", "id": "w1"}]))
     assert not sent(found)
     assert [error_of(output)[0] for output in of(found, DEAD_LETTERS)] == ["rejected"]
-    later = stage.process(records([appended(user("Go on.")), {"type": "request.wanted", "id": "w2"}], first=2))
+    later = stage.process(records([turn(user("Go on.")), {"type": "request.wanted", "id": "w2"}], first=2))
     assert len(sent(later)) == 2
     assert not of(later, DEAD_LETTERS)
 
@@ -255,10 +231,10 @@ def test_a_session_that_cannot_be_read_never_passes_for_a_new_one(policy):
     stage = TurnsStage(Defaults(on_dead_letter=policy))
     stage.restore(b"h" + KEY, b"\xc1 not a head")
     for at in range(3):
-        found = stage.process(records([appended(user("hi")), b"not json"], first=2 * at))
+        found = stage.process(records([turn(user("hi")), b"not json"], first=2 * at))
         assert [error_of(output)[0] for output in found.outputs] == ["state_unreadable", "not_json"]
         assert found.changes == {}
-    found = stage.process(records([CLOSED, appended(user("hi"))], first=9))
+    found = stage.process(records([CLOSED, turn(user("hi"))], first=9))
     assert found.changes[b"h" + KEY] is not None
     assert not of(found, DEAD_LETTERS) or error_of(of(found, DEAD_LETTERS)[0])[0] == "rejected"
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from build import called, said, user
+from staged import KEY, OPENED, records, turn
 
 from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
@@ -13,27 +14,16 @@ from pipeline.stages.events import EventsStage
 from pipeline.stages.turns import TurnsStage
 from topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
 
-KEY = b"session-1"
-OPENED = {"type": "session.opened", "model": "claude-sonnet-4-5", "params": {"max_tokens": 100}}
 WANTED = {"type": "request.wanted"}
 PASSED = (("producer", b"crew/1.4"), ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"))
-
-
-def turn(message: dict) -> dict:
-    return {"type": "turn.appended", "message": message}
 
 
 INTERRUPTED = [turn(user("hi")), turn(called("call_1", "ls")), turn(user("never mind"))]
 
 
-def records(events: list[dict], headers: tuple = (), first: int = 0) -> list[Record]:
-    values = [json.dumps(event).encode() for event in events]
-    return [Record(partition=2, offset=first + i, key=KEY, value=v, headers=headers) for i, v in enumerate(values)]
-
-
 def told(stage, events: list[dict], topic: str, headers: tuple = (), first: int = 0) -> list[dict[str, str]]:
     """The headers of what a stage writes to a topic."""
-    outputs = stage.process(records(events, headers, first)).outputs
+    outputs = stage.process(records(events, headers, first=first)).outputs
     return [{k: v.decode() for k, v in each.headers} for each in outputs if each.topic == topic]
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from build import answered, called, said, user
-from staged import in_batches, processed
+from staged import OPENED, in_batches, processed, turn
 
 from pipeline.errors import InternalError
 from pipeline.stages.base import Output, Record, StoppedError
@@ -16,15 +16,10 @@ from pipeline.stages.turns import TurnsStage
 from topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS
 
 KEY = b"s"
-OPENED = {"type": "session.opened", "model": "claude-sonnet-4-5", "params": {"max_tokens": 100}}
 CLOSED = {"type": "session.closed"}
 WANTED = {"type": "request.wanted"}
 PARK = Defaults(on_dead_letter="park")
 POISON = {"type": "turn.appended", "message": {"role": "nobody"}, "id": "p"}
-
-
-def turn(message, **fields):
-    return {"type": "turn.appended", "message": message, **fields}
 
 
 def released(record=None, **fields):

@@ -9,39 +9,17 @@ import json
 import msgspec
 import pytest
 from build import answered, called, said, user
+from staged import KEY, OPENED, bodies, of, records, restored, turn
 
 import pipeline
 from pipeline.model import Policy
-from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.turns import TurnsStage
 from topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS
 
-KEY = b"session-1"
-OPENED = {"type": "session.opened", "model": "claude-sonnet-4-5", "params": {"max_tokens": 100}}
-
-
-def appended(message: dict, **fields: object) -> dict:
-    return {"type": "turn.appended", "message": message, **fields}
-
-
-def records(events: list, key: bytes | None = KEY, first: int = 0) -> list[Record]:
-    return [
-        Record(partition=2, offset=first + i, key=key, value=e if isinstance(e, bytes) else json.dumps(e).encode())
-        for i, e in enumerate(events)
-    ]
-
 
 def run(*events: object, defaults: Defaults | None = None):
     return TurnsStage(defaults).process(records(list(events)))
-
-
-def of(found, topic: str) -> list:
-    return [output for output in found.outputs if output.topic == topic]
-
-
-def bodies(found) -> list[dict]:
-    return [json.loads(output.value) for output in of(found, PROVIDER_REQUESTS)]
 
 
 def header(output, name: str) -> str | None:
@@ -58,7 +36,7 @@ def letters(found) -> list[str]:
 
 
 def test_a_user_turn_makes_a_request_with_everything_that_a_sender_needs():
-    found = run(OPENED, appended(user("hi")))
+    found = run(OPENED, turn(user("hi")))
     (request,) = of(found, PROVIDER_REQUESTS)
     assert json.loads(request.value) == {"model": "claude-sonnet-4-5", "max_tokens": 100, "messages": [user("hi")]}
     assert request.key == KEY
@@ -75,8 +53,8 @@ def test_a_user_turn_makes_a_request_with_everything_that_a_sender_needs():
 
 def test_the_settled_part_of_a_request_starts_the_next_one():
     events = [OPENED]
-    for turn in range(5):
-        events += [appended(user(f"question {turn}")), appended(said(f"answer {turn}"))]
+    for n in range(5):
+        events += [turn(user(f"question {n}")), turn(said(f"answer {n}"))]
     requests = of(run(*events), PROVIDER_REQUESTS)
     assert len(requests) == 5
     for earlier, later in itertools.pairwise(requests):
@@ -86,16 +64,14 @@ def test_the_settled_part_of_a_request_starts_the_next_one():
 
 
 def test_a_request_waits_for_every_result_of_parallel_calls():
-    found = run(OPENED, appended(user("go")), appended(called("a", "b")), appended(answered("a")))
+    found = run(OPENED, turn(user("go")), turn(called("a", "b")), turn(answered("a")))
     assert len(bodies(found)) == 1
-    found = run(
-        OPENED, appended(user("go")), appended(called("a", "b")), appended(answered("a")), appended(answered("b"))
-    )
+    found = run(OPENED, turn(user("go")), turn(called("a", "b")), turn(answered("a")), turn(answered("b")))
     assert len(bodies(found)) == 2
 
 
 def test_user_text_over_an_open_call_settles_it_as_interrupted():
-    found = run(OPENED, appended(user("go")), appended(called("a")), appended(user("stop")))
+    found = run(OPENED, turn(user("go")), turn(called("a")), turn(user("stop")))
     last = bodies(found)[-1]["messages"][-1]["content"]
     assert [block["type"] for block in last] == ["tool_result", "text"]
     assert last[0]["is_error"] is True
@@ -121,21 +97,21 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "https://x.example/a"
     ],
 )
 def test_only_what_the_user_says_settles_an_open_call(said):
-    found = run(OPENED, *map(appended, [user("go"), *said, answered("a")]))
+    found = run(OPENED, *map(turn, [user("go"), *said, answered("a")]))
     assert len(bodies(found)) == 1
 
 
 def test_a_request_that_nobody_answered_is_superseded():
-    found = run(OPENED, appended(user("one")), appended(user("two")), appended(said("ok")), appended(user("three")))
+    found = run(OPENED, turn(user("one")), turn(user("two")), turn(said("ok")), turn(user("three")))
     first, second, third = of(found, PROVIDER_REQUESTS)
     assert header(second, "supersedes") == header(first, "request-id")
     assert header(third, "supersedes") is None
 
 
 def test_a_repeated_turn_is_ignored_and_one_with_other_content_is_a_dead_letter():
-    again = appended(user("hi"), id="t1")
+    again = turn(user("hi"), id="t1")
     same = json.dumps(again, indent=2).encode()
-    found = run(OPENED, again, same, appended(user("other"), id="t1"))
+    found = run(OPENED, again, same, turn(user("other"), id="t1"))
     assert len(bodies(found)) == 1
     assert letters(found) == ["id_reused"]
     assert found.tally["reknit_turns_total", "turn.appended", "repeated"] == 1
@@ -143,11 +119,9 @@ def test_a_repeated_turn_is_ignored_and_one_with_other_content_is_a_dead_letter(
 
 def test_ids_are_still_known_after_a_restart():
     stage = TurnsStage()
-    first = stage.process(records([OPENED, appended(user("hi"), id="t1")]))
-    fresh = TurnsStage()
-    for key, value in first.changes.items():
-        fresh.restore(key, value)
-    assert not fresh.process(records([appended(user("hi"), id="t1")], first=2)).outputs
+    first = stage.process(records([OPENED, turn(user("hi"), id="t1")]))
+    fresh = restored(TurnsStage(), first.changes)
+    assert not fresh.process(records([turn(user("hi"), id="t1")], first=2)).outputs
 
 
 def test_a_restore_and_a_rewind_send_nothing_but_a_wanted_request_does():
@@ -163,8 +137,8 @@ def test_a_restore_and_a_rewind_send_nothing_but_a_wanted_request_does():
 
 
 def test_a_rewind_goes_to_an_id_and_frees_the_ids_behind_it():
-    turns = [appended(user("a"), id="1"), appended(said("b"), id="2"), appended(user("c"), id="3")]
-    found = run(OPENED, *turns, {"type": "history.rewound", "to": "2"}, appended(user("d"), id="3"))
+    turns = [turn(user("a"), id="1"), turn(said("b"), id="2"), turn(user("c"), id="3")]
+    found = run(OPENED, *turns, {"type": "history.rewound", "to": "2"}, turn(user("d"), id="3"))
     assert letters(found) == []
     assert bodies(found)[-1]["messages"] == [user("a"), said("b"), user("d")]
 
@@ -173,10 +147,10 @@ def test_recorded_turns_of_an_agent_that_drives_itself_send_nothing():
     recorded = {"origin": "recorded", "self_driving": True}
     found = run(
         OPENED,
-        appended(user("go")),
-        appended(called("a"), **recorded),
-        appended(answered("a"), **recorded),
-        appended(said("done"), **recorded),
+        turn(user("go")),
+        turn(called("a"), **recorded),
+        turn(answered("a"), **recorded),
+        turn(said("done"), **recorded),
     )
     assert len(bodies(found)) == 1
 
@@ -184,11 +158,11 @@ def test_recorded_turns_of_an_agent_that_drives_itself_send_nothing():
 def test_each_fix_is_told_once_first_with_its_request():
     found = run(
         OPENED,
-        appended(user("go")),
-        appended(called("call.1")),
-        appended(user("stop")),
-        appended(said("ok")),
-        *[appended(message) for n in range(12) for message in (user(f"q{n}"), said(f"a{n}"))],
+        turn(user("go")),
+        turn(called("call.1")),
+        turn(user("stop")),
+        turn(said("ok")),
+        *[turn(message) for n in range(12) for message in (user(f"q{n}"), said(f"a{n}"))],
     )
     codes = fix_codes(found)
     assert sorted(codes) == ["id_rewritten", "result_synthesised"]
@@ -198,7 +172,7 @@ def test_each_fix_is_told_once_first_with_its_request():
 def test_a_fix_that_only_some_targets_need_is_told_once_for_each_of_them():
     """Gemini takes a call without a result, so only the others need one."""
     turns = [user("go"), called("c"), user("stop"), said("ok"), user("more"), said("yes"), user("on")]
-    found = run(OPENED | {"targets": ["anthropic", "openai-chat", "gemini"]}, *map(appended, turns))
+    found = run(OPENED | {"targets": ["anthropic", "openai-chat", "gemini"]}, *map(turn, turns))
     told = [json.loads(output.value) for output in of(found, HISTORY_FIXES)]
     needing = [fix.get("target", "") for fix in told if fix["code"] == "result_synthesised"]
     assert needing == ["anthropic", "openai-chat"]
@@ -213,7 +187,7 @@ def test_a_fix_that_all_targets_needed_is_told_once_though_it_is_certain_later_f
         said("ok"),
         *[turn for n in range(9) for turn in (user("q"), said("a"))],
     ]
-    found = run(OPENED | {"targets": ["openai-responses", "cascade"]}, *map(appended, turns))
+    found = run(OPENED | {"targets": ["openai-responses", "cascade"]}, *map(turn, turns))
     told = [json.loads(output.value) for output in of(found, HISTORY_FIXES)]
     assert [fix.get("target", "") for fix in told if fix["code"] == "result_synthesised"] == [""]
 
@@ -232,7 +206,7 @@ def told(found) -> list[tuple[str, bool]]:
 
 def test_an_observed_mend_is_told_once_and_again_when_it_had_to_be_made():
     opened = {**WATCHED, "params": {"max_tokens": 100, "seed": 7}}
-    questions = [appended(user("q")), appended(said("a")), appended(user("q"))]
+    questions = [turn(user("q")), turn(said("a")), turn(user("q"))]
     found = run(opened, *questions)
     assert [body["seed"] for body in bodies(found)] == [7, 7]
     assert told(found) == [("param_dropped", True)]
@@ -240,7 +214,7 @@ def test_an_observed_mend_is_told_once_and_again_when_it_had_to_be_made():
     assert ("reknit_fixes_total", "param_dropped", "bedrock-converse") not in found.tally
     assert found.tally["reknit_requests_total", "bedrock-converse", "clean"] == 2
     # Without a declaration of the tools that are called the target takes no request, so all mends are made.
-    found = run(opened, *questions, appended(called("a")), appended(answered("a")), appended(said("b")), *questions)
+    found = run(opened, *questions, turn(called("a")), turn(answered("a")), turn(said("b")), *questions)
     requests = of(found, PROVIDER_REQUESTS)
     assert [("seed" in json.loads(each.value), "toolConfig" in json.loads(each.value)) for each in requests] == [
         (True, False),
@@ -258,7 +232,7 @@ def test_what_a_session_says_of_one_mend_leaves_the_others_as_they_are():
     defaults = Defaults(policy=Policy(mend={"param_dropped": "observe", "turns_merged": "observe"}))
     change = {"mend": {"turns_merged": "on", "vllm": {"param_dropped": "on"}}}
     opened = {**OPENED, "targets": ["bedrock-converse"], "params": {"max_tokens": 100, "seed": 7}, "policy": change}
-    assert told(run(opened, appended(user("a")), appended(user("b")), defaults=defaults)) == [
+    assert told(run(opened, turn(user("a")), turn(user("b")), defaults=defaults)) == [
         ("param_dropped", True),
         ("turns_merged", False),
     ]
@@ -268,7 +242,7 @@ def test_what_a_session_says_of_one_mend_leaves_the_others_as_they_are():
 def test_the_records_of_a_mend_that_one_of_two_targets_observes_tell_them_apart():
     policy = {"mend": {"anthropic": {"blank_dropped": "observe"}}}
     opened = {**OPENED, "targets": ["anthropic", "bedrock-converse"], "policy": policy}
-    found = run(opened, appended(user("a")), appended(said("b")), appended(user("c", " ")))
+    found = run(opened, turn(user("a")), turn(said("b")), turn(user("c", " ")))
     fixes = [json.loads(output.value) for output in of(found, HISTORY_FIXES)]
     assert [(fix["code"], fix.get("target"), fix.get("observed")) for fix in fixes] == [
         ("blank_dropped", "bedrock-converse", None),
@@ -286,21 +260,19 @@ def test_a_request_that_goes_on_from_what_a_provider_keeps_is_refused(name):
 
 
 def test_a_session_opened_again_changes_what_it_names_and_keeps_the_rest():
-    found = run(
-        OPENED, appended(user("hi")), {"type": "session.opened", "system": "Be brief."}, {"type": "request.wanted"}
-    )
+    found = run(OPENED, turn(user("hi")), {"type": "session.opened", "system": "Be brief."}, {"type": "request.wanted"})
     body = bodies(found)[-1]
     assert (body["system"], body["model"], body["max_tokens"]) == ("Be brief.", "claude-sonnet-4-5", 100)
 
 
 def test_null_goes_back_to_the_default():
     defaults = Defaults(model="claude-haiku-4-5", params={"max_tokens": msgspec.Raw(b"5")})
-    found = run(OPENED, {"type": "session.opened", "model": None}, appended(user("hi")), defaults=defaults)
+    found = run(OPENED, {"type": "session.opened", "model": None}, turn(user("hi")), defaults=defaults)
     assert bodies(found)[-1]["model"] == "claude-haiku-4-5"
 
 
 def test_several_targets_get_a_request_each():
-    found = run(OPENED | {"targets": ["anthropic", "claude-cli"]}, appended(user("hi")))
+    found = run(OPENED | {"targets": ["anthropic", "claude-cli"]}, turn(user("hi")))
     requests = of(found, PROVIDER_REQUESTS)
     assert [header(request, "target") for request in requests] == ["anthropic", "claude-cli"]
     assert (
@@ -310,7 +282,7 @@ def test_several_targets_get_a_request_each():
 
 
 def test_what_the_target_requires_and_nobody_gave_is_a_rejection():
-    found = run(appended(user("hi")))
+    found = run(turn(user("hi")))
     assert not bodies(found)
     assert letters(found) == ["rejected"]
     (letter,) = of(found, DEAD_LETTERS)
@@ -329,7 +301,7 @@ def test_opening_a_session_tells_the_stream_side_its_policy():
 def test_a_closed_session_leaves_nothing_behind():
     stage = TurnsStage()
     state: dict[bytes, bytes] = {}
-    events = [OPENED, *[appended(m, id=f"{n}{m['role']}") for n in range(40) for m in (user("q" * 900), said("a"))]]
+    events = [OPENED, *[turn(m, id=f"{n}{m['role']}") for n in range(40) for m in (user("q" * 900), said("a"))]]
     for record in records([*events, {"type": "session.closed"}]):
         for key, value in stage.process([record]).changes.items():
             if value is None:
@@ -358,13 +330,13 @@ BAD = [
 @pytest.mark.parametrize(("value", "code"), BAD)
 def test_what_cannot_be_used_is_a_dead_letter_and_session_and_neighbours_go_on(value, code: str):
     stage = TurnsStage()
-    stage.process(records([OPENED, appended(user("one"))]))
+    stage.process(records([OPENED, turn(user("one"))]))
     bad = stage.process(records([value], first=2))
     assert letters(bad) == [code]
     (letter,) = of(bad, DEAD_LETTERS)
     assert header(letter, "reknit.error.offset") == "2"
     assert header(letter, "reknit.error.topic") == "agent.turns.v1"
-    good = stage.process(records([appended(said("ok")), appended(user("two"))], first=3))
+    good = stage.process(records([turn(said("ok")), turn(user("two"))], first=3))
     assert [len(body["messages"]) for body in bodies(good)] == [3]
 
 
@@ -382,7 +354,7 @@ def test_half_a_surrogate_pair_is_mended_by_the_reader_not_refused():
 def test_under_follow_later_records_go_into_the_dead_letters_until_the_history_is_restored():
     stage = TurnsStage(Defaults(on_dead_letter="follow"))
     found = stage.process(
-        records([OPENED, b"poison", appended(user("a")), {"type": "history.restored", "messages": [user("a")]}])
+        records([OPENED, b"poison", turn(user("a")), {"type": "history.restored", "messages": [user("a")]}])
     )
     assert letters(found) == ["not_json", "quarantined"]
     assert len(bodies(stage.process(records([{"type": "request.wanted"}], first=4)))) == 1
@@ -392,13 +364,13 @@ def test_any_batching_and_any_restart_give_the_same_outputs():
     events = [OPENED]
     for n in range(30):
         events += [
-            appended(user(f"q{n}"), id=f"u{n}"),
-            appended(called(f"call_{n % 3}")),
-            appended(answered(f"call_{n % 3}")),
+            turn(user(f"q{n}"), id=f"u{n}"),
+            turn(called(f"call_{n % 3}")),
+            turn(answered(f"call_{n % 3}")),
         ]
-        events += [appended(said(f"a{n}"))]
+        events += [turn(said(f"a{n}"))]
         if n % 7 == 3:
-            events += [appended(user("twice")), {"type": "history.rewound", "to": f"u{n - 2}"}]
+            events += [turn(user("twice")), {"type": "history.rewound", "to": f"u{n - 2}"}]
     lines = records(events)
     expected = TurnsStage().process(lines).outputs
     for size in (1, 3, 10):
@@ -407,7 +379,5 @@ def test_any_batching_and_any_restart_give_the_same_outputs():
             made = stage.process(lines[at : at + size])
             found += made.outputs
             state |= made.changes
-            stage = TurnsStage()
-            for key, value in state.items():
-                stage.restore(key, value)
+            stage = restored(TurnsStage(), state)
         assert found == expected

@@ -11,16 +11,11 @@ import json
 import pytest
 from build import called, said, user
 from counting import lines
+from staged import OPENED, turn
 
 from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.turns import TurnsStage
-
-OPENED = {"type": "session.opened", "model": "claude-sonnet-4-5", "params": {"max_tokens": 100}}
-
-
-def turn(message, **fields):
-    return {"type": "turn.appended", "message": message, **fields}
 
 
 def record(offset, event):
