@@ -290,8 +290,9 @@ class EnvelopeDialect(ProgramDialect):
             return Ending(parts=[*parts, self._alone(message, book)], suffix=b"}}\n", prefix=_OPENING.encode())
         message = _stubbed_if_empty(self.shown(message, book), given, book)
         message = quiet(message, self._guard, book, said_now(message))
-        parts.append(self.written(message, book, _current))
-        media = ", ".join(_written(medium) for medium in _media(said_now(message)))
+        before, current = current_input(message)
+        parts.append(self.written(message, book, lambda _: _with_current(before, current)))
+        media = ", ".join(_written(medium) for medium in _media(current))
         if not media:
             return Ending(parts=parts, suffix=b'"}}\n')
         prefix = self.prefix.removeprefix((_OPENING + '"').encode())
@@ -343,7 +344,10 @@ class EnvelopeDialect(ProgramDialect):
 
 
 def _current(message: Message) -> list[str]:
-    before, current = current_input(message)
+    return _with_current(*current_input(message))
+
+
+def _with_current(before: list[str], current: list[Piece]) -> list[str]:
     return [*before, f"{CURRENT}\n{flat(current)}".rstrip()]
 
 
