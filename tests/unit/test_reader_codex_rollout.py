@@ -92,14 +92,13 @@ def test_items_are_read_and_the_events_that_repeat_them_are_counted():
     assert found.conversation.turns[4].paths == ("lines.8.payload",)
 
 
-MOVED = [
-    pytest.param(
+MOVED = {
+    "a history in its place": (
         [asked("A"), said("B"), ("compacted", {"message": "S", "replacement_history": [asked("C")[1], said("D")[1]]})],
         [("user", "C"), ("assistant", "D")],
         {"response_item/message/compacted": 2},
-        id="a history in its place",
     ),
-    pytest.param(
+    "a summary in its place": (
         [asked("<environment_context>"), asked("A"), said("B"), CALL, OUTPUT, ("compacted", {"message": "S"})],
         [("user", "A"), ("user*", "S")],
         {
@@ -107,48 +106,41 @@ MOVED = [
             "response_item/function_call/compacted": 1,
             "response_item/function_call_output/compacted": 1,
         },
-        id="a summary in its place",
     ),
-    pytest.param(
+    "rolled back": (
         [asked("A"), said("B"), asked("C"), said("D"), ("event_msg", {"type": "thread_rolled_back", "num_turns": 1})],
         [("user", "A"), ("assistant", "B")],
         {"response_item/message/rolled-back": 2, "event_msg/thread_rolled_back": 1},
-        id="rolled back",
     ),
-    pytest.param(
+    "rolled back beyond its beginning": (
         [asked("A"), said("B"), ("event_msg", {"type": "thread_rolled_back", "num_turns": 9}), asked("C")],
         [("user", "C")],
         {"response_item/message/rolled-back": 2, "event_msg/thread_rolled_back": 1},
-        id="rolled back beyond its beginning",
     ),
-    pytest.param(
+    "a fork, which begins with its parent": (
         [META, asked("A"), said("B"), asked("C")],
         [("user", "A"), ("assistant", "B"), ("user", "C")],
         {"session_meta": 2},
-        id="a fork, which begins with its parent",
     ),
-    pytest.param(
+    "an ordinal that was given twice": (
         [written(*asked("A"), ordinal=3), written(*asked("A"), ordinal=3), written(*asked("B"), ordinal=3)],
         [("user", "A"), ("user", "B")],
         {"response_item/repeated": 1},
-        id="an ordinal that was given twice",
     ),
-    pytest.param(
+    "a text that a retry repeats": (
         [asked("A"), said("B"), said("B")],
         [("user", "A"), ("assistant", "B"), ("assistant", "B")],
         {},
-        id="a text that a retry repeats",
     ),
-    pytest.param(
+    "a message without parts": (
         [asked("A"), message("assistant", "", content=[])],
         [("user", "A")],
         {"response_item/message/empty": 1},
-        id="a message without parts",
     ),
-]
+}
 
 
-@pytest.mark.parametrize(("lines", "turns", "skipped"), MOVED)
+@pytest.mark.parametrize(("lines", "turns", "skipped"), MOVED.values(), ids=MOVED)
 def test_what_the_model_is_sent_at_the_end(lines, turns, skipped):
     found = rollout(META, *lines)
     assert shown(found) == turns

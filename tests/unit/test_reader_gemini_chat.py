@@ -62,59 +62,51 @@ def test_an_answer_with_thoughts_calls_and_results():
     assert found.skipped == {"session": 1}
 
 
-@pytest.mark.parametrize(
-    ("lines", "turns", "skipped"),
-    [
-        pytest.param(
-            [said("u", "q"), answer("a", "no"), TOUCHED, answer("b", "end"), answer("a", "yes")],
-            [("user", "q"), ("assistant", "yes"), ("assistant", "end")],
-            {"session": 1, "$set": 1, "gemini/replaced": 1},
-            id="a repeated id replaces in place",
-        ),
-        pytest.param(
-            [said("u", "q"), answer("a", "no"), {"$set": {"messages": [said("v", "again")]}}],
-            [("user", "again")],
-            {"session": 1, "$set": 1, "user/replaced": 1, "gemini/replaced": 1},
-            id="set messages replaces all",
-        ),
-        pytest.param(
-            [said("u", "q"), answer("a", "no"), {"$rewindTo": "a"}, answer("b", "yes")],
-            [("user", "q"), ("assistant", "yes")],
-            {"session": 1, "$rewindTo": 1, "gemini/rewound": 1},
-            id="a rewind takes the message and what follows",
-        ),
-        pytest.param(
-            [said("u", "q"), answer("a", "no"), {"$rewindTo": "nobody"}, said("v", "anew")],
-            [("user", "anew")],
-            {"session": 1, "$rewindTo": 1, "user/rewound": 1, "gemini/rewound": 1},
-            id="a rewind to nobody takes everything",
-        ),
-        pytest.param(
-            [said("u", "q"), answer("a", "x", call("f__1", result=[response("f__1", output="beside")]))],
-            [("user", "q"), ("assistant", "x", "call f__1"), ("user", "result f__1: beside")],
-            {"session": 1},
-            id="a result that only its call has",
-        ),
-        pytest.param(
-            [answer("a", "x", call("f__1", result=[response("f__1", output="beside")])), user("u", response("1"))],
-            [("assistant", "x", "call f__1"), ("user", "result f__1: ok")],
-            {"session": 1},
-            id="a result that stands twice, the user's without the prefix",
-        ),
-        pytest.param(
-            [answer("a", "x", call("1")), user("u", response("1", output="gone", key="error"))],
-            [("assistant", "x", "call 1"), ("user", "result 1: gone")],
-            {"session": 1},
-            id="an error",
-        ),
-        pytest.param(
-            [said("u", "q"), {"id": "i", "type": "info", "content": "note"}, {"odd": 1}, answer("a")],
-            [("user", "q")],
-            {"session": 1, "info": 1, "unknown": 1, "gemini": 1},
-            id="what is no part of the conversation is counted",
-        ),
-    ],
-)
+LEFT = {
+    "a repeated id replaces in place": (
+        [said("u", "q"), answer("a", "no"), TOUCHED, answer("b", "end"), answer("a", "yes")],
+        [("user", "q"), ("assistant", "yes"), ("assistant", "end")],
+        {"session": 1, "$set": 1, "gemini/replaced": 1},
+    ),
+    "set messages replaces all": (
+        [said("u", "q"), answer("a", "no"), {"$set": {"messages": [said("v", "again")]}}],
+        [("user", "again")],
+        {"session": 1, "$set": 1, "user/replaced": 1, "gemini/replaced": 1},
+    ),
+    "a rewind takes the message and what follows": (
+        [said("u", "q"), answer("a", "no"), {"$rewindTo": "a"}, answer("b", "yes")],
+        [("user", "q"), ("assistant", "yes")],
+        {"session": 1, "$rewindTo": 1, "gemini/rewound": 1},
+    ),
+    "a rewind to nobody takes everything": (
+        [said("u", "q"), answer("a", "no"), {"$rewindTo": "nobody"}, said("v", "anew")],
+        [("user", "anew")],
+        {"session": 1, "$rewindTo": 1, "user/rewound": 1, "gemini/rewound": 1},
+    ),
+    "a result that only its call has": (
+        [said("u", "q"), answer("a", "x", call("f__1", result=[response("f__1", output="beside")]))],
+        [("user", "q"), ("assistant", "x", "call f__1"), ("user", "result f__1: beside")],
+        {"session": 1},
+    ),
+    "a result that stands twice, the user's without the prefix": (
+        [answer("a", "x", call("f__1", result=[response("f__1", output="beside")])), user("u", response("1"))],
+        [("assistant", "x", "call f__1"), ("user", "result f__1: ok")],
+        {"session": 1},
+    ),
+    "an error": (
+        [answer("a", "x", call("1")), user("u", response("1", output="gone", key="error"))],
+        [("assistant", "x", "call 1"), ("user", "result 1: gone")],
+        {"session": 1},
+    ),
+    "what is no part of the conversation is counted": (
+        [said("u", "q"), {"id": "i", "type": "info", "content": "note"}, {"odd": 1}, answer("a")],
+        [("user", "q")],
+        {"session": 1, "info": 1, "unknown": 1, "gemini": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize(("lines", "turns", "skipped"), LEFT.values(), ids=LEFT)
 def test_what_lines_leave(lines, turns, skipped):
     found = chat(*lines)
     assert (shown(found), found.skipped) == (turns, skipped)
