@@ -279,8 +279,7 @@ def test_a_healthy_history_has_no_fix_but_what_the_model_needs_and_comes_back_as
 
 
 def in_blocks(message):
-    content = message["content"]
-    return {**message, "content": [{"type": "text", "text": content}] if isinstance(content, str) else content}
+    return {**message, "content": blocks_of(message)}
 
 
 def numbered(messages):
@@ -296,14 +295,10 @@ def numbered(messages):
 # What the Messages API's own shape promises beyond the others: what is kept is unchanged, and strings stay strings.
 
 
-def encoded(messages):
-    return msgspec.json.encode(messages)
-
-
 @settings(max_examples=100 * SCALE)
 @given(messages=histories, policy=policies)
 def test_the_ledger_follows_the_body(messages, policy):
-    done = normalize(encoded(messages), policy=policy)
+    done = normalize(msgspec.json.encode(messages), policy=policy)
     if done.body is None:
         return
     body = json.loads(done.body)
@@ -319,7 +314,7 @@ def test_the_ledger_follows_the_body(messages, policy):
 @settings(max_examples=200 * SCALE)
 @given(messages=histories, policy=policies)
 def test_what_is_kept_is_unchanged(messages, policy):
-    done = normalize(encoded(messages), policy=policy)
+    done = normalize(msgspec.json.encode(messages), policy=policy)
     if done.body is None:
         return
     body = json.loads(done.body)["messages"]
@@ -381,7 +376,7 @@ def test_going_back_is_as_if_the_rest_had_never_come(messages, cut, policy):
     for message in messages:
         session.append(message)
     session.rewind(cut)
-    assert session.request().body == normalize(encoded(messages[:cut]), policy=policy).body
+    assert session.request().body == normalize(msgspec.json.encode(messages[:cut]), policy=policy).body
     for message in messages[cut:]:
         session.append(message)
-    assert session.request().body == normalize(encoded(messages), policy=policy).body
+    assert session.request().body == normalize(msgspec.json.encode(messages), policy=policy).body
