@@ -3,6 +3,8 @@
 import base64
 import struct
 
+from pipeline import Session
+
 
 def text(words, **more):
     return {"type": "text", "text": words, **more}
@@ -59,6 +61,14 @@ def rounds(count):
         for at in range(count)
         for message in (user(f"u{at}"), called(f"toolu_{at}"), answered(f"toolu_{at}"), said("ok"))
     ]
+
+
+def session_of(*messages, **given):
+    """A session that has taken these."""
+    session = Session(**given)
+    for message in messages:
+        session.append(message)
+    return session
 
 
 def _content(blocks):

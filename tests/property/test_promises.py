@@ -6,6 +6,7 @@ import json
 import msgspec
 import pytest
 from asked import ASKED, PROVIDERS
+from build import session_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import SCALE, TOOLS, healthy_histories, histories, own, policies, reasoned, spiced
@@ -180,9 +181,7 @@ def test_a_session_that_goes_back_is_as_one_that_never_heard_the_rest(model, mes
             session = Session.load(session.head(), [record for _, record in segments])
         session.rewind(data.draw(st.integers(0, session.count)))
         assert (before.fixes, before.ledger, before.ids) == expected
-        read = Session(TARGETS, policy, model=model)
-        for message in messages[: session.count]:
-            read.append(message)
+        read = session_of(*messages[: session.count], targets=TARGETS, policy=policy, model=model)
         for target in TARGETS:
             found, whole = session.request(target), read.request(target)
             assert (found.unjudged, found.body, found.sha256) == (whole.unjudged, whole.body, whole.sha256)
@@ -372,9 +371,7 @@ def test_a_healthy_history_keeps_its_strings(messages, policy):
 @given(messages=histories, cut=st.integers(0, 14), policy=policies)
 def test_going_back_is_as_if_the_rest_had_never_come(messages, cut, policy):
     cut = min(cut, len(messages))
-    session = Session(policy=policy)
-    for message in messages:
-        session.append(message)
+    session = session_of(*messages, policy=policy)
     session.rewind(cut)
     assert session.request().body == normalize(msgspec.json.encode(messages[:cut]), policy=policy).body
     for message in messages[cut:]:

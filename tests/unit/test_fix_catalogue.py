@@ -9,7 +9,7 @@ from msgspec import Raw
 from pipeline.fixes import FIXES, Fix, digest, make
 
 PIPELINE = Path(__file__).parents[2] / "pipeline"
-RECORDERS = {"make", "note", "drop", "change", "add"}
+RECORDERS = {"make", "note_fix", "drop", "change", "add_fix"}
 
 
 def test_codes_are_labels():

@@ -6,10 +6,10 @@ import json
 from functools import partial
 
 import pytest
-from build import call, image, png, result, said, text, thinking, user
+from build import call, image, png, result, said, session_of, text, thinking, user
 from counting import lines
 
-from pipeline import Session, normalize
+from pipeline import normalize
 from pipeline.history.calls import INTERRUPTED, PLACEHOLDERS, TEMPLATES
 from pipeline.registry import TARGETS
 
@@ -149,9 +149,7 @@ def test_a_call_without_a_result_may_be_left_out():
 
 
 def test_a_call_that_was_left_out_is_back_when_its_result_comes():
-    session = Session(policy={"missing_result": "drop"})
-    for message in (user("q"), said(call("a")), user("well?")):
-        session.append(message)
+    session = session_of(user("q"), said(call("a")), user("well?"), policy={"missing_result": "drop"})
     assert json.loads(session.request().body)["messages"] == [user("q"), user("well?")]
     session.append(said("wait"))
     session.append(user(result("a")))

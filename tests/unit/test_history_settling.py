@@ -6,7 +6,7 @@ import json
 from functools import partial
 
 import pytest
-from build import answered, called, result, text
+from build import answered, called, result, session_of, text
 from counting import function_calls
 
 from pipeline import Session, normalize
@@ -20,13 +20,6 @@ def user(words="go on"):
 
 def said(words="well"):
     return {"role": "assistant", "content": words}
-
-
-def session_of(*messages, **given):
-    session = Session(**given)
-    for message in messages:
-        session.append(message)
-    return session
 
 
 def test_everything_before_the_last_turn_is_settled():

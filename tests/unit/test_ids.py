@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from build import call, result, said, text, user
+from build import call, result, said, session_of, text, user
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -252,9 +252,7 @@ def test_a_result_that_became_text_still_names_its_call():
 
 def test_a_breakpoint_that_is_taken_off_a_result_names_its_call():
     turns = [turn for n in range(6) for turn in (asked(f"c{n}"), answered(f"c{n}", cache_control=DATED))]
-    session = Session()
-    for turn in [USER, *turns]:
-        session.append(turn)
+    session = session_of(USER, *turns)
     expected = [("cache_control_dropped", f"messages.{2 * n + 2}.content.0", f"c{n}") for n in range(2)]
     assert [(fix.code, fix.path, fix.id) for fix in session.request().fixes] == expected
     restored = Session.load(session.head(), [])

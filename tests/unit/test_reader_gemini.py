@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from build import session_of
 from msgspec import UNSET, Raw
 from reading import named, one
 
-from pipeline import Session, normalize
+from pipeline import normalize
 from pipeline.errors import InputError
 from pipeline.history.readers import read
 from pipeline.model import Image, Issuer, Text, Thinking, Tool, ToolResult, ToolUse, Turn, Unknown
@@ -85,9 +86,7 @@ def test_ids_stay_on_the_parts_that_they_came_on(name):
 
 
 def test_contents_one_by_one_are_the_whole():
-    session = Session(["gemini", "anthropic"])
-    for content in ROUNDS:
-        session.append(content)
+    session = session_of(*ROUNDS, targets=["gemini", "anthropic"])
     for target in session.targets:
         whole = normalize({"contents": ROUNDS}, to=target)
         assert session.request(target).body == whole.body
@@ -277,9 +276,11 @@ def test_a_role_that_no_content_has():
 def test_a_response_that_is_an_object_stays_one_and_a_text_that_looks_like_one_stays_text():
     for issuer, written in ((ISSUER, {"a": 1}), (UNSET, {"result": '{"a":1}'})):
         result = ToolResult(tool_use_id="A", content='{"a":1}', issuer=issuer)
-        session = Session(["gemini"])
-        session.append(Turn(role="user", blocks=(Text(text="q"),), index=0))
-        session.append(Turn(role="assistant", blocks=(ToolUse(id="A", name="f", input=Raw(b"{}")),), index=1))
-        session.append(Turn(role="user", blocks=(result,), index=2))
+        session = session_of(
+            Turn(role="user", blocks=(Text(text="q"),), index=0),
+            Turn(role="assistant", blocks=(ToolUse(id="A", name="f", input=Raw(b"{}")),), index=1),
+            Turn(role="user", blocks=(result,), index=2),
+            targets=["gemini"],
+        )
         last = json.loads(session.request().body)["contents"][2]
         assert last["parts"][0]["functionResponse"]["response"] == written

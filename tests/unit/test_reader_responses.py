@@ -122,18 +122,6 @@ def test_reasoning(members, said, signature):
             ToolUse(id="A", name="f", input=Raw(b'"{\\"a\\": "'), incomplete=True),
             [],
         ),
-        (
-            {"type": "item_reference", "id": "rs_1"},
-            Unknown(kind="item_reference", raw=Raw(b'{"type":"item_reference","id":"rs_1"}'), issuer=ISSUER),
-            [],
-        ),
-        (
-            {"type": "web_search_call", "status": "completed"},
-            Unknown(
-                kind="web_search_call", raw=Raw(b'{"type":"web_search_call","status":"completed"}'), issuer=ISSUER
-            ),
-            [],
-        ),
     ],
 )  # fmt: skip
 def test_an_item(item, block, fixes):
@@ -143,9 +131,18 @@ def test_an_item(item, block, fixes):
     assert found == fixes
 
 
-def test_what_the_user_or_the_service_adds_is_not_the_assistants():
-    turn, _ = one({"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAA"}, source="openai-responses")
-    assert (turn.role, turn.blocks[0].kind) == ("user", "compaction")
+@pytest.mark.parametrize(
+    ("item", "role"),
+    [
+        ({"type": "item_reference", "id": "rs_1"}, "assistant"),
+        ({"type": "web_search_call", "status": "completed"}, "assistant"),
+        ({"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAA"}, "user"),
+    ],
+)
+def test_what_stands_with_the_provider_is_kept_whole_and_is_the_models_unless_others_add_it(item, role):
+    turn, fixes = one(item, source="openai-responses")
+    whole = Unknown(kind=item["type"], raw=Raw(msgspec.json.encode(item)), issuer=ISSUER)
+    assert (turn.role, turn.blocks, fixes) == (role, (whole,), [])
 
 
 @pytest.mark.parametrize(
