@@ -11,7 +11,7 @@ import msgspec
 from pipeline.streams import FinishedTurn, Recovery
 from pipeline.streams.recovery import Machine
 from pipeline.streams.recovery.memory import Context, Ids, Memory
-from topics.items import Item, ItemCompleted, ItemDelta, ItemResult, ItemRetracted, ItemStarted
+from topics.items import AgentError, Item, ItemCompleted, ItemDelta, ItemResult, ItemRetracted, ItemStarted, TurnStop
 from topics.reducer import Entry, View, reduce
 
 
@@ -81,6 +81,29 @@ def only(items, *kinds):
 
 def entries(items) -> list[Entry]:
     return reduce(items).entries
+
+
+def texts(items):
+    return [entry.text for entry in entries(items)]
+
+
+def marked(items):
+    """The texts in the end, each with whether it is incomplete."""
+    return [(entry.text, entry.incomplete) for entry in entries(items)]
+
+
+def shown(items):
+    """What is there in the end: types and texts."""
+    return [(entry.item_type, entry.text) for entry in entries(items)]
+
+
+def stop_reasons(items):
+    return [item.stop_reason for item in only(items, TurnStop)]
+
+
+def errors(items):
+    """What errors say, and their codes."""
+    return [(item.message, item.code) for item in only(items, AgentError)]
 
 
 def extras(items):

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from build import said, user
 from responses_events import (
     CREATED,
     added,
@@ -18,7 +19,7 @@ from responses_events import (
     response,
     run,
 )
-from streamed import entries, extras, items_of, only
+from streamed import entries, extras, items_of, marked, only, shown, stop_reasons, texts
 
 from pipeline import normalize
 from topics.items import (
@@ -45,16 +46,8 @@ def sealed(*words):
 TEXT_DONE = event("output_text.done", content_index=0, text="Hello")
 
 
-def texts(items):
-    return [entry.text for entry in entries(items)]
-
-
-def completed(items):
-    return only(items, ItemCompleted)
-
-
 def errors(items):
-    return [item.message for item in items if isinstance(item, AgentError)]
+    return [item.message for item in only(items, AgentError)]
 
 
 # -- a piece once more ----------------------------------------------------------------------------------------------
@@ -63,14 +56,12 @@ def errors(items):
 @pytest.mark.parametrize("lost", [[], ["H"], ["He", "l"], ["lo"], ["He", "l", "lo"]])
 def test_a_text_that_is_told_whole_makes_up_for_what_was_lost(lost):
     pieces = [delta(words) for words in ("He", "l", "lo") if words not in lost]
-    items, turns = recovered(CREATED, *pieces, TEXT_DONE)
-    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", True)]
-    assert json.loads(turns[0].message)["content"] == [{"type": "text", "text": "Hello"}]
-    items = run(CREATED, *pieces, TEXT_DONE, response("completed"))
-    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", False)]
+    cut = recovered(CREATED, *pieces, TEXT_DONE)
+    assert (marked(cut.items), cut.blocks) == ([("Hello", True)], [{"type": "text", "text": "Hello"}])
+    assert marked(run(CREATED, *pieces, TEXT_DONE, response("completed"))) == [("Hello", False)]
     items = run(CREATED, *pieces, TEXT_DONE, done(message("Hello")), response("completed", message("Hello")))
-    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", False)]
-    assert len(completed(items)) == 1
+    assert marked(items) == [("Hello", False)]
+    assert len(only(items, ItemCompleted)) == 1
 
 
 def test_what_streams_behind_a_whole_text_stays():
@@ -89,18 +80,16 @@ def test_a_part_that_is_told_whole_has_what_stands_beside_it():
     )
     annotated = event("output_text.annotation.added", content_index=0, annotation_index=0, annotation=cited)
     for last in ([part], [annotated], [annotated, part]):
-        items, turns = recovered(CREATED, delta("Hi"), *last)
-        assert extras(items) == [{"annotations": [cited]}]
-        assert json.loads(turns[0].message)["content"] == [{"type": "text", "text": "Hi"}]
+        found = recovered(CREATED, delta("Hi"), *last)
+        assert (extras(found.items), found.blocks) == ([{"annotations": [cited]}], [{"type": "text", "text": "Hi"}])
 
 
 @pytest.mark.parametrize("streamed", ["", '{"a"', '{"a":1}', ":1}"])
 def test_arguments_that_are_told_whole_make_up_for_what_was_lost(streamed):
     pieces = [added(call("")), event("function_call_arguments.delta", delta=streamed)]
     whole = event("function_call_arguments.done", arguments='{"a":1}')
-    items, turns = recovered(CREATED, *pieces, whole)
-    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [('{"a":1}', True)]
-    assert json.loads(turns[0].message)["content"][0]["input"] == '{"a":1}'
+    cut = recovered(CREATED, *pieces, whole)
+    assert (marked(cut.items), cut.blocks[0]["input"]) == ([('{"a":1}', True)], '{"a":1}')
     (block,) = log(CREATED, *pieces, whole, response("completed"))
     assert block == {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}
 
@@ -126,7 +115,7 @@ def test_reasoning_that_is_told_whole_part_by_part():
     # Without the first part nobody knows how the whole reads.
     assert texts(run(CREATED, added(sealed()), lost, parts[1])) == ["rt 1"]
     items = run(CREATED, added(sealed()), lost, parts[1], done(sealed("A", "B")), response("completed"))
-    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("A\n\nB", False)]
+    assert marked(items) == [("A\n\nB", False)]
 
 
 def test_members_of_own_tools_that_are_told_whole_stand_in_the_log():
@@ -151,10 +140,8 @@ def test_an_item_that_never_gets_its_place_is_told_at_the_end():
 
 
 def test_a_text_whose_response_is_complete_is_complete():
-    items = run(CREATED, delta("Hello"), response("completed"))
-    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", False)]
-    items = run(CREATED, delta("Hello"), response("incomplete"))
-    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", True)]
+    assert marked(run(CREATED, delta("Hello"), response("completed"))) == [("Hello", False)]
+    assert marked(run(CREATED, delta("Hello"), response("incomplete"))) == [("Hello", True)]
 
 
 # -- refusals, own items, order -------------------------------------------------------------------------------------
@@ -164,17 +151,17 @@ def test_a_refusal_is_text_that_says_so():
     refused = {"type": "message", "id": "m1", "content": [{"type": "refusal", "refusal": "No."}]}
     streamed = [CREATED, event("refusal.delta", content_index=0, delta="No.")]
     for events in (streamed, [*streamed, done(refused)], [CREATED, done(refused)], [answer(refused)]):
-        items, turns = recovered(*events)
-        assert [(entry.item_type, entry.text) for entry in entries(items)] == [("text", "No.")]
-        assert extras(items) == [{"refusal": True}]
-        assert json.loads(turns[0].message)["content"] == [{"type": "text", "text": "No.", "refusal": True}]
+        found = recovered(*events)
+        assert shown(found.items) == [("text", "No.")]
+        assert extras(found.items) == [{"refusal": True}]
+        assert found.blocks == [{"type": "text", "text": "No.", "refusal": True}]
 
 
 @pytest.mark.parametrize("events", [[], [added({"type": "mcp_call", "id": "i"})]], ids=["promoted", "streamed"])
 def test_own_items_end_with_all_that_they_are(events):
     item = {"type": "mcp_call", "id": "i", "status": "failed", "output": "o", "error": {"x": 1}}
     items = run(CREATED, *events, response("completed", item))
-    assert [json.loads(bytes(one.raw)) for one in completed(items)] == [item]
+    assert [json.loads(bytes(one.raw)) for one in only(items, ItemCompleted)] == [item]
 
 
 @pytest.mark.parametrize("odd", [None, 7, {"type": "tool_use", "id": "t"}, {"no": "type"}])
@@ -191,12 +178,11 @@ def test_a_turn_in_the_log_is_in_the_order_of_its_items():
 def test_reasoning_that_is_only_sealed_goes_into_the_log_and_not_on_the_screen():
     events = [CREATED, added(sealed()), added(message(""), 1), delta("Hi", 1), done(message("Hi"), 1), done(sealed())]
     for one in (events, [*events, response("completed", sealed(), message("Hi"))], [answer(sealed(), message("Hi"))]):
-        items, turns = recovered(*one)
-        assert [(entry.item_type, entry.text) for entry in entries(items)] == [("text", "Hi")]
-        assert len(only(items, ItemStarted | ItemCompleted)) == 2
-        content = json.loads(turns[0].message)["content"]
-        assert [block["type"] for block in content] == ["redacted_thinking", "text"]
-        asked = [{"role": "user", "content": "Go."}, json.loads(turns[0].message), {"role": "user", "content": "On."}]
+        found = recovered(*one)
+        assert shown(found.items) == [("text", "Hi")]
+        assert len(only(found.items, ItemStarted | ItemCompleted)) == 2
+        assert [block["type"] for block in found.blocks] == ["redacted_thinking", "text"]
+        asked = [user("Go."), said(*found.blocks), user("On.")]
         body = json.loads(normalize({"messages": asked, "model": "gpt-5"}, to="openai-responses").body)
         assert body["input"][1] == {"type": "reasoning", "summary": [], "encrypted_content": "sealed"}
 
@@ -204,7 +190,7 @@ def test_reasoning_that_is_only_sealed_goes_into_the_log_and_not_on_the_screen()
 def test_words_that_come_late_are_shown():
     late = event("reasoning_summary_text.delta", summary_index=0, delta="Hm.")
     items = run(CREATED, added(sealed()), delta("Hi", 1), late, done(sealed("Hm.")))
-    assert [(entry.item_type, entry.text) for entry in entries(items)] == [("text", "Hi"), ("thinking", "Hm.")]
+    assert shown(items) == [("text", "Hi"), ("thinking", "Hm.")]
 
 
 # -- failures -------------------------------------------------------------------------------------------------------
@@ -235,12 +221,11 @@ def test_a_response_that_failed_has_what_it_says_of_its_output():
     failed = response("failed", *output, error={"code": "e", "message": "Oh."}, usage=usage)
     for before in ([], [CREATED], [CREATED, delta("ello")], [CREATED, delta("He"), ERROR]):
         items = run(*before, failed)
-        assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", False), ('{"a":', True)]
+        assert marked(items) == [("Hello", False), ('{"a":', True)]
         (stop,) = only(items, TurnStop)
         assert (stop.incomplete, stop.stop_reason, stop.usage) == (True, None, Usage(input_tokens=3, output_tokens=2))
     partial = response("failed", message("Hello", status="incomplete"), error={"message": "Oh."})
-    items = run(CREATED, delta("ello"), partial)
-    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", True)]
+    assert marked(run(CREATED, delta("ello"), partial)) == [("Hello", True)]
 
 
 # -- responses that follow each other -------------------------------------------------------------------------------
@@ -266,12 +251,10 @@ def test_numbers_begin_anew_with_each_response(members):
 
 def test_an_item_id_that_a_gateway_uses_again_is_no_redelivery():
     one = [added(message("", id="m")), *[delta(words) | {"item_id": "m"} for words in ("ha", "ha")]]
-    pieces = [
-        piece
-        for name in ("r1", "r2")
-        for piece in numbered([response("created", id=name), *one, response("completed", id=name)])
-    ]
-    assert texts(fed(pieces)) == ["haha", "haha"]
+    first, second = (
+        numbered([response("created", id=name), *one, response("completed", id=name)]) for name in ("r1", "r2")
+    )
+    assert texts(fed([*first, *second])) == ["haha", "haha"]
 
 
 def test_a_stretch_that_comes_again_across_two_responses_changes_nothing():
@@ -301,15 +284,11 @@ def test_padding_is_no_content():
 
 def test_a_whole_answer_is_a_turn():
     items, turns = recovered(answer(sealed("Hm."), message("Hi"), call('{"a":1}'), usage={"output_tokens": 2**70}))
-    assert [(entry.item_type, entry.origin) for entry in entries(items)] == [
-        ("thinking", "promoted"),
-        ("text", "promoted"),
-        ("tool_use", "promoted"),
-    ]
+    assert [entry.item_type for entry in entries(items)] == ["thinking", "text", "tool_use"]
+    assert {entry.origin for entry in entries(items)} == {"promoted"}
     assert [(turn.message_id, turn.model, turn.incomplete) for turn in turns] == [("r1", "gpt-5", False)]
-    assert [(item.stop_reason, item.usage) for item in items if isinstance(item, TurnStop)] == [
-        ("completed", Usage(output_tokens=2**53 - 1))
-    ]
+    (stop,) = only(items, TurnStop)
+    assert (stop.stop_reason, stop.usage) == ("completed", Usage(output_tokens=2**53 - 1))
 
 
 @pytest.mark.parametrize(
@@ -328,8 +307,8 @@ def test_a_whole_answer_stops_with_its_own_word(status, details, reason):
 def test_a_whole_answer_that_says_no_status_gets_no_reason():
     items = run({"object": "response.compaction", "id": "c1", "output": [message("Hi")], "usage": {"output_tokens": 2}})
     assert texts(items) == ["Hi"]
-    assert [(item.stop_reason, item.incomplete) for item in items if isinstance(item, TurnStop)] == [(None, False)]
-    assert [item.usage for item in items if isinstance(item, TurnDelta)] == [Usage(output_tokens=2)]
+    assert [(item.stop_reason, item.incomplete) for item in only(items, TurnStop)] == [(None, False)]
+    assert [item.usage for item in only(items, TurnDelta)] == [Usage(output_tokens=2)]
 
 
 def test_a_whole_answer_that_failed_is_an_error():
@@ -349,13 +328,13 @@ def test_an_answer_that_is_asked_for_until_it_is_there_is_told_once():
     ]
     items = run(*polls)
     assert texts(items) == ["One", "Two"]
-    assert [item.incomplete for item in completed(items)] == [False, False]
+    assert [item.incomplete for item in only(items, ItemCompleted)] == [False, False]
     assert len(only(items, TurnStop)) == 1
 
 
 def test_a_whole_answer_takes_the_place_of_a_stream_that_was_cut():
     items = run(CREATED, added(sealed("Hm.")), delta("He", 1), answer(message("Hello"), id="r2"))
-    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", False)]
+    assert marked(items) == [("Hello", False)]
 
 
 def test_what_a_response_says_beside_its_output_stands_with_its_end():
@@ -371,8 +350,7 @@ def test_what_a_response_says_beside_its_output_stands_with_its_end():
 def test_a_last_event_with_an_odd_member_is_a_last_event():
     odd = response("completed", message("Hello"), usage={"input_tokens": "many"}, model=["m"])
     items = run(CREATED, delta("He"), odd)
-    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", False)]
-    assert [item.stop_reason for item in items if isinstance(item, TurnStop)] == ["completed"]
+    assert (marked(items), stop_reasons(items)) == ([("Hello", False)], ["completed"])
 
 
 def test_deltas_are_what_streamed_and_nothing_else():

@@ -4,10 +4,11 @@ import json
 
 import pytest
 import streamed
-from streamed import extras, items_of, only
+from build import call as tool_use
+from build import text, thinking
+from streamed import entries, errors, extras, items_of, only, shown, stop_reasons
 
-from topics.items import AgentError, AgentUnrecognized, ItemCompleted, ItemRetracted, TurnStop, Usage
-from topics.reducer import reduce
+from topics.items import AgentUnrecognized, ItemCompleted, ItemRetracted, TurnStop, Usage
 
 DONE = b"data: [DONE]\n\n"
 
@@ -38,12 +39,18 @@ def turn(*pieces, source="openai-chat"):
     return streamed.run(source, *pieces).blocks
 
 
-def shown(items):
-    return [(entry.item_type, entry.text) for entry in reduce(items).entries]
-
-
 def whole(items):
-    return [entry for entry in reduce(items).entries if not entry.incomplete]
+    return [entry for entry in entries(items) if not entry.incomplete]
+
+
+def calls_of(items):
+    """The calls that are whole: id, name and input."""
+    return [(entry.item_id, entry.started.name, entry.text) for entry in whole(items)]
+
+
+def calling(*calls, reason="tool_calls"):
+    """Each call in a chunk of its own, and the end."""
+    return [*(chunk(choice(tool_calls=[one])) for one in calls), chunk(choice(reason))]
 
 
 def test_a_text_grows_and_ends_with_its_reason():
@@ -57,11 +64,8 @@ def test_a_text_grows_and_ends_with_its_reason():
 def test_reasoning_is_thinking_under_any_of_its_names(name):
     pieces = [chunk(choice(**{name: "Let me"})), chunk(choice(**{name: " see."})), chunk(choice(content="Two."))]
     assert shown(run(BEGIN, *pieces, END)) == [("thinking", "Let me see."), ("text", "Two.")]
-    assert turn(BEGIN, *pieces, END, source="vllm")[0] == {
-        "type": "thinking",
-        "thinking": "Let me see.",
-        "issuer": {"provider": "vllm", "model": "m"},
-    }
+    issuer = {"provider": "vllm", "model": "m"}
+    assert turn(BEGIN, *pieces, END, source="vllm")[0] == thinking("Let me see.", issuer=issuer)
 
 
 def test_reasoning_that_is_told_twice_is_shown_once():
@@ -78,19 +82,17 @@ def test_signatures_and_sealed_reasoning_go_into_the_turn():
         chunk(choice(reasoning_details=[{"type": "reasoning.text", "signature": "sig"}])),
         chunk(choice(reasoning_details=[{"type": "reasoning.encrypted", "data": "sealed"}])),
     ]
-    blocks = turn(BEGIN, *pieces, END)
     issuer = {"provider": "openai-chat", "model": "m"}
-    assert blocks == [
-        {"type": "thinking", "thinking": "Hm.", "signature": "sig", "issuer": issuer},
-        {"type": "text", "text": "Two."},
+    assert turn(BEGIN, *pieces, END) == [
+        thinking("Hm.", signature="sig", issuer=issuer),
+        text("Two."),
         {"type": "redacted_thinking", "data": "sealed", "issuer": issuer},
     ]
 
 
 def test_content_may_be_a_list_of_parts():
-    thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}
     odd = {"type": "reference", "reference_ids": [1]}
-    pieces = [chunk(choice(content=[thinking])), chunk(choice(content=[{"type": "text", "text": "Two."}, odd]))]
+    pieces = [chunk(choice(content=parts)) for parts in ([thinking([text("Hm.")])], [text("Two."), odd])]
     assert shown(run(BEGIN, *pieces, END)) == [("thinking", "Hm."), ("text", "Two."), ("content", "")]
     assert turn(BEGIN, *pieces, END)[-1] == {"type": "content", "content": [odd]}
 
@@ -108,10 +110,7 @@ def test_calls_grow_side_by_side():
         chunk(choice(tool_calls=[call(0, arguments='{"a": 1}'), call(1, arguments=": 2}")])),
         chunk(choice("tool_calls")),
     )
-    assert [(entry.item_id, entry.started.name, entry.text) for entry in whole(items)] == [
-        ("t0", "one", '{"a": 1}'),
-        ("t1", "two", '{"b": 2}'),
-    ]
+    assert calls_of(items) == [("t0", "one", '{"a": 1}'), ("t1", "two", '{"b": 2}')]
 
 
 @pytest.mark.parametrize(
@@ -129,55 +128,46 @@ def test_calls_grow_side_by_side():
     ],
 )
 def test_calls_are_told_apart_by_index_and_by_id(calls):
-    items = run(BEGIN, *(chunk(choice(tool_calls=[one])) for one in calls), chunk(choice("tool_calls")))
-    assert [(entry.item_id, entry.started.name, entry.text) for entry in whole(items)] == [
-        ("t0", "f", "{}"),
-        ("t1", "g", "{}"),
-    ]
+    assert calls_of(run(BEGIN, *calling(*calls))) == [("t0", "f", "{}"), ("t1", "g", "{}")]
 
 
 def test_a_call_without_an_id_has_one_of_its_name():
-    pieces = [chunk(choice(tool_calls=[call(0, None, "get_weather", "{}")])), chunk(choice("tool_calls"))]
-    assert turn(BEGIN, *pieces)[0]["id"] == "call_get_weather"
+    assert turn(BEGIN, *calling(call(0, None, "get_weather", "{}")))[0]["id"] == "call_get_weather"
 
 
 def test_arguments_may_be_an_object():
-    pieces = [chunk(choice(tool_calls=[call(0, "t0", "f", {"a": [1.0]})])), chunk(choice("tool_calls"))]
-    assert turn(BEGIN, *pieces) == [{"type": "tool_use", "id": "t0", "name": "f", "input": {"a": [1.0]}}]
+    assert turn(BEGIN, *calling(call(0, "t0", "f", {"a": [1.0]}))) == [tool_use("t0", "f", a=[1.0])]
 
 
 def test_the_old_function_call_is_a_call():
     old = [{"name": "f", "arguments": ""}, {"name": None, "arguments": "{}"}]
     items = run(BEGIN, *(chunk(choice(function_call=one)) for one in old), chunk(choice("function_call")))
-    assert [(entry.item_id, entry.started.name, entry.text) for entry in whole(items)] == [("call_f", "f", "{}")]
+    assert calls_of(items) == [("call_f", "f", "{}")]
 
 
 def test_a_custom_tools_text_is_an_object_of_one_member():
     first = {"index": 0, "id": "t0", "type": "custom", "custom": {"name": "run", "input": 'echo "'}}
     second = {"index": 0, "custom": {"input": 'é"\n'}}
-    pieces = [BEGIN, *(chunk(choice(tool_calls=[one])) for one in (first, second))]
-    assert turn(*pieces, chunk(choice("tool_calls")))[0]["input"] == {"input": 'echo "é"\n'}
-    (cut,) = turn(*pieces, chunk(choice("length")))
+    assert turn(BEGIN, *calling(first, second))[0]["input"] == {"input": 'echo "é"\n'}
+    (cut,) = turn(BEGIN, *calling(first, second, reason="length"))
     assert (cut["incomplete"], cut["input"]) == (True, '{"input":"echo \\"é\\"\\n')
 
 
 @pytest.mark.parametrize("raw", ["", '{"a": 1', '{"a": 1}x'])
 def test_a_call_that_the_token_limit_cut_is_not_whole(raw):
-    pieces = [BEGIN, chunk(choice(tool_calls=[call(0, "t0", "f", raw)])), chunk(choice("length")), DONE]
+    pieces = [BEGIN, *calling(call(0, "t0", "f", raw), reason="length"), DONE]
     assert whole(run(*pieces)) == []
     assert turn(*pieces) == [{"type": "tool_use", "id": "t0", "name": "f", "input": raw, "incomplete": True}]
 
 
 def test_a_call_without_arguments_has_none():
-    pieces = [BEGIN, chunk(choice(tool_calls=[call(0, "t0", "f", "")])), chunk(choice("tool_calls"))]
-    assert turn(*pieces)[0]["input"] == {}
+    assert turn(BEGIN, *calling(call(0, "t0", "f", "")))[0]["input"] == {}
 
 
 @pytest.mark.parametrize("reason", ["stop", "length", "content_filter", "eos"])
 def test_why_it_stopped_is_told_in_the_servers_words(reason):
     items = run(BEGIN, chunk(choice(content="Hi")), chunk(choice(reason)), DONE)
-    assert [item.stop_reason for item in items if isinstance(item, TurnStop)] == [reason]
-    assert shown(items) == [("text", "Hi")]
+    assert (stop_reasons(items), shown(items)) == ([reason], [("text", "Hi")])
 
 
 def test_done_ends_what_no_chunk_has_ended():
@@ -227,13 +217,12 @@ def test_tokens_come_after_the_reason_or_with_every_chunk():
 def test_an_error_cuts_the_message(payload, message, code):
     error = f"data: {json.dumps(payload)}\n\n".encode()
     items = run(BEGIN, chunk(choice(tool_calls=[call(0, "t0", "f", '{"a')])), error, DONE)
-    assert [(item.message, item.code) for item in items if isinstance(item, AgentError)] == [(message, code)]
-    assert [entry.text for entry in reduce(items).entries if entry.incomplete] == ['{"a']
+    assert errors(items) == [(message, code)]
+    assert [entry.text for entry in entries(items) if entry.incomplete] == ['{"a']
 
 
 def test_an_error_is_told_before_anything_began():
-    items = run(b'data: {"choices": [], "error": {"message": "Full"}}\n\n')
-    assert [item.message for item in items if isinstance(item, AgentError)] == ["Full"]
+    assert errors(run(b'data: {"choices": [], "error": {"message": "Full"}}\n\n')) == [("Full", "")]
 
 
 def test_after_an_error_another_attempt_begins_though_it_looks_the_same():
@@ -257,14 +246,14 @@ HELLO = [chunk(choice(content="Hel"), id="c2"), chunk(choice(content="lo"), id="
 def test_another_attempt_replaces_what_did_not_finish(again):
     items = run(BEGIN, chunk(choice(content="Hel")), *again)
     assert shown(items) == [("text", "Hello")]
-    assert [item.item_id for item in items if isinstance(item, ItemRetracted)] == ["chat-block-0"]
+    assert only(items, ItemRetracted) == [ItemRetracted(item_id="chat-block-0")]
 
 
 def test_without_ids_a_role_that_comes_again_begins_another_attempt():
     begin, end = chunk(choice(role="assistant", content=""), id=""), chunk(choice("stop"), id="")
     items = run(begin, chunk(choice(content="Hel"), id=""), begin, chunk(choice(content="Hello"), id=""), end)
     assert shown(items) == [("text", "Hello")]
-    assert [item.item_id for item in items if isinstance(item, ItemRetracted)] == ["chat-block-0"]
+    assert only(items, ItemRetracted) == [ItemRetracted(item_id="chat-block-0")]
 
 
 def test_one_id_is_one_message_whatever_role_says():
@@ -344,25 +333,18 @@ def test_what_is_no_chunk_is_passed_on(line):
 
 
 def test_other_choices_are_shown_beside_the_first():
-    pieces = [
-        chunk(choice(role="assistant", content="A"), choice(index=1, role="assistant", content="B")),
-        chunk(choice("stop", content="a")),
-        chunk(choice("length", index=1, content="b")),
-    ]
-    items = run(*pieces)
+    first = chunk(choice(role="assistant", content="A"), choice(index=1, role="assistant", content="B"))
+    items = run(first, chunk(choice("stop", content="a")), chunk(choice("length", index=1, content="b")))
     assert shown(items) == [("text", "Aa"), ("choice", "Bb")]
-    assert [item.stop_reason for item in items if isinstance(item, TurnStop)] == ["stop"]
-    assert [entry.incomplete for entry in reduce(items).entries] == [False, False]
+    assert stop_reasons(items) == ["stop"]
+    assert [entry.incomplete for entry in entries(items)] == [False, False]
 
 
 def test_other_choices_are_no_part_of_what_the_model_is_told_that_it_said():
     calls = [choice(index=index, tool_calls=[call(0, f"t{index}", "f", "{}")]) for index in (0, 1)]
     said = [choice(index=index, content=words) for index, words in ((0, "A"), (1, "B"))]
     blocks = turn(chunk(*said), chunk(*calls), chunk(choice("tool_calls"), choice("tool_calls", index=1)))
-    assert [block for block in blocks if block["type"] != "choice"] == [
-        {"type": "text", "text": "A"},
-        {"type": "tool_use", "id": "t0", "name": "f", "input": {}},
-    ]
+    assert [block for block in blocks if block["type"] != "choice"] == [text("A"), tool_use("t0", "f")]
     assert [block for block in blocks if block["type"] == "choice"] == [
         {"type": "choice", "choice": 1, "of": "text"},
         {"type": "choice", "choice": 1, "of": "tool_use", "id": "t1", "name": "f"},

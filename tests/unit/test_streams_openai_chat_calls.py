@@ -1,18 +1,16 @@
 """Calls of a chat whose ids and names come late, in pieces, again, or never; and how many cost no more than many."""
 
 import json
-from typing import Any
 
 import msgspec
 import pytest
+from build import call as tool_use
 from counting import lines
-from streamed import items_of
+from streamed import entries, items_of
+from streamed import shown as on_screen
 
 from pipeline.streams import Recovery
 from topics.items import ItemStarted
-from topics.reducer import reduce
-
-Calls = list[dict[str, Any]]
 
 
 def call(index=None, id=None, name=None, arguments=None):  # noqa: A002  the member's name
@@ -36,8 +34,7 @@ def run(records):
 
 
 def shown(items):
-    entries = reduce(items).entries
-    return [(entry.item_id, entry.started.name, entry.text) for entry in entries if not entry.incomplete]
+    return [(entry.item_id, entry.started.name, entry.text) for entry in entries(items) if not entry.incomplete]
 
 
 @pytest.mark.parametrize(
@@ -83,11 +80,8 @@ def test_whole_calls_without_index_or_id_are_several(lists):
 
 def test_another_name_behind_the_input_is_another_call():
     lists = [[call(0, None, "f", "{}")], [call(0, None, "g", "{}")], [call(None, None, "h", '"}{\\""')]]
-    assert [(name, text) for _, name, text in shown(run(pieces(*lists)))] == [
-        ("f", "{}"),
-        ("g", "{}"),
-        ("h", '"}{\\""'),
-    ]
+    found = [(name, text) for _, name, text in shown(run(pieces(*lists)))]
+    assert found == [("f", "{}"), ("g", "{}"), ("h", '"}{\\""')]
 
 
 def test_one_id_for_several_calls_leaves_their_indexes_or_places():
@@ -109,16 +103,13 @@ def test_names_in_pieces_may_stand_side_by_side():
 
 def test_calls_that_wait_when_the_run_ends_are_shown_as_far_as_they_came():
     items = run([chunk(tool_calls=[call(0, "t0", "get_")]), chunk(tool_calls=[call(1, None, "f", '{"a')])])
-    entries = reduce(items).entries
-    assert [(entry.started.name, entry.text, entry.incomplete) for entry in entries] == [
-        ("get_", "", True),
-        ("f", '{"a', True),
-    ]
+    found = [(entry.started.name, entry.text, entry.incomplete) for entry in entries(items)]
+    assert found == [("get_", "", True), ("f", '{"a', True)]
 
 
 def test_calls_begin_before_the_text_behind_them():
     items = run([chunk(tool_calls=[call(0, "t0", "f")]), chunk(content="Done."), chunk("stop")])
-    assert [(entry.item_type, entry.text) for entry in reduce(items).entries] == [("tool_use", ""), ("text", "Done.")]
+    assert on_screen(items) == [("tool_use", ""), ("text", "Done.")]
 
 
 def test_state_of_calls_that_was_saved_before_calls_waited_goes_on():
@@ -132,36 +123,24 @@ def test_state_of_calls_that_was_saved_before_calls_waited_goes_on():
     del decoder["noted"]
     saved[7] = msgspec.msgpack.encode(decoder)
     old = Recovery.restore(msgspec.msgpack.encode(saved))
-    lists = [[call(0, arguments=":1}")], [call(1, "t1", "g", "{}")]]
-    for piece in pieces(*lists):
+    for piece in pieces([call(0, arguments=":1}")], [call(1, "t1", "g", "{}")]):
         old.feed(piece)
     old.end_run("exit")
     (turn,) = old.take_finished()
-    content = json.loads(turn.message)["content"]
-    assert [(block["id"], block["name"], block["input"]) for block in content] == [
-        ("t0", "f", {"a": 1}),
-        ("t1", "g", {}),
-    ]
-
-
-def lines_run(records):
-    """How many lines of Python it takes to read these records."""
-    recovery = Recovery("openai-chat", records=False)
-    return lines(lambda: [recovery.feed(record) for record in records])
+    assert json.loads(turn.message)["content"] == [tool_use("t0", "f", a=1), tool_use("t1", "g")]
 
 
 @pytest.mark.parametrize("kind", ["by index", "by nothing", "side by side"])
 def test_work_grows_with_the_number_of_calls_and_no_faster(kind):
     def work(count):
-        first = ""
         if kind == "by nothing":
             lists = [[call(None, None, "f", "{}")] for _ in range(count)]
         else:
-            first = "" if kind == "side by side" else "{}"
-            lists = [[call(at, f"t{at}", "f", first)] for at in range(count)]
+            lists = [[call(at, f"t{at}", "f", "" if kind == "side by side" else "{}")] for at in range(count)]
         if kind == "side by side":
             lists += [[call(at, arguments="{}")] for at in range(count)]
-        return lines_run(pieces(*lists))
+        records, recovery = pieces(*lists), Recovery("openai-chat", records=False)
+        return lines(lambda: [recovery.feed(record) for record in records])
 
     once, twice, thrice = (work(count) for count in (100, 200, 300))
     # As much again for as many again, but for what runs only now and then.

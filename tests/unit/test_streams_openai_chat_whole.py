@@ -4,11 +4,12 @@ import json
 
 import pytest
 import streamed
-from streamed import extras, only
+from build import call, result, said, text, thinking, user
+from streamed import errors, extras, only, stop_reasons
 
 from pipeline import normalize
 from pipeline.streams import Recovery
-from topics.items import AgentError, AgentUnrecognized, ItemRetracted, ItemStarted, TurnStop, Usage
+from topics.items import AgentUnrecognized, ItemRetracted, ItemStarted, TurnStop, Usage
 from topics.reducer import reduce
 
 DONE = b"data: [DONE]\n\n"
@@ -24,10 +25,10 @@ def chunk(finish_reason=None, *, members=None, **delta):
 
 
 def answer(reason="stop", *, id="c1", **message):  # noqa: A002  the member's name
-    said = {"role": "assistant", "content": None} | message
-    choices = [{"index": 0, "message": said, "finish_reason": reason}]
+    message = {"role": "assistant", "content": None} | message
+    choices = [{"index": 0, "message": message, "finish_reason": reason}]
     body = {"id": id, "object": "chat.completion", "model": "m", "choices": choices, "usage": USAGE}
-    return json.dumps(body, indent=None).encode()
+    return json.dumps(body).encode()
 
 
 def run(*records):
@@ -55,17 +56,14 @@ def test_a_whole_answer_is_promoted_with_all_it_has():
         answer(content="Two.", reasoning="Hm.", reasoning_details=details, tool_calls=[CALL], annotations=[NOTE])
     )
     started = only(items, ItemStarted)
-    assert [(item.item_type, item.origin, item.text) for item in started] == [
-        ("thinking", "promoted", "Hm."),
-        ("redacted_thinking", "promoted", ""),
-        ("text", "promoted", "Two."),
-        ("tool_use", "promoted", ""),
-    ]
+    shown_at_once = [("thinking", "Hm."), ("redacted_thinking", ""), ("text", "Two."), ("tool_use", "")]
+    assert [(item.item_type, item.text) for item in started] == shown_at_once
+    assert {item.origin for item in started} == {"promoted"}
     assert blocks == [
-        {"type": "thinking", "thinking": "Hm.", "signature": "s", "issuer": ISSUER},
+        thinking("Hm.", signature="s", issuer=ISSUER),
         {"type": "redacted_thinking", "data": "d", "issuer": ISSUER},
-        {"type": "text", "text": "Two."},
-        {"type": "tool_use", "id": "t0", "name": "f", "input": {"a": 1}},
+        text("Two."),
+        call("t0", "f", a=1),
     ]
     assert {"annotations": [NOTE]} in extras(items)
     assert items[-1] == TurnStop(model="m", stop_reason="stop", usage=Usage(input_tokens=7, output_tokens=3))
@@ -74,7 +72,7 @@ def test_a_whole_answer_is_promoted_with_all_it_has():
 @pytest.mark.parametrize("reason", ["stop", None])
 def test_a_whole_answer_has_the_reason_that_was_said(reason):
     items, _ = run(answer(reason, content="Hi"))
-    assert [(item.stop_reason, item.incomplete) for item in items if isinstance(item, TurnStop)] == [(reason, False)]
+    assert [(item.stop_reason, item.incomplete) for item in only(items, TurnStop)] == [(reason, False)]
     assert shown(items) == [("text", "Hi", False)]
 
 
@@ -116,14 +114,14 @@ def test_the_old_completions_are_read_whole_and_streamed():
     whole, _ = run(completion("Hello", "stop"))
     streamed, _ = run(completion("Hel", None), completion("lo", "length"), DONE)
     assert shown(whole) == shown(streamed) == [("text", "Hello", False)]
-    assert [item.origin for item in whole if isinstance(item, ItemStarted)] == ["promoted"]
-    assert [item.stop_reason for item in streamed if isinstance(item, TurnStop)] == ["length"]
+    assert [item.origin for item in only(whole, ItemStarted)] == ["promoted"]
+    assert stop_reasons(streamed) == ["length"]
 
 
 def test_what_there_is_of_the_message_beside_its_pieces_is_not_said_again():
     def piece(delta, message, reason=None):
-        said = {"delta": {"role": "assistant", "content": delta}, "message": {"content": message}}
-        return event(choices=[{"index": 0, "finish_reason": reason} | said])
+        both = {"delta": {"role": "assistant", "content": delta}, "message": {"content": message}}
+        return event(choices=[{"index": 0, "finish_reason": reason} | both])
 
     items, _ = run(piece("", ""), piece("Hel", "Hel"), piece("lo", "Hello"), piece("", "Hello", "stop"))
     assert shown(items) == [("text", "Hello", False)]
@@ -194,8 +192,7 @@ def test_parts_of_content_may_be_reasoning_refusals_and_have_members_of_their_ow
 
 
 def request(blocks, target):
-    asked, then = {"role": "user", "content": "Forge it."}, {"role": "user", "content": "Then write a letter."}
-    return normalize({"messages": [asked, {"role": "assistant", "content": blocks}, then]}, to=target)
+    return normalize([user("Forge it."), said(*blocks), user("Then write a letter.")], to=target)
 
 
 def hard(sent):
@@ -213,8 +210,8 @@ def test_a_refusal_goes_back_as_one(records):
     assert json.loads(again.body)["messages"] == json.loads(back.body)["messages"]
     assert again.fixes == []
     responses = request(blocks, "openai-responses")
-    said = json.loads(responses.body)["input"][1]
-    assert (said["content"], responses.fixes) == ([{"type": "refusal", "refusal": "No."}], [])
+    refused = json.loads(responses.body)["input"][1]
+    assert (refused["content"], responses.fixes) == ([{"type": "refusal", "refusal": "No."}], [])
     assert hard(responses) == []
     for target in ("anthropic", "bedrock-converse", "gemini", "vllm"):
         sent = request(blocks, target)
@@ -244,16 +241,10 @@ def test_addresses_are_no_citations_of_anthropics():
 
 def test_only_the_model_refuses():
     """A refusal that a user, a tool or a system message says is text, with a fix."""
-    refusal = {"type": "text", "text": "No.", "refusal": True}
-    call = {"type": "tool_use", "id": "t0", "name": "f", "input": {}}
-    result = {"type": "tool_result", "tool_use_id": "t0", "content": [refusal]}
-    messages = [
-        {"role": "user", "content": [refusal]},
-        {"role": "assistant", "content": [call]},
-        {"role": "user", "content": [result]},
-    ]
+    refusal = text("No.", refusal=True)
+    messages = [user(refusal), said(call("t0", "f")), user(result("t0", [refusal]))]
     for target in ("anthropic", "openai-chat", "openai-responses", "gemini"):
-        sent = normalize({"messages": messages}, to=target)
+        sent = normalize(messages, to=target)
         assert [fix.code for fix in sent.fixes] == ["refusal_as_text"] * 2, target
         assert b'"refusal"' not in sent.body
 
@@ -265,13 +256,13 @@ def test_an_answer_that_ends_with_an_error_is_not_whole():
     for records in ([chunk(content="Hel"), chunk("error"), DONE], [answer("error", content="Hel")]):
         items, _ = run(*records)
         assert shown(items) == [("text", "Hel", True)]
-        assert [item.code for item in items if isinstance(item, AgentError)] == ["error"]
-        assert [(item.incomplete, item.stop_reason) for item in items if isinstance(item, TurnStop)] == [(True, None)]
+        assert [code for _, code in errors(items)] == ["error"]
+        assert [(item.incomplete, item.stop_reason) for item in only(items, TurnStop)] == [(True, None)]
 
 
 def test_one_failure_is_told_once():
     items, _ = run(chunk(content="Hel"), chunk("error", members={"error": {"message": "Lost", "code": 502}}), DONE)
-    assert [(item.message, item.code) for item in items if isinstance(item, AgentError)] == [("Lost", "502")]
+    assert errors(items) == [("Lost", "502")]
 
 
 def test_an_end_that_nobody_gave_a_reason_for_has_none():
@@ -286,7 +277,7 @@ def test_what_comes_behind_the_end_with_the_same_id_is_of_the_same_message(end):
     assert shown(items) == [("text", "Hel", False), ("text", "lo!", False)]
     assert [block["text"] for block in blocks] == ["Hel", "lo!"]
     assert only(items, AgentUnrecognized) == []
-    assert {item.stop_reason for item in items if isinstance(item, TurnStop)} == {"stop"}
+    assert set(stop_reasons(items)) == {"stop"}
 
 
 def test_groqs_counts_may_stand_beside_the_usage():

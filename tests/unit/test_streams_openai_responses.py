@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from build import said, user
 from responses_events import (
     CREATED,
     added,
@@ -18,11 +19,11 @@ from responses_events import (
     run,
     text,
 )
-from streamed import entries, extras, items_of, only
+from streamed import entries, errors, extras, items_of, marked, only, stop_reasons, texts
 
 from pipeline import normalize
 from pipeline.streams import Recovery
-from topics.items import AgentError, AgentUnrecognized, ItemCompleted, ItemDelta, ItemRetracted, TurnStop, Usage
+from topics.items import AgentUnrecognized, ItemCompleted, ItemDelta, ItemRetracted, TurnStop, Usage
 
 ADDED = added(message())
 PART = event("content_part.added", output_index=0, content_index=0, part=text(""))
@@ -34,8 +35,7 @@ def shown(items):
 
 
 def test_an_item_is_complete_when_it_is_done_and_the_turn_when_the_response_is():
-    items = run(*HELLO, done(message("Hello")))
-    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", False)]
+    assert marked(run(*HELLO, done(message("Hello")))) == [("Hello", False)]
     items = run(*HELLO, done(message("Hello")), response("completed", message("Hello")))
     assert shown(items) == [("text", "stream", "Hello")]
     assert items[-1] == TurnStop(model="gpt-5", stop_reason="completed")
@@ -49,12 +49,11 @@ def test_what_streamed_short_is_completed_and_what_did_not_stream_is_promoted():
     assert bytes(entries(items)[1].input or b"") == b'{"a": 1}'
     items = run(whole)
     assert [entry.origin for entry in entries(items)] == ["promoted", "promoted"]
-    assert [item.stop_reason for item in items if isinstance(item, TurnStop)] == ["completed"]
+    assert stop_reasons(items) == ["completed"]
 
 
 def test_without_the_whole_nothing_is_complete():
-    items = run(*HELLO, event("output_text.done", text="Hello", output_index=0, content_index=0))
-    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", True)]
+    assert marked(run(*HELLO, event("output_text.done", text="Hello", content_index=0))) == [("Hello", True)]
 
 
 def test_parts_of_a_message_are_blocks_of_their_own():
@@ -67,16 +66,10 @@ def test_parts_of_a_message_are_blocks_of_their_own():
 def test_parts_may_be_counted_over_all_items():
     """Bedrock's second item begins with part 1 when it streams, and with part 0 when it is whole."""
     reasoning = {"type": "reasoning", "id": "x", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]}
-    events = [
-        CREATED,
-        added(reasoning | {"content": []}),
-        event("reasoning_text.delta", output_index=0, content_index=0, delta="Hm."),
-        done(reasoning),
-        added(message(), 1),
-        event("content_part.added", output_index=1, content_index=1, part=text("")),
-        delta("Two.", 1, 1),
-        done(message("Two."), 1),
-    ]
+    thought = event("reasoning_text.delta", content_index=0, delta="Hm.")
+    part = event("content_part.added", 1, content_index=1, part=text(""))
+    events = [CREATED, added(reasoning | {"content": []}), thought, done(reasoning), added(message(), 1), part]
+    events += [delta("Two.", 1, 1), done(message("Two."), 1)]
     items = run(*events, response("completed", reasoning, message("Two.")))
     assert shown(items) == [("thinking", "stream", "Hm."), ("text", "stream", "Two.")]
 
@@ -84,25 +77,17 @@ def test_parts_may_be_counted_over_all_items():
 def test_parts_of_reasoning_have_a_blank_line_between_them():
     begun = added({"type": "reasoning", "id": "x", "summary": []})
     deltas = [
-        event("reasoning_summary_text.delta", output_index=0, summary_index=index, delta=words)
+        event("reasoning_summary_text.delta", summary_index=index, delta=words)
         for index, words in ((0, "On"), (0, "e."), (1, "Two."))
     ]
-    whole = {
-        "type": "reasoning",
-        "id": "x",
-        "summary": [{"type": "summary_text", "text": "One."}, {"type": "summary_text", "text": "Two."}],
-        "encrypted_content": "sealed",
-    }
+    summary = [{"type": "summary_text", "text": words} for words in ("One.", "Two.")]
+    whole = {"type": "reasoning", "id": "x", "summary": summary, "encrypted_content": "sealed"}
     items = run(CREATED, begun, *deltas, done(whole))
     assert shown(items) == [("thinking", "stream", "One.\n\nTwo.")]
     issuer = {"provider": "openai-responses", "model": "gpt-5"}
-    (thinking, said) = log(CREATED, begun, *deltas, done(whole), response("completed", whole, message("Hi")))
+    thinking, hi = log(CREATED, begun, *deltas, done(whole), response("completed", whole, message("Hi")))
     assert thinking == {"type": "thinking", "thinking": "One.\n\nTwo.", "signature": "sealed", "issuer": issuer}
-    history = [
-        {"role": "user", "content": "Go."},
-        {"role": "assistant", "content": [thinking, said]},
-        {"role": "user", "content": "On."},
-    ]
+    history = [user("Go."), said(thinking, hi), user("On.")]
     body = json.loads(normalize({"messages": history, "model": "gpt-5"}, to="openai-responses").body)
     assert body["input"][1] == {
         "type": "reasoning",
@@ -124,7 +109,7 @@ CALLING = [CREATED, added(call(""))]
 
 
 def pieces_of(words):
-    return [event("function_call_arguments.delta", output_index=0, delta=piece) for piece in words]
+    return [event("function_call_arguments.delta", delta=piece) for piece in words]
 
 
 def test_a_call_streams_its_arguments():
@@ -141,9 +126,7 @@ def test_a_call_that_is_not_whole_is_never_made_whole(streamed):
     before = [*CALLING, *pieces_of('{"a": 1'[:streamed])] if streamed else [CREATED]
     ending = response("incomplete", partial, incomplete_details={"reason": "max_output_tokens"})
     items = run(*before, done(partial), ending)
-    (entry,) = entries(items)
-    assert (entry.text, entry.incomplete) == ('{"a": 1', True)
-    assert [item.stop_reason for item in items if isinstance(item, TurnStop)] == ["max_output_tokens"]
+    assert (marked(items), stop_reasons(items)) == ([('{"a": 1', True)], ["max_output_tokens"])
     assert log(*before, ending) == [
         {"type": "tool_use", "id": "t1", "name": "f", "input": '{"a": 1', "incomplete": True}
     ]
@@ -158,23 +141,20 @@ def test_arguments_that_are_no_object_are_not_whole():
 def test_a_custom_tools_text_is_an_object_of_one_member():
     whole = {"type": "custom_tool_call", "id": "c1", "call_id": "t1", "name": "run", "input": 'echo "é"\n'}
     begun = added(whole | {"input": ""})
-    deltas = [event("custom_tool_call_input.delta", output_index=0, delta=piece) for piece in 'echo "é"\n']
-    items = run(CREATED, begun, *deltas)
-    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [('{"input":"echo \\"é\\"\\n', True)]
+    deltas = [event("custom_tool_call_input.delta", delta=piece) for piece in 'echo "é"\n']
+    assert marked(run(CREATED, begun, *deltas)) == [('{"input":"echo \\"é\\"\\n', True)]
     assert log(CREATED, begun, *deltas, done(whole))[0]["input"] == {"input": 'echo "é"\n'}
 
 
 def test_the_providers_own_tools_stay_as_they_came():
     whole = {"type": "web_search_call", "id": "w1", "status": "completed", "action": {"query": "x"}}
-    searching = event("web_search_call.searching", output_index=0, item_id="w1")
+    searching = event("web_search_call.searching", item_id="w1")
     begun = added(whole | {"status": "in_progress"})
     items = run(CREATED, begun, searching, done(whole))
     (entry,) = entries(items)
     assert (entry.item_type, entry.incomplete) == ("web_search_call", False)
-    deltas = only(items, ItemDelta)
-    assert [(item.delta_type, json.loads(bytes(item.raw))) for item in deltas] == [
-        ("web_search_call.searching", searching)
-    ]
+    (told,) = only(items, ItemDelta)
+    assert (told.delta_type, json.loads(bytes(told.raw))) == ("web_search_call.searching", searching)
     assert log(CREATED, begun, done(whole)) == [whole]
 
 
@@ -187,10 +167,7 @@ def test_annotations_come_with_their_text():
 def test_members_that_have_no_place_in_the_history_come_as_extras():
     whole = [message("Hi", phase="commentary"), call("{}", id="f1", namespace="n", caller={"type": "program"})]
     items = run(CREATED, response("completed", *whole))
-    assert extras(items) == [
-        {"phase": "commentary"},
-        {"id": "f1", "namespace": "n", "caller": {"type": "program"}},
-    ]
+    assert extras(items) == [{"phase": "commentary"}, {"id": "f1", "namespace": "n", "caller": {"type": "program"}}]
 
 
 # -- responses ----------------------------------------------------------------------------------------------------
@@ -207,10 +184,9 @@ def test_another_response_replaces_what_did_not_finish_and_follows_what_did():
     again = [response("created", id="r2"), *HELLO[1:], done(message("Hello")), response("completed", id="r2")]
     for first in (HELLO, [*HELLO, done(message("Hello"))]):
         items = run(*first, *again)
-        assert [entry.text for entry in entries(items)] == ["Hello"]
-        assert [item.item_id for item in items if isinstance(item, ItemRetracted)] == ["resp-block-0"]
-    items = run(*HELLO, response("completed", message("Hello")), *again)
-    assert [entry.text for entry in entries(items)] == ["Hello", "Hello"]
+        assert texts(items) == ["Hello"]
+        assert only(items, ItemRetracted) == [ItemRetracted(item_id="resp-block-0")]
+    assert texts(run(*HELLO, response("completed", message("Hello")), *again)) == ["Hello", "Hello"]
 
 
 def test_a_response_whose_beginning_was_lost_is_read_all_the_same():
@@ -221,10 +197,10 @@ def test_a_response_whose_beginning_was_lost_is_read_all_the_same():
 
 
 def test_an_item_that_does_not_say_its_place_is_known_by_its_id_or_comes_with_the_response():
-    items = run(*HELLO, done(message("Hello"), None))
-    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", False)]
-    items = run(CREATED, done(message("Hello", id="m7"), None), response("completed", message("Hello")))
-    assert [entry.text for entry in entries(items)] == ["Hello"]
+    assert marked(run(*HELLO, done(message("Hello"), None))) == [("Hello", False)]
+    assert texts(run(CREATED, done(message("Hello", id="m7"), None), response("completed", message("Hello")))) == [
+        "Hello"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -238,16 +214,13 @@ def test_an_item_that_does_not_say_its_place_is_known_by_its_id_or_comes_with_th
 )
 def test_an_error_cuts_the_response(error, message_, code):
     items = run(*HELLO, error)
-    assert [(item.message, item.code) for item in items if isinstance(item, AgentError)] == [(message_, code)]
-    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", True)]
+    assert (errors(items), marked(items)) == ([(message_, code)], [("Hello", True)])
 
 
 def test_tokens_are_counted_without_the_cache():
     usage = {"input_tokens": 10, "output_tokens": 2, "input_tokens_details": {"cached_tokens": 4}}
-    items = run(*HELLO, response("completed", message("Hello"), usage=usage))
-    assert [item.usage for item in items if isinstance(item, TurnStop)] == [
-        Usage(input_tokens=6, output_tokens=2, cache_read_input_tokens=4)
-    ]
+    (stop,) = only(run(*HELLO, response("completed", message("Hello"), usage=usage)), TurnStop)
+    assert stop.usage == Usage(input_tokens=6, output_tokens=2, cache_read_input_tokens=4)
 
 
 # -- delivered again ----------------------------------------------------------------------------------------------
@@ -256,22 +229,21 @@ def test_tokens_are_counted_without_the_cache():
 def test_numbered_events_may_come_again_in_any_stretch():
     pieces = encoded(*numbered([*HELLO, delta("lo"), done(message("Hellolo")), response("completed")]))
     clean = items_of("openai-responses", pieces)
-    assert [entry.text for entry in entries(clean)] == ["Hellolo"]
+    assert texts(clean) == ["Hellolo"]
     for first in range(len(pieces)):
         for last in range(first, len(pieces)):
             assert items_of("openai-responses", [*pieces[:last], *pieces[first:]]) == clean
 
 
 def test_unnumbered_events_are_never_told_apart_by_content():
-    items = run(*HELLO[:3], delta("ha"), delta("ha"))
-    assert [entry.text for entry in entries(items)] == ["haha"]
+    assert texts(run(*HELLO[:3], delta("ha"), delta("ha"))) == ["haha"]
 
 
 def test_numbers_begin_anew_with_each_run():
     pieces = encoded(*numbered(HELLO))
     recovery = Recovery("openai-responses")
     items = [item for run in ("a", "b") for piece in pieces for item in recovery.feed(piece, run)]
-    assert [entry.text for entry in entries([*items, *recovery.end_run("exit")])] == ["Hello", "Hello"]
+    assert texts([*items, *recovery.end_run("exit")]) == ["Hello", "Hello"]
 
 
 # -- odd things ---------------------------------------------------------------------------------------------------
@@ -289,8 +261,8 @@ def test_numbers_begin_anew_with_each_run():
 )
 def test_what_nobody_knows_is_passed_on_and_the_stream_goes_on(odd):
     items = run(*HELLO[:-1], odd, HELLO[-1])
-    assert [json.loads(bytes(item.event)) for item in items if isinstance(item, AgentUnrecognized)] == [odd]
-    assert [entry.text for entry in entries(items)] == ["Hello"]
+    assert [json.loads(bytes(item.event)) for item in only(items, AgentUnrecognized)] == [odd]
+    assert texts(items) == ["Hello"]
 
 
 def test_an_item_with_a_member_of_a_wrong_type_stays_as_it_came():
