@@ -1,5 +1,11 @@
-"""What readers make of a message or a transcript, told briefly."""
+"""What readers make of a message or a transcript, told briefly, and the vectors of the conformance tests."""
 
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import InputError
 from pipeline.history.readers import read_message
 from pipeline.model import Text, Thinking, ToolResult, ToolUse
 
@@ -11,11 +17,29 @@ SAY = {
 }
 
 
+def vectors(name):
+    """The rows of a file beside the conformance tests."""
+    lines = (Path(__file__).parent / "conformance" / f"{name}.jsonl").read_text(encoding="utf-8").split("\n")
+    return [json.loads(line) for line in lines if line]
+
+
 def one(message, index=0, source="auto"):
     """The turn of a message, and the codes and places of its fixes."""
     turns, fixes = read_message(message, index=index, source=source)
     assert len(turns) == 1
     return turns[0], named(fixes)
+
+
+def refusal(function, *given, **options):
+    """The code and the place of the error with which something is refused."""
+    with pytest.raises(InputError) as caught:
+        function(*given, **options)
+    return caught.value.code, caught.value.path
+
+
+def hard(done):
+    """The violations of a request that have it refused."""
+    return [violation for violation in done.violations if violation.severity == "hard"]
 
 
 def named(fixes):

@@ -5,19 +5,14 @@ fields of our own, ``why`` says in one sentence what the design wants instead. A
 one without must not, so no reason outlives its difference.
 """
 
-import json
-from pathlib import Path
-
 import msgspec
 import pytest
+from reading import vectors
 
 from pipeline.streams import Recovery
 from topics.reducer import reduce
 
-VECTORS = [
-    json.loads(line)
-    for line in Path(__file__).with_name("cydo_stream_recovery.jsonl").read_text(encoding="utf-8").splitlines()
-]
+each_vector = pytest.mark.parametrize("vector", vectors("cydo_stream_recovery"), ids=lambda vector: vector["name"])
 # Fields that the source does not have.
 OURS = {"at", "expanded", "origin", "seq", "unseen"}
 
@@ -51,18 +46,18 @@ def with_mapped_ids(items):
     return mapped
 
 
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
+@each_vector
 def test_items_are_exactly_these(vector):
     assert as_json(recovered(vector["lines"])) == vector["items"]
 
 
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
+@each_vector
 def test_items_differ_from_the_source_only_for_a_reason(vector):
     same = with_mapped_ids(vector["items"]) == with_mapped_ids(vector["source_items"])
     assert same == ("why" not in vector)
 
 
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
+@each_vector
 @pytest.mark.parametrize("size", [1, 2, 3, 1000])
 def test_any_batching_ends_with_this_view(vector, size):
     view = reduce(recovered(vector["lines"], size))

@@ -2,34 +2,25 @@
 
 import json
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
+from reading import vectors
 
 from pipeline import normalize
 from pipeline.explain import FIX_EXAMPLES, RULE_EXAMPLES, STREAM_EXAMPLES, retold
 from pipeline.fixes import FIXES
 from pipeline.rules import RULE_SETS, RULES
 
-HERE = Path(__file__).parent
-
-
-def vectors(name):
-    return [json.loads(line) for line in (HERE / name).read_text("utf-8").splitlines()]
-
-
-NEAR_MISSES = {vector["code"]: vector for vector in vectors("fix_near_misses.jsonl")}
-
-
-STREAM_NEAR_MISSES = {vector["code"]: vector for vector in vectors("stream_near_misses.jsonl")}
+NEAR_MISSES = {vector["code"]: vector for vector in vectors("fix_near_misses")}
+STREAM_NEAR_MISSES = {vector["code"]: vector for vector in vectors("stream_near_misses")}
 
 
 def test_every_fix_has_an_example_and_a_near_miss():
     assert NEAR_MISSES.keys() == FIX_EXAMPLES.keys()
     assert STREAM_NEAR_MISSES.keys() == STREAM_EXAMPLES.keys()
     assert sorted([*FIX_EXAMPLES, *STREAM_EXAMPLES]) == sorted(FIXES)
-    assert len(vectors("fix_near_misses.jsonl")) == len(NEAR_MISSES)
-    assert len(vectors("stream_near_misses.jsonl")) == len(STREAM_NEAR_MISSES)
+    assert len(vectors("fix_near_misses")) == len(NEAR_MISSES)
+    assert len(vectors("stream_near_misses")) == len(STREAM_NEAR_MISSES)
 
 
 @pytest.mark.parametrize("code", STREAM_NEAR_MISSES)
@@ -63,9 +54,8 @@ def cases():
     """For each rule what its vectors are: a breach, or a body of its target that does not break it."""
     seen = defaultdict(set)
     for target in RULE_SETS:
-        listed = vectors(f"{target.replace('-', '_')}_rules.jsonl")
         own = [rule.id for rule in RULES.values() if rule.target == target]
-        for vector in listed:
+        for vector in vectors(f"{target.replace('-', '_')}_rules"):
             if "rule" in vector:
                 seen[vector["rule"]].add(vector["case"])
                 continue

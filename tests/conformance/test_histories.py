@@ -6,16 +6,15 @@ another's beside it in one session.
 """
 
 import json
-from pathlib import Path
 
 import msgspec
 import pytest
+import reading
 
 from pipeline import Session, normalize, validate
 from pipeline.registry import TARGETS
 from pipeline.testing import Kit, read_case, run_case
 
-HERE = Path(__file__).parent
 TOOLS = [{"name": "read_file", "description": "Read a file.", "input_schema": {"type": "object"}}]
 # A model of each family that is written for differently, and what else stands beside the messages.
 ASKED = [
@@ -49,8 +48,7 @@ OWN = {
 
 
 def vectors(name):
-    lines = (HERE / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-    return [pytest.param(json.loads(line), id=json.loads(line)["name"]) for line in lines]
+    return [pytest.param(vector, id=vector["name"]) for vector in reading.vectors(name)]
 
 
 @pytest.mark.parametrize(

@@ -8,22 +8,20 @@ rule finds (a ``breach``), or that it finds nothing (a ``near`` miss); one with 
 
 import base64
 import json
-from pathlib import Path
 
 import msgspec
 import pytest
+from reading import vectors
 
 from pipeline.rules import RULE_SETS, Violation, validate
 
-HERE = Path(__file__).parent
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\x06\0\0\0\0\0\0\0").decode()
 # Rules of bodies that are no object, of which there is nothing to fold.
 NO_OBJECT = {"GEM-17", "BED-33"}
 
 
 def vectors_of(target):
-    text = (HERE / f"{target.replace('-', '_')}_rules.jsonl").read_text("utf-8")
-    return [json.loads(line) for line in text.split("\n") if line]
+    return vectors(f"{target.replace('-', '_')}_rules")
 
 
 def text_of(vector):
@@ -137,10 +135,7 @@ def test_a_long_line_is_quoted_in_part():
     assert found.message.startswith("Error parsing streaming input line: " + "x" * 200 + "…: ")
 
 
-@pytest.mark.parametrize(
-    ("target", "vector"),
-    [param for param in VECTORS if param.values[0].endswith("-cli")],
-)
+@pytest.mark.parametrize(("target", "vector"), [param for param in VECTORS if param.values[0].endswith("-cli")])
 def test_the_fold_of_a_text_says_it_all_at_the_start(target, vector):
     rules, text = RULE_SETS[target], text_of(vector)
     state, found = rules.judge_head(text)

@@ -7,10 +7,11 @@ is repaired here, or a defect of the source's, ``windsurf_requests.jsonl`` says 
 
 import json
 import re
-from pathlib import Path
 
 import msgspec
 import pytest
+from filtered import fed, shown
+from reading import vectors
 
 from pipeline import Session, normalize, validate
 from pipeline.text.identity import IdentityRewriter
@@ -19,14 +20,8 @@ from pipeline.text.preamble import lift_environment, tool_fallback, tool_preambl
 from pipeline.text.redaction import Redactor
 from pipeline.text.tool_calls import ToolCallParser
 
-
-def rows(name):
-    lines = Path(__file__).with_name(f"{name}.jsonl").read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines if line]
-
-
-ROWS = rows("windsurf_cascade")
-DECIDED = {row["name"]: row for row in rows("windsurf_requests")}
+ROWS = vectors("windsurf_cascade")
+DECIDED = {row["name"]: row for row in vectors("windsurf_requests")}
 OF_WORDS = {
     "cascade_neutralize_identity",
     "cascade_redact_text",
@@ -76,15 +71,10 @@ def splits(text):
     yield from ([text[:at], text[at:]] for at in range(1, len(text)))
 
 
-def streamed(one, pieces):
-    return "".join(map(one.feed, pieces)) + one.flush()
-
-
 def parsed(pieces):
-    parser = ToolCallParser()
-    outputs = [output for piece in pieces for output in parser.feed(piece)] + parser.flush()
+    outputs = fed(ToolCallParser(), pieces)
     calls = [{"name": one.name, "arguments_json": one.arguments} for one in outputs if isinstance(one, ToolCall)]
-    return {"text": "".join(output for output in outputs if isinstance(output, str)), "tool_calls": calls}
+    return {"text": shown(outputs), "tool_calls": calls}
 
 
 def test_every_row_is_tested():
@@ -96,7 +86,7 @@ def test_every_row_is_tested():
 @pytest.mark.parametrize("row", about("cascade_neutralize_identity"))
 def test_identity(row):
     text, model = row["input"]["text"], row["input"]["model"]
-    answers = {streamed(IdentityRewriter(model), pieces) for pieces in splits(text)}
+    answers = {fed(IdentityRewriter(model), pieces) for pieces in splits(text)}
     assert len(answers) == 1
     assert answers.pop() in wanted(row)
 
@@ -108,16 +98,16 @@ def test_redaction_of_a_value(row):
     assert redacted in wanted(row)
     assert (redacted == row["expect"]) == (row["name"] not in FIXED.keys() | BETTER.keys())
     if isinstance(value, str):
-        assert {streamed(Redactor(), pieces) for pieces in splits(value)} == {redacted}
+        assert {fed(Redactor(), pieces) for pieces in splits(value)} == {redacted}
 
 
 @pytest.mark.parametrize("row", about("cascade_redact_stream"))
 def test_redaction_of_a_stream(row):
     redactor, chunks = Redactor(), row["input"]["chunks"]
-    fed = [redactor.feed(chunk) for chunk in chunks]
+    given = [redactor.feed(chunk) for chunk in chunks]
     rest = redactor.flush()
-    assert {"fed": fed, "flush": rest, "joined": "".join(fed) + rest} in wanted(row)
-    assert {streamed(Redactor(), pieces) for pieces in splits("".join(chunks))} == {row["expect"]["joined"]}
+    assert {"fed": given, "flush": rest, "joined": "".join(given) + rest} in wanted(row)
+    assert {fed(Redactor(), pieces) for pieces in splits("".join(chunks))} == {row["expect"]["joined"]}
 
 
 @pytest.mark.parametrize("row", about("cascade_parse_tool_calls"))
@@ -134,8 +124,7 @@ def test_tool_calls(row):
 def test_text_is_given_out_as_soon_as_the_source_gives_it(row):
     parser = ToolCallParser()
     for chunk, source in zip(row["input"]["chunks"], row["expect"]["fed"], strict=True):
-        outputs = parser.feed(chunk)
-        assert "".join(output for output in outputs if isinstance(output, str)) == source["text"]
+        assert shown(parser.feed(chunk)) == source["text"]
 
 
 @pytest.mark.parametrize("row", about("cascade_extract_environment"))

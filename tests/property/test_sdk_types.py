@@ -1,12 +1,12 @@
 """What we write is what the providers' own client libraries would let one send."""
 
 import json
-from pathlib import Path
 
 import pytest
 from asked import ASKED, Asked
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reading import vectors
 from sdk_types import fault
 from strategies import SCALE, healthy_histories, issued, policies
 
@@ -15,10 +15,6 @@ from pipeline.testing import broken_histories
 
 JSON_BODIES = [asked for asked in ASKED if asked.provider.shape not in {None, "auto"}]
 TARGETS = sorted({asked.target for asked in JSON_BODIES})
-VECTORS = [
-    json.loads(line)
-    for line in (Path(__file__).parents[1] / "conformance" / "broken_histories.jsonl").read_text("utf-8").splitlines()
-]
 TOOLS = [
     {"name": "read", "description": "Read a file.", "input_schema": {"type": "object", "properties": {}}},
     {"name": "mcp.server/read file", "input_schema": {"type": "object", "properties": {"a": {"type": "string"}}}},
@@ -42,7 +38,7 @@ def written(messages, target, model, **setting):
 
 
 @pytest.mark.parametrize(("target", "model"), JSON_BODIES)
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
+@pytest.mark.parametrize("vector", vectors("broken_histories"), ids=lambda vector: vector["name"])
 def test_a_mended_history_has_the_types_of_the_client_library(vector, target, model):
     assert fault(target, written(vector["messages"], target, model), model) == ""
 

@@ -5,6 +5,7 @@ from itertools import pairwise
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reading import hard
 from strategies import SCALE, histories, policies
 
 from pipeline import Session, normalize
@@ -23,24 +24,19 @@ def written_by_many(draw):
     for message in draw(histories):
         content = message["content"]
         if message["role"] == "assistant" and isinstance(content, list):
-            issuer = {"provider": draw(st.sampled_from(ISSUERS))}
-            content = [
-                block | {"issuer": issuer} if block["type"] in {"thinking", "redacted_thinking"} else block
-                for block in content
-            ]
-            message = message | {"content": content}  # noqa: PLW2901  a changed copy
-        changed.append(message)
+            content = reissued_blocks(content, draw(st.sampled_from(ISSUERS)))
+        changed.append(message | {"content": content})
     return changed
+
+
+def reissued_blocks(blocks, provider):
+    return [block | {"issuer": {"provider": provider}} if "thinking" in block["type"] else block for block in blocks]
 
 
 def parts(messages, cuts):
     """The messages in the stretches between the cuts."""
     places = sorted({0, len(messages), *(cut % (len(messages) + 1) for cut in cuts)})
     return [messages[start:end] for start, end in pairwise(places)]
-
-
-def hard(done):
-    return [violation for violation in done.violations if violation.severity == "hard"]
 
 
 @settings(max_examples=150 * SCALE)
@@ -82,16 +78,12 @@ def test_whose_reasoning_it_was_decides_over_the_reasoning_and_nothing_else(mess
 
 
 def reissued(messages, provider):
-    changed = []
-    for message in messages:
-        content = message["content"]
-        if isinstance(content, list):
-            content = [
-                block | {"issuer": {"provider": provider}} if "thinking" in block["type"] else block
-                for block in content
-            ]
-        changed.append(message | {"content": content})
-    return changed
+    return [
+        message | {"content": reissued_blocks(content, provider)}
+        if isinstance(content := message["content"], list)
+        else message
+        for message in messages
+    ]
 
 
 def others(fixes):

@@ -5,7 +5,9 @@ Streamed is whole; nothing outside of what is replaced changes; no root is left;
 
 import os
 import re
+from functools import partial
 
+from filtered import fed, in_pieces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -94,7 +96,7 @@ ALL = texts(PATHS, PHRASES, CALLS, CONTEXTS)
 
 
 @st.composite
-def in_pieces(draw, text):
+def cut_up(draw, text):
     whole = draw(text)
     cuts = draw(
         st.one_of(st.just(list(range(1, len(whole)))), st.lists(st.integers(0, len(whole)), max_size=8).map(sorted))
@@ -127,42 +129,33 @@ def told(outputs):
 
 
 @settings(max_examples=300 * SCALE)
-@given(in_pieces(texts(PATHS, CONTEXTS)), st.booleans())
+@given(cut_up(texts(PATHS, CONTEXTS)), st.booleans())
 def test_redaction_streamed_is_whole(case, saved):
     text, pieces = case
     assert "".join(streamed(Redactor, pieces, saved=saved)) == Redactor().whole(text)
 
 
 @settings(max_examples=400 * SCALE)
-@given(in_pieces(texts(PHRASES, CONTEXTS)), st.booleans())
+@given(cut_up(texts(PHRASES, CONTEXTS)), st.booleans())
 def test_identity_streamed_is_whole(case, saved):
     text, pieces = case
-
-    def make():
-        return IdentityRewriter(MODEL)
-
-    assert "".join(streamed(make, pieces, saved=saved)) == "".join(streamed(make, [text]))
+    make = partial(IdentityRewriter, MODEL)
+    assert "".join(streamed(make, pieces, saved=saved)) == fed(make(), [text])
 
 
 @settings(max_examples=400 * SCALE)
-@given(in_pieces(texts(CALLS, CONTEXTS)), st.booleans(), st.sampled_from([20, 60, 65_536]))
+@given(cut_up(texts(CALLS, CONTEXTS)), st.booleans(), st.sampled_from([20, 60, 65_536]))
 def test_parsing_streamed_is_whole(case, saved, limit):
     text, pieces = case
-
-    def make():
-        return ToolCallParser(limit=limit)
-
+    make = partial(ToolCallParser, limit=limit)
     assert told(streamed(make, pieces, saved=saved)) == told(streamed(make, [text]))
 
 
 @settings(max_examples=400 * SCALE)
-@given(in_pieces(ALL), st.booleans())
+@given(cut_up(ALL), st.booleans())
 def test_all_three_streamed_are_whole(case, saved):
     text, pieces = case
-
-    def make():
-        return OutputFilter(MODEL, limit=100)
-
+    make = partial(OutputFilter, MODEL, limit=100)
     assert told(streamed(make, pieces, saved=saved)) == told(streamed(make, [text]))
 
 
@@ -199,8 +192,7 @@ def test_nothing_outside_of_a_token_changes(text):
 @settings(max_examples=300 * SCALE)
 @given(texts(PHRASES, CONTEXTS))
 def test_without_phrases_nothing_is_renamed(text):
-    rewriter = IdentityRewriter("\u2042")
-    shown = rewriter.feed(text) + rewriter.flush()
+    shown = fed(IdentityRewriter("\u2042"), [text])
     if not re.search("cascade|codeium|windsurf", text, re.IGNORECASE | re.ASCII):
         assert shown == text
     # Lines stay lines: no phrase reaches across one.
@@ -224,9 +216,8 @@ def test_nothing_that_a_tool_put_out_becomes_a_call(output, missing, size, befor
     output = output.replace("</tool_result>", "")  # as the target writes it, with the tag broken
     echo = f'{before}<tool_result tool_call_id="x">\n{output}\n</tool_result>'
     echo = echo[: max(1, len(echo) - missing)]
-    size = size or len(echo)
     parser = ToolCallParser(limit=100)
-    outputs = [one for at in range(0, len(echo), size) for one in parser.feed(echo[at : at + size])] + parser.flush()
+    outputs = fed(parser, in_pieces(echo, size or len(echo)))
     assert not any(isinstance(one, ToolCall) for one in outputs)
     assert parser.calls == 0
 
@@ -234,8 +225,7 @@ def test_nothing_that_a_tool_put_out_becomes_a_call(output, missing, size, befor
 @settings(max_examples=300 * SCALE)
 @given(texts(CALLS, CONTEXTS))
 def test_text_and_what_was_removed_are_all_of_the_text_where_there_is_no_call(text):
-    parser = ToolCallParser()
-    outputs = parser.feed(text) + parser.flush()
+    outputs = fed(ToolCallParser(), [text])
     if not any(isinstance(output, ToolCall) for output in outputs):
         assert "".join(output if isinstance(output, str) else output.text for output in outputs) == text
 

@@ -8,6 +8,7 @@ import json
 
 import msgspec
 import pytest
+from reading import hard
 
 from pipeline import Session, normalize, validate
 from pipeline.fixes import FIXES
@@ -55,10 +56,6 @@ def answered(number, provider):
 def history():
     said = [message for number, provider in enumerate(THOUGHTS) for message in answered(number, provider)]
     return [{"role": "user", "content": "MARK-q"}, *said]
-
-
-def hard(done):
-    return [violation for violation in done.violations if violation.severity == "hard"]
 
 
 def appended(session, messages):

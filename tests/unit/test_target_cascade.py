@@ -7,6 +7,7 @@ import json
 import build
 import pytest
 from build import said, text, thinking, user
+from reading import hard
 
 from pipeline import Session, normalize
 from pipeline.registry import TARGETS
@@ -31,7 +32,7 @@ def codes(done):
 
 def turns(messages, **beside):
     done = normalize({"messages": messages, **beside}, to="cascade", policy={"tail": "keep"})
-    assert [violation for violation in done.violations if violation.severity == "hard"] == []
+    assert hard(done) == []
     return [message["content"] for message in json.loads(done.body)["messages"]], codes(done)
 
 
@@ -351,4 +352,4 @@ def test_an_assistants_turn_at_the_end_is_for_the_policy():
     assert turns(history)[0] == ["q", "a"]
     refused = normalize(history, to="cascade", policy={"tail": "reject"})
     assert refused.body is None
-    assert [violation.rule for violation in refused.violations if violation.severity == "hard"] == ["CAS-07"]
+    assert [violation.rule for violation in hard(refused)] == ["CAS-07"]

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from build import call, image, png, result, said, text, thinking, user
+from reading import hard
 
 from pipeline import Session, normalize
 from pipeline.history.pieces import NATIVE_TYPES
@@ -297,9 +298,8 @@ def test_an_answer_to_go_on_with_is_a_prefix_for_mistral():
 def test_a_history_that_must_not_end_with_the_assistant_is_refused(target):
     done = normalize([user("q"), said("a")], to=target, policy={"tail": "reject"})
     assert done.body is None
-    assert [(found.rule, found.path) for found in done.violations if found.severity == "hard"] == [
-        ({"openai-chat": "OAI-22", "openai-responses": "RSP-23", "vllm": "VLM-09"}[target], "messages.1")
-    ]
+    rule = {"openai-chat": "OAI-22", "openai-responses": "RSP-23", "vllm": "VLM-09"}[target]
+    assert [(found.rule, found.path) for found in hard(done)] == [(rule, "messages.1")]
 
 
 @pytest.mark.parametrize("target", ["openai-chat", "vllm"])

@@ -1,6 +1,9 @@
 """Identity: which phrases become the model's, what stays, and where nothing is rewritten."""
 
+from functools import partial
+
 import pytest
+from filtered import fed, in_halves, most_held
 
 from pipeline.text.identity import IdentityRewriter
 
@@ -8,8 +11,7 @@ MODEL = "claude-opus-4-7"
 
 
 def renamed(text, model=MODEL):
-    rewriter = IdentityRewriter(model)
-    return rewriter.feed(text) + rewriter.flush()
+    return fed(IdentityRewriter(model), [text])
 
 
 @pytest.mark.parametrize(
@@ -45,9 +47,7 @@ def renamed(text, model=MODEL):
     ],
 )
 def test_a_phrase_becomes_the_models(text, expected):
-    assert renamed(text, "claude-x") == expected
-    rewriter = IdentityRewriter("claude-x")
-    assert "".join(map(rewriter.feed, text)) + rewriter.flush() == expected
+    assert renamed(text, "claude-x") == fed(IdentityRewriter("claude-x"), text) == expected
 
 
 @pytest.mark.parametrize(
@@ -167,11 +167,8 @@ def test_state_goes_on_in_another_rewriter():
     text = '\ud83dI am Cascade\n```py\nI am Cascade\n``` \n{"a": "\\"I am Cascade"} As Cascade, made by Windsurf.'
     expected = renamed(text)
     assert expected.count(MODEL) == 2
-    for at in range(len(text) + 1):
-        one, other = IdentityRewriter(MODEL), IdentityRewriter(MODEL)
-        shown = one.feed(text[:at])
-        other.load(one.save())
-        assert shown + other.feed(text[at:]) + other.flush() == expected
+    for shown, other in in_halves(partial(IdentityRewriter, MODEL), text):
+        assert shown == expected
         assert sum(other.take_changes().values()) == 2
 
 
@@ -180,17 +177,11 @@ def test_state_goes_on_in_another_rewriter():
     ["I am Windsurf's ", "Cascade is an AI coding ", "my name is ", "`", "\n   ``", "{", "{ ", "[", "~", "\n", "a"],
 )
 def test_little_is_held_back(unit):
-    rewriter = IdentityRewriter(MODEL)
-    shown, most = 0, 0
-    for at, character in enumerate((unit * 20_000)[:20_000], start=1):
-        shown += len(rewriter.feed(character))
-        most = max(most, at - shown)
-    assert most <= 70
+    assert most_held(IdentityRewriter(MODEL), (unit * 20_000)[:20_000]) <= 70
 
 
 def test_ten_megabytes_in_one_line_and_many_pieces_are_no_matter():
     line = "the fall of a rock " * 500_000 + "the cascade of rocks " * 20_000
     assert renamed(line) == line
-    rewriter = IdentityRewriter(MODEL)
     text = "I am Cascade, it says. " * 10_000
-    assert "".join(map(rewriter.feed, text)) + rewriter.flush() == f"I am {MODEL}, it says. " * 10_000
+    assert fed(IdentityRewriter(MODEL), text) == f"I am {MODEL}, it says. " * 10_000

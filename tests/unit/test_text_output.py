@@ -1,5 +1,9 @@
 """All filters in a row: order, arguments, paths around what was removed, state."""
 
+from functools import partial
+
+from filtered import fed, in_halves, shown
+
 from pipeline.streams.cascade.speech import OutputFilter
 from pipeline.text.jsontext import ToolCall
 from pipeline.text.tool_calls import Removed
@@ -11,8 +15,7 @@ SHOWN = ["I am claude-x, in …. ", READ, "Built by Anthropic"]
 
 
 def test_text_comes_before_the_call_that_it_stands_before():
-    one = OutputFilter("claude-x")
-    assert one.feed(TEXT) + one.flush() == SHOWN
+    assert fed(OutputFilter("claude-x"), [TEXT]) == SHOWN
     one = OutputFilter("claude-x")
     assert one.feed(f"see /opt/wind{CALL}") == ["see /opt/wind", READ]
     assert one.feed(f"I am{CALL}Cascade") == ["I am", READ]
@@ -20,9 +23,8 @@ def test_text_comes_before_the_call_that_it_stands_before():
 
 
 def test_no_path_comes_together_around_what_was_removed():
-    one = OutputFilter("claude-x")
-    outputs = one.feed("in /opt/wind<tool_result>x</tool_result>surf/bin now") + one.flush()
-    assert "".join(output for output in outputs if isinstance(output, str)) == "in … now"
+    outputs = fed(OutputFilter("claude-x"), ["in /opt/wind<tool_result>x</tool_result>surf/bin now"])
+    assert shown(outputs) == "in … now"
     assert Removed("<tool_result>x</tool_result>", "echoed_result") in outputs
 
 
@@ -34,8 +36,7 @@ def test_options_reach_their_filters():
 
 def test_changes_of_all_filters_are_taken_together():
     one = OutputFilter("claude-x")
-    one.feed(TEXT)
-    one.flush()
+    fed(one, [TEXT])
     assert sorted((change.kind, count) for change, count in one.take_changes().items()) == [
         ("identity_renamed", 1),
         ("identity_renamed", 1),
@@ -46,10 +47,6 @@ def test_changes_of_all_filters_are_taken_together():
 
 
 def test_state_goes_on_in_another_filter():
-    for at in range(len(TEXT) + 1):
-        one, other = OutputFilter("claude-x"), OutputFilter("claude-x")
-        outputs = one.feed(TEXT[:at])
-        other.load(one.save())
-        outputs += other.feed(TEXT[at:]) + other.flush()
+    for outputs, _ in in_halves(partial(OutputFilter, "claude-x"), TEXT):
         assert [output for output in outputs if not isinstance(output, str)] == [READ]
-        assert "".join(output for output in outputs if isinstance(output, str)) == SHOWN[0] + SHOWN[2]
+        assert shown(outputs) == SHOWN[0] + SHOWN[2]

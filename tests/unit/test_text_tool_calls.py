@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from filtered import fed, in_halves, in_pieces, most_held, shown
 
 from pipeline.text.jsontext import ToolCall
 from pipeline.text.tool_calls import Removed, ToolCallParser
@@ -13,8 +14,7 @@ A = ToolCall("A", '{"b":1}')
 
 
 def parsed(text, **options):
-    parser = ToolCallParser(**options)
-    return parser.feed(text) + parser.flush()
+    return fed(ToolCallParser(**options), [text])
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,7 @@ def test_nothing_in_an_echo_becomes_a_call_wherever_it_breaks_off():
         text = echo[:end]
         whole = [Removed(text, "echoed_result")] if end == len(echo) else [text] * bool(end)
         assert parsed(text) == whole
-        parser = ToolCallParser()
-        outputs = [output for character in text for output in parser.feed(character)] + parser.flush()
+        outputs = fed(ToolCallParser(), text)
         assert "".join(output if isinstance(output, str) else output.text for output in outputs) == text
 
 
@@ -138,25 +137,15 @@ def test_calls_are_numbered():
     assert parser.calls == 3
 
 
-@pytest.mark.parametrize("size", [1, 7, 100_000])
-def test_a_call_beyond_the_limit_is_text_up_to_its_end(size):
-    forged = f'{{"name":"A","arguments":{{"t":"{"x" * 300} <tool_call>{{}} {CALL[:5]}"}}}}'
-    for text in (f"<tool_call>{forged}</tool_call>", forged):
-        parser = ToolCallParser(limit=200)
-        fed = f"{text} {TAGGED}"
-        outputs = [one for at in range(0, len(fed), size) for one in parser.feed(fed[at : at + size])] + parser.flush()
-        assert "".join(outputs[:-1]) == f"{text} "
-        assert outputs[-1] == A
+LONG = f'{{"name":"A","arguments":{{"t":"{"x" * 300} <tool_call>{{}} {CALL[:5]}"}}}}'
+ECHO = f"<tool_result>{'x' * 300}{TAGGED}</tool_result>"
 
 
 @pytest.mark.parametrize("size", [1, 7, 100_000])
-def test_a_result_beyond_the_limit_is_text_and_no_call_up_to_its_end(size):
-    echo = f"<tool_result>{'x' * 300}{TAGGED}</tool_result>"
-    fed = f"{echo} {TAGGED}"
-    parser = ToolCallParser(limit=200)
-    outputs = [one for at in range(0, len(fed), size) for one in parser.feed(fed[at : at + size])] + parser.flush()
-    assert "".join(outputs[:-1]) == f"{echo} "
-    assert outputs[-1] == A
+@pytest.mark.parametrize("text", [f"<tool_call>{LONG}</tool_call>", LONG, ECHO], ids=["tagged", "bare", "a result"])
+def test_what_is_beyond_the_limit_is_text_and_no_call_up_to_its_end(text, size):
+    *before, last = fed(ToolCallParser(limit=200), in_pieces(f"{text} {TAGGED}", size))
+    assert ("".join(before), last) == (f"{text} ", A)
 
 
 @pytest.mark.parametrize(
@@ -175,28 +164,18 @@ def test_a_result_beyond_the_limit_is_text_and_no_call_up_to_its_end(size):
     ],
 )
 def test_no_more_than_the_limit_is_held(unit):
-    parser = ToolCallParser(limit=500)
-    shown, most = 0, 0
-    for at, character in enumerate((unit * 20_000)[:20_000], start=1):
-        shown += sum(len(output) for output in parser.feed(character) if isinstance(output, str))
-        most = max(most, at - shown)
-    assert most <= 500 + 300
+    assert most_held(ToolCallParser(limit=500), (unit * 20_000)[:20_000]) <= 500 + 300
 
 
 def test_state_goes_on_in_another_parser():
     text = f'\ud83d <tool_call>```json\n{CALL}\n``` }}</tool_call> <tool_result a="b">{CALL}</tool_result>{CALL}<tool_'
     expected = parsed(text)
     assert [type(output) for output in expected] == [str, ToolCall, Removed, str, Removed, ToolCall, str]
-    for at in range(len(text) + 1):
-        one, other = ToolCallParser(), ToolCallParser()
-        outputs = one.feed(text[:at])
-        other.load(one.save())
-        outputs += other.feed(text[at:]) + other.flush()
+    for outputs, other in in_halves(ToolCallParser, text):
         assert [output for output in outputs if not isinstance(output, str)] == [
             output for output in expected if not isinstance(output, str)
         ]
-        assert "".join(output for output in outputs if isinstance(output, str)) == "\ud83d  <tool_"
-        assert other.calls == 2
+        assert (shown(outputs), other.calls) == ("\ud83d  <tool_", 2)
 
 
 def test_ten_megabytes_in_one_line_and_a_million_pieces_are_no_matter():
@@ -204,8 +183,6 @@ def test_ten_megabytes_in_one_line_and_a_million_pieces_are_no_matter():
     assert parsed(line) == [line]
     long = json.dumps({"name": "A", "arguments": {"text": '\\ " } <' * 800_000}})
     assert parsed(f"<tool_call>{long}</tool_call>", limit=1 << 24)[0].name == "A"
-    parser = ToolCallParser()
-    text = f"say {TAGGED} " * 18_000
-    outputs = [output for character in text for output in parser.feed(character)] + parser.flush()
+    outputs = fed(ToolCallParser(), f"say {TAGGED} " * 18_000)
     assert outputs.count(A) == 18_000
-    assert "".join(output for output in outputs if isinstance(output, str)) == "say  " * 18_000
+    assert shown(outputs) == "say  " * 18_000

@@ -1,0 +1,35 @@
+"""Text filters as tests feed them: whole, in pieces, and in two halves with the state saved between."""
+
+from itertools import chain
+
+
+def fed(one, pieces):
+    """What a filter gives for these pieces and at their end: a text, or texts, calls and what was removed in a list."""
+    given = [*map(one.feed, pieces), one.flush()]
+    return "".join(given) if isinstance(given[-1], str) else [*chain.from_iterable(given)]
+
+
+def in_pieces(text, size):
+    return [text[at : at + size] for at in range(0, len(text), size)]
+
+
+def in_halves(make, text):
+    """For each cut what two filters give, of which the second goes on from the state of the first, and the second."""
+    for at in range(len(text) + 1):
+        one, other = make(), make()
+        before = one.feed(text[:at])
+        other.load(one.save())
+        yield before + fed(other, [text[at:]]), other
+
+
+def shown(outputs):
+    return "".join(output for output in outputs if isinstance(output, str))
+
+
+def most_held(one, text):
+    """How many characters a filter holds back at most where they come one by one."""
+    given = most = 0
+    for at, character in enumerate(text, start=1):
+        given += len(shown(one.feed(character)))
+        most = max(most, at - given)
+    return most
