@@ -4,7 +4,7 @@ import json
 
 from pipeline.stages.base import Record
 from pipeline.stages.kept import Records
-from topics import PROVIDER_REQUESTS
+from topics import DEAD_LETTERS, PROVIDER_REQUESTS
 
 KEY = b"session-1"
 OPENED = {"type": "session.opened", "model": "claude-sonnet-4-5", "params": {"max_tokens": 100}}
@@ -15,8 +15,8 @@ def turn(message, **fields):
 
 
 def records(events, headers=(), *, key=KEY, first=0):
-    """The log of one session: what is not bytes yet becomes JSON."""
-    values = [event if isinstance(event, bytes) else json.dumps(event).encode() for event in events]
+    """The log of one session: what is neither bytes yet nor nothing becomes JSON."""
+    values = [event if event is None or isinstance(event, bytes) else json.dumps(event).encode() for event in events]
     return [
         Record(partition=2, offset=first + at, key=key, value=value, headers=headers) for at, value in enumerate(values)
     ]
@@ -25,6 +25,12 @@ def records(events, headers=(), *, key=KEY, first=0):
 def of(found, topic):
     """What a batch gave for a topic."""
     return [output for output in found.outputs if output.topic == topic]
+
+
+def letters(outputs):
+    """Of which offset and with which code the dead letters are."""
+    headers = [dict(output.headers) for output in outputs if output.topic == DEAD_LETTERS]
+    return [(int(each["reknit.error.offset"]), each["reknit.error.code"].decode()) for each in headers]
 
 
 def bodies(found):
@@ -48,17 +54,14 @@ def processed(make, batches, restart=None):
     for batch in batches:
         made = stage.process(batch)
         outputs += made.outputs
-        for key, value in made.changes.items():
-            state.pop(key, None) if value is None else state.update({key: value})
+        state |= made.changes
         if restart == "store":
             stage.committed(made.changes, 0)
             stage = make()
             stage.keep_in(store)
         elif restart == "changelog":
-            stage = make()
-            for key, value in state.items():
-                stage.restore(key, value)
-    return outputs, stage, state
+            stage = restored(make(), state)
+    return outputs, stage, {key: value for key, value in state.items() if value is not None}
 
 
 def in_batches(records, size):

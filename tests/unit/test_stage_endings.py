@@ -10,14 +10,15 @@ import pytest
 from build import said, user
 from hypothesis import given
 from hypothesis import strategies as st
-from staged import processed
+from msgspec import structs
+from staged import bodies, letters, of, processed, turn
 
 from pipeline.model import Limits
 from pipeline.stages.base import Record, Result
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.events import EventsStage
 from pipeline.stages.turns import TurnsStage
-from topics import DEAD_LETTERS, PROVIDER_EVENTS, PROVIDER_REQUESTS
+from topics import DEAD_LETTERS, PROVIDER_EVENTS
 
 OPENED = {"type": "session.opened", "policy": {"expires_after": 60}}
 CLOSED, FORGOTTEN = {"type": "session.closed"}, {"type": "session.forgotten"}
@@ -28,7 +29,7 @@ WANTED = {"type": "request.wanted"}
 
 
 def hello(text: str = "hello") -> dict:
-    return {"type": "turn.appended", "message": user(text)}
+    return turn(user(text))
 
 
 def turns(**more: object) -> TurnsStage:
@@ -50,19 +51,13 @@ def log(*rows: tuple[str, float, object], headers: tuple = ()) -> list[Record]:
     ]
 
 
-def letters(found: Result) -> list[tuple[int, str]]:
-    every = [dict(output.headers) for output in found.outputs if output.topic == DEAD_LETTERS]
-    return [(int(each["reknit.error.offset"]), each["reknit.error.code"].decode()) for each in every]
-
-
 def requested(found: Result) -> list[list[str]]:
-    bodies = [json.loads(output.value) for output in found.outputs if output.topic == PROVIDER_REQUESTS]
-    return [[block["text"] for message in body["messages"] for block in message["content"]] for body in bodies]
+    return [[block["text"] for message in body["messages"] for block in message["content"]] for body in bodies(found)]
 
 
 def told(found: Result) -> list[tuple[bytes, str]]:
     """What the stream side is told: of whom, and by which header."""
-    return [(output.key, output.headers[0][0]) for output in found.outputs if output.topic == PROVIDER_EVENTS]
+    return [(output.key, output.headers[0][0]) for output in of(found, PROVIDER_EVENTS)]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +112,7 @@ def told(found: Result) -> list[tuple[bytes, str]]:
 )
 def test_a_session_expires_by_the_times_of_its_own_records(rows, dead, texts):
     found = turns().process(log(("a", 0, OPENED), ("a", 0, hello("one")), *rows))
-    assert (letters(found), requested(found)) == (dead, texts)
+    assert (letters(found.outputs), requested(found)) == (dead, texts)
 
 
 def test_a_parked_session_does_not_expire_and_its_gap_begins_anew_with_the_release():
@@ -125,14 +120,14 @@ def test_a_parked_session_does_not_expire_and_its_gap_begins_anew_with_the_relea
     found = stage.process(
         log(("a", 0, OPENED), ("a", 1, b"nonsense"), ("a", 500, hello()), ("a", 501, RELEASED), ("a", 561.001, WANTED))
     )
-    assert (letters(found), requested(found)) == ([(1, "not_json"), (4, "expired")], [["hello"]])
+    assert (letters(found.outputs), requested(found)) == ([(1, "not_json"), (4, "expired")], [["hello"]])
 
 
 def test_a_straggler_neither_stops_a_worker_nor_parks_anything():
     for policy in ("stop", "park", "follow"):
         stage = turns(on_dead_letter=policy)
         found = stage.process(log(("a", 0, FORGOTTEN), ("a", 1, hello())))
-        assert letters(found) == [(1, "forgotten")]
+        assert letters(found.outputs) == [(1, "forgotten")]
         assert [key for key, value in found.changes.items() if value is not None and key.endswith(b"a")] == []
 
 
@@ -169,24 +164,24 @@ def test_a_marker_goes_once_no_input_can_be_read_that_is_older():
             ("a", 1072, hello("a")),
         )
     )
-    assert letters(found) == [(2, "expired")]
+    assert letters(found.outputs) == [(2, "expired")]
     assert requested(found) == [["b"], ["a"]]
 
 
 def test_a_record_of_a_forgotten_session_is_a_dead_letter_that_holds_nothing_of_it():
     headers = (("producer", b"crew/1"), ("dataref", b"place"))
     found = turns().process([*log(("a", 1, FORGOTTEN)), *log(("a", 2, OPENED), ("a", 3, b"secret"), headers=headers)])
-    late = [output for output in found.outputs if output.topic == DEAD_LETTERS]
+    late = of(found, DEAD_LETTERS)
     assert [output.value for output in late] == [None, None]
     assert {name for output in late for name, _ in output.headers} == {
         f"reknit.error.{name}" for name in ("code", "message", "topic", "partition", "offset", "version")
     }
-    assert [code for _, code in letters(found)] == ["forgotten", "forgotten"]
+    assert [code for _, code in letters(found.outputs)] == ["forgotten", "forgotten"]
 
 
 def test_a_session_can_be_forgotten_twice_and_after_it_expired():
     found = turns().process(log(("a", 0, OPENED), ("b", 70, hello()), ("a", 71, FORGOTTEN), ("a", 72, FORGOTTEN)))
-    assert letters(found) == []
+    assert letters(found.outputs) == []
     assert told(found)[1:] == [(b"a", "expired"), (b"a", "forgotten"), (b"a", "forgotten")]
 
 
@@ -200,10 +195,7 @@ DELTA = json.dumps(
 def events(*rows: tuple[str, float, object, tuple[str, ...]]) -> list[Record]:
     """Records of provider events: whose, when, the value, and the names of headers."""
     found = log(*(row[:3] for row in rows))
-    return [
-        Record(**{name: getattr(record, name) for name in record.__struct_fields__} | {"headers": _headers(row[3])})
-        for record, row in zip(found, rows, strict=True)
-    ]
+    return [structs.replace(record, headers=_headers(row[3])) for record, row in zip(found, rows, strict=True)]
 
 
 def _headers(names: tuple[str, ...]) -> tuple:
@@ -223,7 +215,7 @@ def test_the_stream_side_goes_on_where_the_history_side_says_so(end: str, dead: 
         *(("a", 0, DELTA.encode(), ()), ("a", 1, None, (end,)), ("a", 2, DELTA.encode(), ())),
         *(("a", 3, None, ("policy",)), ("a", 4, DELTA.encode(), ())),
     )
-    assert letters(EventsStage().process(told)) == dead
+    assert letters(EventsStage().process(told).outputs) == dead
 
 
 def test_nothing_is_shown_of_what_was_open_in_a_forgotten_session():
@@ -267,9 +259,12 @@ def run(make, batches: list[list[Record]], *, restarted: bool) -> tuple[dict, di
     return outputs, state
 
 
-def ways(records: list[Record], cuts: set[int]) -> list[list[Record]]:
+def does_not_depend(make, records: list[Record], cuts: set[int]) -> None:
     edges = [0, *sorted(cut for cut in cuts if 0 < cut < len(records)), len(records)]
-    return [records[a:b] for a, b in pairwise(edges)]
+    batches = [records[a:b] for a, b in pairwise(edges)]
+    alone = run(make, [[record] for record in records], restarted=False)
+    assert run(make, batches, restarted=False) == alone
+    assert run(make, batches, restarted=True) == alone
 
 
 @given(
@@ -279,22 +274,12 @@ def ways(records: list[Record], cuts: set[int]) -> list[list[Record]]:
     st.sampled_from([Limits(), Limits(bytes=1_000)]),
 )
 def test_ends_do_not_depend_on_batching_or_restarts(rows, cuts, on_dead_letter, limits):
-    def make() -> TurnsStage:
-        return turns(marker_ms=150_000, on_dead_letter=on_dead_letter, limits=limits)
-
-    records = log(*in_order(rows))
-    alone = run(make, [[record] for record in records], restarted=False)
-    assert run(make, ways(records, cuts), restarted=False) == alone
-    assert run(make, ways(records, cuts), restarted=True) == alone
+    does_not_depend(
+        lambda: turns(marker_ms=150_000, on_dead_letter=on_dead_letter, limits=limits), log(*in_order(rows)), cuts
+    )
 
 
 @given(st.lists(st.tuples(_NAMES, _STEPS, _EVENTS), max_size=14), st.sets(st.integers(1, 13)))
 def test_ends_of_streams_do_not_either(rows, cuts):
     told = events(*((name, second, *said) for name, second, said in in_order(rows)))
-
-    def make() -> EventsStage:
-        return EventsStage(Defaults(marker_ms=150_000))
-
-    alone = run(make, [[record] for record in told], restarted=False)
-    assert run(make, ways(told, cuts), restarted=False) == alone
-    assert run(make, ways(told, cuts), restarted=True) == alone
+    does_not_depend(lambda: EventsStage(Defaults(marker_ms=150_000)), told, cuts)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from anthropic_events import block, start
 from build import called, said, user
-from staged import KEY, OPENED, records, turn
+from staged import KEY, OPENED, in_batches, of, processed, records, turn
 
-from pipeline.stages.base import Record
-from pipeline.stages.defaults import Defaults
 from pipeline.stages.events import EventsStage
 from pipeline.stages.turns import TurnsStage
 from topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
@@ -23,8 +22,8 @@ INTERRUPTED = [turn(user("hi")), turn(called("call_1", "ls")), turn(user("never 
 
 def told(stage, events: list[dict], topic: str, headers: tuple = (), first: int = 0) -> list[dict[str, str]]:
     """The headers of what a stage writes to a topic."""
-    outputs = stage.process(records(events, headers, first=first)).outputs
-    return [{k: v.decode() for k, v in each.headers} for each in outputs if each.topic == topic]
+    found = of(stage.process(records(events, headers, first=first)), topic)
+    return [{k: v.decode() for k, v in each.headers} for each in found]
 
 
 def requests(*events: dict, first: int = 0) -> list[dict[str, str]]:
@@ -69,16 +68,8 @@ def test_a_session_that_begins_anew_makes_other_ids():
 def test_ids_and_counts_survive_a_restart():
     events = [OPENED, turn(user("hi")), WANTED, WANTED]
     whole = requests(*events)
-    stage, found = TurnsStage(), []
-    for at, event in enumerate(events):
-        result = stage.process(records([event], first=at))
-        found += [
-            dict(each.headers)["request-id"].decode() for each in result.outputs if each.topic == PROVIDER_REQUESTS
-        ]
-        resumed = TurnsStage()
-        for key, value in result.changes.items():
-            resumed.restore(key, value)
-        stage = resumed
+    outputs, *_ = processed(TurnsStage, in_batches(records(events), 1), "changelog")
+    found = [dict(each.headers)["request-id"].decode() for each in outputs if each.topic == PROVIDER_REQUESTS]
     assert found == [each["request-id"] for each in whole]
 
 
@@ -91,7 +82,7 @@ def test_a_request_says_why_it_does_not_begin_like_the_one_before():
 
 
 def test_who_wrote_a_turn_and_its_trace_go_on_to_requests_and_fixes():
-    broken = turn({"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "text", "text": " "}]})
+    broken = turn(user("hi", " "))
     for topic in (PROVIDER_REQUESTS, HISTORY_FIXES):
         found = told(TurnsStage(), [OPENED, broken], topic, PASSED)
         assert found
@@ -116,39 +107,27 @@ def test_a_forgotten_session_is_forgotten_on_both_sides():
     stage = TurnsStage()
     found = stage.process(records([OPENED, turn(user("hi")), {"type": "session.forgotten"}]))
     assert not [key for key, value in found.changes.items() if value is not None and KEY in key + value]
-    (*_, last) = [each for each in found.outputs if each.topic == PROVIDER_EVENTS]
+    (*_, last) = of(found, PROVIDER_EVENTS)
     assert last.headers == (("forgotten", b"agent.turns.v1/2/2"), ("origin", b"reknit"))
     events = EventsStage()
-    kept = events.process([event_record(b"{}", {"source": "anthropic"})]).changes
-    gone = events.process([Record(partition=2, offset=1, key=KEY, value=None, headers=last.headers)]).changes
+    kept = events.process(records([b"{}"], (("source", b"anthropic"),))).changes
+    gone = events.process(records([None], last.headers, first=1)).changes
     assert dict.fromkeys(kept) == {key: value for key, value in gone.items() if KEY in key}
 
 
-def event_record(value: bytes | None, headers: dict[str, str], offset: int = 0) -> Record:
-    encoded = tuple((name, text.encode()) for name, text in headers.items())
-    return Record(partition=2, offset=offset, key=KEY, value=value, headers=encoded)
-
-
-def begun(name: str) -> bytes:
-    message = {"id": name, "type": "message", "role": "assistant", "model": "m", "content": []}
-    return b"data: " + json.dumps({"type": "message_start", "message": message}).encode() + b"\n\n"
-
-
-def block() -> bytes:
-    start = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "well"}}
-    return b"data: " + json.dumps(start).encode() + b"\n\n"
+def sse(event: dict) -> bytes:
+    return b"data: " + json.dumps(event).encode() + b"\n\n"
 
 
 @pytest.mark.parametrize("batch", [1, 4], ids=["one by one", "in one batch"])
 def test_items_name_their_run_and_the_request_that_they_answer(batch: int):
     """The last items of a run are the run's, though only the next one tells that it is over."""
-    first = {"source": "anthropic", "run": "r1", "request-id": "q1"}
-    second = {"source": "anthropic", "run": "r2", "request-id": "q2"}
-    given = [(begun("m1"), first), (block(), first), (begun("m2"), second), (block(), second)]
-    fed = [event_record(value, headers, at) for at, (value, headers) in enumerate(given)]
-    stage, found = EventsStage(Defaults()), []
-    for at in range(0, len(fed), batch):
-        found += [each for each in stage.process(fed[at : at + batch]).outputs if each.topic == SESSION_ITEMS]
+    fed = []
+    for name in ("1", "2"):
+        headers = (("source", b"anthropic"), ("run", f"r{name}".encode()), ("request-id", f"q{name}".encode()))
+        events = [start(f"m{name}"), block(0, "text", text="well")]
+        fed += records(map(sse, events), headers, first=len(fed))
+    found = [each for each in processed(EventsStage, in_batches(fed, batch))[0] if each.topic == SESSION_ITEMS]
     said_of = [(json.loads(each.value)["type"], {k: v.decode() for k, v in each.headers}) for each in found]
     assert [headers for kind, headers in said_of if kind == "item/started"] == [
         {"run": "r1", "request-id": "q1"},

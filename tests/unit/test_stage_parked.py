@@ -6,7 +6,7 @@ import json
 
 import pytest
 from build import answered, called, said, user
-from staged import OPENED, in_batches, processed, turn
+from staged import OPENED, in_batches, letters, processed, turn
 
 from pipeline.errors import InternalError
 from pipeline.stages.base import Output, Record, StoppedError
@@ -35,11 +35,6 @@ def record(offset, event, key=KEY):
 def run(events, defaults=PARK, *, batch=1, restart=None):
     records = [record(offset, event) for offset, event in enumerate(events) if event is not None]
     return processed(lambda: TurnsStage(defaults), in_batches(records, batch), restart)
-
-
-def letters(outputs):
-    found = [dict(output.headers) for output in outputs if output.topic == DEAD_LETTERS]
-    return [(int(each["reknit.error.offset"]), each["reknit.error.code"].decode()) for each in found]
 
 
 def published(outputs: list[Output]) -> list[Output]:

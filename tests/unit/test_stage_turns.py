@@ -9,7 +9,7 @@ import json
 import msgspec
 import pytest
 from build import answered, called, said, user
-from staged import KEY, OPENED, bodies, of, records, restored, turn
+from staged import KEY, OPENED, bodies, in_batches, of, processed, records, restored, turn
 
 import pipeline
 from pipeline.model import Policy
@@ -27,8 +27,13 @@ def header(output, name: str) -> str | None:
     return None if value is None else value.decode()
 
 
-def fix_codes(found) -> list[str]:
-    return [json.loads(output.value)["code"] for output in of(found, HISTORY_FIXES)]
+def fixes_of(found) -> list[dict]:
+    return [json.loads(output.value) for output in of(found, HISTORY_FIXES)]
+
+
+def needing_a_result(found) -> list[str]:
+    """The targets for which a result was put in; one for all is told without a name."""
+    return [fix.get("target", "") for fix in fixes_of(found) if fix["code"] == "result_synthesised"]
 
 
 def letters(found) -> list[str]:
@@ -75,7 +80,7 @@ def test_user_text_over_an_open_call_settles_it_as_interrupted():
     last = bodies(found)[-1]["messages"][-1]["content"]
     assert [block["type"] for block in last] == ["tool_result", "text"]
     assert last[0]["is_error"] is True
-    (fix,) = (json.loads(output.value) for output in of(found, HISTORY_FIXES))
+    (fix,) = fixes_of(found)
     assert (fix["code"], fix["path"], fix["id"], fix["lossless"]) == (
         "result_synthesised",
         "messages.2.content.0",
@@ -164,8 +169,7 @@ def test_each_fix_is_told_once_first_with_its_request():
         turn(said("ok")),
         *[turn(message) for n in range(12) for message in (user(f"q{n}"), said(f"a{n}"))],
     )
-    codes = fix_codes(found)
-    assert sorted(codes) == ["id_rewritten", "result_synthesised"]
+    assert sorted(fix["code"] for fix in fixes_of(found)) == ["id_rewritten", "result_synthesised"]
     assert found.tally["reknit_fixes_total", "id_rewritten", ""] == 1
 
 
@@ -173,56 +177,43 @@ def test_a_fix_that_only_some_targets_need_is_told_once_for_each_of_them():
     """Gemini takes a call without a result, so only the others need one."""
     turns = [user("go"), called("c"), user("stop"), said("ok"), user("more"), said("yes"), user("on")]
     found = run(OPENED | {"targets": ["anthropic", "openai-chat", "gemini"]}, *map(turn, turns))
-    told = [json.loads(output.value) for output in of(found, HISTORY_FIXES)]
-    needing = [fix.get("target", "") for fix in told if fix["code"] == "result_synthesised"]
-    assert needing == ["anthropic", "openai-chat"]
+    assert needing_a_result(found) == ["anthropic", "openai-chat"]
 
 
 def test_a_fix_that_all_targets_needed_is_told_once_though_it_is_certain_later_for_one():
     """Where the blank turn is left out, its neighbours are one exchange, so that the call settles an exchange later."""
-    turns = [
-        user("go"),
-        called("c"),
-        user(""),
-        said("ok"),
-        *[turn for n in range(9) for turn in (user("q"), said("a"))],
-    ]
+    turns = [user("go"), called("c"), user(""), said("ok"), *[user("q"), said("a")] * 9]
     found = run(OPENED | {"targets": ["openai-responses", "cascade"]}, *map(turn, turns))
-    told = [json.loads(output.value) for output in of(found, HISTORY_FIXES)]
-    assert [fix.get("target", "") for fix in told if fix["code"] == "result_synthesised"] == [""]
+    assert needing_a_result(found) == [""]
 
 
-CONVERSE = {**OPENED, "targets": ["bedrock-converse"], "model": "us.amazon.nova-pro-v1:0"}
 WATCHED = {
-    **CONVERSE,
+    **OPENED,
+    "targets": ["bedrock-converse"],
+    "model": "us.amazon.nova-pro-v1:0",
+    "params": {"max_tokens": 100, "seed": 7},
     "policy": {"mend": {"bedrock-converse": {"tools_stubbed": "observe", "param_dropped": "observe"}}},
 }
 
 
 def told(found) -> list[tuple[str, bool]]:
-    fixes = [json.loads(output.value) for output in of(found, HISTORY_FIXES)]
-    return [(fix["code"], fix.get("observed", False)) for fix in fixes]
+    return [(fix["code"], fix.get("observed", False)) for fix in fixes_of(found)]
 
 
 def test_an_observed_mend_is_told_once_and_again_when_it_had_to_be_made():
-    opened = {**WATCHED, "params": {"max_tokens": 100, "seed": 7}}
     questions = [turn(user("q")), turn(said("a")), turn(user("q"))]
-    found = run(opened, *questions)
+    found = run(WATCHED, *questions)
     assert [body["seed"] for body in bodies(found)] == [7, 7]
     assert told(found) == [("param_dropped", True)]
     assert found.tally["reknit_fixes_observed_total", "param_dropped", "bedrock-converse"] == 1
     assert ("reknit_fixes_total", "param_dropped", "bedrock-converse") not in found.tally
     assert found.tally["reknit_requests_total", "bedrock-converse", "clean"] == 2
     # Without a declaration of the tools that are called the target takes no request, so all mends are made.
-    found = run(opened, *questions, turn(called("a")), turn(answered("a")), turn(said("b")), *questions)
+    found = run(WATCHED, *questions, turn(called("a")), turn(answered("a")), turn(said("b")), *questions)
     requests = of(found, PROVIDER_REQUESTS)
-    assert [("seed" in json.loads(each.value), "toolConfig" in json.loads(each.value)) for each in requests] == [
-        (True, False),
-        (True, False),
-        (False, True),
-        (False, True),
-        (False, True),
-    ]
+    assert [("seed" in body, "toolConfig" in body) for body in bodies(found)] == [(True, False)] * 2 + [
+        (False, True)
+    ] * 3
     assert told(found) == [("param_dropped", True), ("tools_stubbed", False), ("param_dropped", False)]
     assert [header(each, "prefix-reset") for each in requests] == [None, None, "mended", "mended", "mended"]
     assert [header(each, "fixes") for each in requests] == ["0", "0", "2", "2", "2"]
@@ -243,8 +234,7 @@ def test_the_records_of_a_mend_that_one_of_two_targets_observes_tell_them_apart(
     policy = {"mend": {"anthropic": {"blank_dropped": "observe"}}}
     opened = {**OPENED, "targets": ["anthropic", "bedrock-converse"], "policy": policy}
     found = run(opened, turn(user("a")), turn(said("b")), turn(user("c", " ")))
-    fixes = [json.loads(output.value) for output in of(found, HISTORY_FIXES)]
-    assert [(fix["code"], fix.get("target"), fix.get("observed")) for fix in fixes] == [
+    assert [(fix["code"], fix.get("target"), fix.get("observed")) for fix in fixes_of(found)] == [
         ("blank_dropped", "bedrock-converse", None),
         ("blank_dropped", "anthropic", True),
     ]
@@ -299,16 +289,9 @@ def test_opening_a_session_tells_the_stream_side_its_policy():
 
 
 def test_a_closed_session_leaves_nothing_behind():
-    stage = TurnsStage()
-    state: dict[bytes, bytes] = {}
-    events = [OPENED, *[turn(m, id=f"{n}{m['role']}") for n in range(40) for m in (user("q" * 900), said("a"))]]
-    for record in records([*events, {"type": "session.closed"}]):
-        for key, value in stage.process([record]).changes.items():
-            if value is None:
-                state.pop(key, None)
-            else:
-                state[key] = value
-    assert state == {}
+    events = [turn(m, id=f"{n}{m['role']}") for n in range(40) for m in (user("q" * 900), said("a"))]
+    log = records([OPENED, *events, {"type": "session.closed"}])
+    assert processed(TurnsStage, in_batches(log, 1))[2] == {}
 
 
 BAD = [
@@ -345,7 +328,7 @@ def test_half_a_surrogate_pair_is_mended_by_the_reader_not_refused():
     found = run(OPENED, torn)
     assert letters(found) == []
     assert bodies(found)[0]["messages"] == [user("a \ufffd b")]
-    assert fix_codes(found) == ["surrogate_replaced"]
+    assert [fix["code"] for fix in fixes_of(found)] == ["surrogate_replaced"]
     restored = {"type": "history.restored", "messages": [user("@")]}
     found = run(OPENED, json.dumps(restored).replace("@", "\\ud83d").encode(), {"type": "request.wanted"})
     assert bodies(found)[0]["messages"] == [user("\ufffd")]
@@ -363,21 +346,11 @@ def test_under_follow_later_records_go_into_the_dead_letters_until_the_history_i
 def test_any_batching_and_any_restart_give_the_same_outputs():
     events = [OPENED]
     for n in range(30):
-        events += [
-            turn(user(f"q{n}"), id=f"u{n}"),
-            turn(called(f"call_{n % 3}")),
-            turn(answered(f"call_{n % 3}")),
-        ]
-        events += [turn(said(f"a{n}"))]
+        name = f"call_{n % 3}"
+        events += [turn(user(f"q{n}"), id=f"u{n}"), turn(called(name)), turn(answered(name)), turn(said(f"a{n}"))]
         if n % 7 == 3:
             events += [turn(user("twice")), {"type": "history.rewound", "to": f"u{n - 2}"}]
     lines = records(events)
     expected = TurnsStage().process(lines).outputs
     for size in (1, 3, 10):
-        stage, state, found = TurnsStage(), {}, []
-        for at in range(0, len(lines), size):
-            made = stage.process(lines[at : at + size])
-            found += made.outputs
-            state |= made.changes
-            stage = restored(TurnsStage(), state)
-        assert found == expected
+        assert processed(TurnsStage, in_batches(lines, size), "changelog")[0] == expected

@@ -6,21 +6,13 @@ many come at once.
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from build import called, said, user
+from build import answered, called, said, user
 from counting import lines
-from staged import OPENED, turn
+from staged import OPENED, records, turn
 
-from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.turns import TurnsStage
-
-
-def record(offset, event):
-    value = event if isinstance(event, bytes) else json.dumps(event).encode()
-    return Record(partition=0, offset=offset, key=b"s", value=value)
 
 
 def begun(turns, policy="go-on"):
@@ -28,22 +20,21 @@ def begun(turns, policy="go-on"):
     stage = TurnsStage(Defaults(on_dead_letter=policy))
     said_so_far = [turn((said if at % 2 else user)(f"{at}"), id=f"i{at}") for at in range(turns)]
     for offset, each in enumerate([OPENED, *said_so_far]):
-        stage.committed(stage.process([record(offset, each)]).changes, 1 << 40)
+        stage.committed(stage.process(records([each], first=offset)).changes, 1 << 40)
     return stage
 
 
 def work(turns, event, policy):
     """The lines that run for an event in a session of so many turns."""
     stage = begun(turns, policy)
-    return lines(lambda: stage.process([record(turns + 1, event)]))
+    return lines(lambda: stage.process(records([event], first=turns + 1)))
 
 
-ORPHAN = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "nobody", "content": "x"}]}
 EVENTS = {
     "a user's turn, and its request": turn(user("x")),
     "an assistant's turn": turn(said("x")),
     "a call": turn(called("c")),
-    "a result of no call": turn(ORPHAN),
+    "a result of no call": turn(answered("nobody")),
     "a turn that came before": turn(user("0"), id="i0"),
     "an id that came with something else": turn(user("other"), id="i0"),
     "a message that nobody can read": turn({"role": "nobody"}),
@@ -62,9 +53,10 @@ def test_a_record_costs_no_more_in_a_long_session(event):
 def openings(turns, count):
     """The lines that run for openings in one batch, each of which changes something, and the request behind them."""
     stage = begun(turns)
-    opened = [record(turns + 1 + at, OPENED | {"system": f"be brief {(count - at) % 2}"}) for at in range(count)]
+    opened = [OPENED | {"system": f"be brief {(count - at) % 2}"} for at in range(count)]
+    *opened, asked = records([*opened, turn(user("x"))], first=turns + 1)
     work = lines(lambda: stage.process(opened))
-    (request,) = stage.process([record(turns + 1 + count, turn(user("x")))]).outputs
+    (request,) = stage.process([asked]).outputs
     return work, request.value
 
 
@@ -96,13 +88,11 @@ def rewinding(turns, to):
     stage, cost = begun(turns), []
     again = [turn((said if at % 2 else user)(f"{at} again"), id=f"i{at}") for at in range(turns - 60, turns)]
     for offset in range(0, 300, 100):
-        for at, event in enumerate([{"type": "history.rewound", "to": to(turns)}, turn(user("x"))]):
-            batch = [record(turns + 1 + offset + at, event)]
-            cost.append(lines(lambda: stage.process(batch)))  # noqa: B023  called at once
+        batch = records([{"type": "history.rewound", "to": to(turns)}, turn(user("x"))], first=turns + 1 + offset)
+        cost += [lines(lambda record=record: stage.process([record])) for record in batch]
         # Up to where it was; what is still known is a repetition.
-        stage.committed(stage.process([record(0, {"type": "history.rewound", "to": turns - 60})]).changes, 1 << 40)
-        for each in again:
-            stage.committed(stage.process([record(0, each)]).changes, 1 << 40)
+        for each in ({"type": "history.rewound", "to": turns - 60}, *again):
+            stage.committed(stage.process(records([each])).changes, 1 << 40)
     return cost
 
 
