@@ -3,7 +3,7 @@
 import json
 
 import streamed
-from streamed import entries, items_of, only
+from streamed import items_of, only
 
 from topics.items import ItemCompleted
 
@@ -31,10 +31,6 @@ def run(*chunks):
 
 def turn(*chunks):
     return streamed.run("gemini", *chunks).blocks
-
-
-def shown(items):
-    return [(entry.item_type, entry.text) for entry in entries(items)]
 
 
 def extras(items):

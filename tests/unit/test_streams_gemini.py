@@ -3,41 +3,37 @@
 import json
 
 import pytest
-from gemini_chunks import END, call, chunk, extras, run, shown, text, turn
+from build import call as tool_use
+from build import result, said, user
+from gemini_chunks import END, call, chunk, extras, run, text, turn
 from msgspec import Raw
-from streamed import entries, only
+from streamed import entries, errors, items_of, marked, only, shown, stop_reasons
 
 from pipeline import normalize
 from pipeline.streams import Recovery
 from pipeline.streams.gemini.wire import Arguments, PartialArg, steps
-from topics.items import AgentError, AgentUnrecognized, ItemDelta, ItemRetracted, ItemStarted, TurnStop, Usage
+from topics.items import AgentUnrecognized, ItemDelta, ItemRetracted, ItemStarted, TurnStop, Usage
 
 ISSUER = {"provider": "gemini", "model": "gemini-3-pro"}
 
 
 def test_words_of_one_kind_go_on():
-    items = run(
-        chunk(text("Let", thought=True)),
-        chunk(text(" me.", thought=True), text("Tw")),
-        chunk(text("o."), reason="STOP"),
-    )
+    first, second = chunk(text("Let", thought=True)), chunk(text(" me.", thought=True), text("Tw"))
+    items = run(first, second, chunk(text("o."), reason="STOP"))
     assert shown(items) == [("thinking", "Let me."), ("text", "Two.")]
     assert items[-1] == TurnStop(model="gemini-3-pro", stop_reason="STOP")
     assert not any(entry.incomplete for entry in entries(items))
 
 
 def test_without_a_reason_nothing_is_complete():
-    assert [(entry.text, entry.incomplete) for entry in entries(run(chunk(text("Two."))))] == [("Two.", True)]
+    assert marked(run(chunk(text("Two.")))) == [("Two.", True)]
 
 
 def test_a_call_is_whole_at_once():
     parts = [call("f", args={"a": 1.0}), call("g", id="t1", args={}), call("f")]
     items = run(chunk(*parts, reason="STOP"))
-    assert [(entry.item_id, entry.started.name, entry.text) for entry in entries(items)] == [
-        ("call_f", "f", '{"a": 1.0}'),
-        ("t1", "g", "{}"),
-        ("call_f~2", "f", ""),
-    ]
+    found = [(entry.item_id, entry.started.name, entry.text) for entry in entries(items)]
+    assert found == [("call_f", "f", '{"a": 1.0}'), ("t1", "g", "{}"), ("call_f~2", "f", "")]
     assert [block["input"] for block in turn(chunk(*parts, reason="STOP"))] == [{"a": 1.0}, {}, {}]
 
 
@@ -56,23 +52,11 @@ def test_a_signature_stands_in_front_of_its_part_and_goes_back_on_it():
         ("thinking", "two"),
     ]
     assert blocks[1] == {"type": "thinking", "thinking": "", "signature": "one", "issuer": ISSUER}
-    results = [
-        {"type": "tool_result", "tool_use_id": block["id"], "content": "x"}
-        for block in blocks
-        if block["type"] == "tool_use"
-    ]
-    history = [
-        {"role": "user", "content": "Go."},
-        {"role": "assistant", "content": blocks},
-        {"role": "user", "content": results},
-    ]
+    results = [result(block["id"], "x") for block in blocks if block["type"] == "tool_use"]
+    history = [user("Go."), said(*blocks), user(*results)]
     normalized = normalize({"messages": history, "model": "gemini-3-pro"}, to="gemini")
-    assert [part.get("thoughtSignature") for part in json.loads(normalized.body)["contents"][1]["parts"]] == [
-        None,
-        "one",
-        None,
-        "two",
-    ]
+    parts = json.loads(normalized.body)["contents"][1]["parts"]
+    assert [part.get("thoughtSignature") for part in parts] == [None, "one", None, "two"]
     assert normalized.violations == []
 
 
@@ -95,12 +79,14 @@ def test_what_stands_beside_words_does_not_hide_them():
     items = run(chunk(text("A") | about), chunk(text("B") | {"brandNew": {"x": 1}}), chunk(text("C")), END)
     assert shown(items) == [("text", "ABC")]
     assert extras(items) == [about | {"brandNew": {"x": 1}}]
-    raws = [json.loads(bytes(item.raw)) for item in items if isinstance(item, ItemDelta) and item.raw]
-    assert raws == [{name: value} for name, value in (about | {"brandNew": {"x": 1}}).items()]
-    items = run(chunk(text("") | {"brandNew": {"x": 1}}), END)
-    assert shown(items) == [("brandNew", "")]
+    assert raws_of(items) == [{name: value} for name, value in (about | {"brandNew": {"x": 1}}).items()]
+    assert shown(run(chunk(text("") | {"brandNew": {"x": 1}}), END)) == [("brandNew", "")]
     items = run(chunk(text("A") | {"inlineData": {"mimeType": "image/png", "data": "eA=="}, "new": 1}), END)
     assert shown(items) == [("text", "A"), ("inlineData", "")]
+
+
+def raws_of(items):
+    return [json.loads(bytes(item.raw)) for item in only(items, ItemDelta) if item.raw]
 
 
 @pytest.mark.parametrize("where", ["call", "part"])
@@ -110,11 +96,10 @@ def test_what_a_call_has_beside_its_arguments_is_kept_with_it(where):
     part["functionCall"] |= new if where == "call" else {}
     kept = {"brandNew": {"x": 1}, "part.type": "function"}
     # Gemini does not take it back.
-    assert turn(chunk(part), END) == [{"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}]
+    assert turn(chunk(part), END) == [tool_use("t1", "f", a=1)]
     items = run(chunk(part), END)
-    assert [(entry.item_type, entry.text, entry.incomplete) for entry in entries(items)] == [
-        ("tool_use", '{"a": 1}', False)
-    ]
+    (entry,) = entries(items)
+    assert (entry.item_type, entry.text, entry.incomplete) == ("tool_use", '{"a": 1}', False)
     assert extras(items) == [kept]
 
 
@@ -138,7 +123,7 @@ def test_a_part_that_nobody_knows_is_passed_on_and_the_others_serve():
 def test_nothing_that_is_no_part_passes_for_a_block(part):
     blocks = turn(chunk(text("A"), part), END)
     assert {block["type"] for block in blocks} <= {"text", "unknown", "part"}
-    assert normalize([{"role": "user", "content": "Go."}, {"role": "assistant", "content": blocks}], to="gemini").body
+    assert normalize([user("Go."), said(*blocks)], to="gemini").body
 
 
 # -- calls in pieces ----------------------------------------------------------------------------------------------
@@ -160,11 +145,9 @@ PIECES = [
 )
 def test_a_call_may_come_in_pieces(last):
     given = {"a": 'x"y', "b": [{"c": 1.0} | ({"c2": True} if last["functionCall"] else {})]}
-    items = run(*PIECES, chunk(last), chunk(call("g", args={})), END)
-    assert [(entry.started.name, json.loads(entry.text), entry.incomplete) for entry in entries(items)] == [
-        ("f", given, False),
-        ("g", {}, False),
-    ]
+    found = entries(run(*PIECES, chunk(last), chunk(call("g", args={})), END))
+    assert [(entry.started.name, json.loads(entry.text)) for entry in found] == [("f", given), ("g", {})]
+    assert not any(entry.incomplete for entry in found)
 
 
 @pytest.mark.parametrize("after", [[], [END], [chunk(text("Oh.")), END], [chunk(call("g", args={})), END]])
@@ -177,7 +160,7 @@ def test_a_call_whose_pieces_stop_is_not_whole(after):
 def test_a_piece_that_leads_back_is_passed_on_and_the_call_is_not_whole():
     back = piece("$.a", stringValue="z")
     items = run(*PIECES, chunk(call(partialArgs=[back], willContinue=True)), chunk(call()), END)
-    assert [json.loads(bytes(item.raw)) for item in items if isinstance(item, ItemDelta) and item.raw] == [back]
+    assert raws_of(items) == [back]
     assert entries(items)[0].incomplete
 
 
@@ -229,31 +212,21 @@ def test_why_it_stopped_is_told(reason):
     last = {"candidates": [{"finishReason": reason, "finishMessage": "Because."}], "responseId": "r1"}
     items = run(chunk(text("Hi")), last)
     assert shown(items) == [("text", "Hi")]
-    assert [item.stop_reason for item in items if isinstance(item, TurnStop)] == [reason]
-    assert [(item.message, item.code) for item in items if isinstance(item, AgentError)] == [("Because.", reason)]
+    assert (stop_reasons(items), errors(items)) == ([reason], [("Because.", reason)])
 
 
 def test_a_prompt_that_was_blocked_is_an_error():
     feedback = {"blockReason": "SAFETY", "safetyRatings": []}
-    items = run({"promptFeedback": feedback, "responseId": "r1"})
-    assert [(item.message, item.code) for item in items if isinstance(item, AgentError)] == [
-        ("the prompt was blocked: SAFETY", "SAFETY")
-    ]
-    rated = run({"promptFeedback": {"safetyRatings": []}, "responseId": "r1"})
-    assert only(rated, AgentError) == []
+    blocked = [("the prompt was blocked: SAFETY", "SAFETY")]
+    assert errors(run({"promptFeedback": feedback, "responseId": "r1"})) == blocked
+    assert errors(run({"promptFeedback": {"safetyRatings": []}, "responseId": "r1"})) == []
 
 
 @pytest.mark.parametrize("wrap", [False, True], ids=["sse", "array"])
 def test_an_error_cuts_the_message(*, wrap):
     error = {"error": {"code": 503, "message": "Overloaded.", "status": "UNAVAILABLE"}}
-    recovery = Recovery("gemini")
-    items = recovery.feed(json.dumps(chunk(text("Hi"))).encode())
-    items += recovery.feed(json.dumps([error] if wrap else error).encode())
-    items += recovery.end_run("exit")
-    assert [(item.message, item.code) for item in items if isinstance(item, AgentError)] == [
-        ("Overloaded.", "UNAVAILABLE")
-    ]
-    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hi", True)]
+    items = items_of("gemini", chunk(text("Hi")), json.dumps([error] if wrap else error).encode())
+    assert (errors(items), marked(items)) == ([("Overloaded.", "UNAVAILABLE")], [("Hi", True)])
 
 
 def test_tokens_are_told_once_the_last_counts():
@@ -274,12 +247,11 @@ def test_a_chunk_of_a_response_that_is_over_is_passed_on():
     late = chunk(text("late"))
     items = run(chunk(text("Hel")), chunk(text("Hello"), id="r2"), late)
     assert shown(items) == [("text", "Hello")]
-    assert [json.loads(bytes(item.event)) for item in items if isinstance(item, AgentUnrecognized)] == [late]
+    assert [json.loads(bytes(item.event)) for item in only(items, AgentUnrecognized)] == [late]
 
 
 def test_code_assist_wraps_its_chunks():
-    items = run({"response": chunk(text("Hi")), "traceId": "x"}, {"response": END})
-    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hi", False)]
+    assert marked(run({"response": chunk(text("Hi")), "traceId": "x"}, {"response": END})) == [("Hi", False)]
 
 
 def test_other_candidates_are_shown_beside_the_first():
@@ -292,31 +264,24 @@ def test_other_candidates_are_shown_beside_the_first():
     items = run(first, last)
     assert shown(items) == [("text", "Aa"), ("choice", "Bb")]
     assert [block for block in turn(first, last) if block["type"] != "choice"] == [{"type": "text", "text": "Aa"}]
-    assert [item.stop_reason for item in items if isinstance(item, TurnStop)] == ["STOP"]
+    assert stop_reasons(items) == ["STOP"]
 
 
 # -- bytes --------------------------------------------------------------------------------------------------------
 
 
 def test_a_line_that_was_cut_takes_none_along():
-    lines = [
-        json.dumps(chunk(text("A"))),
-        json.dumps(chunk(text("B")))[:40],
-        json.dumps(chunk(text("C"))),
-        json.dumps(END),
-    ]
-    recovery = Recovery("gemini")
-    items = recovery.feed("\n".join(lines).encode()) + recovery.end_run("exit")
+    first, cut, *rest = map(json.dumps, (chunk(text("A")), chunk(text("B")), chunk(text("C")), END))
+    items = items_of("gemini", "\n".join([first, cut[:40], *rest]).encode())
     assert shown(items) == [("text", "AC")]
-    assert [item.text for item in items if isinstance(item, AgentUnrecognized)] == [lines[1]]
+    assert [item.text for item in only(items, AgentUnrecognized)] == [cut[:40]]
 
 
 @pytest.mark.parametrize("data", [b"{}", b"[1, 2]", b"\xff\xfe", b'data: {"x": 1}\n\n', b"not json"])
 def test_what_is_no_chunk_is_passed_on(data):
-    recovery = Recovery("gemini")
-    items = recovery.feed(data) + recovery.end_run("exit")
+    items = items_of("gemini", data)
     assert items
-    assert all(isinstance(item, AgentUnrecognized) for item in items)
+    assert only(items, AgentUnrecognized) == items
 
 
 # -- attempts that are over -----------------------------------------------------------------------------------------
@@ -345,8 +310,8 @@ def test_a_late_chunk_of_an_attempt_that_is_over_leaves_the_one_that_streams_alo
     assert [type(item) for item in late] == [AgentUnrecognized]
     assert late[0].reason == "a chunk of a message that is over"
     rest = recovery.feed(attempted(LAST, ", whole", "STOP")) + recovery.end_run("exit")
-    assert [item.content for item in rest if isinstance(item, ItemDelta)] == [", whole"]
-    assert [item.incomplete for item in rest if isinstance(item, TurnStop)] == [False]
+    assert [item.content for item in only(rest, ItemDelta)] == [", whole"]
+    assert [item.incomplete for item in only(rest, TurnStop)] == [False]
 
 
 def test_an_attempt_that_is_long_over_is_forgotten():

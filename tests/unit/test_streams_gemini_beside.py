@@ -3,16 +3,16 @@
 import json
 
 import pytest
-from gemini_chunks import END, call, chunk, extras, run, shown, text, turn
-from streamed import entries, only
+from gemini_chunks import END, call, chunk, extras, run, text, turn
+from streamed import entries, errors, items_of, marked, only, shown, stop_reasons, texts
 
 from pipeline.streams import Recovery
-from topics.items import AgentError, ItemCompleted, ItemRetracted, ItemStarted, SessionSystem, TurnStop, Usage
+from topics.items import ItemCompleted, ItemRetracted, ItemStarted, SessionSystem, TurnStop, Usage
 
 
 def system(items):
     """What was said beside no item."""
-    return [(item.subtype, json.loads(bytes(item.event))) for item in items if isinstance(item, SessionSystem)]
+    return [(item.subtype, json.loads(bytes(item.event))) for item in only(items, SessionSystem)]
 
 
 # -- beside the words -----------------------------------------------------------------------------------------------
@@ -51,14 +51,10 @@ def test_sources_stand_beside_the_text_wherever_they_come():
 
 def test_sources_add_up_and_what_is_said_again_stands_once():
     first, second, third = (grounded(*names, webSearchQueries=["q"]) for names in ("a", "ab", "c"))
-    last = said(text("C"), reason="STOP", groundingMetadata=third | {"searchEntryPoint": {"renderedContent": "<a>"}})
+    entry = {"searchEntryPoint": {"renderedContent": "<a>"}}
+    last = said(text("C"), reason="STOP", groundingMetadata=third | entry)
     items = run(said(text("A"), groundingMetadata=first), said(text("B"), groundingMetadata=second), last)
-    assert extras(items) == [
-        {
-            "groundingMetadata": grounded("a", "b", "c", webSearchQueries=["q"])
-            | {"searchEntryPoint": {"renderedContent": "<a>"}}
-        }
-    ]
+    assert extras(items) == [{"groundingMetadata": grounded("a", "b", "c", webSearchQueries=["q"]) | entry}]
     cited = [{"citationSources": [{"startIndex": at, "uri": f"https://{at}.example"}]} for at in (0, 5)]
     items = run(*(said(text("A"), citationMetadata=one) for one in cited), END)
     assert extras(items) == [{"citationMetadata": {"citationSources": [one["citationSources"][0] for one in cited]}}]
@@ -73,12 +69,9 @@ def test_each_kind_of_source_is_seen_in_the_middle_of_a_text(name):
 
 
 def test_sources_of_a_text_stand_with_that_text():
-    items = run(
-        said(text("A"), groundingMetadata=grounded("a")),
-        chunk(call("f", args={})),
-        said(text("B"), reason="STOP", groundingMetadata=grounded("b")),
-    )
-    assert [entry.text for entry in entries(items)] == ["A", "{}", "B"]
+    last = said(text("B"), reason="STOP", groundingMetadata=grounded("b"))
+    items = run(said(text("A"), groundingMetadata=grounded("a")), chunk(call("f", args={})), last)
+    assert texts(items) == ["A", "{}", "B"]
     assert extras(items) == [{"groundingMetadata": grounded("a")}, {}, {"groundingMetadata": grounded("b")}]
 
 
@@ -101,7 +94,7 @@ def test_sources_behind_the_end_are_told_all_the_same():
     assert system(items) == [("groundingMetadata", grounded("b"))]
     again = run(said(text("A"), reason="STOP"), said(text(""), reason="STOP", groundingMetadata=grounded("b")))
     assert system(again) == [("groundingMetadata", grounded("b"))]
-    assert [item.stop_reason for item in again if isinstance(item, TurnStop)] == ["STOP"]
+    assert stop_reasons(again) == ["STOP"]
 
 
 def test_each_candidate_has_its_own_sources():
@@ -111,25 +104,16 @@ def test_each_candidate_has_its_own_sources():
     items = run({"candidates": [candidate(0, "A"), candidate(1, "B")], "responseId": "r1"}, END, ONE_END)
     assert extras(items) == [{"groundingMetadata": grounded("A")}, {"groundingMetadata": grounded("B")}]
     (_, other) = only(items, ItemCompleted)
-    assert json.loads(bytes(other.raw)) == {
-        "type": "choice",
-        "choice": 1,
-        "of": "text",
-        "text": "B",
-        "groundingMetadata": grounded("B"),
-    }
+    whole = {"type": "choice", "choice": 1, "of": "text", "text": "B", "groundingMetadata": grounded("B")}
+    assert json.loads(bytes(other.raw)) == whole
 
 
 def test_another_candidate_s_own_parts_are_kept_as_they_came():
     code = {"executableCode": {"language": "PYTHON", "code": "1"}}
     items = run({"candidates": [{"index": 1, "content": {"parts": [code]}}], "responseId": "r1"}, ONE_END)
     (entry,) = entries(items)
-    assert json.loads(bytes(entry.started.raw)) == {
-        "type": "choice",
-        "choice": 1,
-        "of": "executableCode",
-        "block": {"type": "executableCode"} | code,
-    }
+    block = {"type": "executableCode"} | code
+    assert json.loads(bytes(entry.started.raw)) == {"type": "choice", "choice": 1, "of": block["type"], "block": block}
 
 
 ONE_END = {"candidates": [{"index": 1, "finishReason": "MAX_TOKENS"}], "responseId": "r1"}
@@ -168,34 +152,29 @@ def test_a_finish_reason_may_be_a_number(number, name, *, cut):
     ("number", "name"), [(1, "STOP"), (9, "MALFORMED_FUNCTION_CALL"), (16, "NO_IMAGE"), (17, "17")]
 )
 def test_vertex_counts_its_reasons_otherwise(number, name):
-    items = run(said(text("A"), finishReason=number) | {"createTime": "2025-12-19T23:45:36.565494Z"})
-    assert [item.stop_reason for item in items if isinstance(item, TurnStop)] == [name]
-    odd = run(said(text("A") | {"odd": 1}, finishReason=number) | {"createTime": "2025-12-19T23:45:36.565494Z"})
-    assert [item.stop_reason for item in odd if isinstance(item, TurnStop)] == [name]
+    for part in (text("A"), text("A") | {"odd": 1}):
+        made = said(part, finishReason=number) | {"createTime": "2025-12-19T23:45:36.565494Z"}
+        assert stop_reasons(run(made)) == [name]
 
 
 def test_a_reason_of_zero_says_nothing():
     nothing = {"finishReason": 0}
     items = run(said(text("A"), **nothing), said(text("B"), **nothing))
-    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("AB", True)]
-    assert [item.stop_reason for item in items if isinstance(item, TurnStop)] == [None]
-    items = run(said(text("A"), **nothing), said(text("B"), reason="STOP"))
-    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("AB", False)]
+    assert (marked(items), stop_reasons(items)) == ([("AB", True)], [None])
+    assert marked(run(said(text("A"), **nothing), said(text("B"), reason="STOP"))) == [("AB", False)]
 
 
 @pytest.mark.parametrize(("number", "name"), [(1, "SAFETY"), (4, "PROHIBITED_CONTENT"), (77, "77")])
 def test_the_reason_for_which_a_prompt_was_blocked_may_be_a_number(number, name):
-    items = run({"promptFeedback": {"blockReason": number}, "responseId": "r1"})
-    assert [item.code for item in items if isinstance(item, AgentError)] == [name]
-    none = run({"promptFeedback": {"blockReason": 0}, "responseId": "r1"})
-    assert only(none, AgentError) == []
+    for reason, codes in ((number, [name]), (0, [])):
+        items = run({"promptFeedback": {"blockReason": reason}, "responseId": "r1"})
+        assert [code for _, code in errors(items)] == codes
 
 
 def test_numbers_serve_where_a_part_is_odd():
     rating = {"category": 7, "probability": 1}
     items = run(said(text("A") | {"odd": 1}, finishReason=1, safetyRatings=[rating], groundingMetadata=grounded("a")))
-    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("A", False)]
-    assert extras(items) == [{"odd": 1, "groundingMetadata": grounded("a")}]
+    assert (marked(items), extras(items)) == ([("A", False)], [{"odd": 1, "groundingMetadata": grounded("a")}])
     broken = said(text("A"), finishReason=1, groundingMetadata=grounded("a")) | {"modelVersion": 7}
     assert extras(run(broken)) == [{"groundingMetadata": grounded("a")}]
 
@@ -209,11 +188,11 @@ def test_a_signature_alone_is_in_the_log_and_no_item():
         chunk(text("", thoughtSignature="t"), reason="STOP"),
     ]
     items = run(*chunks)
-    assert [item.item_type for item in items if isinstance(item, ItemStarted)] == ["tool_use"]
-    assert [item.item_id for item in items if isinstance(item, ItemCompleted)] == ["call_f"]
+    assert [item.item_type for item in only(items, ItemStarted)] == ["tool_use"]
+    assert [item.item_id for item in only(items, ItemCompleted)] == ["call_f"]
     assert [block.get("signature") for block in turn(*chunks)] == ["s", None, "t"]
     retried = run(chunks[0], chunk(text("A"), reason="STOP", id="r2"))
-    assert [item.item_id for item in retried if isinstance(item, ItemRetracted)] == ["call_f"]
+    assert only(retried, ItemRetracted) == [ItemRetracted(item_id="call_f")]
 
 
 def test_gemini_s_own_parts_end_with_their_whole_json():
@@ -231,36 +210,25 @@ def test_the_reason_of_the_first_candidate_is_the_message_s(*, indexed):
     numbered = [answer | ({"index": at} if indexed else {}) for at, answer in enumerate(answers)]
     items = run({"candidates": numbered, "responseId": "r1"})
     assert shown(items) == [("text", "A"), ("choice", "B")]
-    assert [item.stop_reason for item in items if isinstance(item, TurnStop)] == ["STOP"]
+    assert stop_reasons(items) == ["STOP"]
     apart = [{"candidates": [answer | {"index": at}], "responseId": "r1"} for at, answer in enumerate(answers)]
     begun = {"candidates": [{"index": at} for at in range(2)], "responseId": "r1"}
-    items = run(begun, *apart)
-    assert [item.stop_reason for item in items if isinstance(item, TurnStop)] == ["STOP"]
+    assert stop_reasons(run(begun, *apart)) == ["STOP"]
 
 
 @pytest.mark.parametrize("as_array", [False, True])
 @pytest.mark.parametrize("indent", [None, 2])
 def test_a_whole_answer_is_read_like_a_stream_of_one_chunk(*, as_array, indent):
-    whole = said(
-        text("Hm.", thought=True), text("A"), call("f", args={"a": 1}), reason="STOP", groundingMetadata=grounded("a")
-    )
-    data = json.dumps([whole] if as_array else whole, indent=indent).encode()
-    items = Recovery("gemini").feed(data)
-    assert [(entry.item_type, entry.done, entry.incomplete) for entry in entries(items)] == [
-        ("thinking", True, False),
-        ("text", True, False),
-        ("tool_use", True, False),
-    ]
+    parts = [text("Hm.", thought=True), text("A"), call("f", args={"a": 1})]
+    whole = said(*parts, reason="STOP", groundingMetadata=grounded("a"))
+    items = Recovery("gemini").feed(json.dumps([whole] if as_array else whole, indent=indent).encode())
+    assert [entry.item_type for entry in entries(items)] == ["thinking", "text", "tool_use"]
+    assert {(entry.done, entry.incomplete) for entry in entries(items)} == {(True, False)}
     assert extras(items)[1] == {"groundingMetadata": grounded("a")}
 
 
 def test_a_chunk_with_broken_bytes_is_mended_once():
-    broken = (
-        json.dumps(said(text("A"), groundingMetadata=grounded("a")))
-        .encode()
-        .replace(b'"title": "a"', b'"title": "\xff"')
-    )
-    recovery = Recovery("gemini")
-    items = recovery.feed(broken) + recovery.feed(json.dumps(END).encode())
-    assert [entry.text for entry in entries(items)] == ["A"]
+    sound = json.dumps(said(text("A"), groundingMetadata=grounded("a"))).encode()
+    items = items_of("gemini", sound.replace(b'"title": "a"', b'"title": "\xff"'), END)
+    assert texts(items) == ["A"]
     assert extras(items)[0]["groundingMetadata"]["groundingChunks"][0]["web"]["title"] == "\ufffd"
