@@ -7,7 +7,10 @@ import msgspec
 import pytest
 import streamed
 from anthropic_events import block, call, delta, end, hello, json_piece, start, stop, text
-from streamed import extras, only
+from build import call as tool_use
+from build import result, said, thinking, user
+from build import text as words
+from streamed import extras, marked, only, shown, texts
 
 from pipeline import normalize
 from topics.items import AgentError, ItemCompleted, TurnDelta, TurnStop, Usage
@@ -43,57 +46,41 @@ def test_a_message_is_its_blocks_and_one_stop_that_tells_all_about_it():
     items, view, (turn,) = fed(start(usage=usage), hello(), end(usage={"output_tokens": 20}))
     assert pairs(view) == [("an-block-0", "Hello", False)]
     assert turn == [{"type": "text", "text": "Hello"}]
-    assert stops(items) == [
-        TurnStop(
-            model="claude-sonnet-4-5",
-            stop_reason="end_turn",
-            usage=Usage(input_tokens=7, output_tokens=20, cache_read_input_tokens=3),
-        )
-    ]
+    counted = Usage(input_tokens=7, output_tokens=20, cache_read_input_tokens=3)
+    assert stops(items) == [TurnStop(model="claude-sonnet-4-5", stop_reason="end_turn", usage=counted)]
     assert only(items, TurnDelta) == []
 
 
 def test_parallel_calls_that_interleave_are_told_apart_by_index():
-    interleaved = [
-        block(0, "tool_use", id="t1", name="a", input={}),
-        block(1, "tool_use", id="t2", name="mcp__git__log", input={}),
-        json_piece(1, '{"b"'),
-        json_piece(0, '{"a":'),
-        json_piece(1, ":2}"),
-        json_piece(0, "1}"),
-        stop(1),
-        stop(0),
-    ]
-    _, view, (turn,) = fed(start(), interleaved, end("tool_use"))
+    first, *of_first, first_stop = call(0, "t1", '{"a":', "1}", name="a")
+    second, *of_second, second_stop = call(1, "t2", '{"b"', ":2}", name="mcp__git__log")
+    pieces = [of_second[0], of_first[0], of_second[1], of_first[1]]
+    _, view, (turn,) = fed(start(), first, second, pieces, second_stop, first_stop, end("tool_use"))
     assert pairs(view) == [("t1", '{"a":1}', False), ("t2", '{"b":2}', False)]
-    assert turn == [
-        {"type": "tool_use", "id": "t1", "name": "a", "input": {"a": 1}},
-        {"type": "tool_use", "id": "t2", "name": "mcp__git__log", "input": {"b": 2}},
-    ]
+    assert turn == [tool_use("t1", "a", a=1), tool_use("t2", "mcp__git__log", b=2)]
+
+
+def sealed(index, signature):
+    """Reasoning without words, and its stop."""
+    begun = block(index, "thinking", thinking="", signature="")
+    return [begun, delta(index, "signature_delta", signature=signature), stop(index)]
 
 
 def test_reasoning_is_kept_with_its_signature_and_its_issuer():
-    thinking = [
-        *THOUGHT,
-        block(1, "redacted_thinking", data="b3BhcXVl"),
-        stop(1),
-        block(2, "thinking", thinking="", signature=""),
-        delta(2, "signature_delta", signature="b25seQ=="),
-        stop(2),
-    ]
-    _, _, (turn,) = fed(start(), thinking, call(3, "t1", "{}"), end("tool_use"))
+    redacted = [block(1, "redacted_thinking", data="b3BhcXVl"), stop(1)]
+    _, _, (turn,) = fed(start(), THOUGHT, redacted, sealed(2, "b25seQ=="), call(3, "t1", "{}"), end("tool_use"))
     issuer = {"provider": "anthropic", "model": "claude-sonnet-4-5"}
     assert turn[:3] == [
-        {"type": "thinking", "thinking": "Hm.", "signature": "c2ln", "issuer": issuer},
+        thinking("Hm.", signature="c2ln", issuer=issuer),
         {"type": "redacted_thinking", "data": "b3BhcXVl", "issuer": issuer},
-        {"type": "thinking", "thinking": "", "signature": "b25seQ==", "issuer": issuer},
+        thinking("", signature="b25seQ==", issuer=issuer),
     ]
 
 
 def test_citations_stand_in_the_history_and_beside_the_text():
-    cited = [delta(0, "citations_delta", citation={"cited_text": words}) for words in ("a", "b")]
+    cited = [delta(0, "citations_delta", citation={"cited_text": cited}) for cited in ("a", "b")]
     items, view, (turn,) = fed(start(), block(0, "text", text="", citations=[]), text(0, "x"), cited, stop(0), end())
-    assert turn == [{"type": "text", "text": "x", "citations": [{"cited_text": "a"}, {"cited_text": "b"}]}]
+    assert turn == [words("x", citations=[{"cited_text": "a"}, {"cited_text": "b"}])]
     assert extras(items) == [{"citations": turn[0]["citations"]}]
     assert pairs(view) == [("an-block-0", "x", False)]
 
@@ -101,13 +88,13 @@ def test_citations_stand_in_the_history_and_beside_the_text():
 def test_citations_of_a_start_and_of_its_deltas_add_up():
     begun = block(0, "text", text="x", citations=[{"cited_text": "a"}, {"cited_text": "b"}])
     more = delta(0, "citations_delta", citation={"cited_text": "c"})
-    cited = [{"cited_text": words} for words in "abc"]
+    cited = [{"cited_text": one} for one in "abc"]
     for deltas, expected in (([more], cited), ([], cited[:2])):
         items, _, (turn,) = fed(start(), begun, *deltas, stop(0), end())
-        assert turn == [{"type": "text", "text": "x", "citations": expected}]
+        assert turn == [words("x", citations=expected)]
         assert extras(items) == [{"citations": expected}]
     odd = block(0, "text", text="x", citations={"enabled": True})
-    assert fed(start(), odd, stop(0), end())[2] == [[{"type": "text", "text": "x", "citations": {"enabled": True}}]]
+    assert fed(start(), odd, stop(0), end())[2] == [[words("x", citations={"enabled": True})]]
 
 
 def test_items_of_other_types_are_kept_and_end_with_their_whole_block():
@@ -138,23 +125,23 @@ def test_items_of_other_types_are_kept_and_end_with_their_whole_block():
 
 
 def test_a_signature_alone_is_in_the_log_and_no_item():
-    sealed = [block(0, "thinking", thinking="", signature=""), delta(0, "signature_delta", signature="s"), stop(0)]
-    for events in ([*sealed, *hello(1), *end()], [*sealed[:2], *hello(1), *end()], sealed[:2]):
+    alone = sealed(0, "s")
+    for events in ([*alone, *hello(1), *end()], [*alone[:2], *hello(1), *end()], alone[:2]):
         items, view, (turn,) = fed(start(), *events)
         assert turn[0]["signature"] == "s"
         named = {item.item_id for item in items if hasattr(item, "item_id")}
         # One that may still go on when the next block starts has its place on the screen.
-        shown = len(events) > 2 and events[2] != sealed[2]
-        assert ("an-block-0" in named) is shown
-        assert [entry.item_type for entry in view.entries] == ["thinking"] * shown + ["text"] * (len(events) > 2)
-    _, view, _ = fed(start(), *sealed[:2], start("m2"), hello(), end())
+        has_place = len(events) > 2 and events[2] != alone[2]
+        assert ("an-block-0" in named) is has_place
+        assert [entry.item_type for entry in view.entries] == ["thinking"] * has_place + ["text"] * (len(events) > 2)
+    _, view, _ = fed(start(), *alone[:2], start("m2"), hello(), end())
     assert view.retracted == set()
 
 
 def test_words_that_come_for_thinking_that_stopped_are_not_lost():
     late = delta(0, "thinking_delta", thinking="Hm.")
-    _, view, (turn,) = fed(start(), block(0, "thinking", thinking=""), stop(0), hello(1), late, end())
-    assert [(entry.item_type, entry.text) for entry in view.entries] == [("text", "Hello"), ("thinking", "Hm.")]
+    items, _, (turn,) = fed(start(), block(0, "thinking", thinking=""), stop(0), hello(1), late, end())
+    assert shown(items) == [("text", "Hello"), ("thinking", "Hm.")]
     assert [kept["type"] for kept in turn] == ["text", "thinking"]
 
 
@@ -168,8 +155,8 @@ def test_thinking_with_more_than_a_signature_has_an_item():
 def test_an_input_may_stand_in_the_start_of_its_call():
     given = call(0, "t1", input={"a": 1}, caller={"type": "direct"})
     _, view, (turn,) = fed(start(), given, end("tool_use"))
-    expected = {"type": "tool_use", "id": "t1", "name": "ls", "input": {"a": 1}, "caller": {"type": "direct"}}
-    assert (turn, pairs(view)) == ([expected], [("t1", '{"a": 1}', False)])
+    assert turn == [tool_use("t1", a=1) | {"caller": {"type": "direct"}}]
+    assert pairs(view) == [("t1", '{"a": 1}', False)]
     _, view, _ = fed(start(), call(0, "t1", '{"b":', "2}", input={"a": 1}), end("tool_use"))
     assert pairs(view) == [("t1", '{"b":2}', False)]
     _, view, _ = fed(start(), call(0, "t1", input={"a": 1})[:1])
@@ -177,15 +164,13 @@ def test_an_input_may_stand_in_the_start_of_its_call():
 
 
 def test_a_message_may_come_whole():
-    content = [{"type": "text", "text": "Hi"}, {"type": "tool_use", "id": "t1", "name": "ls", "input": {}}]
+    content = [words("Hi"), tool_use("t1")]
     whole = start()["message"] | {"content": content, "stop_reason": "tool_use", "usage": {"output_tokens": 3}}
     items, view, (turn,) = fed(whole)
     assert turn == content
-    assert [(entry.item_id, entry.origin) for entry in view.entries] == [
-        ("an-promoted-0", "promoted"),
-        ("t1", "promoted"),
-    ]
-    assert (len(stops(items)), stops(items)[0].stop_reason, stops(items)[0].usage) == (1, "tool_use", Usage(0, 3))
+    assert [entry.item_id for entry in view.entries] == ["an-promoted-0", "t1"]
+    assert {entry.origin for entry in view.entries} == {"promoted"}
+    assert [(told.stop_reason, told.usage) for told in stops(items)] == [("tool_use", Usage(0, 3))]
     _, view, (turn,) = fed(start(content=content, stop_reason="tool_use"), {"type": "message_stop"})
     assert (turn, [entry.incomplete for entry in view.entries]) == (content, [False, False])
 
@@ -231,9 +216,8 @@ def test_an_error_in_mid_stream_cuts_the_message_and_names_the_reason():
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
     items, view, _ = fed(start(), hello()[:3], error)
     assert AgentError(message="Overloaded", code="overloaded_error", seq=0) in items
-    assert [(entry.text, entry.incomplete, entry.reason) for entry in view.entries] == [
-        ("Hello", True, "overloaded_error")
-    ]
+    (entry,) = view.entries
+    assert (entry.text, entry.incomplete, entry.reason) == ("Hello", True, "overloaded_error")
     items, view, (turn,) = fed(start(), hello()[:3], error, start("m2"), hello(), end())
     assert (pairs(view), view.retracted) == ([("an-block-1", "Hello", False)], {"an-block-0"})
     assert turn == [{"type": "text", "text": "Hello"}]
@@ -279,8 +263,7 @@ def test_a_message_without_its_stop_is_complete_once_it_has_its_reason():
 
 def test_a_start_that_comes_twice_does_not_double_its_block():
     opened = block(0, "text", text="")
-    _, view, _ = fed(start(), opened, opened, text(0, "Hi"), stop(0), end())
-    assert [entry.text for entry in view.entries] == ["Hi"]
+    assert texts(fed(start(), opened, opened, text(0, "Hi"), stop(0), end())[0]) == ["Hi"]
 
 
 def test_blocks_that_share_an_index_are_all_kept():
@@ -291,12 +274,8 @@ def test_blocks_that_share_an_index_are_all_kept():
 
 def test_text_after_the_stop_reason_is_not_lost():
     finish, done = end()
-    _, view, _ = fed(start(), hello(), finish, text(0, " world"), block(1, "text", text="!"), stop(1), done)
-    assert [(entry.text, entry.incomplete) for entry in view.entries] == [
-        ("Hello", False),
-        (" world", True),
-        ("!", False),
-    ]
+    items, _, _ = fed(start(), hello(), finish, text(0, " world"), block(1, "text", text="!"), stop(1), done)
+    assert marked(items) == [("Hello", False), (" world", True), ("!", False)]
 
 
 def test_deltas_of_blocks_that_nobody_knows_are_passed_on():
@@ -366,32 +345,20 @@ def test_chunks_of_an_invoke_body_as_json():
 
 def test_the_next_request_repeats_the_turn_as_it_was():
     _, _, (turn,) = fed(start(), THOUGHT, call(1, "toolu_1", '{"a":', "1}"), end("tool_use"))
-    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "ok"}
-    history = [
-        {"role": "user", "content": "go"},
-        {"role": "assistant", "content": turn},
-        {"role": "user", "content": [result]},
-    ]
+    history = [user("go"), said(*turn), user(result("toolu_1", "ok"))]
     tool = {"name": "ls", "input_schema": {"type": "object"}}
     params = {"max_tokens": 3000, "thinking": {"type": "enabled", "budget_tokens": 1024}}
     request = {"messages": history, "tools": [tool], "model": "claude-sonnet-4-5", "params": params}
     made = normalize(request, to="anthropic")
     assert (made.fixes, made.violations) == ([], [])
-    assert json.loads(made.body or b"")["messages"][1]["content"] == [
-        {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"},
-        {"type": "tool_use", "id": "toolu_1", "name": "ls", "input": {"a": 1}},
-    ]
+    sent = json.loads(made.body or b"")["messages"][1]["content"]
+    assert sent == [thinking("Hm.", signature="c2ln"), tool_use("toolu_1", a=1)]
 
 
 def test_a_cut_call_is_settled_by_policy_in_the_next_request():
     _, view, (turn,) = fed(start(), hello(), call(1, "t1", '{"a'))
     assert [entry.incomplete for entry in view.entries] == [True, True]
-    history = [
-        {"role": "user", "content": "go"},
-        {"role": "assistant", "content": turn},
-        {"role": "user", "content": "?"},
-    ]
-    made = normalize({"messages": history, "model": "claude-sonnet-4-5"}, to="anthropic")
+    made = normalize({"messages": [user("go"), said(*turn), user("?")], "model": "claude-sonnet-4-5"}, to="anthropic")
     assert json.loads(made.body or b"")["messages"][1]["content"] == [{"type": "text", "text": "Hello"}]
     (fix,) = made.fixes
     assert '{"a' in fix.detail

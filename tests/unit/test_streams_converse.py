@@ -6,12 +6,12 @@ import json
 import msgspec
 import pytest
 import streamed
-from streamed import extras, only
+from build import call, result, said, thinking, user
+from build import text as words
+from streamed import extras, only, stop_reasons
 
 from pipeline import normalize
-from pipeline.streams import Recovery
 from topics.items import AgentError, ItemCompleted, ItemDelta, SessionSystem, TurnDelta, TurnStop, Usage
-from topics.reducer import reduce
 
 START = {"messageStart": {"role": "assistant"}}
 USAGE = {"metadata": {"usage": {"inputTokens": 5, "outputTokens": 2, "totalTokens": 7}, "metrics": {"latencyMs": 1}}}
@@ -30,6 +30,11 @@ def stop(index):
     return {"contentBlockStop": {"contentBlockIndex": index}}
 
 
+def calling(index, tool_id, *pieces, **members):
+    """A call in these pieces, and its stop."""
+    return [tool(index, tool_id, **members), *(delta(index, toolUse={"input": one}) for one in pieces), stop(index)]
+
+
 def end(reason="end_turn"):
     return {"messageStop": {"stopReason": reason}}
 
@@ -44,45 +49,36 @@ def pairs(view):
 
 
 HELLO = [delta(0, text="Hel"), delta(0, text="lo"), stop(0)]
+THOUGHT = [delta(0, reasoningContent={"text": "Hm."}), delta(0, reasoningContent={"signature": "c2ln"}), stop(0)]
+COUNTED = Usage(input_tokens=5, output_tokens=2)
 
 
 def test_texts_and_reasoning_begin_with_their_first_delta():
-    reasoning = [
-        delta(0, reasoningContent={"text": "Hm."}),
-        delta(0, reasoningContent={"signature": "c2ln"}),
-        stop(0),
-        delta(1, reasoningContent={"redactedContent": base64.b64encode(b"one").decode()}),
-        delta(1, reasoningContent={"redactedContent": base64.b64encode(b"two").decode()}),
-        stop(1),
-    ]
-    call = [tool(2, "t1"), delta(2, toolUse={"input": '{"a":'}), delta(2, toolUse={"input": "1}"}), stop(2)]
-    items, view, (turn,) = fed(START, *reasoning, *call, end("tool_use"), USAGE)
+    sealed = [base64.b64encode(data).decode() for data in (b"one", b"two")]
+    redacted = [*(delta(1, reasoningContent={"redactedContent": data}) for data in sealed), stop(1)]
+    called = calling(2, "t1", '{"a":', "1}")
+    items, view, (turn,) = fed(START, *THOUGHT, *redacted, *called, end("tool_use"), USAGE)
     assert pairs(view) == [("thinking", "Hm.", False), ("redacted_thinking", "", False), ("tool_use", '{"a":1}', False)]
     issuer = {"provider": "bedrock-converse"}
     assert turn == [
-        {"type": "thinking", "thinking": "Hm.", "signature": "c2ln", "issuer": issuer},
+        thinking("Hm.", signature="c2ln", issuer=issuer),
         {"type": "redacted_thinking", "data": base64.b64encode(b"onetwo").decode(), "issuer": issuer},
-        {"type": "tool_use", "id": "t1", "name": "ls", "input": {"a": 1}},
+        call("t1", a=1),
     ]
-    assert only(items, TurnStop | TurnDelta) == [
-        TurnStop(stop_reason="tool_use", usage=Usage(input_tokens=5, output_tokens=2))
-    ]
+    assert only(items, TurnStop | TurnDelta) == [TurnStop(stop_reason="tool_use", usage=COUNTED)]
 
 
 @pytest.mark.parametrize("last", [[end(), USAGE], [USAGE, end()]], ids=["reason first", "counts first"])
 def test_a_message_ends_with_its_reason_and_its_counts_in_any_order(last):
     items, view, _ = fed(START, *HELLO, *last, START, *HELLO, *last)
-    stops = only(items, TurnStop)
-    assert [(told.stop_reason, told.usage, told.incomplete) for told in stops] == [
-        ("end_turn", Usage(input_tokens=5, output_tokens=2), False)
-    ] * 2
+    assert only(items, TurnStop) == [TurnStop(stop_reason="end_turn", usage=COUNTED)] * 2
     assert pairs(view) == [("text", "Hello", False)] * 2
 
 
 def test_without_counts_the_message_is_complete_all_the_same():
     items, view, turns = fed(START, *HELLO, end(), START, *HELLO, end())
     assert (pairs(view), len(turns)) == ([("text", "Hello", False)] * 2, 2)
-    assert [item.incomplete for item in items if isinstance(item, TurnStop)] == [False, False]
+    assert [item.incomplete for item in only(items, TurnStop)] == [False, False]
 
 
 def test_a_guardrail_is_a_stop_reason_and_its_trace_is_passed_on():
@@ -110,21 +106,18 @@ def test_an_exception_in_the_stream_cuts_the_message(event):
 
 def test_the_result_of_a_servers_own_tool_is_kept_whole():
     start = {"toolResult": {"toolUseId": "s1", "type": "nova_result", "status": "success"}}
-    result = [
-        {"contentBlockStart": {"contentBlockIndex": 1, "start": start}},
-        delta(1, toolResult=[{"json": {"a": 1}}]),
-        delta(1, toolResult=[{"text": "b"}]),
-        stop(1),
-    ]
-    called = [tool(0, "s1", "nova", type="server_tool_use"), delta(0, toolUse={"input": "{}"}), stop(0)]
-    _, view, (turn,) = fed(START, *called, *result, end(), USAGE)
+    content = [{"json": {"a": 1}}, {"text": "b"}]
+    pieces = [*(delta(1, toolResult=[piece]) for piece in content), stop(1)]
+    called = calling(0, "s1", "{}", name="nova", type="server_tool_use")
+    begun = {"contentBlockStart": {"contentBlockIndex": 1, "start": start}}
+    _, view, (turn,) = fed(START, *called, begun, *pieces, end(), USAGE)
     assert [entry.item_type for entry in view.entries] == ["server_tool_use", "toolResult"]
-    assert turn[1] == {"toolResult": start["toolResult"] | {"content": [{"json": {"a": 1}}, {"text": "b"}]}}
+    assert turn[1] == {"toolResult": start["toolResult"] | {"content": content}}
 
 
 def test_citations_stand_beside_their_text():
     _, _, (turn,) = fed(START, delta(0, citation={"title": "t"}), *HELLO, end(), USAGE)
-    assert turn == [{"type": "text", "text": "Hello", "citations": [{"title": "t"}]}]
+    assert turn == [words("Hello", citations=[{"title": "t"}])]
 
 
 def test_deltas_of_another_kind_are_passed_on():
@@ -158,21 +151,19 @@ def test_texts_without_their_stop_are_whole_once_the_message_has_its_reason(reas
     thought = delta(0, reasoningContent={"text": "Hm."})
     items, view, (turn,) = fed(START, thought, delta(1, text="Hi"), end(reason), USAGE)
     assert pairs(view) == [("thinking", "Hm.", False), ("text", "Hi", False)]
-    assert [item.incomplete for item in items if isinstance(item, TurnStop)] == [False]
+    assert [item.incomplete for item in only(items, TurnStop)] == [False]
     assert [block["type"] for block in turn] == ["thinking", "text"]
 
 
 def test_without_its_stop_nothing_is_whole_that_a_limit_may_have_cut():
     _, view, _ = fed(START, delta(0, text="Hi"), end("max_tokens"), USAGE)
     assert pairs(view) == [("text", "Hi", True)]
-    _, view, _ = fed(
-        START, delta(0, text="Hi"), tool(1, "t1"), delta(1, toolUse={"input": "{}"}), end("tool_use"), USAGE
-    )
+    _, view, _ = fed(START, delta(0, text="Hi"), *calling(1, "t1", "{}")[:-1], end("tool_use"), USAGE)
     assert pairs(view) == [("text", "Hi", False), ("tool_use", "{}", True)]
 
 
 def completed(items):
-    raws = [item.raw for item in items if isinstance(item, ItemCompleted)]
+    raws = [item.raw for item in only(items, ItemCompleted)]
     return [None if raw is msgspec.UNSET else json.loads(bytes(raw)) for raw in raws]
 
 
@@ -181,15 +172,10 @@ def test_blocks_of_the_service_end_with_their_whole_json():
         return {"contentBlockStart": {"contentBlockIndex": index, "start": block}}
 
     one, two = (base64.b64encode(data).decode() for data in (b"one", b"two!"))
-    result = {"toolUseId": "s1", "type": "nova_result", "status": "success"}
+    found = {"toolUseId": "s1", "type": "nova_result", "status": "success"}
     events = [
-        *[tool(0, "s1", "nova", type="server_tool_use"), delta(0, toolUse={"input": '{"q":1}'}), stop(0)],
-        *[
-            start(1, toolResult=result),
-            delta(1, toolResult=[{"text": "a"}]),
-            delta(1, toolResult=[{"text": "b"}]),
-            stop(1),
-        ],
+        *calling(0, "s1", '{"q":1}', name="nova", type="server_tool_use"),
+        *[start(1, toolResult=found), *(delta(1, toolResult=[{"text": words}]) for words in "ab"), stop(1)],
         *[start(2, image={"format": "png"}), delta(2, image={"source": {"bytes": one}})],
         *[delta(2, image={"source": {"bytes": two}}), stop(2)],
         *[delta(3, video={"tags": ["a"], "name": "x"}), delta(3, video={"tags": ["b"], "name": "y", "n": 1}), stop(3)],
@@ -197,7 +183,7 @@ def test_blocks_of_the_service_end_with_their_whole_json():
     ]
     whole = [
         {"type": "server_tool_use", "id": "s1", "name": "nova", "input": {"q": 1}},
-        {"toolResult": result | {"content": [{"text": "a"}, {"text": "b"}]}},
+        {"toolResult": found | {"content": [{"text": "a"}, {"text": "b"}]}},
         {"image": {"format": "png", "source": {"bytes": base64.b64encode(b"onetwo!").decode()}}},
         {"video": {"tags": ["a", "b"], "name": "xy", "n": 1}},
         {"guardContent": {"text": {"text": "g"}}},
@@ -244,39 +230,36 @@ def test_an_answer_that_was_not_streamed_is_promoted():
     items, view, (turn,) = fed(answer(*CONTENT, reason="tool_use"))
     issuer = {"issuer": {"provider": "bedrock-converse"}}
     assert turn == [
-        {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"} | issuer,
-        {"type": "thinking", "thinking": "", "signature": "b25seQ=="} | issuer,
+        thinking("Hm.", signature="c2ln") | issuer,
+        thinking("", signature="b25seQ==") | issuer,
         {"type": "redacted_thinking", "data": "b3BhcXVl"} | issuer,
-        {"type": "text", "text": "Hello"},
-        {"type": "text", "text": "So it is.", "citations": CITED},
-        {"type": "tool_use", "id": "t1", "name": "mcp__git__log", "input": {"a": 1}},
-        {"type": "server_tool_use", "id": "s1", "name": "nova", "input": {}},
+        words("Hello"),
+        words("So it is.", citations=CITED),
+        call("t1", "mcp__git__log", a=1),
+        call("s1", "nova") | {"type": "server_tool_use"},
         *CONTENT[7:],
     ]
-    assert [(entry.item_type, entry.text, entry.origin, entry.incomplete) for entry in view.entries] == [
-        ("thinking", "Hm.", "promoted", False),
-        ("redacted_thinking", "", "promoted", False),
-        ("text", "Hello", "promoted", False),
-        ("text", "So it is.", "promoted", False),
-        ("tool_use", "", "promoted", False),
-        ("server_tool_use", "", "promoted", False),
-        ("toolResult", "", "promoted", False),
-        ("unheardOf", "", "promoted", False),
-        ("reasoningContent", "", "promoted", False),
+    without_words = ["tool_use", "server_tool_use", "toolResult", "unheardOf", "reasoningContent"]
+    assert pairs(view) == [
+        ("thinking", "Hm.", False),
+        ("redacted_thinking", "", False),
+        ("text", "Hello", False),
+        ("text", "So it is.", False),
+        *[(kind, "", False) for kind in without_words],
     ]
+    assert {entry.origin for entry in view.entries} == {"promoted"}
     assert completed(items)[-3:] == CONTENT[7:]
     assert extras(items) == [{"citations": CITED}]
-    stops = only(items, TurnStop | TurnDelta)
-    assert stops == [TurnStop(stop_reason="tool_use", usage=Usage(input_tokens=5, output_tokens=2))]
+    assert only(items, TurnStop | TurnDelta) == [TurnStop(stop_reason="tool_use", usage=COUNTED)]
 
 
 def test_an_answer_says_no_more_about_its_end_than_was_said():
     items, view, _ = fed(answer({"text": "Hi"}, reason=None))
     assert pairs(view) == [("text", "Hi", False)]
-    assert [item.stop_reason for item in items if isinstance(item, TurnStop)] == [None]
+    assert stop_reasons(items) == [None]
     items, view, _ = fed(answer({"text": "Hi"}, reason="max_tokens", trace={"guardrail": {"a": 1}}))
     assert pairs(view) == [("text", "Hi", False)]
-    assert [item.subtype for item in items if isinstance(item, SessionSystem)] == ["trace"]
+    assert [item.subtype for item in only(items, SessionSystem)] == ["trace"]
 
 
 def test_an_answer_takes_the_place_of_a_stream_that_was_cut():
@@ -288,26 +271,17 @@ def test_an_answer_takes_the_place_of_a_stream_that_was_cut():
 def test_an_answer_whose_content_is_no_content_is_passed_on(content):
     odd = {"output": {"message": {"content": content}}, "stopReason": "end_turn"}
     _, view, _ = fed(odd)
-    said = msgspec.json.encode([view.entries, view.unrecognized]).decode()
-    assert json.dumps(content[0] if isinstance(content, list) else content) in said
+    told = msgspec.json.encode([view.entries, view.unrecognized]).decode()
+    assert json.dumps(content[0] if isinstance(content, list) else content) in told
     assert len(view.entries) + len(view.unrecognized) == 1
 
 
 def test_the_next_request_repeats_the_turn_as_it_was():
-    reasoning = [delta(0, reasoningContent={"text": "Hm."}), delta(0, reasoningContent={"signature": "c2ln"}), stop(0)]
-    call = [tool(1, "tooluse_1"), delta(1, toolUse={"input": '{"a":1}'}), stop(1)]
-    _, _, (turn,) = fed(START, *reasoning, *call, end("tool_use"), USAGE)
-    history = [
-        {"role": "user", "content": "go"},
-        {"role": "assistant", "content": turn},
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "tooluse_1", "content": "ok"}]},
-    ]
-    request = {
-        "messages": history,
-        "tools": [{"name": "ls", "input_schema": {"type": "object"}}],
-        "model": "us.anthropic.claude-sonnet-4-5-20250929-v1:0",
-    }
-    made = normalize(request, to="bedrock-converse")
+    _, _, (turn,) = fed(START, *THOUGHT, *calling(1, "tooluse_1", '{"a":1}'), end("tool_use"), USAGE)
+    history = [user("go"), said(*turn), user(result("tooluse_1", "ok"))]
+    tools = [{"name": "ls", "input_schema": {"type": "object"}}]
+    model = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
+    made = normalize({"messages": history, "tools": tools, "model": model}, to="bedrock-converse")
     assert (made.fixes, made.violations) == ([], [])
     assert json.loads(made.body or b"")["messages"][1]["content"] == [
         {"reasoningContent": {"reasoningText": {"text": "Hm.", "signature": "c2ln"}}},
@@ -325,8 +299,6 @@ def test_the_next_request_repeats_the_turn_as_it_was():
     ],
 )
 def test_what_nobody_understands_is_passed_on(line):
-    recovery = Recovery("bedrock-converse")
-    lines = [json.dumps(event).encode() for event in (START, *HELLO, end(), USAGE)]
-    view = reduce([item for part in (*lines[:2], line, *lines[2:]) for item in recovery.feed(part)])
+    _, view, _ = fed(START, HELLO[0], line, *HELLO[1:], end(), USAGE)
     assert pairs(view) == [("text", "Hello", False)]
     assert len(view.unrecognized) == 1
