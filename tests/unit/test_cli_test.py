@@ -3,17 +3,15 @@
 import json
 
 import pytest
+from build import call, said, user
 from click.testing import CliRunner
 
 from pipeline.cli.offline import test_command as command
 from pipeline.registry import TARGETS
 
-ASKED = {"role": "user", "content": [{"type": "text", "text": "Read the README."}]}
-CALLED = {
-    "role": "assistant",
-    "content": [{"type": "tool_use", "id": "toolu_01", "name": "read_file", "input": {"path": "README.md"}}],
-}
-INTERRUPTED = {"role": "user", "content": [{"type": "text", "text": "Never mind."}]}
+ASKED = user("Read the README.")
+CALLED = said(call("toolu_01", "read_file", path="README.md"))
+INTERRUPTED = user("Never mind.")
 BROKEN = [ASKED, CALLED, INTERRUPTED]
 
 
@@ -40,7 +38,7 @@ def test_a_case_without_expectations_holds_on_every_target():
 def test_a_case_may_expect_body_and_fixes():
     lost = "[No result was recorded for this tool call: it was interrupted, or its result was lost.]"
     error = {"type": "tool_result", "tool_use_id": "toolu_01", "content": lost, "is_error": True}
-    answered = {"role": "user", "content": [error, *INTERRUPTED["content"]]}
+    answered = user(error, "Never mind.")
     case = {
         "messages": BROKEN,
         "to": "anthropic",
@@ -76,8 +74,7 @@ def test_the_body_that_came_out_is_what_to_expect():
 
 
 def test_fixes_are_compared_in_any_order_and_by_number():
-    history = [ASKED, CALLED, {"role": "assistant", "content": [{"type": "text", "text": "So."}]}]
-    case = {"history": history, "to": "anthropic"}
+    case = {"history": [ASKED, CALLED, said("So.")], "to": "anthropic"}
     _, (result,), _ = run(case)
     assert run(case | {"fixes": result["fixes"][::-1]})[0] == 0
     code, (failed,), _ = run(case | {"fixes": [*result["fixes"], "turn_empty"]})

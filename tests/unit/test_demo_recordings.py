@@ -5,20 +5,16 @@ What is told comes from both stages in one process: exact, for every session.
 
 import json
 import re
-from collections import deque
 from importlib.resources import files
 from pathlib import Path
 
 import msgspec
 import pytest
+from viewing import Topics
 
 from pipeline.demo.recordings import FILES, Events, Gathered, Input, Turns, Wait, fleet, inputs, refusals
 from pipeline.fixes import FIXES
 from pipeline.rules import RULES
-from pipeline.stages.base import Record
-from pipeline.stages.defaults import Defaults
-from pipeline.stages.events import EventsStage
-from pipeline.stages.turns import TurnsStage
 from topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS
 from topics.records import TURN_RECORDS
 
@@ -106,27 +102,18 @@ EXPECTED = {row["session"]: row for row in map(msgspec.json.decode, VECTORS.read
 
 
 def published(recording):
-    """Every record that a pipeline without a broker would have of the session, one at a time, in order."""
-    stages = {stage.topic: stage for stage in (TurnsStage(Defaults()), EventsStage(Defaults()))}
-    offsets = dict.fromkeys(stages, 0)
-    found = []
+    """Every record that a pipeline without a broker would have of the session, topic by topic."""
+    topics = Topics()
     for step in inputs(recording):
         if isinstance(step, Wait):
-            assert gathered(found).recorded == step.recorded
-            continue
-        waiting = deque([step])
-        while waiting:
-            record = waiting.popleft()
-            found.append(record)
-            if record.topic in stages:
-                made = stages[record.topic].process([_at(offsets[record.topic], recording.session, record)])
-                offsets[record.topic] += 1
-                waiting.extend(Input(output.topic, output.value, output.headers) for output in made.outputs)
-    return found
+            assert gathered(records_in(topics)).recorded == step.recorded
+        else:
+            topics.put(step.topic, recording.session, step.value, step.headers)
+    return records_in(topics)
 
 
-def _at(offset, session, record):
-    return Record(partition=0, offset=offset, key=session.encode(), value=record.value, headers=record.headers)
+def records_in(topics):
+    return [Input(topic, record.value, record.headers) for (topic, _), log in topics.logs.items() for record in log]
 
 
 def gathered(records):

@@ -76,6 +76,13 @@ def edited(output, old, new):
     return replaced(output, with_value(output, output.value.replace(old, new)))
 
 
+def altered(edit):
+    """What differs once this was done to the messages of the last request."""
+    body = json.loads(LAST.value)
+    edit(body["messages"])
+    return changes(OUTPUTS, replaced(LAST, with_value(LAST, json.dumps(body).encode())))
+
+
 def test_a_side_differs_in_nothing_from_itself():
     found = compared(OUTPUTS, OUTPUTS)
     assert found.changes == ()
@@ -189,37 +196,24 @@ BLOCKS = [
 
 @pytest.mark.parametrize(("at", "number", "kind"), BLOCKS)
 def test_every_block_that_is_left_out_repeated_or_changed_is_named(at, number, kind):
-    def altered(edit):
-        body = read(LAST)
-        edit(body["messages"][at]["content"])
-        return changes(OUTPUTS, replaced(LAST, with_value(LAST, json.dumps(body).encode())))
-
     def told(how, path):
         return [("request", how, f"anthropic block {kind}", PLACE, f"messages.{at}.content.{path}")]
 
-    assert altered(lambda blocks: blocks.pop(number)) == told("vanished", number)
     new = {"type": kind, "new": 1}
-    assert altered(lambda blocks: blocks.insert(number, new)) == told("appeared", number)
-    assert altered(lambda blocks: blocks[number].update(new=1)) == told("appeared", f"{number}.new")
-
-
-def read(output):
-    return json.loads(output.value)
+    assert altered(lambda messages: messages[at]["content"].pop(number)) == told("vanished", number)
+    assert altered(lambda messages: messages[at]["content"].insert(number, new)) == told("appeared", number)
+    assert altered(lambda messages: messages[at]["content"][number].update(new=1)) == told("appeared", f"{number}.new")
 
 
 def test_blocks_in_another_order_differ():
-    body = read(LAST)
-    body["messages"][0]["content"].reverse()
-    assert changes(OUTPUTS, replaced(LAST, with_value(LAST, json.dumps(body).encode()))) == [
+    assert altered(lambda messages: messages[0]["content"].reverse()) == [
         ("request", "appeared", "anthropic block image", PLACE, "messages.0.content.0"),
         ("request", "vanished", "anthropic block image", PLACE, "messages.0.content.1"),
     ]
 
 
 def test_a_message_of_another_role_is_another_message():
-    body = read(LAST)
-    body["messages"][4]["role"] = "user"
-    assert changes(OUTPUTS, replaced(LAST, with_value(LAST, json.dumps(body).encode()))) == [
+    assert altered(lambda messages: messages[4].update(role="user")) == [
         ("request", "changed", "anthropic message assistant", PLACE, "messages.4")
     ]
 
@@ -418,10 +412,11 @@ def test_in_a_history_that_is_one_text_a_line_that_differs_is_told_once(target, 
 
 
 def test_what_was_added_is_named_where_it_stands_behind_what_went():
-    body = read(LAST)
-    del body["messages"][0]
-    body["messages"][0]["content"].append({"type": "image", "source": "new"})
-    assert changes(OUTPUTS, replaced(LAST, with_value(LAST, json.dumps(body).encode()))) == [
+    def move_on(messages):
+        del messages[0]
+        messages[0]["content"].append({"type": "image", "source": "new"})
+
+    assert altered(move_on) == [
         ("request", "vanished", "anthropic message user", PLACE, "messages.0"),
         ("request", "appeared", "anthropic block image", PLACE, "messages.0.content.4"),
     ]

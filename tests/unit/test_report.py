@@ -6,7 +6,7 @@ import json
 
 import msgspec
 import pytest
-from browser import needs_browser, open_page
+from browser import HOSTILE, needs_browser, open_page
 from build import called, said, user
 
 from pipeline.cli.reports import lines_of
@@ -182,14 +182,6 @@ def test_what_is_no_letter_and_no_fix_is_said():
     for count in (lambda: Tally().count_letter(b"s", {}, "day 0"), lambda: Tally().count_fix(b"s", b"", {}, "day 0")):
         with pytest.raises(msgspec.DecodeError):
             count()
-
-
-HOSTILE = (
-    "<script>alert('ran')</script>",
-    "\"><svg onload=alert('ran')>",
-    "{{ 7 * 7 }}",
-    "<img src=http://127.0.0.1:9/x>",
-)
 
 
 @needs_browser

@@ -69,33 +69,26 @@ def as_declared(topic, **settings):
     return Found(topic.name, 3, 1, {**topic.settings, **settings}, {**topic.settings, **settings})
 
 
-async def test_what_is_missing_is_created():
-    cluster = Cluster(as_declared(DECLARED[0]))
-    outcomes = await apply(cluster, DECLARED)
-    assert [(outcome.topic, outcome.status) for outcome in outcomes] == [("a", "unchanged"), ("b", "created")]
-    assert cluster.calls == [("create", "b")]
+DRIFT = Difference("a", "retention.ms", "1000", "5", "setting")
+MORE = Difference("a", "partitions", "3", "4", "fixed")
+ALTERED = [("create", "b"), ("alter", "a", {"retention.ms": "1000", "flush.ms": "9"})]
 
 
-async def test_drift_is_refused_and_nothing_is_touched():
-    cluster = Cluster(as_declared(DECLARED[0], **{"retention.ms": "5"}))
-    outcomes = await apply(cluster, DECLARED)
-    assert [(outcome.topic, outcome.status) for outcome in outcomes] == [("a", "drift"), ("b", "missing")]
-    assert outcomes[0].differences == [Difference("a", "retention.ms", "1000", "5", "setting")]
-    assert cluster.calls == []
-
-
-async def test_drift_is_altered_when_asked_and_other_settings_stay():
-    cluster = Cluster(as_declared(DECLARED[0], **{"retention.ms": "5", "flush.ms": "9"}))
-    outcomes = await apply(cluster, DECLARED, fix=True)
-    assert [(outcome.topic, outcome.status) for outcome in outcomes] == [("a", "altered"), ("b", "created")]
-    assert cluster.calls == [("create", "b"), ("alter", "a", {"retention.ms": "1000", "flush.ms": "9"})]
-
-
-async def test_a_partition_count_is_refused_even_then():
-    cluster = Cluster(Found("a", 4, 1, {"retention.ms": "5"}))
-    outcomes = await apply(cluster, DECLARED, fix=True)
-    assert [(outcome.topic, outcome.status) for outcome in outcomes] == [("a", "drift"), ("b", "missing")]
-    assert cluster.calls == []
+@pytest.mark.parametrize(
+    ("there", "fix", "statuses", "differences", "calls"),
+    [
+        (as_declared(DECLARED[0]), False, ["unchanged", "created"], [], [("create", "b")]),
+        (Found("a", 3, 1, {"retention.ms": "5"}), False, ["drift", "missing"], [DRIFT], []),
+        (as_declared(DECLARED[0], **{"retention.ms": "5", "flush.ms": "9"}), True, ["altered", "created"], [], ALTERED),
+        (Found("a", 4, 1, {"retention.ms": "5"}), True, ["drift", "missing"], [MORE, DRIFT], []),
+    ],
+    ids=["what is missing is created", "drift is refused", "drift is altered when asked", "partitions never are"],
+)
+async def test_all_that_may_be_touched_is_or_nothing(there, fix, statuses, differences, calls):
+    cluster = Cluster(there)
+    outcomes = await apply(cluster, DECLARED, fix=fix)
+    assert [(outcome.topic, outcome.status) for outcome in outcomes] == [*zip("ab", statuses, strict=True)]
+    assert (outcomes[0].differences, cluster.calls) == (differences, calls)
 
 
 async def test_a_broker_that_ignores_settings_is_not_believed(monkeypatch):

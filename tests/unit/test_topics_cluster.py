@@ -13,28 +13,19 @@ def found(partitions=3, copies=1, **settings):
     return Found("t", partitions, copies, {**known, **{name.replace("_", "."): v for name, v in settings.items()}})
 
 
-def test_a_topic_as_declared_differs_in_nothing():
-    assert differences(WANTED, found()) == []
-
-
-def test_an_absent_topic_is_missing():
-    assert differences(WANTED, None) == [Difference("t", "topic", "present", "absent", "missing")]
-
-
-def test_partitions_and_copies_are_fixed():
-    assert differences(WANTED, found(partitions=6, copies=3)) == [
-        Difference("t", "partitions", "3", "6", "fixed"),
-        Difference("t", "replication.factor", "1", "3", "fixed"),
-    ]
-
-
-def test_a_setting_that_differs_can_be_altered():
-    assert differences(WANTED, found(retention_ms="5")) == [Difference("t", "retention.ms", "1000", "5", "setting")]
-
-
-def test_a_setting_that_the_broker_does_not_tell_is_unknown():
-    there = Found("t", 3, 1, {"cleanup.policy": "delete"})
-    assert differences(WANTED, there) == [Difference("t", "retention.ms", "1000", "", "unknown")]
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        (found(), []),
+        (None, [("topic", "present", "absent", "missing")]),
+        (found(partitions=6, copies=3), [("partitions", "3", "6", "fixed"), ("replication.factor", "1", "3", "fixed")]),
+        (found(retention_ms="5"), [("retention.ms", "1000", "5", "setting")]),
+        (Found("t", 3, 1, {"cleanup.policy": "delete"}), [("retention.ms", "1000", "", "unknown")]),
+    ],
+    ids=["as declared", "absent", "fixed", "a setting", "a setting that the broker does not tell"],
+)
+def test_what_differs_is_told_by_what_can_be_done_about_it(there, expected):
+    assert differences(WANTED, there) == [Difference("t", *told) for told in expected]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import pytest
 from asking import words
 from browser import HOSTILE
-from build import called, result, said, user
+from build import call, called, result, said, text, user
 from published import OPENED, appended
 from viewing import Topics, pages_of, session_of
 
@@ -33,10 +33,10 @@ def made(*messages, target="anthropic", **given):
     return Side(target, done.unjudged, Aligned.of_request(session.turns, done, session.setting))
 
 
-def published(body, target="anthropic"):
+def published(*messages):
     """A side of which nothing but the body is known."""
-    data = json.dumps(body).encode()
-    return Side(target, data, Aligned.by_position((), data, target, Setting(), ()))
+    data = json.dumps({"messages": messages}).encode()
+    return Side("anthropic", data, Aligned.by_position((), data, "anthropic", Setting(), ()))
 
 
 def rows(found):
@@ -58,56 +58,30 @@ def test_what_is_the_same_folds_away_around_what_differs():
     assert (same.parts, same.same_after, same.more, same.head, same.fixes) == ([], 5, 0, None, ([], []))
 
 
-def block(*blocks, role="user"):
-    return {"role": role, "content": list(blocks)}
-
-
-TEXT = {"type": "text", "text": "Hello."}
+MARKED = user(text("Hello.", cache_control={"type": "ephemeral"}))
 
 
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
-        ([block(TEXT)], [block(TEXT | {"text": "Bye."})], [("changed", "Hello.", "Bye.")]),
-        (
-            [block(TEXT, TEXT | {"text": "Second."})],
-            [block(TEXT)],
-            [("same", "Hello.", "Hello."), ("vanished", "Second.", None)],
-        ),
-        (
-            [block(TEXT), block(TEXT | {"text": "Second."})],
-            [block(TEXT | {"text": "Second."})],
-            [("vanished", "Hello.", None), ("same", "Second.", "Second.")],
-        ),
-        (
-            [block(TEXT)],
-            [block(TEXT | {"cache_control": {"type": "ephemeral"}})],
-            [("changed", "Hello.", "Hello.")],
-        ),
-        (
-            [block({"type": "tool_use", "id": "a", "name": "ls", "input": {"n": 1}}, role="assistant")],
-            [block({"type": "tool_use", "id": "a", "name": "ls", "input": {"n": 1.0}}, role="assistant")],
-            [("changed", '{\n  "n": 1\n}', '{\n  "n": 1.0\n}')],
-        ),
+        ([user("Hello.")], [user("Bye.")], [("changed", "Hello.", "Bye.")]),
+        ([user("Hello.", "Second.")], [user("Hello.")], [("same", "Hello.", "Hello."), ("vanished", "Second.", None)]),
+        ([user("Hello."), user("Second.")], [user("Second.")],
+         [("vanished", "Hello.", None), ("same", "Second.", "Second.")]),
+        ([user("Hello.")], [MARKED], [("changed", "Hello.", "Hello.")]),
+        ([said(call("a", n=1))], [said(call("a", n=1.0))], [("changed", '{\n  "n": 1\n}', '{\n  "n": 1.0\n}')]),
     ],
     ids=["another text", "one that is gone", "one before others", "a cache breakpoint", "another spelling of a number"],
-)
+)  # fmt: skip
 def test_blocks_of_one_form_stand_beside_each_other_by_what_they_say(before, after, expected):
-    found = compared(published({"messages": before}), published({"messages": after}))
-    assert rows(found) == expected
+    assert rows(compared(published(*before), published(*after))) == expected
 
 
 def test_what_a_cell_does_not_show_is_told_in_lines():
-    marked = TEXT | {"cache_control": {"type": "ephemeral"}}
-    found = compared(published({"messages": [block(TEXT)]}), published({"messages": [block(marked)]}))
-    (row,) = found.parts[0].rows
+    (row,) = compared(published(user("Hello.")), published(MARKED)).parts[0].rows
     assert [line for line in row.lines if line[0] in "+-" and "cache_control" in line] == ['+  "cache_control": {']
     long = "\n".join(f"line {number}" for number in range(40))
-    found = compared(
-        published({"messages": [block(TEXT | {"text": long})]}),
-        published({"messages": [block(TEXT | {"text": long.replace("line 20", "another")})]}),
-    )
-    (row,) = found.parts[0].rows
+    (row,) = compared(published(user(long)), published(user(long.replace("line 20", "another")))).parts[0].rows
     assert [line for line in row.lines if line[0] in "+-"] == ["-line 20", "+another"]
 
 
@@ -148,8 +122,8 @@ def test_fixes_that_only_one_side_stands_on_are_told():
 
 def test_of_many_rows_that_differ_the_first_are_shown():
     found = compared(
-        published({"messages": [block(TEXT | {"text": f"a {number}"}) for number in range(500)]}),
-        published({"messages": [block(TEXT | {"text": f"b {number}"}) for number in range(500)]}),
+        published(*[user(f"a {number}") for number in range(500)]),
+        published(*[user(f"b {number}") for number in range(500)]),
     )
     assert (sum(len(part.rows) for part in found.parts), found.more) == (400, 100)
 

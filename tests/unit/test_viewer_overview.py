@@ -9,6 +9,7 @@ import pytest
 from browser import browsing, needs_browser
 from build import called, said, user
 from multidict import MultiDict
+from published import OPENED, appended
 from viewing import BEGAN_MS, Still, filled, pages_of
 
 from pipeline.viewer import overview
@@ -137,19 +138,12 @@ def test_each_condition_of_a_search_can_be_taken_away():
     assert chips(Search()) == []
 
 
-OPENED = {"type": "session.opened", "targets": ["anthropic"], "model": "claude-sonnet-4-5", "params": {"max_tokens": 9}}
-
-
-def turn(message):
-    return {"type": "turn.appended", "message": message}
-
-
 @asynccontextmanager
 async def asked(tmp_path, monkeypatch, after_ms=HOUR):
     """Asks a viewer of three sessions, a while after they began: healthy, mended, not understood."""
     topics = filled()
-    topics.put_turns("healthy/one", OPENED, turn(user("hello")), turn(said("well")))
-    topics.put_turns("mended <b>", OPENED, turn(user("list them")), turn(called("a")), turn(user("go on")))
+    topics.put_turns("healthy/one", OPENED, *appended(user("hello"), said("well")))
+    topics.put_turns("mended <b>", OPENED, *appended(user("list them"), called("a"), user("go on")))
     topics.put(AGENT_TURNS, "broken", b"no json")
     monkeypatch.setattr(overview, "now_ms", lambda: BEGAN_MS + after_ms)
     async with pages_of(topics, tmp_path) as ask:
@@ -238,7 +232,7 @@ async def test_a_session_of_streams_says_what_became_of_them(tmp_path):
     topics = filled()
     for record in (started, retracted):
         topics.put(SESSION_ITEMS, "streamed", record)
-    topics.put_turns("plain", turn(user("hello")))
+    topics.put_turns("plain", *appended(user("hello")))
     async with pages_of(topics, tmp_path) as ask:
         rows = (await ask("/sessions"))[1].partition("<tbody>")[2].split("<tr data-row>")[1:]
     assert {sessions_of(row)[0]: re.findall(r'<span class="tag ">(\w+)', row) for row in rows} == {

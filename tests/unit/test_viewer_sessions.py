@@ -28,15 +28,16 @@ TORN = b'{"type": "turn.appended", "message": {"role": "assistant", "content": "
 
 def of_fleet(*targets):
     """The demo's histories; those that name no targets are for these."""
-    topics = Topics(Defaults(targets=targets or ("anthropic",)))
-    for told in HISTORIES.values():
+    topics = Topics(Defaults(targets=targets))
+    for session, told in HISTORIES.items():
         for feed in told["feed"]:
-            if feed["to"] != AGENT_TURNS:
-                continue
-            for record in feed.get("records", ()):
-                topics.put(AGENT_TURNS, told["session"], record)
-            if "text" in feed:
-                topics.put(AGENT_TURNS, told["session"], feed["text"].encode())
+            topics.put_turns(session, *feed.get("records", ()), *([feed["text"].encode()] if "text" in feed else ()))
+    return topics
+
+
+def torn(**options):
+    topics = session_of("s1", user("Hi."), **options)
+    topics.put(AGENT_TURNS, "s1", TORN)
     return topics
 
 
@@ -230,26 +231,25 @@ async def test_an_export_has_every_record_of_its_session(tmp_path):
 
 
 async def test_a_letter_says_why_and_what_it_holds(tmp_path):
-    topics = session_of("s1", user("Hi."))
-    topics.put(AGENT_TURNS, "s1", TORN)
+    topics = torn()
     topics.put(AGENT_TURNS, "s1", b"\xff\x00bytes", headers=[("producer", b"agent/1")])
     async with pages_of(topics, tmp_path) as ask:
         _, listed = await ask("/letters?session=s1")
         assert re.findall(r'href="(/letters/[\d/]+)"', listed) == ["/letters/0/1", "/letters/0/0"]
         _, none = await ask("/letters?code=rejected")
         assert "No dead letter fits." in none
-        _, torn = await ask("/letters/0/0")
-        assert "not JSON" in torn
-        assert html.escape(TORN.decode()).replace("&quot;", "&#34;") in torn
+        _, letter = await ask("/letters/0/0")
+        assert "not JSON" in letter
+        assert html.escape(TORN.decode()).replace("&quot;", "&#34;") in letter
         _, binary = await ask("/letters/0/1")
         assert "00000000  ff 00 62 79 74 65 73" in binary
         assert "agent/1" in binary
         assert (await ask("/letters/0/7"))[0] == 404
         assert (await ask("/letters/0/x"))[0] == 404
-        token = re.search(r'name="X-Reknit-Token" content="([^"]*)"', torn)[1]
+        token = re.search(r'name="X-Reknit-Token" content="([^"]*)"', letter)[1]
         status, refused = await ask("/letters/0/0/retry", post={"token": token})
         assert (status, "this viewer only reads" in refused) == (400, True)
-        assert '<form method="post"' not in torn
+        assert '<form method="post"' not in letter
 
 
 async def test_a_letter_is_retried_once_by_who_holds_the_token(tmp_path, monkeypatch):
@@ -261,9 +261,7 @@ async def test_a_letter_is_retried_once_by_who_holds_the_token(tmp_path, monkeyp
         return [(None, outcomes[len(asked) - 1])]
 
     monkeypatch.setattr(overview, "act_on_letters", act)
-    topics = session_of("s1", user("Hi."))
-    topics.put(AGENT_TURNS, "s1", TORN)
-    async with pages_of(topics, tmp_path, allow_retry=True) as ask:
+    async with pages_of(torn(), tmp_path, allow_retry=True) as ask:
         assert (await ask("/letters/0/0/retry", post={}))[0] == 403
         assert (await ask("/letters/0/0/retry"))[0] == 405
         _, page = await ask("/letters/0/0")
@@ -281,9 +279,7 @@ async def test_a_letter_is_retried_once_by_who_holds_the_token(tmp_path, monkeyp
 
 
 async def test_a_parked_session_is_marked(tmp_path):
-    topics = session_of("s1", user("Hi."), defaults=Defaults(on_dead_letter="park"))
-    topics.put(AGENT_TURNS, "s1", TORN)
-    async with pages_of(topics, tmp_path) as ask:
+    async with pages_of(torn(defaults=Defaults(on_dead_letter="park")), tmp_path) as ask:
         assert '<span class="tag warn">parked</span>' in (await ask(session_path("s1")))[1]
 
 
