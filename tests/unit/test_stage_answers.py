@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
+import claude_lines as cli
 import pytest
-from build import said, user
-from staged import KEY, OPENED, turn
+from build import answered, called, said, user
+from staged import OPENED, in_batches, letters, of, processed, records, restored, turn
 
 from pipeline.model import Policy
 from pipeline.rules import read_refusal
-from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.events import EventsStage
 from pipeline.stages.turns import TurnsStage
@@ -20,10 +20,7 @@ from topics.headers import DeadLetterHeaders, decode
 COUNTED = "reknit_provider_refusals_total"
 # A file of Anthropic's inside a tool's result is taken with a header that the body does not show.
 FILE = {"type": "image", "source": {"type": "file", "file_id": "file_1"}}
-DOUBTED = [
-    {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}]},
-    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": [FILE]}]},
-]
+DOUBTED = [called("toolu_1"), answered("toolu_1", [FILE])]
 FORESEEN = (
     "messages.2.content.0.tool_result.content.0.image.source: Input tag 'file' found using 'type' does not match any "
     "of the expected tags: 'base64', 'url'"
@@ -36,9 +33,9 @@ def error(words):
     return json.dumps({"type": "error", "error": {"type": "invalid_request_error", "message": words}}).encode()
 
 
-def event(request_id, status, body, offset=0):
+def event(request_id, status, body):
     headers = (("source", b"anthropic"), ("run", b"r"), ("request-id", request_id.encode()), ("status", status))
-    return Record(partition=0, offset=offset, key=KEY, value=body, headers=headers)
+    return records([body], headers)
 
 
 class Sides:
@@ -50,29 +47,24 @@ class Sides:
         self.offset, self.kept, self.letters, self.requests, self.tally = 0, {}, [], [], {}
 
     def take(self, *values):
-        values = [each if isinstance(each, bytes) else json.dumps(each).encode() for each in values]
-        records = [Record(partition=0, offset=self.offset + at, key=KEY, value=v) for at, v in enumerate(values)]
-        self.offset += len(records)
-        found = self.turns.process(records)
+        found = self.turns.process(records(values, first=self.offset))
+        self.offset += len(values)
         self.kept |= found.changes
         self.tally = found.tally
-        self.letters = [each for each in found.outputs if each.topic == DEAD_LETTERS]
-        self.requests += [each for each in found.outputs if each.topic == PROVIDER_REQUESTS]
+        self.letters = of(found, DEAD_LETTERS)
+        self.requests += of(found, PROVIDER_REQUESTS)
         return self
 
     def answer(self, words, status=b"400", request=-1):
         """Have the provider answer a request; the metric's labels that were counted."""
         body = words if isinstance(words, bytes) else error(words)
         request_id = dict(self.requests[request].headers)["request-id"].decode()
-        crossed = self.events.process([event(request_id, status, body)]).outputs
-        self.take(*[each.value for each in crossed if each.topic == AGENT_TURNS])
+        crossed = of(self.events.process(event(request_id, status, body)), AGENT_TURNS)
+        self.take(*[each.value for each in crossed])
         return {key[1:]: count for key, count in self.tally.items() if key[0] == COUNTED}
 
     def restart(self):
-        self.turns = TurnsStage(self.defaults)
-        for key, value in self.kept.items():
-            if value is not None:
-                self.turns.restore(key, value)
+        self.turns = restored(TurnsStage(self.defaults), self.kept)
         return self
 
 
@@ -158,36 +150,37 @@ def test_only_a_refusal_crosses(status):
 
 def test_an_event_that_answers_no_request_does_not_cross():
     headers = (("source", b"anthropic"), ("status", b"400"))
-    found = EventsStage().process([Record(partition=0, offset=0, key=KEY, value=error(UNKNOWN), headers=headers)])
-    assert [each.topic for each in found.outputs if each.topic == AGENT_TURNS] == []
+    assert of(EventsStage().process(records([error(UNKNOWN)], headers)), AGENT_TURNS) == []
 
 
 def test_what_goes_to_the_log_does_not_depend_on_batches():
     """A turn that a refusal's record finishes goes there before the refusal behind it."""
     headers = (("source", b"claude-cli"), ("run", b"r"), ("request-id", b"q"), ("status", b"400"))
-    message = {"id": "m", "type": "message", "role": "assistant", "content": [{"type": "text", "text": "hm"}]}
-    result = {"type": "result", "subtype": "success", "is_error": False, "result": "hm", "session_id": "x"}
-    value = b"\n".join(json.dumps(each).encode() for each in ({"type": "assistant", "message": message}, result))
-    records = [Record(partition=0, offset=at, key=KEY, value=value, headers=headers) for at in range(2)]
+    value = b"\n".join(json.dumps(each).encode() for each in (cli.whole("m", cli.said("hm")), cli.result("hm")))
+    given = records([value] * 2, headers)
     defaults = Defaults(policy=Policy(record_assistant=True))
-    whole, single = EventsStage(defaults), EventsStage(defaults)
-    at_once = [each.value for each in whole.process(records).outputs if each.topic == AGENT_TURNS]
-    one_by_one = [
-        each.value for record in records for each in single.process([record]).outputs if each.topic == AGENT_TURNS
-    ]
-    assert [json.loads(each)["type"] for each in one_by_one][:2] == ["provider.answered", "turn.appended"]
+    at_once, one_by_one = (
+        [
+            each
+            for each in processed(lambda: EventsStage(defaults), in_batches(given, size))[0]
+            if each.topic == AGENT_TURNS
+        ]
+        for size in (2, 1)
+    )
+    assert [json.loads(each.value)["type"] for each in one_by_one][:2] == ["provider.answered", "turn.appended"]
     assert at_once == one_by_one
 
 
 def test_a_status_that_is_none_is_said():
-    found = EventsStage().process([event("r", b"soon", error(UNKNOWN))])
-    assert [dict(each.headers)["reknit.error.code"] for each in found.outputs] == [b"bad_status"]
+    found = EventsStage().process(event("r", b"soon", error(UNKNOWN)))
+    assert letters(found.outputs) == [(0, "bad_status")]
+    assert len(found.outputs) == 1
 
 
 def test_what_crosses_holds_the_answer_as_it_came_and_who_wrote_it():
     body = b"\xff" + b"x" * 20_000
-    found = EventsStage().process([event("r", b"422", body)])
-    (crossed,) = [each for each in found.outputs if each.topic == AGENT_TURNS]
+    found = EventsStage().process(event("r", b"422", body))
+    (crossed,) = of(found, AGENT_TURNS)
     assert json.loads(crossed.value) == {
         "type": "provider.answered",
         "request_id": "r",

@@ -7,6 +7,9 @@ from collections import Counter
 
 import msgspec
 import pytest
+import staged
+from build import answered, call, user
+from staged import in_batches, processed, restored, turn
 
 from pipeline.cli.config import session_defaults
 from pipeline.config import load_config
@@ -22,7 +25,6 @@ from topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUEST
 from topics.items import AnyItem
 from topics.reducer import reduce
 
-KEY = b"session-1"
 SOURCE = (("source", b"cascade"), ("run", b"r1"))
 DEFAULTS = Defaults(targets=("cascade",), model="claude-sonnet-4-5", policy=Policy(record_assistant=True))
 CALL = '<tool_call>{"name":"ls","arguments":{"path":"/opt/windsurf/bin"}}</tool_call>'
@@ -34,9 +36,7 @@ def text(words: str) -> bytes:
 
 
 def records(values: list[bytes | None], first: int = 0, headers=SOURCE) -> list[Record]:
-    return [
-        Record(partition=0, offset=first + at, key=KEY, value=value, headers=headers) for at, value in enumerate(values)
-    ]
+    return staged.records(values, headers, first=first)
 
 
 def answer(said: str = SAID, size: int = 7, first: int = 0) -> list[Record]:
@@ -53,11 +53,6 @@ def of(outputs: list[Output], topic: str) -> list:
 def shown(outputs: list[Output]) -> list[tuple[str, str]]:
     items = [msgspec.json.decode(output.value, type=AnyItem) for output in outputs if output.topic == SESSION_ITEMS]
     return [(entry.item_type, entry.text) for entry in reduce(items).entries]
-
-
-def policy(offset: int, **members: object) -> Record:
-    header = ("policy", json.dumps({"record_assistant": True, **members}).encode())
-    return Record(partition=0, offset=offset, key=KEY, value=None, headers=(header,))
 
 
 def test_items_fixes_and_the_turn_come_of_one_answer() -> None:
@@ -78,12 +73,7 @@ def test_items_fixes_and_the_turn_come_of_one_answer() -> None:
     (turn,) = of(result.outputs, AGENT_TURNS)
     assert (turn["type"], turn["origin"], turn["source"]) == ("turn.appended", "recorded", "cascade")
     assert "self_driving" not in turn
-    assert turn["message"]["content"][1] == {
-        "type": "tool_use",
-        "id": "cascade-block-1",
-        "name": "ls",
-        "input": {"path": "…"},
-    }
+    assert turn["message"]["content"][1] == call("cascade-block-1", path="…")
 
 
 def test_every_rewrite_is_counted() -> None:
@@ -111,14 +101,7 @@ def test_every_rewrite_is_counted() -> None:
 def test_batches_and_restarts_change_no_record(size: int) -> None:
     given = answer()
     expected = EventsStage(DEFAULTS).process(given).outputs
-    stage, state, outputs = EventsStage(DEFAULTS), {}, []
-    for at in range(0, len(given), size):
-        result = stage.process(given[at : at + size])
-        outputs += result.outputs
-        state |= result.changes
-        stage = EventsStage(DEFAULTS)
-        for key, value in state.items():
-            stage.restore(key, value)
+    outputs, *_ = processed(lambda: EventsStage(DEFAULTS), in_batches(given, size), "changelog")
     for topic in (HISTORY_FIXES, AGENT_TURNS):
         assert [o for o in outputs if o.topic == topic] == [o for o in expected if o.topic == topic]
     assert shown(outputs) == shown(expected)
@@ -131,12 +114,11 @@ def test_a_record_names_the_event_that_was_changed() -> None:
 
 
 def test_a_session_that_names_its_model_and_tools_is_heard() -> None:
-    stage = EventsStage(DEFAULTS)
-    state = stage.process([policy(0, model="kimi-k2", tools=["read"])]).changes
-    stage = EventsStage(DEFAULTS)
-    for key, value in state.items():
-        stage.restore(key, value)
-    result = stage.process(answer('I am Cascade. {"name":"ls","arguments":{}} {"name":"read","arguments":{}}', first=1))
+    policy = json.dumps({"record_assistant": True, "model": "kimi-k2", "tools": ["read"]}).encode()
+    state = EventsStage(DEFAULTS).process(records([None], headers=(("policy", policy),))).changes
+    result = restored(EventsStage(DEFAULTS), state).process(
+        answer('I am Cascade. {"name":"ls","arguments":{}} {"name":"read","arguments":{}}', first=1)
+    )
     assert shown(result.outputs) == [
         ("text", 'I am kimi-k2. {"name":"ls","arguments":{}} '),
         ("tool_use", "{}"),
@@ -147,8 +129,7 @@ def test_what_a_session_wants_is_announced_where_its_target_is_the_planner() -> 
     tools = [{"name": "ls", "input_schema": {"type": "object"}}]
     opened = {"type": "session.opened", "targets": ["cascade"], "model": "kimi-k2", "tools": tools}
     for targets, told in ((["cascade", "anthropic"], {"model": "kimi-k2", "tools": ["ls"]}), (["anthropic"], {})):
-        record = Record(partition=0, offset=0, key=KEY, value=json.dumps(opened | {"targets": targets}).encode())
-        (output,) = TurnsStage().process([record]).outputs
+        (output,) = TurnsStage().process(staged.records([opened | {"targets": targets}])).outputs
         assert output.topic == PROVIDER_EVENTS
         assert json.loads(dict(output.headers)["policy"]) == told
 
@@ -157,11 +138,8 @@ def test_a_planner_that_is_given_up_is_told_and_counted() -> None:
     stage = EventsStage(DEFAULTS)
     result = stage.process(records([text("Thinking about /opt/windsurf/x "), b'{"type":"max_wait"}']))
     (diagnosis,) = [item for item in of(result.outputs, SESSION_ITEMS) if item["type"] == "turn/diagnosis"]
-    assert (diagnosis["reason"], diagnosis["cause"], diagnosis["head"]) == (
-        "max_wait",
-        "time_limit",
-        "Thinking about … ",
-    )
+    told = diagnosis["reason"], diagnosis["cause"], diagnosis["head"]
+    assert told == ("max_wait", "time_limit", "Thinking about … ")
     assert result.tally["reknit_runs_unfinished_total", "cascade", "time_limit"] == 1
     ended = stage.process(records([None], 2, (*SOURCE, ("exit", b"1"))))
     assert [item for item in of(ended.outputs, SESSION_ITEMS) if item["type"] == "turn/diagnosis"] == []
@@ -172,15 +150,10 @@ def test_what_the_filters_held_is_told_when_another_source_takes_over() -> None:
     held = stage.process(records([text("See /opt/windsurf/log")]))
     assert (of(held.outputs, HISTORY_FIXES), shown(held.outputs)) == ([], [("text", "See ")])
     chunk = {"id": "c", "choices": [{"index": 0, "delta": {"role": "assistant", "content": "Hi"}}]}
-    other = records([json.dumps(chunk).encode()], 1, (("source", b"openai-chat"),))
-    result = stage.process(other)
+    result = stage.process(staged.records([chunk], (("source", b"openai-chat"),), first=1))
     (fix,) = of(result.outputs, HISTORY_FIXES)
-    assert (fix["code"], fix["source"], fix["path"], fix["offset"]) == (
-        "path_redacted",
-        "cascade",
-        "cascade-block-0",
-        1,
-    )
+    told = fix["code"], fix["source"], fix["path"], fix["offset"]
+    assert told == ("path_redacted", "cascade", "cascade-block-0", 1)
     assert shown([*held.outputs, *result.outputs]) == [("text", "See …"), ("text", "Hi")]
 
 
@@ -188,23 +161,19 @@ def test_a_session_feeds_its_next_request() -> None:
     turns, events = TurnsStage(DEFAULTS), EventsStage(DEFAULTS)
     log: list[Record] = []
 
-    def append(value: bytes) -> Result:
-        log.append(Record(partition=0, offset=len(log), key=KEY, value=value))
+    def append(event: dict | bytes) -> Result:
+        log.extend(staged.records([event], first=len(log)))
         return turns.process(log[-1:])
 
     tools = [{"name": "ls", "description": "List.", "input_schema": {"type": "object"}}]
-    opened = {"type": "session.opened", "tools": tools}
-    told = append(json.dumps(opened).encode())
-    policies = [output for output in told.outputs if output.topic == PROVIDER_EVENTS]
-    events.process([Record(partition=0, offset=0, key=KEY, value=None, headers=policies[0].headers)])
-    asked = append(turn("user", "Working directory: /srv/app\n\nWhat is there?"))
+    (policy,) = staged.of(append({"type": "session.opened", "tools": tools}), PROVIDER_EVENTS)
+    events.process(records([None], headers=policy.headers))
+    asked = append(turn(user("Working directory: /srv/app\n\nWhat is there?")))
     (first,) = of(asked.outputs, PROVIDER_REQUESTS)
     assert "- Working directory: /srv/app" in first["system"]
-    recorded = [o for o in events.process(answer(first=1)).outputs if o.topic == AGENT_TURNS]
-    assert len(recorded) == 1
-    assert of(append(recorded[0].value or b"").outputs, PROVIDER_REQUESTS) == []
-    result = {"type": "tool_result", "tool_use_id": "cascade-block-1", "content": "bin etc"}
-    (second,) = of(append(turn("user", [result])).outputs, PROVIDER_REQUESTS)
+    (recorded,) = staged.of(events.process(answer(first=1)), AGENT_TURNS)
+    assert of(append(recorded.value or b"").outputs, PROVIDER_REQUESTS) == []
+    (second,) = of(append(turn(answered("cascade-block-1", "bin etc"))).outputs, PROVIDER_REQUESTS)
     assert second["messages"][1:] == [
         {
             "role": "assistant",
@@ -214,10 +183,6 @@ def test_a_session_feeds_its_next_request() -> None:
         {"role": "user", "content": '<tool_result tool_call_id="cascade-block-1">\nbin etc\n</tool_result>'},
     ]
     assert second["system"] == first["system"]
-
-
-def turn(role: str, content: object) -> bytes:
-    return json.dumps({"type": "turn.appended", "message": {"role": role, "content": content}}).encode()
 
 
 def test_what_is_redacted_is_configured() -> None:
