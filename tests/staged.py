@@ -2,6 +2,9 @@
 
 import json
 
+import claude_lines as cli
+from build import answered, called, said, user
+
 from pipeline.stages.base import Record
 from pipeline.stages.kept import Records
 from topics import DEAD_LETTERS, PROVIDER_REQUESTS
@@ -62,6 +65,35 @@ def processed(make, batches, restart=None):
         elif restart == "changelog":
             stage = restored(make(), state)
     return outputs, stage, {key: value for key, value in state.items() if value is not None}
+
+
+def written_bytes(stage, events):
+    """What each record writes to the changelog, with its key."""
+    sizes = []
+    for record in records(events):
+        made = stage.process([record])
+        sizes.append(sum(len(key) + len(change or b"") for key, change in made.changes.items()))
+        stage.committed(made.changes, 1 << 40)
+    return sizes
+
+
+# Long sessions, whose records say what ``words`` gives for their numbers.
+
+
+def settling(count, words=lambda at: f"line {at} " + "x" * 200):
+    return [turn((said if at % 2 else user)(words(at))) for at in range(count)]
+
+
+def with_calls_open(count, words=lambda _at: "files"):
+    calls = called(*(f"c{at}" for at in range(count)))
+    return [turn(user("go")), turn(calls), *(turn(answered(f"c{at}", words(at))) for at in range(count - 1))]
+
+
+def deltas(count, words=lambda at: f"word{at} and more "):
+    """One message of the Claude CLI."""
+    pieces = [cli.block_delta(0, type="text_delta", text=words(at)) for at in range(count)]
+    lines = [cli.start("m"), cli.block_start(0, cli.said("")), *pieces]
+    return [line | {"session_id": "s", "uuid": f"u{at}"} for at, line in enumerate(lines)]
 
 
 def in_batches(records, size):

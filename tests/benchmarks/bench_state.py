@@ -19,9 +19,9 @@ import measure
 # isort: split
 import broker as kafka_broker
 import pipeline_lab as lab
-from build import answered, called, said, user
+from build import said, user
+from staged import deltas, settling, turn, with_calls_open, written_bytes
 
-from pipeline.stages.base import Record
 from pipeline.stages.events import EventsStage
 from pipeline.stages.turns import TurnsStage
 from topics import AGENT_TURNS
@@ -36,10 +36,6 @@ WORDS = sorted(set(Path(__file__).with_name("peers.py").read_text().split()))
 chance = random.Random(1)  # noqa: S311  the same words in every run
 
 
-def turn(message):
-    return json.dumps({"type": "turn.appended", "message": message}).encode()
-
-
 TEXT = " ".join(chance.choices(WORDS, k=200_000))
 
 
@@ -48,37 +44,12 @@ def words(length):
     return TEXT[at : at + length]
 
 
-def settled_turns(count):
-    return [turn((said if at % 2 else user)(words(300))) for at in range(count)]
-
-
-def results_of_open_calls(count):
-    calls = called(*(f"c{at}" for at in range(count)))
-    return [turn(user("go")), turn(calls), *(turn(answered(f"c{at}", words(100))) for at in range(count - 1))]
-
-
-def small_deltas(count):
-    def event(at, **fields):
-        return json.dumps({"type": "stream_event", "session_id": "s", "uuid": f"u{at}", "event": fields}).encode()
-
-    message = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": []}
-    begun = event("a", type="message_start", message=message | {"usage": {"input_tokens": 1, "output_tokens": 1}})
-    block = event("b", type="content_block_start", index=0, content_block={"type": "text", "text": ""})
-    deltas = ({"type": "text_delta", "text": words(20)} for _ in range(count))
-    return [begun, block, *(event(at, type="content_block_delta", index=0, delta=d) for at, d in enumerate(deltas))]
-
-
-def bytes_of_state(what, stage, made, sizes=SIZES):
-    """What each record writes on average, by how many there are."""
+def bytes_of_state(what, stage, made, length, sizes=SIZES):
+    """What each record, with words of this length, writes on average, by how many there are."""
     means = []
     for size in sizes:
-        values, at_work, written = made(size), stage(), 0
-        for offset, value in enumerate(values):
-            record = Record(partition=0, offset=offset, key=b"session", value=value, timestamp=1)
-            changes = at_work.process([record]).changes
-            written += sum(len(key) + len(change or b"") for key, change in changes.items())
-            at_work.committed(changes, 1 << 40)
-        means.append(written // len(values))
+        written = written_bytes(stage(), made(size, lambda _: words(length)))
+        means.append(sum(written) // len(written))
     measure.report(
         what=f"{what}: bytes of state a record, one record a batch, {' / '.join(f'{size:,}' for size in sizes)}",
         ours=" / ".join(f"{mean:,}" for mean in means),
@@ -110,10 +81,10 @@ def rows_of(sessions, turns, restored, burst):
             behind = min(first + burst, turns) if first else restored
             messages = [(said if at % 2 else user)(words(300)) for at in range(first, behind)]
             if first:
-                yield from ((AGENT_TURNS, key, turn(message), []) for message in messages)
+                events = [turn(message) for message in messages]
             else:
-                value = json.dumps({"type": "history.restored", "messages": messages}).encode()
-                yield AGENT_TURNS, key, value, []
+                events = [{"type": "history.restored", "messages": messages}]
+            yield from ((AGENT_TURNS, key, json.dumps(event).encode(), []) for event in events)
 
 
 async def resident_after(fleet, place, options):
@@ -165,10 +136,10 @@ def main():
     parser.add_argument("--only", nargs="+", choices=["bytes", "worker"], default=["bytes", "worker"])
     options = parser.parse_args()
     if "bytes" in options.only:
-        bytes_of_state("turns that settle", TurnsStage, settled_turns)
+        bytes_of_state("turns that settle", TurnsStage, settling, 300)
         # The work for a record grows with what is open: 8,000 results take half an hour.
-        bytes_of_state("results of open calls", TurnsStage, results_of_open_calls, SIZES[:-1])
-        bytes_of_state("small deltas of one message", EventsStage, small_deltas)
+        bytes_of_state("results of open calls", TurnsStage, with_calls_open, 100, SIZES[:-1])
+        bytes_of_state("small deltas of one message", EventsStage, deltas, 20)
     if "worker" in options.only:
         measure.on_a_broker(lambda *place: one_worker(options, *place), options.keep)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import weakref
 from contextlib import suppress
-from types import SimpleNamespace
 
 import pytest
 from aiokafka.errors import KafkaConnectionError, TransactionalIdAuthorizationFailed
@@ -17,8 +16,7 @@ from pipeline.engine.batches import Hole, Span
 from pipeline.engine.partition import Partition, Phase
 from pipeline.engine.runtime import NoMetrics, PartitionLostError, Runtime, Scope, StartupError, Tuning
 from pipeline.engine.state import Restored
-from pipeline.kafka import KafkaSettings
-from pipeline.settings import StateSettings
+from pipeline.settings import Config
 from pipeline.stages.base import Output, Record, Result, Stage, StoppedError, dead_letter
 
 
@@ -31,7 +29,8 @@ def span(start, *records, end=None):
     return Span(start, end, records, end)
 
 
-LETTER = (("reknit_dead_letters_total", "in.v1", "internal"), 1)
+CONFIG = Config(prefix="p.")
+LETTER = ("reknit_dead_letters_total", "in.v1", "internal")
 
 
 class Counting(Stage):
@@ -64,7 +63,7 @@ class Counting(Stage):
     def refuse(self, record, error):
         if record.key == b"worse":
             raise RuntimeError("secret content")
-        return Result(outputs=[dead_letter(record, self.topic, error)], tally=dict([LETTER]))
+        return Result(outputs=[dead_letter(record, self.topic, error)], tally={LETTER: 1})
 
     def levels(self):
         return {"count": self.count}
@@ -141,30 +140,17 @@ class Recording(NoMetrics):
         self.calls.append(("expired", topic, partition, offsets))
 
 
-def config(**more):
-    values = {
-        "bootstrap_servers": "",
-        "kafka": KafkaSettings(),
-        "prefix": "p.",
-        "partitions": 1,
-        "delivery": "exactly-once",
-    }
-    return SimpleNamespace(**values | {"state_dir": "/nowhere", "metrics_port": 0, "state": StateSettings()} | more)
-
-
 @pytest.fixture
 async def make(monkeypatch):
     """Return what makes a broker and an actor on it that works."""
     made = []
     monkeypatch.setattr(module, "_REOPEN_SECONDS", 0.001)
 
-    async def build(*, state=None, position=None, metrics=None, scope=None, runtime=None, **tuning):
+    async def build(*, state=None, position=None, scope=None, runtime=None, **tuning):
         broker = Broker()
         broker.state, broker.position = state or {}, position
         monkeypatch.setattr(state_module, "restore", broker.restore)
-        if runtime is None:
-            runtime = Runtime(config(), {"in.v1": Counting}, metrics or Recording(), Tuning(**tuning), scope=scope)
-        told = broker.positions.append
+        runtime = runtime or Runtime(CONFIG, {"in.v1": Counting}, Recording(), Tuning(**tuning), scope=scope)
         actor = Partition(
             runtime,
             "in.v1",
@@ -172,7 +158,7 @@ async def make(monkeypatch):
             writer=lambda _: broker,
             on_room=lambda: None,
             on_opened=opened,
-            on_position=told,
+            on_position=broker.positions.append,
             is_ours=broker.is_ours,
         )
         made.append(actor)
@@ -186,6 +172,19 @@ async def make(monkeypatch):
 
 async def opened(_position):
     pass
+
+
+async def begin_writing(broker, actor, *offsets):
+    """Have a batch of these in flight: its writing is held up."""
+    broker.gate.clear()
+    actor.offer(span(offsets[0], *map(fetched, offsets)))
+    await until(lambda: broker.writing == 1)
+
+
+async def finish(actor, *offsets):
+    """Have a batch of these done."""
+    actor.offer(span(offsets[0], *map(fetched, offsets)))
+    await until(lambda: actor.next == offsets[-1] + 1)
 
 
 async def until(condition):
@@ -209,8 +208,7 @@ async def test_the_position_is_told_once_the_actor_is_open_and_after_each_batch_
 
 async def test_the_position_is_told_again_after_a_rebalance(make):
     broker, actor, _ = await make()
-    actor.offer(span(0, fetched(0)))
-    await until(lambda: actor.next == 1)
+    await finish(actor, 0)
     await actor.hold(5)
     actor.resume()
     assert broker.positions == [0, 1, 1]
@@ -233,9 +231,7 @@ async def test_without_a_changelog_it_begins_at_zero(make):
 
 async def test_records_that_come_during_a_commit_make_the_next_batch(make):
     broker, actor, runtime = await make()
-    broker.gate.clear()
-    actor.offer(span(0, fetched(0)))
-    await until(lambda: broker.writing == 1)
+    await begin_writing(broker, actor, 0)
     for offset in range(1, 50):
         actor.offer(span(offset, fetched(offset)))
     broker.gate.set()
@@ -249,8 +245,7 @@ async def test_records_that_come_during_a_commit_make_the_next_batch(make):
 
 async def test_records_that_come_within_the_commit_interval_make_one_batch(make):
     broker, actor, _ = await make(commit_interval_ms=100)
-    actor.offer(span(0, fetched(0)))
-    await until(lambda: actor.next == 1)
+    await finish(actor, 0)
     actor.offer(span(1, fetched(1)))
     await asyncio.sleep(0)
     actor.offer(span(2, fetched(2)))
@@ -270,8 +265,7 @@ async def test_nothing_waits_for_the_commit_interval_once_there_is_no_room_left(
 
 async def test_the_end_and_a_rebalance_do_not_wait_for_the_commit_interval(make):
     broker, actor, _ = await make(commit_interval_ms=3_600_000)
-    actor.offer(span(0, fetched(0)))
-    await until(lambda: actor.next == 1)
+    await finish(actor, 0)
     actor.offer(span(1, fetched(1)))
     async with asyncio.timeout(5):
         await actor.hold(60)
@@ -282,8 +276,7 @@ async def test_the_end_and_a_rebalance_do_not_wait_for_the_commit_interval(make)
 
 async def test_a_closed_partition_holds_no_sessions(make):
     _, actor, _ = await make()
-    actor.offer(span(0, fetched(0)))
-    await until(lambda: actor.next == 1)
+    await finish(actor, 0)
     stage = weakref.ref(actor._kept.stage)
     await actor.close()
     assert stage() is None
@@ -291,9 +284,7 @@ async def test_a_closed_partition_holds_no_sessions(make):
 
 async def test_a_batch_is_bounded_in_records_and_bytes_but_takes_one_at_least(make):
     broker, actor, _ = await make(batch_records=3, batch_bytes=4_000)
-    broker.gate.clear()
-    actor.offer(span(0, fetched(0)))
-    await until(lambda: broker.writing == 1)
+    await begin_writing(broker, actor, 0)
     big = [fetched(offset, b"x" * 2_500) for offset in (5, 6)]
     actor.offer(span(1, *(fetched(offset) for offset in range(1, 5)), *big, fetched(7, b"x" * 5_000)))
     broker.gate.set()
@@ -350,7 +341,7 @@ async def test_poison_is_buried_and_the_state_is_made_anew(make, caplog):
     assert broker.state == {b"count": b"4"}
     assert [call for call in runtime.metrics.calls if call[0] == "poison"] == [("poison", "in.v1", 0)] * 2
     tallies = [call[4] for call in runtime.metrics.calls if call[0] == "commit"]
-    assert sum(tally.get(("reknit_dead_letters_total", "in.v1", "internal"), 0) for tally in tallies) == 2
+    assert sum(tally.get(LETTER, 0) for tally in tallies) == 2
     assert Counting.made > made + 2
     assert "secret content" not in caplog.text
     assert runtime.failure is None
@@ -366,8 +357,7 @@ async def test_by_policy_the_worker_ends_at_a_record_and_commits_what_came_befor
 
 async def test_what_a_partition_holds_is_told_once_it_is_read_and_after_each_batch_and_taken_back_at_its_end(make):
     _, actor, runtime = await make(state={b"count": b"5"}, position=7)
-    actor.offer(span(7, fetched(7)))
-    await until(lambda: actor.next == 8)
+    await finish(actor, 7)
     await actor.close()
     assert [levels.get("count") for levels in runtime.metrics.levels] == [5, 6, None]
     assert runtime.metrics.levels[-1] == {}
@@ -382,9 +372,7 @@ async def test_a_hole_is_not_taken(make):
 
 async def test_held_it_finishes_the_batch_in_flight_and_gives_up_the_rest(make):
     broker, actor, _ = await make()
-    broker.gate.clear()
-    actor.offer(span(0, fetched(0)))
-    await until(lambda: broker.writing == 1)
+    await begin_writing(broker, actor, 0)
     actor.offer(span(1, fetched(1)))
     holding = asyncio.create_task(actor.hold(5.0))
     await asyncio.sleep(0.01)
@@ -396,16 +384,13 @@ async def test_held_it_finishes_the_batch_in_flight_and_gives_up_the_rest(make):
     actor.resume()
     assert not actor.aligned
     assert actor.waits_for == 1
-    actor.offer(span(1, fetched(1)))
-    await until(lambda: actor.next == 2)
+    await finish(actor, 1)
     assert broker.values == [b"0:1", b"1:2"]
 
 
 async def test_a_batch_that_outlives_its_hold_is_not_processed_twice(make):
     broker, actor, _ = await make()
-    broker.gate.clear()
-    actor.offer(span(0, fetched(0), fetched(1)))
-    await until(lambda: broker.writing == 1)
+    await begin_writing(broker, actor, 0, 1)
     await actor.hold(0.01)
     actor.resume()
     actor.offer(span(0, fetched(0), fetched(1), fetched(2)))  # the position was not committed yet
@@ -416,9 +401,7 @@ async def test_a_batch_that_outlives_its_hold_is_not_processed_twice(make):
 
 async def test_closing_finishes_the_batch_in_flight_and_lets_go(make):
     broker, actor, runtime = await make()
-    broker.gate.clear()
-    actor.offer(span(0, fetched(0)))
-    await until(lambda: broker.writing == 1)
+    await begin_writing(broker, actor, 0)
     closing = asyncio.create_task(actor.close())
     await asyncio.sleep(0.01)
     broker.gate.set()
@@ -594,8 +577,7 @@ async def test_what_is_published_and_where_what_is_for_an_input_goes(make, monke
 
     monkeypatch.setattr(Counting, "process", process)
     broker, actor, _ = await make(scope=scope)
-    actor.offer(span(0, fetched(0)))
-    await until(lambda: actor.next == 1)
+    await finish(actor, 0)
     assert [(output.topic, output.value) for output in broker.batches[0].outputs] == outputs
 
 
@@ -604,9 +586,7 @@ async def test_room_is_shared(make):
     assert not actor.wants(1_000, 10), "not before the consumer was told where to fetch"
     actor.aligned = True
     assert actor.wants(1_000, 10)
-    broker.gate.clear()
-    actor.offer(span(0, fetched(0)))
-    await until(lambda: broker.writing == 1)
+    await begin_writing(broker, actor, 0)
     actor.offer(span(1, fetched(1, b"x" * 2_000)))
     assert not actor.wants(1_000, 10)
     assert actor.wants(10_000, 10)
@@ -618,5 +598,5 @@ async def test_room_is_shared(make):
 
 def test_delivery_is_one_of_two():
     with pytest.raises(StartupError) as error:
-        Runtime(config(delivery="exactly_once"), {}, NoMetrics(), Tuning())
+        Runtime(Config(delivery="exactly_once"), {}, NoMetrics(), Tuning())
     assert error.value.code == "delivery_unknown"

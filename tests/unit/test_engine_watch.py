@@ -14,6 +14,7 @@ from aiokafka.errors import KafkaConnectionError
 from faust.transport.consumer import Fetcher
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
+from msgspec import structs
 from prometheus_client import CollectorRegistry, Counter
 
 from pipeline.engine import services
@@ -24,20 +25,10 @@ from pipeline.engine.services import Health, listen
 from pipeline.engine.transport import SpanThread
 from pipeline.engine.worker import make_app
 from pipeline.engine.writer import Batch, side_by_side
-from pipeline.kafka import KafkaSettings
-from pipeline.settings import StateSettings
+from pipeline.settings import Config
 from pipeline.stages.base import POSITION, Output
 
-CONFIG = SimpleNamespace(
-    bootstrap_servers="",
-    kafka=KafkaSettings(),
-    prefix="p.",
-    partitions=1,
-    delivery="at-least-once",
-    state_dir="/nowhere",
-    metrics_port=0,
-    state=StateSettings(),
-)
+CONFIG = Config(bootstrap_servers="nobody:1", prefix="p.", delivery="at-least-once")
 
 
 class Clock:
@@ -251,9 +242,7 @@ async def test_side_by_side_raises_the_bare_error_and_cancels_the_rest():
 @pytest.fixture
 def app(tmp_path):
     """An app whose client's thread has not been started."""
-    runtime = Runtime(SimpleNamespace(**{**vars(CONFIG), "bootstrap_servers": "nobody:1"}), {}, NoMetrics(), Tuning())
-    runtime.state_dir = tmp_path
-    made = make_app(runtime)
+    made = make_app(Runtime(structs.replace(CONFIG, state_dir=str(tmp_path)), {}, NoMetrics(), Tuning()))
     yield made
     made.consumer._thread.thread_loop.close()
 

@@ -4,7 +4,6 @@ import asyncio
 import json
 import subprocess
 import tempfile
-from types import SimpleNamespace
 
 import cramjam
 import msgspec
@@ -20,10 +19,9 @@ from pipeline.engine.dry import _DryWriter
 from pipeline.engine.partition import Partition
 from pipeline.engine.runtime import NoMetrics, Runtime, Scope, Tuning
 from pipeline.errors import InputError
-from pipeline.kafka import KafkaSettings
 from pipeline.replay import Place, Plan, PlannedStage, Selection, Uncompared, digest_of
 from pipeline.replay.folder import PartitionFiles, begin, is_done, plan_of, read_partition, unfinished
-from pipeline.settings import StateSettings
+from pipeline.settings import Config
 from pipeline.stages.base import Output, Record, Result, Stage, dead_letter
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.events import EventsStage
@@ -317,17 +315,8 @@ async def opened(_position):
 
 
 async def test_a_dry_run_makes_its_state_anew_after_a_bug():
-    config = SimpleNamespace(
-        bootstrap_servers="",
-        kafka=KafkaSettings(),
-        prefix="p.replay.r.",
-        delivery="exactly-once",
-        state_dir="/nowhere",
-        metrics_port=0,
-        state=StateSettings(),
-    )
     scope = Scope(source_prefix="p.", ends={"in.v1": [5]})
-    runtime = Runtime(config, {"in.v1": Buggy}, NoMetrics(), Tuning(batch_records=2), scope=scope)
+    runtime = Runtime(Config(prefix="p.replay.r."), {"in.v1": Buggy}, NoMetrics(), Tuning(batch_records=2), scope=scope)
     outputs = Outputs()
     with tempfile.TemporaryFile() as file:
         writer = _DryWriter(file, outputs)

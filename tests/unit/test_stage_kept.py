@@ -1,13 +1,11 @@
 """What a stage keeps: heads as what changed of them, sessions at work within a bound, and formats of state."""
 
-import json
 import random
 
 import pytest
-from build import answered, called, said, user
+from staged import deltas, records, settling, with_calls_open, written_bytes
 
 from pipeline.engine.stores import PackedRecords
-from pipeline.stages.base import Record
 from pipeline.stages.events import EventsStage
 from pipeline.stages.records import WrittenHead
 from pipeline.stages.turns import TurnsStage
@@ -16,56 +14,16 @@ ROOM = 1 << 40
 SMALL_BYTES = 1 << 13
 
 
-def turn(message):
-    return json.dumps({"type": "turn.appended", "message": message}).encode()
-
-
-def settling(count):
-    return [turn((said if at % 2 else user)(f"line {at} " + "x" * 200)) for at in range(count)]
-
-
-def with_calls_open(count):
-    calls = called(*(f"c{at}" for at in range(count)))
-    return [turn(user("go")), turn(calls), *(turn(answered(f"c{at}")) for at in range(count - 1))]
-
-
-def event(at, **fields):
-    return json.dumps({"type": "stream_event", "session_id": "s", "uuid": f"u{at}", "event": fields}).encode()
-
-
-def deltas(count):
-    begun = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": []}
-    text = {"type": "text", "text": ""}
-    return [
-        event("a", type="message_start", message=begun | {"usage": {"input_tokens": 1, "output_tokens": 1}}),
-        event("b", type="content_block_start", index=0, content_block=text),
-        *(
-            event(at, type="content_block_delta", index=0, delta={"type": "text_delta", "text": f"word{at} and more "})
-            for at in range(count)
-        ),
-    ]
-
-
 def processed(stage, values, keys=(b"session",), room=ROOM, state=None):
     """What comes out record by record, and the changelog behind it; each commit leaves so much room."""
     outputs, state = [], {} if state is None else state
     for offset, value in enumerate(values):
         key = keys[offset % len(keys)]
-        made = stage.process([Record(partition=0, offset=offset, key=key, value=value, timestamp=1)])
+        made = stage.process(records([value], key=key, first=offset))
         outputs += made.outputs
         state |= made.changes
         stage.committed(made.changes, room)
     return outputs, {key: value for key, value in state.items() if value is not None}
-
-
-def written_bytes(stage, values):
-    """What each record writes to the changelog, with its key."""
-    sizes = []
-    for offset, value in enumerate(values):
-        made = stage.process([Record(partition=0, offset=offset, key=b"session", value=value, timestamp=1)])
-        sizes.append(sum(len(key) + len(change or b"") for key, change in made.changes.items()))
-        stage.committed(made.changes, ROOM)
-    return sizes
 
 
 @pytest.mark.parametrize(
@@ -171,7 +129,7 @@ def test_sessions_that_were_quiet_for_longest_go_first():
 
 
 def test_what_a_session_wrote_is_deleted_with_it_live_or_not():
-    closed = json.dumps({"type": "session.closed"}).encode()
+    closed = {"type": "session.closed"}
     for room in (0, ROOM):
         stage = TurnsStage()
         stage.keep_in(store := PackedRecords(1))
