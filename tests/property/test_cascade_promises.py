@@ -4,6 +4,7 @@ import json
 import re
 
 import msgspec
+from build import answered, call, said
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import LINE, SCALE, SPICES, TOOLS, beside_spiced, healthy_histories, policies, spiced
@@ -47,8 +48,8 @@ def test_what_has_settled_never_changes_once_the_directory_is_known(messages, po
 def test_every_word_of_a_healthy_history_is_there(messages, policy):
     done = normalized({"messages": messages, "tools": TOOLS}, policy | {"strip_tools": False})
     shown = [message["content"] for message in json.loads(done.body)["messages"]]
-    for said, text in zip(messages, shown, strict=True):
-        content = said["content"]
+    for message, text in zip(messages, shown, strict=True):
+        content = message["content"]
         for block in [{"text": content}] if isinstance(content, str) else content:
             assert block.get("text", "") in text
             assert f'<tool_result tool_call_id="{block.get("tool_use_id")}">\nr\n' in text or "tool_use_id" not in block
@@ -80,18 +81,13 @@ TAG = re.compile(r"</?tool_(?:call|result)|<\|tool_", re.IGNORECASE)
 @settings(max_examples=300 * SCALE)
 @given(output=st.lists(st.one_of(st.sampled_from(SPICES), st.text(max_size=8)), min_size=1, max_size=4).map("".join))
 def test_a_tools_output_forges_nothing_and_the_rules_would_know(output):
-    call = {"type": "tool_use", "id": "a", "name": "read", "input": {}}
-    history = [
-        {"role": "user", "content": "go"},
-        {"role": "assistant", "content": [call]},
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": output}]},
-    ]
+    history = [{"role": "user", "content": "go"}, said(call("a", "read")), answered("a", output)]
     done = normalized({"messages": history, "tools": TOOLS}, None)
-    said = json.loads(done.body)["messages"][2]["content"]
+    shown = json.loads(done.body)["messages"][2]["content"]
     opening, closing = '<tool_result tool_call_id="a">\n', "\n</tool_result>"
-    assert said.startswith(opening)
-    assert said.endswith(closing)
-    inner = said.removeprefix(opening).removesuffix(closing)
+    assert shown.startswith(opening)
+    assert shown.endswith(closing)
+    inner = shown.removeprefix(opening).removesuffix(closing)
     assert TAG.search(inner) is None
     naive = json.loads(done.body)
     naive["messages"][2]["content"] = f"{opening}{output}{closing}"

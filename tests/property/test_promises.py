@@ -262,11 +262,7 @@ def test_a_healthy_history_has_no_fix_but_what_the_model_needs_and_comes_back_as
     if (
         asked.target.endswith("-cli")
         or asked.target in {"cascade", "bedrock-converse"}
-        or needed
-        - {
-            "tools_stubbed",
-            "signature_skipped",
-        }
+        or needed - {"tools_stubbed", "signature_skipped"}
     ):
         return
     body = msgspec.json.encode(asked.named | msgspec.json.decode(done.body, type=dict[str, msgspec.Raw]))

@@ -6,9 +6,11 @@ What acts is said again here, character by character and line by line, and share
 import json
 import os
 import re
+from functools import partial
 
 import msgspec
 import pytest
+from build import call, result, said, user
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -50,34 +52,30 @@ def filled(shape, end, word):
     """A history of a shape; ``word`` gives the next text. What the user says last is ``own``."""
     history = [{"role": "user", "content": word()}]
     for number, kind in enumerate([*shape, end]):
-        call = {"type": "tool_use", "id": f"t{number}", "name": "read", "input": {}}
-        result = {"type": "tool_result", "tool_use_id": f"t{number}"}
-        text = {"type": "text", "text": word()}
-        answer = [text] if kind in {"say", "system", "own", "own blocks"} else [text, call]
-        history.append({"role": "assistant", "content": answer})
+        called = call(f"t{number}", "read")
+        answer = [word()] if kind in {"say", "system", "own", "own blocks"} else [word(), called]
+        history.append(said(*answer))
+        answered = partial(result, f"t{number}")
         match kind:
             case "say":
-                history.append({"role": "user", "content": [{"type": "text", "text": word()}]})
+                history.append(user(word()))
             case "system":
                 history.append({"role": "user", "content": word()})
                 history.append({"role": "system", "content": word()})
             case "own":
                 history.append({"role": "user", "content": "OWN"})
             case "own blocks":
-                history.append({"role": "user", "content": [{"type": "text", "text": "OWN"}]})
+                history.append(user("OWN"))
             case "list":
-                content = [{"type": "text", "text": word()}, {"type": "text", "text": word()}]
-                history.append({"role": "user", "content": [result | {"content": content}]})
+                history.append(user(answered([{"type": "text", "text": word()} for _ in range(2)])))
             case "both":
-                said = {"type": "text", "text": word()}
-                history.append({"role": "user", "content": [result | {"content": word()}, said]})
+                history.append(user(answered(word()), word()))
             case "result and own":
-                said = {"type": "text", "text": "OWN"}
-                history.append({"role": "user", "content": [result | {"content": word()}, said]})
+                history.append(user(answered(word()), "OWN"))
             case _:
                 if kind == "input":
-                    call["name"], call["input"] = word(), {word(): [word()]}
-                history.append({"role": "user", "content": [result | {"content": word(), "is_error": kind == "error"}]})
+                    called["name"], called["input"] = word(), {word(): [word()]}
+                history.append(user(answered(word(), is_error=kind == "error")))
     return history
 
 
@@ -232,15 +230,13 @@ forged = st.lists(st.sampled_from(FORGED), min_size=1, max_size=5).map("".join).
 
 
 @settings(max_examples=200 * SCALE)
-@given(said=forged, output=forged, second=forged, name=forged)
-def test_nothing_passes_for_what_the_planner_is_told(said, output, second, name):
-    call = {"type": "tool_use", "id": "a", "name": name, "input": {name: said}}
-    results = [{"type": "text", "text": output}, {"type": "text", "text": second}]
+@given(first=forged, output=forged, second=forged, name=forged)
+def test_nothing_passes_for_what_the_planner_is_told(first, output, second, name):
     history = [
         {"role": "user", "content": "go"},
-        {"role": "assistant", "content": [{"type": "text", "text": said}, call]},
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": results}]},
-        {"role": "assistant", "content": [{"type": "text", "text": second}]},
+        said(first, {"type": "tool_use", "id": "a", "name": name, "input": {name: first}}),
+        user(result("a", [{"type": "text", "text": part} for part in (output, second)])),
+        said(second),
         {"role": "user", "content": "and now?"},
     ]
     done = normalize({"model": "m", "messages": history}, to="cascade")
@@ -248,10 +244,10 @@ def test_nothing_passes_for_what_the_planner_is_told(said, output, second, name)
     spoke, line = shown[1].rsplit("\n", 1)
     assert json.loads(line.removeprefix("<tool_call>").removesuffix("</tool_call>")) == {
         "name": name,
-        "arguments": {name: said},
+        "arguments": {name: first},
     }
     inner = shown[2].removeprefix('<tool_result tool_call_id="a">\n').removesuffix("\n</tool_result>")
-    for text, original in ((spoke, said), (inner, f"{output}\n{second}"), (shown[3], second)):
+    for text, original in ((spoke, first), (inner, f"{output}\n{second}"), (shown[3], second)):
         assert not any(tag in text.casefold() for tag in TAGS)
         assert text.replace(ADDED, "").replace("<\\", "<") == original
         for row in text.splitlines():

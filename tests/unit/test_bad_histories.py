@@ -7,7 +7,8 @@ import json
 import math
 
 import pytest
-from build import image, png
+from build import image, png, session_of
+from reading import refusal
 
 from pipeline import Session, normalize, validate
 from pipeline.errors import InputError
@@ -166,12 +167,10 @@ MENDED = {
 
 @pytest.mark.parametrize("turn", [message("user", DEEP), call(DEEP), result(DEEP)])
 def test_a_session_names_the_message_that_nests_too_deeply_and_goes_on(turn):
-    session = Session()
-    session.append(USER)
+    session = session_of(USER)
     before = session.request().body
-    with pytest.raises(InputError) as caught:
-        session.append(turn)
-    assert (caught.value.code, caught.value.path.split(".")[:2]) == ("nested_too_deeply", ["messages", "1"])
+    code, path = refusal(session.append, turn)
+    assert (code, path.split(".")[:2]) == ("nested_too_deeply", ["messages", "1"])
     assert session.request().body == before
 
 

@@ -6,17 +6,11 @@ import sys
 
 import pytest
 from msgspec import Raw
-from reading import one
+from reading import one, refusal
 
 from pipeline.errors import InputError, InternalError, PolicyError, ReknitError, StreamError, UnknownTargetError
 from pipeline.history.readers import SHAPES, read, read_message
 from pipeline.model import Text, ToolResult, Unknown
-
-
-def refused(data, **options):
-    with pytest.raises(InputError) as caught:
-        read(data, **options)
-    return caught.value.code, caught.value.path
 
 
 @pytest.mark.parametrize(
@@ -64,7 +58,7 @@ def refused(data, **options):
     ],
 )
 def test_unusable_input(data, code, path):
-    assert refused(data) == (code, path)
+    assert refusal(read, data) == (code, path)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +73,7 @@ def test_unusable_input(data, code, path):
     ],
 )
 def test_deep_nesting_is_refused_without_recursion(data):
-    assert refused(data)[0] == "nested_too_deeply"
+    assert refusal(read, data)[0] == "nested_too_deeply"
 
 
 def call(depth, *, fast):
@@ -108,19 +102,18 @@ def test_brackets_in_strings_do_not_nest():
 def test_deep_arguments_are_refused():
     arguments = '{"a":' + "[" * 600 + "]" * 600 + "}"
     message = {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": arguments}}]}
-    assert refused([message]) == ("nested_too_deeply", "messages.0.tool_calls.0.function.arguments")
+    assert refusal(read, [message]) == ("nested_too_deeply", "messages.0.tool_calls.0.function.arguments")
 
 
 def test_python_objects_that_contain_themselves_are_refused():
     ring = []
     ring.append(ring)
-    assert refused(ring) == ("nested_too_deeply", "messages.0")
-    assert refused({"messages": [{"role": "user", "content": "x"}, ring]}) == ("nested_too_deeply", "messages.1")
+    assert refusal(read, ring) == ("nested_too_deeply", "messages.0")
+    assert refusal(read, {"messages": [{"role": "user", "content": "x"}, ring]}) == ("nested_too_deeply", "messages.1")
     deep = json.loads("[" * 900 + "]" * 900)
-    assert refused([{"role": "user", "content": "\ud83d"}, [deep, deep]]) == ("nested_too_deeply", "messages.1")
-    with pytest.raises(InputError) as caught:
-        read_message({"role": "user", "content": ring}, index=3)
-    assert (caught.value.code, caught.value.path) == ("nested_too_deeply", "messages.3")
+    assert refusal(read, [{"role": "user", "content": "\ud83d"}, [deep, deep]]) == ("nested_too_deeply", "messages.1")
+    message = {"role": "user", "content": ring}
+    assert refusal(read_message, message, index=3) == ("nested_too_deeply", "messages.3")
 
 
 def test_a_nearly_exhausted_stack_is_a_typed_error_too():
@@ -182,9 +175,7 @@ def test_errors_say_whose_fault_it_is_and_survive_pickling():
 def test_a_redaction_that_cannot_be_read_never_lets_the_message_through(wrapped, redaction):
     message = b'"role":"user","content":"SECRET"'
     given = b'[{"message":{%b},"redactMessage":%b}]' if wrapped else b'[{%b,"redactMessage":%b}]'
-    with pytest.raises(InputError) as caught:
-        read(given % (message, redaction))
-    assert (caught.value.code, caught.value.path) == ("wrong_type", "messages.0.redactMessage")
+    assert refusal(read, given % (message, redaction)) == ("wrong_type", "messages.0.redactMessage")
 
 
 # Halves of surrogate pairs are joined where they meet over two parts and replaced elsewhere, both recorded.

@@ -4,6 +4,7 @@ import json
 from unittest.mock import patch
 
 import pytest
+from build import call, image, result, said, session_of, text, user
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -104,9 +105,8 @@ def turns(count):
     """A healthy history, with a call in each assistant's turn."""
     yield {"role": "user", "content": 'begin \\ " é \U0001f600'}
     for at in range(count):
-        call = {"type": "tool_use", "id": f"t{at}", "name": "f", "input": {"at": at}}
-        yield {"role": "assistant", "content": [{"type": "text", "text": f"step {at}\n"}, call]}
-        yield {"role": "user", "content": [{"type": "tool_result", "tool_use_id": f"t{at}", "content": "x" * 900}]}
+        yield said(f"step {at}\n", call(f"t{at}", "f", at=at))
+        yield user(result(f"t{at}", "x" * 900))
 
 
 @pytest.mark.parametrize("target", TEXTS)
@@ -121,11 +121,9 @@ def test_a_session_is_judged_as_its_text_is(target):
 
 @pytest.mark.parametrize("target", TEXTS)
 def test_a_session_with_an_image_and_odd_text_is_too(target):
-    session = Session([target])
-    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
-    for turn in turns(3):
-        session.append(turn)
-    for content in ([{"type": "text", "text": "look \\u2028 \u2028\u2029\u2028"}, image], "and \0 this", [image]):
+    session = session_of(*turns(3), targets=[target])
+    picture = image("AAAA")
+    for content in ([text("look \\u2028 \u2028\u2029\u2028"), picture], "and \0 this", [picture]):
         session.append({"role": "assistant", "content": "well"})
         session.append({"role": "user", "content": content})
         request = session.request()
@@ -135,9 +133,7 @@ def test_a_session_with_an_image_and_odd_text_is_too(target):
 
 @pytest.mark.parametrize("target", TEXTS)
 def test_one_more_turn_reads_the_ends_only(target):
-    session = Session([target])
-    for turn in turns(20):
-        session.append(turn)
+    session = session_of(*turns(20), targets=[target])
     session.request()
     session.append({"role": "assistant", "content": "done"})
     session.append({"role": "user", "content": "more"})

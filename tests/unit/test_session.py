@@ -7,7 +7,7 @@ import json
 
 import msgspec
 import pytest
-from build import answered, called, rounds, said, text, user
+from build import answered, called, rounds, said, session_of, text, user
 
 from pipeline import Session, normalize
 from pipeline.errors import InputError, InternalError, PolicyError, UnknownTargetError
@@ -15,21 +15,14 @@ from pipeline.model import Policy, Text, Turn
 from pipeline.registry import TARGETS
 
 
-def session_of(messages, *targets, **given):
-    session = Session(targets or ("anthropic",), **given)
-    for message in messages:
-        session.append(message)
-    return session
-
-
 def test_a_message_is_taken_in_any_form():
     forms = [user("q"), json.dumps(user("q")), json.dumps(user("q")).encode()]
     forms.append(Turn(role="user", blocks=(Text(text="q"),), index=7))
-    assert len({session_of([form]).request().body for form in forms}) == 1
+    assert len({session_of(form).request().body for form in forms}) == 1
 
 
 def test_several_targets_stand_side_by_side():
-    session = session_of(rounds(3), "anthropic", "claude-cli")
+    session = session_of(*rounds(3), targets=("anthropic", "claude-cli"))
     assert session.targets == ("anthropic", "claude-cli")
     for target in session.targets:
         assert session.request(target).body == normalize(rounds(3), to=target).body
@@ -39,7 +32,7 @@ def test_several_targets_stand_side_by_side():
 
 
 def test_a_request_is_a_value_that_later_turns_do_not_change():
-    session = session_of(rounds(3))
+    session = session_of(*rounds(3))
     early = session.request()
     for message in rounds(9)[12:]:
         session.append(message)
@@ -62,7 +55,7 @@ def test_append_tells_what_is_certain_and_the_request_what_it_stands_on():
 
 
 def test_a_message_that_cannot_be_used_leaves_the_session_as_it_was():
-    session = session_of([user("q")])
+    session = session_of(user("q"))
     before = session.head()
     with pytest.raises(InputError):
         session.append(b"{")
@@ -70,7 +63,7 @@ def test_a_message_that_cannot_be_used_leaves_the_session_as_it_was():
 
 
 def test_a_change_is_a_new_prefix_and_says_so():
-    session = session_of(rounds(3), model="claude-sonnet-4-5", params={"max_tokens": 5})
+    session = session_of(*rounds(3), model="claude-sonnet-4-5", params={"max_tokens": 5})
     assert session.request().reset == ""
     assert session.configure(params={"max_tokens": 6}) is True
     changed = session.request()
@@ -81,7 +74,7 @@ def test_a_change_is_a_new_prefix_and_says_so():
 
 
 def test_a_target_that_is_added_leaves_the_others_as_they_are():
-    session = session_of(rounds(3))
+    session = session_of(*rounds(3))
     first = session.request()
     session.configure(targets=["anthropic", "claude-cli"])
     assert session.request().reset == ""
@@ -92,18 +85,16 @@ def test_a_target_that_is_added_leaves_the_others_as_they_are():
 
 
 def test_a_policy_that_changes_mends_the_history_anew():
-    session = session_of([user("q"), called("a"), user("stop"), said("ok"), user("on")])
-    session.configure(policy={"missing_result": "drop"})
-    expected = normalize(
-        [user("q"), called("a"), user("stop"), said("ok"), user("on")], policy={"missing_result": "drop"}
-    )
-    assert session.request().body == expected.body
+    history, policy = [user("q"), called("a"), user("stop"), said("ok"), user("on")], {"missing_result": "drop"}
+    session = session_of(*history)
+    session.configure(policy=policy)
+    assert session.request().body == normalize(history, policy=policy).body
 
 
 @pytest.mark.parametrize(("to", "kept"), [(0, 0), (3, 3), ("m2", 4), ("m1", 1)])
 def test_going_back_to_a_count_or_an_id(to, kept):
     history = [user("a", id="m1"), said("b"), user("c"), said("d", id="m2"), user("e")]
-    session = session_of(history)
+    session = session_of(*history)
     session.rewind(to)
     assert session.count == kept
     assert session.request().reset == "rewound"
@@ -112,14 +103,14 @@ def test_going_back_to_a_count_or_an_id(to, kept):
 
 @pytest.mark.parametrize("to", [-1, 6, "nobody", ""])
 def test_going_back_to_nowhere_is_the_callers_fault(to):
-    session = session_of([user("a"), said("b")])
+    session = session_of(user("a"), said("b"))
     with pytest.raises(InputError):
         session.rewind(to)
     assert session.count == 2
 
 
 def test_another_history_takes_the_place_of_the_old():
-    session = session_of(rounds(3))
+    session = session_of(*rounds(3))
     fixes = session.replace([user("new"), said(""), user("one")])
     assert [fix.code for fix in fixes] == ["blank_dropped"]
     assert session.count == 3
@@ -135,7 +126,7 @@ def test_a_replacement_is_read_in_the_shape_that_is_named():
 
 
 def test_a_replacement_that_cannot_be_read_changes_nothing():
-    session = session_of([user("q")])
+    session = session_of(user("q"))
     with pytest.raises(InputError):
         session.replace([user("new"), 7])
     assert session.request().body == normalize([user("q")]).body
@@ -161,7 +152,7 @@ def test_segments_are_written_once_and_the_head_stays_small():
 
 
 def test_a_segment_that_is_asked_for_takes_what_is_settled_out_of_the_head():
-    session = session_of(rounds(12))
+    session = session_of(*rounds(12))
     before = len(session.head())
     ((number, record),) = session.take_segments(flush=True)
     assert number == 0
@@ -173,7 +164,9 @@ def test_a_segment_that_is_asked_for_takes_what_is_settled_out_of_the_head():
 
 
 def test_a_session_from_its_records_can_still_go_back_and_take_another_target():
-    session = session_of(rounds(12), policy=Policy(tail="keep"), system="s", tools=[{"name": "ls", "input_schema": {}}])
+    session = session_of(
+        *rounds(12), policy=Policy(tail="keep"), system="s", tools=[{"name": "ls", "input_schema": {}}]
+    )
     segments = [record for _, record in session.take_segments(flush=True)]
     resumed = Session.load(session.head(), segments)
     assert resumed.policy == Policy(tail="keep")
@@ -184,7 +177,7 @@ def test_a_session_from_its_records_can_still_go_back_and_take_another_target():
 
 
 def test_segments_of_an_abandoned_history_are_ignored():
-    session = session_of(rounds(12))
+    session = session_of(*rounds(12))
     old = session.take_segments(flush=True)
     session.rewind(8)
     new = session.take_segments(flush=True)
@@ -209,7 +202,7 @@ def test_going_back_leaves_the_segments_before_it_and_frees_the_ids_behind_it(ta
 
 @pytest.mark.parametrize("damage", ["missing", "other"])
 def test_a_segment_that_is_not_what_was_written_is_our_fault(damage):
-    session = session_of(rounds(12))
+    session = session_of(*rounds(12))
     ((_, record),) = session.take_segments(flush=True)
     other = msgspec.msgpack.encode([0, 1, [b"[]", [], [], [], [], {}]])
     with pytest.raises(InternalError):
@@ -234,7 +227,7 @@ def test_a_target_that_does_not_exist_is_the_callers_fault():
 
 
 def test_a_session_says_what_it_was_given():
-    session = session_of([user("q")], model="claude-sonnet-4-5", system=[text("s")])
+    session = session_of(user("q"), model="claude-sonnet-4-5", system=[text("s")])
     assert session.model == "claude-sonnet-4-5"
     assert session.last_role == "user"
     assert json.loads(session.request().body)["system"] == [text("s")]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from msgspec import Raw
+from reading import refusal
 
 from pipeline import Session
-from pipeline.errors import InputError, PolicyError
+from pipeline.errors import PolicyError
 from pipeline.model import Policy, Tool
 from pipeline.session.arguments import policy_from, setting_from
 
@@ -62,9 +63,7 @@ def test_raw_json_may_have_line_breaks_and_halves_of_surrogate_pairs(raw: bytes,
     ],
 )
 def test_what_cannot_be_read_is_refused_with_its_place(system, tools, params, error):
-    with pytest.raises(InputError) as raised:
-        setting_from(system, tools, None, params)
-    assert (raised.value.code, raised.value.path) == error
+    assert refusal(setting_from, system, tools, None, params) == error
 
 
 def test_a_policy_is_understood_from_text():

@@ -6,7 +6,7 @@ import json
 
 import msgspec
 import pytest
-from build import said, user
+from build import said, session_of, user
 from hypothesis import given
 from reading import refusal, vectors
 
@@ -96,8 +96,7 @@ def test_what_reading_took_is_told_again():
     ],
 )
 def test_what_is_no_log_is_refused_and_changes_nothing(log):
-    session = Session()
-    session.append(user("hi"))
+    session = session_of(user("hi"))
     before = session.head()
     assert refusal(session.replace_by_log, log) == ("bad_log", "log")
     assert session.head() == before

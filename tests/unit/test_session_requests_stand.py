@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from build import call, result, said, user
+from build import call, result, said, session_of, user
 
 from pipeline import Session, normalize
 
@@ -37,9 +37,7 @@ def test_the_account_of_a_request_does_not_grow_with_its_session(target):
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_why_the_prefix_is_another_is_said_once_also_by_a_session_that_is_read_back(kept):
-    session = Session(("anthropic",))
-    for message in rounds(4):
-        session.append(message)
+    session = session_of(*rounds(4))
     session.request()
     session.rewind(12)
     assert kept or session.request().reset == "rewound"

@@ -8,6 +8,7 @@ import json
 
 import msgspec
 import pytest
+from build import call, result, said, user
 from reading import hard
 
 from pipeline import Session, normalize, validate
@@ -45,17 +46,15 @@ OF_TARGETS = {"signature_skipped", "tools_stubbed"}
 
 def answered(number, provider):
     thought = THOUGHTS[provider] | {"issuer": {"provider": provider, "model": MODELS[provider]}}
-    call = {"type": "tool_use", "id": f"toolu_{number}", "name": "read", "input": {"n": number}}
-    result = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": f"MARK-r{number}"}
     return [
-        {"role": "assistant", "content": [thought, {"type": "text", "text": f"MARK-t{number}"}, call]},
-        {"role": "user", "content": [result, {"type": "text", "text": f"MARK-u{number}"}]},
+        said(thought, f"MARK-t{number}", call(f"toolu_{number}", "read", n=number)),
+        user(result(f"toolu_{number}", f"MARK-r{number}"), f"MARK-u{number}"),
     ]
 
 
 def history():
-    said = [message for number, provider in enumerate(THOUGHTS) for message in answered(number, provider)]
-    return [{"role": "user", "content": "MARK-q"}, *said]
+    rounds = [message for number, provider in enumerate(THOUGHTS) for message in answered(number, provider)]
+    return [{"role": "user", "content": "MARK-q"}, *rounds]
 
 
 def appended(session, messages):

@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 from anthropic.types.beta.message_create_params import MessageCreateParamsBase
-from build import call, image, png, result, said, text, user
+from build import call, image, png, result, said, session_of, text, user
 
 from pipeline import Session, normalize, validate
 from pipeline.targets.anthropic.parameters import PARAMETERS
@@ -339,10 +339,7 @@ def test_a_string_stays_a_string_and_blocks_stay_blocks():
 @pytest.mark.parametrize("upto", range(1, 8))
 def test_a_string_is_written_the_same_whole_and_turn_by_turn(upto):
     messages = [{"role": "assistant" if at % 2 else "user", "content": f"said {at}"} for at in range(upto)]
-    session = Session()
-    for message in messages:
-        session.append(message)
-    done = session.request()
+    done = session_of(*messages).request()
     assert done.body == normalize(messages).body
     assert [message["content"] for message in json.loads(done.body)["messages"]][:upto] == [
         f"said {at}" for at in range(upto)

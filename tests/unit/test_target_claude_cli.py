@@ -6,7 +6,7 @@ import json
 
 import build
 import pytest
-from build import call, said, text, thinking, user
+from build import call, said, session_of, text, thinking, user
 
 from pipeline import Session, normalize
 from pipeline.text.jsontext import spaced
@@ -101,8 +101,7 @@ def test_the_flattened_history_of_one_request_begins_the_next():
 
 
 def test_an_envelope_of_another_shape_promises_nothing():
-    session = Session(("claude-cli",))
-    session.append(user("a"))
+    session = session_of(user("a"), targets=["claude-cli"])
     assert session.request().prefix_bytes == 0
     session.append(said("b"))
     session.append(user(PICTURE))
@@ -210,8 +209,8 @@ def test_what_was_not_said_by_the_user_is_broken_in_a_lone_turn_too():
 
 
 def test_the_users_words_are_live_while_they_are_the_current_ones():
-    session = Session(("claude-cli",), system=[text("be @brief"), text("fine"), text("### User")])
-    session.append(user("see @a"))
+    system = [text("be @brief"), text("fine"), text("### User")]
+    session = session_of(user("see @a"), targets=["claude-cli"], system=system)
     now = session.request()
     assert json.loads(now.body)["message"]["content"].endswith("## Current input\nsee @a")
     assert [(fix.code, fix.path, fix.detail) for fix in now.fixes] == [("words_neutralised", "system", "1")] * 2

@@ -6,9 +6,9 @@ import json
 
 import build
 import pytest
-from build import image, png, result, said, text, thinking, user
+from build import image, png, result, said, session_of, text, thinking, user
 
-from pipeline import Session, normalize
+from pipeline import normalize
 from pipeline.registry import TARGETS
 from pipeline.targets.gemini.blocks import function_name
 
@@ -82,9 +82,7 @@ def test_tools_of_the_history_are_declared_where_nobody_gave_any():
 
 
 def test_a_tool_that_the_history_calls_later_leaves_the_settled_bytes_alone():
-    session = Session(("bedrock-converse",))
-    for message in LOOP:
-        session.append(message)
+    session = session_of(*LOOP, targets=["bedrock-converse"])
     before = session.request()
     for message in (said(call("b", "list")), user(result("b")), said("ok"), user("more")):
         session.append(message)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from build import call, image, png, result, said, text, thinking, user
+from build import call, image, png, result, rounds, said, session_of, text, thinking, user
 from reading import hard
 
-from pipeline import Session, normalize
+from pipeline import normalize
 from pipeline.history.pieces import NATIVE_TYPES
 
 IMAGE = image()
@@ -266,11 +266,7 @@ def test_mistral_gets_nine_characters_and_a_word_before_the_user():
 
 
 def test_many_ids_of_nine_characters_do_not_meet():
-    session = Session(("vllm",), model=MISTRAL)
-    session.append(user("q"))
-    for number in range(200):
-        session.append(said(call(f"call_{number}")))
-        session.append(user(result(f"call_{number}")))
+    session = session_of(*rounds(200), targets=["vllm"], model=MISTRAL)
     body = json.loads(session.request().body)
     assert len({made["id"] for row in body["messages"] for made in row.get("tool_calls", ())}) == 200
 

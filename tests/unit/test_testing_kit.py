@@ -6,6 +6,7 @@ import sys
 
 import msgspec
 import pytest
+from build import session_of
 
 from pipeline import Session, normalize, validate
 from pipeline.errors import InputError, UnknownTargetError
@@ -324,8 +325,7 @@ def test_a_registered_target_is_taken_by_name(own):
     own(Faithful)
     assert normalize([HELLO], to="own").body == normalize([HELLO], to="anthropic").body
     assert validate({"messages": []}, "own")[0].rule
-    session = Session(("own", "anthropic"))
-    session.append(HELLO)
+    session = session_of(HELLO, targets=("own", "anthropic"))
     assert Session.load(session.head(), []).request("own").body == session.request("anthropic").body
     unregister("own")
     assert "own" not in TARGETS

@@ -3,22 +3,17 @@
 import json
 
 import pytest
+from build import answered, called
 
 from pipeline import normalize
 from pipeline.explain.documents import ACTS
 from pipeline.registry import TARGETS
 
-CALL = {"type": "tool_use", "id": "t", "name": "fetch", "input": {}}
 ROWS = [(act, example) for act in ACTS for example in act.examples]
 
 
 def after_a_tool_said(words, target):
-    result = {"type": "tool_result", "tool_use_id": "t", "content": words}
-    history = [
-        {"role": "user", "content": "go"},
-        {"role": "assistant", "content": [CALL]},
-        {"role": "user", "content": [result]},
-    ]
+    history = [{"role": "user", "content": "go"}, called("t"), answered("t", words)]
     done = normalize({"model": "m", "messages": history}, to=target)
     body = done.body.decode()
     if target == "claude-cli":
