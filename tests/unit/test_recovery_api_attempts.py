@@ -6,8 +6,9 @@ No message comes whole: a block is proved by its stop and the message's stop rea
 import json
 
 import pytest
+from build import call, text
 from msgspec import Raw
-from streamed import only, stepped
+from streamed import marked, only, stepped
 
 from pipeline.streams.events import (
     BlockDelta,
@@ -53,10 +54,6 @@ AGAIN = [
 each_state = pytest.mark.parametrize("state", sorted(REACHED))
 
 
-def texts(items):
-    return [(entry.text, entry.incomplete) for entry in reduce(items).entries]
-
-
 @each_state
 def test_the_states_are_reached(state):
     assert stepped(*REACHED[state][0])[1].memory.state is state
@@ -66,7 +63,7 @@ def test_the_states_are_reached(state):
 def test_broken_off_what_came_stays_and_says_whether_it_is_whole(state):
     events, whole = REACHED[state]
     items, machine = stepped(*events, RunEnded("connection lost"))
-    assert texts(items) == ([("Hello.", not whole)] if events else [])
+    assert marked(items) == ([("Hello.", not whole)] if events else [])
     assert reduce(items).retracted == set()
     assert [turn.incomplete for turn in machine.memory.finished] == ([not whole] if events else [])
     assert stepped(*events, RunEnded("x"), RunEnded("y"))[0] == stepped(*events, RunEnded("x"))[0]
@@ -76,24 +73,24 @@ def test_broken_off_what_came_stays_and_says_whether_it_is_whole(state):
 def test_asked_for_again_what_was_not_whole_is_withdrawn(state):
     events, whole = REACHED[state]
     items, machine = stepped(*events, *AGAIN, RunEnded("exit"))
-    assert texts(items) == [("Hello.", False)] * whole + [("Bye.", False)]
+    assert marked(items) == [("Hello.", False)] * whole + [("Bye.", False)]
     assert len(reduce(items).retracted) == (bool(events) and not whole)
-    assert len(machine.memory.finished) == len(texts(items))
+    assert len(machine.memory.finished) == len(marked(items))
 
 
 def test_a_message_that_failed_after_its_reason_is_withdrawn_when_it_is_asked_for_again():
     finished, _ = REACHED[MessageState.FINISHED]
     items, _ = stepped(*finished, Failed("reset", "reset"), *AGAIN, RunEnded("exit"))
-    assert texts(items) == [("Bye.", False)]
+    assert marked(items) == [("Bye.", False)]
     items, _ = stepped(*finished, Failed("reset", "reset"), RunEnded("exit"))
-    assert texts(items) == [("Hello.", False)]
+    assert marked(items) == [("Hello.", False)]
 
 
 @each_state
 def test_an_error_after_a_message_changes_nothing_of_it(state):
     events, _ = REACHED[state]
     items, _ = stepped(*events, Failed("oops", "oops"))
-    assert texts(items) == texts(stepped(*events)[0])
+    assert marked(items) == marked(stepped(*events)[0])
 
 
 @each_state
@@ -101,7 +98,7 @@ def test_content_without_a_start_is_never_lost(state):
     events, _ = REACHED[state]
     for strays in ([BlockStarted(index=7, kind="text", text="stray")], [BlockDelta(7, "text_delta", "stray")]):
         items, _ = stepped(*events, *strays, RunEnded("exit"))
-        assert texts(items)[-1] == ("stray", True)
+        assert marked(items)[-1] == ("stray", True)
 
 
 def test_a_signature_without_its_block_is_kept():
@@ -111,20 +108,17 @@ def test_a_signature_without_its_block_is_kept():
 
 def test_a_note_about_no_block_is_passed_on():
     items, _ = stepped(MessageStarted("m1"), BlockNoted(3, "citations", Raw(b"[1]")))
-    assert [item.event for item in items if isinstance(item, AgentUnrecognized)] == [Raw(b"[1]")]
+    assert [item.event for item in only(items, AgentUnrecognized)] == [Raw(b"[1]")]
 
 
 def test_token_counts_are_told_once():
     counted = [UsageKnown(Usage(output_tokens=tokens)) for tokens in (1, 2, 2)]
     told = [UsageKnown(Usage(output_tokens=2)), UsageKnown(Usage(output_tokens=3))]
+    stop = TurnStop(stop_reason="end_turn", usage=Usage(output_tokens=2))
     for early, late, expected in (
-        (counted, [], [TurnStop(stop_reason="end_turn", usage=Usage(output_tokens=2))]),
+        (counted, [], [stop]),
         ([], counted[:1], [TurnStop(stop_reason="end_turn"), TurnDelta(usage=Usage(output_tokens=1))]),
-        (
-            counted,
-            told,
-            [TurnStop(stop_reason="end_turn", usage=Usage(output_tokens=2)), TurnDelta(usage=Usage(output_tokens=3))],
-        ),
+        (counted, told, [stop, TurnDelta(usage=Usage(output_tokens=3))]),
     ):
         events = [MessageStarted("m1"), *STOPPED, *early, MessageDelta("end_turn"), MessageStopped(), *late]
         items, _ = stepped(*events, RunEnded("exit"))
@@ -139,7 +133,7 @@ def test_an_empty_answer_has_its_stop():
 
 def test_a_stop_that_comes_after_the_reason_completes_its_block():
     items, _ = stepped(MessageStarted("m1"), *TEXT, MessageDelta("end_turn"), BlockStopped(0), MessageStopped())
-    assert texts(items) == [("Hello.", False)]
+    assert marked(items) == [("Hello.", False)]
     assert only(items, ItemCompleted) == [ItemCompleted(item_id="x-block-0")]
 
 
@@ -151,13 +145,13 @@ def whole(*kinds):
 def test_a_complete_message_that_tells_places_may_come_as_often_as_it_likes():
     events = [MessageStarted("m1"), BlockStarted(index=1, kind="text"), BlockDelta(1, "text_delta", "te")]
     items, _ = stepped(*events, whole("thinking", "text"), whole("thinking", "text", "text"), RunEnded("exit"))
-    assert texts(items) == [("text 1", False), ("thinking 0", False), ("text 2", False)]
+    assert marked(items) == [("text 1", False), ("thinking 0", False), ("text 2", False)]
     assert [entry.origin for entry in reduce(items).entries] == ["stream", "promoted", "promoted"]
 
 
 def test_a_complete_block_of_another_kind_is_not_the_one_that_streamed():
     items, _ = stepped(MessageStarted("m1"), *TEXT, whole("thinking"), MessageDelta("end_turn"), RunEnded("exit"))
-    assert texts(items) == [("Hello.", True), ("thinking 0", False)]
+    assert marked(items) == [("Hello.", True), ("thinking 0", False)]
 
 
 # -- what proves a block where no complete message does ------------------------------------------------------------
@@ -177,23 +171,20 @@ def run(*events):
 
 
 def completed(items):
-    return [(item.item_id, item.incomplete) for item in items if isinstance(item, ItemCompleted)]
+    return [(item.item_id, item.incomplete) for item in only(items, ItemCompleted)]
 
 
 def test_blocks_that_stopped_are_complete_when_the_message_has_its_stop_reason():
     items, (turn,) = run(*STOPPED, *CALL, *FINISH)
     assert completed(items) == [("x-block-0", False), ("t1", False)]
-    assert json.loads(turn.message)["content"] == [
-        {"type": "text", "text": "Hello."},
-        {"type": "tool_use", "id": "t1", "name": "Bash", "input": {"cmd": "ls"}},
-    ]
+    assert json.loads(turn.message)["content"] == [text("Hello."), call("t1", "Bash", cmd="ls")]
     assert not turn.incomplete
 
 
 def test_a_stop_reason_behind_the_stop_proves_the_blocks_and_closes_the_turn_once_more():
     items, (turn,) = run(*STOPPED, *CALL, *reversed(FINISH), MessageDelta("tool_use"))
     assert completed(items) == [("x-block-0", False), ("t1", False)]
-    stops = [(item.incomplete, item.stop_reason) for item in items if isinstance(item, TurnStop)]
+    stops = [(item.incomplete, item.stop_reason) for item in only(items, TurnStop)]
     assert stops == [(True, None), (False, "tool_use")]
     assert not turn.incomplete
 
@@ -219,13 +210,8 @@ def test_without_a_stop_reason_nothing_is_complete(end):
 def test_a_call_whose_input_is_not_json_is_not_made_whole_by_its_stop():
     items, (turn,) = run(*CUT_CALL, *FINISH)
     assert ItemCompleted(item_id="t1", partial_input='{"cmd": "l', incomplete=True, reason="exit") in items
-    assert json.loads(turn.message)["content"][0] == {
-        "type": "tool_use",
-        "id": "t1",
-        "name": "Bash",
-        "input": '{"cmd": "l',
-        "incomplete": True,
-    }
+    cut = {"type": "tool_use", "id": "t1", "name": "Bash", "input": '{"cmd": "l', "incomplete": True}
+    assert json.loads(turn.message)["content"][0] == cut
 
 
 def test_what_did_not_finish_is_withdrawn_by_the_next_attempt():
@@ -239,13 +225,13 @@ def test_what_was_never_shown_is_not_withdrawn():
     silent = BlockStarted(index=0, kind="thinking")
     items, _ = run(silent, MessageStarted("m2"), *STOPPED, *FINISH)
     assert only(items, ItemRetracted) == []
-    assert texts(items) == [("Hello.", False)]
+    assert marked(items) == [("Hello.", False)]
 
 
 @pytest.mark.parametrize(("code", "reason"), [("overloaded", "overloaded"), ("", "error")])
 def test_what_an_error_cut_says_which_one(code, reason):
     items, _ = run(*TEXT, Failed("Overloaded", code))
-    assert [item.reason for item in items if isinstance(item, ItemCompleted)] == [reason]
+    assert [item.reason for item in only(items, ItemCompleted)] == [reason]
 
 
 def test_without_records_no_turns_are_kept():

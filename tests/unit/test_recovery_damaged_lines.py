@@ -3,12 +3,11 @@
 import json
 
 import pytest
-from streamed import items_of, only
+from claude_lines import block_delta, start
+from streamed import items_of, only, texts
 
-from pipeline.streams import Recovery
 from pipeline.streams.events import MOST_TEXT
 from topics.items import AgentUnrecognized, SessionRateLimit
-from topics.reducer import reduce
 
 LIMIT = b'{"type":"rate_limit_event","rate_limit_info":{"status":"allowed","note":"{\\"type\\":\\"x\\"}"}}'
 
@@ -23,12 +22,8 @@ def recovered(*data):
     return items_of("claude-cli", *data)
 
 
-def texts(items):
-    return [entry.text for entry in reduce(items).blocks("text")]
-
-
 def reasons(items):
-    return [item.reason for item in items if isinstance(item, AgentUnrecognized)]
+    return [item.reason for item in only(items, AgentUnrecognized)]
 
 
 LINE = answer('Grüße, 你好 and {braces} and "quotes".')
@@ -46,32 +41,24 @@ def test_an_event_written_into_another_line_is_cut_out(place, newline):
 
 
 def test_the_halves_of_a_line_may_come_in_different_feeds_with_a_snapshot_between():
-    recovery = Recovery("claude-cli")
-    items = recovery.feed(LINE[:120] + LIMIT)
-    recovery = Recovery.restore(recovery.snapshot())
-    items += recovery.feed(LIMIT)
-    items += recovery.feed(LINE[120:])
-    assert reasons(items) == []
-    assert len(texts(items)) == 1
+    items = items_of("claude-cli", LINE[:120] + LIMIT, LIMIT, LINE[120:], sizes=[1, 1])
+    assert (reasons(items), len(texts(items))) == ([], 1)
 
 
 def test_two_events_may_be_written_into_one_line():
     items = recovered(LINE[:60] + LIMIT + b"\n" + LINE[60:120] + LIMIT + b"\n" + LINE[120:])
-    assert reasons(items) == []
-    assert len(texts(items)) == 1
+    assert (reasons(items), len(texts(items))) == ([], 1)
     assert len(only(items, SessionRateLimit)) == 2
 
 
 def test_events_that_lost_their_newline_come_in_their_order():
     items = recovered(answer("one") + answer("two") + LIMIT)
-    assert texts(items) == ["one", "two"]
-    assert reasons(items) == []
+    assert (texts(items), reasons(items)) == (["one", "two"], [])
 
 
 def test_a_half_whose_rest_never_comes_is_passed_on_as_it_is():
     items = recovered(LINE[:120] + LIMIT + b"\n" + answer("next"))
-    assert reasons(items) == ["non-JSON output"]
-    assert texts(items) == ["next"]
+    assert (reasons(items), texts(items)) == (["non-JSON output"], ["next"])
 
 
 def test_a_half_waits_for_sixteen_lines_and_no_longer():
@@ -115,19 +102,12 @@ def test_blank_lines_and_carriage_returns_are_nothing():
 )
 def test_a_lone_surrogate_or_a_bad_byte_is_replaced_and_the_rest_is_read(json_text, text):
     items = recovered(answer("HERE").replace(b"HERE", json_text))
-    assert reasons(items) == []
-    assert texts(items) == [text]
+    assert (reasons(items), texts(items)) == ([], [text])
 
 
 def test_a_lone_surrogate_in_a_delta_is_mended_by_the_complete_message():
-    def delta(text):
-        return (
-            b'{"type":"stream_event","event":{"type":"content_block_delta","index":0,'
-            b'"delta":{"type":"text_delta","text":"' + text + b'"}}}'
-        )
-
-    begin = b'{"type":"stream_event","event":{"type":"message_start","message":{"id":"m1"}}}'
-    cut = [begin, delta(rb"\ud83d"), delta(rb"\ude00")]
+    # In JSON each half is an escape of its own.
+    cut = [start("m1"), *(block_delta(0, type="text_delta", text=half) for half in ("\ud83d", "\ude00"))]
     assert texts(recovered(*cut)) == ["\U0001f600"]
     assert texts(recovered(*cut[:2])) == ["\ufffd"]
     assert texts(recovered(*cut, answer("\U0001f600"))) == ["\U0001f600"]

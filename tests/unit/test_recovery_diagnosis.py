@@ -4,7 +4,8 @@ import json
 
 import pytest
 from anthropic_events import block, end, start, stop, text
-from streamed import only
+from staged import records
+from streamed import items_of, only
 
 from pipeline.stages.base import Record
 from pipeline.stages.events import EventsStage
@@ -32,14 +33,9 @@ def diagnosis(items):
 
 
 def test_a_run_that_was_cut_leaves_its_reason_its_text_and_its_counts():
-    found = diagnosis(fed(START, TEXT, delta("Hello, "), delta("wor")))
-    assert found == TurnDiagnosis(
-        reason="connection lost",
-        cause="disconnect",
-        head="Hello, wor",
-        length=10,
-        counts={"message_started": 1, "block_started": 1, "text_delta": 2},
-        seq=0,
+    counts = {"message_started": 1, "block_started": 1, "text_delta": 2}
+    assert diagnosis(fed(START, TEXT, delta("Hello, "), delta("wor"))) == TurnDiagnosis(
+        reason="connection lost", cause="disconnect", head="Hello, wor", length=10, counts=counts, seq=0
     )
 
 
@@ -119,10 +115,7 @@ def test_an_agent_program_has_finished_when_it_has_told_its_result():
     whole = {"type": "assistant", "message": {"id": "m1", "content": [{"type": "text", "text": "Hi"}]}}
     result = {"type": "result", "is_error": False, "result": "Hi"}
     for lines, finished in (([whole, result], True), ([whole], False)):
-        recovery = Recovery("claude-cli")
-        items = [item for line in lines for item in recovery.feed(json.dumps(line).encode())]
-        items += recovery.end_run("exit 0")
-        assert any(isinstance(item, TurnDiagnosis) for item in items) is not finished
+        assert bool(only(items_of("claude-cli", lines, end="exit 0"), TurnDiagnosis)) is not finished
 
 
 def test_running_out_of_lines_says_nothing_of_the_run():
@@ -130,24 +123,17 @@ def test_running_out_of_lines_says_nothing_of_the_run():
 
 
 def test_counts_do_not_depend_on_batching():
-    events = [json.dumps(event).encode() for event in (START, TEXT, *[delta(str(n)) for n in range(50)])]
-    one = Recovery("anthropic")
-    items = [*one.feed(b"\n".join(events)), *one.end_run("x")]
-    assert diagnosis(items).counts["text_delta"] == 50
-    two = Recovery("anthropic")
-    apart = [item for event in events for item in two.feed(event)] + two.end_run("x")
-    assert diagnosis(apart) == diagnosis(items)
+    events = [START, TEXT, *[delta(str(n)) for n in range(50)]]
+    together = diagnosis(items_of("anthropic", b"\n".join(json.dumps(event).encode() for event in events), end="x"))
+    assert together.counts["text_delta"] == 50
+    assert diagnosis(items_of("anthropic", events, end="x")) == together
 
 
 def test_it_is_one_item_and_one_metric():
-    stage = EventsStage()
     headers = (("source", b"anthropic"), ("run", b"r1"))
-    values = [json.dumps(event).encode() for event in (START, TEXT, delta("Hi"))]
-    records = [
-        Record(partition=0, offset=at, key=b"s", value=value, headers=headers) for at, value in enumerate(values)
-    ]
-    records.append(Record(partition=0, offset=3, key=b"s", value=None, headers=(*headers, ("exit", b"time limit"))))
-    result = stage.process(records)
+    lines = records([START, TEXT, delta("Hi")], headers, key=b"s")
+    ended = Record(partition=2, offset=3, key=b"s", value=None, headers=(*headers, ("exit", b"time limit")))
+    result = EventsStage().process([*lines, ended])
     assert result.tally["reknit_runs_unfinished_total", "anthropic", "time_limit"] == 1
     told = [json.loads(output.value or b"{}") for output in result.outputs]
     assert [item["type"] for item in told].count("turn/diagnosis") == 1

@@ -40,9 +40,8 @@ def test_results_of_equal_call_ids_in_one_message_are_paired_in_order():
 
 
 def test_the_id_of_a_withdrawn_call_is_not_used_again():
-    items = recovered(
-        start("m1"), block_start(0, used("t1")), start("m2"), block_start(0, used("t1")), whole("m2", used("t1"))
-    )
+    begun = block_start(0, used("t1"))
+    items = recovered(start("m1"), begun, start("m2"), begun, whole("m2", used("t1")))
     assert ItemRetracted(item_id="t1") in items
     assert [entry.item_id for entry in reduce(items).entries] == ["t1~2"]
 
@@ -55,8 +54,7 @@ def test_unknown_blocks_are_opaque_items_streamed_or_promoted():
     delta = block_delta(0, type="odd_delta", x=1)
     items = recovered(start("m1"), block_start(0, block), delta, whole("m1", block), whole("m1", block))
     raws = [json.loads(bytes(item.raw)) for item in items if getattr(item, "raw", None)]
-    promoted = [block, block]
-    assert raws == [block, {"type": "odd_delta", "x": 1}, *promoted, block]
+    assert raws == [block, {"type": "odd_delta", "x": 1}, block, block, block]
     assert [entry.item_type for entry in reduce(items).entries] == ["web_search_tool_result"] * 2
 
 
@@ -132,20 +130,18 @@ def test_what_nobody_knows_is_passed_on_whole(line, reason):
     ],
 )
 def test_a_result_is_unseen_if_the_last_main_message_does_not_show_it(*, blocks, text_, unseen):
-    (outcome,) = [item for item in recovered(whole("m1", *blocks), result(text_)) if isinstance(item, TurnResult)]
+    (outcome,) = only(recovered(whole("m1", *blocks), result(text_)), TurnResult)
     assert (outcome.unseen, outcome.expanded) == (unseen, unseen)
 
 
 def test_an_error_result_is_expanded_though_it_is_seen():
-    items = recovered(whole("m1", said("Oh no.")), result("Oh no.", is_error=True))
-    (outcome,) = only(items, TurnResult)
+    (outcome,) = only(recovered(whole("m1", said("Oh no.")), result("Oh no.", is_error=True)), TurnResult)
     assert (outcome.unseen, outcome.expanded) == (False, True)
 
 
 def test_a_withdrawn_text_is_not_seen():
     cut = [start("m1"), block_start(0, said("")), block_delta(0, type="text_delta", text="The answ")]
-    items = recovered(*cut, start("m2"), result("The answ"))
-    assert [item.unseen for item in items if isinstance(item, TurnResult)] == [True]
+    assert [item.unseen for item in only(recovered(*cut, start("m2"), result("The answ")), TurnResult)] == [True]
 
 
 def test_a_retry_notice_tells_that_it_goes_on():

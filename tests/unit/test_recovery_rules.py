@@ -20,9 +20,9 @@ from claude_lines import (
     used,
     whole,
 )
-from streamed import only
+from streamed import items_of, only
+from streamed import run as outcome
 
-from pipeline.streams import Recovery
 from topics.items import (
     ItemCompleted,
     ItemDelta,
@@ -39,15 +39,17 @@ CUT_ANSWER = [start("m1"), *text("The answ")]
 WHOLE_ANSWER = whole("m2", said("The answer."))
 
 
-def lines_of(run):
-    lines = [line for part in run for line in (part if isinstance(part, list) else [part])]
-    return [json.dumps(line).encode() for line in lines]
+def recovered(*run, **options):
+    return items_of("claude-cli", *run, end="exit 1", **options)
 
 
-def recovered(*run):
-    recovery = Recovery("claude-cli")
-    items = [item for line in lines_of(run) for item in recovery.feed(line)]
-    return items + recovery.end_run("exit 1")
+def ids(items):
+    """What is on the screen in the end."""
+    return [entry.item_id for entry in reduce(items).entries]
+
+
+def withdrawn(items):
+    return [item.item_id for item in only(items, ItemRetracted)]
 
 
 def shown(view):
@@ -136,7 +138,7 @@ def test_on_the_screen_is_what_is_worth_it(run, expected):
 def test_a_block_is_complete_when_a_complete_message_holds_it_and_not_when_it_stops():
     streamed = [start("m1"), *text("Hi"), end(), finish("end_turn"), stop()]
     before = recovered(streamed)
-    assert [item.incomplete for item in before if isinstance(item, ItemCompleted)] == [True]
+    assert [item.incomplete for item in only(before, ItemCompleted)] == [True]
     after = recovered(streamed, whole("m1", said("Hi")))
     assert only(after, ItemCompleted) == [ItemCompleted(item_id="cc-block-0")]
 
@@ -158,26 +160,24 @@ def test_abandoned_blocks_of_another_message_touch_nothing():
 @pytest.mark.parametrize("next_", [[start("m2")], [WHOLE_ANSWER]], ids=["streams-again", "silent"])
 def test_after_a_cut_only_what_was_unconfirmed_goes(cut, next_):
     # The first block was confirmed, so abandonment from block 1 on leaves it as well.
-    run = FIRST
     named = [json.loads(json.dumps(line).replace('"from_block_index": 0', '"from_block_index": 1')) for line in cut]
-    items = recovered(*run, named, next_)
-    assert only(items, ItemRetracted) == [ItemRetracted(item_id="cc-block-1")]
+    items = recovered(*FIRST, named, next_)
+    assert withdrawn(items) == ["cc-block-1"]
     assert shown(reduce(items))[0] == ("text", "First.")
 
 
 def test_a_second_start_is_a_new_attempt_even_with_the_same_id():
     items = recovered(CUT_ANSWER, start("m1"), text("The answer."), whole("m1", said("The answer.")))
     assert shown(reduce(items)) == [("text", "The answer.")]
-    assert {item.item_id for item in items if isinstance(item, ItemStarted)} == {"cc-block-0", "cc-block-1"}
+    assert {item.item_id for item in only(items, ItemStarted)} == {"cc-block-0", "cc-block-1"}
 
 
 # -- rule 3: silent replacement -----------------------------------------------------------------------------------
 
 
 def test_another_message_without_a_start_replaces_what_was_unconfirmed_of_an_open_attempt():
-    run = [start("m1"), text("First."), whole("m1", said("First.")), end(), text("Sec", 1), WHOLE_ANSWER]
-    items = recovered(*run)
-    assert [item.item_id for item in items if isinstance(item, ItemRetracted)] == ["cc-block-1"]
+    items = recovered(*FIRST[:-1], end(), FIRST[-1], WHOLE_ANSWER)
+    assert withdrawn(items) == ["cc-block-1"]
     assert shown(reduce(items)) == [("text", "First."), ("text", "The answer.")]
 
 
@@ -192,7 +192,7 @@ def test_a_confirmed_block_is_withdrawn_by_an_equal_one_of_the_replacement_each_
     ]
     again = [whole("m2", said("Same.")), whole("m2", used("t3", b=2, a=1)), whole("m2", used("t4", a=1))]
     items = recovered(*run, *again)
-    assert [item.item_id for item in items if isinstance(item, ItemRetracted)] == ["cc-block-3", "cc-block-0", "t1"]
+    assert withdrawn(items) == ["cc-block-3", "cc-block-0", "t1"]
     assert [(entry.item_id, entry.text) for entry in reduce(items).blocks("text", "tool_use")] == [
         ("cc-block-1", "Same."),
         ("cc-block-2", "Other."),
@@ -207,16 +207,12 @@ def test_a_call_of_another_tool_or_with_another_input_is_another_call():
     read = {"type": "tool_use", "id": "t2", "name": "Read", "input": {"a": 1}}
     run = [start("m1"), call("t1", '{"a":1}'), whole("m1", used("t1", a=1)), end(), text("Cut", 1)]
     items = recovered(*run, whole("m2", read), whole("m2", used("t3", a=1.5)), whole("m2", used("t4", a=1)))
-    assert [item.item_id for item in items if isinstance(item, ItemRetracted)] == ["cc-block-0", "t1"]
+    assert withdrawn(items) == ["cc-block-0", "t1"]
 
 
 def test_the_place_of_what_was_replaced_is_saved_with_the_state():
-    run = [start("m1"), text("First."), whole("m1", said("First.")), text("Sec", 1), whole("m2", said("New."))]
-    recovery, items = Recovery("claude-cli"), []
-    for line in lines_of([*run, whole("m2", said("First."))]):
-        items += recovery.feed(line)
-        recovery = Recovery.restore(recovery.snapshot())
-    assert shown(reduce(items)) == [("text", "New."), ("text", "First.")]
+    run = [*FIRST, whole("m2", said("New.")), whole("m2", said("First."))]
+    assert shown(reduce(recovered(*run, sizes=[1] * 8))) == [("text", "New."), ("text", "First.")]
 
 
 @pytest.mark.parametrize(
@@ -232,8 +228,7 @@ def test_the_place_of_what_was_replaced_is_saved_with_the_state():
 def test_what_was_accepted_is_followed_and_not_replaced(accepted):
     run = [start("m1"), call("t1", '{"a":1}'), whole("m1", used("t1", a=1)), end(), accepted, WHOLE_ANSWER]
     items = recovered(*run)
-    assert not any(isinstance(item, ItemRetracted) for item in items)
-    assert [entry.item_id for entry in reduce(items).entries] == ["t1", "cc-promoted-0"]
+    assert (withdrawn(items), ids(items)) == ([], ["t1", "cc-promoted-0"])
 
 
 @pytest.mark.parametrize(
@@ -242,15 +237,8 @@ def test_what_was_accepted_is_followed_and_not_replaced(accepted):
     ids=["answered-by-a-sub-agent", "stopped-for-another-reason"],
 )
 def test_what_was_not_accepted_goes_when_the_replacement_says_it_again(waiting):
-    run = [
-        start("m1"),
-        call("t1", '{"a":1}'),
-        whole("m1", used("t1", a=1)),
-        end(),
-        waiting,
-        whole("m2", used("t3", a=1)),
-    ]
-    assert [entry.item_id for entry in reduce(recovered(*run)).entries] == ["t3"]
+    run = [start("m1"), call("t1", '{"a":1}'), whole("m1", used("t1", a=1)), end(), waiting]
+    assert ids(recovered(*run, whole("m2", used("t3", a=1)))) == ["t3"]
 
 
 def test_a_finished_attempt_that_another_attempt_follows_was_accepted():
@@ -260,19 +248,10 @@ def test_a_finished_attempt_that_another_attempt_follows_was_accepted():
 
 
 def test_calls_of_which_one_waits_for_its_result_go_when_the_replacement_makes_them_again():
-    run = [
-        start("m1"),
-        call("t1", '{"a":1}'),
-        whole("m1", used("t1", a=1)),
-        call("t2", '{"a":2}', 1),
-        whole("m1", used("t2", a=2)),
-        finish("tool_use"),
-        answer("t1"),
-        WHOLE_ANSWER,
-        whole("m2", used("t3", a=2)),
-    ]
-    view = reduce(recovered(*run))
-    assert [entry.item_id for entry in view.entries] == ["t1", "cc-promoted-0", "t3"]
+    first = [call("t1", '{"a":1}'), whole("m1", used("t1", a=1))]
+    second = [call("t2", '{"a":2}', 1), whole("m1", used("t2", a=2))]
+    run = [start("m1"), first, second, finish("tool_use"), answer("t1"), WHOLE_ANSWER, whole("m2", used("t3", a=2))]
+    assert ids(recovered(*run)) == ["t1", "cc-promoted-0", "t3"]
 
 
 def test_all_lines_of_the_replacement_are_one_message():
@@ -289,9 +268,8 @@ def test_all_lines_of_the_replacement_are_one_message():
 def test_a_blank_text_that_no_complete_message_holds_leaves_nothing_behind(blank, ending):
     run = [start("m1"), text(blank), end(), text("Real.", 1), whole("m1", said("Real.")), end(1)]
     items = recovered(*run, ending)
-    assert [(entry.item_id, entry.text, entry.incomplete) for entry in reduce(items).entries] == [
-        ("cc-block-1", "Real.", False)
-    ]
+    (entry,) = reduce(items).entries
+    assert (entry.item_id, entry.text, entry.incomplete) == ("cc-block-1", "Real.", False)
     assert only(items, ItemCompleted) == [ItemCompleted(item_id="cc-block-1")]
 
 
@@ -306,17 +284,16 @@ def test_a_block_that_starts_twice_in_one_place_is_one_block(at):
     first, *deltas = [*text("Hello, ", 0), block_delta(0, type="text_delta", text="world.")]
     parts = [first, *deltas, whole("m1", said("Hello, world."))]
     items = recovered(start("m1"), *parts[:at], first, *parts[at:], result("Hello, world."))
-    assert [item.item_id for item in items if isinstance(item, ItemStarted)] == ["cc-block-0"]
+    assert [item.item_id for item in only(items, ItemStarted)] == ["cc-block-0"]
     assert shown(reduce(items)) == [("text", "Hello, world.")]
 
 
 def test_a_call_that_starts_twice_keeps_its_id():
     first, more = call("t1", '{"a":1}')
-    items = recovered(start("m1"), first, first, more, whole("m1", used("t1", a=1)))
-    assert [entry.item_id for entry in reduce(items).entries] == ["t1"]
+    confirmed = whole("m1", used("t1", a=1))
+    assert ids(recovered(start("m1"), first, first, more, confirmed)) == ["t1"]
     other = call("t2", '{"a":1}')[0]
-    items = recovered(start("m1"), first, more, other, whole("m1", used("t1", a=1)), whole("m1", used("t2", a=1)))
-    assert [entry.item_id for entry in reduce(items).entries] == ["t1", "t2"]
+    assert ids(recovered(start("m1"), first, more, other, confirmed, whole("m1", used("t2", a=1)))) == ["t1", "t2"]
 
 
 # -- rule 4: late stops -------------------------------------------------------------------------------------------
@@ -353,9 +330,8 @@ def test_a_notice_is_an_error_and_neither_confirms_nor_replaces(notice):
     items = recovered(start("m1"), text("Hi"), notice, whole("m1", said("Hi")), result("API Error"))
     view = reduce(items)
     assert [error.message for error in view.notices.values()] == ["API Error"]
-    assert shown(view) == [("text", "Hi")]
-    assert not any(isinstance(item, ItemRetracted) for item in items)
-    assert [outcome.unseen for outcome in view.results.values()] == [True]
+    assert (shown(view), withdrawn(items)) == ([("text", "Hi")], [])
+    assert [told.unseen for told in view.results.values()] == [True]
 
 
 # -- rule 6: what stands inside a stream ---------------------------------------------------------------------------
@@ -371,7 +347,7 @@ def test_tool_results_and_sub_agents_inside_a_stream_do_not_touch_it():
         ("cc-subagent-0", "Found nothing."),
         ("t9", ""),
     ]
-    assert [item.parent_tool_use_id for item in items if isinstance(item, ItemResult)] == [None, "t0"]
+    assert [item.parent_tool_use_id for item in only(items, ItemResult)] == [None, "t0"]
     assert TurnStop(model="m", parent_tool_use_id="t0") in items
 
 
@@ -388,11 +364,8 @@ def test_streamed_events_of_a_sub_agent_do_not_reach_the_main_stream():
 def test_lines_that_the_program_wrote_itself_are_marked():
     line = {"type": "user", "isSynthetic": True, "message": {"role": "user", "content": "Go on."}}
     (item,) = only(recovered(line), ItemStarted)
-    assert (item.item_type, item.is_synthetic, bytes(item.content)) == (
-        "user_message",
-        True,
-        b'[{"type":"text","text":"Go on."}]',
-    )
+    assert (item.item_type, item.is_synthetic) == ("user_message", True)
+    assert bytes(item.content) == b'[{"type":"text","text":"Go on."}]'
 
 
 @pytest.mark.parametrize("ending", [[], [result("x", is_error=True)]], ids=["killed", "error"])
@@ -403,7 +376,7 @@ def test_the_end_of_a_run_keeps_what_is_open_and_marks_it(ending):
         ItemCompleted(item_id="cc-block-0", incomplete=True, reason=reason),
         ItemCompleted(item_id="t1", partial_input='{"cmd": "ls', incomplete=True, reason=reason),
     ]
-    assert not any(isinstance(item, ItemRetracted) for item in items)
+    assert withdrawn(items) == []
 
 
 def streamed_whole(message_id, words):
@@ -413,28 +386,20 @@ def streamed_whole(message_id, words):
 @pytest.mark.parametrize(
     ("run", "unseen"),
     [
-        ([result("")], False),
-        ([result(" \n")], False),
-        ([result("Hi")], True),
-        ([streamed_whole("m1", "No."), streamed_whole("m2", "Hi"), result("Hi")], False),
-        ([streamed_whole("m1", "Hi"), streamed_whole("m2", "No."), result("Hi")], True),
-        ([streamed_whole("m1", "Hi"), start("m2"), text("Hel"), stop(), start("m3"), result("Hi")], False),
-        ([streamed_whole("m1", "Hi"), result("Hi", begun_message_ids=["m0"])], False),
-        ([streamed_whole("m1", "No."), whole("m2", said("Hi")), result("Hi", begun_message_ids=["m1"])], False),
+        pytest.param([result("")], False, id="no words"),
+        pytest.param([result(" \n")], False, id="blanks"),
+        pytest.param([result("Hi")], True, id="no message"),
+        pytest.param([streamed_whole("m1", "No."), streamed_whole("m2", "Hi"), result("Hi")], False, id="newest"),
+        pytest.param([streamed_whole("m1", "Hi"), streamed_whole("m2", "No."), result("Hi")], True, id="older"),
+        pytest.param([streamed_whole("m1", "Hi"), start("m2"), text("Hel"), stop(), start("m3"), result("Hi")], False,
+                     id="newest of which something is left"),
+        pytest.param([streamed_whole("m1", "Hi"), result("Hi", begun_message_ids=["m0"])], False, id="the only one"),
+        pytest.param([streamed_whole("m1", "No."), whole("m2", said("Hi")), result("Hi", begun_message_ids=["m1"])],
+                     False, id="silent"),
     ],
-    ids=[
-        "no words",
-        "blanks",
-        "no message",
-        "newest",
-        "older",
-        "newest of which something is left",
-        "the only one",
-        "silent",
-    ],
-)
+)  # fmt: skip
 def test_a_result_is_compared_with_the_newest_message_it_can_be_about(run, *, unseen):
-    assert [item.unseen for item in recovered(*run) if isinstance(item, TurnResult)] == [unseen]
+    assert [item.unseen for item in only(recovered(*run), TurnResult)] == [unseen]
 
 
 @pytest.mark.parametrize(
@@ -448,27 +413,21 @@ def test_a_result_is_compared_with_the_newest_message_it_can_be_about(run, *, un
 )
 def test_a_result_ends_no_turn_once_more(run, *, incomplete):
     items = recovered(start("m1"), text("Hi"), *run, result("Hi"))
-    assert [item.incomplete for item in items if isinstance(item, TurnStop)] == [incomplete]
+    assert [item.incomplete for item in only(items, TurnStop)] == [incomplete]
 
 
 def test_what_a_replacement_says_again_stands_once_in_the_log():
-    recovery = Recovery("claude-cli")
-    for line in lines_of([start("m1"), text("Same."), whole("m1", said("Same.")), whole("m2", said("Same."))]):
-        recovery.feed(line)
-    recovery.end_run()
-    assert [turn.message_id for turn in recovery.take_finished()] == ["m2"]
+    run = [start("m1"), text("Same."), whole("m1", said("Same.")), whole("m2", said("Same."))]
+    assert [turn.message_id for turn in outcome("claude-cli", run).turns] == ["m2"]
 
 
 def test_a_result_of_earlier_messages_leaves_the_running_attempt_alone():
-    early = result("One.", begun_message_ids=["m1"])
-    items = recovered(
-        [start("m1"), *text("One."), whole("m1", said("One.")), finish("end_turn"), stop()],
-        [start("m2"), *text("Tw"), early, whole("m2", said("Two.")), finish("end_turn"), stop()],
-        result("Two.", begun_message_ids=["m2"]),
-    )
-    view = reduce(items)
+    early, late = (result(words, begun_message_ids=[name]) for words, name in (("One.", "m1"), ("Two.", "m2")))
+    first = [start("m1"), *text("One."), whole("m1", said("One.")), finish("end_turn"), stop()]
+    second = [start("m2"), *text("Tw"), early, whole("m2", said("Two.")), finish("end_turn"), stop()]
+    view = reduce(recovered(first, second, late))
     assert shown(view) == [("text", "One."), ("text", "Two.")]
-    assert [outcome.unseen for outcome in view.results.values()] == [False, False]
+    assert [told.unseen for told in view.results.values()] == [False, False]
 
 
 @pytest.mark.parametrize(
@@ -482,7 +441,7 @@ def test_a_result_of_earlier_messages_leaves_the_running_attempt_alone():
 def test_another_run_in_the_same_pipe_withdraws_nothing(before, next_):
     items = recovered(CUT_ANSWER, before, INIT, next_, result("Next."))
     assert shown(reduce(items)) == [("!text", "The answ"), ("text", "Next.")]
-    assert not any(isinstance(item, ItemRetracted) for item in items)
+    assert withdrawn(items) == []
     (told,) = only(items, TurnDiagnosis)
     assert (told.reason, told.head, "aside" in told.counts) == ("next run", "The answ", False)
     assert kinds(items).index("turn/diagnosis") < kinds(items).index("session/init")
@@ -492,7 +451,7 @@ def test_a_run_that_begins_after_a_result_or_before_any_message_ends_nothing():
     one = [start("m1"), text("One."), whole("m1", said("One.")), finish("end_turn"), stop(), result("One.")]
     items = recovered(INIT, one, INIT, WHOLE_ANSWER, INIT, result("The answer."))
     assert shown(reduce(items)) == [("text", "One."), ("text", "The answer.")]
-    assert not any(isinstance(item, TurnDiagnosis) for item in items)
+    assert only(items, TurnDiagnosis) == []
 
 
 # -- a turn is whole when all of it was confirmed and its result is a success ------------------------------------
@@ -506,7 +465,7 @@ def test_whatever_stops_are_lost_a_turn_that_succeeded_is_whole(stops, subtype):
     assert only(items, TurnStop)[-1] == TurnStop()
     failed = recovered(*run, stops, result("Hi", subtype="success", is_error=True))
     lost = finish("end_turn") not in stops
-    assert [item.incomplete for item in failed if isinstance(item, TurnStop)] == [lost]
+    assert [item.incomplete for item in only(failed, TurnStop)] == [lost]
 
 
 def test_a_turn_of_which_a_block_is_unconfirmed_is_not_whole():
@@ -517,9 +476,8 @@ def test_a_turn_of_which_a_block_is_unconfirmed_is_not_whole():
 @pytest.mark.parametrize("next_", [[start("m2")], [WHOLE_ANSWER]], ids=["streams", "whole"])
 def test_a_turn_whose_calls_were_all_answered_is_whole_without_its_stops(next_):
     run = [start("m1"), call("t1", "{}"), whole("m1", used("t1"))]
-    told = [item for item in recovered(*run, answer("t1"), next_) if isinstance(item, TurnStop)]
-    assert told[0] == TurnStop()
-    assert next(item for item in recovered(*run, next_) if isinstance(item, TurnStop)) == TurnStop(incomplete=True)
+    assert only(recovered(*run, answer("t1"), next_), TurnStop)[0] == TurnStop()
+    assert only(recovered(*run, next_), TurnStop)[0] == TurnStop(incomplete=True)
 
 
 # -- recovery of content -----------------------------------------------------------------------------------------
@@ -528,12 +486,13 @@ def test_a_turn_whose_calls_were_all_answered_is_whole_without_its_stops(next_):
 def test_blackout_promotes_every_block_in_order_with_ids_that_never_reset():
     first = whole("m1", {"type": "thinking", "thinking": "plan", "signature": "s"}, said("a"), used("t1", x=1))
     view = reduce(recovered(RETRY, first, answer("t1"), whole("m2", said("b")), result("b")))
-    assert [(entry.item_id, entry.item_type, entry.text, entry.origin) for entry in view.entries] == [
-        ("cc-promoted-0", "thinking", "plan", "promoted"),
-        ("cc-promoted-1", "text", "a", "promoted"),
-        ("t1", "tool_use", "", "promoted"),
-        ("cc-promoted-2", "text", "b", "promoted"),
+    assert [(entry.item_id, entry.item_type, entry.text) for entry in view.entries] == [
+        ("cc-promoted-0", "thinking", "plan"),
+        ("cc-promoted-1", "text", "a"),
+        ("t1", "tool_use", ""),
+        ("cc-promoted-2", "text", "b"),
     ]
+    assert {entry.origin for entry in view.entries} == {"promoted"}
 
 
 def test_a_block_that_streamed_short_is_completed_with_the_rest():
@@ -544,13 +503,9 @@ def test_a_block_that_streamed_short_is_completed_with_the_rest():
 
 @pytest.mark.parametrize(("partial", "rest"), [('{"a": 1}', None), ('{"a"', b'{"a":1}'), ("", b'{"a":1}')])
 def test_a_call_is_completed_with_its_input_if_the_stream_fell_short(partial, rest):
-    line = json.dumps(whole("m1", used("t1", a=1)), separators=(",", ":"))
-    recovery = Recovery()
-    items = [item for part in lines_of([start("m1"), call("t1", partial)]) for item in recovery.feed(part)]
-    items += recovery.feed(line.encode())
-    (done,) = only(items, ItemCompleted)
-    assert (None if rest is None else rest) == (bytes(done.input) if done.input else None)
-    assert not done.incomplete
+    line = json.dumps(whole("m1", used("t1", a=1)), separators=(",", ":")).encode()
+    (done,) = only(recovered(start("m1"), call("t1", partial), line), ItemCompleted)
+    assert ((bytes(done.input) if done.input else None), done.incomplete) == (rest, False)
 
 
 def test_a_line_without_a_message_id_belongs_to_the_current_message():

@@ -3,7 +3,9 @@
 import json
 
 import pytest
-from streamed import without_deltas
+from build import call as tool_use
+from build import result, text, thinking, user
+from streamed import only, run, texts, without_deltas
 
 from pipeline.errors import InputError, UnknownTargetError
 from pipeline.streams import Recovery, framing, recover
@@ -21,7 +23,7 @@ def event(uuid=None, **members):
 
 
 def answer(message_id, *blocks, uuid=None):
-    content = [{"type": "text", "text": block} if isinstance(block, str) else block for block in blocks]
+    content = [text(block) if isinstance(block, str) else block for block in blocks]
     return line(uuid, type="assistant", message={"id": message_id, "model": "m", "content": content})
 
 
@@ -43,10 +45,6 @@ def feed(recovery, *lines, **options):
     return [item for one in lines for item in recovery.feed(one, **options)]
 
 
-def texts(items):
-    return [entry.text for entry in reduce(items).blocks("text")]
-
-
 DONE = [
     event(type="content_block_stop", index=0),
     event(type="message_delta", delta={"stop_reason": "end_turn"}),
@@ -66,10 +64,8 @@ def test_a_line_that_comes_again_is_passed_over_within_two_messages():
 
 
 def test_lines_that_share_a_uuid_are_different_if_their_content_is():
-    items = feed(
-        Recovery(), answer("m2", "one", uuid="u"), answer("m2", "two", uuid="u"), answer("m2", "one", uuid="u")
-    )
-    assert texts(items) == ["one", "two"]
+    lines = [answer("m2", words, uuid="u") for words in ("one", "two", "one")]
+    assert texts(feed(Recovery(), *lines)) == ["one", "two"]
 
 
 def test_what_has_no_uuid_is_never_passed_over():
@@ -92,11 +88,10 @@ def test_a_new_run_ends_the_former_one_and_ids_go_on():
     recovery = Recovery()
     items = feed(recovery, *streamed("m1", "cut"), run="r1") + feed(recovery, *streamed("m1", "again"), run="r2")
     assert ItemCompleted(item_id="cc-block-0", incomplete=True, reason="next run") in items
-    assert [item.item_id for item in items if isinstance(item, ItemStarted)] == ["cc-block-0", "cc-block-1"]
+    assert [item.item_id for item in only(items, ItemStarted)] == ["cc-block-0", "cc-block-1"]
     # Without a run the events are the current run's.
-    assert ItemDelta(item_id="cc-block-1", delta_type="text_delta", content="!", at=5) in feed(
-        recovery, streamed("", "!")[2]
-    )
+    more = recovery.feed(streamed("", "!")[2])
+    assert ItemDelta(item_id="cc-block-1", delta_type="text_delta", content="!", at=5) in more
 
 
 def test_ending_a_run_twice_says_nothing_twice():
@@ -122,7 +117,7 @@ def test_the_last_items_of_another_source_come_with_the_end_where_nothing_follow
     feed(recovery, *streamed("m1", "cut"))
     recovery.switch_source("claude-cli")
     items = recovery.end_run() + recovery.end_run()
-    assert [item.reason for item in items if isinstance(item, ItemCompleted)] == ["next source"]
+    assert [item.reason for item in only(items, ItemCompleted)] == ["next source"]
 
 
 def test_an_unknown_source_is_refused():
@@ -134,10 +129,9 @@ def test_an_unknown_source_is_refused():
 
 def test_recover_takes_lines_or_the_whole_and_ends_the_run():
     lines = [*streamed("m1", "Grü", "ße"), b""]
-    expected = ["Grüße"]
     for given in (lines, [one.decode() for one in lines], b"\n".join(lines), b"\n".join(lines).decode()):
         items = list(recover(given))
-        assert texts(items) == expected
+        assert texts(items) == ["Grüße"]
         assert ItemCompleted(item_id="cc-block-0", incomplete=True, reason="end of input") in items
 
 
@@ -146,10 +140,9 @@ def test_recover_takes_lines_or_the_whole_and_ends_the_run():
 
 def test_adjacent_deltas_of_one_feed_are_joined_and_positions_count_code_points():
     lines = streamed("m1", "👩‍👩‍👧", "é", "x")
-    joined = [item for item in Recovery().feed(b"\n".join(lines)) if isinstance(item, ItemDelta)]
+    joined = only(Recovery().feed(b"\n".join(lines)), ItemDelta)
     assert joined == [ItemDelta(item_id="cc-block-0", delta_type="text_delta", content="👩‍👩‍👧éx")]
-    single = [item for item in feed(Recovery(), *lines) if isinstance(item, ItemDelta)]
-    assert [item.at for item in single] == [0, 5, 6]
+    assert [item.at for item in only(feed(Recovery(), *lines), ItemDelta)] == [0, 5, 6]
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, 4096])
@@ -231,23 +224,15 @@ def test_a_snapshot_of_something_else_is_refused():
 
 
 def call(tool_id, **arguments):
-    return {"type": "tool_use", "id": tool_id, "name": "mcp__files__read", "input": arguments}
+    return tool_use(tool_id, "mcp__files__read", **arguments)
 
 
 def tool_result(tool_id, **members):
-    block = {"type": "tool_result", "tool_use_id": tool_id, "content": "out"}
-    return line(type="user", message={"role": "user", "content": [block]}, **members)
+    return line(type="user", message=user(result(tool_id, "out")), **members)
 
 
-def turns(*lines, end=True):
-    recovery = Recovery()
-    found = []
-    for one in lines:
-        recovery.feed(one)
-        found += recovery.take_finished()
-    if end:
-        recovery.end_run()
-    return found + recovery.take_finished()
+def turns(*lines):
+    return run("claude-cli", *lines).turns
 
 
 def content(turn):
@@ -256,66 +241,60 @@ def content(turn):
     return message["content"]
 
 
+def answered(*turns):
+    """The calls whose results these are."""
+    return [block["tool_use_id"] for turn in turns for block in content(turn)]
+
+
 def test_a_turn_is_finished_when_the_next_thing_comes_and_its_results_follow_it():
-    thinking = {"type": "thinking", "thinking": "Hm.", "signature": "sig"}
-    lines = [
-        answer("m1", thinking, "Let me look.", call("t1", n=1.0)),
-        tool_result("t1"),
-        answer("m1", call("t2")),
-        tool_result("t2"),
-    ]
-    assert turns(*lines, end=False) == []
+    thought = thinking("Hm.", signature="sig")
+    lines = [answer("m1", thought, "Let me look.", call("t1", n=1.0)), tool_result("t1")]
+    lines += [answer("m1", call("t2")), tool_result("t2")]
+    recovery = Recovery()
+    feed(recovery, *lines)
+    assert recovery.take_finished() == []
     assistant, first, second, last = turns(*lines, answer("m2", "Done."))
     assert (assistant.message_id, assistant.model, assistant.incomplete) == ("m1", "m", False)
     assert b'"input": {"n": 1.0}' in assistant.message
-    assert content(assistant) == [thinking, {"type": "text", "text": "Let me look."}, call("t1", n=1.0), call("t2")]
-    assert [content(turn)[0]["tool_use_id"] for turn in (first, second)] == ["t1", "t2"]
-    assert content(last) == [{"type": "text", "text": "Done."}]
+    assert content(assistant) == [thought, text("Let me look."), call("t1", n=1.0), call("t2")]
+    assert (answered(first), answered(second)) == (["t1"], ["t2"])
+    assert content(last) == [text("Done.")]
+
+
+REPLACED = [*streamed("m1", "cut"), answer("m1", call("t1")), tool_result("t1"), answer("m2", "Done.")]
 
 
 def test_what_was_replaced_is_in_no_turn_and_neither_are_results_of_withdrawn_calls():
-    lines = [*streamed("m1", "cut"), answer("m1", call("t1")), tool_result("t1"), answer("m2", "Done.")]
-    again = [answer("m2", call("t2")), tool_result("t2")]
-    made, answered = turns(*lines, *again)
-    assert content(made) == [{"type": "text", "text": "Done."}, call("t2")]
-    assert [block["tool_use_id"] for block in content(answered)] == ["t2"]
+    made, results = turns(*REPLACED, answer("m2", call("t2")), tool_result("t2"))
+    assert (content(made), answered(results)) == ([text("Done."), call("t2")], ["t2"])
 
 
 def test_what_was_confirmed_of_a_replaced_attempt_is_a_turn_before_the_one_in_its_place():
-    lines = [*streamed("m1", "cut"), answer("m1", call("t1")), tool_result("t1"), answer("m2", "Done.")]
-    late = tool_result("t1")
-    made, answered, again, done = turns(*lines, late)
+    made, results, late, done = turns(*REPLACED, tool_result("t1"))
     assert (made.message_id, content(made), made.incomplete) == ("m1", [call("t1")], False)
-    assert [block["tool_use_id"] for block in content(answered) + content(again)] == ["t1", "t1"]
-    assert (done.message_id, content(done)) == ("m2", [{"type": "text", "text": "Done."}])
+    assert answered(results, late) == ["t1", "t1"]
+    assert (done.message_id, content(done)) == ("m2", [text("Done.")])
 
 
 def test_results_of_a_call_under_the_id_of_one_that_was_withdrawn_are_kept():
-    lines = [*streamed("m1", "cut"), answer("m1", call("t1")), answer("m2", call("t1")), tool_result("t1")]
-    made, answered = turns(*lines)
-    assert (made.message_id, content(made)) == ("m2", [call("t1")])
-    assert [block["tool_use_id"] for block in content(answered)] == ["t1"]
+    made, results = turns(*streamed("m1", "cut"), answer("m1", call("t1")), answer("m2", call("t1")), tool_result("t1"))
+    assert (made.message_id, content(made), answered(results)) == ("m2", [call("t1")], ["t1"])
 
 
 def test_unknown_blocks_and_members_are_kept_as_they_came():
     odd = {"type": "odd", "x": [1.50]}
-    cited = {"type": "text", "text": "Hi", "citations": [{"a": 1}]}
-    (turn,) = turns(answer("m1", odd, cited))
-    assert turn.message.endswith(
-        b'[{"type": "odd", "x": [1.5]},{"type": "text", "text": "Hi", "citations": [{"a": 1}]}]}'
-    )
+    (turn,) = turns(answer("m1", odd, text("Hi", citations=[{"a": 1}])))
+    expected = b'[{"type": "odd", "x": [1.5]},{"type": "text", "text": "Hi", "citations": [{"a": 1}]}]}'
+    assert turn.message.endswith(expected)
 
 
 def test_a_call_that_was_cut_is_marked_and_its_json_left_as_it_is():
-    start = event(type="content_block_start", index=0, content_block={"type": "tool_use", "id": "t1", "name": "Bash"})
-    delta = event(
-        type="content_block_delta", index=0, delta={"type": "input_json_delta", "partial_json": '{"cmd": "ls'}
-    )
-    (turn,) = turns(streamed("m1")[0], start, delta)
+    begun = {"type": "tool_use", "id": "t1", "name": "Bash"}
+    start = event(type="content_block_start", index=0, content_block=begun)
+    piece = {"type": "input_json_delta", "partial_json": '{"cmd": "ls'}
+    (turn,) = turns(streamed("m1")[0], start, event(type="content_block_delta", index=0, delta=piece))
     assert turn.incomplete
-    assert content(turn) == [
-        {"type": "tool_use", "id": "t1", "name": "Bash", "input": '{"cmd": "ls', "incomplete": True}
-    ]
+    assert content(turn) == [begun | {"input": '{"cmd": "ls', "incomplete": True}]
 
 
 def test_only_results_and_lines_of_the_program_itself_are_recorded_of_the_user():
@@ -323,7 +302,7 @@ def test_only_results_and_lines_of_the_program_itself_are_recorded_of_the_user()
     own = line(type="user", message={"role": "user", "content": "Go on."}, isSynthetic=True)
     sub = tool_result("s1", parent_tool_use_id="t0")
     (turn,) = turns(said, own, sub)
-    assert (turn.role, turn.synthetic, content(turn)) == ("user", True, [{"type": "text", "text": "Go on."}])
+    assert (turn.role, turn.synthetic, content(turn)) == ("user", True, [text("Go on.")])
 
 
 def test_turn_ids_are_unique_and_the_same_when_the_same_lines_come_again():

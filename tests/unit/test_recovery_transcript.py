@@ -4,13 +4,14 @@ import json
 
 import pytest
 from msgspec import json as decoding
+from streamed import errors
 
 from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.events import EventsStage
 from pipeline.streams import Recovery, recover
 from topics import AGENT_TURNS, DEAD_LETTERS, SESSION_ITEMS
-from topics.items import AgentError, AnyItem
+from topics.items import AnyItem
 from topics.reducer import reduce
 
 
@@ -23,9 +24,8 @@ def init(second, session="s"):
 
 
 def words(*texts):
-    return [
-        {"type": "message", "timestamp": at(1), "role": "assistant", "content": text, "delta": True} for text in texts
-    ]
+    line = {"type": "message", "timestamp": at(1), "role": "assistant", "delta": True}
+    return [line | {"content": text} for text in texts]
 
 
 def call(call_id):
@@ -151,7 +151,7 @@ def test_a_transcript_that_cannot_be_used_changes_nothing_and_is_told(transcript
     lines = joined([init(0), *words("Hello"), DONE])
     items = list(recover(lines, "gemini-cli", transcript=joined(transcript)))
     assert shown(items) == [(FIRST, "Hello", "stream", "end")]
-    assert [item.message for item in items if isinstance(item, AgentError)] == [message]
+    assert errors(items) == [(message, "transcript")]
 
 
 def test_a_transcript_that_is_cut_inside_a_line_changes_nothing():
@@ -204,6 +204,8 @@ def logged(outputs):
 SAID = joined([init(0), *words("The answ", "Let me think."), DONE])
 HELD = joined([head(), prompt(1), answer(2, "Let me think.")])
 END = ("exit", b"0")
+BOTH = [record(SAID, EXPECTED), record(HELD, source=TRANSCRIPT)]
+PIECES = [record(part, ("framing", b"bytes"), source=TRANSCRIPT) for part in (HELD[:40], HELD[40:])]
 
 
 @pytest.mark.parametrize(
@@ -213,37 +215,24 @@ END = ("exit", b"0")
         pytest.param([record(SAID, EXPECTED)], [], id="it is expected"),
         pytest.param([record(SAID, EXPECTED), record(None, END)], ["The answLet me think."], id="it never came"),
         pytest.param(
-            [record(SAID, EXPECTED), record(HELD, source=TRANSCRIPT), record(None, END, source=TRANSCRIPT)],
+            [*BOTH, record(None, END, source=TRANSCRIPT)],
             ["Let me think."],
             id="it has ended",
         ),
-        pytest.param(
-            [record(SAID, EXPECTED), record(HELD, source=TRANSCRIPT), record(None, END)],
-            ["Let me think."],
-            id="the run has ended",
-        ),
-        pytest.param(
-            [record(SAID, EXPECTED), record(HELD, source=TRANSCRIPT), record(SAID, EXPECTED, run=b"r2")],
-            ["Let me think."],
-            id="another run begins",
-        ),
+        pytest.param([*BOTH, record(None, END)], ["Let me think."], id="the run has ended"),
+        pytest.param([*BOTH, record(SAID, EXPECTED, run=b"r2")], ["Let me think."], id="another run begins"),
         pytest.param(
             [record(HELD, EXPECTED, source=TRANSCRIPT), record(SAID, EXPECTED), record(None, END)],
             ["Let me think."],
             id="it came first",
         ),
         pytest.param(
-            [
-                record(SAID, EXPECTED),
-                record(HELD[:40], ("framing", b"bytes"), source=TRANSCRIPT),
-                record(HELD[40:], ("framing", b"bytes"), source=TRANSCRIPT),
-                record(None, END, source=TRANSCRIPT),
-            ],
+            [record(SAID, EXPECTED), *PIECES, record(None, END, source=TRANSCRIPT)],
             ["Let me think."],
             id="it came in pieces",
         ),
         pytest.param(
-            [record(SAID, EXPECTED), record(HELD, source=TRANSCRIPT), record(None, END, source=TRANSCRIPT, run=b"old")],
+            [*BOTH, record(None, END, source=TRANSCRIPT, run=b"old")],
             [],
             id="the end of another run's",
         ),

@@ -6,15 +6,16 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
+from build import call as tool_use
+from build import text as words_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from streamed import only
+from streamed import entries, errors, only
 
 from pipeline.fixes import digest
 from pipeline.streams import Recovery, recover
 from pipeline.streams.cascade.speech import Speech
 from topics.items import AgentError, AgentUnrecognized, ItemRetracted, TurnDiagnosis, TurnStop, Usage
-from topics.reducer import reduce
 
 SPEECH = Speech(model="claude-sonnet-4-5")
 CALL = '<tool_call>{"name":"ls","arguments":{"path":"/srv"}}</tool_call>'
@@ -64,7 +65,11 @@ class Run:
 
     @property
     def shown(self):
-        return [(entry.item_type, entry.text, entry.incomplete) for entry in reduce(self.items).entries]
+        return [(entry.item_type, entry.text, entry.incomplete) for entry in entries(self.items)]
+
+    @property
+    def kinds(self):
+        return [entry.item_type for entry in entries(self.items)]
 
     @property
     def told(self):
@@ -74,12 +79,12 @@ class Run:
 def test_text_and_calls_become_blocks_in_their_order():
     run = Run(text(f"Looking.\n{CALL}\n{CALL}\nNow"), text(" I wait."), done("idle_done"))
     assert run.content == [
-        {"type": "text", "text": "Looking.\n"},
-        {"type": "tool_use", "id": "cascade-block-1", "name": "ls", "input": {"path": "/srv"}},
-        {"type": "tool_use", "id": "cascade-block-2", "name": "ls", "input": {"path": "/srv"}},
-        {"type": "text", "text": "\nNow I wait."},
+        words_of("Looking.\n"),
+        tool_use("cascade-block-1", path="/srv"),
+        tool_use("cascade-block-2", path="/srv"),
+        words_of("\nNow I wait."),
     ]
-    assert [kind for kind, _, _ in run.shown] == ["text", "tool_use", "tool_use", "text"]
+    assert run.kinds == ["text", "tool_use", "tool_use", "text"]
     assert not any(incomplete for _, _, incomplete in run.shown)
     assert run.items[-1] == TurnStop(stop_reason="idle_done")
     assert run.fixes == []
@@ -96,11 +101,8 @@ def test_ids_of_calls_go_on_over_messages_and_runs():
 
 
 def test_what_the_source_polls_is_read_as_it_is():
-    chunks = [
-        {"text": "", "thinking": "Let me see.", "isError": False},
-        {"text": "Two ", "thinking": "", "isError": False},
-        {"text": "folders.", "thinking": "", "isError": False},
-    ]
+    polled = [("", "Let me see."), ("Two ", ""), ("folders.", "")]
+    chunks = [{"text": said, "thinking": thought, "isError": False} for said, thought in polled]
     usage = {"inputTokens": 9, "outputTokens": 4, "cacheReadTokens": 2, "cacheWriteTokens": 1}
     run = Run(*chunks, done("idle_done", usage=usage))
     assert run.shown == [("thinking", "Let me see.", False), ("text", "Two folders.", False)]
@@ -116,7 +118,7 @@ def test_what_the_source_polls_is_read_as_it_is():
 
 def test_server_sent_events_end_with_done():
     run = Run(b'data: {"type":"text_delta","text":"Hello."}\n\n', b"data: [DONE]\n\n", b"data: [DONE]\n\n")
-    assert run.content == [{"type": "text", "text": "Hello."}]
+    assert run.content == [words_of("Hello.")]
     assert run.items[-1] == TurnStop(stop_reason="stop")
 
 
@@ -145,23 +147,18 @@ def test_code_and_arguments_keep_their_names():
 def test_paths_go_from_arguments_at_any_depth_and_nothing_else_does():
     arguments = '{"a":[{"path":"/opt/windsurf/bin","n":1.50}],"/opt/windsurf/key":"C:/srv","big":12345678901234567890}'
     run = Run(text(f'<tool_call>{{"name":"ls","arguments":{arguments}}}</tool_call>'), done())
-    assert reduce(run.items).entries[0].text == (
-        '{"a":[{"path":"…","n":1.50}],"…":"C:/srv","big":12345678901234567890}'
-    )
+    ((_, given, _),) = run.shown
+    assert given == '{"a":[{"path":"…","n":1.50}],"…":"C:/srv","big":12345678901234567890}'
     assert run.told == [("path_redacted", "cascade-block-0")] * 2
     assert [fix.before for fix in run.fixes] == [digest("/opt/windsurf/bin"), digest("/opt/windsurf/key")]
-    assert {(fix.after, fix.lossless, fix.target, fix.detail) for fix in run.fixes} == {
-        (digest("…"), False, "cascade", "")
-    }
+    told = {(fix.after, fix.lossless, fix.target, fix.detail) for fix in run.fixes}
+    assert told == {(digest("…"), False, "cascade", "")}
 
 
 def test_each_change_names_the_item_where_it_stood():
     path = '<tool_call>{"name":"ls","arguments":{"path":"/opt/windsurf/x"}}</tool_call>'
-    run = Run(
-        thinking("I am Cascade, in /opt/windsurf/y."),
-        text(f"I am Cascade. See /opt/windsurf/z {path}As Cascade I wait"),
-        done(),
-    )
+    said = text(f"I am Cascade. See /opt/windsurf/z {path}As Cascade I wait")
+    run = Run(thinking("I am Cascade, in /opt/windsurf/y."), said, done())
     assert run.told == [
         ("identity_renamed", "cascade-block-0"),
         ("path_redacted", "cascade-block-0"),
@@ -170,7 +167,7 @@ def test_each_change_names_the_item_where_it_stood():
         ("path_redacted", "cascade-block-2"),
         ("identity_renamed", "cascade-block-3"),
     ]
-    assert [kind for kind, _, _ in run.shown] == ["thinking", "text", "tool_use", "text"]
+    assert run.kinds == ["thinking", "text", "tool_use", "text"]
 
 
 def test_other_roots_and_another_marker_can_be_told():
@@ -181,7 +178,7 @@ def test_other_roots_and_another_marker_can_be_told():
 
 def test_an_echoed_result_goes_and_is_told():
     run = Run(text(f"I saw{ECHO} it."), done())
-    assert run.content == [{"type": "text", "text": "I saw it."}]
+    assert run.content == [words_of("I saw it.")]
     assert run.told == [("tool_text_removed", "cascade-block-0")]
     assert run.fixes[0].before == digest(ECHO)
     assert run.fixes[0].detail == "a tool result that the model repeated"
@@ -192,9 +189,8 @@ def test_an_echoed_result_goes_and_is_told():
 def test_what_stands_beside_a_call_is_told():
     run = Run(text('<tool_call>{"name":"ls","arguments":{},"id":"7"}</tool_call>'), done())
     assert run.content[0]["input"] == {}
-    assert [(fix.code, fix.detail) for fix in run.fixes] == [
-        ("tool_text_removed", "what stood in a call beside its name and arguments")
-    ]
+    (fix,) = run.fixes
+    assert (fix.code, fix.detail) == ("tool_text_removed", "what stood in a call beside its name and arguments")
 
 
 @pytest.mark.parametrize(
@@ -210,23 +206,21 @@ def test_what_stands_beside_a_call_is_told():
 def test_a_call_that_breaks_off_is_never_made_whole(begun, name, came):
     for ending in ([], [done()], [{"type": "max_wait"}]):
         run = Run(text(f"Now {begun}"), *ending)
-        assert run.content == [
-            {"type": "text", "text": "Now "},
-            {"type": "tool_use", "id": "cascade-block-1", "name": name, "input": came, "incomplete": True},
-        ]
+        cut = {"type": "tool_use", "id": "cascade-block-1", "name": name, "input": came, "incomplete": True}
+        assert run.content == [words_of("Now "), cut]
         assert run.shown[1] == ("tool_use", came, True)
 
 
 def test_a_call_without_a_whole_name_is_the_text_that_came():
     for begun in ("<tool_call>", '<tool_call>{"na', '<tool_call>{"name":"wri', '{"name":"write","arguments":{"a"'):
-        assert Run(text(f"Now {begun}"), done()).content == [{"type": "text", "text": f"Now {begun}"}]
+        assert Run(text(f"Now {begun}"), done()).content == [words_of(f"Now {begun}")]
 
 
 def test_a_call_that_is_too_long_is_text():
     long = '<tool_call>{"name":"write","arguments":{"text":"' + "a" * 70_000 + '"}}</tool_call>'
     pieces = [text(long[at : at + 5_000]) for at in range(0, len(long), 5_000)]
     run = Run(*pieces, text("Done."), done())
-    assert run.content == [{"type": "text", "text": f"{long}Done."}]
+    assert run.content == [words_of(f"{long}Done.")]
 
 
 @pytest.mark.parametrize(
@@ -242,7 +236,7 @@ def test_what_is_not_the_models_own_call_never_becomes_one(words):
     for step in (1, 3, len(words)):
         pieces = [text(words[at : at + step]) for at in range(0, len(words), step)]
         run = Run(*pieces, done(), speech=Speech(tools=("ls",)))
-        assert "tool_use" not in [kind for kind, _, _ in run.shown]
+        assert "tool_use" not in run.kinds
 
 
 def test_reasoning_calls_nothing():
@@ -271,22 +265,16 @@ def test_reasoning_between_texts_stands_between_them():
 def test_another_attempt_replaces_the_first_one():
     start = {"type": "message_start", "id": "m1"}
     run = Run(start, text(f"First {CALL} <tool_call>{{"), start | {"id": "m2"}, text("Second."), done())
-    assert run.content == [{"type": "text", "text": "Second."}]
-    assert [item.item_id for item in run.items if isinstance(item, ItemRetracted)] == [
-        "cascade-block-0",
-        "cascade-block-1",
-        "cascade-block-2",
-    ]
+    assert run.content == [words_of("Second.")]
+    assert [item.item_id for item in only(run.items, ItemRetracted)] == [f"cascade-block-{at}" for at in range(3)]
 
 
 def test_an_error_cuts_the_attempt():
     run = Run(text("Half"), {"type": "error", "message": "gone: /root/WindsurfAPI/x", "code": "unavailable"})
-    error = next(item for item in run.items if isinstance(item, AgentError))
-    assert (error.message, error.code) == ("gone: …", "unavailable")
+    assert errors(run.items) == [("gone: …", "unavailable")]
     assert run.shown == [("text", "Half", True)]
-    diagnosis = run.items[-1]
-    assert isinstance(diagnosis, TurnDiagnosis)
-    assert (diagnosis.cause, diagnosis.error) == ("error", "unavailable")
+    assert isinstance(run.items[-1], TurnDiagnosis)
+    assert (run.items[-1].cause, run.items[-1].error) == ("error", "unavailable")
 
 
 @pytest.mark.parametrize("ending", [{"type": "max_wait"}, done("max_wait"), None])
@@ -322,20 +310,20 @@ def test_what_nobody_understands_is_passed_on_without_paths():
         {"type": "text_delta", "text": 5},
         done(),
     )
-    found = [item for item in run.items if isinstance(item, AgentUnrecognized)]
+    found = only(run.items, AgentUnrecognized)
     assert [(item.text, bytes(item.event) if item.event else b"") for item in found] == [
         ("", '{"type":"step","log":"…"}'.encode()),
         ("not JSON in …", b""),
         ("", b'{"cascadeId":"7"}'),
         ("", b'{"type":"text_delta","text":5}'),
     ]
-    assert run.content == [{"type": "text", "text": "Hello."}]
+    assert run.content == [words_of("Hello.")]
     assert run.told == [("path_redacted", "")] * 2
 
 
 def test_recover_reads_the_source():
     items = list(recover([json.dumps(text(f"Looking. {CALL}")), json.dumps(done())], source="cascade"))
-    assert [entry.item_type for entry in reduce(items).entries] == ["text", "tool_use"]
+    assert [entry.item_type for entry in entries(items)] == ["text", "tool_use"]
 
 
 PIECES = st.sampled_from(
@@ -378,7 +366,7 @@ def test_any_split_and_any_restart_is_the_same_as_the_whole(said, restarts, endi
 @given(st.lists(PIECES, min_size=1, max_size=14).map("".join))
 def test_nothing_is_lost_that_is_not_told(words):
     run = Run(text(words), done())
-    if not run.fixes and "tool_use" not in [kind for kind, _, _ in run.shown]:
+    if not run.fixes and "tool_use" not in run.kinds:
         assert "".join(shown for _, shown, _ in run.shown) == ("" if words.isspace() else words)
     for _, shown, _ in run.shown:
         assert not ROOT.search(shown)

@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from streamed import entries, extras, items_of, only, run
+from build import call, image, result, text, thinking
+from streamed import entries, extras, items_of, only, run, texts
 
 from pipeline.streams import Recovery
 from pipeline.streams.fields import MOST_COUNTED
@@ -33,6 +34,8 @@ RAN = {"aggregated_output": "a\n", "exit_code": 0, "status": "completed"}
 SEARCHED = {"query": "x", "action": {"type": "search"}}
 PLAN = [{"text": "look", "completed": False}]
 CHANGES = [{"path": "/w/a", "kind": "add"}]
+PARTS = [text("t"), {"type": "image", "data": "aGk=", "mimeType": "image/png"}, {"type": "resource_link", "uri": "u"}]
+FOUND = {"server": "docs", "tool": "find", "arguments": {"q": 1}, "result": {"content": PARTS}}
 
 
 def whole(*lines):
@@ -49,13 +52,9 @@ def test_a_turn_is_its_answers_with_their_results():
         said(4, "Done."),
     )
     assert found.contents == [
-        [
-            {"type": "thinking", "thinking": "hm"},
-            {"type": "text", "text": "I will look."},
-            {"type": "tool_use", "id": "run-0-item_3", "name": "command_execution", "input": {"command": "ls"}},
-        ],
-        [{"type": "tool_result", "tool_use_id": "run-0-item_3", "content": [{"type": "text", "text": "a\n"}]}],
-        [{"type": "text", "text": "Done."}],
+        [thinking("hm"), text("I will look."), call("run-0-item_3", "command_execution", command="ls")],
+        [result("run-0-item_3", [text("a\n")])],
+        [text("Done.")],
     ]
     assert [entry.origin for entry in found.view.entries] == ["stream"] * 4
     assert [(error.message, error.will_retry) for error in only(found.items, AgentError)] == [("a warning", False)]
@@ -70,60 +69,34 @@ CALLS = [
     (
         command(0, aggregated_output="no\n", exit_code=3, status="failed"),
         ("command_execution", {"command": "ls"}),
-        ([{"type": "text", "text": "no\n"}], True, {"exit_code": 3, "status": "failed"}),
+        ([text("no\n")], True, {"exit_code": 3, "status": "failed"}),
     ),
     (
         item(0, "file_change", changes=CHANGES, status="completed"),
         ("file_change", {"changes": CHANGES}),
-        ([{"type": "text", "text": "completed"}], False, {"status": "completed"}),
+        ([text("completed")], False, {"status": "completed"}),
     ),
     (
-        item(
-            0,
-            "mcp_tool_call",
-            server="docs",
-            tool="find",
-            arguments={"q": 1},
-            result={
-                "content": [
-                    {"type": "text", "text": "t"},
-                    {"type": "image", "data": "aGk=", "mimeType": "image/png"},
-                    {"type": "resource_link", "uri": "u"},
-                ]
-            },
-            status="completed",
-        ),
+        item(0, "mcp_tool_call", **FOUND, status="completed"),
         ("mcp__docs__find", {"q": 1}),
-        (
-            [
-                {"type": "text", "text": "t"},
-                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}},
-                {"type": "text", "text": '{"type": "resource_link", "uri": "u"}'},
-            ],
-            False,
-            {"status": "completed"},
-        ),
+        ([text("t"), image("aGk="), text('{"type": "resource_link", "uri": "u"}')], False, {"status": "completed"}),
     ),
     (
         item(0, "mcp_tool_call", server="docs", tool="find", arguments=None, error={"message": "gone"}),
         ("mcp__docs__find", {}),
-        ([{"type": "text", "text": "gone"}], True, {}),
+        ([text("gone")], True, {}),
     ),
     (
         item(0, "mcp_tool_call", server="s", tool="t", result={"content": ["x"], "structured_content": {"a": 1}}),
         ("mcp__s__t", {}),
-        ([{"type": "text", "text": '{"a": 1}'}], False, {}),
+        ([text('{"a": 1}')], False, {}),
     ),
     (
         item(0, "collab_tool_call", tool="spawn_agent", prompt="go", agents_states={"t": 1}, status="completed"),
         ("spawn_agent", {"prompt": "go"}),
-        ([{"type": "text", "text": '{"t": 1}'}], False, {"status": "completed"}),
+        ([text('{"t": 1}')], False, {"status": "completed"}),
     ),
-    (
-        item(0, "web_search", **SEARCHED),
-        ("web_search", SEARCHED),
-        ([{"type": "text", "text": "completed"}], False, {}),
-    ),
+    (item(0, "web_search", **SEARCHED), ("web_search", SEARCHED), ([text("completed")], False, {})),
 ]
 
 
@@ -132,9 +105,9 @@ CALLS = [
 def test_an_item_that_is_a_call_is_shown_and_recorded_with_its_result(line, called, answered, started):
     begun = json.loads(json.dumps(line).replace("item.completed", "item.started"))
     found = whole(*([begun] if started else []), line)
-    (block,), (result,) = found.contents
+    (block,), (came,) = found.contents
     assert (block["name"], block["input"]) == called
-    assert (result["content"], result.get("is_error", False)) == answered[:2]
+    assert (came["content"], came.get("is_error", False)) == answered[:2]
     (entry,) = found.view.entries
     told = entry.result.extras if isinstance(entry.result.extras, dict) else {}
     assert (entry.result.is_error, {name: json.loads(bytes(raw)) for name, raw in told.items()}) == answered[1:]
@@ -152,7 +125,7 @@ def test_each_list_that_the_model_writes_is_a_call_of_its_own():
 def test_what_else_is_told_of_a_message_stands_beside_it():
     found = whole(item(0, "agent_message", text="A", phase="commentary"))
     assert extras(found.items) == [{"phase": "commentary"}]
-    assert found.blocks == [{"type": "text", "text": "A"}]
+    assert found.blocks == [text("A")]
 
 
 def test_tokens_beyond_counting_are_bounded():
@@ -235,31 +208,26 @@ def test_a_turn_is_complete_only_by_its_own_word(lines, stops, results, diagnose
 
 
 def test_a_search_of_which_nothing_more_came_is_there():
-    found = run("codex-cli", TURN, item(0, "web_search", "started", query="x"))
-    assert [(entry.started.name, bytes(entry.input), entry.result) for entry in found.view.entries] == [
-        ("web_search", b'{"query":"x"}', None)
-    ]
+    (entry,) = run("codex-cli", TURN, item(0, "web_search", "started", query="x")).view.entries
+    assert (entry.started.name, bytes(entry.input), entry.result) == ("web_search", b'{"query":"x"}', None)
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["its run is named", "it only begins"])
 def test_a_run_that_resumes_a_thread_has_its_own_items_and_its_own_share_of_tokens(told):
-    recovery, items, turns = Recovery("codex-cli"), [], []
+    recovery, items = Recovery("codex-cli"), []
     total = {name: count * 3 for name, count in USAGE.items()}
     for name, usage in [("r1", USAGE), ("r2", total), ("r3", USAGE)]:
         for line in (THREAD, TURN, command(0, **RAN), said(1, "Done."), {"type": "turn.completed", "usage": usage}):
             items += recovery.feed(json.dumps(line).encode(), name if told else None)
             recovery = Recovery.restore(recovery.snapshot())
     items += recovery.end_run()
-    turns += recovery.take_finished()
-    assert [entry.item_id for entry in entries(items) if entry.item_type == "tool_use"] == [
-        "run-0-item_0",
-        "run-1-item_0",
-        "run-2-item_0",
-    ]
+    calls = [entry.item_id for entry in entries(items) if entry.item_type == "tool_use"]
+    assert calls == ["run-0-item_0", "run-1-item_0", "run-2-item_0"]
     # The third run's total is smaller than the one before: it tells its own, as old versions do.
     shares = [Usage(7, 5, 1, 2), Usage(14, 10, 2, 4), Usage(7, 5, 1, 2)]
     assert [ended.usage for ended in only(items, TurnResult)] == shares
-    assert [json.loads(turn.message)["role"] for turn in turns] == ["assistant", "user", "assistant"] * 3
+    roles = [json.loads(turn.message)["role"] for turn in recovery.take_finished()]
+    assert roles == ["assistant", "user", "assistant"] * 3
 
 
 def test_a_line_about_an_item_that_comes_again_is_passed_over_and_a_list_is_not():
@@ -291,4 +259,4 @@ def test_what_is_not_known_is_passed_on_as_it_came(line, reason):
     assert odd.reason == reason
     sent = line if isinstance(line, bytes) else json.dumps(line, separators=(",", ":")).encode()
     assert (odd.text.encode() if odd.text else bytes(odd.event).replace(b", ", b",").replace(b": ", b":")) == sent
-    assert [entry.text for entry in entries(found)] == ["A", "B"]
+    assert texts(found) == ["A", "B"]

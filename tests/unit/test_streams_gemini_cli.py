@@ -3,10 +3,14 @@
 import json
 
 import pytest
+from build import call as tool_use
+from build import result as tool_result
+from build import said, text, user
+from streamed import errors, only, run
 
-from pipeline.streams import Recovery, recover
 from pipeline.streams import gemini_cli as attempts
-from topics.items import AgentError, AgentUnrecognized, SessionInit, TurnResult, TurnStop, Usage
+from pipeline.streams import recover
+from topics.items import AgentUnrecognized, SessionInit, TurnResult, TurnStop, Usage
 from topics.reducer import reduce
 
 INIT = {"type": "init", "timestamp": "2026-11-22T09:00:00.000Z", "session_id": "s", "model": "gemini-2.5-flash"}
@@ -18,9 +22,8 @@ LONG, CUT = "This answer is long enough to be cut.", "This answer is lo"
 
 
 def words(*texts):
-    return [
-        {"type": "message", "timestamp": "t", "role": "assistant", "content": text, "delta": True} for text in texts
-    ]
+    line = {"type": "message", "timestamp": "t", "role": "assistant", "delta": True}
+    return [line | {"content": text} for text in texts]
 
 
 def after(milliseconds, line):
@@ -109,11 +112,7 @@ CALL = '{"command":"ls","n":1}'
             id="pauses that are too short",
         ),
         pytest.param(
-            [
-                *map(after, (100, 600, 1000), words("The answ", "Let me", " think.")),
-                after(1300, call("1")),
-                result("1"),
-            ],
+            [*map(after, (100, 600, 1000, 1300), [*words("The answ", "Let me", " think."), call("1")]), result("1")],
             [("The answLet me think.", "attempt"), (CALL,)],
             id="a pause, and another beginning",
         ),
@@ -137,15 +136,11 @@ def test_what_stands_beside_the_answer():
     notice = {"type": "error", "timestamp": "t", "severity": "warning", "message": "Loop detected"}
     items = items_of(INIT, PROMPT, *words("a"), notice, {"type": "new", "of": 1}, *words("b"), DONE)
     assert shown(items) == [("ab", "end")]
-    assert [item for item in items if isinstance(item, SessionInit)] == [
-        SessionInit(session_id="s", model="gemini-2.5-flash", seq=0)
-    ]
-    assert [(item.message, item.code) for item in items if isinstance(item, AgentError)] == [
-        ("Loop detected", "warning")
-    ]
-    assert [bytes(item.event) for item in items if isinstance(item, AgentUnrecognized)] == [b'{"type":"new","of":1}']
-    assert [item.incomplete for item in items if isinstance(item, TurnStop)] == [False]
-    (told,) = [item for item in items if isinstance(item, TurnResult)]
+    assert only(items, SessionInit) == [SessionInit(session_id="s", model="gemini-2.5-flash", seq=0)]
+    assert errors(items) == [("Loop detected", "warning")]
+    assert [bytes(item.event) for item in only(items, AgentUnrecognized)] == [b'{"type":"new","of":1}']
+    assert [item.incomplete for item in only(items, TurnStop)] == [False]
+    (told,) = only(items, TurnResult)
     assert (told.subtype, told.is_error, told.result, told.duration_ms) == ("success", False, None, 7)
     assert told.usage == Usage(input_tokens=6, output_tokens=5, cache_read_input_tokens=4)
     prompt = reduce(items).entries[0]
@@ -157,7 +152,7 @@ def test_a_failure_is_shown_in_its_words_and_a_failed_call_is_one():
     items = items_of(INIT, PROMPT, call("1"), gone, FAILED)
     (entry,) = reduce(items).blocks("tool_use")
     assert (entry.result.is_error, bytes(entry.result.content)) == (True, b'[{"type":"text","text":"no such"}]')
-    (told,) = [item for item in items if isinstance(item, TurnResult)]
+    (told,) = only(items, TurnResult)
     assert (told.is_error, told.result, told.unseen, told.expanded) == (True, "[API Error]", True, True)
 
 
@@ -168,29 +163,17 @@ def test_a_run_that_begins_in_the_same_pipe_takes_nothing_back():
 
 
 def test_turns_for_the_log():
-    recovery = Recovery("gemini-cli")
     lines = [INIT, PROMPT, *words("I look."), call("1"), result("1"), *words("Done."), DONE]
-    recovery.feed("\n".join(map(json.dumps, lines)).encode())
-    recovery.end_run()
-    assert [json.loads(turn.message) for turn in recovery.take_finished()] == [
-        {
-            "role": "assistant",
-            "content": [
-                {"type": "text", "text": "I look."},
-                {"type": "tool_use", "id": "1", "name": "run", "input": {"command": "ls", "n": 1}},
-            ],
-        },
-        {
-            "role": "user",
-            "content": [{"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "out"}]}],
-        },
-        {"role": "assistant", "content": [{"type": "text", "text": "Done."}]},
+    assert [json.loads(turn.message) for turn in run("gemini-cli", lines).turns] == [
+        said("I look.", tool_use("1", "run", command="ls", n=1)),
+        user(tool_result("1", [text("out")])),
+        said("Done."),
     ]
 
 
 def test_long_texts_are_not_searched_again_and_again(monkeypatch):
     joined = []
-    text = attempts.Attempts.text
-    monkeypatch.setattr(attempts.Attempts, "text", lambda self: joined.append(0) or text(self))
+    join = attempts.Attempts.text
+    monkeypatch.setattr(attempts.Attempts, "text", lambda self: joined.append(0) or join(self))
     assert shown(items_of(INIT, *words("A list: ", *("item " for _ in range(2000))), DONE))[0][1] == "end"
     assert joined == []
