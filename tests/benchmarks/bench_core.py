@@ -11,19 +11,15 @@ of the processor.
 from __future__ import annotations
 
 import json
-import subprocess
 import tempfile
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
 
 import histories
 import measure
 import msgspec
 
 import pipeline
-
-HERE = Path(__file__).resolve().parent
 
 ROUNDS_OF_EIGHT = 25
 HEAD = {
@@ -93,27 +89,12 @@ def peers(python, target, history):
         file.flush()
         found = {}
         for name in PEERS:
-            command = [python, str(HERE / "peers.py"), name, target, file.name]
-            peer = stack.enter_context(
-                subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-                )
-            )
-            assert peer.stdin is not None  # as asked for
-            assert peer.stdout is not None  # as asked for
-            stack.callback(peer.stdin.close)
-            version = peer.stdout.readline().strip()
-            if version:
-                found[name] = version, partial(_once, peer.stdin, peer.stdout)
+            told, once = stack.enter_context(measure.peer(python, "peers.py", name, target, file.name))
+            if told:
+                found[name] = told.strip(), partial(once, "once")
             else:
                 measure.say(f"{name}: {python} does not have it (see --peers)")
         yield found
-
-
-def _once(into, out):
-    into.write("once\n")
-    into.flush()
-    return float(out.readline())
 
 
 def whole_history(options, target):

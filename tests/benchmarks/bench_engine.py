@@ -20,11 +20,10 @@ import measure
 import broker as kafka_broker
 import harness
 import toy_stage
-import uvloop
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from hosts import as_record, send
+from aiokafka import AIOKafkaProducer, TopicPartition
+from bench_worker import PARTITIONS, arrivals, paced
+from hosts import Places, bare, send
 
-PARTITIONS = 4
 SOURCE = toy_stage.SOURCES[0]
 STATE = SOURCE.replace(".v1", "-state.v1")
 STATES = [source.replace(".v1", "-state.v1") for source in toy_stage.SOURCES]
@@ -34,18 +33,10 @@ async def prepare(bootstrap, prefix, records):
     """Make a pipeline's topics and a backlog of 200-byte records in the first source."""
     names = [*toy_stage.SOURCES, *STATES, toy_stage.OUT, "pipeline.dead-letters.v1"]
     await harness.make_topics(bootstrap, [prefix + name for name in names], PARTITIONS)
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, max_batch_size=1 << 18)
-    await producer.start()
-    for number in range(PARTITIONS):
-        batch = producer.create_batch()
-        for n in range(number, records, PARTITIONS):
-            row = {"key": b"k%d" % (n % 1000), "value": b"x" * 200, "timestamp": None}
-            if batch.append(**row) is None:
-                await (await producer.send_batch(batch, prefix + SOURCE, partition=number))
-                batch = producer.create_batch()
-                batch.append(**row)
-        await (await producer.send_batch(batch, prefix + SOURCE, partition=number))
-    await producer.stop()
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, max_batch_size=1 << 18) as producer:
+        for number in range(PARTITIONS):
+            rows = ((b"k%d" % (n % 1000), b"x" * 200, []) for n in range(number, records, PARTITIONS))
+            await asyncio.gather(*await send(producer, prefix + SOURCE, number, rows))
 
 
 async def rate(bootstrap, prefix, records):
@@ -68,33 +59,16 @@ async def rate(bootstrap, prefix, records):
 
 
 def bare_loop(bootstrap, prefix):
-    """Consume, process, send whole batches, await delivery, commit: what one writes by hand."""
-
-    async def main():
-        consumer = AIOKafkaConsumer(
-            prefix + SOURCE,
-            bootstrap_servers=bootstrap,
-            group_id=f"{prefix}bare",
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            max_poll_records=2_000,
-        )
-        producer = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", max_batch_size=1 << 18)
-        await consumer.start()
-        await producer.start()
-        stages = [toy_stage.ToyStage(SOURCE, number) for number in range(PARTITIONS)]
-        while True:
-            for tp, fetched in (await consumer.getmany(timeout_ms=500)).items():
-                result = stages[tp.partition].process([as_record(record) for record in fetched])
-                rows = [(o.key, o.value, list(o.headers)) for o in result.outputs]
-                sent = await send(producer, prefix + toy_stage.OUT, tp.partition, rows)
-                changes = [(key, value, []) for key, value in result.changes.items()]
-                sent += await send(producer, prefix + STATE, tp.partition, changes)
-                await asyncio.gather(*sent)
-                await consumer.commit({tp: fetched[-1].offset + 1})
-
-    uvloop.install()
-    asyncio.run(main())
+    """What one writes by hand."""
+    places = Places(
+        bootstrap=bootstrap,
+        group=f"{prefix}bare",
+        source=prefix + SOURCE,
+        items=prefix + toy_stage.OUT,
+        state=prefix + STATE,
+        partitions=PARTITIONS,
+    )
+    bare(places, lambda number: toy_stage.ToyStage(SOURCE, number))
 
 
 def fleet(bootstrap, prefix, directory, delivery):
@@ -131,32 +105,18 @@ async def latency(bootstrap, directory, delivery, seconds, per_second=200):
     prefix = f"b{uuid.uuid4().hex[:6]}."
     await prepare(bootstrap, prefix, PARTITIONS)
     workers = fleet(bootstrap, prefix, directory, delivery)
-    sent_at = {}
-    took = []
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
-    await producer.start()
     try:
         await workers.start().ready()
-        async with harness.reader(bootstrap) as consumer:
-            consumer.assign([TopicPartition(prefix + toy_stage.OUT, number) for number in range(PARTITIONS)])
-
-            async def read():
-                async for record in consumer:
-                    sent = sent_at.pop(record.key, None)
-                    if sent is not None:
-                        took.append((time.perf_counter() - sent) * 1000)
-
-            reading = asyncio.create_task(read())
-            began = time.perf_counter()
-            for n in range(int(seconds * per_second)):
-                await asyncio.sleep(max(0.0, began + n / per_second - time.perf_counter()))
+        async with (
+            AIOKafkaProducer(bootstrap_servers=bootstrap) as producer,
+            arrivals(bootstrap, prefix + toy_stage.OUT) as (sent_at, took),
+        ):
+            async for n in paced(range(int(seconds * per_second)), per_second):
                 key = b"key-%d" % n
                 sent_at[key] = time.perf_counter()
                 await producer.send(prefix + SOURCE, key=key, value=b"x" * 200, partition=n % PARTITIONS)
             await asyncio.sleep(1.5)
-            reading.cancel()
     finally:
-        await producer.stop()
         workers.end()
     return took[per_second:]  # the first second warms up
 

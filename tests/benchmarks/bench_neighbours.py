@@ -11,7 +11,6 @@ between that and the hot one is what its bytes cost, since each of its requests 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import json
 import statistics
@@ -21,9 +20,7 @@ import bench_worker
 import measure
 
 # isort: split
-import broker as kafka_broker
-import harness
-from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer
 
 TURNS, REQUESTS = "agent.turns.v1", "provider.requests.v1"
 NEIGHBOURS, PER_SECOND, TIMES = 20, 0.5, 100
@@ -83,75 +80,46 @@ LOADS = {
 
 
 class Run:
-    """One worker, its neighbours, and what goes on beside them."""
+    """The neighbours in a topic of turns, and what goes on beside them."""
 
-    def __init__(self, bootstrap, prefix, producer):
-        self.bootstrap, self.prefix, self.producer = bootstrap, prefix, producer
-        self.sent_at, self.took = {}, []
+    def __init__(self, topic, producer, sent_at):
+        self.topic, self.producer, self.sent_at = topic, producer, sent_at
 
     async def send(self, key, event):
-        value = json.dumps(event).encode()
-        await self.producer.send(self.prefix + TURNS, value, key=key, partition=0)
+        await self.producer.send(self.topic, json.dumps(event).encode(), key=key, partition=0)
 
     async def talk(self, seconds):
         """All neighbours, evenly over the time; each says a user's turn and then an answer at once."""
         for number in range(NEIGHBOURS):
             await self.send(b"n%d" % number, OPENED)
-        began = time.perf_counter()
-        for number in range(int(seconds * NEIGHBOURS * PER_SECOND)):
-            await asyncio.sleep(max(0.0, began + number / (NEIGHBOURS * PER_SECOND) - time.perf_counter()))
+        rate = NEIGHBOURS * PER_SECOND
+        async for number in bench_worker.paced(range(int(seconds * rate)), rate):
             key = b"n%d" % (number % NEIGHBOURS)
             self.sent_at[key] = time.perf_counter()
             await self.send(key, said(0))
             await self.send(key, said(1))
 
     async def load(self, events):
-        began = time.perf_counter()
-        for number, (key, event) in enumerate(events):
-            await asyncio.sleep(max(0.0, began + number / (PER_SECOND * TIMES) - time.perf_counter()))
+        async for key, event in bench_worker.paced(events, PER_SECOND * TIMES):
             await self.send(key, event)
-
-    async def read(self, consumer):
-        async for record in consumer:
-            began = self.sent_at.pop(record.key, None)
-            if began is not None:
-                self.took.append((time.perf_counter() - began) * 1000)
-
-
-@contextlib.asynccontextmanager
-async def reading(run):
-    async with harness.reader(run.bootstrap) as consumer:
-        consumer.assign([TopicPartition(run.prefix + REQUESTS, 0)])
-        task = asyncio.create_task(run.read(consumer))
-        yield
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 async def measured(bench, load):
     """Milliseconds from each neighbour's turn to its request."""
     prefix = bench.fresh()
-    bench_worker.apply_topics(bench.bootstrap, prefix)
-    port = kafka_broker.free_port()
-    command = bench_worker.worker_command(bench.bootstrap, prefix, "exactly-once", bench.directory, port)
-    worker = harness.WorkerProcess(prefix, command, bench.directory / f"{prefix}log", port)
-    producer = AIOKafkaProducer(bootstrap_servers=bench.bootstrap)
-    await producer.start()
-    run = Run(bench.bootstrap, prefix, producer)
-    try:
-        await worker.start().ready()
-        async with reading(run):
-            beside = asyncio.create_task(run.load(LOADS[load]())) if LOADS[load] else None
-            await run.talk(bench.options.seconds)
-            await asyncio.sleep(1.5)
-            if beside is not None:
-                beside.cancel()
-                await asyncio.gather(beside, return_exceptions=True)
-    finally:
-        await producer.stop()
-        worker.end()
-    return run.took[NEIGHBOURS:]  # the first round warms up
+    async with (
+        bench_worker.working(bench.bootstrap, prefix, "exactly-once", bench.directory),
+        AIOKafkaProducer(bootstrap_servers=bench.bootstrap) as producer,
+        bench_worker.arrivals(bench.bootstrap, prefix + REQUESTS, 1) as (sent_at, took),
+    ):
+        run = Run(prefix + TURNS, producer, sent_at)
+        beside = asyncio.create_task(run.load(LOADS[load]())) if LOADS[load] else None
+        await run.talk(bench.options.seconds)
+        await asyncio.sleep(1.5)
+        if beside is not None:
+            beside.cancel()
+            await asyncio.gather(beside, return_exceptions=True)
+    return took[NEIGHBOURS:]  # the first round warms up
 
 
 async def compare(bench):

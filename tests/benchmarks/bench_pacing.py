@@ -11,16 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import time
 
 import bench_worker
 import measure
 import msgspec
 import recorded
-
-# isort: split
-import broker as kafka_broker
-import harness
 
 MOST_CPU_PACED, PACED_MS = 1.3, 25
 MOST_LATENCY = 2.0
@@ -49,35 +44,27 @@ class Load(msgspec.Struct, frozen=True):
 
 async def cost(server, prefix, load, delivery, interval=0):
     """Run one worker under a load."""
-    bench_worker.apply_topics(server.bootstrap, prefix, load.partitions)
-    port, directory = kafka_broker.free_port(), server.directory.parent
-    started = bench_worker.worker_command(server.bootstrap, prefix, delivery, directory, port)
-    command = ["env", f"REKNIT_COMMIT_INTERVAL_MS={interval}", *started]
-    worker = harness.WorkerProcess(prefix, command, directory / f"{prefix}log", port)
-    try:
-        await worker.start().ready(120)
-        async with bench_worker.timed(server.bootstrap, prefix, load.partitions) as (send, took):
-            await drive(send, load, range(load.rate))  # the first second warms up
-            await asyncio.sleep(0.5)
-            took.clear()
-            numbers = range(load.rate, int(load.rate * (load.seconds + 1)))
-            processes = (server.pid or 0, worker.pid)
-            spent = [bench_worker.cpu_seconds(pid) for pid in processes]
-            await drive(send, load, numbers)
-            await asyncio.sleep(1.5)
-            used = [bench_worker.cpu_seconds(pid) for pid in processes]
-            cpu = [(now - then) / len(numbers) * 1e6 for now, then in zip(used, spent, strict=True)]
-    finally:
-        worker.end()
+    place, more = (server.bootstrap, prefix), {"partitions": load.partitions}
+    async with (
+        bench_worker.working(*place, delivery, server.directory.parent, interval_ms=interval, **more) as worker,
+        bench_worker.timed(*place, **more) as (send, took),
+    ):
+        await drive(send, load, range(load.rate))  # the first second warms up
+        await asyncio.sleep(0.5)
+        took.clear()
+        numbers = range(load.rate, int(load.rate * (load.seconds + 1)))
+        processes = (server.pid or 0, worker.pid)
+        spent = [bench_worker.cpu_seconds(pid) for pid in processes]
+        await drive(send, load, numbers)
+        await asyncio.sleep(1.5)
+        used = [bench_worker.cpu_seconds(pid) for pid in processes]
+        cpu = [(now - then) / len(numbers) * 1e6 for now, then in zip(used, spent, strict=True)]
     cuts = statistics.quantiles(took, n=100)
     return Cost(*cpu, cuts[49], cuts[98])
 
 
 async def drive(send, load, numbers):
-    began = time.perf_counter()
-    for sent, number in enumerate(numbers):
-        if (wait := began + sent / load.rate - time.perf_counter()) > 0:
-            await asyncio.sleep(wait)
+    async for number in bench_worker.paced(numbers, load.rate):
         await send(recorded.whole_message(b"session-%d" % number), number % load.partitions)
 
 

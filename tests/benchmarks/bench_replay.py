@@ -109,15 +109,11 @@ async def write_what_is_reported(bootstrap, prefix, count):
             )
     made = [output for output in stage.process(turns).outputs if output.topic in {HISTORY_FIXES, DEAD_LETTERS}]
     rows = [*((AGENT_TURNS, each) for each in turns), *((each.topic, each) for each in made)]
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, max_batch_size=1 << 18, linger_ms=5)
-    await producer.start()
-    try:
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, max_batch_size=1 << 18, linger_ms=5) as producer:
         for number, (topic, each) in enumerate(islice(cycle(rows), count)):
             key = b"%s/%d" % (each.key, number // len(rows))
             await producer.send(prefix + topic, each.value, key=key, headers=list(each.headers))
         await producer.flush()
-    finally:
-        await producer.stop()
 
 
 class Bench:

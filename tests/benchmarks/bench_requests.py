@@ -61,16 +61,12 @@ def backlog(partition, length, count):
 async def write_backlog(bootstrap, topic, length, count):
     """Write every partition's backlog; returns how many turns there are."""
     written = 0
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=20, max_batch_size=1 << 18)
-    await producer.start()
-    try:
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=20, max_batch_size=1 << 18) as producer:
         for partition in range(bench_worker.PARTITIONS):
             for key, value in backlog(partition, length, count // bench_worker.PARTITIONS):
                 last = await producer.send(topic, key=key, value=value, partition=partition)
                 written += 1
             await last
-    finally:
-        await producer.stop()
     return written
 
 

@@ -15,6 +15,7 @@ import measure
 import harness
 import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from hosts import send
 
 from pipeline.engine.state import restore
 from pipeline.stages.base import POSITION
@@ -29,24 +30,13 @@ BUDGET = 200_000  # records a second
 async def write(bootstrap, records):
     """The changelog of a partition: a record for each of so many sessions, and where its source goes on."""
     value = msgspec.msgpack.encode([Recovery().snapshot(), None, 0])
-    producer = AIOKafkaProducer(
+    async with AIOKafkaProducer(
         bootstrap_servers=bootstrap, transactional_id="bench", max_batch_size=1 << 18, compression_type="zstd"
-    )
-    await producer.start()
-    try:
+    ) as producer:
         for first in range(0, records, A_TRANSACTION):
+            rows = [(b"esession-%d" % number, value, []) for number in range(first, first + A_TRANSACTION)]
             async with producer.transaction():
-                batch = producer.create_batch()
-                for number in range(first, first + A_TRANSACTION):
-                    row = {"key": b"esession-%d" % number, "value": value, "timestamp": None}
-                    if batch.append(**row) is None:
-                        await producer.send_batch(batch, TOPIC, partition=0)
-                        batch = producer.create_batch()
-                        batch.append(**row)
-                batch.append(key=POSITION, value=b"%d" % first, timestamp=None)
-                await producer.send_batch(batch, TOPIC, partition=0)
-    finally:
-        await producer.stop()
+                await send(producer, TOPIC, 0, [*rows, (POSITION, b"%d" % first, [])])
 
 
 async def ours(bootstrap):

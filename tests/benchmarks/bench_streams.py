@@ -14,7 +14,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import subprocess
 import tempfile
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -215,23 +214,14 @@ def peer(python, name, streams):
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         file.write(json.dumps([[event.decode() for event in stream] for stream in streams]).encode())
         file.flush()
-        command = [python, str(HERE / "stream_peers.py"), name, file.name]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        with subprocess.Popen(command, text=True, **pipes) as process:  # type: ignore[call-overload]  # pipes
-            told = json.loads(process.stdout.readline() or "null")
+        with measure.peer(python, "stream_peers.py", name, file.name) as (line, once):
+            told = json.loads(line or "null")
             if told is None or not told["taken"]:
                 measure.say(f"{name}: {python} does not have it, or it takes no stream (see --peers)")
                 yield None
             else:
                 taken = told["taken"]
-                yield told["version"], taken, partial(_once, process.stdin, process.stdout, taken)
-            process.stdin.close()
-
-
-def _once(into, out, taken, batch):
-    into.write(json.dumps([taken, batch]) + "\n")
-    into.flush()
-    return float(out.readline())
+                yield told["version"], taken, lambda batch: once(json.dumps([taken, batch]))
 
 
 # -- findings -----------------------------------------------------------------------------------------------------

@@ -64,15 +64,13 @@ def published_records():
 
 async def publish(bootstrap, prefix, records, wanted):
     """Publish the records again and again, each time as other sessions', until there are so many; the sum."""
-    producer = AIOKafkaProducer(
-        bootstrap_servers=bootstrap, transactional_id=f"{prefix}bench", compression_type="zstd", max_batch_size=1 << 20
-    )
-    await producer.start()
     sent = 0
-    try:
+    async with AIOKafkaProducer(
+        bootstrap_servers=bootstrap, transactional_id=f"{prefix}bench", compression_type="zstd", max_batch_size=1 << 20
+    ) as producer:
         for copy in count():
             if sent >= wanted:
-                return sent
+                break
             async with producer.transaction():
                 for topic, record in records:
                     kind, session = (record.key[:1], record.key[1:]) if topic == TURNS_STATE else (b"", record.key)
@@ -84,8 +82,7 @@ async def publish(bootstrap, prefix, records, wanted):
                         partition=copy % bench_worker.PARTITIONS,
                     )
                     sent += 1
-    finally:
-        await producer.stop()
+    return sent
 
 
 async def follow(bench):
@@ -115,14 +112,10 @@ async def follow(bench):
         what=f"the viewer's index follows {total:,} records of {sessions:,} sessions",
         ours=f"{rate:,.0f} records/s ({spent / total * 1e6:.0f} µs CPU a record)",
         theirs=f"{LEAST_RATE:,} records/s",
-        ratio=f"{rate / LEAST_RATE:.2f} times as fast; a list of sessions meanwhile {percentiles(took)}",
+        ratio=f"{rate / LEAST_RATE:.2f} times as fast; a list of sessions meanwhile {bench_worker.percentiles(took)}",
         budget=f"at least {LEAST_RATE:,} records/s",
         met=rate >= LEAST_RATE,
     )
-
-
-def percentiles(took):
-    return f"p50 {statistics.median(took):.1f} ms, p99 {statistics.quantiles(took, n=100)[98]:.1f} ms"
 
 
 LONG, SHORT = "long", "short"
@@ -265,7 +258,7 @@ def report_times(what, took):
     median, p99 = statistics.median(took), statistics.quantiles(took, n=100)[98]
     measure.report(
         what=what,
-        ours=percentiles(took),
+        ours=bench_worker.percentiles(took),
         theirs=f"p50 {MEDIAN_MS} ms, p99 {P99_MS} ms",
         ratio=f"{max(median / MEDIAN_MS, p99 / P99_MS):.2f} of it",
         budget="at most 1",

@@ -275,36 +275,41 @@ class Bench:
     async def event_to_item(self, delivery):
         """Milliseconds from an event's sending to the arrival of its first item at a reader."""
         prefix = self.fresh()
-        apply_topics(self.bootstrap, prefix)
-        port = kafka_broker.free_port()
-        command = worker_command(self.bootstrap, prefix, delivery, self.directory, port)
-        worker = harness.WorkerProcess(prefix, command, self.directory / f"{prefix}log", port)
-        try:
-            await worker.start().ready()
-            async with timed(self.bootstrap, prefix) as (send, took):
-                began = time.perf_counter()
-                for number in range(int(self.options.seconds * PER_SECOND)):
-                    await asyncio.sleep(max(0.0, began + number / PER_SECOND - time.perf_counter()))
-                    await send(recorded.whole_message(b"session-%d" % number), number % PARTITIONS)
-                await asyncio.sleep(1.5)
-        finally:
-            worker.end()
+        worker = working(self.bootstrap, prefix, delivery, self.directory)
+        async with worker, timed(self.bootstrap, prefix) as (send, took):
+            async for number in paced(range(int(self.options.seconds * PER_SECOND)), PER_SECOND):
+                await send(recorded.whole_message(b"session-%d" % number), number % PARTITIONS)
+            await asyncio.sleep(1.5)
         return took[PER_SECOND:]  # the first second warms up
 
 
 @contextlib.asynccontextmanager
-async def timed(bootstrap, prefix, partitions=PARTITIONS):
-    """What sends an event, and the milliseconds that it took each to come back as an item."""
-    sent_at = {}
-    took = []
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
-    await producer.start()
+async def working(bootstrap, prefix, delivery, directory, *, partitions=PARTITIONS, interval_ms=0):
+    """A worker that is ready, on topics of its own."""
+    apply_topics(bootstrap, prefix, partitions)
+    port = kafka_broker.free_port()
+    command = worker_command(bootstrap, prefix, delivery, directory, port)
+    command = ["env", f"REKNIT_COMMIT_INTERVAL_MS={interval_ms}", *command]
+    worker = harness.WorkerProcess(prefix, command, directory / f"{prefix}log", port)
+    try:
+        await worker.start().ready(120)
+        yield worker
+    finally:
+        worker.end()
 
-    async def send(event, partition):
-        sent_at[event.key] = time.perf_counter()
-        await producer.send(
-            prefix + EVENTS, key=event.key, value=event.value, headers=recorded.headers(event), partition=partition
-        )
+
+async def paced(what, per_second):
+    """Each of these, so many a second."""
+    began = time.perf_counter()
+    for number, each in enumerate(what):
+        await asyncio.sleep(max(0.0, began + number / per_second - time.perf_counter()))
+        yield each
+
+
+@contextlib.asynccontextmanager
+async def arrivals(bootstrap, topic, partitions=PARTITIONS):
+    """Where to say when a key is sent, and the milliseconds that it took each to come to a reader of the topic."""
+    sent_at, took = {}, []
 
     async def read(consumer):
         async for record in consumer:
@@ -312,16 +317,30 @@ async def timed(bootstrap, prefix, partitions=PARTITIONS):
             if began is not None:
                 took.append((time.perf_counter() - began) * 1000)
 
-    try:
-        async with harness.reader(bootstrap) as consumer:
-            consumer.assign([TopicPartition(prefix + ITEMS, number) for number in range(partitions)])
-            reading = asyncio.create_task(read(consumer))
-            yield send, took
-            reading.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await reading
-    finally:
-        await producer.stop()
+    async with harness.reader(bootstrap) as consumer:
+        consumer.assign([TopicPartition(topic, number) for number in range(partitions)])
+        reading = asyncio.create_task(read(consumer))
+        yield sent_at, took
+        reading.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await reading
+
+
+@contextlib.asynccontextmanager
+async def timed(bootstrap, prefix, partitions=PARTITIONS):
+    """What sends an event, and the milliseconds that it took each to come back as an item."""
+    async with (
+        AIOKafkaProducer(bootstrap_servers=bootstrap) as producer,
+        arrivals(bootstrap, prefix + ITEMS, partitions) as (sent_at, took),
+    ):
+
+        async def send(event, partition):
+            sent_at[event.key] = time.perf_counter()
+            await producer.send(
+                prefix + EVENTS, key=event.key, value=event.value, headers=recorded.headers(event), partition=partition
+            )
+
+        yield send, took
 
 
 def median(found):

@@ -40,9 +40,9 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     compression: str | None = None
 
 
-def bare(places):
-    """Consume, process, send whole batches, await delivery, commit."""
-    stages = [EventsStage() for _ in range(places.partitions)]
+def bare(places, stage=lambda _number: EventsStage()):
+    """The stage of each partition in a loop."""
+    stages = [stage(number) for number in range(places.partitions)]
 
     def process(number, fetched):
         result = stages[number].process([as_record(record) for record in fetched])

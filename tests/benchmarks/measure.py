@@ -12,9 +12,11 @@ import gc
 import logging
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -111,6 +113,22 @@ def seconds_a_call(work):
         if took >= _SHORTEST:
             return took / calls
         calls = max(calls * 2, int(calls * _SHORTEST / max(took, 1e-9)))
+
+
+@contextmanager
+def peer(python, script, *arguments):
+    """A peer in a process of its own: the first line that it says, and what has it measure as a line asks."""
+    command = [python, str(Path(__file__).parent / script), *map(str, arguments)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, text=True, **pipes) as process:  # type: ignore[call-overload]  # pipes
+
+        def once(asked):
+            process.stdin.write(f"{asked}\n")
+            process.stdin.flush()
+            return float(process.stdout.readline())
+
+        yield process.stdout.readline(), once
+        process.stdin.close()
 
 
 def medians(sides, rounds):

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 from aiokafka import AIOKafkaProducer
 from bench_recover import cli_lines
+from hosts import send
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -91,25 +92,13 @@ def whole_message(key):
 
 
 async def write_backlog(bootstrap, topic, workload, partitions, records):
-    """Write the backlog of every partition in whole batches; returns its bytes."""
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, max_batch_size=1 << 18, max_request_size=1 << 20)
-    await producer.start()
-    size = 0
-    try:
+    """Write the backlog of every partition in whole batches."""
+    size = {"max_batch_size": 1 << 18, "max_request_size": 1 << 20}
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, **size) as producer:
         for partition in range(partitions):
-            batch, sent = producer.create_batch(), []
-            for event in backlog(workload, partition, records // partitions):
-                size += len(event.value)
-                row = {"key": event.key, "value": event.value, "timestamp": None, "headers": headers(event)}
-                if batch.append(**row) is None:
-                    sent.append(await producer.send_batch(batch, topic, partition=partition))
-                    batch = producer.create_batch()
-                    batch.append(**row)
-            sent.append(await producer.send_batch(batch, topic, partition=partition))
-            await asyncio.gather(*sent)
-    finally:
-        await producer.stop()
-    return size
+            events = backlog(workload, partition, records // partitions)
+            rows = ((event.key, event.value, headers(event)) for event in events)
+            await asyncio.gather(*await send(producer, topic, partition, rows))
 
 
 def headers(event):
