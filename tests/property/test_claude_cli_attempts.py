@@ -8,6 +8,7 @@ ends without a result and another one begins in the same pipe.
 
 import json
 
+from claude_lines import INIT, block_delta, block_start, end, finish, result, start, stop, whole
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from streamed import items_of
@@ -20,10 +21,6 @@ from topics.reducer import reduce
 WORDS = st.sampled_from(["", "\n\n", " ", "Yes.", "Yes. And more.", "No.", "(no content)"])
 SAID = st.one_of(st.tuples(st.just("text"), WORDS), st.tuples(st.just("call"), st.sampled_from(["1", "2"])))
 CUTS = st.lists(st.integers(1, 6), max_size=20)
-
-
-def event(kind, **members):
-    return {"type": "stream_event", "event": {"type": kind} | members}
 
 
 class Program:
@@ -53,22 +50,21 @@ class Program:
 
     def started(self, index, block):
         empty = block | ({"text": ""} if block["type"] == "text" else {"input": {}})
-        self.lines += [event("content_block_start", index=index, content_block=empty)] * self.draw(st.integers(1, 2))
+        self.lines += [block_start(index, empty)] * self.draw(st.integers(1, 2))
 
     def streamed(self, index, block):
         words = block.get("text") or json.dumps(block.get("input"))
         key, kind = ("text", "text_delta") if block["type"] == "text" else ("partial_json", "input_json_delta")
         self.started(index, block)
         if block["type"] != "text" or block["text"]:
-            self.lines.append(event("content_block_delta", index=index, delta={"type": kind, key: words}))
+            self.lines.append(block_delta(index, type=kind, **{key: words}))
 
     def stopped(self, index):
         if self.flip():
-            self.lines.append(event("content_block_stop", index=index))
+            self.lines.append(end(index))
 
     def whole(self, block, said):
-        message = {"id": f"m{self.messages}", "model": "m", "content": [block]}
-        self.lines.append({"type": "assistant", "message": message, "parent_tool_use_id": None})
+        self.lines.append(whole(f"m{self.messages}", block))
         if self.confirmed is not None:
             self.confirmed.append(len(self.expected))
         self.expected.append(said)
@@ -83,7 +79,7 @@ class Program:
         self.replaced()
         self.messages += 1
         self.confirmed = []
-        self.lines.append(event("message_start", message={"id": f"m{self.messages}"}))
+        self.lines.append(start(f"m{self.messages}"))
         said = self.draw(st.lists(SAID, min_size=1, max_size=4))
         blocks = [self.block(one) for one in said]
         if self.flip():
@@ -94,9 +90,9 @@ class Program:
             self.cut = self.draw(st.sampled_from(["", " ", "It was"]))
             self.streamed(len(blocks), {"type": "text", "text": self.cut})
         elif self.flip():
-            self.lines.append(event("message_delta", delta={"stop_reason": "end_turn"}))
+            self.lines.append(finish("end_turn"))
             if self.flip():
-                self.lines.append(event("message_stop"))
+                self.lines.append(stop())
                 self.confirmed = None
 
     def as_old_versions(self, said, blocks):
@@ -140,11 +136,11 @@ class Program:
 
     def result(self):
         self.ended()
-        self.lines.append({"type": "result", "subtype": "success", "is_error": False, "result": ""})
+        self.lines.append(result())
 
     def init(self):
         self.ended()
-        self.lines.append({"type": "system", "subtype": "init", "session_id": "s"})
+        self.lines.append(INIT)
 
 
 @st.composite

@@ -4,10 +4,11 @@ import json
 
 import msgspec
 import pytest
+import staged
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from streamed import picture, without_deltas
 
-from pipeline.stages.base import Record
 from pipeline.stages.events import EventsStage
 from pipeline.streams import SOURCES, Recovery
 from topics import SESSION_ITEMS
@@ -231,38 +232,19 @@ def streams(draw, source):
     return [as_event(payload, layout, newline) for payload, layout in found]
 
 
-def picture(view):
-    return msgspec.json.encode(
-        [view.entries, sorted(view.retracted), view.notices, view.results, view.diagnoses, view.unrecognized]
-    )
-
-
-def without_deltas(items):
-    return [msgspec.json.encode(item) for item in items if not isinstance(item, ItemDelta)]
-
-
 # -- batches --------------------------------------------------------------------------------------------------------
 
 
 def processed(source, values, sizes):
     """The items of records in batches of these sizes; the state is read back between two of them."""
-    headers = (("source", source.encode()), ("run", b"r"))
-    records = [
-        Record(partition=0, offset=offset, key=b"s", value=value, headers=headers, timestamp=0)
-        for offset, value in enumerate(values)
-    ]
-    exit_ = (("exit", b"exit"), ("run", b"r"))
-    end = Record(partition=0, offset=len(values), key=b"s", value=None, headers=exit_, timestamp=0)
-    stage, found, at = EventsStage(), [], 0
-    for size in [*sizes, len(records)]:
-        result = stage.process([*records[at : at + size], *([end] if at + size >= len(records) else [])])
-        found += [output.value for output in result.outputs if output.topic == SESSION_ITEMS and output.value]
-        if at + size >= len(records):
-            break
-        at += size
-        stage = EventsStage()
-        for key, value in result.changes.items():
-            stage.restore(key, value)
+    rest = staged.records(values, (("source", source.encode()), ("run", b"r")))
+    rest += staged.records([None], (("exit", b"exit"), ("run", b"r")), first=len(values))
+    batches = []
+    for size in [*sizes, len(rest)]:
+        batches.append(rest[:size])
+        rest = rest[size:]
+    outputs, _, _ = staged.processed(EventsStage, filter(None, batches), "changelog")
+    found = [output.value for output in outputs if output.topic == SESSION_ITEMS and output.value]
     for value in found:
         json.loads(value.decode())
     return [_item.decode(value) for value in found]
@@ -276,7 +258,7 @@ def test_every_batching_gives_the_same_items(source, data, sizes):
     one_by_one = processed(source, values, [1] * len(values))
     batched = processed(source, values, sizes)
     assert without_deltas(batched) == without_deltas(one_by_one)
-    assert picture(reduce(batched)) == picture(reduce(one_by_one))
+    assert picture(batched) == picture(one_by_one)
 
 
 # -- cuts -----------------------------------------------------------------------------------------------------------
@@ -301,7 +283,7 @@ def test_bytes_mean_the_same_wherever_they_are_cut(source, data, cuts):
         stream = b"data: " + stream  # else these are binary frames
     whole, cut = in_pieces(source, stream, []), in_pieces(source, stream, cuts)
     assert without_deltas(cut) == without_deltas(whole)
-    assert picture(reduce(cut)) == picture(reduce(whole))
+    assert picture(cut) == picture(whole)
 
 
 # -- characters -----------------------------------------------------------------------------------------------------

@@ -68,16 +68,8 @@ def test_a_second_result_of_a_call_goes_and_says_whether_it_was_another():
 
 
 def test_a_duplicate_of_a_result_that_is_settled_goes_too():
-    history = [
-        user("q"),
-        said(call("a")),
-        user(result("a")),
-        said("so"),
-        user("on"),
-        said("ok"),
-        user(result("a", "x")),
-    ]
-    assert mended(*history)[1] == ["result_duplicate"]
+    settled = [user("q"), said(call("a")), user(result("a")), said("so"), user("on"), said("ok")]
+    assert mended(*settled, user(result("a", "x")))[1] == ["result_duplicate"]
 
 
 @pytest.mark.parametrize("words", sorted(PLACEHOLDERS))
@@ -96,14 +88,11 @@ def test_a_placeholder_gives_way_to_the_real_result(words, order):
 
 @pytest.mark.parametrize("template", sorted(TEMPLATES))
 def test_a_placeholder_may_name_its_call(template):
-    words = template.replace("{name}", "ls").replace("{id}", "a")
-    assert mended(user("q"), said(call("a")), user(result("a", words), result("a", "real")))[0][2] == user(
-        result("a", "real")
-    )
-    other = template.replace("{name}", "rm").replace("{id}", "b")
-    assert mended(user("q"), said(call("a")), user(result("a", other), result("a", "real")))[0][2] == user(
-        result("a", other)
-    )
+    own = result("a", template.replace("{name}", "ls").replace("{id}", "a"))
+    others = result("a", template.replace("{name}", "rm").replace("{id}", "b"))
+    real = result("a", "real")
+    assert mended(user("q"), said(call("a")), user(own, real))[0][2] == user(real)
+    assert mended(user("q"), said(call("a")), user(others, real))[0][2] == user(others)
 
 
 def test_a_placeholder_alone_is_the_answer():
@@ -153,20 +142,15 @@ def test_a_call_that_was_left_out_is_back_when_its_result_comes():
     assert json.loads(session.request().body)["messages"] == [user("q"), user("well?")]
     session.append(said("wait"))
     session.append(user(result("a")))
-    assert json.loads(session.request().body)["messages"][:3] == [
-        user("q"),
-        said(call("a")),
-        user(result("a"), "well?"),
-    ]
+    back = [user("q"), said(call("a")), user(result("a"), "well?")]
+    assert json.loads(session.request().body)["messages"][:3] == back
 
 
 def test_an_unfinished_call_is_never_made_to_look_whole():
     cut = {"type": "tool_use", "id": "a", "name": "rm", "input": '{"path": "/a', "incomplete": True}
     done = normalize([user("q"), said("I will", cut), user("stop")])
     assert json.loads(done.body)["messages"] == [user("q"), said("I will"), user("stop")]
-    (fix,) = done.fixes
-    assert fix.code == "call_incomplete"
-    assert fix.detail == '{"path": "/a'
+    assert [(fix.code, fix.detail) for fix in done.fixes] == [("call_incomplete", '{"path": "/a')]
     kept, codes = mended(user("q"), said(cut), user("stop"), incomplete_call="text")
     assert kept[1]["content"][0]["type"] == "text"
     assert codes == ["call_incomplete_text"]
@@ -221,11 +205,7 @@ def test_which_media_of_a_result_were_mended_is_told():
 
 
 def asked(calls, results):
-    return [
-        {"role": "user", "content": "q"},
-        {"role": "assistant", "content": calls},
-        {"role": "user", "content": results},
-    ]
+    return [user("q"), said(*calls), user(*results)]
 
 
 def written(messages, target):
@@ -279,7 +259,7 @@ def test_four_times_the_calls_are_four_times_the_work(target):
 
 
 DOCUMENT = {"type": "document", "title": "notes", "source": {"type": "text", "media_type": "text/plain", "data": "d"}}
-THINKING = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+THINKING = thinking(signature="c2ln")
 
 
 @pytest.mark.parametrize("target", ["anthropic", "bedrock-converse", "openai-chat", "gemini"])

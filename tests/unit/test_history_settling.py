@@ -180,18 +180,12 @@ def test_one_more_turn_costs_the_turn_and_not_the_history():
 
 
 def test_a_synthesised_result_gives_way_while_it_can_and_says_where_it_stood():
-    late = result("a", "r")
-    history = [
-        user("q"),
-        called("a"),
-        {"role": "user", "content": [text("go on")]},
-        {"role": "user", "content": [late]},
-    ]
+    history = [user("q"), called("a"), {"role": "user", "content": [text("go on")]}, answered("a", "r")]
     done = normalize(history, policy={"open_exchanges": 1})
     assert [(fix.code, fix.path) for fix in done.fixes] == [
         ("result_synthesised", "messages.2.content.0"),
         ("placeholder_dropped", "messages.2.content.0"),
         ("result_moved", "messages.3.content.0"),
     ]
-    assert json.loads(done.body)["messages"][2]["content"] == [late, text("go on")]
+    assert json.loads(done.body)["messages"][2]["content"] == [result("a", "r"), text("go on")]
     assert all(entry.path for entry in done.ledger)

@@ -6,6 +6,7 @@ import json
 
 import msgspec
 import pytest
+import staged
 from build import said, session_of, user
 from hypothesis import given
 from reading import refusal, vectors
@@ -13,7 +14,6 @@ from reading import refusal, vectors
 from pipeline import Session, normalize
 from pipeline.registry import TARGETS
 from pipeline.session.export import Export, export, restoring
-from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.turns import TurnsStage
 from pipeline.testing.strategies import perturbed_histories
@@ -27,13 +27,10 @@ DEFAULTS = Defaults(model="m", params={"max_tokens": msgspec.Raw(b"9")})
 def asked(events: list, defaults: Defaults = DEFAULTS) -> tuple[list[bytes], list[tuple[str, str]], TurnsStage]:
     """The bodies that records lead to, why others did not, and the stage behind them."""
     stage = TurnsStage(defaults)
-    records = [
-        Record(partition=0, offset=at, key=b"s", value=msgspec.json.encode(event)) for at, event in enumerate(events)
-    ]
-    found = stage.process(records)
-    letters = [dict(output.headers) for output in found.outputs if output.topic == DEAD_LETTERS]
+    found = stage.process(staged.records(map(msgspec.json.encode, events), key=b"s"))
+    letters = [dict(output.headers) for output in staged.of(found, DEAD_LETTERS)]
     why = [(str(each["reknit.error.code"]), str(each["reknit.error.message"])) for each in letters]
-    return [output.value for output in found.outputs if output.topic == PROVIDER_REQUESTS], why, stage
+    return [output.value for output in staged.of(found, PROVIDER_REQUESTS)], why, stage
 
 
 def again(stage: TurnsStage) -> list:

@@ -8,12 +8,12 @@ import json
 
 import msgspec
 import pytest
+import staged
 from build import call, result, said, user
 from reading import hard
 
 from pipeline import Session, normalize, validate
 from pipeline.fixes import FIXES
-from pipeline.stages.base import Record
 from pipeline.stages.turns import TurnsStage
 from topics import HISTORY_FIXES, PROVIDER_REQUESTS
 
@@ -147,22 +147,18 @@ def test_a_switch_through_the_topics():
         {"type": "session.opened", "targets": ["anthropic", "gemini"], "model": MODELS["anthropic"]},
         {"type": "request.wanted"},
     ]
-    records = [
-        Record(partition=0, offset=at, key=b"s", value=msgspec.json.encode(event)) for at, event in enumerate(events)
-    ]
-    whole = TurnsStage().process(records)
+    whole = TurnsStage().process(staged.records(events))
     sent = [
         (dict(output.headers)["target"].decode(), output.value.decode())
-        for output in whole.outputs
-        if output.topic == PROVIDER_REQUESTS
+        for output in staged.of(whole, PROVIDER_REQUESTS)
     ]
     assert [target for target, _ in sent] == ["anthropic", "anthropic", "gemini", "anthropic", "gemini"]
     shown = [{name for name in THOUGHTS if f"MARK-{name}" in body} for _, body in sent]
     assert shown == [set(), {"anthropic"}, {"gemini"}, {"anthropic"}, set()]
     foreign = [
         (record["code"], record["target"], record["path"])
-        for output in whole.outputs
-        if output.topic == HISTORY_FIXES and not (record := json.loads(output.value))["lossless"]
+        for output in staged.of(whole, HISTORY_FIXES)
+        if not (record := json.loads(output.value))["lossless"]
     ]
     assert set(foreign) == {
         ("thinking_foreign", "gemini", "messages.1.content.0"),

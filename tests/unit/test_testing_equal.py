@@ -3,21 +3,22 @@
 import json
 
 import pytest
+from build import call, result, said, text, user
 
 from pipeline.fixes import make
 from pipeline.registry import TARGETS
 from pipeline.testing.promises import differences
 
-TEXT = {"type": "text", "text": "hello"}
-CALL = {"type": "tool_use", "id": "toolu_1", "name": "ls", "input": {"depth": 1}}
-RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "done"}
+TEXT = text("hello")
+CALL = call("toolu_1", depth=1)
+RESULT = result("toolu_1", "done")
 SENT = {
     "model": "claude-sonnet-4-5",
     "max_tokens": 100,
     "messages": [
-        {"role": "user", "content": [TEXT]},
-        {"role": "assistant", "content": [{"type": "text", "text": "well"}, CALL]},
-        {"role": "user", "content": [RESULT, {"type": "text", "text": "and?"}]},
+        user(TEXT),
+        said("well", CALL),
+        user(RESULT, "and?"),
     ],
 }
 
@@ -45,11 +46,9 @@ def test_a_body_equals_itself_whatever_the_order_of_its_members(provider):
 @pytest.mark.parametrize(
     ("provider", "one", "other"),
     [
-        ("anthropic", {"system": "be kind"}, {"system": [{"type": "text", "text": "be kind"}]}),
-        ("anthropic", {"messages": [{"role": "user", "content": "a"}]},
-         {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}),
-        ("anthropic", {"messages": [{"role": "user", "content": [RESULT | {"is_error": False}]}]},
-         {"messages": [{"role": "user", "content": [RESULT]}]}),
+        ("anthropic", {"system": "be kind"}, {"system": [text("be kind")]}),
+        ("anthropic", {"messages": [{"role": "user", "content": "a"}]}, {"messages": [user("a")]}),
+        ("anthropic", {"messages": [user(RESULT | {"is_error": False})]}, {"messages": [user(RESULT)]}),
         ("anthropic", {"tools": [{"name": "ls", "type": "custom"}], "stop_sequences": []}, {"tools": [{"name": "ls"}]}),
         ("anthropic", {"max_tokens": 5, "top_k": None}, {"max_tokens": 5.0}),
         ("openai-chat", {"messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": '{"a": 1}'}}]}]},
@@ -77,11 +76,11 @@ def test_what_says_the_same_is_equal(provider, one, other):
         (changed(max_tokens=True), [("changed", "max_tokens")]),
         (changed(top_k=1), [("added", "top_k")]),
         ({key: value for key, value in SENT.items() if key != "model"}, [("missing", "model")]),
-        (with_content(0, [{"type": "text", "text": "hell"}]), [("changed", "messages.0.content.0.text")]),
+        (with_content(0, [text("hell")]), [("changed", "messages.0.content.0.text")]),
         (with_content(1, [CALL]), [("missing", "messages.1.content.0")]),
-        (with_content(1, [{"type": "text", "text": "well"}, CALL | {"input": {"depth": 2}}]),
+        (with_content(1, [text("well"), CALL | {"input": {"depth": 2}}]),
          [("changed", "messages.1.content.1.input.depth")]),
-        (with_content(2, [RESULT, {"type": "text", "text": "and?"}, TEXT]), [("added", "messages.2.content.2")]),
+        (with_content(2, [RESULT, text("and?"), TEXT]), [("added", "messages.2.content.2")]),
         (changed(messages=SENT["messages"][:2]), [("missing", "messages.2")]),
     ],
 )  # fmt: skip
@@ -95,7 +94,7 @@ def test_what_differs_is_told_with_its_place(came, found):
 
 
 def test_blocks_that_changed_places_are_told():
-    assert told(SENT, with_content(2, [{"type": "text", "text": "and?"}, RESULT]))
+    assert told(SENT, with_content(2, [text("and?"), RESULT]))
 
 
 def test_true_is_not_one_and_a_text_is_not_a_number():
@@ -104,7 +103,7 @@ def test_true_is_not_one_and_a_text_is_not_a_number():
 
 
 def test_a_fix_excuses_what_it_names_and_nothing_else():
-    came = with_content(1, [{"type": "text", "text": "well"}, CALL | {"id": "toolu_2"}])
+    came = with_content(1, [text("well"), CALL | {"id": "toolu_2"}])
     named = make("id_rewritten", "messages.1.content.1")
     assert told(SENT, came, named) == []
     assert told(SENT, came, make("id_rewritten", "messages.1.content.0")) == [("changed", "messages.1.content.1.id")]
@@ -128,7 +127,7 @@ def test_what_a_fix_moved_is_found_where_it_went_and_only_once():
 
 
 def test_each_fix_that_adds_excuses_one_thing_that_is_there():
-    more = {"role": "user", "content": [{"type": "text", "text": "Continue."}]}
+    more = user("Continue.")
     added = make("tail_continued", "messages.3.content.0")
     assert told(SENT, changed(messages=[*SENT["messages"], more]), added) == []
     twice = changed(messages=[*SENT["messages"], more, more])

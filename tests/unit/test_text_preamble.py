@@ -148,30 +148,23 @@ def test_a_description_stays_as_it_is_unless_its_lines_look_like_ours():
 TOOLS = [function("Bash", "Run.", {"type": "object"})]
 
 
-@pytest.mark.parametrize(
-    ("choice", "rules"),
-    [
-        (None, ["6. Call a function where it helps; otherwise answer in plain text."]),
-        ("auto", ["6. Call a function where it helps; otherwise answer in plain text."]),
-        ({"type": "auto"}, ["6. Call a function where it helps; otherwise answer in plain text."]),
-        ("any", ["6. This answer has to call at least one function."]),
-        ("required", ["6. This answer has to call at least one function."]),
-        ({"type": "any"}, ["6. This answer has to call at least one function."]),
-        ("none", ["6. This answer must not call any function; answer in plain text."]),
-        ({"type": "none"}, ["6. This answer must not call any function; answer in plain text."]),
-        (
-            {"type": "tool", "name": "Bash"},
-            ["6. This answer has to call at least one function.", "7. The function to call is Bash."],
-        ),
-        (
-            {"type": "function", "function": {"name": "Bash"}},
-            ["6. This answer has to call at least one function.", "7. The function to call is Bash."],
-        ),
-        ({"type": "function"}, ["6. Call a function where it helps; otherwise answer in plain text."]),
-        ("later", ["6. Call a function where it helps; otherwise answer in plain text."]),
-        ({"type": ["any"]}, ["6. Call a function where it helps; otherwise answer in plain text."]),
-        (7, ["6. Call a function where it helps; otherwise answer in plain text."]),
+MAY = "6. Call a function where it helps; otherwise answer in plain text."
+MUST = "6. This answer has to call at least one function."
+MUST_NOT = "6. This answer must not call any function; answer in plain text."
+# What the last rules are, and the choices that they tell.
+CHOICES = {
+    (MAY,): [None, "auto", {"type": "auto"}, {"type": "function"}, "later", {"type": ["any"]}, 7],
+    (MUST,): ["any", "required", {"type": "any"}],
+    (MUST_NOT,): ["none", {"type": "none"}],
+    (MUST, "7. The function to call is Bash."): [
+        {"type": "tool", "name": "Bash"},
+        {"type": "function", "function": {"name": "Bash"}},
     ],
+}
+
+
+@pytest.mark.parametrize(
+    ("choice", "rules"), [(choice, [*rules]) for rules, choices in CHOICES.items() for choice in choices]
 )
 def test_the_tool_choice_is_the_last_rule(choice, rules):
     text = tool_preamble(TOOLS, choice)
