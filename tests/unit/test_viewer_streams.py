@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
-from browser import ELSEWHERE, HOSTILE, browsing, needs_browser
+from browser import ELSEWHERE, HOSTILE, Opened, browsing, needs_browser
 from stream_pages import START, Rows, completed, delta, recorded
 from viewing import Topics, followed, listening
 
@@ -191,8 +191,7 @@ async def test_a_blackout_is_seen_as_it_happens(tmp_path):
         assert [row.split(" | ")[:2] for row in seen[-1][1:5]] == [
             ["Thinking", "promoted"], ["Text", "promoted"], ["Call", "promoted"], ["Text", "promoted"],
         ]  # fmt: skip
-        done = page.did()
-        assert (done.requests, done.dialogs, done.messages) == ([], [], [])
+        assert page.did() == Opened()
 
 
 @needs_browser
@@ -227,5 +226,4 @@ async def test_what_arrives_live_is_text_too(tmp_path):
             text, place = text + poison, place + 3
         await page.until(f"document.getElementById('stream').dataset.place === '0/{place}'")
         assert await page.ask("document.querySelector('.said').textContent") == text
-        done = page.did()
-        assert (done.requests, done.dialogs, done.messages) == ([], [], [])
+        assert page.did() == Opened()
