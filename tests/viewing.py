@@ -23,7 +23,7 @@ from pipeline.viewer.index.reading import Behind, Value, Values
 from pipeline.viewer.index.records import entry_of
 from pipeline.viewer.pages import VIEWER, Viewer, session_path, templates
 from pipeline.viewer.server import application, serving
-from topics import AGENT_TURNS, PROVIDER_EVENTS, TURNS_STATE
+from topics import AGENT_TURNS, PROVIDER_EVENTS, SESSION_ITEMS, TURNS_STATE
 
 FLEET = Path(pipeline.__file__).parent / "demo" / "fleet" / "histories.jsonl"
 # The demo's histories, by their sessions.
@@ -46,7 +46,9 @@ class Topics:
     def put(self, topic, session, value=None, headers=()):
         """One input, and all that the stages make of it; JSON where the value is no bytes."""
         self.now_ms += STEP_MS
-        self._append(topic, session.encode(), _encoded(value), headers)
+        if value is not None and not isinstance(value, bytes):
+            value = msgspec.json.encode(value)
+        self._append(topic, session.encode(), value, headers)
 
     def put_turns(self, session, *records):
         for record in records:
@@ -79,10 +81,6 @@ class Topics:
 
     def positions(self):
         return {place: log[-1].offset + 1 for place, log in self.logs.items() if log}
-
-
-def _encoded(value):
-    return value if value is None or isinstance(value, bytes) else msgspec.json.encode(value)
 
 
 def filled(inputs=(), raw=(), **options):
@@ -203,14 +201,23 @@ async def pages_of(topics, tmp_path, **options):
 
 
 class Followed:
-    """A viewer of one session that goes on: ``follow`` puts into its index what has come, as its follower does."""
+    """A viewer of one session that goes on: what comes is in its index at once, as its follower puts it there."""
 
-    def __init__(self, url, app, session):
-        self.url, self.app = url.rstrip("/"), app
+    def __init__(self, url, app, session, topics):
+        self.url, self.app, self.topics = url.rstrip("/"), app, topics
         self._viewer, self._session = app[VIEWER], session
 
-    def follow(self, topics):
-        new = self._viewer.index.write(topics.entries(), topics.positions())
+    def put(self, *records):
+        self.topics.put_turns(self._session, *records)
+        self._follow()
+
+    def publish(self, *items, run="1"):
+        for item in items:
+            self.topics.put(SESSION_ITEMS, self._session, item, (("run", run.encode()),) if run else ())
+        self._follow()
+
+    def _follow(self):
+        new = self._viewer.index.write(self.topics.entries(), self.topics.positions())
         for subscriber in tuple(self._viewer.follower.subscribers):
             subscriber(new)
 
@@ -224,7 +231,7 @@ async def followed(topics, session, path):
     try:
         app = application(viewer_of(topics, index))
         async with serving(app, "127.0.0.1", 0) as url:
-            yield Followed(url, app, session)
+            yield Followed(url, app, session, topics)
     finally:
         index.close()
 

@@ -1,8 +1,6 @@
 """The page of a stream over HTTP: by parts, by runs, live through lost connections, and in a real browser."""
 
 import asyncio
-import json
-from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
@@ -10,35 +8,14 @@ from browser import ELSEWHERE, HOSTILE, Opened, browsing, needs_browser
 from stream_pages import START, Rows, completed, delta, recorded
 from viewing import Topics, followed, listening
 
-from pipeline.stages.base import Record
 from pipeline.viewer import pages, streams
 from pipeline.viewer.pages import session_path
-from topics import SESSION_ITEMS
 
 NAME = "a/session <b>"
 
 
-class Served:
-    """A viewer of one session's items, which goes on by ``publish``."""
-
-    def __init__(self, viewer, topics):
-        self.url, self.path, self.live = viewer.url, viewer.path, viewer.app[streams.LIVE]
-        self._viewer, self._topics = viewer, topics
-
-    def publish(self, *items, run="1"):
-        log = self._topics.logs[SESSION_ITEMS, 0]
-        for item in items:
-            value = item if isinstance(item, bytes) else json.dumps(item).encode()
-            headers = (("run", run.encode()),) if run else ()
-            log.append(Record(partition=0, offset=len(log), key=NAME.encode(), value=value, headers=headers))
-        self._viewer.follow(self._topics)
-
-
-@asynccontextmanager
-async def served(tmp_path):
-    topics = Topics()
-    async with followed(topics, NAME, tmp_path / "index.sqlite") as viewer:
-        yield Served(viewer, topics)
+def served(tmp_path):
+    return followed(Topics(), NAME, tmp_path / "index")
 
 
 async def text_of(http, url, status=200):
@@ -147,7 +124,7 @@ async def test_a_browser_that_reads_nothing_is_let_go_of(tmp_path, monkeypatch):
             for number in range(8):
                 viewer.publish(START | {"item_id": f"b{number}", "text": "\u202e" * streams.TEXT})
                 await asyncio.sleep(0.01)
-            while viewer.live.viewings:  # noqa: ASYNC110  a viewer tells nobody who is gone
+            while viewer.app[streams.LIVE].viewings:  # noqa: ASYNC110  a viewer tells nobody who is gone
                 await asyncio.sleep(0.01)
         # The page that it has goes on where it was, as soon as it reads again.
         async with listening(http, viewer.path("live", after="0/7")) as read:

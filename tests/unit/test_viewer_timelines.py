@@ -1,7 +1,6 @@
 """A session's timeline as it goes on: each entry once, whoever looks and however the connection holds."""
 
 import re
-from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
@@ -16,23 +15,8 @@ NAME = "a/session <b>"
 MORE = [*appended(called("a"), user("never mind")), {"type": "session.closed"}]
 
 
-class Served:
-    """A viewer of one session, which goes on by ``put``."""
-
-    def __init__(self, viewer, topics):
-        self.topics, self.path = topics, viewer.path
-        self._viewer = viewer
-
-    def put(self, *records):
-        self.topics.put_turns(NAME, *records)
-        self._viewer.follow(self.topics)
-
-
-@asynccontextmanager
-async def served(tmp_path, *messages):
-    topics = session_of(NAME, *messages)
-    async with followed(topics, NAME, tmp_path / "index") as viewer:
-        yield Served(viewer, topics)
+def served(tmp_path, *messages):
+    return followed(session_of(NAME, *messages), NAME, tmp_path / "index")
 
 
 async def page_of(http, url):
