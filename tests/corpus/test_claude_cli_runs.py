@@ -8,10 +8,12 @@ second, ``held`` is what the CLI sent with another prompt at the end, which is w
 import json
 
 import pytest
+import streamed
 from recorded import needs_corpus, rows
+from recorded_streams import check_named
 
 from pipeline.streams import Recovery, recover
-from topics.items import ItemRetracted, ItemStarted, TurnResult, TurnStop
+from topics.items import ItemStarted, TurnResult, TurnStop
 from topics.reducer import reduce
 
 RUNS, HELD = rows("claude-cli-faults"), rows("claude-cli-held")
@@ -78,19 +80,13 @@ def check_end(view, run):
 
 
 def fed(lines, size):
-    recovery = Recovery("claude-cli")
-    items = []
-    for first in range(0, len(lines), size):
-        items += recovery.feed("\n".join(lines[first : first + size]).encode())
-    return items + recovery.end_run("end of input")
+    batches = ["\n".join(lines[first : first + size]).encode() for first in range(0, len(lines), size)]
+    return streamed.items_of("claude-cli", batches, end="end of input")
 
 
 @each_run
 def test_what_disappears_is_named(run):
-    items = fed(run["lines"], 1)
-    started = {item.item_id for item in items if isinstance(item, ItemStarted)}
-    retracted = {item.item_id for item in items if isinstance(item, ItemRetracted)}
-    assert started - {entry.item_id for entry in reduce(items).entries} == retracted
+    check_named(fed(run["lines"], 1))
 
 
 @each_run
@@ -128,13 +124,7 @@ def as_turn_block(block):
 
 
 def turns_of(lines):
-    recovery = Recovery("claude-cli")
-    turns = []
-    for line in lines:
-        recovery.feed(line.encode())
-        turns += recovery.take_finished()
-    recovery.end_run("end of input")
-    return turns + recovery.take_finished()
+    return streamed.run("claude-cli", [line.encode() for line in lines], end="end of input").turns
 
 
 def blocks_of(turns, role):

@@ -4,16 +4,15 @@ The oracle is Codex's own history, read here line by line: the items that it kee
 kept only as an event, the event. Whether something repeats is told by the lines themselves.
 """
 
-import gzip
 import json
 import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from recorded import rows
-from streamed import Run, encoded, only, picture
-from streamed import run as fed
+import streamed
+from recorded import rows, unpacked
+from streamed import encoded, only, picture
 
 from pipeline import Session, normalize
 from pipeline.history.readers import read
@@ -24,7 +23,7 @@ from topics.items import AgentError, AgentUnrecognized, TurnDiagnosis, TurnResul
 from topics.reducer import reduce
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "agent_cli_runs.jsonl.gz"
-OWN = [json.loads(line) for line in gzip.decompress(VECTORS.read_bytes()).splitlines()]
+OWN = [json.loads(line) for line in unpacked(VECTORS).splitlines()]
 RUNS = [row for row in [*OWN, *rows("agent-cli-runs")] if row["program"] == "codex-cli"]
 each_run = pytest.mark.parametrize("row", RUNS, ids=lambda row: f"{row['version']}-{row['name']}")
 
@@ -39,13 +38,8 @@ def events_of(row):
 
 def run(row, lines=None):
     """All that a row's lines come to, with the state saved and read behind each."""
-    recovery, items, turns = Recovery("codex-cli"), [], []
-    for line in lines_of(row) if lines is None else lines:
-        items += recovery.feed(line)
-        turns += recovery.take_finished()
-        recovery = Recovery.restore(recovery.snapshot())
-    items += recovery.end_run("end of run")
-    return Run(items, turns + recovery.take_finished())
+    lines = lines_of(row) if lines is None else lines
+    return streamed.run("codex-cli", lines, sizes=[1] * len(lines), end="end of run")
 
 
 def kept(row):
@@ -167,7 +161,7 @@ CALLS = ("command_execution", "file_change", "web_search")
 @each_run
 def test_state_batches_and_positions_change_nothing(row):
     found, lines = run(row), lines_of(row)
-    assert encoded(fed("codex-cli", lines, end="end of run").items) == encoded(found.items)
+    assert encoded(streamed.items_of("codex-cli", lines, end="end of run")) == encoded(found.items)
     recovery = Recovery("codex-cli")
     whole = [*recovery.feed_each(lines), *recovery.end_run("end of run")]
     assert encoded(whole) == encoded(found.items)

@@ -6,6 +6,7 @@ from the recordings.
 
 import json
 from collections import Counter
+from itertools import zip_longest
 from pathlib import Path
 
 import msgspec
@@ -54,10 +55,9 @@ def is_document(transcript):
 def held_in(transcript):
     """How often each text and call stands there."""
     answers = [message for message in said_in(transcript) if message["type"] == "gemini"]
+    calls = [call for message in answers for call in message.get("toolCalls", [])]
     texts = [message["content"] for message in answers if message["content"]]
-    return Counter(texts) + Counter(
-        (call["id"], json.dumps(call["args"])) for message in answers for call in message.get("toolCalls", [])
-    )
+    return Counter([*texts, *((call["id"], json.dumps(call["args"])) for call in calls)])
 
 
 def as_held(entry):
@@ -74,10 +74,8 @@ def shown(items):
 def logged(turns):
     """How often each text and call stands in turns for the log."""
     blocks = [block for turn in turns if turn["role"] == "assistant" for block in turn["content"]]
-    texts = [block["text"] for block in blocks if block["type"] == "text"]
-    return Counter(texts) + Counter(
-        (block["id"], json.dumps(block["input"])) for block in blocks if block["type"] == "tool_use"
-    )
+    calls = [(block["id"], json.dumps(block["input"])) for block in blocks if block["type"] == "tool_use"]
+    return Counter([*(block["text"] for block in blocks if block["type"] == "text"), *calls])
 
 
 def finished(recovery):
@@ -129,40 +127,43 @@ def test_it_does_whatever_is_cut_from_its_transcript(run):
         assert shown(recover(run["lines"], "gemini-cli", transcript=part)) == held_in(part), cut
 
 
+def lines_of(run):
+    """The lines of both files, each with what feeds it to a recovery."""
+    stream = [(Recovery.feed, line.encode()) for line in run["lines"]]
+    return stream, [(Recovery.feed_transcript, line) for line in run["transcript"].encode().split(b"\n")]
+
+
 @each_run
 def test_it_does_wherever_it_is_put_down_and_taken_up_again(run):
     """The items and the turns are the same with a snapshot behind every line, in any order of the two files."""
-    stream, transcript = [line.encode() for line in run["lines"]], run["transcript"].encode().split(b"\n")
+    stream, transcript = lines_of(run)
 
-    def outcome(fed, *, restored):
+    def outcome(lines, *, restored):
         recovery, items = Recovery("gemini-cli"), []
-        for is_stream, line in fed:
-            items += recovery.feed(line, "r") if is_stream else recovery.feed_transcript(line, "r")
+        for feed, line in lines:
+            items += feed(recovery, line, "r")
             recovery.expect_transcript()
             assert finished(recovery) == []
             recovery = Recovery.restore(recovery.snapshot()) if restored else recovery
         items += recovery.end_run()
         return items, finished(recovery)
 
-    behind = [*((True, line) for line in stream), *((False, line) for line in transcript)]
-    before = [*((False, line) for line in transcript), *((True, line) for line in stream)]
-    between = [pair for at in range(len(behind)) for pair in (behind[at::-1][:1] if at % 2 else behind[at : at + 1])]
-    expected = outcome(behind, restored=False)
+    by_turns = [line for pair in zip_longest(stream, transcript) for line in pair if line]
+    expected = outcome([*stream, *transcript], restored=False)
     assert logged(expected[1]) == held_in(run["transcript"])
-    for fed in (behind, before, between):
-        assert outcome(fed, restored=True) == expected
+    for lines in ([*stream, *transcript], [*transcript, *stream], by_turns):
+        assert outcome(lines, restored=True) == expected
 
 
 @each_run
 def test_what_comes_again_from_any_position_on_changes_nothing(run):
     """From the state behind any line the same items come; applied again from any of them on, they show the same."""
-    fed = [(True, line.encode()) for line in run["lines"]]
-    fed += [(False, line) for line in run["transcript"].encode().split(b"\n")]
+    stream, transcript = lines_of(run)
     recovery, items = Recovery("gemini-cli"), []
-    for is_stream, line in fed:
+    for feed, line in [*stream, *transcript]:
         again = Recovery.restore(recovery.snapshot())
-        made = recovery.feed(line, "r") if is_stream else recovery.feed_transcript(line, "r")
-        assert (again.feed(line, "r") if is_stream else again.feed_transcript(line, "r")) == made
+        made = feed(recovery, line, "r")
+        assert feed(again, line, "r") == made
         items += made
     items += recovery.end_run()
     for at in range(len(items)):
