@@ -1,6 +1,5 @@
 """The store on disk: what it holds equals a full read of the changelog, or it is thrown away."""
 
-import json
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -8,13 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 from build import said, user
+from staged import records, turn
 
 from pipeline.engine import state as module
 from pipeline.engine.runtime import NoMetrics, Runtime, Tuning
 from pipeline.engine.state import PartitionState, Restored
 from pipeline.engine.stores import Belonging, DiskRecords, StoreError
 from pipeline.settings import Config, StateSettings
-from pipeline.stages.base import POSITION, Record, position_value, read_position
+from pipeline.stages.base import POSITION, position_value, read_position
 from pipeline.stages.kept import KINDS
 from pipeline.stages.turns import TurnsStage
 from topics import AGENT_TURNS, TURNS_STATE
@@ -78,36 +78,30 @@ class Worker:
         self.state = PartitionState(self.runtime, AGENT_TURNS, 0)
         self.next = 0
 
-    async def open(self):
-        self.next = await self.state.read() or 0
-        return self
-
     def work(self, turns, *, killed=False):
         """Process and commit some turns; one that is killed ends between the commit and the write."""
         for _ in range(turns):
             message = (said if self.next % 2 else user)(f"{self.next} " + "x" * 3_000)
-            value = json.dumps({"type": "turn.appended", "message": message, "id": f"t{self.next}"}).encode()
-            key = SESSIONS[self.next % len(SESSIONS)]
-            record = Record(partition=0, offset=self.next, key=key, value=value, timestamp=1)
-            changes = self.state.stage.process([record]).changes
-            self.next += 1
-            behind = self.changelog.append(changes, self.next)
+            session = SESSIONS[self.next % len(SESSIONS)]
+            changes, behind = self._process(session, turn(message, id=f"t{self.next}"))
             if not killed:
                 self.state.committed(changes, self.next, behind)
 
     def forget(self, session, *, killed=None):
         """Have a session forgotten; ``killed`` says where the worker ends on the way."""
-        value = b'{"type": "session.forgotten"}'
-        record = Record(partition=0, offset=self.next, key=session, value=value, timestamp=1)
-        changes = self.state.stage.process([record]).changes
-        self.next += 1
-        behind = self.changelog.append(changes, self.next)
+        changes, behind = self._process(session, {"type": "session.forgotten"})
         if killed == "before the erasing":
             for key, change in changes.items():
                 self.state.stage._states._put(key, change)
             self.state._disk.write(behind, self.next, self.state.format, erase=True)
         elif killed is None:
             self.state.committed(changes, self.next, behind)
+
+    def _process(self, session, event):
+        """The changes by a record, and where the changelog ends once it has them."""
+        changes = self.state.stage.process(records([event], key=session, first=self.next)).changes
+        self.next += 1
+        return changes, self.changelog.append(changes, self.next)
 
     def kept(self):
         return {key: value for session in SESSIONS for key, value in self.state._disk.read(session).items()}
@@ -119,17 +113,24 @@ class Worker:
 
 @pytest.fixture
 def worker(tmp_path, monkeypatch):
+    """Opens one, and has it do some turns."""
     pytest.importorskip("rocksdict")
-    return lambda changelog, **more: Worker(tmp_path, changelog, monkeypatch, **more)
+
+    async def opened(changelog, turns=0, directory=tmp_path, **more):
+        made = Worker(directory, changelog, monkeypatch, **more)
+        made.next = await made.state.read() or 0
+        made.work(turns)
+        return made
+
+    return opened
 
 
 async def test_a_restart_reads_only_what_came_since_and_has_all(worker):
     changelog = Changelog()
-    first = await worker(changelog).open()
-    first.work(60)
+    first = await worker(changelog, 60)
     assert first.kept() == changelog.whole()
     first.close()
-    again = await worker(changelog).open()
+    again = await worker(changelog)
     assert (again.next, again.kept(), changelog.read_from) == (60, changelog.whole(), changelog.end)
     again.work(60)
     assert again.kept() == changelog.whole()
@@ -138,12 +139,11 @@ async def test_a_restart_reads_only_what_came_since_and_has_all(worker):
 
 async def test_a_worker_that_was_killed_between_commit_and_write_reads_what_it_missed(worker):
     changelog = Changelog()
-    first = await worker(changelog).open()
-    first.work(30)
+    first = await worker(changelog, 30)
     behind = changelog.end
     first.work(1, killed=True)
     first.close()
-    again = await worker(changelog).open()
+    again = await worker(changelog)
     assert (again.next, changelog.read_from) == (31, behind)
     assert again.kept() == changelog.whole()
     assert again.close() == []
@@ -152,14 +152,13 @@ async def test_a_worker_that_was_killed_between_commit_and_write_reads_what_it_m
 @pytest.mark.parametrize("killed", [None, "before the write", "before the erasing"])
 async def test_no_file_has_anything_left_of_a_session_that_was_forgotten(worker, tmp_path, killed):
     changelog, gone = Changelog(), SESSIONS[0]
-    first = await worker(changelog).open()
-    first.work(60)
+    first = await worker(changelog, 60)
     first.state._disk._db.flush()
     assert files_with(tmp_path, gone)
     first.forget(gone, killed=killed)
     if killed:
         first.close()
-        again = await worker(changelog).open()
+        again = await worker(changelog)
     else:
         again = first
     assert files_with(tmp_path, gone) == []
@@ -172,16 +171,14 @@ def files_with(directory, words):
     return [path for path in directory.rglob("*") if path.is_file() and words in path.read_bytes()]
 
 
-async def test_a_partition_that_comes_back_has_what_others_wrote_and_deleted(worker, tmp_path, monkeypatch):
+async def test_a_partition_that_comes_back_has_what_others_wrote_and_deleted(worker, tmp_path):
     changelog = Changelog()
-    here = await worker(changelog).open()
-    here.work(30)
+    here = await worker(changelog, 30)
     here.close()
-    elsewhere = await Worker(tmp_path / "elsewhere", changelog, monkeypatch).open()
-    elsewhere.work(30)
+    elsewhere = await worker(changelog, directory=tmp_path / "elsewhere", turns=30)
     changelog.append({key: None for key in changelog.whole() if SESSIONS[0] in key}, elsewhere.next)
     elsewhere.close()
-    back = await worker(changelog).open()
+    back = await worker(changelog)
     assert back.next == 60
     assert back.kept() == changelog.whole()
     assert not back.state._disk.read(SESSIONS[0])
@@ -192,30 +189,27 @@ async def test_a_partition_that_comes_back_has_what_others_wrote_and_deleted(wor
 async def test_a_topic_that_was_made_anew_is_read_anew(worker, topic_id):
     changelog, anew = Changelog(), Changelog()
     for log, turns in ((changelog, 30), (anew, 45)):
-        first = await worker(log, topic_id="cluster topic" if log is changelog else topic_id).open()
-        first.work(turns)
+        first = await worker(log, topic_id="cluster topic" if log is changelog else topic_id, turns=turns)
         first.close()
-    back = await worker(changelog).open()
+    back = await worker(changelog)
     assert (back.next, back.kept()) == (30, changelog.whole())
     assert back.close() == ["foreign"]
 
 
 async def test_an_offset_outside_of_the_changelog_has_it_read_anew(worker):
     changelog = Changelog()
-    first = await worker(changelog).open()
-    first.work(30)
+    first = await worker(changelog, 30)
     first.close()
     for other in (Changelog(), Changelog(first=changelog.end + 1)):
         other.append(changelog.whole(), 7)
-        again = await worker(other).open()
+        again = await worker(other)
         assert (again.next, again.kept(), other.read_from) == (7, changelog.whole(), other.first)
         assert again.close() == ["outside"]
 
 
 async def test_a_store_of_another_process_is_left_alone_and_memory_taken(worker, tmp_path):
     changelog = Changelog()
-    first = await worker(changelog).open()
-    first.work(10)
+    first = await worker(changelog, 10)
     directory = next((tmp_path / "sessions").iterdir())
     first.close()
     hold = f"import rocksdict as r; d = r.Rdict({str(directory)!r}, options=r.Options(raw_mode=True)); input(1)"
@@ -224,12 +218,12 @@ async def test_a_store_of_another_process_is_left_alone_and_memory_taken(worker,
     )
     with process:
         process.stdout.read(1)
-        second = await worker(changelog).open()
+        second = await worker(changelog)
         assert second.state._disk is None
         second.work(10)
         assert second.close() == ["locked"]
         process.communicate(b"\n")
-    third = await worker(changelog).open()
+    third = await worker(changelog)
     assert third.kept() == changelog.whole()
     assert third.close() == []
 
@@ -249,8 +243,7 @@ def damaged(path, how):
 @pytest.mark.parametrize("how", ["cut", "flipped", "removed"])
 async def test_files_that_were_damaged_make_no_wrong_state(worker, tmp_path, how):
     changelog = Changelog()
-    first = await worker(changelog).open()
-    first.work(400)
+    first = await worker(changelog, 400)
     first.state._disk._db.flush()
     first.work(10)
     first.close()
@@ -261,7 +254,7 @@ async def test_files_that_were_damaged_make_no_wrong_state(worker, tmp_path, how
         if not (directory / name).exists():
             continue  # thrown away with a former one, and named otherwise now
         damaged(directory / name, how)
-        again = await worker(changelog).open()
+        again = await worker(changelog)
         try:
             kept = again.kept()
         except StoreError as error:
@@ -271,7 +264,7 @@ async def test_files_that_were_damaged_make_no_wrong_state(worker, tmp_path, how
         assert kept == changelog.whole(), name
         assert again.next == 410
         again.close()
-        refill = await worker(changelog).open()
+        refill = await worker(changelog)
         refill.state._disk._db.flush()
         refill.close()
 

@@ -122,23 +122,17 @@ async def test_an_endpoint_is_asked_again_once_its_token_has_aged():
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         port = runner.addresses[0][1]
-        provider = given(
-            **OAUTH,
-            sasl_oauth_token_endpoint=f"http://127.0.0.1:{port}/token",
-            sasl_oauth_client_id="me",
-            sasl_oauth_client_secret=MARK,
-            sasl_oauth_scope="kafka",
-        )["sasl_oauth_token_provider"]
+        endpoint = {
+            "sasl_oauth_token_endpoint": f"http://127.0.0.1:{port}/token",
+            "sasl_oauth_client_id": "me",
+            "sasl_oauth_client_secret": MARK,
+        }
+        provider = given(**OAUTH, **endpoint, sasl_oauth_scope="kafka")["sasl_oauth_token_provider"]
         assert [await provider.token() for _ in range(3)] == ["t1", "t2", "t2"]
         assert [form for _, form in asked] == [{"grant_type": "client_credentials", "scope": "kafka"}] * 2
     finally:
         await runner.cleanup()
-    gone = given(
-        **OAUTH,
-        sasl_oauth_token_endpoint=f"http://127.0.0.1:{port}/token",
-        sasl_oauth_client_id="me",
-        sasl_oauth_client_secret=MARK,
-    )["sasl_oauth_token_provider"]
+    gone = given(**OAUTH, **endpoint)["sasl_oauth_token_provider"]
     with pytest.raises(OSError, match="gives no token") as caught:
         await gone.token()
     assert MARK not in str(caught.value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from types import SimpleNamespace
 
 import pytest
 from build import user
@@ -17,6 +16,7 @@ from pipeline.client.consumers import Request, with_body
 from pipeline.engine.writer import Batch, ObjectWriter
 from pipeline.errors import InputError
 from pipeline.objects import Objects, ObjectSettings, ObjectStoreError, open_objects, with_objects
+from pipeline.settings import Config
 from pipeline.stages.base import Output, Record
 from pipeline.stages.events import EventsStage
 from pipeline.stages.turns import TurnsStage
@@ -45,8 +45,11 @@ def objects():
 def store(request, tmp_path, objects):
     if request.param == "memory":
         return objects
-    settings = ObjectSettings(url=f"file://{tmp_path}/made/here", threshold_bytes=10)
-    return open_objects(SimpleNamespace(prefix="p.", objects=settings))
+    return in_folder(tmp_path / "made" / "here", threshold_bytes=10)
+
+
+def in_folder(path, prefix="p.", **settings):
+    return open_objects(Config(prefix=prefix, objects=ObjectSettings(url=f"file://{path}", **settings)))
 
 
 async def listed(store) -> list[str]:
@@ -63,15 +66,13 @@ async def test_a_value_lies_under_the_digests_of_its_session_and_of_itself(store
 
 
 async def test_a_pipeline_has_a_folder_of_its_own(tmp_path):
-    config = SimpleNamespace(prefix="replay.7.", objects=ObjectSettings(url=f"file://{tmp_path}"))
-    await open_objects(config).put(SESSION, b"value")
+    await in_folder(tmp_path, "replay.7.").put(SESSION, b"value")
     assert [path.name for path in tmp_path.iterdir()] == ["replay.7.reknit"]
 
 
 async def test_who_replays_reads_the_live_pipelines_objects_and_writes_its_own(tmp_path):
-    settings = ObjectSettings(url=f"file://{tmp_path}")
-    key = await open_objects(SimpleNamespace(prefix="p.", objects=settings)).put(SESSION, b"value")
-    own = open_objects(SimpleNamespace(prefix="p.replay.7.", objects=settings))
+    key = await in_folder(tmp_path).put(SESSION, b"value")
+    own = in_folder(tmp_path, "p.replay.7.")
     assert await own.of_pipeline("p.").get(SESSION, key) == b"value"
     assert await own.forget(SESSION) == 0
 
@@ -113,8 +114,7 @@ async def test_only_values_of_the_session_are_read(store, key, code):
 
 
 async def test_a_value_that_is_not_what_was_written_is_refused(tmp_path):
-    config = SimpleNamespace(prefix="", objects=ObjectSettings(url=f"file://{tmp_path}"))
-    store = open_objects(config)
+    store = in_folder(tmp_path, "")
     key = await store.put(SESSION, b"as it was written")
     (tmp_path / "reknit" / key).write_bytes(b"as it was tampered")
     with pytest.raises(InputError) as error:
@@ -134,7 +134,7 @@ async def test_an_object_that_comes_a_moment_later_is_found(objects, monkeypatch
 
 
 async def test_a_store_that_does_not_answer_is_no_missing_object(tmp_path):
-    store = open_objects(SimpleNamespace(prefix="", objects=ObjectSettings(url=f"file://{tmp_path}")))
+    store = in_folder(tmp_path, "")
     (tmp_path / "reknit").write_bytes(b"a file where the folder is to be")
     with pytest.raises(ConnectionError, match="the object store does not answer"):
         await store.put(SESSION, b"value")

@@ -15,18 +15,23 @@ import reknit.testing
 ROOT = Path(__file__).parents[2]
 
 
-def run(folder, program):
-    """Run a program that stands in a folder of its own, as a user's does; ours is found behind it on the path."""
-    (folder / "program.py").write_text(program, encoding="utf-8")
+def python(folder, *arguments, path=ROOT):
+    """Run Python in a folder, with this one on its path."""
     return subprocess.run(
-        [sys.executable, "program.py"],
+        [sys.executable, *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(path)},
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
+
+
+def run(folder, program):
+    """Run a program that stands in a folder of its own, as a user's does; ours is found behind it on the path."""
+    (folder / "program.py").write_text(program, encoding="utf-8")
+    return python(folder, "program.py")
 
 
 def write(path, text="VALUE = 1\n"):
@@ -90,15 +95,7 @@ def test_a_users_folder_that_is_no_package_does_no_harm(tmp_path):
 
 def test_a_package_that_is_missing_is_named(tmp_path):
     (tmp_path / "reknit").symlink_to(ROOT / "reknit")
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", "import reknit"],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    done = python(tmp_path, "-S", "-c", "import reknit", path=tmp_path)
     assert done.stderr.splitlines()[-1] == "ImportError: reknit is not installed whole: there is no package 'pipeline'"
 
 

@@ -148,6 +148,7 @@ ROWS = [
 
 
 def written(folder, rows, number=1):
+    begin(folder, FULL)
     files = PartitionFiles(folder, number, lambda: NOW / 1000)
     files.take(rows)
     files.finish(OFFSETS)
@@ -155,7 +156,6 @@ def written(folder, rows, number=1):
 
 
 def test_records_come_back_as_they_were(tmp_path):
-    begin(tmp_path / "dry", FULL)
     written(tmp_path / "dry", ROWS)
     assert list(read_partition(tmp_path / "dry", PROVIDER_REQUESTS, 1)) == [
         Record(partition=1, offset=at, key=row.key, value=row.value, headers=row.headers, timestamp=NOW)
@@ -165,7 +165,6 @@ def test_records_come_back_as_they_were(tmp_path):
 
 
 def test_other_programs_read_the_lines(tmp_path):
-    begin(tmp_path / "dry", FULL)
     written(tmp_path / "dry", ROWS)
     place = tmp_path / "dry" / PROVIDER_REQUESTS / "1.jsonl.zst"
     lines = subprocess.run(["zstd", "-dc", place], check=True, capture_output=True).stdout.splitlines()
@@ -182,7 +181,6 @@ def test_other_programs_read_the_lines(tmp_path):
 
 
 def test_many_records_are_several_frames_and_one_order(tmp_path):
-    begin(tmp_path / "dry", FULL)
     written(tmp_path / "dry", (Output(PROVIDER_REQUESTS, b"s", b"%d" % at * 100_000) for at in range(40)))
     found = [record.value[:2] for record in read_partition(tmp_path / "dry", PROVIDER_REQUESTS, 1)]
     assert found == [(b"%d" % at * 2)[:2] for at in range(40)]
@@ -201,7 +199,6 @@ def test_what_was_interrupted_is_not_there_and_begins_anew(tmp_path):
 
 
 def test_what_was_renamed_before_the_end_of_a_process_does_not_count(tmp_path):
-    begin(tmp_path, FULL)
     written(tmp_path, ROWS)
     (tmp_path / "positions" / "1.json").unlink()
     assert list(read_partition(tmp_path, PROVIDER_REQUESTS, 1)) == []
@@ -222,7 +219,6 @@ def test_the_first_process_settles_the_plan_and_a_folder_holds_one(tmp_path):
 
 
 def test_a_damaged_file_is_said(tmp_path):
-    begin(tmp_path, FULL)
     written(tmp_path, ROWS)
     place = tmp_path / PROVIDER_REQUESTS / "1.jsonl.zst"
     place.write_bytes(place.read_bytes()[:-5])
