@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import streamed
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from responses_events import event, numbered, response
 
 from topics.items import AgentError, ItemCompleted, ItemDelta, ItemStarted, TurnStop
 from topics.reducer import reduce
@@ -69,56 +70,43 @@ class Answer(NamedTuple):
 
 def pieces(item, at):
     def about(kind, **members):
-        return {"type": f"response.{kind}", "output_index": at, "item_id": item["id"]} | members
+        return event(kind, at, item_id=item["id"], **members)
 
     def split(kind, words, **members):
         half = len(words) // 2
         return [about(f"{kind}.delta", delta=part, **members) for part in (words[:half], words[half:])]
 
-    found = [
-        about(
-            "output_item.added",
-            item=item | {"status": "in_progress", "content": [], "summary": [], "input": "", "arguments": ""},
-        )
-    ]
+    empty = item | {"status": "in_progress", "content": [], "summary": [], "input": "", "arguments": ""}
+    found = [about("output_item.added", item=empty)]
     if item["type"] == "message":
         (part,) = item["content"]
         kind, key = ("refusal", "refusal") if part["type"] == "refusal" else ("output_text", "text")
         found += [
             about("content_part.added", content_index=0, part=part | {key: ""}),
             *split(kind, part[key], content_index=0),
-        ]
-        found += [
             about(f"{kind}.done", content_index=0) | {key: part[key]},
             about("content_part.done", content_index=0, part=part),
         ]
     for number, part in enumerate(item.get("summary", [])):
         found += split("reasoning_summary_text", part["text"], summary_index=number)
         found.append(about("reasoning_summary_text.done", summary_index=number, text=part["text"]))
-    if item["type"] == "function_call":
-        found += [
-            *split("function_call_arguments", item["arguments"]),
-            about("function_call_arguments.done", arguments=item["arguments"]),
-        ]
-    if item["type"] == "custom_tool_call":
-        found += [
-            *split("custom_tool_call_input", item["input"]),
-            about("custom_tool_call_input.done", input=item["input"]),
-        ]
+    for kind, key in (("function_call", "arguments"), ("custom_tool_call", "input")):
+        if item["type"] == kind:
+            found += [*split(f"{kind}_{key}", item[key]), about(f"{kind}_{key}.done", **{key: item[key]})]
     return [*found, about("output_item.done", item=item)]
 
 
 def events(answer, last):
     """All events of a response, its items' interleaved."""
     streams = [pieces(item, at) for at, item in enumerate(answer.output)]
-    found = [{"type": "response.created", "response": {"id": answer.name, "model": "m"}}]
+    found = [response("created", id=answer.name, model="m")]
     turns = iter([*answer.order, *(at for at, stream in enumerate(streams) for _ in stream)])
     for turn in turns:
         stream = streams[turn % len(streams)] if streams else []
         if stream:
             found.append(stream.pop(0))
     found.append(last)
-    return [event | {"sequence_number": number} for number, event in enumerate(found)] if answer.numbered else found
+    return numbered(found) if answer.numbered else found
 
 
 @st.composite
@@ -126,23 +114,12 @@ def answers(draw, name="r1"):
     numbers = count()
     output = draw(st.lists(ITEMS, min_size=1, max_size=4))
     named = [item | {"id": f"{name}-{next(numbers)}"} for item in output]
-    called = [
-        item
-        | (
-            {"call_id": f"call-{item['id']}"}
-            if item["type"].endswith("tool_call") or item["type"] == "function_call"
-            else {}
-        )
-        for item in named
-    ]
+    called = [item | ({"call_id": f"call-{item['id']}"} if "name" in item else {}) for item in named]
     return Answer(name, called, draw(st.lists(st.integers(0, 3), max_size=12)), draw(st.booleans()))
 
 
 def completed(answer):
-    return {
-        "type": "response.completed",
-        "response": {"id": answer.name, "model": "m", "status": "completed", "output": answer.output},
-    }
+    return response("completed", *answer.output, id=answer.name, model="m", status="completed")
 
 
 def thought(item):
@@ -153,11 +130,9 @@ def block(item):
     issuer = {"issuer": {"provider": "openai-responses", "model": "m"}}
     if item["type"] == "message":
         (part,) = item["content"]
-        return (
-            {"type": "text", "text": part["refusal"], "refusal": True}
-            if "refusal" in part
-            else {"type": "text", "text": part["text"]}
-        )
+        if "refusal" in part:
+            return {"type": "text", "text": part["refusal"], "refusal": True}
+        return {"type": "text", "text": part["text"]}
     if item["type"] == "reasoning":
         seal = item.get("encrypted_content")
         if seal and not item["summary"]:
@@ -203,20 +178,19 @@ SIZES = st.lists(st.integers(1, 5), max_size=20)
 @given(answers(), st.randoms(use_true_random=False), st.sampled_from(["items", "output", "both"]), SIZES)
 def test_what_one_event_still_says_is_there(answer, chance, teller, sizes):
     kept = []
-    for event in events(answer, completed(answer)):
-        is_piece = not event["type"].endswith(("created", "completed", "output_item.done"))
-        if (is_piece and chance.random() < 0.5) or (teller == "output" and event["type"].endswith("output_item.done")):
+    for each in events(answer, completed(answer)):
+        is_piece = not each["type"].endswith(("created", "completed", "output_item.done"))
+        if (is_piece and chance.random() < 0.5) or (teller == "output" and each["type"].endswith("output_item.done")):
             continue
-        kept.append(event)
+        kept.append(each)
     if teller == "items":
         kept[-1] = kept[-1] | {"response": kept[-1]["response"] | {"output": []}}
     items, turns = recovered(kept, sizes)
     assert sorted(screen(items)) == sorted(on_screen(answer.output))
     expected = [found for item in answer.output if (found := block(item))]
     assert turns == [expected]
-    assert [(stop.stop_reason, stop.incomplete) for stop in items if isinstance(stop, TurnStop)] == [
-        ("completed", False)
-    ]
+    (stop,) = streamed.only(items, TurnStop)
+    assert (stop.stop_reason, stop.incomplete) == ("completed", False)
     assert screen(items) == screen(recovered(kept, [])[0])
 
 
@@ -227,10 +201,10 @@ def test_pieces_that_are_told_whole_make_up_for_their_deltas(answer, chance, siz
     shown = answer._replace(output=told)
     ending = completed(shown._replace(output=[]))
     kept = [
-        event
-        for event in events(shown, ending)
-        if not event["type"].endswith("output_item.done")
-        and not (event["type"].endswith(".delta") and chance.random() < 0.5)
+        each
+        for each in events(shown, ending)
+        if not each["type"].endswith("output_item.done")
+        and not (each["type"].endswith(".delta") and chance.random() < 0.5)
     ]
     assert sorted(screen(recovered(kept, sizes)[0])) == sorted(on_screen(told))
 
@@ -238,12 +212,9 @@ def test_pieces_that_are_told_whole_make_up_for_their_deltas(answer, chance, siz
 @settings(max_examples=150)
 @given(answers(), st.data(), SIZES)
 def test_a_failure_is_told_once_and_retracts_nothing(answer, data, sizes):
-    failed = {
-        "type": "response.failed",
-        "response": {"id": answer.name, "output": answer.output, "error": {"code": "e", "message": "Oh."}},
-    }
+    failed = response("failed", *answer.output, id=answer.name, model="m", error={"code": "e", "message": "Oh."})
     run = events(answer, failed)
-    said = [event for event in run[:-1] if not event["type"].endswith("done")]
+    said = [each for each in run[:-1] if not each["type"].endswith("done")]
     cut = data.draw(st.integers(1, len(said)))
     errors = data.draw(st.sampled_from([[], [{"type": "error", "code": "e", "message": "Oh."}]]))
     items, turns = recovered([*said[:cut], *errors, failed], sizes)
@@ -273,8 +244,6 @@ def test_responses_that_follow_are_all_there(answer, streams, sizes, data):
     assert contents == [expected] * len(streams)
     assert len({item.item_id for item in items if isinstance(item, ItemStarted)}) == len(reduce(items).entries)
     # Not only because the last event says it again.
-    streamed = "".join(
-        item.content for item in items if isinstance(item, ItemDelta) and item.delta_type == "text_delta"
-    )
+    shown = "".join(item.content for item in streamed.only(items, ItemDelta) if item.delta_type == "text_delta")
     said = "".join(block(item)["text"] for item in answer.output if item["type"] == "message")
-    assert Counter(streamed) == Counter(said * sum(streams))
+    assert Counter(shown) == Counter(said * sum(streams))

@@ -157,8 +157,8 @@ def marked(role, times=1):
     return {"role": role, "content": [text("Well.", cache_control=DATED)] * times}
 
 
-def named(given, to="anthropic", **options):
-    return [(fix.code, fix.path, fix.id) for fix in normalize(given, to=to, **options).fixes]
+def told(done):
+    return [(fix.code, fix.path, fix.id) for fix in done.fixes]
 
 
 IMAGE = {"type": "image", "source": 7}
@@ -233,16 +233,16 @@ NAMED = {
 @pytest.mark.parametrize("name", NAMED)
 def test_a_fix_names_the_call_by_the_id_that_it_came_with(name):
     given, *fixes = NAMED[name]
-    assert named(given) == fixes
+    assert told(normalize(given)) == fixes
 
 
 def test_a_call_without_an_id_has_the_one_that_reading_gave_it():
-    assert named({"contents": CONTENTS})[0] == ("result_synthesised", "messages.2.content.0", "call_read")
+    assert told(normalize({"contents": CONTENTS}))[0] == ("result_synthesised", "messages.2.content.0", "call_read")
 
 
 def test_a_result_that_became_text_still_names_its_call():
     given = [USER, answered("gone", [{"type": "text", "text": "x\0"}, IMAGE])]
-    assert named(given, "copilot-cli", policy={"orphan_result": "text"}) == [
+    assert told(normalize(given, to="copilot-cli", policy={"orphan_result": "text"})) == [
         ("result_orphan_text", "messages.1.content.0", "gone"),
         ("turns_merged", "messages.1", ""),
         ("nul_replaced", "messages.1.content.0", "gone"),
@@ -254,6 +254,4 @@ def test_a_breakpoint_that_is_taken_off_a_result_names_its_call():
     turns = [turn for n in range(6) for turn in (asked(f"c{n}"), answered(f"c{n}", cache_control=DATED))]
     session = session_of(USER, *turns)
     expected = [("cache_control_dropped", f"messages.{2 * n + 2}.content.0", f"c{n}") for n in range(2)]
-    assert [(fix.code, fix.path, fix.id) for fix in session.request().fixes] == expected
-    restored = Session.load(session.head(), [])
-    assert [(fix.code, fix.path, fix.id) for fix in restored.request().fixes] == expected
+    assert told(session.request()) == told(Session.load(session.head(), []).request()) == expected

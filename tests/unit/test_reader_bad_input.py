@@ -157,13 +157,8 @@ def test_errors_say_whose_fault_it_is_and_survive_pickling():
     assert str(error) == "messages.1.role: expected a string, found null [wrong_type, rule R1]"
     assert str(PolicyError("bad_policy", "no such tail")) == "no such tail [bad_policy]"
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301  our own bytes
-    assert (type(copy), copy.code, copy.path, copy.rule, str(copy)) == (
-        InputError,
-        "wrong_type",
-        "messages.1.role",
-        "R1",
-        str(error),
-    )
+    said = (copy.code, copy.path, copy.rule, str(copy))
+    assert (type(copy), *said) == (InputError, "wrong_type", "messages.1.role", "R1", str(error))
     faults = [kind.fault for kind in (InputError, PolicyError, UnknownTargetError, StreamError, InternalError)]
     assert faults == ["caller", "caller", "caller", "provider", "us"]
     with pytest.raises(TypeError):

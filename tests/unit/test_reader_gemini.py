@@ -41,12 +41,7 @@ def response(name, **said):
 
 ROUNDS = [
     user({"text": "q"}),
-    model(
-        {"text": "hm", "thought": True},
-        call("f", {"x": 1.0}, **SIGNED),
-        call("f", {"x": 1.0}),
-        call("g.h"),
-    ),
+    model({"text": "hm", "thought": True}, call("f", {"x": 1.0}, **SIGNED), call("f", {"x": 1.0}), call("g.h")),
     user(response("f", result="one"), response("f", sum=2.0, of=["a"]), response("g.h", error="three")),
     model(call("f")),
     user(response("f", result="four")),

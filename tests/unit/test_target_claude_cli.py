@@ -222,10 +222,8 @@ def test_the_users_words_are_live_while_they_are_the_current_ones():
         "### User\nsee \u200b@a\n\n### Assistant\ndone\n\n## Current input\nsee @b"
     )
     assert [fix.path for fix in later.fixes] == ["system", "system", "messages.0.content.0"]
-    assert {entry.path: (entry.fate, entry.code) for entry in later.ledger}["messages.0.content.0"] == (
-        "rewritten",
-        "words_neutralised",
-    )
+    fates = {entry.path: (entry.fate, entry.code) for entry in later.ledger}
+    assert fates["messages.0.content.0"] == ("rewritten", "words_neutralised")
 
 
 def test_a_mark_of_the_repair_is_its_own_only_where_it_wrote_it():

@@ -96,11 +96,8 @@ def test_results_stand_alone_for_llama():
     history = [user("go"), said(call("a")), user(result("a"), "and")]
     body, fixes = asked("bedrock-converse", history, model=LLAMA)
     assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user", "assistant", "user"]
-    assert [list(block) for message in body["messages"][2:] for block in message["content"]] == [
-        ["toolResult"],
-        ["text"],
-        ["text"],
-    ]
+    blocks = [list(block) for message in body["messages"][2:] for block in message["content"]]
+    assert blocks == [["toolResult"], ["text"], ["text"]]
     assert fixes == ["assistant_inserted", "tools_stubbed"]
     assert len(asked("bedrock-converse", history, model=CLAUDE)[0]["messages"]) == 3
 
