@@ -88,13 +88,6 @@ def the_row(name):
     return row
 
 
-def compared(items):
-    """The screen without what blocks of other types hold, which is compared in the history."""
-    return [
-        block if block[0] in {"text", "thinking"} or len(block) > 2 else (block[0], None) for block in lab.screen(items)
-    ]
-
-
 def test_the_recordings_are_all_there():
     by_file = {name: sum(1 for row in lab.streams(name) if row in claude_rows()) for name in FILES}
     assert by_file == {"anthropic": 293, "anthropic-compat": 17, "bedrock-invoke": 27}
@@ -103,7 +96,7 @@ def test_the_recordings_are_all_there():
 
 @each
 def test_what_is_on_the_screen_is_what_the_official_client_makes_of_it(recording):
-    lab.check_whole(recording, compared)
+    lab.check_whole(recording)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +106,7 @@ def test_what_is_on_the_screen_is_what_the_client_sent_again(row):
     turns = [turn["content"] for turn in row["followup_assistant"]]
     sent = [block for turn in turns for block in ([{"type": "text", "text": turn}] if isinstance(turn, str) else turn)]
     rewritten = any(name in row["id"] for name in REWRITTEN)
-    found = compared(lab.fed("anthropic", events(row)))
+    found = lab.compared(lab.fed("anthropic", events(row)))
     assert (found == on_screen(sent)) is not rewritten
 
 
@@ -147,7 +140,7 @@ def is_empty(block):
 def test_tokens_are_told_once(recording):
     usage = next(row["sdk_final"]["usage"] for row in claude_rows() if row["id"] == recording.id)
     items = lab.fed("anthropic", recording.events)
-    (told,) = [item.usage for item in items if isinstance(item, TurnStop | TurnDelta)]
+    (told,) = [item.usage for item in only(items, TurnStop | TurnDelta)]
     assert {name: usage.get(name) or 0 for name in Usage.__struct_fields__} == msgspec.structs.asdict(told)
 
 
@@ -200,6 +193,6 @@ def test_invoke_bodies_in_binary_frames(recording):
     payloads = [event.split(b"data: ", 1)[1].rstrip() for event in recording.events]
     chunks = [json.dumps({"bytes": base64.b64encode(payload).decode(), "p": "abcd"}).encode() for payload in payloads]
     framed = recording._replace(events=[lab.frame("chunk", chunk) for chunk in chunks])
-    lab.check_whole(framed, compared)
+    lab.check_whole(framed)
     lab.check_cuts(framed)
     lab.check_redelivery(framed)

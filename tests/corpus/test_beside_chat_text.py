@@ -54,7 +54,7 @@ def test_thinking_reasons_and_tokens_are_what_the_accumulator_makes_of_a_stream(
         final = row["sdk_final"]
         first = final["choices"][0]
         items = fed("openai-chat", sse(row))
-        stop = next(item for item in items if isinstance(item, TurnStop))
+        stop = only(items, TurnStop)[0]
         # The accumulator leaves Mistral's lists of parts out; there the chunks themselves are asked.
         deltas = [choice["delta"] for event in events(row) for choice in event.get("choices") or []]
         in_parts = "".join(reasoning(delta) for delta in deltas if isinstance(delta.get("content"), list))
@@ -74,7 +74,7 @@ def test_no_answer_whose_end_was_told_is_cut(provider):
         if not any(reasons) or "error" in reasons:
             continue
         items = fed("openai-chat", sse(row))
-        assert [item.incomplete for item in items if isinstance(item, TurnStop)] == [False], row["id"]
+        assert [item.incomplete for item in only(items, TurnStop)] == [False], row["id"]
 
 
 @each_provider
@@ -98,13 +98,10 @@ def test_a_whole_answer_is_promoted(provider):
         calls = [entry for entry in entries if entry.item_type == "tool_use"]
         shown = [json.loads(bytes(entry.input)) if entry.input else arguments(entry.text) for entry in calls]
         assert shown == [arguments(function["arguments"]) for function in functions], row["id"]
-        assert {item.origin for item in items if isinstance(item, ItemStarted) and item.item_type == "text"} <= {
-            "promoted"
-        }
+        assert {item.origin for item in only(items, ItemStarted) if item.item_type == "text"} <= {"promoted"}
         (stop,) = only(items, TurnStop)
-        assert (stop.incomplete, stop.stop_reason, stop.model) == (False, reason or None, response["model"] or None), (
-            row["id"]
-        )
+        told = (stop.incomplete, stop.stop_reason, stop.model)
+        assert told == (False, reason or None, response["model"] or None), row["id"]
         tokens = (response.get("usage") or {}).get("completion_tokens")
         assert tokens is None or stop.usage.output_tokens == tokens, row["id"]
 

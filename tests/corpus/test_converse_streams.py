@@ -12,7 +12,7 @@ import pytest
 import stream_lab as lab
 import streamed
 from recorded import needs_corpus
-from streamed import encoded, without_deltas
+from streamed import encoded, only, without_deltas
 
 from topics.items import TurnDelta, TurnStop, Usage
 
@@ -70,12 +70,6 @@ def framed(row):
     return [lab.frame(name, json.dumps(body).encode()) for event in row["stream"] for name, body in event.items()]
 
 
-def compared(items):
-    """The screen without what blocks of other types hold."""
-    told = {"text", "thinking"}
-    return [block if block[0] in told or len(block) > 2 else (block[0], None) for block in lab.screen(items)]
-
-
 RECORDINGS = [lab.Recording(row["id"], "bedrock-converse", events(row), read(row["stream"])) for row in rows()]
 FRAMED = [recording._replace(events=framed(row)) for recording, row in zip(RECORDINGS, rows(), strict=True)]
 SENT_AGAIN = [row for row in rows() if row.get("followup_assistant")]
@@ -90,12 +84,12 @@ def test_the_recordings_are_all_there():
 
 @each
 def test_what_is_on_the_screen_is_what_the_events_say(recording):
-    lab.check_whole(recording, compared)
+    lab.check_whole(recording)
 
 
 @each_framed
 def test_the_same_in_binary_frames(recording):
-    lab.check_whole(recording, compared)
+    lab.check_whole(recording)
     lab.check_cuts(recording)
     plain = next(other for other in RECORDINGS if other.id == recording.id)
     assert encoded(lab.fed(recording.source, recording.events)) == encoded(lab.fed(plain.source, plain.events))
@@ -104,7 +98,7 @@ def test_the_same_in_binary_frames(recording):
 @pytest.mark.parametrize("row", SENT_AGAIN, ids=lambda row: row["id"])
 def test_what_is_on_the_screen_is_what_the_client_sent_again(row):
     sent = [sent_again(block) for turn in row["followup_assistant"] for block in turn["content"]]
-    assert compared(lab.fed("bedrock-converse", events(row))) == sent
+    assert lab.compared(lab.fed("bedrock-converse", events(row))) == sent
 
 
 @each
@@ -129,9 +123,7 @@ def test_cut_redelivered_broken_off_and_asked_for_again(recording, check):
 def test_tokens_are_told_once(recording):
     row = next(row for row in rows() if row["id"] == recording.id)
     counts = [event["metadata"]["usage"] for event in row["stream"] if "metadata" in event]
-    told = [
-        item.usage for item in lab.fed(recording.source, recording.events) if isinstance(item, TurnStop | TurnDelta)
-    ]
+    told = [item.usage for item in only(lab.fed(recording.source, recording.events), TurnStop | TurnDelta)]
     expected = [
         Usage(
             input_tokens=usage["inputTokens"],

@@ -65,6 +65,9 @@ NO_SIGN_OF_A_RETRY = {
 }
 
 TEXT_DELTAS = {"response.output_text.delta", "response.refusal.delta"}
+ENDS = {"response.completed", "response.incomplete"}
+# Items that go back as they came.
+REPEATED = {"reasoning", "message", "function_call"}
 
 
 def source(provider):
@@ -126,7 +129,7 @@ def responses_in(row):
     for event in events(row):
         if event["type"] == "response.output_item.done":
             items.append(event["item"])
-        if event["type"] in {"response.completed", "response.incomplete"}:
+        if event["type"] in ENDS:
             found.append(event["response"]["output"] or items)
             items = []
     return found
@@ -158,12 +161,9 @@ def thoughts(row):
 
 @each_chat
 def test_a_chat_adds_up_to_what_its_chunks_say(provider):
-    found = {
-        row["id"]
-        for row in recordings(provider)
-        if shown(source(provider), row).everything() != plain_chat(events(row))
-    }
-    assert found == set()
+    rows = recordings(provider)
+    wrong = [row["id"] for row in rows if shown(source(provider), row).everything() != plain_chat(events(row))]
+    assert wrong == []
 
 
 @each_chat
@@ -205,9 +205,8 @@ def test_reasoning_and_the_providers_own_tools_are_shown_in_their_places(provide
 def test_nothing_is_withdrawn_or_not_understood_where_nothing_went_wrong(provider):
     for row in recordings(provider):
         items = fed(source(provider), sse(row))
-        odd = only(items, ItemRetracted | AgentUnrecognized)
-        assert odd == [], row["id"]
-        assert [item.item_id for item in items if isinstance(item, ItemStarted) and item.origin != "stream"] == []
+        assert only(items, ItemRetracted | AgentUnrecognized) == [], row["id"]
+        assert [item.item_id for item in only(items, ItemStarted) if item.origin != "stream"] == []
         check_named(items)
 
 
@@ -259,11 +258,7 @@ def test_sealed_reasoning_goes_back_as_it_came(provider):
     """Unless the turn has what cannot go back, such as a search of the provider's own."""
     for row in recordings(provider):
         items = [item for output in responses_in(row) for item in output]
-        if len(responses_in(row)) != 1 or not {item["type"] for item in items} <= {
-            "reasoning",
-            "message",
-            "function_call",
-        }:
+        if len(responses_in(row)) != 1 or not {item["type"] for item in items} <= REPEATED:
             continue
         if items[-1]["type"] == "reasoning" or any(item.get("status") == "incomplete" for item in items):
             continue
@@ -316,13 +311,11 @@ def test_a_response_that_is_cut_has_all_that_came_and_only_whole_items_are_whole
             came = decoded[:count]
             items = [event["item"] for event in came if event["type"] == "response.output_item.done"]
             done = Counter(item["type"] for item in items if is_shown(item))
-            ended = any(event["type"] in {"response.completed", "response.incomplete"} for event in came)
+            ended = any(event["type"] in ENDS for event in came)
             whole = Counter(entry.item_type for entry in view.entries if not entry.incomplete)
             assert ended or (whole["text"], whole["thinking"]) == (done["message"], done["reasoning"]), row["id"]
-            deltas = [
-                event for event in came if event["type"] in {"response.output_text.delta", "response.refusal.delta"}
-            ]
-            assert ended or screen(view).text == "".join(event["delta"] for event in deltas), (row["id"], count)
+            words = "".join(event["delta"] for event in came if event["type"] in TEXT_DELTAS)
+            assert ended or screen(view).text == words, (row["id"], count)
             assert all(entry.done for entry in view.entries)
 
 
@@ -362,7 +355,7 @@ def test_numbered_events_may_come_again(provider):
 
 def has_the_whole(row):
     """Whether a stream is one response whose last event holds all of it."""
-    last = [event for event in events(row) if event["type"] in {"response.completed", "response.incomplete"}]
+    last = [event for event in events(row) if event["type"] in ENDS]
     return len(last) == 1 and bool(last[0]["response"]["output"])
 
 

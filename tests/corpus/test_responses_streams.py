@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 import streamed
 from recorded import needs_corpus, rows
-from recorded_streams import errors, events, payloads, recordings, thought
+from recorded_streams import errors, events, payloads, recordings, sse, thought
 from stream_lab import fed
 from stream_lab import sse as event_bytes
 from streamed import only
@@ -131,22 +131,15 @@ def test_log_turns_stop_reasons_and_usage_are_those_of_the_final_event(provider)
     rows = [row for row in recordings(provider) if ends(row)]
     assert rows
     for row in rows:
-        pieces = [event_bytes(raw) for raw in payloads(row)]
-        items, turns, finals = (
-            fed("openai-responses", pieces),
-            streamed.run("openai-responses", *pieces).turns,
-            ends(row),
-        )
-        content = [block for turn in turns for block in json.loads(turn.message)["content"]]
-        models = [final.get("model") for final in finals]
-        expected = [block for item in first_told(row) for block in in_log(item, models[0])]
-        assert content == expected, row["id"]
-        stops = only(items, TurnStop)
+        found, finals = streamed.run("openai-responses", sse(row)), ends(row)
+        expected = [block for item in first_told(row) for block in in_log(item, finals[0].get("model"))]
+        assert found.blocks == expected, row["id"]
+        stops = only(found.items, TurnStop)
         assert [stop.stop_reason for stop in stops] == [reason(final) for final in finals], row["id"]
         assert [stop.usage or None for stop in stops] == [usage(final) for final in finals], row["id"]
         assert [stop.incomplete for stop in stops] == [False] * len(finals), row["id"]
         begun = [event["response"]["id"] for event in events(row) if event["type"] == "response.created"]
-        assert [turn.message_id for turn in turns] == begun[: len(turns)], row["id"]
+        assert [turn.message_id for turn in found.turns] == begun[: len(found.turns)], row["id"]
 
 
 # -- what was lost is told again ------------------------------------------------------------------------------------
@@ -231,8 +224,7 @@ def test_a_whole_answer_is_promoted(provider):
     found = answers(provider)
     assert found
     for name, answer in found:
-        piece = json.dumps(answer).encode()
-        items, turns = fed("openai-responses", [piece]), streamed.run("openai-responses", piece).turns
+        items, turns = streamed.run("openai-responses", json.dumps(answer).encode())
         assert shown(items) == [one for item in answer["output"] for one in on_screen(item)], name
         content = [block for turn in turns for block in json.loads(turn.message)["content"]]
         expected = [block for item in answer["output"] for block in in_log(item, answer.get("model"))]
@@ -243,7 +235,7 @@ def test_a_whole_answer_is_promoted(provider):
         if status in {"queued", "in_progress"}:
             continue
         assert [(stop.incomplete, stop.stop_reason) for stop in stops] == [(False, reason(answer) if status else None)]
-        told = [item.usage for item in items if isinstance(item, TurnStop | TurnDelta) and item.usage]
+        told = [item.usage for item in only(items, TurnStop | TurnDelta) if item.usage]
         assert told == ([] if usage(answer) is None else [usage(answer)]), name
 
 
@@ -252,6 +244,5 @@ def test_a_whole_answer_behind_its_stream_is_nothing_new(provider):
     for row in recordings(provider):
         if len(ends(row)) != 1:
             continue
-        pieces = [event_bytes(raw) for raw in payloads(row)]
         again = json.dumps(ends(row)[0]).encode()
-        assert fed("openai-responses", [*pieces, again]) == fed("openai-responses", pieces), row["id"]
+        assert fed("openai-responses", [*sse(row), again]) == fed("openai-responses", sse(row)), row["id"]
