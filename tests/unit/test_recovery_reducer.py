@@ -60,20 +60,14 @@ def test_a_doubtful_item_is_so_until_its_last_record_says_otherwise():
     assert view.blocks("text")[-1].text == "Half a word"
 
 
+def picture_of(entry):
+    given, came = entry.input and bytes(entry.input), entry.result and bytes(entry.result.content)
+    return entry.item_id, entry.text, given, entry.done, entry.incomplete, entry.reason, came
+
+
 def picture(view):
     return (
-        [
-            (
-                entry.item_id,
-                entry.text,
-                entry.input and bytes(entry.input),
-                entry.done,
-                entry.incomplete,
-                entry.reason,
-                entry.result and bytes(entry.result.content),
-            )
-            for entry in view.entries
-        ],
+        [picture_of(entry) for entry in view.entries],
         view.retracted,
         sorted(view.notices),
         sorted(view.results),

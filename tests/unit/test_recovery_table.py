@@ -114,11 +114,7 @@ MOVES = {
     Input.FINISH: {State.OPEN: State.FINISHED},
     Input.FINISH_ANSWERED: {State.OPEN: State.ANSWERED, State.FINISHED: State.ANSWERED},
     Input.FINISH_STOPPED: {State.CUT: State.DONE},
-    Input.STOP: {
-        State.OPEN: State.CUT,
-        State.FINISHED: State.DONE,
-        State.ANSWERED: State.DONE,
-    },
+    Input.STOP: {State.OPEN: State.CUT, State.FINISHED: State.DONE, State.ANSWERED: State.DONE},
     Input.RETRY: {State.OPEN: State.CUT, State.FINISHED: State.CUT},
     Input.ANSWER: {State.FINISHED: State.ANSWERED},
 }

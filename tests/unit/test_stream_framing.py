@@ -55,10 +55,8 @@ def test_payloads_of_server_sent_events(data, found):
 
 
 def test_names_of_server_sent_events():
-    assert payloads.with_names(b'event: a\ndata: {"x":1}\n\ndata: {"y":2}\n\n') == [
-        (b"a", b'{"x":1}'),
-        (b"", b'{"y":2}'),
-    ]
+    named = payloads.with_names(b'event: a\ndata: {"x":1}\n\ndata: {"y":2}\n\n')
+    assert named == [(b"a", b'{"x":1}'), (b"", b'{"y":2}')]
 
 
 LINES = [b"event: a.b_c", b"event: Other", b"event:x", b'data: {"a":1}', b'data: {"b":', b"data: 2}", b"data: [DONE]"]
@@ -105,27 +103,22 @@ def test_server_sent_events_cut_anywhere(size):
 
 
 CUT_ANYWHERE = {
-    "CR": b'data: {"a":1}\r\rdata: {\rdata: "b":{}}\r\r',
-    "CR LF": b': words\r\n\r\nevent: a\r\ndata: {\r\ndata: "b":{}\r\ndata: }\r\n\r\ndata: {"c":3}\r\n\r\n',
-    "a mark": b'\xef\xbb\xbfevent: error\ndata: {\ndata:  "m": 1\ndata: }\n\n',
-    "words": b"event: error\nid: 1\ndata: over\nretry: 5\ndata: loaded\n\n",
-    "no blank lines": b'data: {"a":{"b":1}\ndata: ,"c":{}}\ndata: {"d":"x\ndata: {"e":2}\nevent: f\ndata: {"g":3}\n',
-    "laid out": b'{\n  "a": {\n    "b": "}"\n  }\n}\n{"c":3}\n',
+    "CR": (b'data: {"a":1}\r\rdata: {\rdata: "b":{}}\r\r', [b'{"a":1}', b'{\n"b":{}}']),
+    "CR LF": (
+        b': words\r\n\r\nevent: a\r\ndata: {\r\ndata: "b":{}\r\ndata: }\r\n\r\ndata: {"c":3}\r\n\r\n',
+        [b'{\n"b":{}\n}', b'{"c":3}'],
+    ),
+    "a mark": (b'\xef\xbb\xbfevent: error\ndata: {\ndata:  "m": 1\ndata: }\n\n', [b'{"error":{\n "m": 1\n}}']),
+    "words": (b"event: error\nid: 1\ndata: over\nretry: 5\ndata: loaded\n\n", [b'{"error":"over\\nloaded"}']),
+    "no blank lines": (
+        b'data: {"a":{"b":1}\ndata: ,"c":{}}\ndata: {"d":"x\ndata: {"e":2}\nevent: f\ndata: {"g":3}\n',
+        [b'{"a":{"b":1}\n,"c":{}}', b'{"d":"x', b'{"e":2}', b'{"g":3}'],
+    ),
+    "laid out": (b'{\n  "a": {\n    "b": "}"\n  }\n}\n{"c":3}\n', [b'{\n  "a": {\n    "b": "}"\n  }\n}', b'{"c":3}']),
 }
 
 
-@pytest.mark.parametrize(
-    ("data", "found"),
-    [
-        (CUT_ANYWHERE["CR"], [b'{"a":1}', b'{\n"b":{}}']),
-        (CUT_ANYWHERE["CR LF"], [b'{\n"b":{}\n}', b'{"c":3}']),
-        (CUT_ANYWHERE["a mark"], [b'{"error":{\n "m": 1\n}}']),
-        (CUT_ANYWHERE["words"], [b'{"error":"over\\nloaded"}']),
-        (CUT_ANYWHERE["no blank lines"], [b'{"a":{"b":1}\n,"c":{}}', b'{"d":"x', b'{"e":2}', b'{"g":3}']),
-        (CUT_ANYWHERE["laid out"], [b'{\n  "a": {\n    "b": "}"\n  }\n}', b'{"c":3}']),
-    ],
-    ids=CUT_ANYWHERE,
-)
+@pytest.mark.parametrize(("data", "found"), CUT_ANYWHERE.values(), ids=CUT_ANYWHERE)
 def test_layouts_cut_anywhere(data, found):
     assert payloads.of_events(data) == found
     for size in range(1, len(data)):
@@ -146,25 +139,19 @@ def test_arrays_cut_anywhere(size):
     data = b'[{"a":"x\\"}{\\\\"}\n,\r\n{"b":[1,{"c":2}]}\n]'
     whole, left = pieces(data, size, framing.values)
     found = [value for part in whole for value in payloads.of_values(part)]
-    assert found == [
-        b'{"a":"x\\"}{\\\\"}',
-        b'{"b":[1,{"c":2}]}',
-    ]
-    assert left == b"\n]"
+    assert (found, left) == ([b'{"a":"x\\"}{\\\\"}', b'{"b":[1,{"c":2}]}'], b"\n]")
 
 
 @pytest.mark.parametrize("size", range(1, 90))
 def test_frames_cut_anywhere(size):
-    frames = [event("a"), event("b", b'{"x":"' + b"y" * 50 + b'"}'), event("c")]
+    long = b'{"x":"' + b"y" * 50 + b'"}'
+    frames = [event("a"), event("b", long), event("c")]
     data = b"\n".join(frames) + frames[0][:9]
     whole, left = pieces(data, size, framing.frames)
     assert b"".join(whole) + left == data
     assert left == frames[0][:9]
-    assert [payload for part in whole for payload in payloads.of_frames(part)] == [
-        b'{"a":{}}',
-        b'{"b":{"x":"' + b"y" * 50 + b'"}}',
-        b'{"c":{}}',
-    ]
+    found = [payload for part in whole for payload in payloads.of_frames(part)]
+    assert found == [b'{"a":{}}', b'{"b":' + long + b"}", b'{"c":{}}']
 
 
 def test_bytes_that_are_no_frames_go_on_at_once():
