@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from pipeline.errors import InputError
 from pipeline.explain import FIX_EXAMPLES, written_out
@@ -81,6 +81,10 @@ class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename
         return {key: value for key, value in beside.items() if value is not None}
 
 
+class _Written(Struct):
+    messages: list[Raw]
+
+
 class CaseResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What came of a case for one target; it passed where nothing failed.
 
@@ -103,6 +107,9 @@ def read_case(line: bytes) -> Case:
     """
     try:
         case = msgspec.json.decode(line, type=Case)
+        if case.messages is not None:
+            # Some targets take a call's input as the text that it was written as, blanks included.
+            case = structs.replace(case, messages=msgspec.json.decode(line, type=_Written).messages)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError("not_a_case", str(error)) from None
     if (case.history is None) == (case.messages is None):

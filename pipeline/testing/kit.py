@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, Final, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType, structs
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from pipeline.errors import InputError
 from pipeline.history.readers import read
@@ -54,7 +54,8 @@ class Given(Struct, frozen=True):
         return model if isinstance(model, str) else None
 
     def upto(self, count: int) -> bytes:
-        return encoded({**self.beside, self.key: self.messages[:count]})
+        messages = b",".join(map(encoded, self.messages[:count]))
+        return encoded({**self.beside, self.key: []})[:-2] + messages + b"]}"
 
 
 def take_apart(history: History, setting: Mapping[str, Any]) -> Given:
@@ -80,8 +81,8 @@ def take_apart(history: History, setting: Mapping[str, Any]) -> Given:
 
 
 def encoded(value: object) -> bytes:
-    """JSON with everything beyond ASCII escaped, so that a lone surrogate can be written as well."""
-    return json.dumps(value, separators=(",", ":")).encode()
+    """JSON with everything beyond ASCII escaped, so that a lone surrogate can be written as well; `Raw` as it is."""
+    return bytes(value) if isinstance(value, Raw) else json.dumps(value, separators=(",", ":")).encode()
 
 
 class Kit:
@@ -197,9 +198,9 @@ class Kit:
         once = self._normalized(given.document)
         if self.shape is None or once.body is None:
             return
-        body = msgspec.json.decode(once.body, type=dict[str, msgspec.Raw])
+        body = msgspec.json.decode(once.body, type=dict[str, Raw])
         if given.model is not None:
-            body["model"] = msgspec.Raw(msgspec.json.encode(given.model))
+            body["model"] = Raw(msgspec.json.encode(given.model))
         twice = normalize(msgspec.json.encode(body), to=self.target.name, source=self.shape, policy=self.policy)
         made = [fix for fix in twice.fixes if not fix.observed]
         self._no_difference("idempotent", "the second time", lists_differ(made, ()))

@@ -31,7 +31,9 @@ def of_fleet(*targets):
     topics = Topics(Defaults(targets=targets))
     for session, told in HISTORIES.items():
         for feed in told["feed"]:
-            topics.put_turns(session, *feed.get("records", ()), *([feed["text"].encode()] if "text" in feed else ()))
+            # As json.dumps writes them, blanks included, which some targets take over.
+            records = [json.dumps(record).encode() for record in feed.get("records", ())]
+            topics.put_turns(session, *records, *([feed["text"].encode()] if "text" in feed else ()))
     return topics
 
 
