@@ -120,7 +120,7 @@ def screen_of(*items, **options):
 
 def html_of(screen, limit=TEXT):
     inner = by_parent(screen.rows)
-    drawn = TEMPLATES.get_template("stream_rows.html").module.place_of
+    drawn = TEMPLATES.get_template("parts/stream_rows.html").module.place_of
     return "".join(drawn(row, limit, inner) for row in screen.rows if row.inside is None)
 
 

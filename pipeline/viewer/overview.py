@@ -197,7 +197,7 @@ async def _overview(request: web.Request) -> web.Response:
     span, found, summary = await asyncio.to_thread(_summed, viewer.index.reader, span, by or "code", until)
     part = request.query.get("part", "")
     behind = viewer.follower.behind()
-    template = {"figures": "_figures.html", "charts": "_charts.html"}.get(part, "overview.html")
+    template = {"figures": "parts/figures.html", "charts": "parts/charts.html"}.get(part, "overview.html")
     return page(
         request,
         template,

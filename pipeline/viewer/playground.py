@@ -152,7 +152,7 @@ async def _try(request: web.Request) -> web.Response:
         except ReknitError as error:
             outcome = Outcome(wrong=Wrong(error.code, error.message))
     if is_part(request):
-        return page(request, "playground_outcome.html", choice=choice, link=path_of(choice), outcome=outcome)
+        return page(request, "parts/playground_outcome.html", choice=choice, link=path_of(choice), outcome=outcome)
     return _page(request, choice, outcome, text=text, example="")
 
 

@@ -68,7 +68,7 @@ _BATCH, _BATCH_BYTES = 200, 8 << 20
 
 def setup(app: web.Application) -> None:
     app[REQUESTS] = Requests()
-    timelines = app[TIMELINES] = Timelines(app[VIEWER].templates.get_template("_timeline.html"))
+    timelines = app[TIMELINES] = Timelines(app[VIEWER].templates.get_template("parts/timeline.html"))
     subscribe(app, timelines.take_entries, timelines.stop)
 
 
@@ -80,7 +80,7 @@ async def _timeline(request: web.Request) -> web.Response:
     shows = _shows(query)
     row = await row_of(viewer, name)
     if query.get("part") == "figures":
-        return page(request, "_session_figures.html", row=row)
+        return page(request, "parts/session_figures.html", row=row)
     before, after = query.get("before", ""), query.get("after", "")
     reader, kinds = viewer.index.reader, VIEWS[shows.view]
     part = await asyncio.to_thread(
@@ -91,7 +91,7 @@ async def _timeline(request: web.Request) -> web.Response:
         newest = await asyncio.to_thread(timeline.timeline, reader, name, kinds=kinds, limit=1)
     return page(
         request,
-        "_timeline.html" if is_part(request) else "session.html",
+        "parts/timeline.html" if is_part(request) else "session.html",
         row=row,
         view=shows.view,
         views=[*VIEWS],
@@ -235,7 +235,7 @@ async def _request(request: web.Request) -> web.Response:
         "sought": sought,
     }
     if is_part(request):
-        return page(request, "_rows.html", **more, up="after" not in query, down="after" in query)
+        return page(request, "parts/rows.html", **more, up="after" not in query, down="after" in query)
     beside = await asyncio.to_thread(timeline.led_to, viewer.index.reader, found.entry.cause)
     earlier = await asyncio.to_thread(
         timeline.timeline,

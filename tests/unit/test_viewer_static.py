@@ -30,7 +30,7 @@ def test_the_libraries_are_those_that_were_published():
 
 
 def test_pages_load_only_what_is_inside():
-    templates = "\n".join(file.read_text(encoding="utf-8") for file in (HERE.parent / "templates").iterdir())
+    templates = "\n".join(file.read_text(encoding="utf-8") for file in (HERE.parent / "templates").rglob("*.html"))
     assert re.findall(r"""(?:src|href|action)=["']?(?:https?:)?//""", templates) == []
     assert re.findall(r"\son\w+=|\sstyle=|hx-on|<style|javascript:", templates) == []
     ours = [file.read_text(encoding="utf-8") for name, file in STATIC.items() if is_ours(name)]
@@ -47,6 +47,6 @@ def test_a_wheel_holds_them():
     # A wheel has all of a package that version control has not been told to leave out.
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
     assert wheel["wheel"] == {"packages": ["reknit", "pipeline", "topics"]}
-    files = [str(file) for folder in ("static", "templates") for file in (HERE.parent / folder).iterdir()]
+    files = [str(file) for folder in ("static", "templates") for file in (HERE.parent / folder).rglob("*.*")]
     done = subprocess.run(["git", "check-ignore", "-v", *files], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")

@@ -112,7 +112,7 @@ class Drawing:
     """Changes as the page takes them."""
 
     def __init__(self, templates: Environment) -> None:
-        self._article = templates.get_template("stream_rows.html").module.article  # type: ignore[attr-defined]  # a macro
+        self._article = templates.get_template("parts/stream_rows.html").module.article  # type: ignore[attr-defined]  # a macro
 
     def change(self, change: Change) -> bytes:
         row = change.row
