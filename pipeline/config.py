@@ -22,16 +22,15 @@ import msgspec
 from msgspec import Struct, ValidationError
 from msgspec.inspect import DictType, LiteralType, Metadata, StructType, Type, type_info
 
-from pipeline.errors import InputError
-from pipeline.kafka import SECRETS
-from pipeline.settings import Config
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.kafka import SECRETS
+from reknit.pipeline.settings import NEEDS_FORMAT, Config
+from reknit.pipeline.urls import HIDDEN, masked
 
 PREFIX = "REKNIT_"
 Key: TypeAlias = tuple[str, ...]
 # Variables of the same prefix that are not configuration: where the file is, and what the tests are told.
 OTHER_VARIABLES = frozenset({"REKNIT_CONFIG", "REKNIT_CORPUS", "REKNIT_REQUIRE_KAFKA"})
-
-HIDDEN = "(hidden)"
 
 
 class ConfigError(InputError):
@@ -59,12 +58,16 @@ def load_config(
     return _decode(merged)
 
 
-class Origin(Struct, frozen=True):
-    """A key's value as it holds, and where it comes from. A secret's value is not shown, only that there is one."""
+class Origin(Struct, frozen=True, omit_defaults=True):
+    """A key's value as it holds, and where it comes from. Secrets, and credentials in URLs, are hidden.
+
+    ``off`` names the features that are off with this value.
+    """
 
     key: str
     value: object
     source: str
+    off: tuple[str, ...] = ()
 
 
 def origins(
@@ -84,9 +87,13 @@ def origins(
             continue
         value = _value(config, key)
         given = [source for place, source in sources.items() if place[: len(key)] == key]
-        if key[-1] in SECRETS and value is not None:
-            value = HIDDEN
-        yield Origin(".".join(key), value, ", ".join(dict.fromkeys(given)) or "default")
+        shown = HIDDEN if key[-1] in SECRETS and value is not None else masked(value)
+        off = _off(config) if key == ("state", "format") else ()
+        yield Origin(".".join(key), shown, ", ".join(dict.fromkeys(given)) or "default", off)
+
+
+def _off(config: Config) -> tuple[str, ...]:
+    return tuple(name for name, least in NEEDS_FORMAT.items() if config.state.format < least)
 
 
 def _every(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import ClassVar, Literal, TypeAlias
@@ -91,3 +92,37 @@ class InternalError(ReknitError):
     """One of our own invariants does not hold: a bug in Reknit, to be reported."""
 
     fault: ClassVar[Fault] = "us"
+
+
+# An error that wraps more causes than this says nothing new.
+_MOST_CAUSES = 4
+
+
+def error_name(error: BaseException) -> str:
+    """Return the class of an error with its number, and the same of its causes: ``KafkaError from UnknownError[-1]``.
+
+    The number is Kafka's code, or an operating system's error by its name (``OSError[ECONNREFUSED]``). Of an own error
+    it is the code. The text of an error may quote content or a secret, so no log may hold it.
+    """
+    names = [_one_name(error)]
+    # A deadline cancels what it waits for, so a TimeoutError has a CancelledError as its cause. That one says nothing.
+    cause = error.__cause__
+    while isinstance(cause, Exception) and len(names) < _MOST_CAUSES:
+        names.append(_one_name(cause))
+        cause = cause.__cause__
+    return " from ".join(names)
+
+
+def _one_name(error: BaseException) -> str:
+    number = getattr(error, "errno", None)
+    if isinstance(error, ReknitError):
+        number = error.code
+    elif not isinstance(number, int):
+        number = None
+    elif isinstance(error, OSError):
+        # Of an error of TLS, errno is OpenSSL's own number; its name is such as CERTIFICATE_VERIFY_FAILED.
+        is_tls = type(error).__module__ == "ssl"
+        known = getattr(error, "reason", None) if is_tls else errno.errorcode.get(number)
+        number = known or number
+    name = type(error).__name__
+    return name if number is None else f"{name}[{number}]"

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from collections import Counter as CountOf
 from collections.abc import Callable, Collection, Iterator, Mapping
-from itertools import product
+from contextlib import suppress
+from copy import copy
+from itertools import chain, product
 from typing import TypeAlias, get_args
 
 from prometheus_client import (
@@ -18,20 +20,22 @@ from prometheus_client import (
     Gauge,
     GCCollector,
     Histogram,
+    Metric,
     PlatformCollector,
     ProcessCollector,
     disable_created_metrics,
 )
 
-from pipeline import __version__
-from pipeline.fixes import FIXES, OBSERVABLE
-from pipeline.rules import RULES
-from pipeline.stages import WRITTEN
-from pipeline.stages.base import Result
-from pipeline.streams.sources import SOURCES
-from topics import AGENT_TURNS, PROVIDER_EVENTS
-from topics.items import Cause
-from topics.records import TurnRecord
+from reknit.pipeline import __version__
+from reknit.pipeline.fixes import FIXES, OBSERVABLE
+from reknit.pipeline.rules.judge import RULES
+from reknit.pipeline.stages import WRITTEN
+from reknit.pipeline.stages.base import Result
+from reknit.pipeline.stages.records import EVENT_HEADERS, TURN_HEADERS
+from reknit.pipeline.streams.sources import SOURCES
+from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
+from reknit.topics.items import Cause
+from reknit.topics.records import TurnRecord
 
 Tally: TypeAlias = Mapping[tuple[str, ...], float]
 
@@ -63,6 +67,10 @@ STAGE_COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
         "Requests by target and outcome: clean, mended, rejected.",
         ("target", "outcome"),
     ),
+    "reknit_requests_withdrawn_total": (
+        "Published requests that were withdrawn because the session's log has answered them.",
+        ("target",),
+    ),
     "reknit_rejections_total": (
         "Requests refused before sending, by the rule they break.",
         ("target", "rule"),
@@ -93,6 +101,10 @@ STAGE_COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("source", "cause"),
     ),
     "reknit_turns_finished_total": ("Turns that a stream finished, recorded or not.", ("source",)),
+    "reknit_headers_dropped_total": (
+        "Headers of input records that were null, not UTF-8 or too long, and that the records were taken without.",
+        ("topic", "header"),
+    ),
     "reknit_dead_letters_total": (
         "Records that could not be processed, by source topic and code.",
         ("topic", "code"),
@@ -105,7 +117,8 @@ STAGE_HISTOGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
 # How much of what stages keep, of all partitions of a worker together.
 STAGE_LEVELS: dict[str, str] = {
     "reknit_sessions_parked": "Sessions that are parked behind a record that could not be processed.",
-    "reknit_turns_waiting": "Records that wait in parked sessions.",
+    "reknit_sessions_releasing": "Sessions whose release is under way: records that waited are still to be taken.",
+    "reknit_turns_waiting": "Records that wait in parked sessions, and in those that are being released.",
     "reknit_sessions_live": "Sessions that are objects in memory; each side of a session counts.",
     "reknit_sessions_live_bytes": "Memory that they take, as estimated by their state.",
     "reknit_sessions_stored": "Sessions whose records are kept in memory.",
@@ -122,6 +135,8 @@ _OTHER = "other"
 # Why a record of an input became a dead letter.
 DEAD_LETTER_CODES = (
     "bad_framing",
+    "bad_header",
+    "bad_key",
     "bad_log",
     "bad_policy",
     "bad_record",
@@ -156,6 +171,7 @@ DEAD_LETTER_CODES = (
     "rejected",
     "size",
     "state_incomplete",
+    "state_size",
     "state_unreadable",
     "too_deep",
     "unexpected_event",
@@ -167,11 +183,11 @@ DEAD_LETTER_CODES = (
     "wrong_type",
 )
 # Why a request does not begin with the settled part of the one before it.
-PREFIX_RESETS = ("configured", "replaced", "rewound", "thinking_disabled", "mended")
+PREFIX_RESETS = ("configured", "replaced", "rewound", "thinking_disabled", "media", "environment", "mended")
 _TURN_TYPES = [str(kind.__struct_config__.tag) for kind in get_args(TurnRecord)]
 
 
-# Why a partition's store on disk was not used, as `pipeline.engine.stores.StoreError` says it.
+# Why a partition's store on disk was not used, as `reknit.pipeline.engine.stores.StoreError` says it.
 STORE_REASONS = ("damaged", "failed", "foreign", "locked", "old", "outside")
 
 
@@ -187,14 +203,44 @@ def _refusals(targets: Collection[str]) -> Iterator[tuple[str, str, str]]:
                 yield rule.target, "foreseen", rule.id
 
 
+class PipelineRegistry(CollectorRegistry):
+    """A registry in which every sample has the label ``pipeline``, also those of the process.
+
+    Samples get it as they are collected: no metric declares it, and none can be without it.
+    """
+
+    def __init__(self, pipeline: str) -> None:
+        super().__init__()
+        self._pipeline = {"pipeline": pipeline}
+
+    def collect(self) -> Iterator[Metric]:
+        for family in super().collect():
+            # A copy: some collectors keep what they return.
+            labelled = copy(family)
+            labelled.samples = [one._replace(labels=self._pipeline | one.labels) for one in family.samples]
+            yield labelled
+
+
 class Metrics:
     """The worker's metrics, as the engine reports them. ``registry`` is what ``/metrics`` serves."""
 
-    def __init__(self, registry: CollectorRegistry | None = None, targets: Collection[str] = ()) -> None:
-        """Label sets that are bounded begin at 0; of ``targets`` those by target do, of others once they occur."""
+    def __init__(
+        self,
+        registry: CollectorRegistry | None = None,
+        targets: Collection[str] = (),
+        *,
+        pipeline: str | None = None,
+    ) -> None:
+        """Label sets that are bounded begin at 0; of ``targets`` those by target do, of others once they occur.
+
+        ``pipeline`` is the prefix. One Prometheus may scrape workers of several pipelines, and no other label says
+        whose a series is. None leaves the label out.
+        """
         # One series more for each counter, which nothing here reads.
         disable_created_metrics()  # type: ignore[no-untyped-call] # it has no types
-        self.registry = registry if registry is not None else CollectorRegistry()
+        if registry is None:
+            registry = CollectorRegistry() if pipeline is None else PipelineRegistry(pipeline)
+        self.registry = registry
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
@@ -219,6 +265,13 @@ class Metrics:
             "Source offsets that retention removed before they were read.",
             "topic",
         )
+        self._epochs = self._counter(
+            "reknit_producer_epochs_total", "New producer epochs after a commit that may have been sent twice.", "topic"
+        )
+        self._add_engine_metrics()
+        self._begin_at_zero(targets)
+
+    def _add_engine_metrics(self) -> None:
         self._process = self._histogram("reknit_batch_process_seconds", "A batch's time in the stage.", "topic")
         self._write = self._histogram("reknit_batch_write_seconds", "From a batch's first send to its commit.", "topic")
         self._latency = self._histogram(
@@ -231,6 +284,18 @@ class Metrics:
             "reknit_consumer_lag_records", "Source offsets not yet committed.", "topic", "partition"
         )
         self._lag_known: set[tuple[str, int]] = set()
+        self._position = self._gauge(
+            "reknit_source_position",
+            "Next source offset to process, by partition of this worker.",
+            "topic",
+            "partition",
+        )
+        self._working = self._gauge(
+            "reknit_partition_working",
+            "1 where this worker processes the source partition, 0 where not; of all partitions of the topic.",
+            "topic",
+            "partition",
+        )
         self._owned = self._gauge("reknit_partitions", "Source partitions that this worker has.", "topic")
         self._silent = self._gauge("reknit_broker_silent_seconds", "Seconds since a broker answered last.")
         self._rebalances = self._counter(
@@ -246,8 +311,6 @@ class Metrics:
         )
         self._gauge("reknit_build_info", "Always 1; the version is a label.", "version").labels(__version__).set(1)
 
-        self._begin_at_zero(targets)
-
     def _begin_at_zero(self, targets: Collection[str]) -> None:
         """Make the series of what may happen: of a counter that begins at 1, no rate ever shows the first."""
         lossy = [fix.code for fix in FIXES.values() if not fix.lossless]
@@ -259,6 +322,7 @@ class Metrics:
             "reknit_producer_fixes_total": product(("",), FIXES),
             "reknit_sessions_mended_total": product(targets),
             "reknit_requests_total": product(targets, ("clean", "mended", "rejected")),
+            "reknit_requests_withdrawn_total": product(targets),
             "reknit_sessions_ended_total": product(("closed", "expired", "forgotten")),
             "reknit_prefix_kept_bytes_total": product(targets),
             "reknit_request_written_bytes_total": product(targets),
@@ -276,6 +340,9 @@ class Metrics:
             "reknit_events_unrecognised_total": product(SOURCES),
             "reknit_turns_finished_total": product(SOURCES),
             "reknit_runs_unfinished_total": product(SOURCES, get_args(Cause)),
+            "reknit_headers_dropped_total": chain(
+                product((AGENT_TURNS,), TURN_HEADERS), product((PROVIDER_EVENTS,), EVENT_HEADERS)
+            ),
             "reknit_dead_letters_total": product((AGENT_TURNS, PROVIDER_EVENTS), DEAD_LETTER_CODES),
         }
         for name, sets in bounded.items():
@@ -343,6 +410,19 @@ class Metrics:
             self._lag.remove(topic, partition)
         (self._lag_known.discard if records is None else self._lag_known.add)((topic, partition))
 
+    def on_position(self, topic: str, partition: int, position: int | None) -> None:
+        """Set the next source offset to process; of a partition that another worker has there is no series."""
+        if position is not None:
+            self._position.labels(topic, partition).set(position)
+        else:
+            with suppress(KeyError):  # it was never opened
+                self._position.remove(topic, partition)
+
+    def on_working(self, topic: str, working: Collection[int], every: int) -> None:
+        """Note which of a source topic's partitions this worker processes, of how many."""
+        for partition in range(every):
+            self._working.labels(topic, partition).set(partition in working)
+
     def on_restored(self, topic: str, partition: int, records: int, seconds: float) -> None:
         """Observe that a partition's state was read back."""
         del partition
@@ -353,6 +433,11 @@ class Metrics:
         """Count a record that a stage raised for; it is in the dead letters."""
         del partition
         self._poison.labels(topic).inc()
+
+    def on_new_epoch(self, topic: str, partition: int) -> None:
+        """Count a new producer epoch after a commit that may have been sent twice."""
+        del partition
+        self._epochs.labels(topic).inc()
 
     def on_levels(self, topic: str, partition: int, levels: Mapping[str, int]) -> None:
         """Set how much of what a partition's state holds; nothing of it, once it is let go."""
@@ -373,7 +458,7 @@ class Metrics:
         self._owned.labels(topic).set(count)
         self._every.labels(topic).set(every)
         counters = (self._consumed, self._batches, self._restored, self._poison, self._expired, self._evicted)
-        for metric in (*counters, self._process, self._write, self._latency, self._restore):
+        for metric in (*counters, self._epochs, self._process, self._write, self._latency, self._restore):
             metric.labels(topic)
         for reason in STORE_REASONS:
             self._discarded.labels(topic, reason)

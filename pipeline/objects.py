@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 from msgspec import Meta, Struct, structs
 
-from pipeline.errors import InputError, ReknitError
-from pipeline.stages.base import Record
-from topics import LARGEST_INPUT
-from topics.headers import dataref_of, find_dataref, is_own_dataref
+from reknit.pipeline.errors import InputError, ReknitError, error_name
+from reknit.pipeline.stages.base import Record
+from reknit.pipeline.urls import mask_urls
+from reknit.topics import LARGEST_INPUT
+from reknit.topics.headers import dataref_of, find_dataref, is_own_dataref
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -147,7 +148,7 @@ def _answering() -> Iterator[None]:
     except FileNotFoundError:
         raise
     except (BaseError, OSError) as error:
-        raise ConnectionError(f"the object store does not answer ({type(error).__name__})") from error
+        raise ConnectionError(f"the object store does not answer ({error_name(error)})") from error
 
 
 def open_objects(config: HasObjects) -> Objects | None:
@@ -174,7 +175,7 @@ def open_objects(config: HasObjects) -> Objects | None:
         # The extension's errors have no base of their own, and quote its sources over many lines.
         words = str(error).partition("\n")[0]
         raise ObjectStoreError(
-            "objects_unusable", f"{settings.url} cannot be used: {words}", path="objects.url"
+            "objects_unusable", f"{mask_urls(settings.url)} cannot be used: {mask_urls(words)}", path="objects.url"
         ) from error
     return Objects(store, _folder(config.prefix), settings.threshold_bytes)
 

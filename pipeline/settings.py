@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Raw, Struct
 
-from pipeline.kafka import KafkaSettings
-from pipeline.model import Limits, Policy
-from pipeline.objects import ObjectSettings
-from pipeline.text.redaction import MARKER, SOURCE_ROOTS
-from topics import DEFAULT_PARTITIONS
+from reknit.pipeline.kafka import KafkaSettings
+from reknit.pipeline.model import Limits, Policy
+from reknit.pipeline.objects import ObjectSettings
+from reknit.pipeline.text.redaction import MARKER, SOURCE_ROOTS
+from reknit.topics import DEFAULT_PARTITIONS
 
 _MIB = 1024 * 1024
 
@@ -42,8 +42,26 @@ class StateSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Literal["memory", "disk"], Meta(description="Where these lie; on disk below state_dir, for a quick restart.")
     ] = "memory"
     format: Annotated[
-        Literal[1, 2], Meta(description="1 lets workers of 0.1 run beside this one; 2 writes only what is new.")
-    ] = 2
+        Literal[1, 2, 3],
+        Meta(
+            description="With 1, workers of 0.1 can run in the same group; 2 writes only what is new; 3 releases "
+            "parked sessions in slices."
+        ),
+    ] = 3
+
+
+# Features by the least format of state that they need; with a lower one they are off.
+NEEDS_FORMAT = {"sliced release": 3}
+
+
+class RequestSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    withdraw: Annotated[
+        bool,
+        Meta(
+            description="Withdraw a published request when an assistant turn that no stream recorded answers it: "
+            "publish a record with a null value and the reason `answered`. All senders must know these records."
+        ),
+    ] = False
 
 
 class TextSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,8 +77,8 @@ class TextSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a worker and the commands beside it need to know. Sizes are in bytes, times in the unit of their name.
 
-    The engine's bounds that depend on the place are here too (pipeline.engine.runtime.Tuning has the same names and
-    defaults).
+    The engine's bounds that depend on the place are here too. ``reknit.pipeline.engine.runtime.Tuning`` has the same
+    names and defaults.
     """
 
     bootstrap_servers: Annotated[
@@ -129,8 +147,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         float,
         Meta(
             gt=0,
-            description="Records wait and nothing is committed for so long: the worker ends, so that another takes "
-            "over. Longer than a transaction may take.",
+            description="The worker ends, so that another one takes over, if records wait and their partition does "
+            "nothing for this time, although the process could run. Longer than a transaction may take.",
         ),
     ] = 60.0
     session_seconds: Annotated[
@@ -162,6 +180,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     session: SessionDefaults = SessionDefaults()
     limits: Limits = Limits()
     objects: ObjectSettings = ObjectSettings()
+    requests: RequestSettings = RequestSettings()
     text: TextSettings = TextSettings()
     state: StateSettings = StateSettings()
 

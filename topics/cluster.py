@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct, field
 
-from topics import AGENT_TURNS, DEAD_LETTERS, EVENTS_STATE, REPLAYS, TOPICS, Topic, name_of, qualified, topics_of
+from reknit.topics import AGENT_TURNS, DEAD_LETTERS, EVENTS_STATE, REPLAYS, TOPICS, Topic, name_of, qualified, topics_of
 
 PARTITIONS = "partitions"
 REPLICATION_FACTOR = "replication.factor"
@@ -189,11 +189,15 @@ def _operator_on_topics(prefix: str, topics: Sequence[Topic]) -> Iterator[Right]
 
 
 def _viewer(prefix: str, source_prefix: str | None) -> Iterator[Right]:
-    """Who shows sessions to people, and what replays of them published; to retry letters an operator's rights."""
+    """Who shows sessions to people, and what replays of them published; to retry letters an operator's rights.
+
+    How far the worker is, its group's offsets say.
+    """
     for topic in TOPICS:
         if topic.name != EVENTS_STATE:
             yield Right("topic", name_of(topic.name, prefix, source_prefix), ("Read",))
     yield Right("topic", f"{prefix}{REPLAYS}", ("Read",), prefixed=True)
+    yield Right("group", f"{prefix}reknit", ("Describe",))
 
 
 def _replay(prefix: str) -> Iterator[Right]:

@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import json
 
-from topics import AGENT_TURNS, DEFAULT_PARTITIONS, PROVIDER_EVENTS, TOPICS, Topic, headers
-from topics.records import RECORD_KINDS, RecordKind
+from reknit.topics import AGENT_TURNS, DEFAULT_PARTITIONS, PROVIDER_EVENTS, TOPICS, Topic, headers
+from reknit.topics.records import RECORD_KINDS, RecordKind
 
 Json: TypeAlias = dict[str, Any]
 Direction: TypeAlias = Literal["input", "output"]
@@ -203,7 +203,7 @@ def asyncapi_file(examples: bytes) -> dict[str, bytes]:
     """
     types = [kind for message in RECORD_KINDS for kind in _types(message)]
     _, components = json.schema_components(types, ref_template="#/components/schemas/{name}")
-    schemas = _tidy(components)
+    schemas = _tidied(components)
     for message in RECORD_KINDS:
         if message.payload is not None and (told_by := message.payload.__struct_config__.tag_field):
             schemas[message.payload.__name__]["discriminator"] = told_by
@@ -224,7 +224,26 @@ def _schema(name: str, kinds: list[Any]) -> Json:
     """One file: any of the kinds, told apart by their ``type`` where they have one."""
     references, components = json.schema_components(kinds, ref_template="#/$defs/{name}")
     body = references[0] if len(references) == 1 else {"anyOf": list(references)}
-    return {"$schema": DIALECT, "$id": f"urn:reknit:{name}", "title": name, **body, "$defs": _tidy(components)}
+    return {"$schema": DIALECT, "$id": f"urn:reknit:{name}", "title": name, **body, "$defs": _tidied(components)}
+
+
+_HEADER_STRUCTS = {message.headers.__name__ for message in RECORD_KINDS if message.headers is not None}
+
+
+def _tidied(components: Json) -> Json:
+    """Components by name. What a reader finds in place of a malformed header is no part of the contract."""
+    tidy = {name: _tidy(component) for name, component in components.items()}
+    for name in _HEADER_STRUCTS & tidy.keys():
+        properties = tidy[name]["properties"]
+        tidy[name]["properties"] = {field: _without_null(schema) for field, schema in properties.items()}
+    return tidy
+
+
+def _without_null(schema: Json) -> Json:
+    others = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
+    if len(others) != 1:
+        return schema
+    return {**{name: value for name, value in schema.items() if name != "anyOf"}, **others[0]}
 
 
 def _tidy(schema: Any) -> Any:  # noqa: ANN401  JSON of any shape

@@ -1,20 +1,23 @@
 """Record headers: their names, and structs that say which record carries which.
 
-A header's value is UTF-8 text, numbers in decimal. Where a name stands more than once the last one counts, as in
-Kafka's own ``lastHeader``; a dead letter of a dead letter therefore tells of the newer error. Headers that are not
-listed here pass through unread.
+A header's value is UTF-8 text of at most 16 KiB, numbers in decimal. Where a name occurs more than once the last one
+counts, as in Kafka's own ``lastHeader``. Headers that are not listed here are not read.
+
+Kafka itself checks none of this: any client can write a name that is not UTF-8, and a value that is null, not UTF-8 or
+as large as a record may be. Everything that reads a header does so with the functions of this module, which take each
+of these and never raise for one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
-from typing import Annotated, Literal, TypeAlias, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from msgspec import UNSET, Meta, Struct, UnsetType, convert, structs
+from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert, structs
 
-Headers: TypeAlias = tuple[tuple[str, bytes], ...]
+Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 # provider.events
 SOURCE = "source"
@@ -43,6 +46,7 @@ DATAREF = "dataref"
 CAUSE = "cause"
 REASON = "reason"
 FIRST = "first"
+BASE = "base"
 PREFIX_RESET = "prefix-reset"
 
 # any topic
@@ -61,6 +65,7 @@ ERROR_MESSAGE = ERROR_PREFIX + "message"
 ERROR_TOPIC = ERROR_PREFIX + "topic"
 ERROR_PARTITION = ERROR_PREFIX + "partition"
 ERROR_OFFSET = ERROR_PREFIX + "offset"
+ERROR_BASE = ERROR_PREFIX + "base"
 ERROR_VERSION = ERROR_PREFIX + "version"
 ERROR_VALUE_SHA256 = ERROR_PREFIX + "value-sha256"
 ERROR_LIMIT = ERROR_PREFIX + "limit"
@@ -182,19 +187,19 @@ class ItemHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=
     """Headers of an item."""
 
     run: Annotated[
-        str | UnsetType, Meta(description="The run of the source that it came from, if that has a name.")
+        str | UnsetType | None, Meta(description="The run of the source that it came from, if that has a name.")
     ] = UNSET
     request_id: Annotated[
-        str | UnsetType, Meta(description="The request that the provider answered so, where the events said it.")
+        str | UnsetType | None, Meta(description="The request that the provider answered so, where the events said it.")
     ] = UNSET
-    traceparent: Traceparent | UnsetType = UNSET
+    traceparent: Traceparent | UnsetType | None = UNSET
 
 
 class FixHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Headers of a fix."""
 
-    producer: Producer | UnsetType = UNSET
-    traceparent: Traceparent | UnsetType = UNSET
+    producer: Producer | UnsetType | None = UNSET
+    traceparent: Traceparent | UnsetType | None = UNSET
 
 
 class RequestHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="kebab"):
@@ -213,29 +218,55 @@ class RequestHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     body_sha256: Digest
     prefix_bytes: Annotated[Count, Meta(description="Leading bytes that are the settled part, unchanged from now on.")]
     reknit_version: str
-    cause: Annotated[Place | UnsetType, Meta(description="The record that made it due.")] = UNSET
+    cause: Annotated[Place | UnsetType | None, Meta(description="The record that made it due.")] = UNSET
     reason: Annotated[
-        Literal["turn", "interrupted", "wanted"] | UnsetType,
+        Literal["turn", "interrupted", "wanted", "answered"] | UnsetType | None,
         Meta(
             description="turn: the conversation waits for the model. interrupted: it does, and the user spoke over a "
-            "call of the last assistant turn that has no result. wanted: it was asked for."
+            "call of the last assistant turn that has no result. wanted: it was asked for. answered: a withdrawal, "
+            "with a null value and no dataref: the session's log has answered the request in `supersedes`; send "
+            "nothing."
         ),
     ] = UNSET
     first: Annotated[
-        Count | UnsetType,
-        Meta(description="The offset in agent.turns with which this life of the session began; unset if not known."),
+        Count | UnsetType | None,
+        Meta(
+            description="The offset in agent.turns with which this life of the session began; unset if not known. If "
+            "the topic was re-created and accepted, it includes `base`."
+        ),
     ] = UNSET
-    model: str | UnsetType = UNSET
+    base: Annotated[
+        Count | UnsetType | None,
+        Meta(
+            description="Only if agent.turns was re-created and accepted: the offsets of its former topics end before "
+            "this number. With `cause` it names the record."
+        ),
+    ] = UNSET
+    model: str | UnsetType | None = UNSET
     supersedes: Annotated[
-        str | UnsetType, Meta(description="The id of an earlier request that no assistant turn has answered.")
+        str | UnsetType | None, Meta(description="The id of an earlier request that no assistant turn has answered.")
     ] = UNSET
-    dataref: Dataref | UnsetType = UNSET
+    dataref: Dataref | UnsetType | None = UNSET
     prefix_reset: Annotated[
-        str | UnsetType,
+        str | UnsetType | None,
         Meta(description="Why the body does not begin with the settled part of the request before it."),
     ] = UNSET
-    producer: Producer | UnsetType = UNSET
-    traceparent: Traceparent | UnsetType = UNSET
+    producer: Producer | UnsetType | None = UNSET
+    traceparent: Traceparent | UnsetType | None = UNSET
+
+
+class WithdrawalHeaders(RequestHeaders, frozen=True, kw_only=True, omit_defaults=True, rename="kebab"):
+    """Headers of a withdrawal: the headers of a request without a body, so that readers of requests can decode them."""
+
+    request_id: Annotated[
+        str,
+        Meta(description="The id of this record; a redelivery has the same one. No answer refers to it."),
+    ]
+    supersedes: Annotated[str, Meta(description="The id of the request: do not send it, or break it off.")]
+    reason: Annotated[
+        Literal["answered"],
+        Meta(description="An assistant turn that no run of this request recorded is in the session's log."),
+    ]
 
 
 class DeadLetterHeaders(
@@ -252,35 +283,79 @@ class DeadLetterHeaders(
     partition: Count
     offset: Count
     version: Annotated[str, Meta(description="The version of Reknit that refused the record.")]
-    message: str | UnsetType = UNSET
-    rule: Annotated[str | UnsetType, Meta(description="The provider's rule, where a request broke one.")] = UNSET
-    path: Annotated[str | UnsetType, Meta(description="The place, such as messages.3.content.1.")] = UNSET
+    message: str | UnsetType | None = UNSET
+    rule: Annotated[str | UnsetType | None, Meta(description="The provider's rule, where a request broke one.")] = UNSET
+    path: Annotated[str | UnsetType | None, Meta(description="The place, such as messages.3.content.1.")] = UNSET
     value_sha256: Annotated[
-        Digest | UnsetType, Meta(description="The value's digest, where it did not fit; the value is then null.")
+        Digest | UnsetType | None, Meta(description="The value's digest, where it did not fit; the value is then null.")
     ] = UNSET
     limit: Annotated[
-        str | UnsetType,
+        str | UnsetType | None,
         Meta(
             description="The limit of its tenant that refused the record, as sessions=100. A replay of other sessions "
             "has other tenants' shares: what it says of this session cannot be compared."
         ),
     ] = UNSET
     letter: Annotated[
-        str | UnsetType,
+        str | UnsetType | None,
         Meta(
             description="Only of a note, which has no value: the letter, as partition/offset of this topic, that was "
             "retried or dropped, as the note's code says."
         ),
     ] = UNSET
     target: Annotated[
-        str | UnsetType, Meta(description="Whose the request was, where the provider refused a published one.")
+        str | UnsetType | None, Meta(description="Whose the request was, where the provider refused a published one.")
     ] = UNSET
     body_sha256: Annotated[
-        Digest | UnsetType, Meta(description="The digest of that request, as in its own header.")
+        Digest | UnsetType | None, Meta(description="The digest of that request, as in its own header.")
+    ] = UNSET
+    base: Annotated[
+        Count | UnsetType | None,
+        Meta(
+            description="Only if the source topic was re-created and accepted: the offsets of its former topics end "
+            "before this number. With topic, partition and offset it names the record."
+        ),
     ] = UNSET
 
 
 HeaderStruct = TypeVar("HeaderStruct", bound=Struct)
+
+# The longest value that is read or copied. Node.js and h11 bound the whole head of an HTTP message by as much.
+LONGEST_VALUE = 16 * 1024
+# ``reknit.pipeline.kafka.header_names`` replaces bytes of a name that are not UTF-8 by it.
+_replacement = "\N{REPLACEMENT CHARACTER}"
+# Bytes of an undecodable value that a dead letter shows: each takes four characters when it is escaped.
+_SHOWN_BYTES = LONGEST_VALUE // 4
+
+
+def text_of(value: bytes | None, longest: int | None = LONGEST_VALUE) -> str | None:
+    """The text of a header's value; None where it is null, not UTF-8 or too long."""
+    if value is None or (longest is not None and len(value) > longest):
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def fault_of(value: bytes | None, longest: int | None = LONGEST_VALUE) -> str:
+    """Why a header's value has no text, as the end of a sentence; empty where it has one."""
+    if text_of(value, longest) is not None:
+        return ""
+    if value is None:
+        return "is null"
+    return f"is longer than {longest} bytes" if longest is not None and len(value) > longest else "is not UTF-8"
+
+
+def find_text(headers: Iterable[tuple[str, bytes | None]], wanted: str) -> str | None:
+    """The text of the last header with this name; None where it is absent or has none."""
+    found = [value for name, value in headers if name == wanted]
+    return text_of(found[-1]) if found else None
+
+
+def has_bad_name(headers: Iterable[tuple[str, bytes | None]]) -> bool:
+    """Whether the name of a header was not UTF-8 when it was read. A name that holds U+FFFD itself counts as such."""
+    return any(_replacement in name for name, _ in headers)
 
 
 def encode(headers: Struct) -> Headers:
@@ -290,20 +365,68 @@ def encode(headers: Struct) -> Headers:
     return tuple((name, str(value).encode()) for name, value in zip(names, values, strict=True) if value is not UNSET)
 
 
-def decode(headers: Iterable[tuple[str, bytes]], kind: type[HeaderStruct]) -> HeaderStruct:
+def decode(headers: Iterable[tuple[str, bytes | None]], kind: type[HeaderStruct]) -> HeaderStruct:
     """The struct of a record's headers, without those that it does not name.
 
+    An optional field is None if its header has another value than the struct allows.
+
     Raises:
-        msgspec.ValidationError: a header is missing or is not what the struct says.
-        UnicodeDecodeError: a header that the struct names is not UTF-8.
+        msgspec.ValidationError: a required header is missing, or is not what the struct says.
     """
+    found, unread = _read(headers, kind)
+    if unread:
+        raise ValidationError(f"header `{unread[0]}` is missing, or is not what {kind.__name__} says")
+    return found
+
+
+def read(headers: Iterable[tuple[str, bytes | None]], kind: type[HeaderStruct]) -> HeaderStruct:
+    """The struct of a record's headers, whatever they hold.
+
+    As ``decode``, but a required field is None as well where its header is missing or is not what the struct says. The
+    worker writes no such record, but any client can write to any topic.
+    """
+    return _read(headers, kind)[0]
+
+
+def _read(headers: Iterable[tuple[str, bytes | None]], kind: type[HeaderStruct]) -> tuple[HeaderStruct, Sequence[str]]:
+    """The struct, and the required headers that it has not."""
     wanted = set(kind.__struct_encode_fields__)
-    return convert({name: value.decode() for name, value in headers if name in wanted}, kind, strict=False)
+    given = {name: text_of(value) for name, value in headers if name in wanted}
+    try:
+        return convert(given, kind, strict=False), ()
+    except ValidationError:
+        pass
+    fields: dict[str, Any] = {}
+    unread = []
+    for field in structs.fields(kind):
+        if not field.required and field.encode_name not in given:
+            continue
+        try:
+            fields[field.name] = convert(given.get(field.encode_name), field.type, strict=False)
+        except ValidationError:
+            fields[field.name] = None
+            if field.required:
+                unread.append(field.encode_name)
+    return kind(**fields), unread
 
 
-def as_texts(headers: Iterable[tuple[str, bytes]]) -> list[tuple[str, str]]:
-    """All headers of a record, whatever bytes they hold."""
-    return [(name, value.decode("utf-8", "replace")) for name, value in headers]
+def as_texts(headers: Iterable[tuple[str, bytes | None]]) -> list[tuple[str, str]]:
+    """All headers of a record for a person, whatever they hold: undecodable bytes are U+FFFD, null is empty."""
+    return [(name, (value or b"").decode("utf-8", "replace")) for name, value in headers]
+
+
+def well_formed(headers: Headers) -> Headers:
+    """The headers whose names and values are what this module reads."""
+    return tuple((name, value) for name, value in headers if _replacement not in name and text_of(value) is not None)
+
+
+def escaped(headers: Headers) -> Headers:
+    """All headers of a record with values that are UTF-8: binary ones are escaped and cut, null ones are empty."""
+    return tuple((name, value if text_of(value, None) is not None else _escaped(value)) for name, value in headers)
+
+
+def _escaped(value: bytes | None) -> bytes:
+    return (value or b"")[:_SHOWN_BYTES].decode("utf-8", "backslashreplace").encode()
 
 
 def dataref_of(session: bytes, value: bytes) -> str:
@@ -319,7 +442,6 @@ def is_own_dataref(session: bytes, dataref: str) -> bool:
     return _DATAREF.fullmatch(dataref) is not None and dataref.startswith(hashlib.sha256(session).hexdigest())
 
 
-def find_dataref(headers: Iterable[tuple[str, bytes]]) -> str | None:
-    """The header ``dataref`` of a record, if it has one."""
-    found = [value for name, value in headers if name == DATAREF]
-    return found[-1].decode("utf-8", "replace") if found else None
+def find_dataref(headers: Iterable[tuple[str, bytes | None]]) -> str | None:
+    """The header ``dataref`` of a record, if it has one that can be read."""
+    return find_text(headers, DATAREF)

@@ -3,7 +3,7 @@
 An **item** is one block on a screen: a text, a stretch of thinking, a tool call, a user's message. It has an id that
 no other item of its session ever has. The rest of the records speak about turns, the agent and the session.
 
-Order and meaning, which every consumer may rely on (``topics.reducer`` is the reference):
+Order and meaning, which every consumer may rely on (``reknit.topics.reducer`` is the reference):
 
 1. ``item/started`` comes first, once. A promoted item (one that its stream never delivered) starts with its whole
    content; items stand on the screen in the order in which they started.
@@ -14,7 +14,8 @@ Order and meaning, which every consumer may rely on (``topics.reducer`` is the r
    that is the content and replaces what was streamed. ``incomplete: true`` means that the end never came: what is
    there is kept, and a tool call's input stays the raw JSON that came, never closed or parsed. An item that was
    incomplete may be completed once more, when its whole content still arrives; one that was ``doubtful``, when its
-   program's own transcript proves it.
+   program's own transcript proves it; and one that was complete, as ``doubtful`` or as ``interrupted``, when its run
+   turns out to have been killed or interrupted before the program took the item for good.
 4. ``item/retracted`` withdraws an item, completed or not, with its result. Its id is never used again, and whatever
    else speaks of it is void, before or after.
 5. ``item/result`` is a tool's answer; it may come while other items of the same turn are still open. The last counts.
@@ -26,7 +27,9 @@ Order and meaning, which every consumer may rely on (``topics.reducer`` is the r
 8. ``turn/diagnosis`` comes last in a run that ended without finishing, or that was broken off: once, beside the items
    that its end left incomplete. It is for people and dashboards; nothing on the screen depends on it.
 9. ``seq`` numbers the records that have no item id, in the session; the same number is the same record.
-10. Items with ``parent_tool_use_id`` belong to a sub-agent, those with ``is_synthetic`` were written by the agent
+10. ``session/reset`` and ``session/compacted`` concern every item that started before them: it stays on the screen and
+    is no longer part of the conversation that the program goes on with.
+11. Items with ``parent_tool_use_id`` belong to a sub-agent, those with ``is_synthetic`` were written by the agent
     program itself; neither is the user's or the main turn's own.
 
 Fields that equal their default are left out of the JSON. Free-form JSON is carried as it came.
@@ -34,15 +37,18 @@ Fields that equal their default are left out of the JSON. Free-form JSON is carr
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 # Where an item's content came from: its stream, a complete message, or (unseen results) the result's text.
 Origin: TypeAlias = Literal["stream", "promoted", "result"]
 MaybeRaw: TypeAlias = Raw | UnsetType
-# Of an item: its program may have given it up for another attempt, or may have taken a beginning for the whole.
-Doubt: TypeAlias = Literal["", "attempt", "end"]
+# Of an item: its program may have given it up for another attempt, may have taken a beginning for the whole, or may not
+# have kept it in its history.
+Doubt: TypeAlias = Literal["", "attempt", "end", "kept"]
+# Why an item is incomplete whose program was interrupted in the middle of it.
+INTERRUPTED: Final = "interrupted"
 # Why a run ended without finishing, in words that a metric can bear.
 Cause: TypeAlias = Literal["stall", "loop", "time_limit", "disconnect", "stopped", "error", "other"]
 
@@ -66,7 +72,8 @@ class ItemStarted(Item, frozen=True, tag="item/started", gc=False):
     A tool's name is split: ``mcp__github__search`` has ``name`` search, ``tool_server`` github, ``tool_source`` mcp.
     ``raw`` is the whole block, where its type is not one that Reknit knows. ``repeats`` is the item of an attempt that
     was cut, which said the same: both stay, for the program's own history holds both. ``doubtful``: its program does
-    not tell whether it has given the item up for another ``attempt``, or whether its ``end`` is one.
+    not say whether it has given the item up for another ``attempt``, whether its ``end`` is one, or whether the
+    program's history has ``kept`` it.
     """
 
     item_id: str
@@ -250,9 +257,93 @@ class SessionStatus(Item, frozen=True, tag="session/status", gc=False):
 
 
 class SessionCompacted(Item, frozen=True, tag="session/compacted", gc=False):
-    """The agent program has shortened its context."""
+    """The agent program has shortened its context: no item before this record is in the conversation as it was."""
 
     compact_metadata: MaybeRaw = UNSET
+    extras: dict[str, Raw] | UnsetType = UNSET
+    seq: int = -1
+
+
+class SessionReset(Item, frozen=True, tag="session/reset", gc=False):
+    """The agent program has begun a new conversation: no item before this record is part of it.
+
+    ``trigger`` is the program's own word for the reason (``clear``), ``""`` where it gives none.
+    """
+
+    new_conversation_id: str = ""
+    trigger: str = ""
+    extras: dict[str, Raw] | UnsetType = UNSET
+    seq: int = -1
+
+
+class ModelChanged(Item, frozen=True, tag="session/model_changed", gc=False):
+    """The agent program goes on with another model, because the first one was refused or overloaded."""
+
+    from_model: str = ""
+    to_model: str = ""
+    trigger: str = ""
+    message: str = ""
+    extras: dict[str, Raw] | UnsetType = UNSET
+    seq: int = -1
+
+
+class PermissionDenied(Item, frozen=True, tag="tool/denied", gc=False):
+    """The agent program did not run a tool, because it has no permission. ``item_id`` is the call, if it is known."""
+
+    item_id: str = ""
+    tool_name: str = ""
+    reason: str = ""
+    message: str = ""
+    extras: dict[str, Raw] | UnsetType = UNSET
+    seq: int = -1
+
+
+class HookStarted(Item, frozen=True, tag="hook/started", gc=False):
+    """A command that a user configured for an event of the agent program has begun."""
+
+    hook_id: str = ""
+    hook_name: str = ""
+    hook_event: str = ""
+    extras: dict[str, Raw] | UnsetType = UNSET
+    seq: int = -1
+
+
+class HookCompleted(Item, frozen=True, tag="hook/completed", gc=False):
+    """A hook has ended. ``output`` is what it wrote; ``outcome`` is the program's own word for how it ended."""
+
+    hook_id: str = ""
+    hook_name: str = ""
+    hook_event: str = ""
+    outcome: str = ""
+    exit_code: int | None = None
+    output: str = ""
+    extras: dict[str, Raw] | UnsetType = UNSET
+    seq: int = -1
+
+
+class AgentNotice(Item, frozen=True, tag="agent/notice", gc=False):
+    """A message of the agent program to its user that reports no error of the API. ``level`` is the program's word."""
+
+    message: str
+    level: str = ""
+    key: str = ""
+    extras: dict[str, Raw] | UnsetType = UNSET
+    seq: int = -1
+
+
+class TaskUpdated(Item, frozen=True, tag="task/updated", gc=False):
+    """What has changed of a background task; ``patch`` is a JSON object of its new members."""
+
+    task_id: str = ""
+    patch: MaybeRaw = UNSET
+    extras: dict[str, Raw] | UnsetType = UNSET
+    seq: int = -1
+
+
+class TaskList(Item, frozen=True, tag="task/list", gc=False):
+    """The background tasks that run now: a JSON array, which replaces the one before."""
+
+    tasks: MaybeRaw = UNSET
     extras: dict[str, Raw] | UnsetType = UNSET
     seq: int = -1
 
@@ -341,6 +432,14 @@ AnyItem: TypeAlias = (
     | SessionInit
     | SessionStatus
     | SessionCompacted
+    | SessionReset
+    | ModelChanged
+    | PermissionDenied
+    | HookStarted
+    | HookCompleted
+    | AgentNotice
+    | TaskUpdated
+    | TaskList
     | TaskStarted
     | TaskNotification
     | SessionSystem

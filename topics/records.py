@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.json import Decoder
 
-from topics import (
+from reknit.topics import (
     AGENT_TURNS,
     DEAD_LETTERS,
     HISTORY_FIXES,
@@ -21,8 +21,8 @@ from topics import (
     SESSION_ITEMS,
     headers,
 )
-from topics.headers import Count, Status
-from topics.items import AnyItem
+from reknit.topics.headers import Count, Status
+from reknit.topics.items import AnyItem
 
 # Raw JSON has no shape of its own in a schema, so each use says what is accepted.
 _Message: TypeAlias = Annotated[
@@ -90,6 +90,10 @@ class PolicyChange(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     incomplete_call: Annotated[
         Literal["drop", "text"] | UnsetType, Meta(description="A call whose input a stream never finished.")
     ] = UNSET
+    cut_text: Annotated[
+        Literal["auto", "keep", "mark", "drop"] | UnsetType,
+        Meta(description="A text that a stream never finished: keep it, add a line that says so, or drop it."),
+    ] = UNSET
     reasoning: Annotated[Literal["keep", "strip"] | UnsetType, Meta(description="Thinking of the same issuer.")] = UNSET
     strip_tools: Annotated[bool | UnsetType, Meta(description="Take tool calls and results out of the history.")] = (
         UNSET
@@ -150,6 +154,13 @@ class TurnAppended(_TurnRecord, frozen=True, tag="turn.appended"):
     self_driving: Annotated[
         bool, Meta(description="The source runs its tools itself: this turn never triggers a request.")
     ] = False
+    request: Annotated[
+        bool,
+        Meta(
+            description="False: the turn makes no request due, even if the conversation waits for the model. For a log "
+            "that mirrors another program's conversation."
+        ),
+    ] = True
 
 
 class HistoryRestored(_TurnRecord, frozen=True, tag="history.restored"):
@@ -241,7 +252,7 @@ class StreamPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class FixRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One record of ``history.fixes``: what was changed where, and the record that made it necessary.
 
-    ``source``, ``offset`` and ``number`` together name a fix of a partition: a redelivery repeats them.
+    ``source``, ``base``, ``offset`` and ``number`` together name a fix of a partition: a redelivery repeats them.
     """
 
     code: Annotated[str, Meta(description="The kind of mend, from the catalogue.")]
@@ -284,6 +295,13 @@ class FixRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     observed: Annotated[
         bool, Meta(description="True where a policy only observes the mend, and it was not made for this request.")
     ] = False
+    base: Annotated[
+        Count,
+        Meta(
+            description="0, unless the input topic was re-created and accepted: the offsets of its former topics end "
+            "before this number."
+        ),
+    ] = 0
 
 
 class RecordKind(Struct, frozen=True, kw_only=True):
@@ -361,6 +379,13 @@ RECORD_KINDS: tuple[RecordKind, ...] = (
         topic=PROVIDER_REQUESTS,
         summary="A request body, byte for byte what is to be sent.",
         headers=headers.RequestHeaders,
+    ),
+    RecordKind(
+        name="Withdrawal",
+        topic=PROVIDER_REQUESTS,
+        summary="The log has answered the request in `supersedes`: send nothing. Only with `[requests] withdraw`.",
+        null=True,
+        headers=headers.WithdrawalHeaders,
     ),
     *_of_union(SESSION_ITEMS, AnyItem, headers.ItemHeaders),
     RecordKind(

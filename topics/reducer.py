@@ -1,17 +1,19 @@
 """The reference reducer: any stream of items, duplicated or not, to one view.
 
-It is the contract of ``topics.items`` in executable form, and what tests compare. A consumer may keep its own, as long
-as it ends with the same view. Records that were applied already change nothing, whether single records repeat or a
-whole stretch comes again.
+It is the contract of ``reknit.topics.items`` in executable form, and the reference of the tests. A consumer may have
+its own reducer, if it ends with the same view. A record that was applied already changes nothing, whether one record or
+a sequence of records is repeated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 from msgspec import Raw, Struct
 
-from topics.items import (
+from reknit.topics.items import (
+    INTERRUPTED,
     AgentError,
     AgentUnrecognized,
     Doubt,
@@ -21,6 +23,8 @@ from topics.items import (
     ItemResult,
     ItemRetracted,
     ItemStarted,
+    SessionCompacted,
+    SessionReset,
     TurnDiagnosis,
     TurnResult,
 )
@@ -31,7 +35,7 @@ class Entry(Struct, kw_only=True):
 
     ``text`` is its text, or the raw JSON of a call's input as it streamed; ``input`` the whole input, where a record
     carried it. ``done`` says that the content has ended, ``incomplete`` that it ended before its end, ``doubtful`` what
-    its program leaves open of it.
+    its program leaves open of it, ``outside`` that the program goes on without it, and why.
     """
 
     item_id: str
@@ -43,6 +47,7 @@ class Entry(Struct, kw_only=True):
     incomplete: bool = False
     doubtful: Doubt = ""
     reason: str = ""
+    outside: Literal["", "reset", "compacted"] = ""
     result: ItemResult | None = None
 
     @property
@@ -76,6 +81,8 @@ class View:
         self._lengths: dict[str, int] = {}
         # A result may stand before its call, or without one.
         self._answers: dict[str, ItemResult] = {}
+        # Boundaries that were applied, by their number: a redelivered one says nothing of the items since.
+        self._boundaries: set[int] = set()
         self.retracted: set[str] = set()
         self.notices: dict[int, AgentError] = {}
         self.results: dict[int, TurnResult] = {}
@@ -117,6 +124,10 @@ class View:
                 self._retract(item)
             case ItemResult():
                 self._answers[item.item_id] = item
+            case SessionReset():
+                self._leave_outside(item.seq, "reset")
+            case SessionCompacted():
+                self._leave_outside(item.seq, "compacted")
             case AgentError():
                 self.notices[item.seq] = item
             case TurnResult():
@@ -151,7 +162,7 @@ class View:
 
     def _complete(self, item: ItemCompleted) -> None:
         entry = self._entries.get(item.item_id)
-        if entry is None or (entry.done and not (entry.incomplete or entry.doubtful)):
+        if entry is None or (entry.done and not (entry.incomplete or entry.doubtful or _revokes(item))):
             return
         if isinstance(item.text, str):
             self._write(item.item_id, item.text)
@@ -160,10 +171,22 @@ class View:
         entry.done, entry.incomplete, entry.reason = True, item.incomplete, item.reason
         entry.doubtful = item.doubtful
 
+    def _leave_outside(self, seq: int, why: Literal["reset", "compacted"]) -> None:
+        if seq in self._boundaries:
+            return
+        self._boundaries.add(seq)
+        for entry in self._entries.values():
+            entry.outside = entry.outside or why
+
     def _retract(self, item: ItemRetracted) -> None:
         self.retracted.add(item.item_id)
         for kept in (self._entries, self._pieces, self._lengths):
             kept.pop(item.item_id, None)
+
+
+def _revokes(item: ItemCompleted) -> bool:
+    """Whether the record takes back that a complete item is complete, or that its program has kept it."""
+    return item.doubtful == "kept" or (item.incomplete and item.reason == INTERRUPTED)
 
 
 def reduce(items: Iterable[Item]) -> View:

@@ -1,6 +1,6 @@
 """Grafana's dashboards as code: ``python deploy/grafana/dashboards.py`` writes them anew into ``dashboards/``.
 
-The tables below say what they show; ``$job`` and ``$target`` are chosen on the board.
+The tables below say what they show; ``$job``, ``$pipeline`` and ``$target`` are chosen on the board.
 """
 
 # ruff: noqa: FBT003, INP001 - the library takes booleans by place; a script by itself, not a package
@@ -18,11 +18,13 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.common import LegendDisplayMode, TooltipDisplayMode
 from grafana_foundation_sdk.models.dashboard import DataSourceRef, VariableRefresh
 
+from reknit.pipeline.letters import LETTER_KINDS, LETTER_MATCHERS
+
 FOLDER = Path(__file__).parent / "dashboards"
 SOURCE = DataSourceRef("prometheus", "${datasource}")
 WIDTH = 24
 HEIGHT, STAT_HEIGHT = 8, 4
-_JOB = 'job=~"$job"'
+_JOB = 'job=~"$job", pipeline=~"$pipeline"'
 _TARGETS = f'{_JOB}, target=~"$target"'
 
 
@@ -57,6 +59,11 @@ def most(expression: str) -> str:
     return f"topk(10, {expression}) > 0"
 
 
+# Dead letters by kind, as the viewer and the report count them too.
+_LETTERS = {
+    words: total("reknit_dead_letters_total", matching=f"{_JOB}, {LETTER_MATCHERS[kind]}")
+    for kind, words in LETTER_KINDS.items()
+}
 _HOURLY = f"reknit:fixes:increase1h{{{_TARGETS}}}"
 _HOURLY_BEFORE = f"{_HOURLY} offset 1w"
 
@@ -171,18 +178,18 @@ FIXES: Board = {
 
 PIPELINE: Board = {
     "Now": {
-        ("Workers", "short", "Those that answer a scrape."): f"sum (up{{{_JOB}}})",
+        ("Workers", "short", "Those that answer a scrape."): f"count (reknit_build_info{{{_JOB}}}) or vector(0)",
         (
             "Partitions without a worker",
             "short",
-            "Partitions that no scraped worker has.",
-        ): f"max by (topic) (reknit_source_partitions{{{_JOB}}}) - sum by (topic) (reknit_partitions{{{_JOB}}})",
+            "Partitions that no scraped worker processes.",
+        ): f"sum by (topic) (max by (pipeline, topic, partition) (reknit_partition_working{{{_JOB}}}) == bool 0)",
         ("Lag", "short", "Records that wait."): f"sum by (topic) (reknit_consumer_lag_records{{{_JOB}}})",
         ("Slowest record in a hundred", "s", "From when it was written to its commit."): quantile(
             0.99, "reknit_end_to_end_latency_seconds"
         ),
         ("Sessions parked", "short", "They wait for somebody."): f"sum (reknit_sessions_parked{{{_JOB}}})",
-        ("Dead letters", "short", "In this range."): total("reknit_dead_letters_total"),
+        ("Dead letters", "short", "In this range, of all kinds."): total("reknit_dead_letters_total"),
     },
     "Throughput": {
         ("Records in", "ops", "Processed, by topic."): rate("reknit_records_consumed_total", "topic"),
@@ -217,6 +224,9 @@ PIPELINE: Board = {
     "Group and state": {
         ("Rebalances", "short", "Times in an hour that workers were given their partitions."): hourly(
             "reknit_rebalances_total", "topic"
+        ),
+        ("New producer epochs", "short", "In an hour, after commits that may have been sent twice."): hourly(
+            "reknit_producer_epochs_total", "topic"
         ),
         (
             "Partitions of each worker",
@@ -254,11 +264,16 @@ PIPELINE: Board = {
         ("Processor", "percentunit", "Of one core."): rate("process_cpu_seconds_total", "instance"),
     },
     "What does not get through": {
+        ("Dead letters by kind", "short", "In this range. They add up to all dead letters."): _LETTERS,
         ("Dead letters", "ops", "By topic and code; `reknit dead-letters list` shows them."): most(
             rate("reknit_dead_letters_total", "topic, code")
         ),
+        ("Headers dropped", "short", "In an hour: malformed headers, by topic and name."): most(
+            hourly("reknit_headers_dropped_total", "topic, header")
+        ),
         ("Parked", "short", "Sessions that wait behind a record, and the records behind it."): {
             "sessions": f"sum (reknit_sessions_parked{{{_JOB}}})",
+            "being released": f"sum (reknit_sessions_releasing{{{_JOB}}})",
             "records": f"sum (reknit_turns_waiting{{{_JOB}}})",
         },
         (
@@ -334,12 +349,13 @@ def choice(name: str, label: str, query: str) -> dashboard.QueryVariable:
 
 def files() -> dict[str, str]:
     job = choice("job", "Job", "label_values(reknit_build_info, job)")
+    pipeline = choice("pipeline", "Pipeline", "label_values(reknit_build_info, pipeline)")
     target = choice("target", "Target", "label_values(reknit_requests_total, target)")
     return {
         "fixes.json": board(
-            "reknit-fixes", "Reknit: fixes", "What is mended, for whom, and how well.", FIXES, job, target
+            "reknit-fixes", "Reknit: fixes", "What is mended, for whom, and how well.", FIXES, job, pipeline, target
         ),
-        "pipeline.json": board("reknit-pipeline", "Reknit: pipeline", "How the workers do.", PIPELINE, job),
+        "pipeline.json": board("reknit-pipeline", "Reknit: pipeline", "How the workers do.", PIPELINE, job, pipeline),
     }
 
 

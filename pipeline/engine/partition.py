@@ -1,9 +1,9 @@
-"""The actor of one source partition: it owns the partition's stage, its state and its place in the log.
+"""The actor of one source partition: it owns the partition's stage, state and position.
 
-It opens in this order, and no other is sound: take the partition over (which fences the former owner), read the state
-changelog to its end (it holds the next source offset), work. While the group rebalances it is held: the batch in
-flight is finished, what waits is given up, since it will be fetched again from the position that is committed. After a
-failure that may pass it is opened anew, in the same order.
+It opens in this order, which is the only correct one: take the partition over (which fences the former owner), read the
+state changelog to its end (it has the next source offset), work. While the group rebalances the actor is paused: it
+finishes the batch in flight and drops waiting records, which will be fetched again from the committed position. After a
+temporary failure it opens again, in the same order.
 """
 
 from __future__ import annotations
@@ -18,18 +18,33 @@ from typing import TYPE_CHECKING
 from aiokafka.errors import KafkaError
 from msgspec import structs
 
-from pipeline.engine.batches import Backlog, Slices, Span, buried, log_letters, output_size, size_letter, walk
-from pipeline.engine.runtime import EngineError, PartitionLostError, log, where
-from pipeline.engine.state import PartitionState
-from pipeline.engine.writer import Batch, Writer
-from pipeline.kafka import REFUSALS
-from pipeline.objects import with_objects
-from pipeline.stages.base import Record, Result, Stage, StoppedError
+from reknit.pipeline.engine.batches import (
+    Backlog,
+    Slices,
+    Span,
+    buried,
+    letter_alone,
+    log_letters,
+    output_size,
+    size_letter,
+    smaller_letter,
+    walk,
+)
+from reknit.pipeline.engine.limits import RefusedSizeError, StateSizeError
+from reknit.pipeline.engine.runtime import EngineError, LimitTooSmallError, PartitionLostError, log, where
+from reknit.pipeline.engine.state import PartitionState
+from reknit.pipeline.engine.writer import Batch, Writer, group_offset
+from reknit.pipeline.errors import ReknitError, error_name
+from reknit.pipeline.kafka import REFUSALS
+from reknit.pipeline.objects import with_objects
+from reknit.pipeline.stages.base import Output, Record, Result, Stage, StoppedError
+from reknit.topics import DEAD_LETTERS
+from reknit.topics.positions import PositionMark, group_metadata
 
 if TYPE_CHECKING:
-    from pipeline.engine.runtime import Runtime
+    from reknit.pipeline.engine.runtime import Runtime
 
-# The pause before a partition is opened anew, doubled at each look up to the second value.
+# Pause before a partition is opened again: the first, doubled each time up to the second.
 _REOPEN_SECONDS = 0.5
 _REOPEN_SECONDS_MOST = 5.0
 
@@ -53,18 +68,21 @@ class Partition:
         on_opened: Callable[[int], Awaitable[None]],
         on_position: Callable[[int], None],
         is_ours: Callable[[int], Awaitable[bool | None]],
+        mark_at_opening: Callable[[int | None, PositionMark], Awaitable[PositionMark]] | None = None,
     ) -> None:
-        """Begin to open.
+        """Start opening.
 
         Args:
-            runtime: what the worker shares.
-            topic: the contract's name.
-            number: the partition's.
-            writer: makes the writer, once the stage is there.
+            runtime: the worker's shared values.
+            topic: its name in the contract.
+            number: the number of the partition.
+            writer: creates the writer, once the stage exists.
             on_room: called when more records may come.
-            on_opened: called with the next source offset once it is read, before all that follow.
+            on_opened: called with the next source offset once it is read, before every ``on_position``.
             on_position: called with it once everything before it is durable.
-            is_ours: asks the group, with it, whether the partition is this worker's now; None where nobody knows.
+            is_ours: asks the group, with that offset, whether this worker owns the partition; None if that is unknown.
+            mark_at_opening: called with the position and its mark, as the changelog has them (None: it has none);
+                returns the mark to write, or raises. Without it marks stay as they are.
         """
         self.topic = topic
         self.number = number
@@ -72,49 +90,58 @@ class Partition:
         self._end = runtime.end_of(topic, number)
         self.phase = Phase.OPENING
         self.next = 0  # the next source offset to process; known once the changelog is read
-        self.aligned = False  # whether the source consumer was told to fetch from `next`
+        self.aligned = False  # whether the source consumer fetches from `next`
         self._runtime = runtime
         self._tuning = runtime.tuning
         self._on_room = on_room
         self._on_opened = on_opened
+        self._mark_at_opening = mark_at_opening
         self._on_position = on_position
         self._kept = PartitionState(runtime, topic, number)
+        self._offered_at = time.monotonic()
         self._new_writer = writer
         self._writer = writer(self._kept.stage)
         self._is_ours = is_ours
-        # Failures that a new opening may mend: the last one, and the first since the last commit.
+        # Failures that a new opening may repair: the last one, and the first since the last commit.
         self._failed_at = self._failing_since = float("-inf")
-        self._due = 0.0  # when the next batch may begin
+        self._next_batch_at = 0.0
+        self._has_due = False  # whether records that are kept in state are due, as of the last commit
+        self._released_at: int | None = None  # the unique offset of their release
+        self._committed_to: int | None = None  # the changelog's offset after the last commit, if known
         self._backlog = Backlog()
-        self._full = False  # whether the consumer was told so; then it waits for `on_room`
-        self._oldest_ms = 0  # when the oldest record of the batch in flight was written
+        self._full = False  # whether the consumer waits for `on_room`
+        self._oldest_ms = 0  # timestamp of the oldest record of the batch in flight
         self._slices = Slices(self._tuning.slice_records, self._tuning.slice_seconds)
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self._task = asyncio.create_task(self._live(), name=f"{topic}-{number}")
 
-    # What the consumer side calls.
+    # Called by the consumer side.
 
     def wants(self, share_bytes: int, share_records: int) -> bool:
         """Return whether more records may come, given this partition's share of the worker's memory."""
         self._full = self._backlog.fills(share_bytes, share_records)
         if self._full:
-            self._wake.set()  # it waits for more no longer
+            self._wake.set()  # it does not wait for more any longer
         return self.phase is Phase.WORKING and self.aligned and not (self._full or self.at_end)
 
     def offer(self, span: Span) -> None:
         """Accept a span of the log, or raise ``Hole``: records before it are missing."""
         if self.phase is not Phase.WORKING:
-            return  # held or closing: it will be fetched again
-        self._backlog.accept(span if self._end is None else span.before(self._end))
+            return  # paused or closing: it will be fetched again
+        self._offered_at = time.monotonic()
+        span = span if self._end is None else span.before(self._end)
+        if base := self._kept.mark.base:
+            span = structs.replace(span, records=[structs.replace(record, base=base) for record in span.records])
+        self._backlog.accept(span)
         if self._backlog:
             self._wake.set()
 
     def expired(self, first: int) -> None:
-        """Go on at ``first``: the broker's retention removed what came before it was read.
+        """Continue at ``first``: the broker's retention removed earlier records before they were read.
 
-        That is a loss, but for who begins with what a live pipeline has read already.
+        This is a loss, except for a pipeline that starts with records that a live pipeline has read already.
         """
         lost = self._backlog.end
         if lost or not self._runtime.reads_another:
@@ -124,7 +151,7 @@ class Partition:
 
     @property
     def at_end(self) -> bool:
-        """Whether everything was fetched before the offset at which the worker is to end."""
+        """Whether everything before the worker's end offset was fetched."""
         return self._end is not None and self._backlog.end >= self._end
 
     @property
@@ -134,13 +161,20 @@ class Partition:
 
     @property
     def done_to(self) -> int:
-        """The offset up to which nothing is left to do: markers behind the last record count as done."""
+        """The offset up to which everything is done: markers after the last record count as done."""
+        if self._has_due:
+            return group_offset(self.next, has_due=True)
         return self.next if self._backlog or not self._idle.is_set() else self._backlog.end
 
-    async def hold(self, seconds: float) -> None:
-        """Finish the batch in flight, for at most so many seconds, and give up what waits.
+    @property
+    def group_metadata(self) -> str:
+        """The metadata of this partition's group offset. An offset above 0 can be that of markers alone."""
+        return group_metadata(self._kept.mark.base, self.next, released_at=self._released_at)
 
-        One that is still opening is closed instead: if its start overtook that of a new owner, it would fence it.
+    async def hold(self, seconds: float) -> None:
+        """Pause: finish the batch in flight, within ``seconds``, and drop waiting records.
+
+        An actor that is still opening is closed instead: if it started after a new owner, it would fence that one.
         """
         if self.phase is Phase.OPENING:
             await self.close()
@@ -154,24 +188,25 @@ class Partition:
             log.warning("%s partition %d: the batch in flight outlives the rebalance", *self._place)
 
     def resume(self) -> None:
-        """Go on after a rebalance that left the partition here."""
+        """Resume after a rebalance that left the partition here."""
         if self.phase is Phase.HELD:
             self.phase = Phase.WORKING
             self.aligned = False
             self._backlog.clear(self.next)
             self._wake.set()
-            # The group may have refused it while it rebalanced, and nothing may come that tells it once more.
-            self._on_position(self.next)
+            # The group may have refused the commit during the rebalance, and no later record may repeat it.
+            self._on_position(group_offset(self.next, has_due=self._has_due))
 
     async def close(self) -> None:
-        """Finish the batch in flight and let go. What waits is not committed, so it will be read again."""
+        """Finish the batch in flight and close. Waiting records are not committed, so they will be read again."""
         opening = self.phase is Phase.OPENING
         self.phase = Phase.CLOSED
         self._backlog.clear(self.next)
         self._wake.set()
         if not opening:
-            # Without a broker the batch in flight has no end; given up, it is not committed either.
-            await asyncio.wait([self._task], timeout=self._tuning.stop_seconds / 2)
+            # Without a broker the batch in flight never ends; it is given up and not committed.
+            seconds = self._tuning.stop_seconds / 2 if self._runtime.answers else 0.0
+            await asyncio.wait([self._task], timeout=seconds)
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -187,7 +222,7 @@ class Partition:
                     raise
                 except (PartitionLostError, KafkaError, OSError) as error:
                     await self._make_way(error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it ends the worker
+        except Exception as error:  # noqa: BLE001 - any other error ends the worker
             self._runtime.fail(error)
         finally:
             self.phase = Phase.CLOSED
@@ -196,32 +231,41 @@ class Partition:
 
     async def _work_until_closed(self) -> None:
         while self.phase is not Phase.CLOSED:
-            if self.phase is Phase.HELD or not self._backlog:
+            if self.phase is Phase.HELD or not (self._backlog or self._has_due):
                 self._wake.clear()
                 await self._wake.wait()
                 continue
-            if not self._full and (left := self._due - time.monotonic()) > 0:
+            if self._has_due:
+                await self._busy_with(self._work_off_due())
+            has_room = self._runtime.scope.holds_due or self._kept.stage.has_room()
+            if self.phase is not Phase.WORKING or not self._backlog or not has_room:
+                continue
+            left = 0.0 if self._full else self._next_batch_at - time.monotonic()
+            if left <= 0:
+                await self._busy_with(self._work())
+            elif not self._has_due:
                 self._wake.clear()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), left)
-                continue
-            self._idle.clear()
-            try:
-                await self._work()
-            finally:
-                self._idle.set()
+
+    async def _busy_with(self, work: Awaitable[None]) -> None:
+        self._idle.clear()
+        try:
+            await work
+        finally:
+            self._idle.set()
 
     async def _make_way(self, error: PartitionLostError | KafkaError | OSError) -> None:
-        """Let go after a failure, and return once the partition may be opened anew, or is closed.
+        """Close after a failure, and return once the partition may be opened again, or is closed.
 
-        What became of the batch in flight is not known: it may be committed. Its changelog says so, once the new
-        opening has settled the transaction. A former owner must not open, since that would fence the new one.
+        The outcome of the batch in flight is unknown: it may be committed. The changelog shows it once the new opening
+        has settled the transaction. A former owner must not open, since that would fence the new one.
 
         Raises:
-            PartitionLostError: it has another owner, or nothing was committed for long though brokers answer.
+            PartitionLostError: nothing was committed for a long time although brokers answer.
         """
         if self.phase is not Phase.WORKING and self.phase is not Phase.OPENING:
-            self.phase = Phase.CLOSED  # a rebalance is under way: it opens the partition anew where it belongs
+            self.phase = Phase.CLOSED  # a rebalance is under way: the new owner opens the partition
             return
         self.phase, self.aligned = Phase.OPENING, False
         self._backlog.clear(self.next)
@@ -233,10 +277,12 @@ class Partition:
         while True:
             await asyncio.sleep(delay)
             delay = min(delay * 2, _REOPEN_SECONDS_MOST)
-            ours = await self._is_ours(self.next) if self._runtime.answers else None
-            if ours is False and isinstance(error, PartitionLostError) and error.code == "fenced":
-                raise error
+            if not self._runtime.answers:
+                await self._runtime.next_answer()
+                delay = _REOPEN_SECONDS
+            ours = await self._is_ours(group_offset(self.next, has_due=self._has_due))
             if ours is False:
+                # The group no longer knows this member, which joins again. The new owner opens the partition.
                 self.phase = Phase.CLOSED
                 return
             if ours:
@@ -244,7 +290,7 @@ class Partition:
         self._writer = self._new_writer(self._kept.stage)
 
     def _note_failure(self, error: Exception) -> None:
-        now, patience = time.monotonic(), self._tuning.stall_seconds
+        now, patience = time.monotonic() - self._runtime.run_clock.lost, self._tuning.stall_seconds
         if not self._runtime.answers or now - self._failed_at > 2 * patience:
             self._failing_since = now
         self._failed_at = now
@@ -260,14 +306,59 @@ class Partition:
                 await self._writer.open()
         except TimeoutError:
             raise self._stuck("taking the partition over", self._tuning.start_seconds) from None
-        self.next = await self._kept.read() or 0
+        position = await self._kept.read()
+        self.next = position or 0
+        self._runtime.metrics.on_position(*self._place, self.next)
         await self._on_opened(self.next)
+        self._kept.mark = self._kept.stored_mark
+        if self._mark_at_opening is not None:
+            self._kept.mark = await self._mark_at_opening(position, self._kept.stored_mark)
+        if position is not None and self._kept.mark != self._kept.stored_mark:
+            await self._adopt_ids(position)
         self._backlog.clear(self.next)
         if self.phase is Phase.CLOSED:
-            return  # meanwhile, and the cancellation was lost on the way: asyncio.wait_for may, until Python 3.12
+            return  # closed meanwhile: asyncio.wait_for may lose a cancellation before Python 3.12
         self.phase = Phase.WORKING
-        self._on_position(self.next)
+        self._committed_to = None
+        self._has_due = self._is_due()
+        self._on_position(group_offset(self.next, has_due=self._has_due))
         self._on_room()
+
+    async def _adopt_ids(self, position: int) -> None:
+        """Store the topics' ids with a position that an earlier build wrote, now and not with the next record.
+
+        Without it, a topic that is re-created before the partition's next record would not be noticed.
+        """
+        mark = self._kept.mark
+        log.info(
+            "%s partition %d: the position was stored without topic ids; from now on it has %s and %s",
+            *(*self._place, mark.input_id, mark.state_id),
+        )
+        self._has_due = self._is_due()
+        start = group_offset(position, has_due=self._has_due)
+        behind = await self._write_batch(Batch([], {}, position, self._kept.format, self._has_due, mark, start))
+        self._kept.committed({}, position, behind)
+
+    def _is_due(self) -> bool:
+        """Whether records kept in state are due and may be processed."""
+        has_due = not self._runtime.scope.holds_due and self._kept.stage.due_record() is not None
+        self._released_at = self._kept.stage.released_at() if has_due else None
+        return has_due
+
+    async def _write_batch(self, batch: Batch) -> int | None:
+        """Write a batch, within a time limit.
+
+        Raises:
+            PartitionLostError: as ``Writer.write``, and ``stuck``.
+            TopicChangedError: a topic was re-created.
+        """
+        try:
+            async with asyncio.timeout(self._tuning.batch_seconds):
+                if self._runtime.topics is not None:
+                    await self._runtime.topics.confirm(self._offered_at)
+                return await self._writer.write(batch)
+        except TimeoutError:
+            raise self._stuck("a commit", self._tuning.batch_seconds) from None
 
     async def _work(self) -> None:
         records, position = self._backlog.take_batch(self.next, self._runtime.batch_records, self._tuning.batch_bytes)
@@ -275,34 +366,73 @@ class Partition:
         if self._full:
             self._on_room()
         started = time.monotonic()
-        result, done, at, size = Result(), 0, 0, 0
+        result, begun, at, size = Result(), 0, 0, 0
         while at < len(records):
             part = await with_objects(records[at : at + self._slices.length], self._runtime.source_objects)
             await self._runtime.pace(len(part))
             try:
-                async with self._runtime.processing:
-                    before = time.perf_counter()
-                    made = self._kept.stage.process(part)
-                    took = time.perf_counter() - before
-                    await asyncio.sleep(0)
+                made, took = await self._process(part)
             except OSError:
                 raise  # a stage does nothing that can raise it: its store failed
             except Exception as error:  # noqa: BLE001 - a stage's bug, whatever it raises; or it wants to stop
-                if not isinstance(error, StoppedError):
-                    log.error("the stage of %s raised in partition %d: %s", *self._place, where(error))
-                await self._commit(result, part[0].offset, done, started)
+                self._log_raised(error)
+                await self._settle(result, part[0].offset, records[begun:at], started)
                 await self._process_poisoned(part)
-                result, done, size, started = Result(), 0, 0, time.monotonic()
+                result, begun, size, started = Result(), at + len(part), 0, time.monotonic()
             else:
                 made_bytes = self._add_result(result, made, part)
                 self._slices.note_cost(len(part), made_bytes, took)
                 size += made_bytes
-                done += len(part)
             at += len(part)
             if size > self._tuning.batch_bytes and at < len(records):
-                await self._commit(result, part[-1].offset + 1, done, started)
-                result, done, size, started = Result(), 0, 0, time.monotonic()
-        await self._commit(result, position, done, started)
+                await self._settle(result, part[-1].offset + 1, records[begun:at], started)
+                result, begun, size, started = Result(), at, 0, time.monotonic()
+        await self._settle(result, position, records[begun:], started)
+
+    async def _work_off_due(self) -> None:
+        """Process the next due records, as many as one transaction may have, and commit the result.
+
+        The position is after these records, so it does not move. The stage's state, which no longer has them, is in
+        the same transaction as their outputs, so they are processed once, wherever a process ends: see
+        ``reknit.pipeline.stages.releases``. The stage gets one record at a time, since each may cost as much as its
+        whole history, and the event loop runs between them.
+        """
+        result, taken, size, started = Result(), list[Record](), 0, time.monotonic()
+        most = min(self._tuning.release_records, self._runtime.batch_records)
+        record = self._kept.stage.due_record()
+        while record is not None and self.phase is Phase.WORKING and len(taken) < most:
+            try:
+                made, _ = await self._process([record])
+            except OSError:
+                raise  # as in ``_work``
+            except Exception as error:  # noqa: BLE001 - as in ``_work``
+                self._log_raised(error)
+                await self._settle_due(result, taken, started)
+                await self._process_poisoned([record], is_due=True)
+                return
+            size += self._add_result(result, made, [record])
+            taken.append(record)
+            before, record = record, self._kept.stage.due_record()
+            if record is not None and (record.key, record.unique_offset) == (before.key, before.unique_offset):
+                raise EngineError("due_not_taken", f"offset {record.offset} is due again after it was taken")
+            if size > self._tuning.batch_bytes:
+                break
+        await self._settle_due(result, taken, started)
+        self._has_due = self._is_due()
+
+    async def _process(self, part: Sequence[Record]) -> tuple[Result, float]:
+        """Process records in the stage; return its result and the seconds. Then let the event loop run."""
+        async with self._runtime.processing:
+            before = time.perf_counter()
+            made = self._kept.stage.process(part)
+            took = time.perf_counter() - before
+            self._runtime.steps[self._place] += 1
+            await asyncio.sleep(0)
+        return made, took
+
+    def _log_raised(self, error: Exception) -> None:
+        if not isinstance(error, StoppedError):
+            log.error("the stage of %s raised in partition %d: %s", *self._place, where(error))
 
     def _add_result(self, result: Result, made: Result, part: Sequence[Record]) -> int:
         last = part[-1].offset
@@ -310,7 +440,9 @@ class Partition:
         for output in made.outputs:
             bytes_of_one = output_size(output)
             if bytes_of_one > self._tuning.output_bytes:
-                output = size_letter(output, *self._place, last)  # noqa: PLW2901 - it stands for it
+                if output.topic != DEAD_LETTERS:  # counted by its stage
+                    _count_letter(result, self.topic)
+                output = size_letter(output, *self._place, last, base=self._kept.mark.base)  # noqa: PLW2901 - it stands for it
                 bytes_of_one = 0
             destination = self._runtime.destination(output.topic)
             if destination is None:
@@ -325,37 +457,137 @@ class Partition:
             result.tally[key] = result.tally.get(key, 0) + amount
         return size
 
-    async def _commit(self, result: Result, position: int, records: int, started: float) -> None:
-        if position <= self.next:
-            return
-        processed = time.monotonic()
+    async def _settle(self, result: Result, position: int, records: Sequence[Record], started: float) -> None:
+        """Commit a result; if the changelog refuses its state, find the records that cause it."""
         try:
-            async with asyncio.timeout(self._tuning.batch_seconds):
-                behind = await self._writer.write(Batch(result.outputs, result.changes, position, self._kept.format))
-        except TimeoutError:
-            raise self._stuck("a commit", self._tuning.batch_seconds) from None
-        self.next = position
+            await self._commit(result, position, len(records), started)
+        except StateSizeError:
+            await self._process_one_by_one(records, position)
+
+    async def _commit(self, result: Result, position: int, records: int, started: float) -> None:
+        """Make a result durable.
+
+        Raises:
+            StateSizeError: the changelog refuses a record of state; nothing of the result is durable.
+        """
+        if position > self.next:
+            await self._write(result, position, records, started)
+        elif result.outputs or result.changes:
+            raise EngineError("position_not_moved", f"a batch with outputs ends at {position}, not after {self.next}")
+
+    async def _settle_due(self, result: Result, records: Sequence[Record], started: float) -> None:
+        """Commit the result of due records, as ``_settle`` does."""
+        try:
+            await self._commit_due(result, started)
+        except StateSizeError:
+            await self._process_due_one_by_one(records)
+
+    async def _commit_due(self, result: Result, started: float) -> None:
+        """Commit the result of records before the position.
+
+        Raises:
+            StateSizeError: as ``_commit``.
+        """
+        if result.outputs or result.changes:
+            await self._write(result, self.next, 0, started)
+
+    async def _write(self, result: Result, position: int, records: int, started: float) -> None:
+        processed = time.monotonic()
+        start = group_offset(self.next, has_due=self._has_due)
+        has_due = self._is_due()
+        while True:
+            outputs, changes = result.outputs, result.changes
+            batch = Batch(outputs, changes, position, self._kept.format, has_due, self._kept.mark, start)
+            try:
+                self._committed_to = await self._write_batch(batch)
+            except RefusedSizeError as error:
+                self._replace_refused(result, error, len(changes), max(0, position - 1))
+            else:
+                break
+        self.next, self._has_due = position, has_due
         self._failed_at = float("-inf")
+        self._runtime.steps[self._place] += 1
         self._runtime.on_answer()
-        self._on_position(position)
+        self._on_position(batch.group_offset)
         now = time.monotonic()
-        self._due = now + self._tuning.commit_interval_ms / 1000
+        self._next_batch_at = now + self._tuning.commit_interval_ms / 1000
         metrics = self._runtime.metrics
         metrics.on_commit(*self._place, result, records)
+        metrics.on_position(*self._place, position)
         log_letters(result.outputs)
         metrics.on_batch(*self._place, processed - started, now - processed)
         if records:
             metrics.on_latency(self.topic, max(0.0, time.time() - self._oldest_ms / 1000))
         metrics.on_lag(*self._place, max(0, self._backlog.limit - position))
-        self._kept.committed(result.changes, position, behind)
+        self._kept.committed(result.changes, position, self._committed_to)
+
+    def _replace_refused(self, result: Result, error: RefusedSizeError, state_rows: int, last: int) -> None:
+        """Replace outputs that are too large for their topic by dead letters, or dead letters by smaller ones.
+
+        Raises:
+            StateSizeError: state is too large for the changelog.
+            LimitTooSmallError: a topic refuses even a position or a minimal dead letter.
+        """
+        name, apply = self._runtime.prefix + error.topic, self._runtime.command("topics apply --fix")
+        words = f"{name} takes no record of this size; its {error.setting} is too small, and {apply} sets it"
+        if error.topic == self._kept.stage.state_topic:
+            if state_rows in error.rows:
+                raise LimitTooSmallError("message_too_large", f"{words}: it takes no position")
+            if error.rows:
+                raise StateSizeError("state_size", words)
+            return
+        log.warning("%s partition %d: %s", *self._place, words)
+        of_topic = [at for at, output in enumerate(result.outputs) if output.topic == error.topic]
+        replaced: dict[int, Output | None] = {}
+        for at in [of_topic[row] for row in error.rows]:
+            output, place = result.outputs[at], (*self._place, last)
+            if output.topic == DEAD_LETTERS:
+                replaced[at] = smaller_letter(output, *place)
+                if replaced[at] is None:
+                    raise LimitTooSmallError("message_too_large", f"{words}: it takes no dead letter")
+                continue
+            _count_letter(result, self.topic)
+            letter = size_letter(output, *place, message=words, base=self._kept.mark.base)
+            replaced[at] = letter if self._runtime.destination(DEAD_LETTERS) else None
+        outputs = [replaced.get(at, output) for at, output in enumerate(result.outputs)]
+        result.outputs = [output for output in outputs if output is not None]
+
+    async def _process_one_by_one(self, records: Sequence[Record], position: int) -> None:
+        """Process records with a commit each, and dead-letter those whose state the changelog refuses."""
+        await self._rebuild()
+        for record in records:
+            given = await with_objects([record], self._runtime.source_objects)
+            batch = Result()
+            self._add_result(batch, self._kept.stage.process(given), given)
+            try:
+                await self._commit(batch, record.offset + 1, 1, time.monotonic())
+            except StateSizeError as error:
+                log.error("%s partition %d offset %d becomes a dead letter: %s", *self._place, record.offset, error)
+                await self._rebuild()
+                await self._bury(given[0], is_due=False, why=error)
+        await self._commit(Result(), position, 0, time.monotonic())
+
+    async def _process_due_one_by_one(self, records: Sequence[Record]) -> None:
+        """Do the same with due records."""
+        await self._rebuild()
+        for record in records:
+            batch = Result()
+            self._add_result(batch, self._kept.stage.process([record]), [record])
+            try:
+                await self._commit_due(batch, time.monotonic())
+            except StateSizeError as error:
+                log.error("%s partition %d offset %d becomes a dead letter: %s", *self._place, record.offset, error)
+                await self._rebuild()
+                await self._bury(record, is_due=True, why=error)
 
     # Poison: a record for which the stage raised. Stages turn bad input into dead letters themselves, so this is a bug.
 
-    async def _process_poisoned(self, part: Sequence[Record]) -> None:
-        """Process records one by one, and put those that make the stage raise into the dead letters.
+    async def _process_poisoned(self, part: Sequence[Record], *, is_due: bool = False) -> None:
+        """Process records one by one, and dead-letter those that make the stage raise.
 
-        An exception may have left the stage's state in memory half changed, so the stage is made anew from the
-        changelog before anything else. What was made before the bad one is right and is committed.
+        An exception may have left the stage's state in memory half changed, so the stage is rebuilt from the changelog
+        first. The results of the records before the bad one are right and are committed. The position is after due
+        records and does not move with them.
         """
         rest = list(part)
         await self._rebuild()
@@ -364,33 +596,63 @@ class Partition:
             batch = Result()
             for made, record in zip(results, rest, strict=False):
                 self._add_result(batch, made, [record])
-            rest = rest[len(results) :]
-            await self._commit(batch, rest[0].offset if rest else part[-1].offset + 1, len(results), time.monotonic())
+            good, rest = rest[: len(results)], rest[len(results) :]
+            if is_due:
+                await self._settle_due(batch, good, time.monotonic())
+            else:
+                await self._settle(batch, rest[0].offset if rest else part[-1].offset + 1, good, time.monotonic())
             if isinstance(error, StoppedError):
                 raise error
             if error is not None:
                 await self._rebuild()
-                await self._bury(rest.pop(0))
+                self._runtime.metrics.on_poison(*self._place)
+                await self._bury(rest.pop(0), is_due=is_due)
 
-    async def _bury(self, record: Record) -> None:
-        self._runtime.metrics.on_poison(*self._place)
-        made, error = buried(self._kept.stage, record)
-        self._add_result(batch := Result(), made, [record])
-        await self._commit(batch, record.offset + 1, 1, time.monotonic())
+    async def _bury(self, record: Record, *, is_due: bool, why: ReknitError | None = None) -> None:
+        made, error = buried(self._kept.stage, record, why)
+        if is_due and error is not None:
+            await self._drop_due(made, record)
+        try:
+            await self._commit_letter(made, record, is_due=is_due)
+        except StateSizeError as refused:  # the session's state after the policy is too large as well
+            made, error = letter_alone(self.topic, record, why or refused), refused
+            if is_due:
+                await self._drop_due(made, record)
+            await self._commit_letter(made, record, is_due=is_due)
+        if is_due:
+            return
         if error is not None:
             await self._rebuild()
+
+    async def _drop_due(self, made: Result, record: Record) -> None:
+        """Return a letter whose only change of state is that its record is no longer due."""
+        await self._rebuild()
+        made.changes = self._kept.stage.drop_due(record)
+
+    async def _commit_letter(self, made: Result, record: Record, *, is_due: bool) -> None:
+        self._add_result(batch := Result(), made, [record])
+        if is_due:
+            await self._commit_due(batch, time.monotonic())
+        else:
+            await self._commit(batch, record.offset + 1, 1, time.monotonic())
 
     async def _rebuild(self) -> None:
         deadline = time.monotonic() + self._tuning.start_seconds
         while True:
             position = await self._kept.read() or 0
-            # A commit returns before its markers are written, so a reader may not see the last one yet.
-            if position >= self.next:
+            # A commit returns before its markers are written, so a reader may not see the last one yet. A slice of a
+            # release does not move the position, so the changelog's own offset is compared as well.
+            if position >= self.next and self._kept.read_to >= (self._committed_to or 0):
                 return
             if time.monotonic() > deadline:
                 raise EngineError("state_unreadable", f"the changelog ends at {position}, before offset {self.next}")
             await asyncio.sleep(0.02)
 
 
+def _count_letter(result: Result, topic: str) -> None:
+    key = ("reknit_dead_letters_total", topic, "size")
+    result.tally[key] = result.tally.get(key, 0) + 1
+
+
 def _words(error: PartitionLostError | KafkaError | OSError) -> str:
-    return error.message if isinstance(error, PartitionLostError) else where(error)
+    return f"{error.message} ({error_name(error)})" if isinstance(error, PartitionLostError) else where(error)

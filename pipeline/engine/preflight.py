@@ -1,4 +1,4 @@
-"""What is looked at before a worker joins the group: each problem is an error that says what to do."""
+"""Checks before a worker joins the group; each problem is an error that says what to do."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
-from pipeline.engine.runtime import NotAuthorizedError, StartupError
-from pipeline.engine.upstream import GroupRequest, TopicsRequest
-from pipeline.errors import BrokerDownError
-from pipeline.kafka import explained
+from reknit.pipeline.engine.runtime import NotAuthorizedError, StartupError
+from reknit.pipeline.engine.upstream import GroupRequest, TopicsRequest
+from reknit.pipeline.errors import BrokerDownError
+from reknit.pipeline.kafka import explained
 
 if TYPE_CHECKING:
-    from pipeline.engine.runtime import Runtime
+    from reknit.pipeline.engine.runtime import Runtime
 
 _RETRY_SECONDS = 0.2
-# Between two looks for a broker that does not answer yet.
+# Interval of attempts while no broker answers.
 _LOOK_AGAIN_SECONDS = 1.0
 
-# Operations as bits of what a broker says that a client may do (Kafka's AclOperation).
+# Bits of the operations that a broker allows a client (Kafka's AclOperation).
 _OPERATIONS = {"Read": 1 << 3, "Write": 1 << 4}
 
 
 async def check(runtime: Runtime, read: Collection[str], written: Collection[str]) -> None:
-    """Look at the broker, at the topics (names on the broker) that this worker reads and writes, and at its rights.
+    """Check the broker, the topics (names on the broker) that this worker reads and writes, and its rights.
 
-    How many partitions the topics have is what the worker goes by.
+    The number of partitions is taken from the topics.
 
     Raises:
         BrokerDownError: no broker answers within ``start_seconds``, nor within ``wait_seconds`` of looking again.
         BrokerError: it does not let this worker in.
-        NotAuthorizedError: rights are missing; it names all that can be found out without writing.
+        NotAuthorizedError: rights are missing; it names all that can be checked without writing.
         StartupError: ``topics_missing``, ``partitions_mismatch``, ``transactions_unsupported`` or ``prefix_live``.
     """
     patience = time.monotonic() + runtime.tuning.wait_seconds
@@ -82,7 +82,7 @@ async def _check(runtime: Runtime, read: Collection[str], written: Collection[st
 
 
 async def _check_not_live(client: AIOKafkaClient, runtime: Runtime) -> None:
-    """Refuse to write beside the inputs of another pipeline: its outputs and state are its own."""
+    """Refuse to write to the prefix of another pipeline's inputs, whose outputs and state are its own."""
     found = await _topics(client, [runtime.prefix + topic for topic in runtime.stages])
     inputs = sorted(name for name, entry in found.items() if not entry["error_code"])
     if inputs:
@@ -95,9 +95,7 @@ async def _check_not_live(client: AIOKafkaClient, runtime: Runtime) -> None:
 
 def _check_topics(runtime: Runtime, topics: Mapping[str, Mapping[str, Any]]) -> None:
     found = {name: len(entry["partitions"]) for name, entry in topics.items() if not entry["error_code"]}
-    apply = f"`reknit topics apply --bootstrap-servers {runtime.bootstrap}"
-    apply += f" --prefix {runtime.prefix}" if runtime.prefix else ""
-    apply += f" --source-prefix '{runtime.source_prefix}'`" if runtime.reads_another else "`"
+    apply = runtime.command("topics apply")
     missing = sorted(topics.keys() - found.keys())
     if missing:
         raise StartupError("topics_missing", f"missing topics: {', '.join(missing)}. Run {apply}.")
@@ -112,7 +110,7 @@ def _check_topics(runtime: Runtime, topics: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def topic_ids(topics: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Which topic of which cluster each name stands for, as far as the broker says it."""
+    """Return the ids of the topics and the cluster, as far as the broker reports them."""
     return {
         name: f"{entry['cluster_id']} {entry['topic_id'].hex()}"
         for name, entry in topics.items()
@@ -121,7 +119,7 @@ def topic_ids(topics: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 async def _topics(client: AIOKafkaClient, names: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
-    """Return what the broker says of each topic. Asking must not create those that do not exist."""
+    """Return the broker's description of each topic. The request must not create missing topics."""
     while True:
         response = await client.send(client.get_random_node(), TopicsRequest(sorted(names)))
         answer = response.to_object()
@@ -145,7 +143,7 @@ def _missing_on_topics(
 
 
 def _lacks(entry: Mapping[str, Any], operation: str) -> bool:
-    # A broker that does not say what is allowed says nothing, a negative number, or no operation at all.
+    # A broker without authorized operations reports nothing, a negative number, or no operation at all.
     allowed: int = entry.get("operations", entry.get("authorized_operations", 0))
     return not entry["error_code"] and allowed > 0 and not allowed & _OPERATIONS[operation]
 
@@ -161,14 +159,14 @@ async def _missing_beside(client: AIOKafkaClient, runtime: Runtime) -> list[str]
     except GroupAuthorizationFailedError:
         missing.append(f"Read on group {runtime.group}")
     except (IncompatibleBrokerVersion, NotImplementedError):
-        pass  # a broker that does not say; the group will
+        pass  # the broker does not report it; the group will
     if runtime.exactly_once:
         try:
             await _coordinator(client, CoordinationType.TRANSACTION, f"{runtime.group}-{next(iter(runtime.stages))}-0")
         except TransactionalIdAuthorizationFailed:
             missing.append(f"Write on transactional ids that begin with {runtime.group}-")
         except KafkaError:
-            pass  # no transactions at all, which is said in its own words
+            pass  # no transactions at all, which has an error of its own
     return missing
 
 
@@ -186,7 +184,7 @@ async def _coordinator(client: AIOKafkaClient, kind: int, key: str) -> int:
 
 
 async def _check_transactions(client: AIOKafkaClient, bootstrap: str) -> None:
-    """Ask for a producer id without a transaction: it costs the broker nothing and shows whether it knows how."""
+    """Request a producer id without a transaction: cheap for the broker, and it shows whether it has transactions."""
     while True:
         try:
             response = await client.send(client.get_random_node(), InitProducerIdRequest(None, 1_000))

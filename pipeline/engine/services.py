@@ -1,8 +1,9 @@
-"""What runs beside a worker's Faust app: its health is served, and it ends where it is done or only looks alive.
+"""Services next to a worker's Faust app: they serve its health, and end it when it is done or stuck.
 
-Three ways to hang, three watches: the event loop does not turn (a thread looks at it), records wait in the log and
-none is taken (a task compares positions with the log's ends, over a connection of its own), a stop does not come to
-an end (the thread again). A missed deadline inside a batch is the partition's own matter.
+There are three ways to hang, each with a watch: the event loop does not turn (a thread watches it), records wait in the
+log and none is processed (a task compares positions with the log's ends, over a connection of its own), a stop does not
+end (the thread again). The partition itself handles a missed deadline inside a batch. The first two watches count only
+the time in which the process could run (``run_clock``): slow is not stuck.
 """
 
 from __future__ import annotations
@@ -14,60 +15,81 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aiohttp import web
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import ConsumerStoppedError, KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 from faust.types import TP
 from mode import Service
+from msgspec import Struct
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from pipeline.engine.partition import Partition, Phase
-from pipeline.engine.runtime import DEFAULT_METRICS_PORT, EngineError, Runtime, StartupError, log
+from reknit.pipeline.engine.partition import Partition, Phase
+from reknit.pipeline.engine.run_clock import RunClock, processor_time_of
+from reknit.pipeline.engine.runtime import DEFAULT_METRICS_PORT, TICK_SECONDS, EngineError, Runtime, StartupError, log
+from reknit.pipeline.errors import error_name
+from reknit.pipeline.web import listen as listen_on
+from reknit.pipeline.web import runner_of
 
 if TYPE_CHECKING:
-    from pipeline.engine.transport import SpanConsumer
+    from reknit.pipeline.engine.transport import SpanConsumer
 
-# EX_TEMPFAIL: start me again.
+# EX_TEMPFAIL: a supervisor should start the worker again.
 EXIT_FAILED = 75
 
-# How often the logs' ends are asked for, and how long an answer may take.
+# Intervals: of the deadman's checks, and of the event loop's ticks.
+_GLANCE_SECONDS = 0.25
+# Interval of requests for the logs' ends, and time limit of an answer.
 _LOOK_SECONDS = 3.0
-# How often it is asked how far the group is, where the worker is to end.
+# Interval of requests while no broker answers.
+_LOOK_AGAIN_SECONDS = 1.0
+# Interval of requests for the group's progress, for a worker with ends.
 _ASK_SECONDS = 0.5
 
-# Answers None where all is well, else what is not.
+# A partition in these phases is processed; a paused one resumes after the rebalance.
+_WORKING = frozenset({Phase.WORKING, Phase.HELD})
+
+# Returns None if healthy, else the problem.
 Check: TypeAlias = Callable[[], str | None]
 
-# Called with the group's next offset of each partition of the inputs (contract names), where it has one.
+# Called with the group's next offset of each partition of the inputs (contract names) that has one.
 Progress: TypeAlias = Callable[[dict[tuple[str, int], int]], None]
 
 
 class Deadman(threading.Thread):
-    """A thread that ends the process when the event loop cannot do it any more."""
+    """A thread that ends the process if the event loop cannot; the loop's thread creates it.
+
+    A loop whose thread uses the processor is not blocked, however small its share is. In that case only the processor
+    time that it used counts.
+    """
 
     def __init__(self, loop_stuck_seconds: float) -> None:
         super().__init__(name="deadman", daemon=True)
         self._limit = loop_stuck_seconds
-        self.status = EXIT_FAILED  # of a process that does not stop in time
-        self._ticked_at = time.monotonic()
+        self.status = EXIT_FAILED  # exit status of a process that does not stop in time
+        self._clock = RunClock(_GLANCE_SECONDS, processor_time_of(threading.get_ident()), busy_share=0.01)
+        self._ticked_at = self._now
         self._deadline: float | None = None
         self._done = threading.Event()
 
     def tick(self) -> None:
-        """Say that the event loop turns."""
-        self._ticked_at = time.monotonic()
+        """Note that the event loop turned."""
+        self._ticked_at = self._now
 
     @property
     def age(self) -> float:
-        """Seconds since the loop turned last."""
-        return time.monotonic() - self._ticked_at
+        """Seconds since the loop turned last, without the time in which it could not run."""
+        return self._now - self._ticked_at
+
+    @property
+    def _now(self) -> float:
+        return time.monotonic() - self._clock.lost
 
     def must_end_within(self, seconds: float) -> None:
-        """End the process, with a failure, if it is still here then. The first call counts."""
+        """End the process with a failure if it still runs after ``seconds``. The first call counts."""
         if self._deadline is None:
             self._deadline = time.monotonic() + seconds
 
@@ -76,8 +98,9 @@ class Deadman(threading.Thread):
         self._done.set()
 
     def run(self) -> None:
-        """Look four times a second."""
-        while not self._done.wait(0.25):
+        """Check four times a second."""
+        while not self._done.wait(_GLANCE_SECONDS):
+            self._clock.tick()
             if self._deadline is not None and time.monotonic() > self._deadline:
                 _exit("the worker did not stop in time", self.status)
             if self.age > self._limit:
@@ -90,10 +113,20 @@ def _exit(reason: str, status: int = EXIT_FAILED) -> None:
     os._exit(status)
 
 
-class Watchdog(Service):
-    """Ticks for the deadman, passes a failure on, and sees that the log's ends are reached.
+class _Stay(Struct):
+    """A partition that does not move: its offset, its steps so far, and since when, by both clocks."""
 
-    It also sees whether any broker answers: while none does, the worker is not ready, and waits.
+    at: int
+    steps: int
+    since: float
+    run_since: float
+    is_told: bool = False
+
+
+class Watchdog(Service):
+    """Ticks for the deadman, ends the worker after a failure, and checks that partitions move.
+
+    It also checks whether any broker answers: while none does, the worker is not ready and waits.
     """
 
     def __init__(
@@ -108,14 +141,15 @@ class Watchdog(Service):
         self._deadman = deadman
         self._actors = actors
         self._stop_worker = stop
-        self._silent = False  # whether it was said that no broker answers
-        self._seen: dict[tuple[str, int], tuple[int, float]] = {}  # where a partition stood, and since when
+        self._silent = False  # whether the silence of the brokers was logged
+        self._stays: dict[tuple[str, int], _Stay] = {}
 
     @Service.task
     async def _tick(self) -> None:
         while not self.should_stop:
             self._deadman.tick()
-            await asyncio.sleep(1.0)
+            self._runtime.run_clock.tick()
+            await asyncio.sleep(TICK_SECONDS)
 
     @Service.task
     async def _pass_failure_on(self) -> None:
@@ -127,7 +161,7 @@ class Watchdog(Service):
         reader: AIOKafkaConsumer | None = None
         try:
             while not self.should_stop:
-                await self.sleep(_LOOK_SECONDS)
+                await self.sleep(_LOOK_AGAIN_SECONDS if self._silent else _LOOK_SECONDS)
                 actors = {TopicPartition(tp.topic, tp.partition): actor for tp, actor in self._actors().items()}
                 try:
                     async with asyncio.timeout(_LOOK_SECONDS):
@@ -135,13 +169,14 @@ class Watchdog(Service):
                             reader = self._reader()
                             await reader.start()
                         ends = await self._ends(reader, list(actors))
-                except (KafkaError, OSError, TimeoutError):
+                except (KafkaError, OSError, TimeoutError) as error:
                     if reader is not None:
                         await reader.stop()
                     reader = None
-                    self._on_silence(actors.values())
+                    self._on_silence(actors.values(), error)
                     continue
                 self._on_answer()
+                self._note_working(actors.values())
                 for tp, actor in actors.items():
                     end = self._runtime.end_of(actor.topic, actor.number)
                     self._look_at(actor, ends[tp] if end is None else min(end, ends[tp]))
@@ -150,7 +185,7 @@ class Watchdog(Service):
                 await reader.stop()
 
     def _reader(self) -> AIOKafkaConsumer:
-        # With open transactions the log ends, for a reader, at the first of them.
+        # For a reader the log ends at the first open transaction.
         isolation = "read_committed" if self._runtime.exactly_once else "read_uncommitted"
         return AIOKafkaConsumer(
             **self._runtime.connection,
@@ -161,25 +196,26 @@ class Watchdog(Service):
 
     async def _ends(self, reader: AIOKafkaConsumer, tps: list[TopicPartition]) -> Mapping[TopicPartition, int]:
         if not tps:
-            # A worker without partitions asks all the same whether somebody answers.
-            client = reader._client  # noqa: SLF001  a consumer has no call that asks nothing
+            # A worker without partitions also checks whether a broker answers.
+            client = reader._client  # noqa: SLF001  a consumer has no call for an empty request
             await client.send(client.get_random_node(), MetadataRequest([]))
             return {}
         ends: Mapping[TopicPartition, int] = await reader.end_offsets(tps)
         return ends
 
-    def _on_silence(self, actors: Iterable[Partition]) -> None:
-        """Say so, once it has lasted; no lag is known then, and no partition is to blame for standing still."""
+    def _on_silence(self, actors: Iterable[Partition], error: Exception) -> None:
+        """Log a longer silence; lags are unknown then, and no partition counts as stuck."""
         if not self._silent and not self._runtime.answers:
             self._silent = True
             log.warning(
-                "no broker at %s has answered for %.0f s; waiting for one",
+                "no broker at %s has answered for %.0f s; waiting for one: %s",
                 self._runtime.bootstrap,
                 self._runtime.silent_seconds,
+                error_name(error),
             )
         for actor in actors:
             self._runtime.metrics.on_lag(actor.topic, actor.number, None)
-        self._seen.clear()
+        self._stays.clear()
 
     def _on_answer(self) -> None:
         if self._silent:
@@ -187,36 +223,49 @@ class Watchdog(Service):
         self._silent = False
         self._runtime.on_answer()
 
+    def _note_working(self, actors: Collection[Partition]) -> None:
+        for topic in self._runtime.stages:
+            working = {actor.number for actor in actors if actor.topic == topic and actor.phase in _WORKING}
+            self._runtime.metrics.on_working(topic, working, self._runtime.partitions)
+
     def _look_at(self, actor: Partition, end: int) -> None:
+        """End the worker if a partition does not move although the process could run.
+
+        A partition moves if it commits or processes records. Time that the process lost does not count.
+        """
+        self._runtime.run_clock.tick()  # after a suspension this task may run first
         key, at, now = (actor.topic, actor.number), actor.done_to, time.monotonic()
-        if actor.phase is not Phase.OPENING:  # before its changelog is read, nobody knows
+        run_now, steps = now - self._runtime.run_clock.lost, self._runtime.steps[key]
+        # The lag is unknown until the changelog was read. A partition that is opened again has a known lag.
+        if actor.phase is not Phase.OPENING or at:
             self._runtime.metrics.on_lag(actor.topic, actor.number, max(0, end - at))
-        if at >= end or actor.phase is not Phase.WORKING or self._seen.get(key, (-1, 0.0))[0] != at:
-            self._seen[key] = (at, now)
-        elif now - self._seen[key][1] > self._runtime.tuning.stall_seconds:
-            self._runtime.fail(
-                EngineError(
-                    "stalled",
-                    f"{actor.topic} partition {actor.number} stays at offset {at} of {end} for "
-                    f"{self._runtime.tuning.stall_seconds:.0f} s",
-                )
-            )
+        stay, patience = self._stays.get(key), self._runtime.tuning.stall_seconds
+        is_moving = stay is None or (stay.at, stay.steps) != (at, steps)
+        if stay is None or is_moving or at >= end or actor.phase is not Phase.WORKING:
+            self._stays[key] = _Stay(at, steps, now, run_now)
+            return
+        place = f"{actor.topic} partition {actor.number} stays at offset {at} of {end}"
+        if run_now - stay.run_since > patience:
+            self._runtime.fail(EngineError("stalled", f"{place} for {patience:.0f} s"))
+        elif now - stay.since > patience and not stay.is_told:
+            stay.is_told = True
+            lost = (now - stay.since) - (run_now - stay.run_since)
+            log.warning("%s; for %.0f of %.0f s this process could not run: waiting", place, lost, now - stay.since)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; where the default port is taken, by a second worker say, one on a free port.
+    """Return a listening socket; if the default port is taken, for example by a second worker, on a free port.
 
     Raises:
         StartupError: ``port_taken`` or ``port_refused``.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family)
+        return listen_on(host, port)
     except OSError as error:
         taken = error.errno == errno.EADDRINUSE
         if taken and port == DEFAULT_METRICS_PORT:
-            log.warning("port %d is taken", port)
-            return socket.create_server((host, 0), family=family)
+            log.warning("port %d is taken: %s", port, error_name(error))
+            return listen_on(host, 0)
         raise StartupError(
             "port_taken" if taken else "port_refused",
             f"cannot listen on {host} port {port}: {os.strerror(error.errno or 0)}. "
@@ -227,8 +276,8 @@ def listen(host: str, port: int) -> socket.socket:
 class Health(Service):
     """/metrics, /livez and /readyz, on the loopback address unless configured otherwise.
 
-    Faust's own web server stays off: it binds every interface, its port collides between two workers of one host, and
-    its front page says OK during recovery.
+    Faust's own web server is off: it binds every interface, its port collides between two workers of one host, and its
+    front page says OK during recovery.
     """
 
     def __init__(self, registry: CollectorRegistry, live: Check, ready: Check, listening: socket.socket) -> None:
@@ -245,7 +294,7 @@ class Health(Service):
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/livez", self._answer(self._live))
         app.router.add_get("/readyz", self._answer(self._ready))
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        self._runner = runner_of(app, stop_seconds=1.0)
         await self._runner.setup()
         await web.SockSite(self._runner, self._socket).start()
         log.info("metrics and health: http://%s:%d", self._socket.getsockname()[0], self.port)
@@ -266,10 +315,10 @@ class Health(Service):
 
 
 class Finish(Service):
-    """Commits what is done up to the ends, and stops the worker once the group has reached all of them.
+    """Commits positions up to the ends, and stops the worker once the group has reached all ends.
 
-    Which offsets are the ends was settled before it began, and the group's own offsets say how far all of its workers
-    are. One whose partitions are done stays until the others' are too, since it takes over where one of them dies.
+    The ends are fixed before the start. The group's offsets show the progress of all its workers. A worker whose
+    partitions are done stays until the others are done, since it takes over partitions of a worker that dies.
     """
 
     def __init__(
@@ -299,8 +348,8 @@ class Finish(Service):
                 continue
             try:
                 done = await consumer.how_far(self._ends)
-            except KafkaError:
-                continue  # the watchdog says it where it lasts
+            except (KafkaError, ConsumerStoppedError):
+                continue  # the watchdog logs a longer silence
             if self._on_progress is not None:
                 self._on_progress({(self._contract_name(tp.topic), tp.partition): at for tp, at in done.items()})
             if all(done.get(tp, 0) >= end for tp, end in self._ends.items()):

@@ -1,4 +1,4 @@
-"""What a partition keeps: its stage, the store of its sessions' records, and the changelog from which both are made."""
+"""State of a partition: its stage, the store of its sessions' records, and the changelog that restores both."""
 
 from __future__ import annotations
 
@@ -9,22 +9,28 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from pipeline.engine.runtime import EngineError, NotAuthorizedError, PartitionLostError, log, where
-from pipeline.engine.stores import Belonging, DiskRecords, PackedRecords, StoreError, discard
-from pipeline.kafka import REFUSALS, refusal
-from pipeline.stages.base import POSITION, STATE_FORMATS, Live, read_position
+from reknit.pipeline.engine.batches import fetched_size
+from reknit.pipeline.engine.runtime import EngineError, NotAuthorizedError, PartitionLostError, log, where
+from reknit.pipeline.engine.stores import Belonging, DiskRecords, PackedRecords, StoreError, discard
+from reknit.pipeline.kafka import REFUSALS, refusal
+from reknit.pipeline.stages.base import POSITION, STATE_FORMATS, Live, read_position
+from reknit.topics.positions import UNMARKED, PositionMark, read_mark
 
 if TYPE_CHECKING:
-    from pipeline.engine.runtime import Runtime
-    from pipeline.stages.base import Stage
+    from reknit.pipeline.engine.runtime import Runtime
+    from reknit.pipeline.stages.base import Stage
 
-# Of a partition's memory for sessions, the part that records may take which are not compressed yet.
+# Share of a partition's memory for sessions that uncompressed records may take.
 _LOOSE = 1 / 8
 # A poll that only passes a marker returns nothing, so it must not wait long.
 _POLL_MS = 50
-_FETCH_BYTES = 8 << 20
+# Memory of one read of a changelog: a compressed fetch, and records of about this many bytes. Compression makes
+# histories 20 times smaller, so four whole fetches of 8 MiB were 700 MB of records, and as much again while they were
+# written to disk. A record larger than a fetch is fetched alone (KIP-74).
+_FETCH_BYTES = 1 << 20
+_HELD_BYTES = 4 << 20
 
 
 class PartitionState:
@@ -37,14 +43,18 @@ class PartitionState:
         self.stage: Stage = runtime.stages[topic](number)
         self._changelog = runtime.prefix + self.stage.state_topic
         self._directory = runtime.state_dir / "sessions" / f"{self._changelog}-{number}"
-        # Until the partition comes again: on disk nobody could tell which commits came between.
+        # Once off, it stays off until the partition is opened again: a store on disk that missed commits is wrong.
         self._on_disk = runtime.state.store == "disk" and runtime.exactly_once
+        self._was_damaged = False
         self._disk: DiskRecords | None = None
         self._store: PackedRecords | DiskRecords = PackedRecords(0)
         self.format = runtime.state.format
+        self.read_to = 0  # the changelog's end at the last read
+        self.stored_mark = UNMARKED  # of the position that was read
+        self.mark = UNMARKED  # of the positions that are written, once the stored one was compared
 
     async def read(self) -> int | None:
-        """Make the stage anew as the changelog has it; the next source offset, None where nothing was committed.
+        """Rebuild the stage from the changelog; return the next source offset, None if nothing was committed.
 
         Raises:
             EngineError: as ``restore``.
@@ -62,14 +72,16 @@ class PartitionState:
                 start=self._choose_store,
                 on_progress=self._write_progress,
             )
+        self.read_to = restored.end
         runtime.metrics.on_restored(topic, number, restored.records, restored.seconds)
         told = (topic, number, restored.records, restored.seconds)
         log.info("%s partition %d: %d records of state restored in %.1f s", *told)
         known = self._disk and self._disk.progress
         position, found = (known.position, known.state_format) if known else (restored.position, restored.state_format)
+        self.stored_mark = known.mark if known else restored.mark
         self.format = max(found, runtime.state.format)
         self.stage.use_format(self.format)
-        # What was forgotten meanwhile, or just before the end, was deleted but may still stand in the store's files.
+        # Deleted records of forgotten sessions may still be in the store's files.
         live = self.stage.committed({}, runtime.room)
         if live.erase and self._disk is not None:
             self._disk.erase_deleted()
@@ -77,26 +89,39 @@ class PartitionState:
         return position
 
     def _choose_store(self, first: int, end: int) -> int:
-        """Open the store; from which of the changelog's offsets, ``first`` to ``end``, it is to be read."""
-        if self._on_disk and self._disk is None:
+        """Open the store; return the offset, between ``first`` and ``end``, from which to read the changelog."""
+        if self._disk is not None:
+            self.stage.keep_in(self._disk)
+        elif self._on_disk:
             self._disk = self._opened(first, end)
         self._store = self._disk or PackedRecords(int(self._runtime.room * _LOOSE))
-        self.stage.keep_in(self._store)
+        if self._disk is None:
+            self.stage.keep_in(self._store)
         progress = self._disk and self._disk.progress
         return progress.offset if progress else first
 
     def _opened(self, first: int, end: int) -> DiskRecords | None:
-        """The store on disk; one that cannot be used is thrown away, and one that is not ours to use left alone."""
+        """Open the store on disk for the stage.
+
+        An unusable store is deleted; one that another process has is not touched.
+        """
         belonging = Belonging(
             self._runtime.topic_ids.get(self._changelog, ""), self._runtime.group, self._changelog, self._place[1]
         )
-        for _ in range(2):  # the second time there is none
+        for _ in range(2):  # the second attempt creates a new one
             try:
-                return DiskRecords(self._directory, belonging, range(first, end + 1))
+                disk = DiskRecords(self._directory, belonging, range(first, end + 1))
+                try:
+                    self.stage.keep_in(disk)
+                except StoreError:
+                    disk.close()
+                    raise
             except StoreError as error:
                 self._give_up(error)
                 if error.reason == "locked":
                     break
+            else:
+                return disk
         return None
 
     def _give_up(self, error: StoreError) -> None:
@@ -108,24 +133,26 @@ class PartitionState:
         else:
             discard(self._directory)
 
-    def _write_progress(self, offset: int, position: int | None, state_format: int) -> None:
+    def _write_progress(
+        self, offset: int, position: int | None, state_format: int, mark: PositionMark = UNMARKED
+    ) -> None:
         if self._disk is not None:
             before = self._disk.progress
             if position is None and before is not None:
-                position, state_format = before.position, before.state_format
-            self._disk.write(offset, position, state_format)
+                position, state_format, mark = before.position, before.state_format, before.mark
+            self._disk.write(offset, position, state_format, mark)
 
     def committed(self, changes: Mapping[bytes, bytes | None], position: int, behind: int | None) -> None:
-        """Keep what a commit has made durable, and let go of the sessions that there is no room for.
+        """Store committed changes, and evict sessions that exceed the memory.
 
-        ``position`` is the next source offset, and ``behind`` the changelog's offset behind what was committed.
+        ``position`` is the next source offset, and ``behind`` the changelog's offset after the commit.
 
         Raises:
-            StoreError: the store on disk failed; it is read anew from the changelog, into memory.
+            StoreError: the store on disk failed or is damaged; see ``fail``.
         """
         live = self.stage.committed(changes, self._runtime.room)
         if self._disk is not None and behind is not None:
-            self._disk.write(behind, position, self.format, erase=live.erase)
+            self._disk.write(behind, position, self.format, self.mark, erase=live.erase)
             if live.erase:
                 self._disk.erase_deleted()
         if live.evicted:
@@ -133,14 +160,18 @@ class PartitionState:
         self._tell(live)
 
     def fail(self, error: Exception) -> None:
-        """After a failure of the partition: where it was the store's, go on without it."""
+        """Note a failure of the partition. If the store failed, the next ``read`` creates another one.
+
+        A damaged store on disk is rebuilt once from the changelog. After another failure the records stay in memory.
+        """
         if isinstance(error, StoreError) and self._disk is not None:
             self._close_disk()
             self._give_up(error)
-            self._on_disk = False
+            self._on_disk = error.reason == "damaged" and not self._was_damaged
+            self._was_damaged = True
 
     def close(self) -> None:
-        """Let go of the sessions at once: what refers to a closed partition may live until garbage is collected."""
+        """Release the sessions now: references to a closed partition may live until garbage is collected."""
         self._close_disk()
         self.stage, self._store = self._runtime.stages[self._place[0]](self._place[1]), PackedRecords(0)
         self._runtime.open_partitions -= 1
@@ -163,12 +194,17 @@ class PartitionState:
 
 
 class Restored(Struct, frozen=True):
-    """What a changelog held: the next source offset (None where nothing was ever committed), its format and size."""
+    """The result of a restore: the next source offset (None if nothing was committed), the format and the size.
+
+    ``end`` is the changelog's offset after the last read.
+    """
 
     position: int | None
     state_format: int
     records: int
     seconds: float
+    end: int = 0
+    mark: PositionMark = UNMARKED
 
 
 async def restore(
@@ -180,19 +216,19 @@ async def restore(
     committed_only: bool,
     patience: float = 30.0,
     start: Callable[[int, int], int] = min,
-    on_progress: Callable[[int, int | None, int], None] | None = None,
+    on_progress: Callable[[int, int | None, int, PositionMark], None] | None = None,
 ) -> Restored:
-    """Give every record of a changelog to ``apply``, oldest first; None as a value deletes the key.
+    """Pass every record of a changelog to ``apply``, oldest first; a value of None deletes the key.
 
-    It is read to its end, which is a position, not the last record: a log may end in transaction markers, and positions
-    pass them. The next source offset stands in it beside the state, written in the same transaction, so the two cannot
-    disagree.
+    The end of the read is a position, not the last record: a log may end in transaction markers, and positions pass
+    them. The next source offset is in the changelog too, written in the same transaction as the state, so both agree.
 
-    ``start`` is asked where to begin, between the log's first offset and its end; ``on_progress`` is told, once the
-    records before an offset were given, of it, of the next source offset and of the format, as far as they were read.
+    ``start`` returns where to begin, between the log's first offset and its end. ``on_progress`` is called after the
+    records before an offset, with that offset, the next source offset, the format and the position's mark, as far as
+    they were read.
 
     Raises:
-        EngineError: ``state_unreadable`` (``apply`` raised: the state was written by something else), ``state_newer``
+        EngineError: ``state_unreadable`` (``apply`` raised: another program wrote the state), ``state_newer``
             (it has a format that came later).
         PartitionLostError: ``stuck`` (no progress for ``patience`` seconds).
         NotAuthorizedError: the changelog must not be read.
@@ -201,24 +237,29 @@ async def restore(
     reader = AIOKafkaConsumer(
         **connection,
         isolation_level="read_committed" if committed_only else "read_uncommitted",
-        # With "latest", the default, a consumer without a group goes to the end as soon as it is assigned, and
-        # seek_to_beginning() does not bring it back: recovery would read nothing.
+        # With "latest", the default, a consumer without a group seeks to the end as soon as it is assigned, and
+        # seek_to_beginning() does not undo that: recovery would read nothing.
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         max_partition_fetch_bytes=_FETCH_BYTES,
     )
     started = time.monotonic()
     try:
-        await reader.start()
-        reader.assign([changelog])
-        end = (await reader.end_offsets([changelog]))[changelog]
-        reader.seek(changelog, start((await reader.beginning_offsets([changelog]))[changelog], end))
-        position, state_format, count = await _read_to(reader, changelog, end, apply, on_progress, patience=patience)
+        try:
+            async with asyncio.timeout(patience):
+                await reader.start()
+                reader.assign([changelog])
+                end = (await reader.end_offsets([changelog]))[changelog]
+                first = (await reader.beginning_offsets([changelog]))[changelog]
+        except TimeoutError:
+            raise PartitionLostError("stuck", f"no answer about {changelog} for {patience:.0f} s") from None
+        reader.seek(changelog, start(first, end))
+        found = await _read_to(reader, changelog, end, apply, on_progress, patience=patience)
     except REFUSALS as error:
         raise NotAuthorizedError("not_authorized", refusal(type(error)(topic), "Read")) from error
     finally:
         await reader.stop()
-    return Restored(position, state_format, count, time.monotonic() - started)
+    return structs.replace(found, seconds=time.monotonic() - started)
 
 
 async def _read_to(
@@ -226,13 +267,14 @@ async def _read_to(
     changelog: TopicPartition,
     end: int,
     apply: Callable[[bytes, bytes | None], None],
-    on_progress: Callable[[int, int | None, int], None] | None,
+    on_progress: Callable[[int, int | None, int, PositionMark], None] | None,
     *,
     patience: float,
-) -> tuple[int | None, int, int]:
+) -> Restored:
     source_position: int | None = None
-    state_format = 1
+    state_format, mark = 1, UNMARKED
     count, reached, moved_at = 0, -1, time.monotonic()
+    record_bytes = float(_HELD_BYTES)  # recent size of a record; it adapts to smaller ones in steps
     while (at := await asyncio.wait_for(reader.position(changelog), patience)) < end:
         if at > reached:
             reached, moved_at = at, time.monotonic()
@@ -240,12 +282,16 @@ async def _read_to(
             raise PartitionLostError(
                 "stuck", f"no progress in {changelog} at offset {at} of {end} for {patience:.0f} s"
             )
-        records = (await reader.getmany(changelog, timeout_ms=_POLL_MS)).get(changelog, ())
+        most = max(1, int(_HELD_BYTES / record_bytes))
+        records = (await reader.getmany(changelog, timeout_ms=_POLL_MS, max_records=most)).get(changelog, ())
         count += len(records)
+        if records:
+            record_bytes = max(fetched_size(records) / len(records), record_bytes / 2)
         try:
             for record in records:
                 if record.key == POSITION:
                     source_position, state_format = read_position(record.value)
+                    mark = read_mark(record.value, record.headers)
                 else:
                     apply(record.key, record.value)
         except Exception as error:
@@ -255,12 +301,12 @@ async def _read_to(
                 "Was it written by a newer version, or by something else?",
             ) from error
         if on_progress is not None:
-            on_progress(await reader.position(changelog), source_position, state_format)
-        await asyncio.sleep(0)  # other partitions work meanwhile
+            on_progress(await reader.position(changelog), source_position, state_format, mark)
+        await asyncio.sleep(0)  # let other partitions work
     if state_format not in STATE_FORMATS:
         raise EngineError(
             "state_newer",
             f"{changelog} holds state of format {state_format}, which a newer version of Reknit wrote; this one reads "
             f"up to {STATE_FORMATS[-1]}. Run the newer version.",
         )
-    return source_position, state_format, count
+    return Restored(source_position, state_format, count, 0.0, end, mark)

@@ -1,9 +1,13 @@
-"""Stores for the records of sessions that are not at work: in memory, compressed, or on disk.
+"""Stores for the records of sessions that are not in use: in memory, compressed, or on disk.
 
-With those on disk a restart reads only what came since. A directory holds one partition's records and how far its
-changelog was read, both written in one step, and only once a commit has made them durable on the brokers: it may be
-behind the changelog, never ahead of it. Whatever makes it doubtful has it thrown away, since the changelog can always
-be read anew.
+With a store on disk a restart reads only newer records. A directory has one partition's records and the position in its
+changelog. Both are written in one step, and only after a commit on the brokers, so the store may be older than the
+changelog and never newer. Any doubtful store is deleted, since the changelog can be read again.
+
+RocksDB writes no log here. Its tables are written in order, and a table has the records and the position up to one
+write. So a truncated store has fewer records, and never a later part without an earlier one. With RocksDB's log it
+could: a truncated ``MANIFEST`` names fewer tables, and the log still has records after the missing tables. RocksDB
+opened such a store without an error. After a kill, the changelog is read again from the last table on.
 """
 
 from __future__ import annotations
@@ -19,14 +23,15 @@ import cramjam
 import msgspec
 from msgspec import Struct
 
-from pipeline.engine.runtime import StartupError
-from pipeline.stages.base import NO_SESSION
-from topics import DELETIONS_KEPT_MS
+from reknit.pipeline.engine.runtime import StartupError
+from reknit.pipeline.stages.base import NO_SESSION
+from reknit.topics import DELETIONS_KEPT_MS
+from reknit.topics.positions import UNMARKED, PositionMark
 
 if TYPE_CHECKING:
-    from rocksdict import CompactOptions, Rdict, WriteBatch
+    from rocksdict import CompactOptions, Rdict, WriteBatch, WriteOptions
 
-# Beside a session's bytes: two entries of a dictionary and two objects, as measured.
+# Measured overhead of a session: two entries of a dictionary and two objects.
 _SESSION_BYTES = 350
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -36,9 +41,9 @@ _unpack = msgspec.msgpack.Decoder(dict[bytes, bytes]).decode
 class PackedRecords:
     """A store in memory.
 
-    What was put last is kept as it came, up to ``loose_bytes``; what lies there longest is then compressed, a session
-    at once, since a session's records repeat each other. A record that comes later stands beside its compressed session
-    until it is compressed with it.
+    Recent records are kept uncompressed, up to ``loose_bytes``. Then the oldest sessions are compressed, each as a
+    whole, since a session's records repeat each other. A later record is kept next to its compressed session until it
+    is compressed with it.
     """
 
     def __init__(self, loose_bytes: int) -> None:
@@ -53,12 +58,12 @@ class PackedRecords:
 
     @property
     def size(self) -> int:
-        """Its bytes of memory, roughly."""
+        """Approximate bytes of memory."""
         return self._loose_bytes + self._packed_bytes + _SESSION_BYTES * len(self._packed)
 
     def put(self, session: bytes, key: bytes, value: bytes | None) -> None:
         if session == NO_SESSION:
-            return  # the stage remembers it
+            return  # the stage has it in memory
         loose = self._loose.get(session)
         if loose is None:
             loose = self._loose[session] = {}
@@ -76,7 +81,7 @@ class PackedRecords:
         return {key: value for key, value in records.items() if value is not None}
 
     def _pack_oldest(self) -> None:
-        """Compress what lies there longest, until half of the room is free."""
+        """Compress the oldest records, until half of the room is free."""
         while self._loose and self._loose_bytes > self._most_loose // 2:
             session = next(iter(self._loose))
             records = self.read(session)
@@ -88,23 +93,24 @@ class PackedRecords:
                 self._packed_bytes += len(packed)
 
 
-# A deletion that is not read within `delete.retention.ms` may be gone, and what it deleted would stay for ever.
+# Kafka removes a tombstone after `delete.retention.ms`; a store that did not read it would keep the record for ever.
 _OLDEST_SECONDS = DELETIONS_KEPT_MS / 1000 / 2
-# Each partition has a store of its own, so each has little: what it writes next, and what it read last.
+# Each partition has its own store, so buffers and caches are small.
 _WRITE_BUFFER_BYTES = 4 << 20
 _CACHE_BYTES = 4 << 20
 
-# Longer than any session's id, whose length every other key begins with.
+# Longer than any session's id; every other key begins with the length of an id.
 _PROGRESS = b"\xff\xff\xff\xffprogress"
-# There while what was deleted has still to be erased from the files.
+# Exists while deleted records must still be erased from the files.
 _TO_ERASE = b"\xff\xff\xff\xfferase"
 
 
 class StoreError(OSError):
-    """A store on disk cannot be used, or not any more; ``reason`` is a metric's label.
+    """A store on disk is unusable; ``reason`` is a metric's label.
 
-    ``locked`` (another process has it), ``damaged``, ``foreign`` (of another cluster, topic or pipeline), ``old``,
-    ``outside`` (the changelog does not reach to where it was read), ``failed`` (it cannot be read or written).
+    ``locked`` (another process has it), ``damaged`` (its contents differ from what was written), ``foreign`` (of
+    another cluster, topic or pipeline), ``old``, ``outside`` (its position is outside of the changelog), ``failed`` (it
+    cannot be read or written).
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -113,7 +119,7 @@ class StoreError(OSError):
 
 
 class Belonging(Struct, frozen=True, array_like=True):
-    """Whose records they are; of another changelog they are of no use. ``layout`` is that of the store itself."""
+    """The changelog of the records; those of another changelog are useless. ``layout`` is the store's own format."""
 
     topic_id: str
     group: str
@@ -123,9 +129,10 @@ class Belonging(Struct, frozen=True, array_like=True):
 
 
 class Progress(Struct, frozen=True, array_like=True):
-    """How far a store is: the offset from which the changelog is to be read, and what it said there.
+    """The progress of a store: the changelog offset to read from, and the values read before it.
 
-    ``written`` is in seconds since the epoch. ``position`` is the next source offset, None where nothing was committed.
+    ``written`` is in seconds since the epoch. ``position`` is the next source offset, None if nothing was committed,
+    and ``mark`` the mark of the position record.
     """
 
     belonging: Belonging
@@ -133,42 +140,47 @@ class Progress(Struct, frozen=True, array_like=True):
     position: int | None
     state_format: int
     written: float
+    mark: PositionMark = UNMARKED
 
 
 class DiskRecords:
-    """A store in a directory. Records that were put are written with ``write``, and read only behind it."""
+    """A store in a directory. ``put`` records become readable with ``write``."""
 
-    sessions = 0  # in memory; how many there are is not counted
+    sessions = 0  # in memory; those on disk are not counted
 
     def __init__(
         self, directory: Path, belonging: Belonging, offsets: range, clock: Callable[[], float] = time.time
     ) -> None:
-        """Open it, or make it where there is none. ``offsets`` are those that the changelog can be read from.
+        """Open or create the store. ``offsets`` are the readable offsets of the changelog.
 
         Raises:
-            StoreError: it cannot be used.
+            StoreError: the store is unusable.
             StartupError: ``disk_missing`` (rocksdict is not installed).
         """
         self._directory = directory
         self._belonging = belonging
         self._clock = clock
-        with _failing("damaged"):
+        with _failing():
             self._db = _open(directory)
+        self._batch: WriteBatch | None = None
+        self._unlogged = _without_log()
         try:
-            with _failing("damaged"):
+            with _failing():
                 self.progress = self._read_progress(offsets)
                 if self._db.get(_TO_ERASE) is not None:
                     self.erase_deleted()
         except StoreError:
             self._db.close()
             raise
-        self._batch: WriteBatch | None = None
 
     def _read_progress(self, offsets: range) -> Progress | None:
         saved = self._db.get(_PROGRESS)
         if saved is None:
             return None
-        progress = msgspec.msgpack.decode(saved, type=Progress)
+        try:
+            progress = msgspec.msgpack.decode(saved, type=Progress)
+        except msgspec.MsgspecError as error:
+            raise StoreError("damaged", "how far it is cannot be read") from error
         if progress.belonging != self._belonging:
             raise StoreError("foreign", "it is of another cluster, topic or pipeline")
         if self._clock() - progress.written > _OLDEST_SECONDS:
@@ -179,7 +191,7 @@ class DiskRecords:
 
     @property
     def size(self) -> int:
-        """Its bytes on disk, roughly."""
+        """Approximate bytes on disk."""
         return sum(self._db.property_int_value(name) or 0 for name in _SIZES)
 
     def put(self, session: bytes, key: bytes, value: bytes | None) -> None:
@@ -192,86 +204,109 @@ class DiskRecords:
             self._batch.put(name, value)
 
     def read(self, session: bytes) -> dict[bytes, bytes]:
-        """All records of a session.
+        """Return all records of a session.
 
         Raises:
-            StoreError: ``damaged``.
+            StoreError: ``damaged`` or ``failed``.
         """
         prefix = _prefix(session)
         records = {}
-        with _failing("damaged"):
+        with _failing():
             found = self._db.iter()
-            found.seek(prefix)
-            while found.valid() and (name := found.key()).startswith(prefix):
-                records[name[len(prefix) :]] = found.value()
-                found.next()
-            found.status()  # an iterator ends where a block cannot be read
+            try:
+                found.seek(prefix)
+                while found.valid() and (name := found.key()).startswith(prefix):
+                    records[name[len(prefix) :]] = found.value()
+                    found.next()
+                found.status()  # an iterator ends at an unreadable block
+            finally:
+                del found  # an error refers to this frame, and a store with an iterator stays open and locked
         return records
 
-    def write(self, offset: int, position: int | None, state_format: int, *, erase: bool = False) -> None:
-        """Write what was put, and that the changelog was read up to ``offset``; with ``erase``, note what is due then.
+    def write(
+        self,
+        offset: int,
+        position: int | None,
+        state_format: int,
+        mark: PositionMark = UNMARKED,
+        *,
+        erase: bool = False,
+    ) -> None:
+        """Write the put records and the changelog offset; with ``erase``, note that deleted records must be erased.
 
         Raises:
-            StoreError: ``failed``.
+            StoreError: ``failed``, or ``damaged``, found while tables were merged.
         """
         batch, self._batch = self._batch or _new_batch(), None
-        self.progress = Progress(self._belonging, offset, position, state_format, self._clock())
+        self.progress = Progress(self._belonging, offset, position, state_format, self._clock(), mark)
         batch.put(_PROGRESS, msgspec.msgpack.encode(self.progress))
         if erase:
             batch.put(_TO_ERASE, b"")
-        with _failing("failed"):
-            self._db.write(batch)
+        with _failing():
+            self._db.write(batch, self._unlogged)
 
     def erase_deleted(self) -> None:
-        """Leave nothing in the files of what was deleted; they are written anew, which takes as long as they are large.
+        """Erase deleted records from the files by rewriting them; the time depends on their size.
 
-        RocksDB keeps it in its log and its tables until they are next compacted, and names of what tables held in its
-        manifest until it is next opened.
+        RocksDB keeps deleted records in its log and its tables until the next compaction, and their keys in its
+        manifest until it is opened again.
 
         Raises:
-            StoreError: ``failed``.
+            StoreError: ``damaged`` or ``failed``; ``locked``, if another process opens it meanwhile.
         """
-        with _failing("failed"):
+        with _failing():
             self._db.flush()
             self._db.compact_range(None, None, _all_tables())
-            self._db.delete(_TO_ERASE)
+            self._db.delete(_TO_ERASE, self._unlogged)
             self._db.close()
             self._db = _open(self._directory)
 
     def close(self) -> None:
-        with _failing("failed"):
+        with _failing():
             self._db.close()
 
 
 def discard(directory: Path) -> None:
-    """Throw a store away, whatever state it is in."""
+    """Delete a store in any condition."""
     shutil.rmtree(directory, ignore_errors=True)
 
 
+# The start of RocksDB's status if this or another process has the lock of the directory. Paths and other errors may
+# contain such words too ("block checksum mismatch"), but not at the start.
+_LOCKED = ("IO error: While lock file: ", "IO error: lock hold by current process")
+# A missing file is damage. Other refusals of the operating system are not; all other errors concern contents.
+_MISSING, _REFUSED = "IO error: No such file or directory", "IO error: "
+
+
 @contextmanager
-def _failing(reason: str) -> Iterator[None]:
-    """Turn what the library raises, which has no types of its own, into an error with this reason."""
+def _failing() -> Iterator[None]:
+    """Turn an error of the library, which has no error types, into one with a reason."""
     try:
         yield
     except (StoreError, StartupError):
         raise
     except Exception as error:
-        locked = "lock" in str(error).lower()
-        # Its words name files and offsets in them, no content.
-        raise StoreError("locked" if locked else reason, str(error)) from error
+        said = str(error)  # it names files and offsets, no content
+        raise StoreError(_reason(said), said) from error
+
+
+def _reason(status: str) -> str:
+    if status.startswith(_LOCKED):
+        return "locked"
+    return "failed" if status.startswith(_REFUSED) and not status.startswith(_MISSING) else "damaged"
 
 
 def _prefix(session: bytes) -> bytes:
     return len(session).to_bytes(4, "big") + session
 
 
-# Names of what RocksDB tells about itself.
+# Names of RocksDB's properties.
 _SIZES = ("rocksdb.total-sst-files-size", "rocksdb.cur-size-all-mem-tables")
 
 
 def _open(directory: Path) -> Rdict:
     try:
-        # An extra: who keeps no sessions on disk need not have it.
+        # An optional dependency: only stores on disk need it.
         from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict  # noqa: PLC0415  see above
     except ImportError as error:
         raise StartupError(
@@ -300,3 +335,11 @@ def _new_batch() -> WriteBatch:
     from rocksdict import WriteBatch  # noqa: PLC0415  as above
 
     return WriteBatch(raw_mode=True)
+
+
+def _without_log() -> WriteOptions:
+    from rocksdict import WriteOptions  # noqa: PLC0415  as above
+
+    options = WriteOptions()
+    options.disable_wal = True  # type: ignore[method-assign, assignment]  # a property, unlike its stub
+    return options

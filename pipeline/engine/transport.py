@@ -1,26 +1,28 @@
-"""Faust's transport with its per-record path replaced: spans of the log go to the actors of their partitions.
+"""Faust's transport with a new record path: spans of the log go to the actors of their partitions.
 
-Faust keeps what it does well: subscription from the declared agents, assignment, heartbeats, rebalances, the consumer
-thread, the worker's life. Replaced are, each through a method that Faust lets subclasses replace:
+Faust still does the subscription from the declared agents, assignment, heartbeats, rebalances, the consumer thread, and
+the worker's start and stop. These parts are replaced, each through a method that subclasses may override:
 
 - ``Transport.Consumer`` (``App._new_transport`` makes the transport);
-- ``Consumer._new_consumer_thread``, for a thread that builds the client with our settings
-  (``_create_worker_consumer``) and fetches whole spans;
+- ``Consumer._new_consumer_thread``, for a thread that creates the client with Reknit's settings
+  (``_create_worker_consumer``), fetches whole spans, and runs calls at once (``call_thread``);
 - ``Consumer._drain_messages``, the loop between the thread and the streams;
 - ``Consumer.on_partitions_revoked``, ``on_partitions_assigned`` and ``on_stop``, around Faust's own;
-- ``Producer._settings_auth``, for our way to the cluster;
-- ``Consumer.verify_all_partitions_active``: it reports partitions whose streams see no events, and ours never do.
+- ``Producer._settings_auth``, for Reknit's connection settings;
+- ``Consumer.verify_all_partitions_active``: it reports partitions whose streams see no events, and these streams never
+  do.
 
-Faust's commit loop commits nothing, as no stream acknowledges anything. The group's offsets are committed here, for who
-asks how far it is (``OffsetCommits``). `upstream` holds what all these looked like in the pinned releases.
+Faust's commit loop commits nothing, as no stream acknowledges anything. The group's offsets are committed here, for
+other tools (``OffsetCommits``). ``upstream`` has the digests of these parts in the pinned releases.
 """
 
-# ruff: noqa: SLF001 - this module is where the engine meets the private parts of Faust and aiokafka
+# ruff: noqa: SLF001 - this module uses private parts of Faust and aiokafka
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -34,30 +36,37 @@ from aiokafka.errors import (
 )
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
+from mode import Service
 
-from pipeline.engine.batches import Hole, Span
-from pipeline.engine.partition import Partition, Phase
-from pipeline.engine.runtime import Runtime, beyond_end, log
-from pipeline.engine.writer import OffsetCommits, writer_for
-from pipeline.kafka import REFUSALS, may_pass
+from reknit.pipeline.engine.batches import Hole, Span
+from reknit.pipeline.engine.partition import Partition, Phase
+from reknit.pipeline.engine.runtime import Runtime, TopicChangedError, log
+from reknit.pipeline.engine.upstream import close_client
+from reknit.pipeline.engine.writer import OffsetCommits, writer_for
+from reknit.pipeline.errors import error_name
+from reknit.pipeline.kafka import REFUSALS, may_pass
+from reknit.topics.positions import GroupPosition, PositionMark, group_metadata, read_group_position
 
 if TYPE_CHECKING:
     from aiokafka.consumer.fetcher import Fetcher
     from aiokafka.structs import OffsetAndMetadata
     from faust.types import AppT, ServiceT
 
-# How long one poll waits for records. A poke ends it early, so this is only how often the loop looks around.
+# Wait of one poll for records. A poke ends it early, so it is only the interval of the loop's checks.
 _POLL_SECONDS = 1.0
-# How long a log must seem to end before what was read of it, until that is believed.
+# A log must end before the position for this time until that counts.
 _BEYOND_SECONDS = 10.0
-# Stands beside the offsets that workers commit; what people and their tools commit has no such mark.
-_COMMITTED_BY_A_WORKER = "reknit"
-# How long the group's coordinator may take to say whose a partition is.
+# Time limits: of the coordinator's answer about an owner, and of a leader's answer about offsets.
 _ASK_SECONDS = 5.0
+# Interval of checks for a membership error, which the client only reports in a call.
+_CHECK_SECONDS = 1.0
+# Time limits at a stop: of the last commit of the group's offsets, and of leaving the group.
+_LAST_COMMIT_SECONDS = 1.0
+_LEAVE_SECONDS = 2.0
 
 
 class _HasRuntime(Protocol):
-    runtime: Runtime  # of our app, which stands above this module
+    runtime: Runtime  # of the app, which imports this module
 
 
 def _runtime_of(app: AppT) -> Runtime:
@@ -67,81 +76,168 @@ def _runtime_of(app: AppT) -> Runtime:
 class SpanThread(driver.AIOKafkaConsumerThread):
     """The thread that owns the Kafka client; it fetches spans."""
 
+    consumer: SpanConsumer
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self._poked = asyncio.Event()
-        # Whether no rebalance is under way. A commit that is sent while this member joins is answered behind that, as
-        # one of the generation before: the client forgets its membership and joins anew, and so do all others, whose
-        # commits meet the same. A group was seen to rebalance every second, for good.
+        # Set while no rebalance is under way. A commit that is sent while this member joins is answered after the join,
+        # as one of the former generation. The client then drops its membership and joins again, and so do all others,
+        # whose commits are refused likewise. A group was seen to rebalance every second without end.
         self.in_group = asyncio.Event()
+        # Both belong to the thread's loop: commits under way, and this member's generation, None while it joins the
+        # next one.
+        self._commits: set[asyncio.Task[None]] = set()
+        self._generation: int | None = None
+
+    async def call_thread(self, fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  as mode's
+        """Call a function in the thread, and await its result if it is awaitable. Cancelling this cancels that.
+
+        mode's own queue runs two calls at a time. While no broker answers, those two wait, all other calls wait for
+        them, and a stop runs the whole queue first.
+        """
+
+        async def call() -> Any:  # noqa: ANN401  as above
+            result = fun(*args, **kwargs)
+            return await result if inspect.isawaitable(result) else result
+
+        called = call()
+        try:
+            future = asyncio.run_coroutine_threadsafe(called, self.thread_loop)
+        except RuntimeError as error:  # the thread has ended, and its loop is closed
+            called.close()
+            raise ConsumerStoppedError from error
+        return await asyncio.wrap_future(future)
+
+    async def on_partitions_revoked(self, revoked: set[TP]) -> None:
+        """Stop the commits under way before this member joins; the thread calls it."""
+        self._generation = None
+        for commit in self._commits:
+            commit.cancel()
+        await super().on_partitions_revoked(revoked)
+
+    async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
+        """Allow commits once this member has joined; the thread calls it."""
+        self._generation = generation_id
+        await super().on_partitions_assigned(assigned, generation_id)
+
+    async def on_thread_stop(self) -> None:
+        """Leave the group, within a time limit: the client waits for each answer as long as a request may take."""
+        seconds = _runtime_of(self.app).tuning.at_stop(_LEAVE_SECONDS)
+        try:
+            async with asyncio.timeout(seconds):
+                await super().on_thread_stop()
+        except (TimeoutError, asyncio.CancelledError) as error:
+            # aiokafka's fetcher lets the cancellation of its own tasks out of `stop` while brokers refuse connections.
+            if isinstance(error, asyncio.CancelledError) and (task := asyncio.current_task()) and task.cancelling():
+                raise
+            log.info("the worker did not leave the group, its session will expire: %s", error_name(error))
+            await close_client(self._ensure_consumer()._client, seconds / 4)
+
+    async def check_group(self) -> None:
+        """Raise the error that made the client stop joining the group; after that it joins again if it can.
+
+        The client reports such an error only in calls that the engine does not make, and waits for one.
+        """
+        self._ensure_consumer()._coordinator.check_errors()
 
     def poke(self) -> None:
         """End the poll under way; called from the main thread when the set of wanted partitions grew."""
         self.thread_loop.call_soon_threadsafe(self._poked.set)
 
     async def spans(self, wanted: set[TP], seconds: float) -> Mapping[TP, Span]:
-        """Return what is there of the wanted partitions; wait for it, or for a poke, for so many seconds."""
+        """Return buffered spans of the wanted partitions; wait up to ``seconds`` for records or a poke."""
         return await self.call_thread(self._fetch_spans, wanted, seconds)  # type: ignore[no-any-return] # mode has no types here
 
     async def commit_positions(self, positions: Mapping[TP, int]) -> None:
-        """Commit the group's offsets, after a rebalance that is under way. What is refused is left to the next."""
+        """Commit the group's offsets, after any rebalance under way. The next commit replaces a refused one."""
         await self.in_group.wait()
         try:
             await self.call_thread(self._commit_positions, positions)
-        except RuntimeError as error:  # the thread has ended, and its loop is closed
-            log.info("the group's offsets were not committed: %s", error)
+        except ConsumerStoppedError as error:
+            log.info("the group's offsets were not committed: %s", error_name(error))
 
     async def bounds(self, tp: TP) -> tuple[int, int]:
-        """Return the first offset that a partition has, and the one behind its last that a reader may see."""
+        """Return a partition's first offset, and the offset after the last one that a reader may see."""
         return await self.call_thread(self._bounds, tp)  # type: ignore[no-any-return] # mode has no types here
 
     async def _bounds(self, tp: TP) -> tuple[int, int]:
         consumer, place = self._ensure_consumer(), aiokafka.TopicPartition(*tp)
-        first, end = await consumer.beginning_offsets([place]), await consumer.end_offsets([place])
+        async with asyncio.timeout(_ASK_SECONDS):
+            first, end = await consumer.beginning_offsets([place]), await consumer.end_offsets([place])
         return first[place], end[place]
 
     async def is_ours(self, tp: TP, position: int) -> bool | None:
-        """Ask the group's coordinator, by a commit of ``position``, whether the partition is ours in this generation.
+        """Ask the group's coordinator, by a commit of ``position``, whether this worker owns the partition now.
 
-        Returns None where that is not known: no answer yet, or a rebalance is under way.
+        Returns None if that is unknown: no answer yet, or a rebalance is under way.
         """
         if not self.in_group.is_set():
             return None
         return await self.call_thread(self._commit_as_owner, tp, position)  # type: ignore[no-any-return] # as above
 
     async def _commit_as_owner(self, tp: TP, position: int) -> bool | None:
+        offset = (position, self.consumer.metadata_of(tp))
         try:
             async with asyncio.timeout(_ASK_SECONDS):
-                await self._ensure_consumer().commit({aiokafka.TopicPartition(*tp): (position, _COMMITTED_BY_A_WORKER)})
+                is_current = await self._commit_in_generation({aiokafka.TopicPartition(*tp): offset})
         except CommitFailedError as error:
             return None if isinstance(error.__cause__, RebalanceInProgressError) else False
         except REFUSALS:
             raise
         except (KafkaError, TimeoutError):
             return None
-        return True
+        return is_current or None
+
+    async def _commit_in_generation(self, offsets: Mapping[aiokafka.TopicPartition, tuple[int, str]]) -> bool:
+        """Commit offsets; return whether the commit was in the generation that assigned the partitions.
+
+        The client sends its current membership. After a refusal and before it joins again, it has none, and brokers
+        accept a commit without membership while the group is empty.
+        """
+        generation = self._generation
+        if generation is None:
+            return False
+        consumer = self._ensure_consumer()
+        commit = asyncio.ensure_future(consumer.commit(offsets))
+        self._commits.add(commit)
+        commit.add_done_callback(self._commits.discard)
+        try:
+            await asyncio.wait([commit])
+        finally:
+            commit.cancel()
+        if commit.cancelled():
+            return False  # this member joins
+        commit.result()
+        return bool(self._generation == generation == consumer._coordinator.generation)
 
     async def committed_by_hand(self, tp: TP) -> int | None:
-        """Return the group's offset of a partition where no worker committed it, as the metadata beside it tells."""
+        """Return the group's offset of a partition if no worker committed it, by its metadata."""
         found = (await self.committed([tp])).get(tp)
-        return None if found is None or found.metadata == _COMMITTED_BY_A_WORKER else found.offset
+        return None if found is None or read_group_position(*found) is not None else found.offset
+
+    async def committed_by_worker(self, tp: TP) -> GroupPosition | None:
+        """Return the position that a worker committed as the group's offset."""
+        found = (await self.committed([tp])).get(tp)
+        return None if found is None else read_group_position(*found)
 
     async def committed(self, tps: Collection[TP]) -> Mapping[TP, OffsetAndMetadata]:
-        """Return the group's offsets of partitions, as far as there are any."""
+        """Return the group's offsets of partitions that have one."""
         fetch = self._ensure_consumer()._coordinator.fetch_committed_offsets
         return await self.call_thread(fetch, [aiokafka.TopicPartition(*tp) for tp in tps])  # type: ignore[no-any-return] # as above
 
     async def _commit_positions(self, positions: Mapping[TP, int]) -> None:
         consumer = self._ensure_consumer()
-        assigned = consumer.assignment()
-        offsets = {aiokafka.TopicPartition(*tp): (at, _COMMITTED_BY_A_WORKER) for tp, at in positions.items()}
+        found = {aiokafka.TopicPartition(*tp): (at, self.consumer.metadata_of(tp)) for tp, at in positions.items()}
+        if not (offsets := {place: offset for place, offset in found.items() if place in consumer.assignment()}):
+            return  # `commit` refuses an empty map
         try:
-            await consumer.commit({place: offset for place, offset in offsets.items() if place in assigned})
+            await self._commit_in_generation(offsets)
         except (KafkaError, IllegalStateError) as error:
-            log.info("the group's offsets were not committed: %s", type(error).__name__)
+            log.info("the group's offsets were not committed: %s", error_name(error))
 
     def _create_worker_consumer(self, transport: driver.Transport) -> aiokafka.AIOKafkaConsumer:  # noqa: ARG002  Faust gives it
-        """Make the client: read_committed where it matters, Faust's co-partitioning and sticky assignor always."""
+        """Create the client, with Faust's co-partitioning and sticky assignor; read_committed for exactly-once."""
         runtime = _runtime_of(self.app)
         tuning = runtime.tuning
         self._assignor = self.app.assignor
@@ -156,8 +252,8 @@ class SpanThread(driver.AIOKafkaConsumerThread):
             fetch_max_wait_ms=int(tuning.fetch_wait_seconds * 1000),
             session_timeout_ms=int(tuning.session_seconds * 1000),
             rebalance_timeout_ms=int(tuning.rebalance_seconds * 1000),
-            # The watchdog looks whether records are taken. With the client's own bound, a worker that could not rejoin
-            # for that long, since no broker answered, would never do it again.
+            # The watchdog checks whether records are processed. With the client's own limit, a worker that could not
+            # rejoin for that time, since no broker answered, would never rejoin.
             max_poll_interval_ms=2**31 - 1,
             heartbeat_interval_ms=int(tuning.heartbeat_seconds * 1000),
             request_timeout_ms=int(self.app.conf.broker_request_timeout * 1000),
@@ -169,7 +265,7 @@ class SpanThread(driver.AIOKafkaConsumerThread):
         limit = _runtime_of(self.app).tuning.poll_records
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        # Inside this context the coordinator knows that somebody polls, even while every partition is full.
+        # Inside this context the coordinator counts this as a poll, even while every partition is full.
         with fetcher._subscriptions.fetch_context():
             while self.consumer.flow_active:
                 if consumer._closed or fetcher._closed:
@@ -184,14 +280,14 @@ class SpanThread(driver.AIOKafkaConsumerThread):
                 await asyncio.wait([fetched, poked], timeout=left, return_when=asyncio.FIRST_COMPLETED)
                 poked.cancel()
                 if not fetched.cancel():
-                    fetched.result()  # raises what the group coordinator refused, authorisation say
+                    fetched.result()  # raises a refusal of the group coordinator, for example of authorization
         return {}
 
 
 async def _drain(fetcher: Fetcher, wanted: set[TP], limit: int) -> Mapping[TP, Span]:
-    """Take what was fetched, with the fetch positions before and after it.
+    """Return fetched records with the fetch positions before and after them.
 
-    Nothing here waits, so no other task of this thread runs between the two looks at a position: outside of a
+    This code does not wait, so no other task of the thread runs between the two reads of a position: outside of a
     reassignment, ``fetched_records`` with a timeout of 0 only takes records from memory.
     """
     subscriptions = fetcher._subscriptions
@@ -208,14 +304,14 @@ async def _drain(fetcher: Fetcher, wanted: set[TP], limit: int) -> Mapping[TP, S
     for tp, start in before.items():
         state = states[tp]
         if state.position != start:
-            # Under read_committed a reader sees nothing behind the first open transaction.
+            # Under read_committed a reader sees nothing after the first open transaction.
             end_of_log = state.lso if fetcher._isolation_level else state.highwater
             spans[tp] = Span(start, state.position, records.get(tp, ()), max(end_of_log or 0, state.position))
     return spans
 
 
 class SpanConsumer(driver.Consumer):
-    """Gives fetched spans to the actors of their partitions, and keeps actors and assignment in step."""
+    """Passes fetched spans to the actors of their partitions, and keeps actors and assignment consistent."""
 
     _thread: SpanThread
 
@@ -226,7 +322,8 @@ class SpanConsumer(driver.Consumer):
         self._generation = -1
         self._told_ready = False
         self._beyond_since: dict[TP, float] = {}
-        self._offsets = OffsetCommits(self._thread.commit_positions, self._thread.committed_by_hand)
+        last_seconds = self._runtime.tuning.at_stop(_LAST_COMMIT_SECONDS)
+        self._offsets = OffsetCommits(self._thread.commit_positions, self._thread.committed_by_hand, last_seconds)
 
     def _new_consumer_thread(self) -> SpanThread:
         return SpanThread(self, loop=self.loop, beacon=self.beacon)
@@ -237,31 +334,43 @@ class SpanConsumer(driver.Consumer):
         is_in = self._thread.in_group.is_set() and self.flow_active
         return is_in and all(actor.phase is Phase.WORKING for actor in self.actors.values())
 
+    def metadata_of(self, tp: TP) -> str:
+        """Return the metadata of the group's offset of a partition; called in the thread too."""
+        actor = self.actors.get(tp)
+        return group_metadata(0, 1) if actor is None else actor.group_metadata
+
+    async def _mark_at_opening(self, tp: TP, position: int | None, mark: PositionMark) -> PositionMark:
+        topics, topic = self._runtime.topics, self._runtime.contract_name(tp.topic)
+        if topics is None:
+            return mark
+        ask_group = partial(self._thread.committed_by_worker, tp)
+        return await topics.mark_at_opening(topic, tp.partition, position, mark, ask_group)
+
     async def how_far(self, tps: Collection[TP]) -> Mapping[TP, int]:
-        """Return the group's offsets of partitions; those of this worker are committed first, markers included."""
+        """Return the group's offsets of partitions, after a commit of this worker's, which includes markers."""
         await self._thread.commit_positions({tp: actor.done_to for tp, actor in self.actors.items()})
         return {tp: found.offset for tp, found in (await self._thread.committed(tps)).items()}
 
-    # Rebalances. Kafka's classic protocol revokes everything and assigns anew, so what is revoked may come back.
+    # Rebalances. Kafka's classic protocol revokes all partitions and assigns again, so a partition may come back.
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
-        """Hold every actor: which partitions stay here is only known once they are assigned again."""
+        """Pause every actor: the next assignment shows which partitions stay here."""
         if self._thread.in_group.is_set():
             log.info("rebalancing; %d partitions finish their batches", len(self.actors))
         self._thread.in_group.clear()
         self._told_ready = False
-        patience = self._runtime.tuning.rebalance_seconds * 0.7
+        patience = self._runtime.tuning.hold_seconds
         await asyncio.gather(*(actor.hold(patience) for actor in self.actors.values()))
         await super().on_partitions_revoked(revoked)
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
-        """Let go of what moved away, go on with what stayed, open what is new.
+        """Close partitions that moved away, resume those that stayed, open new ones.
 
-        An actor may only go on if nobody else can have had its partition in between. That holds from one generation
-        to the next; when this worker missed one, everything is opened anew.
+        An actor may only resume if no other worker can have had its partition in between. That holds from one
+        generation to the next; if this worker missed one, all partitions are opened again.
         """
         if self.should_stop:
-            return  # the last rebalance of a worker that leaves: nothing is opened any more
+            return  # the last rebalance of a leaving worker: no partition is opened
         continuous = generation_id == self._generation + 1
         self._generation = generation_id
         stays = {tp for tp, actor in self.actors.items() if tp in assigned and actor.phase is Phase.HELD and continuous}
@@ -275,15 +384,30 @@ class SpanConsumer(driver.Consumer):
                     self._runtime,
                     topic,
                     tp.partition,
-                    writer=partial(writer_for, self._runtime, topic, tp.partition),
+                    writer=partial(writer_for, self._runtime, topic, tp.partition, partial(self._thread.is_ours, tp)),
                     on_room=self._thread.poke,
                     on_opened=partial(self._offsets.name_moved, tp),
                     on_position=partial(self._offsets.soon, tp),
                     is_ours=partial(self._thread.is_ours, tp),
+                    mark_at_opening=partial(self._mark_at_opening, tp),
                 )
         self._count_partitions()
         await super().on_partitions_assigned(assigned, generation_id)
         self._thread.in_group.set()
+
+    @Service.task
+    async def _watch_group(self) -> None:
+        while not self.should_stop:
+            await self.sleep(_CHECK_SECONDS)
+            try:
+                await self._thread.call_thread(self._thread.check_group)
+            except ConsumerStoppedError:
+                return
+            except KafkaError as error:
+                if not may_pass(error):
+                    self._runtime.fail(error)
+                    return
+                log.warning("the group could not be joined: %s", error_name(error))
 
     async def on_stop(self) -> None:
         await super().on_stop()
@@ -295,6 +419,7 @@ class SpanConsumer(driver.Consumer):
         await asyncio.gather(*(actor.close() for actor in closing))
         for actor in closing:
             self._runtime.metrics.on_lag(actor.topic, actor.number, None)
+            self._runtime.metrics.on_position(actor.topic, actor.number, None)
 
     def _count_partitions(self) -> None:
         owned = {
@@ -307,7 +432,7 @@ class SpanConsumer(driver.Consumer):
     # The loop between the thread and the actors.
 
     async def _drain_messages(self, fetcher: ServiceT) -> None:
-        """Fetch what the actors have room for and hand it over, until Faust stops this or the fetcher."""
+        """Fetch records that the actors have room for and pass them on, until Faust stops this or the fetcher."""
         try:
             while not (self.should_stop or fetcher.should_stop):
                 if not self.flow_active:
@@ -322,10 +447,10 @@ class SpanConsumer(driver.Consumer):
                 except (KafkaError, OSError, TimeoutError) as error:
                     if not may_pass(error):
                         raise
-                    log.warning("the inputs could not be read: %s", type(error).__name__)
+                    log.warning("the inputs could not be read: %s", error_name(error))
                     await asyncio.sleep(_POLL_SECONDS)
         except asyncio.CancelledError:
-            # Faust cancels its fetcher to stop it; one that says so during a rebalance would count as crashed.
+            # Faust cancels its fetcher to stop it; a cancellation raised during a rebalance would count as a crash.
             return
         except ConsumerStoppedError:
             if not self.app.should_stop:
@@ -345,7 +470,11 @@ class SpanConsumer(driver.Consumer):
         for tp, span in spans.items():
             actor = self.actors.get(tp)
             if actor is None:
-                continue  # it moved away meanwhile
+                continue  # the partition moved away meanwhile
+            if span.start < actor.waits_for:
+                # After a rebalance this is a second fetch of the same log. Otherwise the client found its position
+                # beyond the log's end and reset to the beginning, as in a re-created topic.
+                actor.aligned = False
             try:
                 actor.offer(span)
             except Hole as hole:
@@ -353,7 +482,7 @@ class SpanConsumer(driver.Consumer):
                 actor.aligned = False
 
     async def _align(self) -> None:
-        """Seek to where each actor goes on: after opening, after a rebalance, and behind a hole."""
+        """Seek to the offset from which each actor continues: after opening, a rebalance, or an offset gap."""
         for tp, actor in list(self.actors.items()):
             if actor.aligned or actor.phase is not Phase.WORKING or tp not in self.assignment():
                 continue
@@ -366,11 +495,11 @@ class SpanConsumer(driver.Consumer):
                 # seek() from this thread was seen to have no effect on records already fetched; seek_wait() has one.
                 await self.seek_wait({tp: actor.waits_for})
             except IllegalStateError:
-                continue  # a rebalance took it away this moment; it will be aligned after that
+                continue  # a rebalance just revoked it; it will be aligned after that
             actor.aligned = True
 
     def _is_beyond(self, tp: TP, position: int, end: int) -> bool:
-        """Whether a partition ends before the position that is stored for it; where that lasts, end the worker.
+        """Return whether a partition ends before its stored position; if that lasts, end the worker.
 
         Just after a broker's failure a log may seem shorter than it is.
         """
@@ -378,16 +507,22 @@ class SpanConsumer(driver.Consumer):
             self._beyond_since.pop(tp, None)
             return False
         if time.monotonic() - self._beyond_since.setdefault(tp, time.monotonic()) > _BEYOND_SECONDS:
-            stage = self._runtime.stages[self._runtime.contract_name(tp.topic)](tp.partition)
-            self._runtime.fail(beyond_end(*tp, position, end, self._runtime.prefix + stage.state_topic))
+            topic = self._runtime.contract_name(tp.topic)
+            self._runtime.fail(
+                TopicChangedError(
+                    "position_beyond_end",
+                    f"{tp.topic} partition {tp.partition} ends at offset {end}, but it was processed up to {position}; "
+                    f"if the topic was re-created, {self._runtime.how_to_continue(topic)}",
+                )
+            )
         return True
 
     async def verify_all_partitions_active(self) -> None:
-        """Do nothing: the watchdog looks at positions, which mean something here."""
+        """Do nothing: the watchdog checks positions, which are valid here."""
 
 
 class IdleProducer(driver.Producer):
-    """Faust starts one whether somebody sends by it or not; it too has to be let in by the brokers."""
+    """Faust's producer, which it always starts; it needs the connection settings too."""
 
     def _settings_auth(self) -> Mapping[str, Any]:
         return _runtime_of(self.app).connection

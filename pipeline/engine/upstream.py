@@ -1,21 +1,25 @@
-"""Where the engine goes into Faust, aiokafka and uvloop: what it adds to them, and a refusal to run on other releases.
+"""Private parts of Faust, aiokafka and uvloop that the engine uses, additions to them, and the check of their releases.
 
-Versions are pinned, but an environment can hold anything. So the source text of every overridden or used private part
+Versions are pinned, but an environment can have others. So the source text of every overridden or used private part
 is compared with the digest it had when it was read and tested. When a digest differs, read the new source, go through
-the tests in ``tests/broker``, and only then write the new table: ``python -m pipeline.engine.upstream`` prints it.
+the tests in ``tests/broker``, and only then write the new table. ``python -m reknit.pipeline.engine.upstream`` prints
+it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import importlib
 import importlib.metadata
 import inspect
+import socket
 import sys
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import uvloop
+from aiokafka.client import AIOKafkaClient
 from aiokafka.consumer import fetcher
 from aiokafka.protocol.abstract import AbstractType
 from aiokafka.protocol.admin import DescribeGroupsRequest_v3, DescribeGroupsResponse_v3
@@ -31,8 +35,9 @@ from aiokafka.protocol.types import (
     TaggedFields,
 )
 
-from pipeline.engine.runtime import UpstreamChangedError
-from pipeline.stages.base import Record
+from reknit.pipeline.engine.runtime import UpstreamChangedError, log
+from reknit.pipeline.errors import error_name
+from reknit.pipeline.stages.base import Record
 
 if TYPE_CHECKING:
     from aiokafka import TopicPartition
@@ -42,9 +47,10 @@ if TYPE_CHECKING:
 class StageRecords(fetcher.PartitionRecords):  # type: ignore[misc] # aiokafka has no types here
     """The records of one fetched partition.
 
-    aiokafka makes an object with eleven fields of each. A stage sees six of them; making it, and a second one from it,
-    was measured to be a tenth of a worker's time. So the one method that makes it is replaced, for the whole process: a
-    worker's other consumers read changelogs, and of those only key and value.
+    aiokafka creates an object with eleven fields for each record. A stage uses six of them. Creating it, and a second
+    one from it, was measured as a tenth of a worker's time. So the one method that creates it is replaced, for the
+    whole
+    process: a worker's other consumers read changelogs, of which they only use key and value.
     """
 
     def _consumer_record(self, tp: TopicPartition, record: DefaultRecord) -> Record:
@@ -59,30 +65,61 @@ class StageRecords(fetcher.PartitionRecords):  # type: ignore[misc] # aiokafka h
 
 
 def patch_aiokafka() -> None:
-    """Let every consumer of this process make ``Record`` objects."""
+    """Make every consumer of this process create ``Record`` objects."""
     fetcher.PartitionRecords = StageRecords
 
 
 _TLS_GOODBYE_SECONDS = 0.2
+# A network that drops packets gives no error. TCP then retransmits after 1, 2, 4, 8, 16 and more seconds, and the
+# client waits for that as long as for an answer: 40 s. So after an outage of a minute a worker was seen to need up to
+# 20 s more to connect. A new connection attempt begins with a short pause again.
+_CONNECT_SECONDS = 10.0
+# A connection without acknowledgements ends after this time, with or without data in flight.
+_DEAD_SECONDS = 15
+_PROBE_SECONDS = 5
 
 
 class Loop(uvloop.Loop):
-    """uvloop, which waits half a minute for the other side's goodbye where a TLS connection closes; Kafka says none."""
+    """uvloop, with connections that end if the peer is unreachable.
+
+    When a TLS connection closes, uvloop waits half a minute for the peer's close_notify; Kafka sends none.
+    """
 
     async def create_connection(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  as uvloop's own
         if options.get("ssl"):
             options.setdefault("ssl_shutdown_timeout", _TLS_GOODBYE_SECONDS)
-        return await super().create_connection(*args, **options)
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            made: Any = await super().create_connection(*args, **options)
+        end_when_dead(made[0].get_extra_info("socket"))
+        return made
+
+
+def end_when_dead(connection: Any) -> None:  # noqa: ANN401  a socket, or an event loop's replacement
+    """Make a TCP connection end if the peer acknowledges nothing; on systems other than Linux by keepalive only."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform == "linux":
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_SECONDS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_SECONDS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_SECONDS * 1000)
+
+
+async def close_client(client: AIOKafkaClient, seconds: float) -> None:
+    """Close a client's connections within ``seconds``. A failure is logged, so that a stop continues."""
+    try:
+        async with asyncio.timeout(seconds):
+            await client.close()
+    except Exception as error:  # noqa: BLE001  any error: the client is given up either way
+        log.info("a client was not closed: %s", error_name(error))
 
 
 class LoopPolicy(uvloop.EventLoopPolicy):  # type: ignore[misc] # it has no types
-    """Makes these loops, for the threads of the clients too."""
+    """Creates these loops, also for the threads of the clients."""
 
     def _loop_factory(self) -> Loop:
         return Loop()
 
 
-# Requests that aiokafka does not have.
+# Requests that aiokafka does not implement.
 
 
 class _Uuid(AbstractType[bytes]):  # type: ignore[misc] # aiokafka has no types here
@@ -102,7 +139,7 @@ _TAGS = ("tags", TaggedFields)
 
 
 class _MetadataResponse(Response):  # type: ignore[misc] # as above
-    """Version 10, the first that says which topic has a name now; what the client may do with it is older (KIP-430)."""
+    """Version 10, the first with topic ids; authorized operations are older (KIP-430)."""
 
     API_KEY = 3
     API_VERSION = 10
@@ -160,7 +197,7 @@ class _MetadataRequest(RequestStruct):  # type: ignore[misc] # as above
 
 
 class TopicsRequest(Request[MetadataRequest_v5 | _MetadataRequest]):  # type: ignore[misc] # as above
-    """Topics with what the client may do with them; from brokers that do not say that, the topics only."""
+    """Topics with the client's authorized operations, if the broker reports them."""
 
     API_KEY = 3
 
@@ -174,7 +211,7 @@ class TopicsRequest(Request[MetadataRequest_v5 | _MetadataRequest]):  # type: ig
 
 
 class _GroupRequestStruct(DescribeGroupsRequest_v3):  # type: ignore[misc] # as above
-    RESPONSE_TYPE = DescribeGroupsResponse_v3  # the client's own reads the answer as one of version 2
+    RESPONSE_TYPE = DescribeGroupsResponse_v3  # the client's own type reads the answer as version 2
 
 
 class GroupRequest(Request[_GroupRequestStruct]):  # type: ignore[misc] # as above
@@ -189,7 +226,7 @@ class GroupRequest(Request[_GroupRequestStruct]):  # type: ignore[misc] # as abo
 
 VERSIONS = {"faust-streaming": "0.15.3", "aiokafka": "0.14.0", "mode-streaming": "0.7.1"}
 
-# What the engine overrides or calls, and the first 12 digits of the SHA-256 of its source.
+# Overridden or called parts, with the first 12 digits of the SHA-256 of their source.
 PARTS = {
     "faust.app.base:App._new_transport": "42db531312dd",
     "faust.app.base:App._on_partitions_assigned": "de932b7927db",
@@ -208,6 +245,8 @@ PARTS = {
     "faust.transport.consumer:Consumer.resume_flow": "db59630f25b5",
     "faust.transport.consumer:Consumer.stop_flow": "cf7e875a2b0d",
     "faust.transport.consumer:Consumer.verify_all_partitions_active": "4e0e46f5c297",
+    "faust.transport.consumer:ConsumerThread.on_partitions_assigned": "e59e8dda4372",
+    "faust.transport.consumer:ConsumerThread.on_partitions_revoked": "c44013f1259c",
     "faust.transport.consumer:Fetcher._fetcher": "68f894f0b577",
     "faust.transport.consumer:Fetcher.on_stop": "21f3bae9b455",
     "faust.transport.consumer:ThreadDelegateConsumer.__init__": "7072ae80eac1",
@@ -217,6 +256,7 @@ PARTS = {
     "faust.transport.drivers.aiokafka:AIOKafkaConsumerThread._commit": "932852ce7a23",
     "faust.transport.drivers.aiokafka:AIOKafkaConsumerThread._create_worker_consumer": "c2701bfc3e6f",
     "faust.transport.drivers.aiokafka:AIOKafkaConsumerThread._seek_wait": "9d221e816d94",
+    "faust.transport.drivers.aiokafka:AIOKafkaConsumerThread.on_thread_stop": "8dfc004e258b",
     "faust.transport.drivers.aiokafka:AIOKafkaConsumerThread.commit": "d31c8558ba25",
     "faust.transport.drivers.aiokafka:Consumer._new_consumer_thread": "0870ec53dea7",
     "faust.transport.drivers.aiokafka:Producer._new_producer": "e72355c3430e",
@@ -234,9 +274,12 @@ PARTS = {
     "mode.worker:Worker.execute_from_commandline": "212e98f635d7",
     "mode.worker:Worker.stop_and_shutdown": "bf1608cc3011",
     "mode.threads:QueueServiceThread.call_thread": "479edda75b54",
+    "mode.threads:QueueServiceThread.on_thread_stop": "b58a5dbce24f",
+    "mode.threads:ServiceThread._gather_remaining_tasks": "6f65b92dd101",
     "mode.threads:MethodQueue._process_enqueued": "d88a086d148c",
     "mode.loop:use": "024b254e332d",
     "aiokafka.client:AIOKafkaClient.bootstrap": "198943b004e5",
+    "aiokafka.client:AIOKafkaClient.close": "02119d4d618a",
     "aiokafka.client:AIOKafkaClient.coordinator_lookup": "19cc69fb75f8",
     "aiokafka.client:AIOKafkaClient.send": "246b277687d7",
     "aiokafka.consumer.fetcher:FetchResult.check_assignment": "b5340df67e3f",
@@ -244,9 +287,12 @@ PARTS = {
     "aiokafka.consumer.fetcher:FetchResult._update_position": "83fb1473bf10",
     "aiokafka.consumer.fetcher:Fetcher._create_fetch_waiter": "61d840568746",
     "aiokafka.consumer.fetcher:Fetcher.fetched_records": "be4348896b9b",
+    "aiokafka.consumer.fetcher:Fetcher._proc_fetch_request": "59bf948fff47",
     "aiokafka.consumer.fetcher:Fetcher.seek_to": "f0ba6aba6c22",
     "aiokafka.consumer.fetcher:PartitionRecords._consumer_record": "e668541600b0",
     "aiokafka.consumer.fetcher:PartitionRecords._unpack_records": "b803e6d46480",
+    "aiokafka.consumer.group_coordinator:GroupCoordinator.check_errors": "ba6ca51ad348",
+    "aiokafka.consumer.group_coordinator:GroupCoordinator.reset_generation": "537aa37c531b",
     "aiokafka.consumer.group_coordinator:GroupCoordinator.commit_offsets": "5cbe31af28d6",
     "aiokafka.consumer.group_coordinator:GroupCoordinator._on_join_complete": "0b0b3d204b40",
     "aiokafka.consumer.group_coordinator:GroupCoordinator._on_join_prepare": "4d9524afc0ee",
@@ -263,6 +309,10 @@ PARTS = {
     "aiokafka.producer.producer:AIOKafkaProducer.commit_transaction": "c7f9677c8941",
     "aiokafka.producer.producer:AIOKafkaProducer.create_batch": "c4efda4bb7a0",
     "aiokafka.producer.producer:AIOKafkaProducer.send_batch": "bf42b0f0c5c0",
+    "aiokafka.record.default_records:_DefaultRecordBatchPy.__next__": "d05784bae3cb",
+    "aiokafka.record.default_records:_DefaultRecordBatchPy._read_msg": "0997ab7a5850",
+    "aiokafka.record.default_records:_DefaultRecordPy": "89405104e45a",
+    "aiokafka.record.memory_records:_MemoryRecordsPy": "795a0314fbca",
     "aiokafka.producer.sender:AddPartitionsToTxnHandler.handle_response": "67266db24da2",
     "aiokafka.producer.sender:EndTxnHandler.handle_response": "89bd9721c28e",
     "aiokafka.producer.sender:InitPIDHandler.handle_response": "bdb0727aba5d",
@@ -291,7 +341,7 @@ def verify_upstream() -> None:
 
 
 def installed(package: str) -> str | None:
-    """Return the installed version of a package, None where there is none."""
+    """Return the installed version of a package, or None."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -299,7 +349,7 @@ def installed(package: str) -> str | None:
 
 
 def digest_of(part: str) -> str | None:
-    """Return the digest of ``module:qualified.name``, None where it does not exist any more."""
+    """Return the digest of ``module:qualified.name``, None if it no longer exists."""
     module, _, path = part.partition(":")
     try:
         found: Any = importlib.import_module(module)
@@ -309,16 +359,16 @@ def digest_of(part: str) -> str | None:
         return None
     if isinstance(found, property):
         found = found.fget
-    # mode makes tasks objects and wraps methods that report a state; what matters is the function inside.
+    # mode wraps tasks and state methods in objects; the digest is of the function inside.
     found = inspect.unwrap(getattr(found, "fun", found))
     try:
         return hashlib.sha256(inspect.getsource(found).encode()).hexdigest()[:12]
     except OSError:
-        return None  # installed without sources: nothing can be said about it
+        return None  # installed without sources: no digest
 
 
 def main() -> int:
-    """Print the table for what is installed."""
+    """Print the table for the installed releases."""
     for part in PARTS:
         sys.stdout.write(f'    "{part}": "{digest_of(part)}",\n')
     return 0

@@ -16,37 +16,38 @@ import faust
 import mode.loop
 from faust.types import StreamT, TransportT
 
-from pipeline import __version__
-from pipeline.engine import preflight
-from pipeline.engine.runtime import NoMetrics, Runtime, StartupError, Tuning, log, where
-from pipeline.engine.services import EXIT_FAILED, Deadman, Finish, Health, Progress, Watchdog, listen
-from pipeline.engine.transport import SpanConsumer, SpanTransport
-from pipeline.engine.upstream import LoopPolicy, patch_aiokafka, verify_upstream
-from pipeline.objects import Objects
-from topics import DEAD_LETTERS
+from reknit.pipeline import __version__
+from reknit.pipeline.engine import preflight
+from reknit.pipeline.engine.runtime import NoMetrics, Runtime, StartupError, Tuning, log, where
+from reknit.pipeline.engine.services import EXIT_FAILED, Deadman, Finish, Health, Progress, Watchdog, listen
+from reknit.pipeline.engine.topic_ids import TopicIds, TopicWatch
+from reknit.pipeline.engine.transport import SpanConsumer, SpanTransport
+from reknit.pipeline.engine.upstream import LoopPolicy, patch_aiokafka, verify_upstream
+from reknit.pipeline.objects import Objects
+from reknit.topics import DEAD_LETTERS
 
 if TYPE_CHECKING:
-    from pipeline.engine.runtime import EngineConfig, Metrics, Scope, StageFactory
+    from reknit.pipeline.engine.runtime import EngineConfig, Metrics, Scope, StageFactory
 
 EXIT_CLEAN = 0
-# Only a person can change why it does not run.
+# Only a person can help.
 EXIT_UNUSABLE = 2
 
-# Garbage collection. A batch allocates tens of thousands of small objects that no cycle holds, and the defaults look
-# through the young ones 40 times a batch: a quarter of a worker's time. Those that are there at the start never go.
+# Garbage collection. A batch allocates tens of thousands of small objects without cycles, and the defaults scan the
+# young ones 40 times per batch: a quarter of a worker's time. Start-up objects are permanent; freeze them.
 _GC_THRESHOLDS = (50_000, 20, 50)
 
 
 def tune_collector() -> None:
-    """Call it once everything is imported."""
+    """Tune the garbage collector; call it once all modules are imported."""
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
 
 
-# Faust and its client build debug records for each message even where nobody sees them; our services log as theirs.
+# Faust and its client build debug records for each message even if none is shown; Reknit's services use their loggers.
 _QUIET = ("faust", "aiokafka", "mode", __name__.rpartition(".")[0])
 
-# A worker that was fenced or got stuck may have a client that answers nobody any more: its partitions wait for its end.
+# After a fence or a stall the client may not answer any more, and the partitions wait for the end of this worker.
 FAILED_STOP_SECONDS = 3.0
 
 
@@ -64,22 +65,22 @@ def run_worker(
     """Run a worker in this process until a signal or a failure ends it; must be called in the main thread.
 
     Args:
-        config: where the broker is and how to deliver.
-        stages: for each source topic (contract name) what makes a stage for one of its partitions.
-        metrics: what to report to; its registry is served at /metrics.
+        config: brokers, delivery and state.
+        stages: for each source topic (contract name) the function that creates a partition's stage.
+        metrics: receives measurements; its registry is served at /metrics.
         outputs: topics that the stages write to, so that a missing one is noticed before anything is read.
-        objects: where values lie that are too large for a topic.
-        tuning: bounds; the defaults fit a broker near by.
-        scope: whose inputs are read, what is published, and where the worker ends; by default it is live work.
-        on_progress: told, where the worker ends somewhere, how far the whole group is.
+        objects: the store of values that are too large for a topic.
+        tuning: limits; the defaults suit a broker in the same network.
+        scope: inputs, outputs and ends; the default is live work.
+        on_progress: called with the progress of the whole group, if the scope has ends.
 
     Returns:
-        0 after SIGTERM or SIGINT, however early it comes, and once all ends of the scope are reached; 75 when the
-        worker was fenced, got stuck or failed: start it again; 2 when a right is missing. Whatever was in flight then
-        is not committed and will be processed again.
+        0 after SIGTERM or SIGINT, at any time, and once all ends of the scope are reached; 75 if the worker was fenced,
+        got stuck or failed, so that it must be started again; 2 if a right is missing. Records in flight are not
+        committed then and will be processed again.
 
     Raises:
-        BrokerError: no broker answers, or it does not let this worker in.
+        BrokerError: no broker answers, or it refuses this worker's credentials.
         NotAuthorizedError: the worker lacks rights.
         StartupError: the broker, its topics or the configuration do not allow a start.
         UpstreamChangedError: the installed Faust, aiokafka or mode are not the pinned ones.
@@ -111,7 +112,7 @@ def run_worker(
 
 
 async def _unless_stopped(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> bool:
-    """Do ``work``; return False when a signal ended it: a worker must stop in order however early it is told to."""
+    """Run ``work``; return False if a signal ended it: a worker must stop in order at any time."""
     task = loop.create_task(work)
     stopped = asyncio.Event()
 
@@ -139,7 +140,7 @@ def _make_directory(runtime: Runtime) -> None:
 
 
 def _end_process(status: int) -> NoReturn:
-    """End at once: the client's thread may still work, and taking the interpreter down under it was seen to crash."""
+    """End at once: the client's thread may still run, and an interpreter shutdown was seen to crash then."""
     logging.shutdown()
     sys.stderr.flush()
     os._exit(status)
@@ -155,7 +156,7 @@ class ReknitApp(faust.App):
 
 
 def make_app(runtime: Runtime) -> ReknitApp:
-    """Return the app for a worker. Its id carries the prefix, so pipelines on one broker do not meet."""
+    """Return the app of a worker. Its id contains the prefix, so pipelines on one broker have separate groups."""
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("faust.transport.drivers.aiokafka").addFilter(_no_topic_creation)
@@ -196,12 +197,12 @@ def _subscribe(app: ReknitApp, topic: str) -> None:
 
 
 def _no_topic_creation(record: logging.LogRecord) -> bool:
-    """Drop Faust's warning that it may not create topics: it is meant to not create them."""
+    """Drop Faust's warning that it may not create topics: this is intended."""
     return not record.getMessage().startswith("Topic creation disabled")
 
 
 class EngineWorker(faust.Worker):
-    """Faust's worker with health, watchdog, and an end within a bound."""
+    """Faust's worker with health, watchdog, and a time limit for its stop."""
 
     def __init__(
         self,
@@ -215,7 +216,8 @@ class EngineWorker(faust.Worker):
         self._deadman = Deadman(runtime.tuning.loop_stuck_seconds)
         self.health = Health(runtime.metrics.registry, self._not_live, self._not_ready, listening)
         watchdog = Watchdog(runtime, self._deadman, lambda: self._consumer.actors, self._end_worker)
-        services = [self.health, watchdog]
+        runtime.topics = topics = TopicIds(runtime)
+        services = [self.health, watchdog, TopicWatch(runtime, topics)]
         if runtime.scope.ends is not None:
             services.append(Finish(runtime, lambda: self._consumer, self._end_clean, on_progress))
         # Logging is the caller's; Faust's own setup would replace it and draw a spinner.
@@ -225,14 +227,14 @@ class EngineWorker(faust.Worker):
     def run(self) -> int:
         """Run to the end and return 0; after a failure end the process."""
         self._deadman.start()
-        self.install_signal_handlers()  # at once: mode does it a little later, and a signal may come between
+        self.install_signal_handlers()  # now: mode does it later, and a signal may arrive before that
         status: object = None
         try:
             self.execute_from_commandline()
         except SystemExit as end:
             status = end.code
-        except BaseException as error:  # noqa: BLE001  whatever it is, the status says that the worker failed
-            # A service that is stopped while its client is gone may crash on the way; the first failure is what counts.
+        except BaseException as error:  # noqa: BLE001  any error: the status reports that the worker failed
+            # A service that stops without its client may crash; the first failure counts.
             status = EXIT_FAILED
             if self._runtime.failure is None:
                 log.error("the worker crashed: %s", where(error))
@@ -260,7 +262,7 @@ class EngineWorker(faust.Worker):
         super()._schedule_shutdown(signal.SIGTERM)
 
     def _end_worker(self) -> None:
-        """Stop after a failure: leave the group if that is quick; what is open is the next owner's to settle."""
+        """Stop after a failure: leave the group if that is quick; the next owner settles open transactions."""
         self._deadman.status = self._failed_status
         self._deadman.must_end_within(FAILED_STOP_SECONDS)
         self._schedule_shutdown(signal.SIGTERM)
@@ -284,4 +286,6 @@ class EngineWorker(faust.Worker):
             return "stopping"
         if not self._runtime.answers:
             return f"no broker has answered for {self._runtime.silent_seconds:.0f} s"
+        if self._runtime.missing_topics:
+            return f"missing topics: {', '.join(self._runtime.missing_topics)}"
         return None if self._consumer.settled else "rebalancing or reading state"

@@ -1,86 +1,125 @@
-"""Making a batch durable: exactly once, or at least once on brokers without transactions.
+"""Writers that make a batch durable: exactly once, or at least once on brokers without transactions.
 
-Both writers put the next source offset into the state's changelog, beside the state that it belongs to, and the owner
-of a partition reads both together. The group's own offsets follow a moment later, for everybody else (``offsets``).
+Both write the next source offset to the state's changelog, together with its state, and the owner of a partition reads
+both. The group's own offsets follow a moment later, for other tools (``OffsetCommits``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import aiokafka.producer.sender
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import InvalidProducerEpoch, KafkaError, MessageSizeTooLargeError, ProducerFenced
+from aiokafka.errors import (
+    InvalidProducerEpoch,
+    KafkaError,
+    MessageSizeTooLargeError,
+    ProducerFenced,
+    RecordListTooLargeError,
+)
 from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.structs import RecordMetadata
 from faust.types import TP
 from msgspec import Struct, structs
 
-from pipeline.engine.runtime import EngineError, NotAuthorizedError, PartitionLostError, log
-from pipeline.kafka import REFUSALS, refusal
-from pipeline.objects import Objects
-from pipeline.stages.base import POSITION, STATE_FORMATS, Headers, Output, Stage, position_value
-from topics import PROVIDER_REQUESTS
-from topics import headers as names
+from reknit.pipeline.engine.batches import row_size
+from reknit.pipeline.engine.epochs import RETRY_PAUSE_MS, Epochs, IsOurs
+from reknit.pipeline.engine.limits import RefusedSizeError, TopicLimits
+from reknit.pipeline.engine.runtime import NotAuthorizedError, PartitionLostError, log
+from reknit.pipeline.engine.upstream import close_client
+from reknit.pipeline.kafka import REFUSALS, refusal
+from reknit.pipeline.objects import Objects
+from reknit.pipeline.stages.base import STATE_FORMATS, Output, Stage
+from reknit.topics import PROVIDER_REQUESTS
+from reknit.topics import headers as names
+from reknit.topics.headers import Headers
+from reknit.topics.positions import UNMARKED, PositionMark, position_row
 
 if TYPE_CHECKING:
-    from pipeline.engine.runtime import Runtime
+    from reknit.pipeline.engine.runtime import Runtime
 
 Row = tuple[bytes | None, bytes | None, Headers]
 
-# The first request of a transaction that follows another closely meets CONCURRENT_TRANSACTIONS: the broker is still
-# writing markers. aiokafka then sleeps 20 ms; a broker in the same network needs a tenth of that. The general
-# retry_backoff_ms stays as it is: lowering it too was measured to double the number of requests.
+# If a transaction follows another closely, its first request gets CONCURRENT_TRANSACTIONS: the broker is still writing
+# markers. aiokafka then sleeps 20 ms; a broker in the same network needs a tenth of that. The general retry_backoff_ms
+# keeps its default: a lower one was measured to double the number of requests.
 aiokafka.producer.sender.BACKOFF_OVERRIDE = 0.002
 
-# A broker takes requests up to socket.request.max.bytes, 100 MiB by default: batches of this size go one by one.
+# A broker accepts requests up to socket.request.max.bytes, 100 MiB by default: batches of this size are sent one by
+# one.
 _LARGE = 16 << 20
-# What comes within so long after a commit goes into the next one together.
+MAX_MESSAGE_BYTES = "max.message.bytes"
+# Kafka's numbers of the codecs.
+_CODECS = {None: 0, "lz4": 3, "zstd": 4}
+# Offsets that arrive within this time after a commit share the next one.
 _PAUSE_SECONDS = 0.1
-# How long an end waits for the last commit: a client that has stopped answers no more.
-_LAST_COMMIT_SECONDS = 1.0
-# How long the last deliveries of a producer that is given up may take.
+# Time limit for reading the group's offset while a partition opens; the offset is only compared.
+_LOOK_SECONDS = 5.0
+# Time limit of the last deliveries of a producer that is given up.
 _STOP_SECONDS = 2.0
 
 
 class Batch(Struct, frozen=True):
-    """What one commit makes durable: ``position`` is the next source offset. Topics are contract names."""
+    """The contents of one commit. ``position`` is the next source offset; topics are contract names.
+
+    ``has_due``: records kept in state are still due after it. ``start`` is the group's offset before it, None if that
+    is unknown.
+    """
 
     outputs: Sequence[Output]
     changes: dict[bytes, bytes | None]
     position: int
     state_format: int = STATE_FORMATS[0]
+    has_due: bool = False
+    mark: PositionMark = UNMARKED
+    start: int | None = None
+
+    @property
+    def group_offset(self) -> int:
+        """The offset for the group."""
+        return group_offset(self.position, has_due=self.has_due)
 
     def state(self) -> list[Row]:
         """The records of the changelog."""
         changes: list[Row] = [(key, value, ()) for key, value in self.changes.items()]
-        return [*changes, (POSITION, position_value(self.position, self.state_format), ())]
+        return [*changes, position_row(self.position, self.state_format, self.mark)]
+
+
+def group_offset(position: int, *, has_due: bool) -> int:
+    """Return the offset to commit for the group: one less than the position while earlier records are due.
+
+    So the lag is not 0, and a replay that ends at the position does not end yet.
+    """
+    return max(0, position - 1) if has_due else position
 
 
 class Writer(Protocol):
-    """Makes a partition's batches durable, one at a time."""
+    """Writes a partition's batches durably, one at a time."""
 
     async def open(self) -> None:
-        """Take the partition over from whoever wrote for it before."""
+        """Take the partition over from its former owner."""
 
     async def write(self, batch: Batch) -> int | None:
-        """Make outputs, state and position durable; when it raises, the position has not moved.
+        """Make outputs, state and position durable; if it raises, the position has not moved.
 
-        Returns the changelog's offset behind the state; None where others may have written before it.
+        Returns the changelog's offset after the state; None if other writers may have written before it.
         """
 
     async def close(self) -> None:
-        """Let go of connections. An open transaction is left to the next owner, which settles it."""
+        """Close connections. The next owner settles an open transaction."""
 
 
 async def side_by_side(*work: Coroutine[Any, Any, Any]) -> list[Any]:
-    """Run coroutines at once, for what each returns; when one raises, the others are cancelled, and it raises bare."""
+    """Run coroutines concurrently and return their results; if one raises, cancel the others and raise its error."""
     if len(work) == 1:
-        return [await work[0]]  # most batches write to one topic, and a task is a turn of the event loop more
+        return [await work[0]]  # most batches write to one topic, and a task costs one more turn of the event loop
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(coroutine) for coroutine in work]
@@ -90,45 +129,77 @@ async def side_by_side(*work: Coroutine[Any, Any, Any]) -> list[Any]:
 
 
 class Sender:
-    """Sends rows to topics of one partition number, batch by batch: one future a batch, not one a record."""
+    """Sends rows to topics of one partition number in batches, with one future per batch, not per record."""
 
-    def __init__(self, producer: AIOKafkaProducer, prefix: str, partition: int) -> None:
+    def __init__(
+        self,
+        producer: AIOKafkaProducer,
+        prefix: str,
+        partition: int,
+        limits: TopicLimits | None = None,
+        compression: str | None = None,
+    ) -> None:
         self._producer = producer
         self._prefix = prefix
         self._partition = partition
+        self._limits = limits or TopicLimits()
+        self._compression = compression
         self._large = asyncio.Lock()
+
+    def check_sizes(self, batch: Batch, state_topic: str) -> None:
+        """Find records that are known to be too large for their topics.
+
+        Raises:
+            RefusedSizeError: there are some; nothing was sent.
+        """
+        for topic in {state_topic, *(output.topic for output in batch.outputs)}:
+            if self._limits.refused_record(topic) is not None:
+                self._check_rows(topic, batch.state() if topic == state_topic else _rows(batch.outputs, topic))
+
+    def _check_rows(self, topic: str, rows: Sequence[Row]) -> None:
+        refused = self._limits.refused_record(topic)
+        if refused is not None and (found := self._too_large(rows, refused)):
+            raise RefusedSizeError(topic, MAX_MESSAGE_BYTES, found)
+
+    def _too_large(self, rows: Sequence[Row], refused: int) -> list[int]:
+        return [
+            at
+            for at, row in enumerate(rows)
+            if row_size(*row) >= refused and packed_size(row, self._compression) >= refused
+        ]
 
     async def send_outputs(self, outputs: Sequence[Output]) -> None:
         """Send outputs, in order within each topic, and return once all are delivered."""
         topics = dict.fromkeys([output.topic for output in outputs])
-        await side_by_side(
-            *(self.send(topic, [(o.key, o.value, o.headers) for o in outputs if o.topic == topic]) for topic in topics)
-        )
+        await side_by_side(*(self.send(topic, _rows(outputs, topic)) for topic in topics))
 
-    async def send(self, topic: str, rows: Iterable[Row]) -> int:
-        """Send rows to one topic, at least one, and return the offset behind them once they are delivered.
+    async def send(self, topic: str, rows: Sequence[Row]) -> int:
+        """Send rows to one topic, at least one, and return the offset after them once they are delivered.
 
         Raises:
-            EngineError: ``message_too_large``, where the topic does not take what the contract promises.
+            RefusedSizeError: the topic refuses a batch for its size; smaller batches of its records may be accepted.
         """
+        self._check_rows(topic, rows)
         name = self._prefix + topic
-        delivered = []
+        most = self._limits.batch_bytes(topic)
+        delivered: list[tuple[BatchBuilder, asyncio.Future[RecordMetadata]]] = []
         batch = self._producer.create_batch()
-        for key, value, headers in rows:
-            if batch.append(key=key, value=value, timestamp=None, headers=list(headers)) is None:
-                delivered.append(await self._submit(batch, name))
+        for row in rows:
+            is_full = most is not None and batch.record_count() and batch.size() + row_size(*row) > most
+            if is_full or not _appended(batch, row):
+                delivered.append((batch, await self._submit(batch, name)))
                 batch = self._producer.create_batch()
-                batch.append(key=key, value=value, timestamp=None, headers=list(headers))
+                _appended(batch, row)
         last = batch.record_count()
-        delivered.append(await self._submit(batch, name))
+        delivered.append((batch, await self._submit(batch, name)))
         try:
-            for future in delivered:
+            for batch, future in delivered:  # noqa: B007  the one that is refused
                 sent = await future
-        except MessageSizeTooLargeError as error:
-            raise EngineError(
-                "message_too_large",
-                f"{name} refuses a record that the contract allows; `reknit topics apply` sets max.message.bytes",
-            ) from error
+        except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
+            size, count = batch.size(), batch.record_count()
+            self._limits.note_refused(topic, size, count)
+            setting = MAX_MESSAGE_BYTES if isinstance(error, MessageSizeTooLargeError) else "segment.bytes"
+            raise RefusedSizeError(topic, setting, self._too_large(rows, size) if count == 1 else []) from error
         except REFUSALS as error:
             raise NotAuthorizedError("not_authorized", refusal(type(error)(name), "Write")) from error
         behind: int = sent.offset + last
@@ -145,9 +216,34 @@ class Sender:
 
     async def _queue(self, batch: BatchBuilder, name: str) -> asyncio.Future[RecordMetadata]:
         future: asyncio.Future[RecordMetadata] = await self._producer.send_batch(batch, name, partition=self._partition)
-        # Once one delivery has failed, nobody waits for the others; their errors are no news then.
+        # After one failed delivery the others are not awaited, and their errors are ignored.
         future.add_done_callback(lambda sent: sent.cancelled() or sent.exception())
         return future
+
+
+def _rows(outputs: Sequence[Output], topic: str) -> list[Row]:
+    return [(output.key, output.value, output.headers) for output in outputs if output.topic == topic]
+
+
+def _appended(batch: BatchBuilder, row: Row) -> bool:
+    key, value, headers = row
+    return batch.append(key=key, value=value, timestamp=None, headers=list(headers)) is not None
+
+
+def packed_size(row: Row, compression: str | None) -> int:
+    """Return the bytes of a batch with this record alone, as a broker compares them with its limit."""
+    key, value, headers = row
+    builder = DefaultRecordBatchBuilder(
+        2,
+        _CODECS[compression],
+        is_transactional=1,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=0,
+        batch_size=sys.maxsize,
+    )
+    builder.append(0, None, key, value, list(headers))
+    return len(builder.build())
 
 
 def _make_producer(runtime: Runtime, **own: Any) -> AIOKafkaProducer:  # noqa: ANN401  the client's options
@@ -157,6 +253,7 @@ def _make_producer(runtime: Runtime, **own: Any) -> AIOKafkaProducer:  # noqa: A
         compression_type=tuning.compression,
         max_batch_size=tuning.send_batch_bytes,
         request_timeout_ms=int(tuning.batch_seconds * 1000),
+        retry_backoff_ms=RETRY_PAUSE_MS,
         **own,
     )
 
@@ -164,22 +261,33 @@ def _make_producer(runtime: Runtime, **own: Any) -> AIOKafkaProducer:  # noqa: A
 class ExactlyOnceWriter:
     """Writes one source partition's batches, each in a Kafka transaction of outputs, state and position.
 
-    The transactional id is the source partition's and never changes, so starting a producer does two things at once: it
-    fences whoever wrote for the partition before, a worker that was only stalled included, and it settles what that one
-    left open. Only behind it may state and position be read. The group's own offset would say the position once more,
+    The transactional id is that of the source partition and never changes, so the start of a producer has two effects:
+    it fences the former owner, also one that only stalled, and it settles that owner's open transaction. State and
+    position may only be read after it. Committing the group's own offset in the transaction would repeat the position,
     for two more requests and a third partition in every transaction.
     """
 
-    def __init__(self, runtime: Runtime, topic: str, state_topic: str, partition: int) -> None:
-        """Topics are contract names; ``partition`` is the number in all of them."""
+    def __init__(self, runtime: Runtime, topic: str, state_topic: str, partition: int, is_ours: IsOurs) -> None:
+        """Topics are contract names; ``partition`` is the number in all of them; for ``is_ours`` see ``Epochs``."""
         self._state_topic = state_topic
         self._source = f"{runtime.source_prefix}{topic} partition {partition}"
-        self._producer = _make_producer(
+        self._new_producer = partial(
+            _make_producer,
             runtime,
             transactional_id=f"{runtime.group}-{topic}-{partition}",
             transaction_timeout_ms=int(runtime.tuning.transaction_seconds * 1000),
         )
-        self._sender = Sender(self._producer, runtime.prefix, partition)
+        self._new_sender = partial(
+            Sender,
+            prefix=runtime.prefix,
+            partition=partition,
+            limits=runtime.limits,
+            compression=runtime.tuning.compression,
+        )
+        self._stop_seconds = runtime.tuning.at_stop(_STOP_SECONDS)
+        self._producer = self._new_producer()
+        self._sender = self._new_sender(self._producer)
+        self._epochs = Epochs(runtime, topic, partition, is_ours)
 
     async def open(self) -> None:
         """Start the producer, which fences the partition's former owner and settles its open transaction."""
@@ -189,63 +297,83 @@ class ExactlyOnceWriter:
         """Write a batch and commit it.
 
         Raises:
-            PartitionLostError: ``fenced``, when its transactional id was taken over, or its transaction timed out.
+            PartitionLostError: ``fenced``, if its transactional id was taken over or its transaction timed out;
+                ``stuck``, as ``Epochs.renew``.
+            RefusedSizeError: as ``Sender.send``. The next batch gives the transaction up.
         """
+        self._sender.check_sizes(batch, self._state_topic)
         try:
             return await self._write(batch)
+        except RefusedSizeError:
+            self._epochs.is_spent = True
+            raise
         except (ProducerFenced, InvalidProducerEpoch) as error:
-            raise PartitionLostError("fenced", f"another worker owns {self._source}") from error
+            raise PartitionLostError(
+                "fenced", f"another worker took {self._source} over, or its transaction timed out"
+            ) from error
         except KafkaError as error:
-            # Where the broker refuses one topic, what is sent to another fails in words that hide it.
-            waiter = self._producer._txn_manager._transaction_waiter  # noqa: SLF001  it holds the first error
+            # If the broker refuses one topic, the error of a send to another topic hides the reason.
+            waiter = self._producer._txn_manager._transaction_waiter  # noqa: SLF001  it has the first error
             first = waiter.exception() if waiter is not None and waiter.done() and not waiter.cancelled() else None
             if isinstance(first, REFUSALS):
                 raise NotAuthorizedError("not_authorized", refusal(first, "Write")) from error
             raise
 
     async def _write(self, batch: Batch) -> int:
+        if batch.start is not None:
+            self._epochs.position = batch.start
+        if self._epochs.is_spent:
+            await self._epochs.renew(self._restart)
         producer = self._producer
         await producer.begin_transaction()
         state = self._sender.send(self._state_topic, batch.state())
         sent = await side_by_side(self._sender.send_outputs(batch.outputs), state)
-        await producer.commit_transaction()
+        await self._epochs.commit(producer, batch.group_offset)
         behind: int = sent[-1]
         return behind
 
+    async def _restart(self) -> None:
+        await _stop_producer(self._producer, self._stop_seconds)
+        self._producer = self._new_producer()
+        self._sender = self._new_sender(self._producer)
+        await self._producer.start()
+
     async def close(self) -> None:
         """Stop the producer."""
-        await _stop_producer(self._producer)
+        await _stop_producer(self._producer, self._stop_seconds)
 
 
 class AtLeastOnceWriter:
-    """Writes one source partition's batches in an order in which a crash loses nothing.
+    """Writes one source partition's batches in an order that loses nothing in a crash.
 
-    First outputs, then state and position. A crash between the two repeats the outputs of one batch; their ids are
-    derived from source positions, so a reader sees the same ids again. State and position are in one topic partition
-    and are read back together, so the state is never ahead of the outputs and never applied twice.
+    It writes outputs first, then state and position. A crash between the two repeats the outputs of one batch. Their
+    ids are derived from source positions, so a reader sees the same ids again. State and position are in one topic
+    partition and are read together, so the state is never ahead of the outputs and never applied twice.
 
-    What fences a former owner in a transaction is missing here. A worker that was stopped for longer than its session
-    may still have a batch in hand when it wakes, and its state records would come behind the new owner's. So before
-    each step the writer looks at the clock, and gives up once the batch is older than the session: the partition may
-    belong to somebody else by now. What is left is the time between that look and the broker's append.
+    Without a transaction there is no fence for a former owner. A worker that was suspended for longer than its session
+    may continue with a batch in flight, and its state records would follow those of the new owner. So before each step
+    the writer checks the clock, and gives up once the batch is older than the session, since the partition may have
+    another owner by then. The time between that check and the broker's append remains unprotected.
     """
 
     def __init__(self, runtime: Runtime, state_topic: str, partition: int) -> None:
         """``state_topic`` is a contract name; ``partition`` is the number in every topic."""
         self._state_topic = state_topic
         self._session_seconds = runtime.tuning.session_seconds
+        self._stop_seconds = runtime.tuning.at_stop(_STOP_SECONDS)
         self._producer = _make_producer(runtime, acks="all")
-        self._sender = Sender(self._producer, runtime.prefix, partition)
+        self._sender = Sender(self._producer, runtime.prefix, partition, runtime.limits, runtime.tuning.compression)
 
     async def open(self) -> None:
-        """Connect. Nobody is fenced."""
+        """Connect. No former owner is fenced."""
         await self._producer.start()
 
     async def write(self, batch: Batch) -> int | None:
         """Write a batch: the outputs are delivered before the state is sent.
 
         Raises:
-            PartitionLostError: ``stuck``, when the batch grew older than the group's session.
+            PartitionLostError: ``stuck``, if the batch is older than the group's session.
+            RefusedSizeError: as ``Sender.send``. Records that other topics accepted will be repeated.
         """
         deadline = time.monotonic() + self._session_seconds
         await self._sender.send_outputs(batch.outputs)
@@ -256,11 +384,11 @@ class AtLeastOnceWriter:
 
     async def close(self) -> None:
         """Stop the producer."""
-        await _stop_producer(self._producer)
+        await _stop_producer(self._producer, self._stop_seconds)
 
 
 class ObjectWriter:
-    """Writes large bodies as objects, then the batch with their keys; a forgotten session's objects go before it."""
+    """Writes large bodies as objects, then the batch with their keys; first it deletes forgotten sessions' objects."""
 
     def __init__(self, writer: Writer, objects: Objects) -> None:
         self._writer = writer
@@ -269,7 +397,7 @@ class ObjectWriter:
         self.close = writer.close
 
     async def write(self, batch: Batch) -> int | None:
-        """Write a batch; nothing of it names an object that is not there."""
+        """Write a batch; every object that it names exists."""
         outputs = [await self._named(output) for output in batch.outputs]
         for output in outputs:
             if output.key and any(name == names.FORGOTTEN for name, _ in output.headers):
@@ -284,11 +412,11 @@ class ObjectWriter:
         return structs.replace(output, value=None, headers=(*output.headers, (names.DATAREF, dataref.encode())))
 
 
-def writer_for(runtime: Runtime, topic: str, partition: int, stage: Stage) -> Writer:
-    """The writer of a source partition, by the worker's configuration."""
+def writer_for(runtime: Runtime, topic: str, partition: int, is_ours: IsOurs, stage: Stage) -> Writer:
+    """Return the writer of a source partition for the worker's configuration."""
     writer: Writer
     if runtime.exactly_once:
-        writer = ExactlyOnceWriter(runtime, topic, stage.state_topic, partition)
+        writer = ExactlyOnceWriter(runtime, topic, stage.state_topic, partition, is_ours)
     else:
         writer = AtLeastOnceWriter(runtime, stage.state_topic, partition)
     return writer if runtime.objects is None else ObjectWriter(writer, runtime.objects)
@@ -299,46 +427,54 @@ def _still_ours(deadline: float) -> None:
         raise PartitionLostError("stuck", "a batch took longer than the session; its partition may have a new owner")
 
 
-async def _stop_producer(producer: AIOKafkaProducer) -> None:
-    """Stop a producer; within a bound, since without a broker the client's own way waits for deliveries for ever."""
+async def _stop_producer(producer: AIOKafkaProducer, seconds: float) -> None:
+    """Stop a producer within a time limit: without a broker the client would wait for deliveries without end."""
     with contextlib.suppress(TimeoutError, KafkaError):
-        async with asyncio.timeout(_STOP_SECONDS):
+        async with asyncio.timeout(seconds):
             await producer.stop()
             return
-    task = producer._sender.sender_task  # noqa: SLF001  the client has no other way to give up
-    while task is not None and not task.done():  # it waits for its own tasks one by one; each is cancelled in its turn
+    task = producer._sender.sender_task  # noqa: SLF001  the client has no other way to stop
+    while task is not None and not task.done():  # it waits for its tasks one by one; each is cancelled in turn
         task.cancel()
         await asyncio.wait([task], timeout=0.1)
-    await producer.client.close()
+    await close_client(producer.client, seconds / 4)
 
 
 class OffsetCommits:
-    """Commits what it is told to, in the background; ``commit`` does it for several partitions at once.
+    """Commits the group's offsets in the background; ``commit`` handles several partitions at once.
 
-    The position that counts stands in a partition's changelog, beside the state that it belongs to. So no batch waits
-    for these commits, and one that is refused is left to the next. All partitions share them, a few a second.
+    The authoritative position is in a partition's changelog, with its state. So no batch waits for these commits, and
+    the next commit replaces a refused one. All partitions share them, a few per second.
     """
 
     def __init__(
         self,
         commit: Callable[[Mapping[TP, int]], Awaitable[object]],
         committed_by_hand: Callable[[TP], Awaitable[int | None]],
+        last_seconds: float,
     ) -> None:
+        """``last_seconds`` is the time limit of ``finish``: a stopped client does not answer."""
         self._commit = commit
         self._committed_by_hand = committed_by_hand
+        self._last_seconds = last_seconds
         self._waiting: dict[TP, int] = {}
         self._hurry = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def soon(self, partition: TP, offset: int) -> None:
-        """Commit this next offset within a moment."""
+        """Commit this next offset soon."""
         self._waiting[partition] = offset
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
 
     async def name_moved(self, partition: TP, position: int) -> None:
-        """Say so where the group's offset was moved by hand; the position that counts is the state's."""
-        moved = await self._committed_by_hand(partition)
+        """Log that the group's offset was moved by hand; the position in the changelog counts."""
+        try:
+            async with asyncio.timeout(_LOOK_SECONDS):
+                moved = await self._committed_by_hand(partition)
+        except TimeoutError:
+            log.info("%s partition %d: the group's offset was not read in time", partition.topic, partition.partition)
+            return
         if moved is not None and moved != position:
             log.warning(
                 "%s partition %d: the group's offset was moved by hand to %d, which changes nothing: the worker goes "
@@ -348,12 +484,12 @@ class OffsetCommits:
             )
 
     async def finish(self) -> None:
-        """Commit what waits now, and wait for it a moment at most."""
+        """Commit waiting offsets within ``last_seconds``; the rest is given up."""
         if self._task is None:
             return
         self._hurry.set()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._task), _LAST_COMMIT_SECONDS)
+        await asyncio.wait([self._task], timeout=self._last_seconds)
+        self._task.cancel()
         self._hurry.clear()
 
     async def _run(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from topics import (
+from reknit.topics import (
     AGENT_TURNS,
     DEAD_LETTERS,
     HISTORY_FIXES,
@@ -15,8 +15,8 @@ from topics import (
 )
 
 if TYPE_CHECKING:
-    from pipeline.stages.base import Stage
-    from pipeline.stages.defaults import Defaults
+    from reknit.pipeline.stages.base import Stage
+    from reknit.pipeline.stages.defaults import Defaults
 
 # Every topic that a stage writes to.
 WRITTEN = (PROVIDER_REQUESTS, SESSION_ITEMS, HISTORY_FIXES, DEAD_LETTERS, AGENT_TURNS, PROVIDER_EVENTS)
@@ -24,7 +24,7 @@ WRITTEN = (PROVIDER_REQUESTS, SESSION_ITEMS, HISTORY_FIXES, DEAD_LETTERS, AGENT_
 
 def stages(defaults: Defaults) -> dict[str, Callable[[int], Stage]]:
     """What makes a stage for a partition, by source topic."""
-    from pipeline.stages.events import EventsStage  # noqa: PLC0415  who only reads what stages wrote needs none of it
-    from pipeline.stages.turns import TurnsStage  # noqa: PLC0415  as above
+    from reknit.pipeline.stages.events import EventsStage  # noqa: PLC0415  who only reads what stages wrote needs none of it
+    from reknit.pipeline.stages.turns import TurnsStage  # noqa: PLC0415  as above
 
     return {AGENT_TURNS: lambda _number: TurnsStage(defaults), PROVIDER_EVENTS: lambda _number: EventsStage(defaults)}

@@ -8,23 +8,26 @@ What cannot be processed becomes a dead letter: the record unchanged, with heade
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct, field
 
-from pipeline import __version__
-from pipeline.errors import ReknitError
-from topics import DEAD_LETTERS, LARGEST_OUTPUT
-from topics import headers as names
-
-Headers = tuple[tuple[str, bytes], ...]
+from reknit.pipeline import __version__
+from reknit.pipeline.errors import ReknitError
+from reknit.topics import DEAD_LETTERS, LARGEST_OUTPUT, positions
+from reknit.topics import headers as names
+from reknit.topics.headers import Headers
 
 _PASSED_ON = frozenset({names.PRODUCER, names.TRACEPARENT})
 
 
 class Record(Struct, frozen=True, kw_only=True):
-    """One source record as the broker holds it. ``timestamp`` is in milliseconds since the epoch."""
+    """One source record as the broker holds it. ``timestamp`` is in milliseconds since the epoch.
+
+    ``base`` is 0, unless the input topic was re-created and accepted: the offsets of its former topics end before it.
+    """
 
     partition: int
     offset: int
@@ -32,6 +35,12 @@ class Record(Struct, frozen=True, kw_only=True):
     value: bytes | None
     headers: Headers = ()
     timestamp: int = 0
+    base: int = 0
+
+    @property
+    def unique_offset(self) -> int:
+        """The offset, counted over all topics that the input has had."""
+        return self.base + self.offset
 
 
 def place_of(record: Record, topic: str) -> str:
@@ -49,9 +58,21 @@ class Output(Struct, frozen=True):
 
 
 def passed_on(record: Record) -> Headers:
-    """The headers that all outputs of a record carry as they came: who wrote it, and the trace that it belongs to."""
+    """The headers that all outputs of a record carry as they came: who wrote it, and the trace that it belongs to.
+
+    Without those that are malformed: nothing depends on them, so they are dropped (``count_dropped``).
+    """
     found = {name: value for name, value in record.headers if name in _PASSED_ON}
-    return tuple(found.items())
+    return tuple((name, value) for name, value in found.items() if not names.fault_of(value))
+
+
+def count_dropped(
+    headers: Headers, known: Collection[str], topic: str, records: int, tally: Counter[tuple[str, ...]]
+) -> None:
+    """Count headers that the contract knows, that are malformed, and that ``records`` records were taken without."""
+    for name, value in dict(headers).items():
+        if name in known and names.fault_of(value):
+            tally["reknit_headers_dropped_total", topic, name] += records
 
 
 class Result(Struct, kw_only=True):
@@ -81,24 +102,14 @@ def stopped(record: Record, topic: str, error: ReknitError) -> StoppedError:
     )
 
 
-# Formats of state: with 1 a session's head is always written whole, with 2 also as what has changed of it. A build
-# reads both. A partition goes on with the greater of what it was written in and what the configuration names.
-STATE_FORMATS = (1, 2)
+# Formats of state: with 1 a session's head is always written whole, with 2 also as what has changed of it; with 3 a
+# session may be in the middle of a release. A build reads all of them. A partition continues with the greater of the
+# format that it was written in and the one that the configuration names.
+STATE_FORMATS = (1, 2, 3)
 
-# The changelog's own record. No stage's key begins with a zero byte: session ids are text.
-POSITION = b"\0position"
-
-
-def position_value(position: int, state_format: int) -> bytes:
-    """The value under ``POSITION``. Builds that read format 1 alone cannot read another one's, and say so."""
-    return b"%d" % position if state_format == 1 else b"%d %d" % (position, state_format)
-
-
-def read_position(value: bytes) -> tuple[int, int]:
-    """The next source offset, and the format of the state beside it."""
-    position, _, state_format = value.partition(b" ")
-    return int(position), int(state_format or 1)
-
+POSITION = positions.POSITION
+position_value = positions.position_value
+read_position = positions.read_position
 
 # Instead of a session's id: what a stage remembers of a partition as a whole.
 NO_SESSION = b""
@@ -140,7 +151,7 @@ class Stage(Protocol):
         del store
 
     def use_format(self, state_format: int) -> None:
-        """Write this format of state."""
+        """Write this format of state. The caller passes on what is due, so work is done in slices if the format can."""
         del state_format
 
     def restore(self, key: bytes, value: bytes | None) -> None:
@@ -152,6 +163,29 @@ class Stage(Protocol):
         Raises:
             StoppedError: by policy the worker ends at such a record.
         """
+
+    def due_record(self) -> Record | None:
+        """The record, kept in state, whose turn has come; the next one to be given to ``process``, alone.
+
+        The position is past it, and does not move with it: the changes that ``process`` returns record that it was
+        taken. Until none is due, the records before the position are not done.
+        """
+        return None
+
+    def drop_due(self, record: Record) -> dict[bytes, bytes | None]:
+        """Take a record that is due out of the state, and change nothing else; returns what that changes.
+
+        For one that ``process`` and ``refuse`` raise for.
+        """
+        del record
+        return {}
+
+    def released_at(self) -> int | None:
+        """Return the unique offset of the record that released the session whose record is due next."""
+
+    def has_room(self) -> bool:
+        """Whether more source records may come before those that are due were taken."""
+        return True
 
     def committed(self, changes: Mapping[bytes, bytes | None], room: int) -> Live:
         """These changes of ``process`` are durable now; ``room`` is how much memory the sessions at work may take."""
@@ -165,7 +199,7 @@ class Stage(Protocol):
         """How much of what there is in the state now, by the name of its metric."""
 
 
-# A header holds an error's words, not a copy of the input that an error may quote.
+# A header holds an error's words and place, not a copy of the input that an error may quote.
 LONGEST_MESSAGE = 1000
 # What the copied key and the headers beside a value may take of the largest record.
 ROOM_FOR_HEADERS = 64 * 1024
@@ -176,7 +210,11 @@ _WITHHELD = frozenset({"forgotten"})
 
 
 def dead_letter(record: Record, topic: str, error: ReknitError) -> Output:
-    """The record as it came, with ``reknit.error.*`` headers; a value that does not fit is named by its digest."""
+    """The record as it came, with ``reknit.error.*`` headers; a value that does not fit is named by its digest.
+
+    Of its headers, values that are not UTF-8 are escaped. Those of an earlier letter are left out: a header that is not
+    the worker's own could make this one look like a note about another letter.
+    """
     why = error_headers(
         error.code,
         topic,
@@ -184,11 +222,13 @@ def dead_letter(record: Record, topic: str, error: ReknitError) -> Output:
         record.offset,
         rule=error.rule or "",
         path=error.path,
-        message=error.message[:LONGEST_MESSAGE],
+        message=error.message,
+        base=record.base,
     )
     if error.code in _WITHHELD:
         return Output(DEAD_LETTERS, record.key, None, why)
-    headers = (*record.headers, *why)
+    own = tuple(header for header in record.headers if not header[0].startswith(names.ERROR_PREFIX))
+    headers = (*names.escaped(own), *why)
     value = None if names.find_dataref(record.headers) else record.value
     if value is not None and len(value) > LARGEST_OUTPUT - ROOM_FOR_HEADERS:
         headers = (*headers, (names.ERROR_VALUE_SHA256, hashlib.sha256(value).hexdigest().encode()))
@@ -197,7 +237,15 @@ def dead_letter(record: Record, topic: str, error: ReknitError) -> Output:
 
 
 def error_headers(
-    code: str, topic: str, partition: int, offset: int, *, rule: str = "", path: str = "", message: str = ""
+    code: str,
+    topic: str,
+    partition: int,
+    offset: int,
+    *,
+    rule: str = "",
+    path: str = "",
+    message: str = "",
+    base: int = 0,
 ) -> Headers:
     """What a dead letter carries behind the headers of its record; ``topic`` is the contract's name."""
     words = (
@@ -208,9 +256,10 @@ def error_headers(
     )
     return (
         # A message may quote a lone surrogate of the input; a header is UTF-8.
-        *((name, text.encode("utf-8", "replace")) for name, text in words if text),
+        *((name, text[:LONGEST_MESSAGE].encode("utf-8", "replace")) for name, text in words if text),
         (names.ERROR_TOPIC, topic.encode()),
         (names.ERROR_PARTITION, b"%d" % partition),
         (names.ERROR_OFFSET, b"%d" % offset),
+        *(((names.ERROR_BASE, b"%d" % base),) if base else ()),
         (names.ERROR_VERSION, __version__.encode()),
     )

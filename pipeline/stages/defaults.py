@@ -12,14 +12,14 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
-from pipeline.errors import InputError, ReknitError
-from pipeline.model import Limits, Policy
-from pipeline.session import Session
-from pipeline.session.arguments import with_mends
-from pipeline.streams.cascade.speech import Speech
-from pipeline.text.redaction import MARKER, SOURCE_ROOTS
-from topics import DAY_MS, MARKER_DAYS
-from topics.records import HistoryRestored, PolicyChange, SessionOpened, TurnAppended, TurnRecord
+from reknit.pipeline.errors import InputError, ReknitError
+from reknit.pipeline.model import Limits, Policy
+from reknit.pipeline.providers.cascade.stream.speech import Speech
+from reknit.pipeline.session import Session
+from reknit.pipeline.session.arguments import with_mends
+from reknit.pipeline.text.redaction import MARKER, SOURCE_ROOTS
+from reknit.topics import DAY_MS, MARKER_DAYS
+from reknit.topics.records import HistoryRestored, PolicyChange, SessionOpened, TurnAppended, TurnRecord
 
 # Parameters by which a request goes on from what a provider keeps.
 _CHAINS = ("previous_response_id", "conversation")
@@ -36,8 +36,9 @@ class Defaults(Struct, frozen=True, kw_only=True):
     processed, follow it into the dead letters until the history is restored, or wait until the session is released, so
     that a hole never becomes a wrong history; or the worker stops there. So many records and bytes wait at most.
     ``limits`` are what tenants may have. ``source`` is whose events those are that do not say. ``marker_ms`` is how
-    long it is remembered that a session is over. ``redact_roots`` are the paths that a planner that speaks text only
-    must not tell, and ``redact_marker`` what stands for them.
+    long it is remembered that a session is over. ``redact_roots`` are the paths that a text-only planner must not
+    reveal, and ``redact_marker`` replaces them. ``withdraw``: withdraw a published request that the log
+    answers.
     """
 
     targets: tuple[str, ...] = ("anthropic",)
@@ -54,6 +55,7 @@ class Defaults(Struct, frozen=True, kw_only=True):
     marker_ms: int = MARKER_DAYS * DAY_MS
     redact_roots: tuple[str, ...] = SOURCE_ROOTS
     redact_marker: str = MARKER
+    withdraw: bool = False
 
     def session(self) -> Session:
         """A session that has said nothing yet."""

@@ -18,27 +18,33 @@ from typing import TypeAlias
 import msgspec
 from msgspec import field, structs
 
-from pipeline.errors import InputError, InternalError, ReknitError
-from pipeline.stages.base import Headers, Output, Record, Result, dead_letter, stopped
-from pipeline.stages.defaults import Defaults
-from pipeline.stages.kept import EndedError, Endings, KeepsSessions, Kept, Why
-from pipeline.stages.records import (
+from reknit.pipeline.errors import InputError, InternalError, ReknitError
+from reknit.pipeline.providers.cascade.stream.speech import Speech
+from reknit.pipeline.stages.base import Output, Record, Result, count_dropped, dead_letter, stopped
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.stages.kept import EndedError, Endings, KeepsSessions, Kept, Why
+from reknit.pipeline.stages.records import (
     CHANGE,
+    EVENT_HEADERS,
+    OWN_ORIGIN,
+    EventDetails,
     WrittenHead,
-    framing_of,
-    is_transcript_expected,
+    event_details,
+    header_text,
+    is_session,
     joined,
+    key_of,
     runs,
-    text_of,
     without_value,
 )
-from pipeline.stages.requests import crossing, publish_stream_fixes
-from pipeline.streams import SOURCES, FinishedTurn, Recovery
-from pipeline.streams.cascade.speech import Speech
-from pipeline.streams.sources import source_of_transcript
-from topics import AGENT_TURNS, EVENTS_STATE, PROVIDER_EVENTS, SESSION_ITEMS
-from topics import headers as names
-from topics.items import (
+from reknit.pipeline.stages.requests import crossing, publish_stream_fixes
+from reknit.pipeline.streams.recovery.render import FinishedTurn
+from reknit.pipeline.streams.session import Recovery
+from reknit.pipeline.streams.sources import SOURCES, source_of_transcript
+from reknit.topics import AGENT_TURNS, EVENTS_STATE, PROVIDER_EVENTS, SESSION_ITEMS
+from reknit.topics import headers as names
+from reknit.topics.headers import Headers
+from reknit.topics.items import (
     AgentUnrecognized,
     Item,
     ItemCompleted,
@@ -48,7 +54,7 @@ from topics.items import (
     TurnDiagnosis,
     TurnResult,
 )
-from topics.records import RECORDED, StreamPolicy, TurnAppended
+from reknit.topics.records import RECORDED, HistoryRewound, StreamPolicy, TurnAppended
 
 _SESSION, _WAITING = b"e", b"w"
 
@@ -229,7 +235,7 @@ class EventsStage(KeepsSessions):
             self._endings.pass_time(record.timestamp)
             why = _told_end(record)
             if record.key and why is not None:
-                self._endings.end(record.key, why)
+                self._endings.end(record.key, why, self._endings.now)
             elif record.key and (over := self._endings.why_over(record.key)) is not None:
                 if over == "forgotten" or record.value is not None or names.POLICY not in dict(record.headers):
                     self._put_aside(record, EndedError(over), result, tally)
@@ -239,39 +245,33 @@ class EventsStage(KeepsSessions):
         return admitted
 
     def _take_run(self, run: list[Record], items: _Shown, result: Result, tally: Counter[tuple[str, ...]]) -> None:
-        key, value = run[0].key, run[0].value
-        if not key:
-            raise InputError("no_key", "the record has no key; the key is the session's id")
-        headers = dict(run[0].headers)
-        if value is None and names.POLICY in headers:
-            self._learn_policy(key, headers[names.POLICY], result)
-            _show_items(items, key, (), [])
+        key, value = key_of(run[0]), run[0].value
+        if value is None and self._take_control(key, run[0], items, result, tally):
             return
-        if value is None and not headers.keys().isdisjoint(_ENDS):
-            self._close_session(key, items, tally, silently=names.FORGOTTEN in headers)
-            return
-        told = text_of(headers.get(names.SOURCE)) or self._defaults.source
+        details = event_details(run[0])
+        if value is None and details.exit is None:
+            raise without_value(run[0], "the record has no value, and no header `exit`, `policy` or `closed`")
+        count_dropped(run[0].headers, EVENT_HEADERS, self.topic, len(run), tally)
+        told = details.source or self._defaults.source
         transcribed = source_of_transcript(told)
         source = told if transcribed is None else transcribed.name
         entry = self._entry(key, source)
-        former, name = entry.recovery.run, text_of(headers.get(names.RUN))
+        former, name = entry.recovery.run, details.run
         if entry.recovery.source != source:
             entry.recovery.switch_source(source)
         ended = entry.recovery.end_former_run(name) if value is not None else []
         if ended:
             _show_items(items, key, _item_headers(former), ended)
-        described = _item_headers(name or entry.recovery.run, headers)
-        if value is None and names.EXIT not in headers:
-            raise without_value(run[0], "the record has no value, and no header `exit`, `policy` or `closed`")
+        described = _item_headers(name or entry.recovery.run, run[0])
         if transcribed is not None:
-            found = _feed_transcript(entry.recovery, run, headers)
+            found = _feed_transcript(entry.recovery, run, details)
         elif len(run) > 1:
             found = entry.recovery.feed_each([record.value or b"" for record in run], name)
         else:
-            found = _feed(entry.recovery, value, headers)
-        if value is not None and is_transcript_expected(headers):
+            found = _feed(entry.recovery, value, details)
+        if details.is_transcript_expected:
             entry.recovery.expect_transcript()
-        answers = [crossing(record, headers) for record in run]
+        answers = [crossing(record, details) for record in run]
         result.outputs.extend([answer for answer in answers if answer is not None])
         _count_items([*ended, *found], source, tally)
         _show_items(items, key, described, found)
@@ -280,8 +280,25 @@ class EventsStage(KeepsSessions):
             publish_stream_fixes(fixes, run[0], entry.recovery.turns, result, tally)
         finished = entry.recovery.take_finished()
         if finished:
-            self._record(key, entry, [_appended(turn, source) for turn in finished], result)
-            tally["reknit_turns_finished_total", source] += len(finished)
+            self._record(key, entry, [_recorded(turn, source) for turn in finished], result)
+            tally["reknit_turns_finished_total", source] += sum(not turn.resets for turn in finished)
+
+    def _take_control(
+        self, key: bytes, record: Record, items: _Shown, result: Result, tally: Counter[tuple[str, ...]]
+    ) -> bool:
+        """Do what a record without a value says of its session; False where it is none of the history side's."""
+        headers = dict(record.headers)
+        if names.POLICY in headers:
+            # The worker's own names every tool of the session.
+            longest = None if OWN_ORIGIN in record.headers else names.LONGEST_VALUE
+            self._learn_policy(key, header_text(headers, names.POLICY, longest) or "", result)
+            _show_items(items, key, (), [])
+        elif headers.keys().isdisjoint(_ENDS):
+            return False
+        else:
+            self._close_session(key, items, tally, silently=names.FORGOTTEN in headers)
+        count_dropped(record.headers, EVENT_HEADERS - {names.POLICY}, self.topic, 1, tally)
+        return True
 
     def _entry(self, key: bytes, source: str) -> EventState:
         """The session of a key; one that nobody has heard of yet begins with this source."""
@@ -309,10 +326,10 @@ class EventsStage(KeepsSessions):
 
     # Finished turns, for the session's log.
 
-    def _learn_policy(self, key: bytes, policy: bytes, result: Result) -> None:
+    def _learn_policy(self, key: bytes, policy: str, result: Result) -> None:
         try:
             wanted = msgspec.json.decode(policy, type=StreamPolicy)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise InputError("bad_policy", f"header `policy` cannot be read: {error}") from error
         entry = self._entry(key, self._defaults.source)
         entry.records, entry.model, entry.tools = wanted.record_assistant, wanted.model, wanted.tools
@@ -331,7 +348,7 @@ class EventsStage(KeepsSessions):
 
 def _told_end(record: Record) -> Why | None:
     """Why the session is over, where the record is the history side's word for that; None where it is another."""
-    if record.value is not None:
+    if record.value is not None or not is_session(record.key) or names.has_bad_name(record.headers):
         return None
     found = {name for name, _ in record.headers}
     return "forgotten" if names.FORGOTTEN in found else "expired" if names.EXPIRED in found else None
@@ -346,30 +363,34 @@ def _show_items(items: _Shown, key: bytes, headers: Headers, found: list[Item]) 
         groups.append((headers, list(found)))
 
 
-def _item_headers(run: str | None, given: Mapping[str, bytes] | None = None) -> Headers:
-    """What items say of their run, and of the request that they answer, where the ``given`` headers name it."""
+def _item_headers(run: str | None, record: Record | None = None) -> Headers:
+    """What items say of their run, and of the request that they answer, where the ``record`` names it."""
     found = () if run is None else ((names.RUN, run.encode()),)
-    return (*found, *((name, given[name]) for name in (names.REQUEST_ID, names.TRACEPARENT) if given and name in given))
+    given = {} if record is None else dict(record.headers)
+    named = ((name, given.get(name)) for name in (names.REQUEST_ID, names.TRACEPARENT))
+    return (*found, *((name, value) for name, value in named if not names.fault_of(value)))
 
 
-def _feed(recovery: Recovery, value: bytes | None, headers: Mapping[str, bytes]) -> list[Item]:
-    run = text_of(headers.get(names.RUN))
+def _feed(recovery: Recovery, value: bytes | None, details: EventDetails) -> list[Item]:
+    run = details.run
     if value is None:
         if run is not None and recovery.run not in {None, run}:
             return []  # the end of a run that ended when the next one came
-        return recovery.end_run(text_of(headers[names.EXIT]) or "end of run")
-    return recovery.feed(value, run, framing=framing_of(headers))
+        return recovery.end_run(details.exit or "end of run")
+    return recovery.feed(value, run, framing=details.framing)
 
 
-def _feed_transcript(recovery: Recovery, records: Sequence[Record], headers: Mapping[str, bytes]) -> list[Item]:
-    run = text_of(headers.get(names.RUN))
+def _feed_transcript(recovery: Recovery, records: Sequence[Record], details: EventDetails) -> list[Item]:
     if records[0].value is None:
-        return recovery.end_transcript(run)
+        return recovery.end_transcript(details.run)
     lines = b"\n".join([record.value or b"" for record in records])
-    return recovery.feed_transcript(lines, run, framing=framing_of(headers))
+    return recovery.feed_transcript(lines, details.run, framing=details.framing)
 
 
-def _appended(turn: FinishedTurn, source: str) -> bytes:
+def _recorded(turn: FinishedTurn, source: str) -> bytes:
+    """The record of the log for a finished turn, or for the end of the conversation that the turns before it are of."""
+    if turn.resets:
+        return msgspec.json.encode(HistoryRewound(to=0, id=turn.id))
     record = TurnAppended(
         message=msgspec.Raw(turn.message),
         id=turn.id,

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from pipeline.errors import ReknitError
-from pipeline.stages.base import NO_SESSION, STATE_FORMATS, Live, Store
+from reknit.pipeline.errors import ReknitError
+from reknit.pipeline.stages.base import NO_SESSION, STATE_FORMATS, Live, Record, Store
 
 Why: TypeAlias = Literal["expired", "forgotten"]
 
@@ -64,14 +64,20 @@ class _Timers:
             self._queued[key] = time
             heapq.heappush(self._heap, (time, key))
 
-    def take_passed(self, now: int, most: int) -> list[bytes]:
+    def let_pass(self, key: bytes) -> None:
+        """A key is held no longer."""
+        if key in self.times:
+            self.set_time(key, self.times[key])
+
+    def take_passed(self, now: int, most: int, held: Collection[bytes] = ()) -> list[bytes]:
+        """Take up to ``most`` keys whose time is before ``now``; those that are ``held`` keep it until ``let_pass``."""
         passed: list[bytes] = []
         while self._heap and self._heap[0][0] < now and len(passed) < most:
             time, key = heapq.heappop(self._heap)
             if self._queued.get(key) != time:
                 continue  # an earlier time was set since
             del self._queued[key]
-            if key not in self.times:
+            if key not in self.times or key in held:
                 continue
             if self.times[key] > time:
                 self.set_time(key, self.times[key])
@@ -105,10 +111,12 @@ class Endings:
         self._saved_now = 0
         self._changes: dict[bytes, bytes | None] = {}
         self._forgotten = False
+        # Sessions with records whose turn is still to come: they do not expire before ``let_expire``.
+        self.held: Collection[bytes] = ()
 
     def __bool__(self) -> bool:
         """Whether there is anything that time ends."""
-        return bool(self._deadlines.times or self._markers)
+        return bool(self._deadlines.times or self._markers or self.held)
 
     def restore(self, key: bytes, value: bytes | None) -> None:
         """Take one changelog record of these kinds, oldest first."""
@@ -123,6 +131,11 @@ class Endings:
         else:
             self._put_marker(rest, msgspec.msgpack.decode(value, type=_Marker))
 
+    @property
+    def now(self) -> int:
+        """The partition's time, in milliseconds since the epoch."""
+        return self._now
+
     def pass_time(self, timestamp: int) -> list[bytes]:
         """Move the time to that of the next record; the sessions that have expired by now, longest ago first."""
         if not self:
@@ -132,27 +145,31 @@ class Endings:
         for digest in self._markers_end.take_passed(self._now, _FREED_AT_ONCE):
             del self._markers[digest]
             self._changes[_MARKER + digest] = None
-        expired = self._deadlines.take_passed(self._now, _FREED_AT_ONCE)
+        expired = self._deadlines.take_passed(self._now, _FREED_AT_ONCE, self.held)
         for key in expired:
             self._changes[DEADLINE + key] = None
-            self.end(key, "expired")
+            self.end(key, "expired", self._now)
         return expired
 
-    def has_expired(self, key: bytes) -> bool:
-        """Whether a session's gap has passed though nothing has freed it yet."""
-        return self._now > self._deadlines.times.get(key, self._now)
+    def let_expire(self, key: bytes) -> None:
+        """The session is held no longer: it expires with the next record if its gap has passed."""
+        self._deadlines.let_pass(key)
+
+    def has_expired(self, key: bytes, at: int) -> bool:
+        """Whether a session's gap has passed at a time though nothing has freed it yet."""
+        return at > self._deadlines.times.get(key, at)
 
     def why_over(self, key: bytes) -> Why | None:
         """Why the session is over; None where it is not, or no longer remembered."""
         marker = self._markers.get(marker_digest(key)) if self._markers else None
         return None if marker is None else marker.why
 
-    def prolong(self, key: bytes, seconds: int) -> None:
-        """A record of the session was taken: it expires so many seconds from now, or not where that is 0."""
+    def prolong(self, key: bytes, seconds: int, at: int) -> None:
+        """A record of the session was taken at a time: it expires ``seconds`` later, or not at all if that is 0."""
         if not seconds:
             self.stop_clock(key)
             return
-        deadline = self._now + seconds * 1000
+        deadline = at + seconds * 1000
         self._deadlines.set_time(key, deadline)
         self._changes[DEADLINE + key] = b"%d" % deadline
 
@@ -161,10 +178,10 @@ class Endings:
         if self._deadlines.times.pop(key, None) is not None:
             self._changes[DEADLINE + key] = None
 
-    def end(self, key: bytes, why: Why) -> None:
-        """The session is over."""
+    def end(self, key: bytes, why: Why, at: int) -> None:
+        """The session is over since a time."""
         self.stop_clock(key)
-        marker, digest = _Marker(why, self._now), marker_digest(key)
+        marker, digest = _Marker(why, at), marker_digest(key)
         self._put_marker(digest, marker)
         self._changes[_MARKER + digest] = msgspec.msgpack.encode(marker)
 
@@ -275,6 +292,16 @@ class Kept(Generic[E]):
         """The records that have changed since the last time."""
         raise NotImplementedError
 
+    def _outlives(self, session: bytes, key: bytes) -> bool:
+        """Whether a record of a session stays when the session is over."""
+        del session, key
+        return False
+
+    def _written_beside(self, session: bytes) -> dict[bytes, bytes | None]:
+        """The records that have changed of what is kept of a session whether or not there is one."""
+        del session
+        return {}
+
     def _note_key(self, key: bytes, *, stands: bool) -> None:
         """A record of the kinds ``known_keys`` is there now, or is not."""
         raise NotImplementedError
@@ -330,7 +357,7 @@ class Kept(Generic[E]):
         entry = self._live.pop(session, None)
         self._live_bytes -= 0 if entry is None else entry.memory_bytes
         stored = set() if session in self._gone else self._store.read(session).keys()
-        gone = stored | self._unstored.get(session, set())
+        gone = {key for key in stored | self._unstored.get(session, set()) if not self._outlives(session, key)}
         for key in gone:
             if key[:1] in self.known_keys:
                 self._note_key(key, stands=False)
@@ -345,20 +372,24 @@ class Kept(Generic[E]):
             self._unstored.setdefault(session, set()).update(gone)
         self._closed.clear()
         for session in touched:
+            written: dict[bytes, bytes | None] = {}
             entry = self._live.pop(session, None)
-            if entry is None:
-                continue  # closed
-            self._live[session] = entry
-            before = entry.memory_bytes
-            written = self._written(session, entry)
-            self._live_bytes += entry.memory_bytes - before
-            self._unstored.setdefault(session, set()).update(written)
-            changes |= written
-        if self.known_keys:
-            for key, value in changes.items():
-                if key[:1] in self.known_keys:
-                    self._note_key(key, stands=value is not None)
+            if entry is not None:  # else it was closed
+                self._live[session] = entry
+                before = entry.memory_bytes
+                written = self._written(session, entry)
+                self._live_bytes += entry.memory_bytes - before
+            written |= self._written_beside(session)
+            if written:
+                self._unstored.setdefault(session, set()).update(written)
+                changes |= written
+        self._note_keys(changes)
         return changes
+
+    def _note_keys(self, changes: Mapping[bytes, bytes | None]) -> None:
+        for key, value in changes.items() if self.known_keys else ():
+            if key[:1] in self.known_keys:
+                self._note_key(key, stands=value is not None)
 
     def committed(self, changes: Mapping[bytes, bytes | None], room: int) -> Live:
         """Put what was committed into the store, and keep live sessions in so many bytes of memory at most."""
@@ -393,3 +424,16 @@ class KeepsSessions:
 
     def levels(self) -> dict[str, int]:
         return {}
+
+    def due_record(self) -> Record | None:
+        return None
+
+    def drop_due(self, record: Record) -> dict[bytes, bytes | None]:
+        del record
+        return {}
+
+    def released_at(self) -> int | None:
+        return None
+
+    def has_room(self) -> bool:
+        return True

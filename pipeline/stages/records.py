@@ -8,27 +8,39 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 from msgspec import Raw, Struct, structs
 
-from pipeline.errors import InputError, InternalError
-from pipeline.history.readers.rawjson import Mask, find_mask
-from pipeline.stages.base import Headers, Record
-from pipeline.streams.sources import SOURCES
-from topics import headers as names
-from topics.items import Item, ItemDelta
-from topics.records import TURN_RECORDS, HistoryRestored, TurnAppended, TurnRecord
+from reknit.pipeline.errors import InputError, InternalError
+from reknit.pipeline.history.readers.rawjson import Mask, find_mask
+from reknit.pipeline.stages.base import Record
+from reknit.pipeline.streams.sources import SOURCES
+from reknit.topics import PROVIDER_EVENTS
+from reknit.topics import headers as names
+from reknit.topics.headers import Headers
+from reknit.topics.items import Item, ItemDelta
+from reknit.topics.records import RECORD_KINDS, REKNIT, TURN_RECORDS, HistoryRestored, TurnAppended, TurnRecord
+
+# Marks what the worker writes to an input by its own decision.
+OWN_ORIGIN = (names.ORIGIN, REKNIT.encode())
+# The headers of either input that the contract knows.
+TURN_HEADERS = frozenset(names.TurnHeaders.__struct_encode_fields__)
+EVENT_HEADERS = frozenset(
+    name
+    for kind in RECORD_KINDS
+    if kind.topic == PROVIDER_EVENTS and kind.headers is not None
+    for name in kind.headers.__struct_encode_fields__
+)
 
 
 def decoded(record: Record) -> tuple[bytes, TurnRecord]:
     """The session's key and what the record says.
 
     Raises:
-        InputError: no key, no value, not JSON, nested too deeply, or not a record of the topic.
+        InputError: as ``key_of``; no value, not JSON, nested too deeply, or not a record of the topic.
     """
-    if not record.key:
-        raise InputError("no_key", "the record has no key; the key is the session's id")
+    key = key_of(record)
     if record.value is None:
         raise without_value(record, "the record has no value")
     try:
-        return record.key, _decode(record.value)
+        return key, _decode(record.value)
     except msgspec.ValidationError as error:
         raise InputError("bad_record", str(error)) from error
     except RecursionError as error:
@@ -37,9 +49,50 @@ def decoded(record: Record) -> tuple[bytes, TurnRecord]:
         raise InputError("not_json", f"the record is not JSON: {error}") from error
 
 
+def is_session(key: bytes | None) -> bool:
+    """Whether a record's key is a session's id: UTF-8, and not empty."""
+    try:
+        return bool(key and key.decode())
+    except UnicodeDecodeError:
+        return False
+
+
+def key_of(record: Record) -> bytes:
+    """The session of a record whose envelope can be used: its key, and the names of its headers.
+
+    Raises:
+        InputError: no key, or one that is not UTF-8; a header whose name was not UTF-8.
+    """
+    if not record.key:
+        raise InputError("no_key", "the record has no key; the key is the session's id")
+    if not is_session(record.key):
+        raise InputError("bad_key", "the record's key is not UTF-8; the key is the session's id")
+    if names.has_bad_name(record.headers):
+        raise InputError("bad_header", "the name of a header is not UTF-8, or holds U+FFFD")
+    return record.key
+
+
+def header_text(
+    headers: Mapping[str, bytes | None], name: str, longest: int | None = names.LONGEST_VALUE
+) -> str | None:
+    """The text of a header that processing needs; None where it is absent.
+
+    Raises:
+        InputError: ``bad_header``, where it has none.
+    """
+    if name not in headers:
+        return None
+    if fault := names.fault_of(headers[name], longest):
+        raise InputError("bad_header", f"header `{name}` {fault}")
+    return names.text_of(headers[name], longest)
+
+
 def without_value(record: Record, message: str) -> InputError:
     """What is wrong with a record that has no value: its object is not there, or none was given."""
-    dataref = names.find_dataref(record.headers)
+    try:
+        dataref = header_text(dict(record.headers), names.DATAREF)
+    except InputError as error:
+        return error
     if dataref is None:
         return InputError("no_value", message)
     if not names.is_own_dataref(record.key or b"", dataref):
@@ -79,12 +132,14 @@ class _Kept(Struct, frozen=True, array_like=True):
     offset: int
     timestamp: int
     value: bytes | None
-    headers: tuple[tuple[str, bytes], ...]
+    headers: Headers
+    base: int = 0
 
 
 def packed(record: Record, value: bytes | None) -> bytes:
     """A record with this value as it is kept."""
-    return msgspec.msgpack.encode(_Kept(record.partition, record.offset, record.timestamp, value, record.headers))
+    place = (record.partition, record.offset, record.timestamp)
+    return msgspec.msgpack.encode(_Kept(*place, value, record.headers, record.base))
 
 
 def unpacked(key: bytes, kept: bytes) -> Record:
@@ -97,6 +152,7 @@ def unpacked(key: bytes, kept: bytes) -> Record:
         value=found.value,
         headers=found.headers,
         timestamp=found.timestamp,
+        base=found.base,
     )
 
 
@@ -125,31 +181,75 @@ def runs(records: Sequence[Record], source: str = "") -> Iterator[list[Record]]:
 def _headers_to_join(first: Record, source: str) -> Headers | None:
     """The headers that a record must have to be fed together with this one; None where it stands alone."""
     headers = dict(first.headers)
-    known = SOURCES.get(text_of(headers.get(names.SOURCE)) or source)
+    known = SOURCES.get(names.text_of(headers.get(names.SOURCE)) or source)
     # Where words are changed, each fix names the record that it is from.
     rewritten = known is not None and known.rewrites
     # A refusal goes to the log before the turns of later records do.
-    refusing = headers.get(names.STATUS, b"") >= b"4"
+    refusing = (headers.get(names.STATUS) or b"") >= b"4"
     stands_alone = not first.key or first.value is None or names.FRAMING in headers or rewritten or refusing
     return None if stands_alone else first.headers
 
 
-def text_of(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("utf-8", "replace")
+class EventDetails(Struct, frozen=True, kw_only=True):
+    """What the headers of a record of events say; ``reknit.topics.headers`` describes each.
+
+    ``status`` is set with a request's id only. ``exit`` is None where the record ends no run.
+    """
+
+    source: str | None
+    run: str | None
+    framing: names.Framing = "events"
+    is_transcript_expected: bool = False
+    request_id: str | None = None
+    status: int | None = None
+    exit: str | None = None
 
 
-def framing_of(headers: Mapping[str, bytes]) -> names.Framing:
-    framing = headers.get(names.FRAMING, b"events")
-    if framing not in {b"events", b"bytes"}:
-        raise InputError("bad_framing", f"header `framing` is `events` or `bytes`, not {text_of(framing)!r}")
-    return "bytes" if framing == b"bytes" else "events"
+def event_details(record: Record) -> EventDetails:
+    """What the headers of a record of events say; all that the record needs is known before anything is done with it.
+
+    Raises:
+        InputError: ``bad_header``, where one that is needed cannot be read; ``bad_framing``, ``bad_transcript`` or
+            ``bad_status``, where one says something else than it may.
+    """
+    headers = dict(record.headers)
+    source, run = header_text(headers, names.SOURCE), header_text(headers, names.RUN)
+    if record.value is None:
+        # A run ends with such a record, whatever it says of the reason.
+        ended = (names.text_of(headers[names.EXIT]) or "end of run") if names.EXIT in headers else None
+        return EventDetails(source=source, run=run, exit=ended)
+    status = header_text(headers, names.STATUS)
+    request_id = names.text_of(headers.get(names.REQUEST_ID))
+    if status is not None:
+        request_id = header_text(headers, names.REQUEST_ID)
+    return EventDetails(
+        source=source,
+        run=run,
+        framing=_framing(headers),
+        is_transcript_expected=_is_transcript_expected(headers),
+        request_id=request_id,
+        status=None if status is None or request_id is None else _status(status),
+    )
 
 
-def is_transcript_expected(headers: Mapping[str, bytes]) -> bool:
-    expected = headers.get(names.TRANSCRIPT)
-    if expected not in {None, b"expected"}:
-        raise InputError("bad_transcript", f"header `transcript` is `expected` or absent, not {text_of(expected)!r}")
+def _framing(headers: Mapping[str, bytes | None]) -> names.Framing:
+    framing = header_text(headers, names.FRAMING)
+    if framing not in {None, "events", "bytes"}:
+        raise InputError("bad_framing", f"header `framing` is `events` or `bytes`, not {framing!r}")
+    return "bytes" if framing == "bytes" else "events"
+
+
+def _is_transcript_expected(headers: Mapping[str, bytes | None]) -> bool:
+    expected = header_text(headers, names.TRANSCRIPT)
+    if expected not in {None, "expected"}:
+        raise InputError("bad_transcript", f"header `transcript` is `expected` or absent, not {expected!r}")
     return expected is not None
+
+
+def _status(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) == 3):
+        raise InputError("bad_status", "header `status` is no HTTP status")
+    return int(text)
 
 
 def joined(items: Sequence[Item]) -> list[Item]:

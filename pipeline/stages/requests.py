@@ -9,31 +9,35 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Struct, structs
 
-from pipeline import __version__
-from pipeline.errors import InputError, ReknitError
-from pipeline.fixes import Fix, name_where_not_shared
-from pipeline.rules import RULES, Doubt, Refusal, Violation, read_refusal
-from pipeline.session import Normalized
-from pipeline.stages.base import Output, Record, Result, dead_letter, passed_on, place_of
-from pipeline.stages.turn_state import Sent, SentRequests, TurnState
-from topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_REQUESTS
-from topics import headers as names
-from topics.records import REKNIT, FixRecord, ProviderAnswered
+from reknit.pipeline import __version__
+from reknit.pipeline.errors import ReknitError
+from reknit.pipeline.fixes import Fix, name_where_not_shared
+from reknit.pipeline.rules.base import Violation
+from reknit.pipeline.rules.judge import RULES, Doubt, Refusal, read_refusal
+from reknit.pipeline.session import Normalized
+from reknit.pipeline.stages.base import Output, Record, Result, dead_letter, passed_on, place_of
+from reknit.pipeline.stages.records import EventDetails
+from reknit.pipeline.stages.turn_state import Sent, SentRequests, TurnState
+from reknit.topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_REQUESTS
+from reknit.topics import headers as names
+from reknit.topics.records import REKNIT, FixRecord, ProviderAnswered
 
-# Why a request is due; `topics.headers.RequestHeaders` says what each means.
+# Why a request is due; `reknit.topics.headers.RequestHeaders` says what each means.
 Reason: TypeAlias = Literal["turn", "interrupted", "wanted"]
 
 
 # A provider's error is a sentence or a few; some repeat what they were given.
 _LONGEST_BODY = 16 * 1024
 _REFUSED_FROM = 400
+# The digest of the empty body of a withdrawal.
+_NOTHING = hashlib.sha256(b"").hexdigest()
 
 
 class RejectedError(ReknitError):
@@ -61,6 +65,7 @@ class FixPublisher(Struct):
             lossless=fix.lossless,
             turn=turn,
             offset=self.record.offset,
+            base=self.record.base,
             number=self.numbered,
             version=__version__,
             target="" if source else fix.target,
@@ -80,7 +85,7 @@ class FixPublisher(Struct):
             self.tally["reknit_fixes_observed_total", fix.code, fix.target] += 1
             return
         self.tally["reknit_fixes_total", fix.code, fix.target] += 1
-        producer = dict(self.record.headers).get(names.PRODUCER, b"").decode("utf-8", "replace")
+        producer = names.find_text(self.record.headers, names.PRODUCER) or ""
         self.tally["reknit_producer_fixes_total", producer, fix.code] += 1
         if not fix.lossless:
             self.tally["reknit_fixes_lossy_total", fix.code, fix.target] += 1
@@ -176,17 +181,44 @@ class Publisher:
             cause=place_of(record, AGENT_TURNS),
             reason=reason,
             first=UNSET if entry.first is None else entry.first,
+            base=record.base or UNSET,
             prefix_reset=done.prefix_reset if done.prefix_reset and last is not None else UNSET,
-            model=UNSET if model is None else model,
+            # The body has it too, however long it is.
+            model=UNSET if model is None or len(model.encode()) > names.LONGEST_VALUE else model,
             supersedes=last.request_id if last is not None and superseded else UNSET,
         )
         return Output(PROVIDER_REQUESTS, self._key, done.body, (*names.encode(described), *passed_on(record)))
 
-    def _request_id(self, target: str) -> str:
+    def withdraw(self) -> None:
+        """Withdraw the published requests that no assistant turn has answered so far.
+
+        A withdrawal has no body, and a request id of its own. A sender that only knows ``supersedes`` drops the request
+        too.
+        """
+        for target, sent in self._entry.sent.unanswered():
+            described = names.WithdrawalHeaders(
+                request_id=self._request_id(target, "answered"),
+                target=target,
+                turn=self._entry.turn,
+                fixes=0,
+                body_sha256=_NOTHING,
+                prefix_bytes=0,
+                reknit_version=__version__,
+                cause=place_of(self._record, AGENT_TURNS),
+                reason="answered",
+                first=UNSET if self._entry.first is None else self._entry.first,
+                base=self._record.base or UNSET,
+                supersedes=sent.request_id,
+            )
+            headers = (*names.encode(described), *passed_on(self._record))
+            self._result.outputs.append(Output(PROVIDER_REQUESTS, self._key, None, headers))
+            self._tally["reknit_requests_withdrawn_total", target] += 1
+
+    def _request_id(self, target: str, *more: str) -> str:
         """The same for a record that is processed again, and for no other request."""
         entry = self._entry
-        place: tuple[object, ...] = (self._key, entry.first, entry.turn, target, entry.wanted)
-        if entry.first is None and not entry.wanted:
+        place: tuple[object, ...] = (self._key, entry.first, entry.turn, target, entry.wanted, *more)
+        if entry.first is None and not entry.wanted and not more:
             # A session of 0.1.0 keeps the ids that it had, so that a redelivery after the upgrade is seen as one.
             place = (self._key, entry.turn, target)
         return hashlib.sha256(msgspec.msgpack.encode(place)).hexdigest()[:32]
@@ -262,22 +294,14 @@ class RefusedError(ReknitError):
         super().__init__(f"refused_{refusal.outcome}", refusal.message, rule=refusal.rule or None)
 
 
-def crossing(record: Record, headers: Mapping[str, bytes]) -> Output | None:
-    """The record for the session's log, where an event is a provider's refusal of a published request.
-
-    Raises:
-        InputError: its status is none.
-    """
-    status = headers.get(names.STATUS)
-    if status is None or not record.value or names.REQUEST_ID not in headers:
-        return None
-    if not (status.isdigit() and len(status) == 3):
-        raise InputError("bad_status", "header `status` is no HTTP status")
-    if int(status) < _REFUSED_FROM:
+def crossing(record: Record, details: EventDetails) -> Output | None:
+    """The record for the session's log, where an event is a provider's refusal of a published request."""
+    status, request_id = details.status, details.request_id
+    if status is None or request_id is None or not record.value or status < _REFUSED_FROM:
         return None
     answered = ProviderAnswered(
-        request_id=headers[names.REQUEST_ID].decode("utf-8", "replace"),
-        status=int(status),
+        request_id=request_id,
+        status=status,
         body=record.value.decode("utf-8", "replace")[:_LONGEST_BODY],
         origin=REKNIT,
     )

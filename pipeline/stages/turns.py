@@ -12,15 +12,16 @@ from contextlib import suppress
 import msgspec
 from msgspec import UNSET, Struct, field, structs
 
-from pipeline.errors import InputError, InternalError, ReknitError
-from pipeline.registry import target_named
-from pipeline.session import Session
-from pipeline.stages.base import Output, Record, Result, dead_letter, place_of, stopped
-from pipeline.stages.defaults import Defaults, LimitError, Usage
-from pipeline.stages.kept import EndedError, Endings, KeepsSessions
-from pipeline.stages.records import decoded, packed, unpacked
-from pipeline.stages.requests import Publisher, judge_answer
-from pipeline.stages.turn_state import (
+from reknit.pipeline.errors import InputError, InternalError, ReknitError
+from reknit.pipeline.registry import target_named
+from reknit.pipeline.session import Session
+from reknit.pipeline.stages.base import Output, Record, Result, count_dropped, dead_letter, place_of, stopped
+from reknit.pipeline.stages.defaults import Defaults, LimitError, Usage
+from reknit.pipeline.stages.kept import EndedError, Endings, KeepsSessions
+from reknit.pipeline.stages.records import OWN_ORIGIN, TURN_HEADERS, decoded, is_session, packed, unpacked
+from reknit.pipeline.stages.releases import SLICED_RELEASES, Release
+from reknit.pipeline.stages.requests import Publisher, judge_answer
+from reknit.pipeline.stages.turn_state import (
     Parked,
     ParkedFullError,
     SentRequests,
@@ -31,11 +32,10 @@ from pipeline.stages.turn_state import (
     kept_by,
     seen_before,
 )
-from topics import AGENT_TURNS, PROVIDER_EVENTS, TURNS_STATE
-from topics import headers as names
-from topics.records import (
+from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS, TURNS_STATE
+from reknit.topics import headers as names
+from reknit.topics.records import (
     RECORDED,
-    REKNIT,
     HistoryRestored,
     HistoryRewound,
     ProviderAnswered,
@@ -51,8 +51,6 @@ from topics.records import (
 
 # What begins a session anew that has expired.
 _BEGINS = (SessionOpened, HistoryRestored)
-# Marks what the worker writes to an input by its own decision.
-_OURS = (names.ORIGIN, REKNIT.encode())
 
 
 class QuarantinedError(ReknitError):
@@ -88,9 +86,32 @@ class TurnsStage(KeepsSessions):
         self._endings = Endings(self._defaults.marker_ms)
         self._usage = Usage(self._defaults.limits)
         self._states = TurnStates(self._defaults.session, self._endings, self._usage)
+        # Whether the caller passes on what is due; if not, a release is done in one step.
+        self._slices = False
+        self._time = 0  # the partition's at the record that is being taken
+
+    def use_format(self, state_format: int) -> None:
+        super().use_format(state_format)
+        self._slices = state_format >= SLICED_RELEASES
 
     def levels(self) -> dict[str, int]:
-        return {"reknit_sessions_parked": self._states.parked, "reknit_turns_waiting": self._states.waiting}
+        levels = {"reknit_sessions_parked": self._states.parked, "reknit_turns_waiting": self._states.waiting}
+        releasing = len(self._states.releases)
+        return levels | {"reknit_sessions_releasing": releasing} if releasing else levels
+
+    def due_record(self) -> Record | None:
+        return self._states.due_record()
+
+    def drop_due(self, record: Record) -> dict[bytes, bytes | None]:
+        return self._states.drop_due(record.key or b"", record.unique_offset)
+
+    def released_at(self) -> int | None:
+        releases = self._states.releases
+        return None if self.due_record() is None or releases.first is None else releases[releases.first].offset
+
+    def has_room(self) -> bool:
+        releases, most = self._states.releases, self._defaults
+        return not releases or (releases.count < most.parked_records and releases.size < most.parked_bytes)
 
     def find(self, key: bytes) -> TurnState | None:
         """What is kept of a session; None where nothing is."""
@@ -100,23 +121,34 @@ class TurnsStage(KeepsSessions):
         """Work through records in order. What cannot be used becomes a dead letter; the policy says what follows."""
         batch = _Batch()
         for record in records:
+            if self._states.is_due(record):
+                self._take_due(record, batch)
+                continue
             for key in self._endings.pass_time(record.timestamp):
                 self._free_session(key, names.EXPIRED, record, batch)
-            try:
-                self._take_record(record, batch)
-            except ReknitError as error:
-                self._put_aside(record, error, batch)
+            self._time = self._endings.now
+            self._arrive(record, batch)
+            while not self._slices and (due := self.due_record()) is not None:
+                self._take_due(due, batch)
         return self._finished(batch)
 
     def refuse(self, record: Record, error: ReknitError) -> Result:
         """Put a record into the dead letters; its session goes on as the policy says."""
         batch = _Batch()
-        self._put_aside(record, error, batch)
+        if self._states.is_due(record):
+            self._take_due(record, batch, error)
+        elif record.key and record.key in self._states.releases:
+            self._time = max(self._endings.now, record.timestamp)
+            self._keep_due(record.key, record, batch)  # it is refused once its turn has come
+        else:
+            self._put_aside(record, error, batch)
         return self._finished(batch)
 
     def _finished(self, batch: _Batch) -> Result:
-        kept = (self._states.changes(sorted(batch.touched)), self._endings.changes(), self._usage.changes())
-        batch.result.changes = kept[0] | kept[1] | kept[2]
+        states = self._states.changes(sorted(batch.touched))
+        beside = (self._states.releases, self._endings, self._usage)
+        for changes in (states, *(each.changes() for each in beside)):
+            batch.result.changes |= changes
         batch.result.tally = dict(batch.tally)
         return batch.result
 
@@ -129,8 +161,12 @@ class TurnsStage(KeepsSessions):
             letter = structs.replace(letter, headers=(*letter.headers, (names.ERROR_LIMIT, error.limit.encode())))
         batch.result.outputs.append(letter)
         batch.tally["reknit_dead_letters_total", self.topic, error.code] += 1
-        if not record.key or isinstance(error, EndedError) or self._states.is_parked(record.key):
+        if not record.key or not is_session(record.key):
             return
+        if isinstance(error, EndedError) or self._states.is_parked(record.key):
+            return
+        if error.code == "not_parked":
+            return  # a release is no part of the history, so nothing is missing without it
         if policy == "go-on":
             self._states.forget_unborn(record.key)
             return
@@ -138,7 +174,7 @@ class TurnsStage(KeepsSessions):
         with suppress(InternalError):
             if isinstance(error, LimitError) and self._states.find(record.key) is None:
                 return  # a session that may not begin leaves nothing
-            entry = self._states.get(record.key, record.offset)
+            entry = self._states.get(record.key, record)
             batch.touched.add(record.key)
             self._usage.note_begun(record.key)
             if policy == "park" and not entry.quarantined and not isinstance(error, LimitError):
@@ -147,11 +183,22 @@ class TurnsStage(KeepsSessions):
             else:
                 entry.quarantined = True
 
+    def _arrive(self, record: Record, batch: _Batch) -> None:
+        """Take a record from the log, or let it wait if its session is parked or is being released."""
+        key = record.key or b""
+        try:
+            if key in self._states.releases:
+                self._take_releasing(key, record, batch)
+            elif key and self._states.is_parked(key):
+                self._take_parked(key, record, batch)
+            else:
+                self._take_record(record, batch)
+        except ReknitError as error:
+            self._put_aside(record, error, batch)
+
     def _take_record(self, record: Record, batch: _Batch) -> None:
-        if record.key and self._states.is_parked(record.key):
-            self._take_parked(record.key, record, batch)
-            return
         key, event = self._decoded(record, batch)
+        count_dropped(record.headers, TURN_HEADERS, self.topic, 1, batch.tally)
         if isinstance(event, (SessionClosed, SessionForgotten)):
             # Not looked at before: one whose state cannot be read can be closed too.
             self._end_session(key, event, record, batch)
@@ -162,12 +209,13 @@ class TurnsStage(KeepsSessions):
         size = len(record.value or b"")
         if self._states.find(key) is None:
             self._usage.admit(key, event, size, begins=True)
-        entry = self._states.get(key, record.offset)
+        entry = self._states.get(key, record)
         if entry.quarantined and not isinstance(event, HistoryRestored):
             raise QuarantinedError("quarantined", "an earlier record of this session is in the dead letters")
         batch.touched.add(key)
+        entry.renew_first(record)
         if seen_before(entry, event):
-            self._endings.prolong(key, entry.session.policy.expires_after)
+            self._endings.prolong(key, entry.session.policy.expires_after, self._time)
             batch.count_turn(event, "repeated")
             return
         try:
@@ -178,7 +226,7 @@ class TurnsStage(KeepsSessions):
                 forget_id(entry, name)  # sent again with content that can be used, it is welcome
             raise
         self._usage.note_taken(key, event, size)
-        self._endings.prolong(key, entry.session.policy.expires_after)
+        self._endings.prolong(key, entry.session.policy.expires_after, self._time)
         begun_anew = self._endings.begin_anew(key)
         if isinstance(event, SessionOpened) or begun_anew:
             batch.result.outputs.append(_announcement(key, entry.session))
@@ -191,8 +239,8 @@ class TurnsStage(KeepsSessions):
             EndedError: the session is over, and this is none of the records that it still takes.
             InputError: as ``decoded``.
         """
-        if record.key and self._endings.has_expired(record.key):
-            self._endings.end(record.key, "expired")
+        if record.key and self._endings.has_expired(record.key, self._time):
+            self._endings.end(record.key, "expired", self._time)
             self._free_session(record.key, names.EXPIRED, record, batch)
         why = self._endings.why_over(record.key) if record.key else None
         if why is None:
@@ -212,12 +260,13 @@ class TurnsStage(KeepsSessions):
         judged = judge_answer(requests, event, record, batch.result, batch.tally)
         if entry is not None:
             batch.touched.add(key)
-            self._endings.prolong(key, entry.session.policy.expires_after)
+            self._endings.prolong(key, entry.session.policy.expires_after, self._time)
         batch.count_turn(event, "taken" if judged else "repeated")
 
     def _end_session(self, key: bytes, event: SessionClosed | SessionForgotten, record: Record, batch: _Batch) -> None:
         if isinstance(event, SessionForgotten):
-            self._endings.end(key, "forgotten")
+            self._endings.end(key, "forgotten", self._time)
+            self._states.releases.end(key)
             self._free_session(key, names.FORGOTTEN, record, batch)
         else:
             self._endings.stop_clock(key)
@@ -233,83 +282,147 @@ class TurnsStage(KeepsSessions):
         self._states.forget_session(key)
         self._usage.note_freed(key)
         place = place_of(record, AGENT_TURNS).encode()
-        batch.result.outputs.append(Output(PROVIDER_EVENTS, key, None, ((how, place), _OURS)))
+        batch.result.outputs.append(Output(PROVIDER_EVENTS, key, None, ((how, place), OWN_ORIGIN)))
         batch.tally["reknit_sessions_ended_total", how] += 1
 
     # A parked session: its records wait, whatever they hold, until it is released or forgotten; it does not expire.
 
     def _take_parked(self, key: bytes, record: Record, batch: _Batch) -> None:
-        event = None
-        with suppress(InputError):  # it is said once its turn has come
-            _, event = decoded(record)
+        event = _decoded_if_possible(record)  # an error is reported once its turn has come
         if isinstance(event, SessionForgotten):
             self._end_session(key, event, record, batch)
             return
-        entry = self._states.get(key, record.offset)
+        entry = self._states.get(key, record)
         batch.touched.add(key)
         if not isinstance(event, SessionReleased):
-            self._keep_waiting(entry, record)
+            self._keep_waiting(key, entry, record)
         elif seen_before(entry, event):
             batch.count_turn(event, "repeated")
         else:
-            self._release(key, entry, event, batch)
-            self._resume_clock(key)
+            self._release(key, entry, event, record, batch)
             batch.count_turn(event, "taken")
 
-    def _keep_waiting(self, entry: TurnState, record: Record) -> None:
+    def _keep_waiting(self, key: bytes, entry: TurnState, record: Record) -> None:
         parked, kept = entry.parked, packed(record, record.value)
         assert parked is not None  # noqa: S101  only asked of a parked session
-        most = self._defaults
+        waiting, most = self._states.waiting_in(key), self._defaults
         # Once one had no room none has, or what waits would have a hole.
-        if (
-            parked.overflowed
-            or len(entry.waiting) >= most.parked_records
-            or parked.size + len(kept) > most.parked_bytes
-        ):
+        if parked.overflowed or len(waiting) >= most.parked_records or parked.size + len(kept) > most.parked_bytes:
             parked.overflowed = True
             raise ParkedFullError("parked_full", "the session is parked, and no more of its records may wait")
-        entry.waiting[record.offset] = kept
-        entry.new_waiting.add(record.offset)
+        waiting.add(record.unique_offset, kept)
         parked.size += len(kept)
 
-    def _release(self, key: bytes, entry: TurnState, event: SessionReleased, batch: _Batch) -> None:
-        """Take the mended record at the place of the one that failed, and then what waited, each at its own."""
+    def _release(self, key: bytes, entry: TurnState, event: SessionReleased, record: Record, batch: _Batch) -> None:
+        """Take the repaired record in the place of the one that failed. The waiting records are due from now on."""
         parked = entry.parked
         assert parked is not None  # noqa: S101  only asked of a parked session
+        release = Release(record.unique_offset, self._time, parked.overflowed)
         entry.parked = None
+        self._states.releases.begin(key, release)
         if event.record is not UNSET:
             failed = unpacked(key, parked.failed)
+            # Its headers may be what it failed for.
+            repaired = structs.replace(failed, value=bytes(event.record), headers=names.well_formed(failed.headers))
             try:
-                self._take_record(structs.replace(failed, value=bytes(event.record)), batch)
+                self._take_record(repaired, batch)
             except ReknitError:
-                entry.parked = parked  # nothing was taken: it may be released again, with another record
+                # Nothing was taken: it may be released again, with another record.
+                self._states.releases.end(key)
+                entry.parked = parked
                 if event.id is not UNSET:
                     forget_id(entry, event.id)
                 raise
-        for _, kept in sorted(entry.stop_waiting().items()):
-            record = unpacked(key, kept)
+        self._go_on(key, release, batch)
+
+    # A session that is being released: the waiting records are taken one by one, each at its own place in the log, and
+    # records that come meanwhile wait too. So outputs are the same however far a release is when the next record comes.
+
+    def _take_releasing(self, key: bytes, record: Record, batch: _Batch) -> None:
+        event = _decoded_if_possible(record)
+        if isinstance(event, SessionForgotten):
+            self._end_session(key, event, record, batch)
+        else:
+            self._keep_due(key, record, batch)
+
+    def _keep_due(self, key: bytes, record: Record, batch: _Batch) -> None:
+        """Let a record wait for its turn; it will be taken as if it were the time at which it came.
+
+        No bound makes it a dead letter, since its place in the queue depends on how fast the release is. The partition
+        takes no more records before there is room again (``has_room``).
+        """
+        kept = packed(structs.replace(record, timestamp=self._time), record.value)
+        self._states.add_due(key, record.unique_offset, kept)
+        batch.touched.add(key)
+
+    def _take_due(self, record: Record, batch: _Batch, error: ReknitError | None = None) -> None:
+        """Take the record whose turn it is, or refuse it because of an error."""
+        key = record.key or b""
+        release = self._states.releases[key]
+        waited = record.unique_offset < release.offset
+        self._time = release.time if waited else record.timestamp
+        self._states.take_due(key, record.unique_offset)
+        batch.touched.add(key)
+        if error is not None:
+            self._put_aside(record, error, batch)
+        else:
             try:
                 self._take_record(record, batch)
-            except ReknitError as error:
-                self._put_aside(record, error, batch)
-        if parked.overflowed:
-            self._follow_letters(key)
+            except ReknitError as caught:
+                self._put_aside(record, caught, batch)
+        self._go_on(key, release, batch, was_done=not waited)
+
+    def _go_on(self, key: bytes, release: Release, batch: _Batch, *, was_done: bool = False) -> None:
+        """After a record of a release was taken: see what holds for the session now.
+
+        ``was_done`` is whether all that had waited was taken before.
+        """
+        if key not in self._states.releases:
+            return  # it was forgotten
+        following = self._states.waiting_in(key).first
+        if not was_done and (following is None or following > release.offset or self._states.is_parked(key)):
+            if release.overflowed:
+                self._follow_letters(key)
+            self._resume_clock(key)
+        if self._states.is_parked(key):
+            self._wait_again(key, release, batch)
+        elif following is None:
+            self._states.releases.end(key)
+            self._endings.let_expire(key)
+
+    def _wait_again(self, key: bytes, release: Release, batch: _Batch) -> None:
+        """A record of a release could not be processed: those after it wait again, and so do those that came since."""
+        entry = self._states.find(key)
+        assert entry is not None  # noqa: S101  it is parked
+        assert entry.parked is not None  # noqa: S101  as above
+        self._states.releases.end(key)
+        waiting, came_since = self._states.waiting_in(key), list[Record]()
+        for offset, kept in waiting:
+            if offset < release.offset:
+                entry.parked.size += len(kept)
+            else:
+                came_since.append(unpacked(key, waiting.remove(offset)))
+        for record in came_since:  # one of them may release the session
+            self._time = record.timestamp
+            self._arrive(record, batch)
 
     def _resume_clock(self, key: bytes) -> None:
         """A released session's gap begins anew, also where none of its records could be taken."""
-        entry = self._states.find(key)
-        if entry is not None and entry.parked is None:
-            self._endings.prolong(key, entry.session.policy.expires_after)
+        with suppress(InternalError):  # a session whose state cannot be read stays as it is
+            entry = self._states.find(key)
+            if entry is not None and entry.parked is None:
+                self._endings.prolong(key, entry.session.policy.expires_after, self._time)
 
     def _follow_letters(self, key: bytes) -> None:
-        """Let no hole be: behind what waited something is in the dead letters, and so goes what comes later."""
-        entry = self._states.find(key)
-        if entry is None:
-            return  # closed meanwhile
-        if entry.parked is not None:
-            entry.parked.overflowed = True
-        else:
-            entry.quarantined = True
+        """Dead-letter later records: some that came after those that waited are in the dead letters."""
+        with suppress(InternalError):  # as above
+            entry = self._states.find(key)
+            if entry is None:
+                return  # it was closed
+            if entry.parked is not None:
+                entry.parked.overflowed = True
+            else:
+                entry.quarantined = True
 
     def _apply(self, entry: TurnState, event: TurnRecord, publisher: Publisher) -> None:
         """Change the session as the record says, and send what is then due."""
@@ -319,7 +432,7 @@ class TurnsStage(KeepsSessions):
         session = entry.session
         if isinstance(event, RequestWanted):
             publisher.requests("wanted")
-        elif isinstance(event, TurnAppended) and session.waiting and not _drives_itself(event):
+        elif isinstance(event, TurnAppended) and event.request and session.waiting and not _drives_itself(event):
             publisher.requests("interrupted" if session.interrupted else "turn")
 
     def _change(self, entry: TurnState, event: TurnRecord, publisher: Publisher) -> None:
@@ -330,6 +443,9 @@ class TurnsStage(KeepsSessions):
                 entry.count_turn()
                 publisher.certain(fixes)
                 if session.last_role == "assistant":
+                    # A recorded turn is the answer of a sent request. Any other turn came from elsewhere.
+                    if self._publish and self._defaults.withdraw and event.origin != RECORDED:
+                        publisher.withdraw()
                     entry.sent.note_answered()
             case SessionOpened():
                 session.configure(**self._defaults.changes(event, session.policy))
@@ -352,6 +468,12 @@ class TurnsStage(KeepsSessions):
                 raise InputError("not_parked", "the session is not parked")
 
 
+def _decoded_if_possible(record: Record) -> TurnRecord | None:
+    with suppress(InputError):
+        return decoded(record)[1]
+    return None
+
+
 def _drives_itself(event: TurnAppended) -> bool:
     """Whether the turn was recorded from an agent that goes on by itself, and so waits for no request."""
     return event.origin == RECORDED and event.self_driving
@@ -366,4 +488,4 @@ def _announcement(key: bytes, session: Session) -> Output:
         model=session.model if speaks else None,
         tools=session.tool_names or None if speaks else None,
     )
-    return Output(PROVIDER_EVENTS, key, None, ((names.POLICY, msgspec.json.encode(policy)), _OURS))
+    return Output(PROVIDER_EVENTS, key, None, ((names.POLICY, msgspec.json.encode(policy)), OWN_ORIGIN))

@@ -12,11 +12,12 @@ import os
 import ssl
 import time
 from collections.abc import Awaitable, Callable
+from email.message import Message
 from http.client import HTTPException
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import IO, Annotated, Any, Literal, Protocol
 from urllib.parse import urlencode
-from urllib.request import Request, urlopen
+from urllib.request import BaseHandler, HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Request, build_opener
 
 import msgspec
 from aiokafka.abc import AbstractTokenProvider
@@ -35,7 +36,9 @@ from aiokafka.errors import (
 )
 from msgspec import Meta, Struct
 
-from pipeline.errors import BrokerDownError, BrokerError, InputError
+from reknit.pipeline.errors import BrokerDownError, BrokerError, InputError, error_name
+from reknit.pipeline.kafka import header_names
+from reknit.pipeline.urls import host_of, mask_urls
 
 # Settings that hold a secret. Each has a twin ``…_file``; none is ever read from an option or shown.
 SECRETS = ("sasl_password", "sasl_oauth_client_secret", "ssl_password")
@@ -121,9 +124,12 @@ class Cluster(Protocol):
 def connection(cluster: Cluster) -> dict[str, Any]:
     """Return what each aiokafka client takes to connect: addresses, client id, TLS and SASL.
 
+    Also lets this process's consumers read any header name, which aiokafka's do not (``header_names``).
+
     Raises:
         InputError: the settings contradict each other, or a file that they name cannot be read.
     """
+    header_names.install()
     settings = cluster.kafka
     protocol, mechanism = settings.security_protocol, settings.sasl_mechanism
     found: dict[str, Any] = {
@@ -214,6 +220,41 @@ class _Token(Struct, frozen=True):
     expires_in: float = 0.0
 
 
+class RedirectError(OSError):
+    """A server answered with a redirect to ``host``, which is not followed."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(f"redirect to {host}, which is not followed")
+        self.host = host
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """Refuse redirects. urllib itself copies the request's headers, with credentials, to the new host."""
+
+    def http_error_302(self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Message) -> None:
+        """Raise instead of following. Without a target urllib raises its own error."""
+        del code, msg
+        target = headers.get("location")
+        if target:
+            fp.close()
+            raise RedirectError(host_of(target, req.full_url))
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
+
+def opener(*handlers: BaseHandler) -> OpenerDirector:
+    """Return a urllib client that raises ``RedirectError`` for a redirect."""
+    return build_opener(_NoRedirects, *handlers)
+
+
+class TokenError(ConnectionError):
+    """The token endpoint gave no token. The message holds no secret."""
+
+
+def _why_no_token(error: Exception) -> str:
+    return str(error) if isinstance(error, RedirectError) else error_name(error)
+
+
 class _Endpoint:
     """Gives the tokens of an endpoint; one is used for all connections made in most of its life."""
 
@@ -242,7 +283,7 @@ class _Endpoint:
 
         def post() -> bytes:
             request = Request(endpoint, body, headers)  # noqa: S310  the operator's own address
-            with urlopen(request, timeout=_LOOK_SECONDS, context=trusted) as answer:  # noqa: S310  as above
+            with opener(HTTPSHandler(context=trusted)).open(request, timeout=_LOOK_SECONDS) as answer:
                 given: bytes = answer.read()
             return given
 
@@ -250,7 +291,7 @@ class _Endpoint:
             given = msgspec.json.decode(await asyncio.to_thread(post), type=_Token)
         except (OSError, ValueError, HTTPException, msgspec.MsgspecError) as error:
             # The client reports an OSError as a broker that cannot be reached, and tries again.
-            raise ConnectionError(f"{endpoint} gives no token ({type(error).__name__})") from error
+            raise TokenError(f"{mask_urls(endpoint)} gives no token ({_why_no_token(error)})") from error
         return given.access_token, given.expires_in
 
 
@@ -277,11 +318,15 @@ def refusal(error: BaseException, right: str = "a right") -> str:
     return f"the brokers refuse {right} on {kind} {named}".rstrip() + ". `reknit topics acls` prints what is needed."
 
 
-async def why_down(cluster: Cluster) -> BrokerError:
-    """Return the error that says why no client can connect: asked of the first address, once."""
+async def why_down(cluster: Cluster, seen: Exception | None = None) -> BrokerError:
+    """Return the error that says why no client can connect: asked of the first address, once.
+
+    ``seen`` is the client's error; it is named if the address answers now.
+    """
     given = connection(cluster)
-    servers = given.pop("bootstrap_servers")
-    host, _, port = servers.partition(",")[0].rpartition(":")
+    addresses = given.pop("bootstrap_servers")
+    servers = mask_urls(addresses)
+    host, _, port = addresses.partition(",")[0].rpartition(":")
     try:
         (await create_conn(host.strip("[]"), int(port), request_timeout_ms=int(_LOOK_SECONDS * 1000), **given)).close()
     except (SaslAuthenticationFailed, UnsupportedSaslMechanismError, IllegalSaslStateError) as error:
@@ -299,7 +344,7 @@ async def why_down(cluster: Cluster) -> BrokerError:
     except Exception as error:  # noqa: BLE001  whatever it is, no broker answers
         reason = _reason(error)
     else:
-        reason = "no metadata"
+        reason = error_name(seen) if seen else "no metadata"
     return BrokerDownError(
         "broker_unreachable",
         f"no Kafka broker answers at {servers} ({reason}). "
@@ -313,18 +358,21 @@ async def explained(cluster: Cluster, error: Exception) -> BrokerError:
     if isinstance(error, REFUSALS):
         return BrokerError("not_authorized", refusal(error))
     if isinstance(error, BrokerResponseError) and not error.retriable:
-        return BrokerError("broker_refused", f"{cluster.bootstrap_servers} refuses: {words_of(error)}")
-    return await why_down(cluster)
+        said = f"{words_of(error)} ({error_name(error)})"
+        return BrokerError("broker_refused", f"{mask_urls(cluster.bootstrap_servers)} refuses: {said}")
+    return await why_down(cluster, error)
 
 
 def _reason(error: BaseException) -> str:
+    if isinstance(error, TokenError):
+        return str(error)
     if isinstance(error, ssl.SSLError):
         return error.reason or "TLS failed"
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)  # event loops have words of their own for it
-    return type(error).__name__
+    return error_name(error)
 
 
 def words_of(error: KafkaError) -> str:
     """Return a client's error without the name of its class in front."""
-    return str(error).removeprefix(f"{type(error).__name__}: ") or type(error).__name__
+    return str(error).removeprefix(f"{type(error).__name__}: ")
