@@ -13,10 +13,10 @@ import os
 import sys
 import uuid
 
-from pipeline.config import load_config
 from reknit.client import Items, Turns, View
-from topics.items import TurnStop
-from topics.records import PolicyChange
+from reknit.pipeline.config import load_config
+from reknit.topics.items import TurnStop
+from reknit.topics.records import PolicyChange
 
 
 async def ask(question: str) -> None:

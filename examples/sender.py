@@ -3,7 +3,7 @@
     ANTHROPIC_API_KEY=… python examples/sender.py
 
 ``reknit send`` does the same with options; what both do, and what has to be thought of, is in
-``pipeline.client.sender``.
+``reknit.pipeline.client.sender``.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import os
 
 import aiohttp
 
-from pipeline.client.sender import Http, Sender
-from pipeline.config import load_config
 from reknit.client import Events, Requests
+from reknit.pipeline.client.sender import Http, Sender
+from reknit.pipeline.config import load_config
 
 URL = "https://api.anthropic.com/v1/messages"
 

@@ -14,14 +14,14 @@ from typing import TypeVar
 import msgspec
 from msgspec import UNSET, Struct, field
 
-from pipeline.fixes import FIXES
-from pipeline.rules import RULES
-from topics import AGENT_TURNS
-from topics import headers as names
-from topics.headers import DeadLetterHeaders
-from topics.records import FixRecord
+from reknit.pipeline.fixes import FIXES
+from reknit.pipeline.letters import REFUSED, letter_kind
+from reknit.pipeline.rules.judge import RULES
+from reknit.topics import AGENT_TURNS
+from reknit.topics import headers as names
+from reknit.topics.headers import DeadLetterHeaders
+from reknit.topics.records import FixRecord
 
-_REFUSED = "refused_"
 _DECODE_FIX = msgspec.json.Decoder(FixRecord).decode
 
 
@@ -84,6 +84,18 @@ class Answered(Struct, frozen=True, kw_only=True):
     requests: int
 
 
+class DeadLetters(Struct, frozen=True, kw_only=True):
+    """How many dead letters there are, by their kind (``reknit.pipeline.letters``)."""
+
+    failed: int = 0
+    rejected: int = 0
+    refused: int = 0
+
+    @property
+    def all(self) -> int:
+        return self.failed + self.rejected + self.refused
+
+
 class Day(Struct, frozen=True, kw_only=True):
     """What happened on a day, in UTC. ``refused`` are requests that broke a rule as they were sent."""
 
@@ -105,6 +117,14 @@ class Report(Struct, frozen=True, kw_only=True):
     unjudged: list[Unjudged]
     answered: list[Answered]
     days: list[Day]
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        return DeadLetters(
+            failed=sum(row.records for row in self.unjudged),
+            rejected=sum(row.requests for row in self.rejections),
+            refused=sum(row.requests for row in self.answered),
+        )
 
     def mends_by_code(self) -> list[Bar]:
         """Mends of all targets and programs."""
@@ -152,11 +172,11 @@ class Tally(Struct):
     behind: dict[tuple[object, ...], set[int]] = field(default_factory=dict)
     letters: dict[tuple[int, int], str] = field(default_factory=dict)
 
-    def count_letter(self, key: bytes | None, headers: Mapping[str, bytes], day: str) -> None:
+    def count_letter(self, key: bytes | None, headers: Mapping[str, bytes | None], day: str) -> None:
         """Count a dead letter.
 
         Raises:
-            msgspec.ValidationError, UnicodeDecodeError: it is none that a worker wrote.
+            msgspec.ValidationError: it is none that a worker wrote.
         """
         why = names.decode(headers.items(), DeadLetterHeaders)
         if why.letter is not UNSET:
@@ -164,17 +184,18 @@ class Tally(Struct):
         message, rule = why.message or "", why.rule or ""
         if why.topic == AGENT_TURNS:
             self.letters[why.partition, why.offset] = why.code
-        if why.code == "rejected":
+        kind = letter_kind(why.code)
+        if kind == "rejected":
             target = RULES[rule].target if rule in RULES else message.partition(":")[0]
             self.rejections[target, rule, message.removeprefix(f"{target}: "), _producer(headers)] += 1
             self.days[day, "rejections"] += 1
-        elif why.code.startswith(_REFUSED):
-            self.answered[why.code.removeprefix(_REFUSED), why.target or "", rule, message] += 1
+        elif kind == "refused":
+            self.answered[why.code.removeprefix(REFUSED), why.target or "", rule, message] += 1
         else:
             self.unjudged[why.topic, why.code] += 1
             self._note_behind(("unjudged", why.topic, why.code), key)
 
-    def count_fix(self, key: bytes | None, value: bytes, headers: Mapping[str, bytes], day: str) -> None:
+    def count_fix(self, key: bytes | None, value: bytes, headers: Mapping[str, bytes | None], day: str) -> None:
         """Count a fix.
 
         Raises:
@@ -189,11 +210,11 @@ class Tally(Struct):
             self.days[day, "mends"] += 1
 
     def count_input(
-        self, key: bytes | None, partition: int, offset: int, headers: Mapping[str, bytes], day: str
+        self, key: bytes | None, partition: int, offset: int, headers: Mapping[str, bytes | None], day: str
     ) -> None:
         """Count a record of a session's log."""
         self.sessions.add(hash(key))
-        target, *broken = headers.get(names.JUDGED, b"").decode("utf-8", "replace").split(" ")
+        target, *broken = (names.text_of(headers.get(names.JUDGED)) or "").split(" ")
         letter = self.letters.get((partition, offset), "")
         if not target or letter not in {"", "rejected"}:
             return
@@ -271,8 +292,8 @@ def _most(counts: Counter[Row]) -> Iterable[tuple[Row, int]]:
     return sorted(counts.items(), key=lambda each: (-each[1], each[0]))
 
 
-def _producer(headers: Mapping[str, bytes]) -> str:
-    return headers.get(names.PRODUCER, b"").decode("utf-8", "replace")
+def _producer(headers: Mapping[str, bytes | None]) -> str:
+    return names.text_of(headers.get(names.PRODUCER)) or ""
 
 
 # Fewer letters than this of a rule's own say nothing without what stood around them.

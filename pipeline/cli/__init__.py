@@ -1,6 +1,6 @@
-"""The ``reknit`` command, and how every command answers: exit codes, JSON lines to stdout, words and logs to stderr.
+"""The ``reknit`` command and its conventions: exit codes, JSON lines on stdout, messages and logs on stderr.
 
-It is a lazy group, so that ``normalize`` does not pay for importing a stream engine, and ``--help`` for nothing at all.
+The group imports a command when it runs: ``normalize`` does not import the stream engine, ``--help`` imports nothing.
 """
 
 from __future__ import annotations
@@ -14,64 +14,64 @@ from collections.abc import Callable
 from enum import IntEnum
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Literal, NoReturn, TextIO
 
 import click
 
-from pipeline import __version__
-from pipeline.errors import BrokerDownError, ReknitError, expected_one_of
+from reknit.pipeline import __version__
+from reknit.pipeline.errors import BrokerDownError, ReknitError, error_name, expected_one_of
 
 if TYPE_CHECKING:
     import structlog
 
-# Command name -> (where it lives, the line that --help shows). The line stands here, since showing it must not import.
+# Command name -> (its module and function, its line in --help). The line is here because --help must not import.
 COMMANDS: dict[str, tuple[str, str]] = {
     "normalize": (
-        "pipeline.cli.offline:normalize_command",
+        "reknit.pipeline.cli.offline:normalize_command",
         "Mend a history into a request that the target accepts.",
     ),
-    "validate": ("pipeline.cli.offline:validate_command", "Judge a request body by its provider's rules."),
-    "recover": ("pipeline.cli.offline:recover_command", "Turn raw provider events into items."),
-    "explain": ("pipeline.cli.offline:explain_command", "Say what a fix or a rule means."),
-    "test": ("pipeline.cli.offline:test_command", "Check histories of your own against every promise."),
-    "demo": ("pipeline.demo:demo_command", "Run the whole pipeline on recorded sessions."),
-    "worker": ("pipeline.cli.running:worker_command", "Run a worker until it is stopped."),
+    "validate": ("reknit.pipeline.cli.offline:validate_command", "Judge a request body by its provider's rules."),
+    "recover": ("reknit.pipeline.cli.offline:recover_command", "Turn raw provider events into items."),
+    "explain": ("reknit.pipeline.cli.offline:explain_command", "Say what a fix or a rule means."),
+    "test": ("reknit.pipeline.cli.offline:test_command", "Check histories of your own against every promise."),
+    "demo": ("reknit.pipeline.demo:demo_command", "Run the whole pipeline on recorded sessions."),
+    "worker": ("reknit.pipeline.cli.running:worker_command", "Run a worker until it is stopped."),
     "ingest": (
-        "pipeline.cli.feeds:ingest_group",
+        "reknit.pipeline.cli.feeds:ingest_group",
         "Pipe turns, provider events or requests to providers into their topic.",
     ),
-    "send": ("pipeline.cli.feeds:send_command", "Send published requests, and feed the answers back."),
+    "send": ("reknit.pipeline.cli.feeds:send_command", "Send published requests, and feed the answers back."),
     "inspect": (
-        "pipeline.cli.sessions:inspect_command",
+        "reknit.pipeline.cli.sessions:inspect_command",
         "Show what the topics and the state hold of a session.",
     ),
-    "sessions": ("pipeline.cli.sessions:sessions_group", "List sessions, and release those that are parked."),
+    "sessions": ("reknit.pipeline.cli.sessions:sessions_group", "List sessions, and release those that are parked."),
     "dead-letters": (
-        "pipeline.cli.dead_letters:dead_letters_group",
+        "reknit.pipeline.cli.dead_letters:dead_letters_group",
         "List, show, count, retry and drop records that could not be processed.",
     ),
-    "viewer": ("pipeline.cli.running:viewer_command", "Show sessions, fixes and streams in a browser."),
+    "viewer": ("reknit.pipeline.cli.running:viewer_command", "Show sessions, fixes and streams in a browser."),
     "feedback": (
-        "pipeline.cli.reports:feedback_group",
+        "reknit.pipeline.cli.reports:feedback_group",
         "List what providers refused of published requests, and what the rules say of it.",
     ),
-    "replay": ("pipeline.cli.replay:replay_group", "Process again, beside the live pipeline, what it has read."),
+    "replay": ("reknit.pipeline.cli.replay:replay_group", "Process again, beside the live pipeline, what it has read."),
     "report": (
-        "pipeline.cli.reports:report_command",
+        "reknit.pipeline.cli.reports:report_command",
         "Say what is or would be mended, and which of the providers' errors that prevents.",
     ),
-    "export": ("pipeline.cli.sessions:export_command", "Print a session as a document that restores it."),
-    "import": ("pipeline.cli.sessions:import_command", "Restore sessions from what `export` printed."),
-    "diff": ("pipeline.cli.reports:diff_command", "Compare what two runs over the same input published."),
-    "forget": ("pipeline.cli.forget:forget_command", "Have a session forgotten, and say what still holds it."),
-    "objects": ("pipeline.cli.forget:objects_group", "Delete large values that no record names any more."),
-    "config": ("pipeline.cli.config:config_group", "Show the configuration and where each value comes from."),
-    "topics": ("pipeline.cli.topics:topics", "List, create and compare topics; print their schemas."),
+    "export": ("reknit.pipeline.cli.sessions:export_command", "Print a session as a document that restores it."),
+    "import": ("reknit.pipeline.cli.sessions:import_command", "Restore sessions from what `export` printed."),
+    "diff": ("reknit.pipeline.cli.reports:diff_command", "Compare what two runs over the same input published."),
+    "forget": ("reknit.pipeline.cli.forget:forget_command", "Have a session forgotten, and say what still holds it."),
+    "objects": ("reknit.pipeline.cli.forget:objects_group", "Delete large values that no record names any more."),
+    "config": ("reknit.pipeline.cli.config:config_group", "Show the configuration and where each value comes from."),
+    "topics": ("reknit.pipeline.cli.topics:topics", "List, create and compare topics; print their schemas."),
 }
 
 
 class Group(click.Group):
-    """A group that says which command may have been meant."""
+    """A group that suggests a command for an unknown name."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -85,19 +85,22 @@ class LazyGroup(Group):
     """Imports a command's module when the command is run."""
 
     def main(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  as click has it
-        """As click does; a place that cannot be written to is said in a sentence."""
+        """Run as click does, and report a file that cannot be read or written in one sentence."""
+        if sys.stdout is None:  # closed by the caller, as in `reknit … >&-`
+            os.write(2, b"reknit: standard output is closed; redirect it to a file or to /dev/null\n")
+            raise SystemExit(int(Exit.UNUSABLE))
         try:
             return super().main(*args, **options)
         except OSError as error:
             fail_to_write(error)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order of the README."""
+        """Return the names in the order of the README."""
         del ctx
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return the command, or None where there is none of that name."""
+        """Import and return the command; None for an unknown name."""
         del ctx
         if cmd_name not in COMMANDS:
             return None
@@ -121,44 +124,55 @@ def main() -> None:
     Commands read stdin or files and write JSON lines to stdout; words for people go to stderr.
     Exit codes: 0 clean, 2 unusable input or arguments, 3 mended, 4 rejected, 75 what may pass (no broker answers).
     """
-    # The client logs each refused connection; commands say once, in their own words, that the broker is away.
+    # The client logs each refused connection. A command reports once that no broker answers.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
 
-# How commands speak.
+# Output and exit codes.
 
 
 class Exit(IntEnum):
-    """What a command found, as its exit code."""
+    """The exit code of a command."""
 
     CLEAN = 0
     UNUSABLE = 2
     MENDED = 3
     DIFFERENT = 3
     REJECTED = 4
-    # What may pass (EX_TEMPFAIL): a broker that is down.
+    # Temporary (EX_TEMPFAIL): no broker answers.
     DOWN = 75
 
 
-# How a frame of zstd begins.
+# The first bytes of a zstd frame.
 _ZSTD = b"\x28\xb5\x2f\xfd"
-# From best to worst: where many documents were read, the worst decides.
+# From best to worst: of many documents, the worst decides.
 _SEVERITY = (Exit.CLEAN, Exit.MENDED, Exit.REJECTED, Exit.UNUSABLE, Exit.DOWN)
 
 
 def worst(codes: list[Exit]) -> Exit:
-    """The exit code of several documents; no document at all is clean."""
+    """Return the exit code of several documents; no documents are clean."""
     return max(codes, key=_SEVERITY.index, default=Exit.CLEAN)
 
 
 def read_input(file: str) -> bytes:
-    """All of a file, or of stdin for ``-``; what is packed with zstd, as older transcripts may be, is unpacked."""
-    data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    """Read a whole file, or stdin for ``-``, and decompress zstd, which older transcripts may use."""
+    data = stdin().read() if file == "-" else Path(file).read_bytes()
     if not data.startswith(_ZSTD):
         return data
     import cramjam
 
     return bytes(cramjam.zstd.decompress(data))
+
+
+def stdin() -> BinaryIO:
+    """Return standard input in bytes.
+
+    Raises:
+        OSError: it is closed, as in ``reknit … <&-``. For a folder as input the interpreter fails before this runs.
+    """
+    if sys.stdin is None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF), "standard input")
+    return sys.stdin.buffer
 
 
 def write_json(value: Any) -> None:  # noqa: ANN401  anything that msgspec encodes
@@ -173,31 +187,31 @@ def write_bytes(data: bytes) -> None:
 
 
 def say(text: str) -> None:
-    """A line for people, on stderr."""
+    """Write a message to stderr."""
     click.echo(text, err=True)
 
 
 def describe(error: ReknitError) -> dict[str, str]:
-    """A typed error as the JSON that reports carry."""
+    """Return a typed error as the JSON of reports."""
     found = {"code": error.code, "rule": error.rule or "", "path": error.path, "message": error.message}
     return {key: value for key, value in found.items() if value} | {"fault": error.fault}
 
 
 def fail(error: ReknitError) -> NoReturn:
-    """Say what is wrong and end: with the code for what may pass where it may, else with that for unusable input."""
+    """Report the error and exit: with 75 if it may pass, else with 2."""
     say(f"reknit: {error}")
     raise SystemExit(exit_of(error))
 
 
-# What a place says that takes no more, or nothing at all.
+# Errors of a full, closed or missing file.
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 
 
 def fail_to_write(error: OSError) -> NoReturn:
-    """Say which place cannot be written or read, and end; other errors of the system are raised again."""
+    """Report the file that cannot be written or read, and exit; raise other system errors again."""
     if error.filename is None and error.errno not in _UNWRITABLE:
         raise error
-    # What is still in the buffer would fail once more at the end of the process.
+    # A buffer with data would fail again when the process exits.
     with Path(os.devnull).open("wb") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
     say(f"reknit: {error.filename or 'the output'}: {error.strerror}")
@@ -205,16 +219,16 @@ def fail_to_write(error: OSError) -> NoReturn:
 
 
 def exit_of(error: ReknitError) -> int:
-    """The exit code of a command that cannot do what it was asked for."""
+    """Return the exit code for an error that ends a command."""
     return int(Exit.DOWN if isinstance(error, BrokerDownError) else Exit.UNUSABLE)
 
 
-# How often a command that reads for long says how far it is.
+# Interval of progress messages.
 _PROGRESS_SECONDS = 2.0
 
 
 class Progress:
-    """Says now and then how many records of how many were looked at."""
+    """Reports from time to time how many records were read, and of how many."""
 
     def __init__(self) -> None:
         self._said = time.monotonic()
@@ -225,25 +239,26 @@ class Progress:
             say(f"reknit: {done} of {every} records looked at")
 
 
-# How processes of our own log.
+# Logs of a process that Reknit starts.
 
 
 class CalmHandler(logging.StreamHandler[TextIO]):
-    """Says what repeats a few times, and then, once some seconds are over, only how often more.
+    """Limits repeated records: writes the first few of a window, and at its end only how many more there were.
 
-    A client without a broker reports each attempt of each connection, hundreds a second, and programming errors and
-    refused connections alike with a traceback; the engine says in its own words what matters of it.
+    A client without a broker logs each attempt of each connection, hundreds per second, and both programming errors and
+    refused connections with a traceback. The engine logs what matters of it.
     """
 
-    # How many records of one wording are let through in so many seconds, by the beginning of the logger's name.
+    # Logger prefix -> (records of one wording that are written, the seconds of the window).
     BOUNDS: ClassVar[dict[str, tuple[int, float]]] = {
         "aiokafka": (1, 10.0),
         "asyncio": (1, 10.0),
         "faust": (1, 10.0),
         "mode": (1, 10.0),
-        "pipeline.engine": (1, 10.0),  # what mode says of our services
+        "reknit.pipeline.engine": (1, 10.0),  # what mode logs about services
         "reknit.dead-letters": (3, 1.0),
         "reknit.engine": (5, 10.0),
+        "reknit.http": (3, 10.0),
     }
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
@@ -252,7 +267,7 @@ class CalmHandler(logging.StreamHandler[TextIO]):
         self._windows: dict[tuple[str, int, str], _Window] = {}  # by logger, level and wording
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the record, unless its like was written often enough; before it, what was left out and is due."""
+        """Write the record unless the window is full; first write the counts of windows that have ended."""
         now = self._clock()
         self._say_left_out(now)
         bound = next((self.BOUNDS[name] for name in self.BOUNDS if within(record.name, name)), None)
@@ -268,8 +283,8 @@ class CalmHandler(logging.StreamHandler[TextIO]):
             window.last = record
             return
         window.written += 1
-        if record.exc_info and record.exc_info[0] is not None and not within(record.name, "reknit"):
-            record.msg, record.args = f"{record.getMessage()}: {record.exc_info[0].__name__}", ()
+        if record.exc_info and record.exc_info[1] is not None and not within(record.name, "reknit"):
+            record.msg, record.args = f"{record.getMessage()}: {error_name(record.exc_info[1])}", ()
             record.exc_info = record.exc_text = None
         super().emit(record)
 
@@ -286,13 +301,13 @@ class CalmHandler(logging.StreamHandler[TextIO]):
             if more:
                 last.msg, last.args = f"{last.getMessage()} (and {more} more like this)", ()
             last.exc_info = last.exc_text = None
-            # This line counts as the first of the next seconds.
+            # This line is the first of the next window.
             self._windows[key] = _Window(now + window.seconds, window.seconds, written=1)
             super().emit(last)
 
 
 class _Window:
-    """The seconds in which so many records of one wording are written, and what was left out of them."""
+    """One window: the records written in it, and the number and the last of those left out."""
 
     def __init__(self, ends: float, seconds: float, written: int = 0) -> None:
         self.ends = ends
@@ -306,12 +321,12 @@ def within(name: str, logger: str) -> bool:
     return name == logger or name.startswith(f"{logger}.")
 
 
-# They build a log record for each message even where none is shown, and say at INFO what only they care about.
+# They build a log record for each message even if none is shown, and log their internals at INFO.
 QUIET = ("faust", "aiokafka", "mode")
 
 
 def configure_logs(level: str = "info", form: Literal["text", "json"] = "text") -> None:
-    """Log one line an event on stderr, as text or JSON, without content; call it once, in a process of our own."""
+    """Log one line per event to stderr, as text or JSON, without content; call it once per process."""
     import structlog
 
     shared: list[structlog.typing.Processor] = [

@@ -1,6 +1,6 @@
-"""What commands with a broker share: the wait for one, records in, the records of topics out, and its administration.
+"""Kafka access of the commands: the wait for a broker, writing and reading records, and administration.
 
-Every call is bounded, and every failure a typed error.
+Every call has a time limit, and every failure is a typed error.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import (
+    GroupCoordinatorNotAvailableError,
     KafkaError,
     MessageSizeTooLargeError,
     TopicAlreadyExistsError,
@@ -25,21 +26,21 @@ from aiokafka.errors import (
 from aiokafka.partitioner import DefaultPartitioner
 from aiokafka.protocol.admin import DeleteGroupsRequest
 
-from pipeline.cli import fail
-from pipeline.errors import BrokerDownError, BrokerError, InputError, ReknitError
-from pipeline.kafka import Cluster, connection, explained
-from pipeline.settings import Config
-from topics import LARGEST_INPUT, LARGEST_OUTPUT, qualified
-from topics.cluster import Found, Wanted
+from reknit.pipeline.cli import fail
+from reknit.pipeline.errors import BrokerDownError, BrokerError, InputError, ReknitError
+from reknit.pipeline.kafka import Cluster, connection, explained
+from reknit.pipeline.settings import Config
+from reknit.topics import LARGEST_INPUT, LARGEST_OUTPUT, qualified
+from reknit.topics.cluster import Found, Wanted
 
 T = TypeVar("T")
 
-# Between two looks for a broker that does not answer yet.
+# Interval of attempts while no broker answers.
 _LOOK_SECONDS = 0.5
 
 
 def run_with_broker(config: Config, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Do what needs a broker, once one answers; end the command with a sentence where that fails."""
+    """Run work that needs a broker once one answers; on failure, report the error and exit."""
 
     async def run() -> T:
         if config.wait_seconds:
@@ -53,7 +54,7 @@ def run_with_broker(config: Config, work: Callable[[], Coroutine[Any, Any, T]]) 
 
 
 async def unless_stopped(work: Coroutine[Any, Any, None]) -> bool:
-    """Do what goes on until it is done, or Ctrl-C or SIGTERM ends it; whether it is done."""
+    """Run work until it is done, or until Ctrl-C or SIGTERM; return whether it is done."""
     task = asyncio.ensure_future(work)
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
@@ -82,14 +83,14 @@ async def _until_one_answers(config: Config) -> None:
             await client.close()
 
 
-# What may be on its way at once. Delivery stays in order: aiokafka has one batch in flight for each partition.
+# Records in flight. Delivery stays in order: aiokafka has one batch in flight for each partition.
 OUTSTANDING = 500
-# How long a broker may take to answer before the command says that it is down.
+# After this time without an answer the broker counts as down.
 ANSWER_SECONDS = 15
 
 
 class Sender:
-    """Sends records to one topic, each session's in order; to one session where a record names no other."""
+    """Sends records to one topic, in order for each session; a record without a key goes to the default session."""
 
     def __init__(self, producer: AIOKafkaProducer, topic: str, key: bytes) -> None:
         self._producer = producer
@@ -101,10 +102,10 @@ class Sender:
     async def send(
         self, value: bytes | None, headers: list[tuple[str, bytes]] | None = None, key: bytes | None = None
     ) -> None:
-        """Hand a record over; waits where too many are on their way.
+        """Send a record; wait while too many are in flight.
 
         Raises:
-            InputError: the record is larger than its topic takes.
+            InputError: the record is larger than the topic allows.
         """
         try:
             sent = await self._producer.send(self._topic, value=value, key=key or self._key, headers=headers or [])
@@ -123,7 +124,7 @@ class Sender:
 
 @asynccontextmanager
 async def producing(config: Config) -> AsyncIterator[AIOKafkaProducer]:
-    """A producer that waits for all copies.
+    """Yield a producer that waits for all replicas.
 
     Raises:
         BrokerError: no broker answers, or it refuses.
@@ -142,7 +143,7 @@ async def producing(config: Config) -> AsyncIterator[AIOKafkaProducer]:
 
 @asynccontextmanager
 async def sender(config: Config, topic: str, session: str) -> AsyncIterator[Sender]:
-    """A sender for one session; everything is delivered when the block ends.
+    """Yield a sender for one session; every record is delivered when the block ends.
 
     Raises:
         BrokerError: no broker answers, or it refuses.
@@ -150,7 +151,7 @@ async def sender(config: Config, topic: str, session: str) -> AsyncIterator[Send
     """
     name = qualified(topic, config.prefix)
     async with producing(config) as producer:
-        # Not partitions_for: where a topic is missing that asks on and on, or has the broker make it.
+        # Not partitions_for: for a missing topic it asks without end, or makes the broker create the topic.
         cluster = await producer.client.fetch_all_metadata()
         if not cluster.partitions_for_topic(name):
             raise _topic_missing(name)
@@ -159,13 +160,13 @@ async def sender(config: Config, topic: str, session: str) -> AsyncIterator[Send
         await sending.delivered()
 
 
-# A poll that only passes transaction markers returns nothing; a short wait keeps the last one from being felt.
+# A poll that only passes transaction markers returns nothing, so the last poll costs this wait.
 POLL_MS = 50
 
 
 @asynccontextmanager
 async def reader(config: Config) -> AsyncIterator[AIOKafkaConsumer]:
-    """A consumer without a group that sees only what is committed.
+    """Yield a consumer without a group that reads committed records only.
 
     Raises:
         BrokerError: no broker answers, or it refuses.
@@ -173,7 +174,7 @@ async def reader(config: Config) -> AsyncIterator[AIOKafkaConsumer]:
     consumer = AIOKafkaConsumer(
         **connection(config),
         isolation_level="read_committed" if config.delivery == "exactly-once" else "read_uncommitted",
-        # With the default, assign() starts at the end and wins over seek_to_beginning().
+        # With the default, assign() starts at the end and overrides seek_to_beginning().
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         max_partition_fetch_bytes=LARGEST_OUTPUT,
@@ -196,10 +197,14 @@ async def read_partitions(
     *,
     stretches: Mapping[TopicPartition, tuple[int, int]] | None = None,
 ) -> AsyncIterator[ConsumerRecord]:
-    """All records of partitions that are there now, each partition's oldest first.
+    """Yield all records that the partitions have now, each partition's oldest first.
 
-    ``since_ms`` leaves out what was written earlier, ``stretches`` what is not from one offset to before another;
-    ``on_progress`` hears of how many offsets are behind, of how many.
+    Args:
+        consumer: a consumer without a group.
+        places: the partitions.
+        since_ms: skip records that are older, in milliseconds since the epoch.
+        on_progress: called with the number of offsets that were read, and of all.
+        stretches: for a partition, the first offset to read and the first that is not read.
     """
     if not places:
         return
@@ -219,14 +224,14 @@ async def read_partitions(
         on_progress(every - sum(missing.values()), every)
         for place, records in (await consumer.getmany(*missing, timeout_ms=POLL_MS)).items():
             for record in records:
-                # What comes with the last one is there too: the embedded broker tells ends inside of the last batch.
+                # Yield the rest of the last batch too: the embedded broker reports ends inside of it.
                 if place not in bounds or record.offset < bounds[place][1]:
                     yield record
         at = {place: await consumer.position(place) for place in places}
 
 
 async def partitions_of(consumer: AIOKafkaConsumer, config: Config, topic: str) -> list[int]:
-    """The numbers of a topic's partitions.
+    """Return the numbers of a topic's partitions.
 
     Raises:
         InputError: the topic does not exist.
@@ -239,8 +244,8 @@ async def partitions_of(consumer: AIOKafkaConsumer, config: Config, topic: str) 
 
 
 async def every_place(consumer: AIOKafkaConsumer) -> dict[str, list[TopicPartition]]:
-    """The partitions of every topic, by the topic's name on the broker."""
-    cluster = await consumer._client.fetch_all_metadata()  # noqa: SLF001  `topics` asks the same, and tells only names
+    """Return the partitions of every topic, by the topic's name on the broker."""
+    cluster = await consumer._client.fetch_all_metadata()  # noqa: SLF001  `topics` sends the same request and returns only names
     return {
         name: [TopicPartition(name, number) for number in sorted(cluster.partitions_for_topic(name))]
         for name in cluster.topics()
@@ -248,7 +253,7 @@ async def every_place(consumer: AIOKafkaConsumer) -> dict[str, list[TopicPartiti
 
 
 def usual_partition(session: str, partitions: list[int]) -> int:
-    """Where clients with Kafka's default partitioner put a session."""
+    """Return the partition that Kafka's default partitioner selects for a session."""
     found = DefaultPartitioner()(session.encode(), partitions, partitions)
     assert isinstance(found, int)  # noqa: S101  aiokafka is untyped here
     return found
@@ -258,32 +263,32 @@ def _topic_missing(name: str) -> InputError:
     return InputError("topic_missing", f"there is no topic {name}: run `reknit topics apply` first")
 
 
-# The administration of a cluster.
+# Administration of a cluster.
 
-# Kafka's codes for a group with members and for one that is not there; the client knows neither.
+# Kafka's codes for a group with members and for a missing group; the client defines neither.
 _NON_EMPTY_GROUP, _NO_SUCH_GROUP = 68, 69
-# A setting's origin in a broker's answer: made on the topic itself (KIP-226).
+# Origin of a setting in a broker's answer: the topic itself (KIP-226).
 _ON_THE_TOPIC = 1
 
 
 class Admin:
-    """The administration of one cluster; made by ``connected``."""
+    """Administration of one cluster; created by ``connected``."""
 
     def __init__(self, client: AIOKafkaAdminClient) -> None:
         self._client = client
 
     async def cluster_id(self) -> str:
-        """The id of the cluster, or ``""`` where it has none."""
+        """Return the id of the cluster, or ``""`` if it has none."""
         return str((await self._client.describe_cluster()).get("cluster_id") or "")
 
     async def describe(self, names: Collection[str]) -> dict[str, Found]:
-        """Those of the named topics that exist, with their settings."""
-        # Asking for a topic by name would create it on brokers that create topics when asked for one.
+        """Return the named topics that exist, with their settings."""
+        # A request that names a topic creates it on brokers that create topics automatically.
         every = await self._client.describe_topics()
         layouts = {topic["topic"]: topic["partitions"] for topic in every if topic["topic"] in names}
         if not layouts:
             return {}
-        # All settings: the embedded broker drops the connection when asked for some by name.
+        # All settings: the embedded broker drops the connection if a request names some.
         resources = [ConfigResource(ConfigResourceType.TOPIC, name, None) for name in layouts]
         answers = await self._client.describe_configs(resources)
         found = {}
@@ -293,7 +298,7 @@ class Admin:
         return found
 
     async def create(self, topics: Iterable[Wanted]) -> None:
-        """Create topics; one that exists by now is left as it is."""
+        """Create topics; one that exists already is not changed."""
         new = [
             NewTopic(topic.name, topic.partitions, topic.replication_factor, topic_configs=topic.settings)
             for topic in topics
@@ -306,38 +311,56 @@ class Admin:
                 _refused(f"create {name}", code, message)
 
     async def alter(self, name: str, settings: dict[str, str]) -> None:
-        """Give a topic these settings; those of its own that are not named go back to the broker's default."""
+        """Set a topic's settings; settings that are not named return to the broker's defaults."""
         for answer in await self._client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, settings)]):
             for code, message, *_ in answer.resources:
                 _refused(f"alter {name}", code, message)
 
     async def delete(self, topics: Collection[str]) -> None:
-        """Delete topics; one that is gone by now is none that failed."""
+        """Delete topics; a topic that is missing already is no error."""
         for name, code, *_ in (await self._client.delete_topics(list(topics))).topic_error_codes:
             if code != UnknownTopicOrPartitionError.errno:
                 _refused(f"delete {name}", code, None)
 
-    async def next_offsets(self, group: str) -> dict[TopicPartition, int]:
-        """Where a group goes on, in each partition of which it has committed an offset."""
-        found = await self._client.list_consumer_group_offsets(group)
-        return {place: each.offset for place, each in found.items() if each.offset >= 0}
+    async def next_offsets(
+        self, group: str, places: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, int]:
+        """Return a group's next offset in each partition where it has committed one.
+
+        ``places`` limits the answer. The embedded broker only answers for partitions that are named.
+        """
+        return {place: offset for place, (offset, _) in (await self.committed(group, places)).items()}
+
+    async def committed(
+        self, group: str, places: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, tuple[int, str]]:
+        """Return what ``next_offsets`` does, with the metadata of each commit."""
+        named = None if places is None else list(places)
+        try:
+            found = await self._client.list_consumer_group_offsets(group, partitions=named)
+        except GroupCoordinatorNotAvailableError:
+            return {}  # the topic of offsets does not exist yet: no group of this cluster has committed any
+        return {place: (each.offset, each.metadata) for place, each in found.items() if each.offset >= 0}
 
     async def is_at_work(self, group: str) -> bool:
-        """Whether a group has members."""
-        (answer,) = await self._client.describe_consumer_groups([group])
+        """Return whether a group has members."""
+        try:
+            (answer,) = await self._client.describe_consumer_groups([group])
+        except GroupCoordinatorNotAvailableError:
+            return False  # as above
         ((code, _, state, *_),) = answer.groups
         if code != _NO_SUCH_GROUP:
             _refused(f"describe group {group}", code, None)
         return state not in {"", "Dead", "Empty"}
 
     async def delete_group(self, group: str) -> None:
-        """Delete a group, if there is one.
+        """Delete a group, if it exists.
 
         Raises:
-            InputError: ``group_at_work``, where it has members.
+            InputError: ``group_at_work``, if it has members.
         """
         request, node = DeleteGroupsRequest([group]), await self._client.find_coordinator(group)
-        answer = await self._client._send_request(request, node)  # noqa: SLF001  it has no call for this request
+        answer = await self._client._send_request(request, node)  # noqa: SLF001  the client has no call for this request
         ((_, code),) = answer.results
         if code == _NON_EMPTY_GROUP:
             raise InputError("group_at_work", f"processes of group {group} are still at work; end them first")
@@ -347,11 +370,11 @@ class Admin:
 
 @asynccontextmanager
 async def connected(cluster: Cluster, timeout_seconds: float = 30.0) -> AsyncIterator[Admin]:
-    """The administration of a cluster.
+    """Yield the administration of a cluster.
 
     Raises:
-        BrokerError: the cluster cannot be reached, refuses a request, or has not answered within the time, which covers
-            all that is done inside.
+        BrokerError: the cluster cannot be reached, refuses a request, or did not answer in time. The time limit covers
+            the whole block.
     """
     client = AIOKafkaAdminClient(**connection(cluster), request_timeout_ms=int(timeout_seconds * 1000))
     try:
@@ -381,4 +404,6 @@ def _found(name: str, partitions: list[dict[str, Any]], entries: list[tuple[Any,
 def _refused(what: str, code: int, message: str | None) -> None:
     if code:
         kind: type[KafkaError] = for_code(code)
-        raise BrokerError("broker_refused", f"{what}: {message or kind.description or kind.message}")
+        raise BrokerError(
+            "broker_refused", f"{what}: {message or kind.description or kind.message} ({kind.__name__}[{code}])"
+        )

@@ -1,7 +1,8 @@
-"""``reknit config``, and the configuration of all commands: settings as options, what they come to, and their page."""
+"""``reknit config`` and the configuration of all commands: options for settings, their values, and the page of docs."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -22,13 +23,16 @@ from msgspec.inspect import (
     VarTupleType,
 )
 
-from pipeline.cli import Group, fail, write_json
-from pipeline.config import Described, described, load_config, origins, variable_of
-from pipeline.errors import ReknitError
-from pipeline.settings import Config
+from reknit.pipeline.cli import Group, fail, say, write_json
+from reknit.pipeline.config import Described, described, load_config, origins, variable_of
+from reknit.pipeline.errors import ReknitError
+from reknit.pipeline.kafka import connection
+from reknit.pipeline.settings import Config
+from reknit.pipeline.urls import mask_urls
+from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS, qualified
 
 if TYPE_CHECKING:
-    from pipeline.stages.defaults import Defaults
+    from reknit.pipeline.stages.defaults import Defaults
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -67,7 +71,7 @@ _SETTINGS = {setting.key: setting for setting in described()}
 
 
 def setting_option(key: str, flag: str = "", **more: Any) -> Callable[[F], F]:  # noqa: ANN401  as click's own
-    """An option for a setting, which says of it what the configuration does; ``flag`` where it has another name."""
+    """Return an option for a setting, with its description; ``flag`` gives it another name."""
     setting = _SETTINGS[key]
     text = f"{setting.text.replace('`', '')}  [env: {variable_of(key)}; default: {_shown(setting.default)}]"
     return click.option(flag or f"--{key.replace('_', '-')}", key, help=text, **more)
@@ -94,7 +98,7 @@ def broker_options(command: F) -> F:
 
 
 def configured(config_file: str | None, **options: Any) -> Config:  # noqa: ANN401  whatever options a command has
-    """File, then environment, then options that were given; ends the command where one of them is wrong."""
+    """Load the file, then the environment, then the given options; exit if one of them is wrong."""
     given = {name: value for name, value in options.items() if value is not None}
     try:
         return load_config(config_file, env=os.environ, overrides=given)
@@ -103,7 +107,7 @@ def configured(config_file: str | None, **options: Any) -> Config:  # noqa: ANN4
 
 
 def with_config(command: Callable[..., T]) -> Callable[..., T]:
-    """Add those and ``--wait``; the command gets its ``config``, of which all settings among its options are part."""
+    """Add those and ``--wait``; the command gets ``config``, which includes the settings among its options."""
 
     @wraps(command)
     def with_its_config(config_file: str | None, **options: Any) -> T:  # noqa: ANN401  click's options
@@ -114,19 +118,19 @@ def with_config(command: Callable[..., T]) -> Callable[..., T]:
 
 
 def session_defaults(config: Config) -> Defaults:
-    """The configuration's defaults for sessions, as the stages take them.
+    """Return the configuration's defaults for sessions, as the stages take them.
 
     Raises:
-        UnknownTargetError: a target that does not exist.
-        InputError: what is to be redacted, or its marker, cannot be used; or a parameter leads outside of the request.
+        UnknownTargetError: a target does not exist.
+        InputError: a redaction root or its marker cannot be used, or a parameter leads outside of the request.
     """
-    from pipeline.registry import target_named
-    from pipeline.session.arguments import policy_from
-    from pipeline.stages.defaults import Defaults, refuse_chained
-    from pipeline.text.redaction import Redactor
+    from reknit.pipeline.registry import target_named
+    from reknit.pipeline.session.arguments import policy_from
+    from reknit.pipeline.stages.defaults import Defaults, refuse_chained
+    from reknit.pipeline.text.redaction import Redactor
 
     given = config.session
-    Redactor(config.text.redact_roots, config.text.redact_marker)  # raises here what every partition would raise later
+    Redactor(config.text.redact_roots, config.text.redact_marker)  # an error here, not later in every partition
     for name in given.targets:
         target_named(name)
     refuse_chained(given.params)
@@ -146,6 +150,7 @@ def session_defaults(config: Config) -> Defaults:
         limits=config.limits,
         redact_roots=config.text.redact_roots,
         redact_marker=config.text.redact_marker,
+        withdraw=config.requests.withdraw,
     )
 
 
@@ -155,10 +160,10 @@ _AGO = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def moment(value: str) -> int:
-    """A time, so long ago (90s, 30m, 2h, 7d) or as ISO 8601 has it, in milliseconds since the epoch.
+    """Parse an age (90s, 30m, 2h, 7d) or an ISO 8601 time into milliseconds since the epoch.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the text is neither.
     """
     try:
         if value[-1:] in _AGO:
@@ -172,7 +177,7 @@ def moment(value: str) -> int:
 
 
 class Since(click.ParamType):
-    """Reads a `moment`."""
+    """A parameter that ``moment`` parses."""
 
     name = "TIME"
 
@@ -185,18 +190,58 @@ class Since(click.ParamType):
 
 @click.group("config", cls=Group)
 def config_group() -> None:
-    """Show the configuration that a worker and the commands beside it would use."""
+    """Show the configuration that a worker and the commands use."""
 
 
 @config_group.command("show")
 @broker_options
 def show_command(config_file: str | None, **options: Any) -> None:  # noqa: ANN401  click's options
-    """Print every key with its value and source, one a line; what is secret is hidden."""
+    """Print every key with its value and source, one per line; secrets are hidden.
+
+    Reports on stderr whether the brokers provide topic ids, by which workers notice that a topic was re-created.
+    """
     try:
         for origin in origins(config_file, overrides=options):
             write_json(origin)
+        say(f"reknit: {mask_urls(_topic_ids(load_config(config_file, overrides=options)))}")
     except ReknitError as error:
         fail(error)
+
+
+# Time limit of the request for topic ids.
+_ANSWER_SECONDS = 3.0
+
+
+def _topic_ids(config: Config) -> str:
+    """Return a sentence about whether workers check topic ids here."""
+    from aiokafka.client import AIOKafkaClient
+    from aiokafka.errors import KafkaError
+
+    from reknit.pipeline.engine.topic_ids import ask
+
+    prefix = config.prefix if config.source_prefix is None else config.source_prefix
+    names = [qualified(topic, prefix) for topic in (AGENT_TURNS, PROVIDER_EVENTS)]
+
+    async def look() -> str:
+        client = AIOKafkaClient(**connection(config))
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                await client.bootstrap()
+                found = await ask(client, names)
+        except (KafkaError, OSError):
+            return f"whether topic ids are checked is not known: no broker answers at {config.bootstrap_servers}"
+        finally:
+            await client.close()
+        if not found.ids:
+            return f"topic ids are checked once the topics exist: missing topics: {', '.join(sorted(found.missing))}"
+        if not all(found.ids.values()):
+            return (
+                f"topic ids are not checked: the brokers at {config.bootstrap_servers} provide none, so a re-created "
+                "topic is only noticed if it ends before a stored position"
+            )
+        return f"topic ids are checked: the brokers at {config.bootstrap_servers} provide them"
+
+    return asyncio.run(look())
 
 
 _INTRO = """# Configuration
@@ -219,7 +264,7 @@ A wrong key or value ends every command with 2 and the name of its source.
 
 
 def page() -> str:
-    """Every setting, as ``docs/configuration.md`` has it."""
+    """Return every setting as ``docs/configuration.md``."""
     tables: dict[str, list[Described]] = {}
     for setting in described():
         tables.setdefault(setting.key.rpartition(".")[0], []).append(setting)

@@ -1,7 +1,7 @@
-"""``reknit dead-letters``: records that could not be processed, and what is done about them.
+"""``reknit dead-letters``: list, retry and drop records that could not be processed.
 
-Letters stay in their topic until it forgets them. That one was retried or dropped is said by a note behind it, a record
-of the same topic; what is retried carries an id made of the place where it failed, so that two who retry at once do it
+Letters stay in their topic until its retention removes them. A later record of the topic, a note, reports that a letter
+was retried or dropped. The id of a retried record is made of the place where it failed, so concurrent retries count
 once.
 """
 
@@ -18,27 +18,27 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from msgspec import UNSET, Raw, Struct
 
-from pipeline import __version__
-from pipeline.cli import Exit, Group, Progress, fail, read_input, say, write_json
-from pipeline.cli.broker import partitions_of, producing, read_partitions, reader, run_with_broker
-from pipeline.cli.config import JSON, Since, with_config
-from pipeline.cli.sessions import RECORD, Standing, as_json, mended, release_of, retry_id, standing
-from pipeline.client import Place
-from pipeline.errors import InputError
-from pipeline.settings import Config
-from topics import AGENT_TURNS, DEAD_LETTERS, qualified
-from topics import headers as names
-from topics.headers import DeadLetterHeaders
-from topics.records import RequestWanted
+from reknit.pipeline import __version__
+from reknit.pipeline.cli import Exit, Group, Progress, fail, read_input, say, write_json
+from reknit.pipeline.cli.broker import partitions_of, producing, read_partitions, reader, run_with_broker
+from reknit.pipeline.cli.config import JSON, Since, with_config
+from reknit.pipeline.cli.sessions import RECORD, Standing, as_json, mended, release_of, retry_id, standing
+from reknit.pipeline.client import Place
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.settings import Config
+from reknit.topics import AGENT_TURNS, DEAD_LETTERS, qualified
+from reknit.topics import headers as names
+from reknit.topics.headers import DeadLetterHeaders
+from reknit.topics.records import RequestWanted
 
-# Of these the turn was taken, and only what it led to did not leave.
+# For these codes the turn was taken, but its output was not published.
 _ASKED_AGAIN = {"rejected", "size", "refused_foreseen", "refused_missed", "refused_unknown"}
-# A session that expired or was forgotten takes nothing more of what it was.
+# A session that expired or was forgotten takes no record of its earlier life.
 _OVER = {"expired", "forgotten"}
 
 
 class Letter(Struct, frozen=True):
-    """A dead letter, and what was done about it: ``retried``, ``dropped``, or nothing yet."""
+    """A dead letter, and its handling: ``retried``, ``dropped``, or nothing yet."""
 
     partition: int
     offset: int
@@ -52,7 +52,7 @@ class Letter(Struct, frozen=True):
 
     @property
     def failed(self) -> Place:
-        """Where the record stands that could not be processed."""
+        """The place of the record that could not be processed."""
         return Place(self.why.topic, self.why.partition, self.why.offset)
 
     @property
@@ -60,14 +60,15 @@ class Letter(Struct, frozen=True):
         return None if self.record.key is None else self.record.key.decode("utf-8", "replace")
 
     @property
-    def original_headers(self) -> list[tuple[str, bytes]]:
-        """Those that the record came with."""
-        return [header for header in self.record.headers if not header[0].startswith(names.ERROR_PREFIX)]
+    def original_headers(self) -> list[tuple[str, bytes | None]]:
+        """The headers of the record that a worker takes."""
+        found = names.well_formed(self.record.headers)
+        return [header for header in found if not header[0].startswith(names.ERROR_PREFIX)]
 
     def told(self) -> dict[str, object]:
-        """What a list says of it; nothing of its content."""
+        """Return its row in a list, without content."""
         said = {"rule": self.why.rule, "path": self.why.path, "done": self.done or UNSET}
-        known = {name: value for name, value in said.items() if value is not UNSET}
+        known = {name: value for name, value in said.items() if value not in {UNSET, None}}
         return {
             "letter": self.place,
             "session": self.session,
@@ -78,7 +79,7 @@ class Letter(Struct, frozen=True):
 
 
 class Left(Struct, frozen=True):
-    """Why nothing was done about a letter; ``record`` is the one to give in its place, where that would help."""
+    """Why a letter was not retried; ``record`` is a record that could be given in its place."""
 
     why: str
     record: str = ""
@@ -88,26 +89,29 @@ class Left(Struct, frozen=True):
 
 
 class Retry(Struct, frozen=True):
-    """The value that goes to the session's log for a letter; or why there is none."""
+    """The value to write to the session's log for a letter, or the reason against it."""
 
     value: bytes | None = None
     left: Left | None = None
 
 
 def retry_of(letter: Letter, session: Standing | None, record: bytes | None) -> Retry:
-    """What is to be written for a letter.
+    """Return the record to write for a letter.
 
     Args:
         letter: the letter.
-        session: how its session stands; None where nothing is kept of it.
-        record: what is written in place of what came.
+        session: the status of its session; None if no state is kept.
+        record: replaces the failed record.
     """
     why, value = letter.why, record or letter.record.value
-    name = retry_id(letter.failed)
+    base = why.base or 0
+    name = retry_id(letter.failed, base)
     if why.topic != AGENT_TURNS:
         return Retry(left=Left(f"records of {why.topic} are replayed, not retried"))
     if letter.record.key is None:
         return Retry(left=Left("it has no key, so nobody knows whose it is"))
+    if why.code == "bad_key":
+        return Retry(left=Left("its key is not UTF-8, so it is of no session"))
     if why.code in _OVER and record is None:
         return Retry(left=Left("its session is over", "a record that begins it anew"))
     if why.code in _ASKED_AGAIN:
@@ -118,7 +122,8 @@ def retry_of(letter: Letter, session: Standing | None, record: bytes | None) -> 
         fields = msgspec.json.decode(value, type=dict[str, Raw])
     except (msgspec.DecodeError, UnicodeDecodeError):
         return Retry(left=Left("it is no JSON object", "what is meant"))
-    if session is not None and session.failed is not None and session.failed.offset == why.offset:
+    failed = None if session is None else session.failed
+    if session is not None and failed is not None and (failed.base, failed.offset) == (base, why.offset):
         return Retry(release_of(session, value))
     if session is not None and session.follows and bytes(fields.get("type", b"")) != b'"history.restored"':
         return Retry(left=Left("its session follows an earlier letter; restore its history first"))
@@ -126,8 +131,8 @@ def retry_of(letter: Letter, session: Standing | None, record: bytes | None) -> 
     return Retry(msgspec.json.encode(fields))
 
 
-def note_of(letter: Letter, done: str) -> list[tuple[str, bytes]]:
-    """The headers of the record that says what was done about a letter."""
+def note_of(letter: Letter, done: str) -> list[tuple[str, bytes | None]]:
+    """Return the headers of the note about a letter."""
     why = letter.why
     note = DeadLetterHeaders(
         code=done,
@@ -136,12 +141,13 @@ def note_of(letter: Letter, done: str) -> list[tuple[str, bytes]]:
         offset=why.offset,
         version=__version__,
         letter=letter.place,
+        base=why.base,
     )
     return list(names.encode(note))
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """Which letters are meant: those at ``places``, and of the others those that fit every condition."""
+    """A selection of letters: those at ``places``, and others that meet every condition."""
 
     places: Collection[str] = ()
     codes: frozenset[str] = frozenset()
@@ -157,7 +163,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
 
 def _condition_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say which letters are meant; the command gets the letters ``wanted``."""
+    """Add the options that select letters; the command gets the selection as ``wanted``."""
 
     @wraps(command)
     def with_those_wanted(
@@ -197,7 +203,7 @@ def dead_letters_group() -> None:
 @_condition_options
 @_EVERY
 def list_command(config: Config, wanted: Wanted, *, every: bool, as_lines: bool) -> None:
-    """Print letters, oldest first in each partition: where each stands, its session and why; nothing of its content."""
+    """Print letters, oldest first in each partition: the place, session and reason of each, without content."""
     for letter in _letters(config, wanted, every=every):
         write_json(letter.told()) if as_lines else click.echo(_line(letter))
 
@@ -206,7 +212,7 @@ def list_command(config: Config, wanted: Wanted, *, every: bool, as_lines: bool)
 @_condition_options
 @_PLACES
 def show_command(config: Config, wanted: Wanted, *, as_lines: bool) -> None:
-    """Print letters whole, with headers and value, each on a line of JSON."""
+    """Print whole letters with headers and value, one line of JSON each."""
     del as_lines
     for letter in _letters(config, wanted, every=True):
         write_json({**letter.told(), **as_json(DEAD_LETTERS, letter.record)})
@@ -230,8 +236,8 @@ def count_command(config: Config, wanted: Wanted, *, every: bool, as_lines: bool
 def retry_command(config: Config, wanted: Wanted, *, record: str | None, as_lines: bool) -> None:
     """Write letters to their sessions' log again, each once, however many people do it.
 
-    What a session is parked for is released with it; after `rejected`, `size` and what a provider refused a request is
-    wanted; anything else comes last in its session. Ends with 2 where a letter was left, and says why.
+    A record that parked its session is released with it. After `rejected`, `size` and refusals of a provider, a new
+    request is made. Any other record becomes the last of its session. Exits with 2 if a letter was left, and says why.
     """
     _act(config, wanted, "retried", record, as_lines=as_lines)
 
@@ -240,7 +246,7 @@ def retry_command(config: Config, wanted: Wanted, *, record: str | None, as_line
 @_condition_options
 @_PLACES
 def drop_command(config: Config, wanted: Wanted, *, as_lines: bool) -> None:
-    """Note that nothing is to be done about letters; they stay in their topic, and `list --all` shows them."""
+    """Mark letters as dropped; they stay in their topic, and `list --all` shows them."""
     _act(config, wanted, "dropped", None, as_lines=as_lines)
 
 
@@ -255,7 +261,7 @@ async def read_letters(config: Config, wanted: Wanted) -> list[Letter]:
 
 
 async def _found(consumer: AIOKafkaConsumer, config: Config, wanted: Wanted) -> list[Letter]:
-    """The letters that are wanted, with what the notes behind them say."""
+    """Return the selected letters, with the notes about them."""
     name = qualified(DEAD_LETTERS, config.prefix)
     numbers = await partitions_of(consumer, config, DEAD_LETTERS)
     letters: dict[str, Letter] = {}
@@ -266,11 +272,11 @@ async def _found(consumer: AIOKafkaConsumer, config: Config, wanted: Wanted) -> 
     async for record in read_partitions(consumer, places, wanted.since, Progress(), stretches=stretches):
         try:
             why = names.decode(record.headers, DeadLetterHeaders)
-        except (msgspec.ValidationError, UnicodeDecodeError) as error:
+        except msgspec.ValidationError as error:
             say(f"{record.partition}/{record.offset} is not a worker's letter and is passed over: {error}")
             continue
         letter = Letter(record.partition, record.offset, record, why)
-        if letter.why.letter is not UNSET:
+        if letter.why.letter:
             done[letter.why.letter] = letter.why.code
         elif letter in wanted:
             letters[letter.place] = letter
@@ -281,7 +287,7 @@ async def _found(consumer: AIOKafkaConsumer, config: Config, wanted: Wanted) -> 
 
 
 def _stretches(partitions: Sequence[TopicPartition], places: Collection[str]) -> dict[TopicPartition, tuple[int, int]]:
-    """Where the letters at these places are, and the notes behind them, by partition."""
+    """Return the offsets to read for the letters at these places and the notes after them, by partition."""
     found = {}
     for partition in partitions:
         begins = f"{partition.partition}/"
@@ -320,12 +326,12 @@ def _act(config: Config, wanted: Wanted, done: str, record: str | None, *, as_li
 async def act_on_letters(
     config: Config, wanted: Wanted, done: str, record: bytes | None = None
 ) -> list[tuple[Letter, Left | None]]:
-    """Have each letter that is wanted ``retried`` or ``dropped``; each with why it was left, or None.
+    """Retry or drop each selected letter; return each with the reason why it was left, or None.
 
-    ``record`` is written in place of what came in the one letter that is retried.
+    ``record`` replaces the failed record of the one letter that is retried.
 
     Raises:
-        InputError: there is no such letter, or no such topic.
+        InputError: the letter or the topic does not exist.
         BrokerError: no broker answers, or it refuses.
     """
     async with reader(config) as consumer:
@@ -338,7 +344,7 @@ async def act_on_letters(
     async with producing(config) as producer:
         for letter in letters:
             key = letter.record.key
-            if letter.done:  # by somebody else, it may be at the same moment
+            if letter.done:  # by another user, possibly at the same time
                 outcomes.append((letter, None if letter.done == done else Left(f"it was {letter.done}")))
                 continue
             if done == "retried":
@@ -346,7 +352,7 @@ async def act_on_letters(
                 if retry.value is None:
                     outcomes.append((letter, retry.left))
                     continue
-                # First the record, then the note: cut between the two it is retried again, and its id seen again.
+                # First the record, then the note: after a crash between them the retry repeats, with the same id.
                 log = qualified(AGENT_TURNS, config.prefix)
                 where = {"partition": letter.why.partition, "headers": letter.original_headers}
                 await producer.send_and_wait(log, retry.value, key=key, **where)

@@ -1,7 +1,7 @@
-"""What feeds the pipeline: ``reknit ingest`` from a file or stdin, ``reknit send`` with the answers to its requests.
+"""Inputs of the pipeline: ``reknit ingest`` from a file or stdin, ``reknit send`` with the answers to its requests.
 
-Turns, provider events and requests to providers are piped into their topic; published requests are sent to a provider
-or a program, whose events come back.
+``ingest`` writes turns, provider events and requests to providers to their topic. ``send`` sends published requests to
+a provider or a program and writes its events.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import asyncio
 import os
 import re
 import shlex
-import sys
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -20,33 +19,34 @@ from typing import IO, TYPE_CHECKING
 import click
 import msgspec
 
-from pipeline.cli import Group, fail, say
-from pipeline.cli.broker import run_with_broker, sender, unless_stopped
-from pipeline.cli.config import with_config
-from pipeline.cli.offline import FILE, SOURCE_NAMES, TARGET_NAMES
-from pipeline.cli.requests import Conversations, Places, read_line
-from pipeline.errors import InputError, ReknitError
-from pipeline.registry import target_named
-from pipeline.session import Session
-from pipeline.settings import Config
-from pipeline.stages.base import Record
-from pipeline.stages.defaults import Defaults
-from pipeline.stages.records import decoded
-from pipeline.streams.sources import find_source, source_of_transcript
-from topics import AGENT_TURNS, PROVIDER_EVENTS
-from topics import headers as names
-from topics.records import HistoryRestored, SessionOpened, TurnAppended
+from reknit.pipeline.cli import Group, configure_logs, fail, say, stdin
+from reknit.pipeline.cli.broker import run_with_broker, sender, unless_stopped
+from reknit.pipeline.cli.config import with_config
+from reknit.pipeline.cli.offline import FILE, SOURCE_NAMES, TARGET_NAMES
+from reknit.pipeline.cli.requests import Conversations, Places, read_line
+from reknit.pipeline.errors import InputError, ReknitError
+from reknit.pipeline.registry import target_named
+from reknit.pipeline.session import Session
+from reknit.pipeline.settings import Config
+from reknit.pipeline.stages.base import Record
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.stages.records import decoded
+from reknit.pipeline.streams.sources import find_source, source_of_transcript
+from reknit.pipeline.urls import mask_urls
+from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
+from reknit.topics import headers as names
+from reknit.topics.records import HistoryRestored, SessionOpened, TurnAppended
 
 if TYPE_CHECKING:
-    from pipeline.client.sender import Route
+    from reknit.pipeline.client.sender import Route
 
 SESSION = click.option("--session", required=True, help="The session's id, the key of its records.")
 
-# What a history document may say beside its messages, as the record that opens a session says it.
+# Members of a history document besides its messages, as in the record that opens a session.
 _OPENING = ("model", "system", "tools", "params", "targets", "policy")
-# Reasons why lines were passed over that are told, the most frequent ones.
+# Reported reasons for skipped lines: the most frequent ones.
 _MOST_REASONS = 10
-# So many bytes of a stream are one record at most.
+# Most bytes of a stream in one record.
 _PIECE = 1 << 16
 
 
@@ -84,7 +84,7 @@ def ingest_events(
     transcript: str | None,
     file: str,
 ) -> None:
-    """Pipe provider events as they come, and end the run with the input.
+    """Pipe provider events unchanged, and end the run with the input.
 
     claude -p … --output-format stream-json --include-partial-messages --verbose
     | reknit ingest events --source claude-cli --session S
@@ -95,7 +95,7 @@ def ingest_events(
             raise InputError("no_transcript", f"of {source} no transcript is read")
     except ReknitError as error:
         fail(error)
-    # The run only has to differ from the session's other runs; nothing downstream is derived from it.
+    # The run only has to differ from the session's other runs; no output depends on it.
     named = (names.RUN, (run or uuid.uuid4().hex).encode())
     headers = [(names.SOURCE, source.encode()), named]
     kept = None if transcript is None else (transcript, [(names.SOURCE, beside.encode()), named])
@@ -110,7 +110,7 @@ async def _send_events(
     framing: names.Framing,
     transcript: tuple[str, list[tuple[str, bytes]]] | None,
 ) -> None:
-    """Send the events; ``transcript`` is the file of the program's own one, and the headers of its lines."""
+    """Send the events; ``transcript`` is the program's own transcript file and the headers of its lines."""
     framed = [*headers, (names.FRAMING, b"bytes")] if framing == "bytes" else headers
     framed = framed if transcript is None else [*framed, (names.TRANSCRIPT, b"expected")]
     async with sender(config, PROVIDER_EVENTS, session) as sending:
@@ -138,26 +138,45 @@ async def _send_events(
 @ingest_group.command("turns")
 @with_config
 @SESSION
+@click.option(
+    "--mirror",
+    is_flag=True,
+    help="Mirror a conversation that another program has with its model: no turn makes a request due.",
+)
 @FILE
-def ingest_turns(config: Config, session: str, file: str) -> None:
-    """Pipe turns: records of agent.turns.v1, bare messages, or a whole history, on a line each or over several.
+def ingest_turns(config: Config, session: str, mirror: bool, file: str) -> None:
+    """Pipe turns: records of agent.turns.v1, bare messages, or a whole history, on one line each or over several.
 
-    What has a record's `type` goes as it is, a message becomes `turn.appended`; a history ({"messages": [...]} or a
-    list) opens the session, restores the history and wants a request. Each record is looked at before it is sent; the
-    first one that a worker could not use ends the command with 2 and its line's number.
+    A document with a record's `type` is sent unchanged, a message becomes `turn.appended`. A history
+    ({"messages": [...]} or a list) opens the session, restores the history and makes a request due. Each record is
+    checked before it is sent; the first one that a worker could not use ends the command with 2 and its line number.
+    With --mirror a turn gets `request: false` unless it has a `request` already, and a history is restored without a
+    request.
     """
-    run_with_broker(config, lambda: _send_turns(config, session, file))
+    run_with_broker(config, lambda: _send_turns(config, session, file, mirror=mirror))
 
 
-async def _send_turns(config: Config, session: str, file: str) -> None:
+async def _send_turns(config: Config, session: str, file: str, *, mirror: bool) -> None:
+    has_model = config.session.model is not None
     async with sender(config, AGENT_TURNS, session) as sending:
         try:
             async for number, document in _documents(file):
-                for record in _usable(document, number):
+                for record in _usable(document, number, mirror=mirror):
+                    has_model = has_model or _names_a_model(record)
                     await sending.send(record)
         finally:
             await sending.delivered()
             say(f"{sending.count} records to {AGENT_TURNS}, session {session}")
+            if sending.count and not has_model:
+                say(
+                    "reknit: neither these records nor `session.model` of this configuration names a model; requests "
+                    "of a session without one are rejected (`reknit inspect` shows the reason)"
+                )
+
+
+def _names_a_model(record: bytes) -> bool:
+    _, event = decoded(Record(partition=0, offset=0, key=b"session", value=record))
+    return isinstance(event, SessionOpened) and isinstance(event.model, str)
 
 
 @ingest_group.command("requests")
@@ -170,12 +189,12 @@ async def _send_turns(config: Config, session: str, file: str) -> None:
 def ingest_requests(
     config: Config, target: str, session_from: str, producer: str, producer_from: str, file: str
 ) -> None:
-    """Pipe requests that a platform sends to its providers: a log of HTTP as JSON lines, one request a line.
+    """Pipe requests that a platform sends to its providers: a log of HTTP as JSON lines, one request per line.
 
     A line has the `body` (also `request.body`, `request_body`, or is the body itself) and the `url` (also
-    `request.url`, `uri`, `path` with `host`), which says whose request it is. What goes on from a session's last body
-    appends what is new, anything else restores its history. Lines that are no request to a model are passed over, and
-    counted by reason.
+    `request.url`, `uri`, `path` with `host`), which names the provider. A body that continues the last body of a
+    session appends the new messages, any other body restores its history. Lines without a request to a model are
+    skipped and counted by reason.
     """
     places = Places(session=session_from, producer=producer_from, target=target)
     try:
@@ -211,14 +230,14 @@ async def _send_requests(config: Config, places: Places, producer: str, file: st
             say(f"{count:>8}  {why}")
 
 
-def _usable(document: bytes, number: int) -> list[bytes]:
-    """The records of a document that begins in this line.
+def _usable(document: bytes, number: int, *, mirror: bool) -> list[bytes]:
+    """Return the records of a document that begins in this line.
 
     Raises:
         InputError: a worker could not use one of them.
     """
     try:
-        records = records_of(document)
+        records = records_of(document, mirror=mirror)
         for record in records:
             _try_out(record)
     except ReknitError as error:
@@ -228,7 +247,7 @@ def _usable(document: bytes, number: int) -> list[bytes]:
 
 
 def _try_out(value: bytes) -> None:
-    """Do with a record what a worker does with one that begins a session."""
+    """Process a record as a worker processes one that begins a session."""
     _, event = decoded(Record(partition=0, offset=0, key=b"session", value=value))
     session = Session()
     match event:
@@ -240,11 +259,15 @@ def _try_out(value: bytes) -> None:
             session.configure(**Defaults().changes(event, session.policy))
 
 
-def records_of(document: bytes) -> list[bytes]:
-    """The records of ``agent.turns`` that stand for a record, a message or a history; none for a blank document.
+def records_of(document: bytes, *, mirror: bool = False) -> list[bytes]:
+    """Return the records of ``agent.turns`` for a record, a message or a history; none for a blank document.
+
+    Args:
+        document: JSON.
+        mirror: no turn or history makes a request due.
 
     Raises:
-        InputError: the document is none of these.
+        InputError: the document is of another kind.
     """
     if not document.strip():
         return []
@@ -255,28 +278,32 @@ def records_of(document: bytes) -> list[bytes]:
     if isinstance(fields, list):
         fields = {"messages": msgspec.Raw(document.strip())}
     if "messages" in fields and "type" not in fields:
-        return _history_records(fields)
+        return _history_records(fields, wants_request=not mirror)
     if "role" in fields:
-        return [msgspec.json.encode({"type": "turn.appended", "message": msgspec.Raw(document.strip())})]
+        turn = {"type": "turn.appended", "message": msgspec.Raw(document.strip())}
+        return [msgspec.json.encode(turn | ({"request": False} if mirror else {}))]
+    if mirror and bytes(fields.get("type", b"")) == b'"turn.appended"' and "request" not in fields:
+        return [msgspec.json.encode(fields | {"request": False})]
     return [document.strip()]
 
 
-def _history_records(fields: dict[str, msgspec.Raw]) -> list[bytes]:
+def _history_records(fields: dict[str, msgspec.Raw], *, wants_request: bool) -> list[bytes]:
     opening = {name: fields[name] for name in _OPENING if name in fields}
     others = {name: value for name, value in fields.items() if name not in {*_OPENING, "messages"}}
     if others and "params" not in opening:
         opening["params"] = msgspec.Raw(msgspec.json.encode(others))
     records = [{"type": "session.opened", **opening}] if opening else []
-    records += [{"type": "history.restored", "messages": fields["messages"]}, {"type": "request.wanted"}]
+    records.append({"type": "history.restored", "messages": fields["messages"]})
+    records += [{"type": "request.wanted"}] if wants_request else []
     return [msgspec.json.encode(record) for record in records]
 
 
-# A string of JSON, which holds no line break; brackets in it open nothing.
+# A JSON string, which has no line break; brackets in it open nothing.
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
 
 async def _documents(file: str) -> AsyncIterator[tuple[int, bytes]]:
-    """Documents as they come, each with the number of its first line: one ends with the line that closes it."""
+    """Yield documents, each with the number of its first line; a document ends with the line that closes it."""
     begun, depth, number = 0, 0, 0
     lines: list[bytes] = []
     async for line in _pieces(file, "events"):
@@ -293,8 +320,8 @@ async def _documents(file: str) -> AsyncIterator[tuple[int, bytes]]:
 
 
 async def _pieces(file: str, framing: names.Framing) -> AsyncIterator[bytes]:
-    """Lines, or bytes as they come; read in a thread, so that records leave while the next piece is awaited."""
-    with sys.stdin.buffer if file == "-" else click.open_file(file, "rb") as opened:
+    """Yield lines, or pieces of bytes; reading in a thread lets records be sent while the next piece is awaited."""
+    with stdin() if file == "-" else click.open_file(file, "rb") as opened:
         while piece := await asyncio.to_thread(_piece, opened, framing):
             yield piece
 
@@ -306,7 +333,7 @@ def _piece(opened: IO[bytes], framing: names.Framing) -> bytes:
     return piece
 
 
-# Published requests out, and their answers in.
+# `reknit send`: published requests out, their answers in.
 
 
 @click.command("send")
@@ -325,6 +352,21 @@ def _piece(opened: IO[bytes], framing: names.Framing) -> bytes:
 )
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Requests a second at most.")
 @click.option("--attempts", type=click.IntRange(min=1), default=6, show_default=True, help="Tries of one request.")
+@click.option(
+    "--longest-wait",
+    type=click.FloatRange(min=0),
+    default=3600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="The longest pause that a provider's retry-after can ask for.",
+)
+@click.option(
+    "--concurrency",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="Maximum requests at the same time.",
+)
 @click.option("--group", default="reknit-send", show_default=True, help="The consumer group of the senders.")
 def send_command(
     config: Config,
@@ -336,17 +378,23 @@ def send_command(
     secrets: tuple[str, ...],
     rate: float | None,
     attempts: int,
+    longest_wait: float,
+    concurrency: int,
     group: str,
 ) -> None:
     """Send published requests, and feed the answers back, until Ctrl-C.
 
-    The loop closes: a turn becomes a request, the request an answer, the answer items on a screen and, where the policy
-    says so, a turn of the session.
+    A turn becomes a request, the request an answer, and the answer items and, if the policy says so, a turn of the
+    session. The command ends with 2 if only a person can help (the program is missing, the
+    provider refuses the credentials, the cluster refuses a right) and with 75 if no broker answers. The next start
+    sends the requests that are not answered.
     """
-    # Imported here: `ingest` needs no client of HTTP.
-    from pipeline.client import Events
-    from pipeline.client.consumers import Requests
-    from pipeline.client.sender import Sender
+    # Imported here: `ingest` needs no HTTP client.
+    from reknit.pipeline.client import Events
+    from reknit.pipeline.client.consumers import Requests
+    from reknit.pipeline.client.sender import Sender
+
+    configure_logs(config.log_level, config.log_format)
 
     async def run() -> None:
         async with (
@@ -354,8 +402,17 @@ def send_command(
             Events(config, source or target) as events,
             Requests(config, group=group) as requests,
         ):
-            say(f"sending requests for {target} to {url or program}; Ctrl-C ends it")
-            sending = Sender(requests, events, route, target=target, rate=rate, attempts=attempts)
+            say(f"sending requests for {target} to {_shown(url, program)}; Ctrl-C ends it")
+            sending = Sender(
+                requests,
+                events,
+                route,
+                target=target,
+                rate=rate,
+                attempts=attempts,
+                longest_wait=longest_wait,
+                at_once=concurrency,
+            )
             if not await unless_stopped(sending.run()):
                 say("stopped")
 
@@ -369,19 +426,30 @@ def send_command(
 
 @asynccontextmanager
 async def _route(url: str | None, program: str | None, headers: dict[str, str]) -> AsyncIterator[Route]:
-    from pipeline.client.sender import Http, Program
+    from reknit.pipeline.client.sender import Http, Program
 
     if (url is None) == (program is None):
         raise InputError("no_route", "say where requests go: --to URL, or --exec COMMAND")
     if program is not None:
-        yield Program(shlex.split(program))
+        yield Program(_words(program))
         return
     import aiohttp
 
-    # An answer takes as long as it takes; only silence ends it.
-    patience = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=600)
-    async with aiohttp.ClientSession(timeout=patience) as client:
+    connector = aiohttp.TCPConnector(limit=0)  # --concurrency is the limit
+    async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as client:
         yield Http(client, url or "", headers)
+
+
+def _words(program: str) -> list[str]:
+    try:
+        return shlex.split(program)
+    except ValueError as error:
+        raise InputError("bad_command", f"the command cannot be read: {error}", path="--exec") from error
+
+
+def _shown(url: str | None, program: str | None) -> str:
+    """Name the destination without credentials: a masked URL, or a program without its arguments."""
+    return mask_urls(url or "") if program is None else _words(program)[0]
 
 
 def _headers(given: tuple[str, ...], secrets: tuple[str, ...]) -> dict[str, str]:
@@ -389,11 +457,14 @@ def _headers(given: tuple[str, ...], secrets: tuple[str, ...]) -> dict[str, str]
     for header in given:
         name, colon, value = header.partition(":")
         if not colon:
-            raise InputError("bad_header", f"expected NAME: VALUE, got {header!r}", path="--header")
+            # The message omits the header, which may hold a credential.
+            raise InputError("bad_header", "expected NAME: VALUE", path="--header")
         found[name.strip()] = value.strip()
-    for secret in secrets:
+    for number, secret in enumerate(secrets, 1):
         name, equals, variable = secret.partition("=")
         if not equals or variable not in os.environ:
-            raise InputError("bad_header", f"{variable or secret!r} is not set", path="--secret-header")
+            # The message omits both parts: a user may have typed the secret itself.
+            where = f"--secret-header {number}" if len(secrets) > 1 else "--secret-header"
+            raise InputError("bad_header", "expected NAME=VARIABLE with a variable that is set", path=where)
         found[name.strip()] = os.environ[variable]
     return found

@@ -1,4 +1,4 @@
-"""``reknit forget`` and ``reknit objects``: what is removed, and what still holds something of a session."""
+"""``reknit forget`` and ``reknit objects``: remove a session's data, and list the places that still have some."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import click
 from aiokafka import ConsumerRecord, TopicPartition
 from msgspec import Struct
 
-from pipeline.cli import Exit, Group, fail, say, write_json
-from pipeline.cli.broker import connected, every_place, producing, read_partitions, reader, run_with_broker
-from pipeline.cli.config import with_config
-from pipeline.client import Place, Turns
-from pipeline.errors import InputError, ReknitError
-from pipeline.objects import Objects, open_objects
-from pipeline.replay.replays import beside, note_forgotten, replay_of
-from pipeline.replay.replays import delete as delete_replay
-from pipeline.settings import Config
-from pipeline.stages import events, turn_state
-from topics import (
+from reknit.pipeline.cli import Exit, Group, fail, say, write_json
+from reknit.pipeline.cli.broker import connected, every_place, producing, read_partitions, reader, run_with_broker
+from reknit.pipeline.cli.config import with_config
+from reknit.pipeline.client import Place, Turns
+from reknit.pipeline.errors import InputError, ReknitError
+from reknit.pipeline.objects import Objects, open_objects
+from reknit.pipeline.replay.replays import beside, note_forgotten, replay_of
+from reknit.pipeline.replay.replays import delete as delete_replay
+from reknit.pipeline.settings import Config
+from reknit.pipeline.stages import events, turn_state
+from reknit.topics import (
     AGENT_TURNS,
     DEAD_LETTERS,
     EVENTS_STATE,
@@ -32,19 +32,19 @@ from topics import (
     TURNS_STATE,
     qualified,
 )
-from topics import headers as names
-from topics.cluster import Found
-from topics.records import SessionForgotten
+from reknit.topics import headers as names
+from reknit.topics.cluster import Found
+from reknit.topics.records import SessionForgotten
 
 _LOOK_AGAIN_SECONDS = 0.2
-# How long brokers may take to answer, beyond the wait for a worker.
+# Time limit of the brokers' answers, in addition to the wait for a worker.
 _ANSWER_SECONDS = 30.0
 # Topics whose records may name objects.
 _NAMING = (AGENT_TURNS, PROVIDER_EVENTS, PROVIDER_REQUESTS, DEAD_LETTERS)
 
 
 class Held(Struct, frozen=True, kw_only=True):
-    """A topic that still holds records of the session, under its name on the broker, and until when at the latest."""
+    """A topic, by its name on the broker, that still has records of the session, and when they expire at the latest."""
 
     topic: str
     records: int
@@ -52,10 +52,10 @@ class Held(Struct, frozen=True, kw_only=True):
 
 
 class Replay(Struct, frozen=True, kw_only=True):
-    """A replay that held records of the session.
+    """A replay that had records of the session.
 
-    ``deleted``: it is gone. Where not, the session is gone from its state and its objects, is no longer replayed and
-    is not compared; but for one that processes are ``at_work`` on, who heard nothing of it.
+    ``deleted``: the whole replay was deleted. Otherwise the session was removed from its state and its objects, and is
+    neither replayed nor compared. That does not hold while processes are ``at_work`` on the replay.
     """
 
     replay: str
@@ -64,11 +64,11 @@ class Replay(Struct, frozen=True, kw_only=True):
 
 
 class Receipt(Struct, frozen=True, kw_only=True):
-    """What became of a session that is to be forgotten.
+    """The result of forgetting a session.
 
-    ``record`` is the place of the record that has it forgotten, ``done`` whether a worker has gone past it. ``held`` is
-    what retention and compaction have yet to remove, topics of replays included; ``objects`` what is left in the store.
-    ``replays`` are those that held records of it.
+    ``record`` is the place of the record that requests it, ``done`` whether a worker has processed it. ``held`` lists
+    the topics, those of replays included, whose records retention and compaction will remove; ``objects`` counts the
+    objects left in the store. ``replays`` are those that had records of it.
     """
 
     session: str
@@ -87,13 +87,14 @@ class Receipt(Struct, frozen=True, kw_only=True):
 @click.option("--delete-replays", is_flag=True, help="Delete the replays that hold records of it, whole.")
 @click.argument("session")
 def forget_command(config: Config, session: str, timeout: float, *, delete_replays: bool) -> None:
-    """Have a session forgotten, and print a receipt: one JSON line.
+    """Forget a session, and print a receipt: one JSON line.
 
-    The worker removes the session from its state, its state's topics and the object store; later records of it become
-    dead letters without their value. The receipt names every topic of the cluster that still holds records of it, and
-    until when. Of a replay single records cannot be removed: --delete-replays deletes the replay. Folders of dry runs
-    are not known here. Ends with 75 where no worker has done it in time: it will, once one runs; and where processes
-    are at work on a replay that holds it: end them and call this again.
+    The worker removes the session from its state, the state's topics and the object store; its later records become
+    dead letters without their value. The receipt names every topic of the cluster that still has records of it, and
+    until when. Single records of a replay cannot be removed: --delete-replays deletes the replay. Folders of dry runs
+    are not known here. Exits with 75 if no worker did it in time (the next one to run will), or if processes are at
+    work on a replay that has records of it (end them and repeat the command). Exits with 2 if --delete-replays cannot
+    delete a replay because its start was interrupted.
     """
     receipt = run_with_broker(config, lambda: _forget(config, session, timeout, delete_replays=delete_replays))
     write_json(receipt)
@@ -104,6 +105,8 @@ def forget_command(config: Config, session: str, timeout: float, *, delete_repla
             say(f"reknit: processes are at work on replay {replay.replay}; end them, and have it forgotten once more")
     if not receipt.done or any(replay.at_work for replay in receipt.replays):
         raise SystemExit(int(Exit.DOWN))
+    if delete_replays and not all(replay.deleted for replay in receipt.replays):
+        raise SystemExit(int(Exit.UNUSABLE))
 
 
 async def _forget(config: Config, session: str, seconds: float, *, delete_replays: bool) -> Receipt:
@@ -124,7 +127,7 @@ async def _forget(config: Config, session: str, seconds: float, *, delete_replay
 
 
 async def _is_past(config: Config, record: Place, seconds: float) -> bool:
-    """Whether the workers' group has committed what lies behind a record, within so many seconds."""
+    """Return whether the workers' group commits an offset after a record within ``seconds``."""
     clock = asyncio.get_running_loop().time
     end = clock() + seconds
     place = TopicPartition(qualified(record.topic, config.prefix), record.partition)
@@ -137,9 +140,9 @@ async def _is_past(config: Config, record: Place, seconds: float) -> bool:
 
 
 async def _held(config: Config, key: bytes, gone: Collection[str] = ()) -> tuple[list[Held], Place | None]:
-    """The topics that hold records of a session, and the record that has the stream side forget it.
+    """Return the topics with records of a session, and the record that makes the stream side forget it.
 
-    Replays that are ``gone`` are not looked at: their topics may be named a moment longer.
+    Replays that are ``gone`` are left out: brokers may name deleted topics for a moment.
     """
     told: Place | None = None
     async with reader(config) as consumer:
@@ -166,15 +169,19 @@ async def _held(config: Config, key: bytes, gone: Collection[str] = ()) -> tuple
 
 
 async def _purge(config: Config, name: str, key: bytes, *, delete: bool) -> Replay:
-    """Remove a session from a replay as far as that can be done, or the replay."""
+    """Remove a session from a replay as far as possible, or delete the replay."""
     work = beside(config, name)
     async with connected(config) as admin:
         at_work = await admin.is_at_work(f"{work.prefix}reknit")
     if delete and not at_work:
-        await delete_replay(config, name)
-        return Replay(replay=name, deleted=True, at_work=False)
+        try:
+            await delete_replay(config, name)
+        except InputError as error:  # the replay has no plan, or a live pipeline has such a prefix
+            say(f"reknit: {error.message}")
+        else:
+            return Replay(replay=name, deleted=True, at_work=False)
     await note_forgotten(config, name, key)
-    if not at_work:  # else it would be written again
+    if not at_work:  # its processes would write it again
         await _purge_state(work, key)
     if (objects := open_objects(work)) is not None:
         await objects.forget(key)
@@ -206,10 +213,10 @@ def _is_of(record: ConsumerRecord, key: bytes) -> bool:
 
 
 def _until(topic: Found, latest_ms: int) -> datetime | None:
-    """When the last of the records is gone at the latest; None where a topic keeps its records for ever."""
+    """Return when the last record expires at the latest; None if a topic keeps its records for ever."""
     kept = {name: int(topic.settings.get(name, -1)) for name in _TIMES}
     if "compact" in topic.settings.get("cleanup.policy", ""):
-        # A tombstone, which has the session's id, outlives what it removes.
+        # A tombstone has the session's id and is kept longer than the record that it removes.
         more = [kept["max.compaction.lag.ms"], kept["delete.retention.ms"], kept["segment.ms"]]
     else:
         more = [kept["retention.ms"], kept["segment.ms"]]
@@ -217,7 +224,7 @@ def _until(topic: Found, latest_ms: int) -> datetime | None:
         return None
     try:
         return datetime.fromtimestamp(latest_ms / 1000, UTC) + timedelta(milliseconds=sum(more))
-    except OverflowError:
+    except (OverflowError, ValueError, OSError):
         return None
 
 
@@ -230,7 +237,7 @@ _TIMES = ("retention.ms", "segment.ms", "max.compaction.lag.ms", "delete.retenti
 
 @click.group("objects", cls=Group)
 def objects_group() -> None:
-    """What lies in the object store."""
+    """Objects in the object store."""
 
 
 @objects_group.command("collect")
@@ -244,10 +251,10 @@ def objects_group() -> None:
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 def collect_command(config: Config, older: float, dry_run: bool) -> None:
-    """Delete the objects that no record names any more: one JSON line a key.
+    """Delete objects that no record names any more, and print one JSON line per key.
 
-    Run it now and then, by cron or the like; a worker does not, since all records that may name an object have to be
-    read for it.
+    Run it regularly, for example by cron. A worker does not, because it would have to read every record that may name
+    an object.
     """
     try:
         objects = open_objects(config)
@@ -269,7 +276,7 @@ async def _collect(config: Config, objects: Objects, older: float, *, dry_run: b
         places = [place for topic in _NAMING for place in there.get(qualified(topic, config.prefix), ())]
         records = read_partitions(consumer, places)
         named = {key async for record in records if (key := names.find_dataref(record.headers))}
-    # One that was written again meanwhile is about to be named.
+    # An object that was written again meanwhile is about to be named.
     young = {key for key, written in (await objects.every()).items() if written.timestamp() > before}
     gone = sorted(old - named - young)
     if not dry_run:

@@ -18,31 +18,32 @@ import click
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-import pipeline
-from pipeline.cli import Exit, describe, fail, read_input, say, worst, write_bytes, write_json
-from pipeline.errors import InputError, PolicyError, ReknitError
-from pipeline.fixes import Fix
-from pipeline.history.readers import SHAPES
-from pipeline.registry import TARGETS, target_named
-from pipeline.rules import Violation
-from pipeline.session import Normalized
-from pipeline.session.arguments import POLICY_OPTIONS
-from pipeline.streams import Recovery
-from pipeline.streams.cascade.speech import Speech
-from pipeline.streams.recovery.beside import END_OF_INPUT
-from pipeline.streams.sources import SOURCES, find_source
-from topics.items import AgentUnrecognized
+from reknit import pipeline
+from reknit.pipeline.cli import Exit, describe, fail, read_input, say, stdin, worst, write_bytes, write_json
+from reknit.pipeline.errors import InputError, PolicyError, ReknitError
+from reknit.pipeline.fixes import Fix
+from reknit.pipeline.history.readers.shapes import SHAPES
+from reknit.pipeline.providers.cascade.stream.speech import Speech
+from reknit.pipeline.registry import TARGETS, target_named
+from reknit.pipeline.rules.base import Violation
+from reknit.pipeline.session import Normalized
+from reknit.pipeline.session.arguments import POLICY_OPTIONS
+from reknit.pipeline.streams.recovery.beside import END_OF_INPUT
+from reknit.pipeline.streams.recovery.likely import LOOKED_AT_BYTES, likely_source
+from reknit.pipeline.streams.session import Recovery
+from reknit.pipeline.streams.sources import SOURCES, find_source
+from reknit.topics.items import AgentUnrecognized
 
 if TYPE_CHECKING:
-    from pipeline.testing import CaseResult
+    from reknit.pipeline.testing import CaseResult
 
 FILE = click.argument("file", default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-# So many bytes are read at a time, or fewer where a pipe has fewer.
+# Most bytes of one read.
 _PIECE = 1 << 16
 LINES = click.option("--lines", is_flag=True, help="One document a line, in and out.")
 
 
-# What options say of those that there are.
+# Choices of options.
 TARGET_NAMES = ", ".join(sorted(TARGETS))
 SOURCE_NAMES = ", ".join(sorted(SOURCES))
 _POLICIES = "; ".join(
@@ -95,7 +96,7 @@ def _normalize_one(normalized: Callable[[], Normalized], *, report: bool, lines:
     except InputError as error:
         if not lines:
             raise
-        # Every line in has its line out, so that the two can be laid side by side.
+        # Every input line has its output line, so that both can be compared line by line.
         write_json(Report(error=describe(error)) if report else None)
         say(f"reknit: {error}")
         return Exit.UNUSABLE
@@ -116,7 +117,7 @@ def _normalize_one(normalized: Callable[[], Normalized], *, report: bool, lines:
 
 
 class Report(Struct, frozen=True):
-    """What became of a history. ``request`` is JSON as it is, for targets that take one text the text itself."""
+    """The result for a history. ``request`` is a JSON object; for targets that take a text, it is that text."""
 
     request: msgspec.Raw | str | None = None
     fixes: list[Fix] = []
@@ -142,7 +143,7 @@ def _policy(pairs: Sequence[str]) -> dict[str, str]:
         name, equals, value = pair.partition("=")
         if not equals:
             raise PolicyError("policy_syntax", f"--policy takes NAME=VALUE, not {pair!r}")
-        # A target's name has dashes of its own.
+        # Names of targets contain dashes.
         inside, dot, option = name.strip().rpartition(".")
         policy[inside + dot + option.replace("-", "_")] = value.strip()
     return policy
@@ -157,7 +158,7 @@ def _policy(pairs: Sequence[str]) -> dict[str, str]:
 def validate_command(target: str, model: str | None, betas: tuple[str, ...], lines: bool, file: str) -> None:
     """Judge a request body by its provider's rules, in the provider's words.
 
-    Prints one violation a line: rule, path, message, severity; with --lines also the line it is about.
+    Prints one violation per line: rule, path, message, severity; with --lines also the number of the input line.
     """
     codes = []
     for number, body in enumerate(_documents(read_input(file), lines=lines), start=1):
@@ -194,52 +195,61 @@ def _judged(body: bytes, found: Sequence[Violation], *, prompt: bool) -> Exit:
 @click.option(
     "--transcript",
     type=click.Path(exists=True, dir_okay=False),
-    help="The transcript that the program (gemini-cli) kept of the run: what it does not hold is withdrawn.",
+    help="The transcript that gemini-cli or claude-cli kept of the run: what it does not hold is withdrawn.",
 )
 @FILE
 def recover_command(source: str, model: str | None, transcript: str | None, file: str) -> None:
-    """Turn raw provider events into items, one a line, as they arrive.
+    """Turn raw provider events into items, one per line, as they arrive.
 
-    Ends with 3 where something had to be promoted, withdrawn or left incomplete, or where the source's words were
-    changed; how often, and by which fix, is said in the end. Ctrl-C ends the run as it is: what is open is left
-    incomplete. Ends with 2 where there were items and all of them are of input that nothing understands, as of another
-    source's; empty input has no items and is clean.
+    Exits with 3 if an item was promoted, retracted or left incomplete, if text of the source was changed, or if the
+    source does not know some of the events; the last message counts them by fix. Ctrl-C ends the run: open items are
+    left incomplete. Exits with 2 if the source knows none of the events. Empty input has no items and is clean.
     """
     mended = False
-    recognised: set[bool] = set()
+    recognised = unrecognised = 0
     told: Counter[str] = Counter()
+    begins = bytearray()
     encoder = msgspec.json.Encoder()
     try:
         if transcript is not None and not find_source(source).transcript:
             raise InputError("no_transcript", f"of {source} no transcript is read")
         recovery = Recovery(source)
         recovery.speak(Speech(model=model))
-        for items in _recovered(recovery, file, transcript):
+        for items in _recovered(recovery, file, transcript, begins):
             recovery.take_finished()
             told.update(fix.code for fix in recovery.take_fixes())
             mended = mended or any(_is_mend(item) for item in items)
-            recognised.update(not isinstance(item, AgentUnrecognized) for item in items)
+            unknown = sum(isinstance(item, AgentUnrecognized) for item in items)
+            recognised, unrecognised = recognised + len(items) - unknown, unrecognised + unknown
             write_bytes(b"".join(encoder.encode(item) + b"\n" for item in items))
     except ReknitError as error:
         fail(error)
     if told:
         say(f"reknit: {', '.join(f'{times} {code}' for code, times in told.items())}")
-    if recognised == {False}:
-        say(f"reknit: nothing here reads as events of {source}; --from names another source")
-        raise SystemExit(int(Exit.UNUSABLE))
-    raise SystemExit(int(Exit.MENDED if mended or told else Exit.CLEAN))
+    if unrecognised:
+        found = likely_source(bytes(begins), source)
+        hint = f"; the input looks like {found}: --from {found}" if found else "; --from names another source"
+        if not recognised:
+            say(f"reknit: nothing here reads as events of {source}{hint}")
+            raise SystemExit(int(Exit.UNUSABLE))
+        say(f"reknit: {unrecognised} events are not events of {source} and became agent/unrecognized{hint}")
+    raise SystemExit(int(Exit.MENDED if mended or told or unrecognised else Exit.CLEAN))
 
 
-def _recovered(recovery: Recovery, file: str, transcript: str | None) -> Iterator[Sequence[msgspec.Struct]]:
-    place = sys.stdin.fileno() if file == "-" else file
+def _recovered(
+    recovery: Recovery, file: str, transcript: str | None, begins: bytearray
+) -> Iterator[Sequence[msgspec.Struct]]:
+    """Yield items as input arrives; ``begins`` gets the first bytes of the input."""
+    place = stdin().fileno() if file == "-" else file
     with open(place, "rb", buffering=0, closefd=file != "-") as events, _ctrl_c() as pressed:
         interrupted = False
         while not interrupted:
             ready = _ready(pressed, events.fileno())
             interrupted = pressed in ready
-            # What is there, for a pipe may still be written; and what had come before Ctrl-C.
+            # Read the available bytes only, since a pipe may still be written; also those from before Ctrl-C.
             data = events.read(_PIECE) if events.fileno() in ready else b""
             if data:
+                begins += data[: max(0, LOOKED_AT_BYTES - len(begins))]
                 yield recovery.feed(data, framing="bytes")
             elif not interrupted:
                 break
@@ -250,9 +260,9 @@ def _recovered(recovery: Recovery, file: str, transcript: str | None) -> Iterato
 
 @contextmanager
 def _ctrl_c() -> Iterator[int]:
-    """A descriptor from which something can be read once Ctrl-C was pressed; -1 where it is not ours to hear.
+    """Yield a descriptor that becomes readable on Ctrl-C; -1 if this is not the main thread.
 
-    So it ends the waiting for input and breaks off nothing that is being done. Pressed again, it does.
+    So Ctrl-C ends the wait for input and interrupts no work. A second Ctrl-C does.
     """
     usual = signal.getsignal(signal.SIGINT)
     if os.name != "posix" or usual is not signal.default_int_handler:
@@ -272,7 +282,7 @@ def _ctrl_c() -> Iterator[int]:
 
 
 def _ready(pressed: int, events: int) -> list[int]:
-    """Wait until there is input, or Ctrl-C was pressed; which of the two descriptors it is, or both."""
+    """Wait for input or Ctrl-C; return the readable descriptors."""
     return [events] if pressed < 0 else select.select([pressed, events], [], [])[0]
 
 
@@ -285,14 +295,14 @@ def _is_mend(item: Any) -> bool:  # noqa: ANN401  the item union
 @click.option("--load", "modules", multiple=True, metavar="MODULE", help="Import it first: it registers your targets.")
 @click.argument("cases", default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 def test_command(modules: tuple[str, ...], cases: str) -> None:
-    """Check histories of your own: CASES.jsonl has one case a line, - is stdin.
+    """Check histories of your own: CASES.jsonl has one case per line, - is stdin.
 
     A case is {"name"?, "history" or "messages", "to": target or targets, "from"?, "policy"?, "system"?, "tools"?,
-    "model"?, "params"?, "expect"?: body, "fixes"?: [codes], "violations"?: [rules]}. Whatever it expects, the request
-    must be valid, account for every block, need no mending the second time, and be the same turn by turn.
+    "model"?, "params"?, "expect"?: body, "fixes"?: [codes], "violations"?: [rules]}. In every case the request must be
+    valid, account for every block, need no repair the second time, and be the same turn by turn.
 
-    Prints one line a case and target: name, target, passed, fixes, violations, failures. Ends with 0 where all passed,
-    4 where one failed, 2 where one cannot be used.
+    Prints one line per case and target: name, target, passed, fixes, violations, failures. Exits with 0 if all passed,
+    4 if one failed, 2 if one cannot be used.
     """
     try:
         _load(modules)
@@ -309,7 +319,7 @@ def test_command(modules: tuple[str, ...], cases: str) -> None:
 
 
 def _load(modules: tuple[str, ...]) -> None:
-    """Import modules by name; those in the working directory are found as well, behind all others."""
+    """Import modules by name; the working directory is searched last."""
     if modules:
         sys.path.append("")
     for name in modules:
@@ -320,7 +330,7 @@ def _load(modules: tuple[str, ...]) -> None:
 
 
 def _run(number: int, line: bytes) -> Iterator[Exit]:
-    from pipeline.testing import read_case, run_case
+    from reknit.pipeline.testing import read_case, run_case
 
     name = f"line {number}"
     try:
@@ -357,12 +367,12 @@ def _unusable(name: str, target: str, error: ReknitError) -> Exit:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--write", type=click.Path(file_okay=False), help="Write all pages as Markdown into this directory.")
 def explain_command(code: str | None, all_codes: bool, as_json: bool, write: str | None) -> None:
-    """Say what a fix or a rule means, with an example.
+    """Explain a fix or a rule, with an example.
 
-    CODE is a fix code (result_moved) or the id of a rule (ANT-07). Ends with 2 where there is no such code.
+    CODE is a fix code (result_moved) or the id of a rule (ANT-07). Exits with 2 for an unknown code.
     """
-    from pipeline.explain import explain, summaries
-    from pipeline.explain.telling import listing, plain
+    from reknit.pipeline.explain import explain, summaries
+    from reknit.pipeline.explain.telling import listing, plain
 
     if write is not None:
         _write_pages(Path(write))
@@ -378,7 +388,7 @@ def explain_command(code: str | None, all_codes: bool, as_json: bool, write: str
 
 
 def _write_pages(directory: Path) -> None:
-    """Write the pages, and take away those of targets that are gone."""
+    """Write the pages, and delete those of targets that no longer exist."""
     pages = all_pages()
     for stale in set((directory / "rules").glob("*.md")) - {directory / place for place in pages}:
         stale.unlink()
@@ -388,8 +398,8 @@ def _write_pages(directory: Path) -> None:
 
 
 def all_pages() -> dict[str, str]:
-    """The pages that are written, by their place under docs/."""
-    from pipeline.cli.config import page  # with it come clients of Kafka, which other explanations do without
-    from pipeline.explain.documents import documents
+    """Return the pages to write, by their path under docs/."""
+    from reknit.pipeline.cli.config import page  # it imports Kafka clients, which other explanations do not need
+    from reknit.pipeline.explain.documents import documents
 
     return {**documents(), "configuration.md": page()}

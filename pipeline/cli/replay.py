@@ -1,4 +1,4 @@
-"""``reknit replay``: work through what a live pipeline has read, once more, and beside it."""
+"""``reknit replay``: process the inputs of a live pipeline again, next to it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 import click
 from msgspec import Struct, structs
 
-from pipeline.cli import Exit, Group, Progress, configure_logs, fail, read_input, say, write_json
-from pipeline.cli.broker import run_with_broker
-from pipeline.cli.config import (
+from reknit.pipeline.cli import Exit, Group, Progress, configure_logs, fail, read_input, say, write_json
+from reknit.pipeline.cli.broker import run_with_broker
+from reknit.pipeline.cli.config import (
     Since,
     broker_options,
     configured,
@@ -25,20 +25,20 @@ from pipeline.cli.config import (
     wait_option,
     with_config,
 )
-from pipeline.cli.running import run, scope_of
-from pipeline.engine.runtime import StageFactory, Tuning
-from pipeline.errors import InputError, ReknitError, expected_one_of
-from pipeline.objects import open_objects
-from pipeline.replay import INPUTS, Place, Plan, PlannedStage, Selection, replays
-from pipeline.replay import folder as folders
-from pipeline.settings import Config, StateSettings
-from pipeline.stages import stages
-from pipeline.stages.base import Stage
-from topics import AGENT_TURNS
+from reknit.pipeline.cli.running import run, scope_of
+from reknit.pipeline.engine.runtime import StageFactory, Tuning
+from reknit.pipeline.errors import InputError, ReknitError, expected_one_of
+from reknit.pipeline.objects import open_objects
+from reknit.pipeline.replay import INPUTS, Place, Plan, PlannedStage, Selection, replays
+from reknit.pipeline.replay import folder as folders
+from reknit.pipeline.settings import Config, StateSettings
+from reknit.pipeline.stages import stages
+from reknit.pipeline.stages.base import Stage
+from reknit.topics import AGENT_TURNS
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 _PLACE = re.compile(r"(?P<topic>.+)/(?P<partition>\d+)/(?P<first>\d+)(?:-(?P<last>\d+))?")
-# How often it is said how far a replay is: on a terminal, and elsewhere.
+# Interval of progress messages: on a terminal, and elsewhere.
 _BAR_SECONDS, _LINE_SECONDS = 0.5, 5.0
 _BAR_WIDTH = 30
 
@@ -59,7 +59,7 @@ class Places(click.ParamType):
 
 
 class Share(click.ParamType):
-    """One of so many shares of the partitions: ``1/4``."""
+    """One of N shares of the partitions: ``1/4``."""
 
     name = "N/OF"
 
@@ -114,11 +114,11 @@ def replay_group(
 ) -> None:
     """Process again what the pipeline of --prefix has read, with this build and this configuration.
 
-    What comes out goes to topics of its own below PREFIXreplay.ID., or into a folder; the pipeline's topics are not
-    written. A range means outputs: sessions with records in it are read from their beginning. The replay ends where
-    the inputs ended when it began. Several processes with one --id share it.
+    Outputs go to topics below PREFIXreplay.ID., or into a folder; the pipeline's topics are not written. A range
+    selects outputs: sessions with records in it are read from their beginning. The replay ends where the inputs ended
+    when it began. Several processes with one --id share it.
 
-    Exit codes: 0 all of it is done, 2 what only a person can change, 75 it was interrupted: the same again goes on.
+    Exit codes: 0 done, 2 only a person can help, 75 interrupted: the same command continues it.
     """
     if click.get_current_context().invoked_subcommand is not None:
         return
@@ -131,7 +131,8 @@ def replay_group(
         offsets=offsets,
         dead_letters=dead_letters,
     )
-    name = name or datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    # The folder of a dry run depends on the log alone, so that two folders can be compared byte by byte.
+    name = name or ("dry-run" if directory else datetime.now(UTC).strftime("%Y%m%d-%H%M%S"))
     if not _NAME.fullmatch(name):
         fail(InputError("bad_name", "a name has lower-case letters, digits and hyphens, 40 at most", path="--id"))
     if share is not None and directory is None:
@@ -152,7 +153,8 @@ def _replay(config: Config, name: str, selection: Selection, rate: int | None) -
     work = replays.beside(config, name)
     _tell(plan, f"topics {work.prefix}…")
     bar = Bar(plan, range(plan.partitions))
-    code = run(work, ends=plan.ends, rate=rate, factories=_factories(work, plan), on_progress=bar.note)
+    scope = structs.replace(scope_of(work, plan.ends), bases=plan.bases)
+    code = run(work, scope=scope, rate=rate, factories=_factories(work, plan), on_progress=bar.note)
     bar.close()
     _end(plan, {"replay": name, "prefix": work.prefix}, code or int(Exit.CLEAN if bar.is_done() else Exit.DOWN))
 
@@ -170,14 +172,14 @@ async def _begun(config: Config, name: str, selection: Selection) -> Plan:
 def _dry_run(
     config: Config, name: str, selection: Selection, rate: int | None, directory: Path, share: tuple[int, int]
 ) -> None:
-    from pipeline.engine.dry import run_dry
+    from reknit.pipeline.engine.dry import run_dry
 
     async def settled() -> Plan:
         if (directory / folders.PLAN).exists():
             there = folders.plan_of(directory)
             asked = there.selection if selection == Selection() else selection
             return folders.begin(directory, structs.replace(there, source_prefix=config.prefix, selection=asked))
-        found = await replays.settle(config, name, selection, int(time.time() * 1000), Progress())
+        found = await replays.settle(config, name, selection, 0, Progress())
         return folders.begin(directory, found)
 
     plan = run_with_broker(config, settled)
@@ -196,7 +198,7 @@ def _dry_run(
             _factories(work, plan),
             [number for number in ours if not folders.is_done(directory, number)],
             partial(folders.PartitionFiles, directory),
-            structs.replace(scope_of(work, plan.ends), rate=rate),
+            structs.replace(scope_of(work, plan.ends), rate=rate, bases=plan.bases),
             tuning=Tuning(batch_records=config.batch_records, batch_bytes=config.batch_bytes),
             objects=open_objects(work),
             on_progress=bar.note,
@@ -232,7 +234,7 @@ def _end(plan: Plan, told: dict[str, object], code: int) -> None:
 
 
 class Bar:
-    """How far a replay is: done, rate, lag and time left; a line that is drawn anew, or lines where none can be."""
+    """Progress of a replay: done, rate, lag and time left, on one line that is updated, or on new lines."""
 
     def __init__(self, plan: Plan, partitions: range | list[int], clock: Callable[[], float] = time.monotonic) -> None:
         self._places = {
@@ -259,16 +261,16 @@ class Bar:
         return self._done >= self._every
 
     def note(self, offsets: Mapping[tuple[str, int], int]) -> None:
-        """Take note of the next offsets of partitions, and say it now and then."""
+        """Note the next offsets of partitions, and report progress from time to time."""
         for place, offset in offsets.items():
             start, end = self._places[place]
             self._at[place] = max(start, min(offset, end))
         if self._counted_from is None:
-            self._counted_from = self._done  # what was done before
+            self._counted_from = self._done  # done before this process started
         now = self._clock()
         if now - self._said >= (_BAR_SECONDS if self._is_drawn else _LINE_SECONDS):
             self._said = now
-            # Back at its line's beginning, so that what a log says next begins there as well.
+            # Return to the start of the line, so that the next log line starts there.
             click.echo(f"{self.line()}\x1b[K\r" if self._is_drawn else self.line(), err=True, nl=not self._is_drawn)
 
     def line(self) -> str:
@@ -284,7 +286,7 @@ class Bar:
 
 
 class Listed(Struct, frozen=True, kw_only=True):
-    """A replay as a list tells it; ``left`` counts the offsets before its ends that are not processed yet."""
+    """A replay in a list; ``left`` counts the offsets before its ends that are not processed yet."""
 
     replay: str
     prefix: str
@@ -299,7 +301,7 @@ class Listed(Struct, frozen=True, kw_only=True):
 @replay_group.command("list")
 @with_config
 def list_command(config: Config) -> None:
-    """Print the replays of the pipeline, one a line."""
+    """Print the replays of the pipeline, one per line."""
 
     async def work() -> list[Listed | dict[str, str]]:
         found: list[Listed | dict[str, str]] = []
@@ -332,6 +334,6 @@ def list_command(config: Config) -> None:
 @with_config
 @click.argument("name")
 def delete_command(config: Config, name: str) -> None:
-    """Delete a replay: its topics, its group and its objects. The folder of a dry run is yours to remove."""
+    """Delete a replay: its topics, its group and its objects. Remove the folder of a dry run yourself."""
     count = run_with_broker(config, lambda: replays.delete(config, name))
     say(f"reknit: replay {name} deleted, {count} topics")

@@ -1,7 +1,7 @@
-"""What is told of many sessions at once: ``reknit report``, ``feedback`` and ``diff``.
+"""Reports about many sessions: ``reknit report``, ``feedback`` and ``diff``.
 
-What is, or would be, mended and prevented: the case for the switch; what providers refused all the same; and what two
-runs over the same input published otherwise. Lists for people, JSON lines, and pages to pass on.
+``report`` shows what was, or would be, repaired and prevented; ``feedback`` what providers refused anyway; ``diff``
+what two runs over the same input published differently. Each writes a list for people, JSON lines, or a page.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from msgspec import UNSET, structs
+from msgspec import structs
 
-from pipeline.cli import Exit, Group, Progress, fail, say, write_json
-from pipeline.cli.broker import partitions_of, read_partitions, reader, run_with_broker
-from pipeline.cli.config import JSON, Since, setting_option, with_config
-from pipeline.diff import Compared, Summary, Tally
-from pipeline.errors import ReknitError
-from pipeline.replay.reading import compared_sessions, fetching, read_folders, read_topics, want_topics
-from pipeline.replay.sides import Coverage, Spool
-from pipeline.settings import Config
-from pipeline.text import visible
-from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, qualified
+from reknit.pipeline.cli import Exit, Group, Progress, fail, say, write_json
+from reknit.pipeline.cli.broker import connected, partitions_of, read_partitions, reader, run_with_broker
+from reknit.pipeline.cli.config import JSON, Since, setting_option, with_config
+from reknit.pipeline.diff import Compared, Summary, Tally
+from reknit.pipeline.errors import ReknitError
+from reknit.pipeline.letters import LETTER_KINDS, REFUSED
+from reknit.pipeline.replay.reading import compared_sessions, fetching, read_folders, read_topics, want_topics
+from reknit.pipeline.replay.sides import Coverage, Spool
+from reknit.pipeline.settings import Config
+from reknit.pipeline.text import visible
+from reknit.topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, qualified
 
 if TYPE_CHECKING:
-    from pipeline.cli.dead_letters import Letter
-    from pipeline.report import Refusal, Report
+    from reknit.pipeline.cli.dead_letters import Letter
+    from reknit.pipeline.report import Refusal, Report
 
-# Lines of one list that people are shown; `--json` has all.
+# Most lines of one list on a terminal; `--json` has all.
 _MOST = 20
 
 
@@ -44,53 +45,68 @@ _MOST = 20
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.option("--html", type=click.Path(dir_okay=False), help="Write a page to this file, which stands alone.")
 def report_command(config: Config, *, since: int | None, as_json: bool, html: str | None) -> None:
-    """Say what was mended, which of the providers' errors that prevented, and what cannot be judged.
+    """Report what was repaired, which errors of providers that prevented, and what cannot be judged.
 
-    It reads the fixes and dead letters under --prefix, a shadow's or a live worker's, and the inputs that it worked on,
-    under --source-prefix where they are another pipeline's.
+    Reads the fixes and dead letters of a shadow or a live worker under --prefix, and its inputs, under --source-prefix
+    if they belong to another pipeline.
     """
     report = run_with_broker(config, lambda: _read(config, since))
     if html is not None:
-        # Not before: a page needs a template engine, which the other commands do not pay for.
-        from pipeline.pages import render
+        # Imported here: only a page needs the template engine.
+        from reknit.pipeline.pages import render
 
         begun = "" if since is None else _time(since).isoformat(" ", "minutes")
         page = render("report.html", report=report, prefix=config.prefix, since=begun)
         Path(html).write_text(page, encoding="utf-8")
         say(f"wrote {html}")
     if as_json:
-        write_json(report)
+        write_json({**structs.asdict(report), "dead_letters": report.dead_letters})
     elif html is None:
         click.echo(visible("\n".join(lines_of(report))))
 
 
 async def _read(config: Config, since: int | None) -> Report:
-    from pipeline import report  # with it come all rules, which a comparison does without
+    from reknit.pipeline import report  # it imports all rules, which a comparison does not need
 
     source = config.prefix if config.source_prefix is None else config.source_prefix
-    tally, strange = report.Tally(), 0
+    tally, strange, unread = report.Tally(), 0, 0
     async with reader(config) as consumer:
-        # Letters first: inputs are compared with them.
+        turns = await _places(consumer, config, AGENT_TURNS, source)
+        async with connected(config) as admin:
+            positions = await admin.next_offsets(f"{config.prefix}reknit", turns)
+        # Letters first: inputs are matched with them.
         for topic, prefix in ((DEAD_LETTERS, config.prefix), (HISTORY_FIXES, config.prefix), (AGENT_TURNS, source)):
             places = await _places(consumer, config, topic, prefix)
             async for record in read_partitions(consumer, places, since, Progress()):
-                headers, day = dict(record.headers), _time(record.timestamp).date().isoformat()
+                headers, day = dict(record.headers), _day(record.timestamp)
                 try:
                     if topic == DEAD_LETTERS:
                         tally.count_letter(record.key, headers, day)
                     elif topic == HISTORY_FIXES:
                         tally.count_fix(record.key, record.value or b"", headers, day)
                     else:
+                        place = TopicPartition(record.topic, record.partition)
+                        unread += record.offset >= positions.get(place, 0)
                         tally.count_input(record.key, record.partition, record.offset, headers, day)
                 except (msgspec.DecodeError, UnicodeDecodeError):
                     strange += 1
     if strange:
         say(f"{strange} records are not a worker's and are passed over")
+    if unread:
+        say(f"reknit: the worker has not read {unread:,} records of {AGENT_TURNS} yet; the report covers the rest")
     return tally.report()
 
 
 def _time(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def _day(milliseconds: int) -> str:
+    """Return the day of a record; a producer's timestamp may be outside of the calendar."""
+    try:
+        return _time(milliseconds).date().isoformat()
+    except (OverflowError, ValueError, OSError):
+        return "unknown"
 
 
 async def _places(consumer: AIOKafkaConsumer, config: Config, topic: str, prefix: str) -> list[TopicPartition]:
@@ -99,8 +115,11 @@ async def _places(consumer: AIOKafkaConsumer, config: Config, topic: str, prefix
 
 
 def lines_of(report: Report) -> Iterator[str]:
-    """The report as people read it in a terminal."""
+    """Yield the report as lines for a terminal."""
     yield f"sessions: {report.sessions}, of them mended: {report.mended_sessions}"
+    letters = report.dead_letters
+    kinds = ", ".join(f"{words}: {getattr(letters, kind)}" for kind, words in LETTER_KINDS.items())
+    yield f"dead letters: {letters.all} ({kinds})"
     yield from _listed(
         "Requests as they were sent, read from a log",
         [
@@ -149,8 +168,7 @@ def _by(producer: str) -> str:
 
 # Refusals of published requests.
 
-_REFUSED = "refused_"
-# What wants a rule, or another one; `foreseen` is what a rule said before.
+# Refusals that need a new rule or a change of one; a rule had predicted `foreseen`.
 _CANDIDATES = frozenset({"refused_missed", "refused_unknown"})
 _ALL = _CANDIDATES | {"refused_foreseen"}
 
@@ -171,8 +189,8 @@ def _feedback_options(command: Callable[..., None]) -> Callable[..., None]:
 def feedback_group() -> None:
     """Published requests that their provider refused, compared with the rules: list and count them.
 
-    What no rule knows, and what a rule should have found, is a candidate for a rule. Each is also a dead letter, under
-    the place that `list` prints.
+    A refusal that no rule knows, or that a rule should have found, is a candidate for a rule. Each is also a dead
+    letter, at the place that `list` prints.
     """
 
 
@@ -200,7 +218,10 @@ def count_command(*, as_lines: bool, **options: Any) -> None:  # noqa: ANN401  c
 
 
 def _refused_letters(*, config: Config, every: bool, session: str | None, since: int | None) -> list[Letter]:
-    from pipeline.cli.dead_letters import Wanted, read_letters  # with them come clients, and the state of sessions
+    from reknit.pipeline.cli.dead_letters import (  # they import clients and the state of sessions
+        Wanted,
+        read_letters,
+    )
 
     wanted = Wanted(codes=_ALL if every else _CANDIDATES, session=session, since=since)
     found = run_with_broker(config, lambda: read_letters(config, wanted))
@@ -208,17 +229,17 @@ def _refused_letters(*, config: Config, every: bool, session: str | None, since:
 
 
 def _refusal_told(letter: Letter) -> dict[str, str]:
-    """What a list says of a refusal: the provider's own words, and nothing of the request but its digest."""
+    """Return a refusal's row in a list: the provider's message, and of the request only its digest."""
     why = letter.why
     said = {"target": why.target, "rule": why.rule, "body-sha256": why.body_sha256, "message": why.message}
-    known = {name: "" if value is UNSET else value for name, value in said.items()}
-    outcome = why.code.removeprefix(_REFUSED)
+    known = {name: value or "" for name, value in said.items()}
+    outcome = why.code.removeprefix(REFUSED)
     return {"letter": letter.place, "session": letter.session or "", "outcome": outcome, **known, "done": letter.done}
 
 
-# Two runs compared.
+# Comparison of two runs.
 
-# Sessions whose differences stand on a page, and of each so many; what is counted is counted in full.
+# Most sessions on a page, and most differences of each; counts include all.
 _SESSIONS_SHOWN, _CHANGES_SHOWN = 200, 50
 # Names in a list of sessions that were not compared, and lines of an example on a terminal.
 _NAMED, _LINES = 20, 6
@@ -226,6 +247,7 @@ _NAMED, _LINES = 20, 6
 
 @click.command("diff")
 @with_config
+@setting_option("delivery", type=click.Choice(["exactly-once", "at-least-once"]))
 @click.option("--session", "sessions", multiple=True, help="Only this session; may be given several times.")
 @click.option(
     "--expect-none", is_flag=True, help="End with 3 where something differs, with 2 where nothing was compared."
@@ -246,10 +268,11 @@ def diff_command(
     html: str | None,
     as_lines: bool,
 ) -> None:
-    """Compare what two runs over the same input published: live work, replays, dry runs.
+    """Compare the outputs of two runs over the same input: live workers, replays, dry runs.
 
-    A and B are prefixes of topics, or folders of dry runs: what exists as a folder, or has a slash in it, is a folder.
-    Requests are paired by their target and the record that caused them; versions and ids do not count.
+    A and B are prefixes of topics or folders of dry runs. A name with a slash or of an existing folder is a folder.
+    Requests are paired by their target and the record that caused them; versions and ids do not count. A record that
+    one side published more often than the other is a difference, unless the side delivers at least once (--delivery).
     """
     summary, page = Summary(), _Page()
     try:
@@ -278,11 +301,11 @@ def diff_command(
         raise SystemExit(int(Exit.DIFFERENT))
 
 
-# What is said of it.
+# Output of the comparison.
 
 
 class _Page:
-    """The sessions that stand on a page; the examples among them in any case."""
+    """The sessions on a page; examples are always included."""
 
     def __init__(self) -> None:
         self._sessions: list[Compared] = []
@@ -297,7 +320,7 @@ class _Page:
             self._hidden += bool(compared.changes)
 
     def rendered(self, names: tuple[str, str], summary: Summary) -> str:
-        from pipeline.pages import render
+        from reknit.pipeline.pages import render
 
         return render(
             "diff.html",
@@ -305,7 +328,7 @@ class _Page:
             summary=summary,
             sessions=list(zip(self._sessions, self._counts, strict=True)),
             hidden=self._hidden,
-            # A session's id may hold anything; that of an element of a page is its number.
+            # A session's id may have any characters; the id of a page's element is a number.
             anchors={each.session: f"session-{number}" for number, each in enumerate(self._sessions)},
             left_out=sum(map(len, summary.not_comparable.values())),
             most_named=_NAMED,
@@ -313,7 +336,7 @@ class _Page:
 
 
 def compared_lines(names: tuple[str, str], summary: Summary) -> Iterator[str]:
-    """The summary in lines for people."""
+    """Yield the summary as lines for a terminal."""
     yield f"A: {names[0] or 'the live topics'}   B: {names[1] or 'the live topics'}"
     yield from _tally_lines(summary.plain, "")
     if summary.mixed.sessions:
@@ -330,6 +353,8 @@ def compared_lines(names: tuple[str, str], summary: Summary) -> Iterator[str]:
 def _tally_lines(tally: Tally, which: str) -> Iterator[str]:
     counted = ", ".join(f"{number:,} {what}" for what, number in tally.counts.items())
     yield f"{_counted(tally.sessions)} compared{which}: {tally.differing:,} differ{f' ({counted})' if counted else ''}"
+    if tally.repeats:
+        yield f"{tally.repeats:8,} records published again, as at-least-once delivery may; not counted as differences"
     for kind in tally.ranked():
         yield f"{kind.count:8,} in {_counted(kind.sessions)}  {kind.subject} {kind.how}: {_in_line(kind.label)}"
         for session, change in kind.examples:
@@ -345,7 +370,7 @@ def _counted(number: int) -> str:
 
 
 def _in_line(text: str) -> str:
-    """A text of the sessions' own that can neither drive a terminal nor begin a line of its own."""
+    """Return a text of a session without control characters and line breaks."""
     return visible(text).replace("\n", "⟦U+000A⟧")
 
 
@@ -370,4 +395,10 @@ def _tally_told(tally: Tally) -> dict[str, object]:
         }
         for kind in tally.ranked()
     ]
-    return {"sessions": tally.sessions, "differ": tally.differing, "counts": tally.counts, "kinds": kinds}
+    return {
+        "sessions": tally.sessions,
+        "differ": tally.differing,
+        "repeats": tally.repeats,
+        "counts": tally.counts,
+        "kinds": kinds,
+    }

@@ -1,9 +1,9 @@
-"""Bodies that a platform sends to its providers, read from a log of HTTP, as turns of sessions.
+"""Turns of sessions from the request bodies in an HTTP log of a platform.
 
-Each line of the log is one request. A body repeats its conversation from the start, so one that goes on from the last
-body of a session appends only what is new; any other restores the session's history. Where nothing names the session,
-a body belongs to the one that it goes on from, else it begins one that is named after its content. The same log gives
-the same records under the same ids, so that a feed that broke off can begin again.
+Each line of the log is one request. A body repeats its conversation from the start. One that continues the last body of
+a session appends only the new messages; any other restores the session's history. If a line names no session, the body
+belongs to the session that it continues, or else begins one that is named after its content. The same log gives the
+same records with the same ids, so a feed that was interrupted can be repeated.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 from msgspec import Raw, Struct, field, structs
 
-from pipeline.errors import InputError
-from pipeline.history.readers import read, read_message, read_setting
-from pipeline.model import ToolResult, ToolUse
-from pipeline.rules import validate
-from pipeline.stages.defaults import chains_in
-from topics.records import HistoryRestored, RequestWanted, SessionOpened, TurnAppended, TurnRecord
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.history.readers.shapes import read, read_message, read_setting
+from reknit.pipeline.model import ToolResult, ToolUse
+from reknit.pipeline.rules.judge import validate
+from reknit.pipeline.stages.defaults import chains_in
+from reknit.topics.records import HistoryRestored, RequestWanted, SessionOpened, TurnAppended, TurnRecord
 
-# Where logs have what is asked for; the first place that there is counts.
+# Members by which logs name each value; the first that exists counts.
 _BODY: Final = ("body", "request.body", "request_body", "request.content", "request.postData.text", "request")
 _URL: Final = ("url", "request.url", "uri", "request_uri", "path", "request.path", "x-envoy-original-path")
 _HOST: Final = ("host", "request.host", "authority", "upstream_host")
 
-# The end of a URL's path, and whose request it is. Others than these (models, tokens, batches) ask a model nothing.
+# The end of a URL's path and its provider. Other paths (models, tokens, batches) are no requests to a model.
 _PATHS: Final = (
     (re.compile(r"/messages$"), "anthropic"),
     (re.compile(r"/publishers/anthropic/models/(?P<model>[^/:]+):(streamR|r)awPredict$"), "anthropic"),
@@ -41,19 +41,19 @@ _PATHS: Final = (
     (re.compile(r"/chat/completions$"), "openai-chat"),
     (re.compile(r"/responses$"), "openai-responses"),
 )
-# The address that clients of such an API are given, for all that they ask; some log it in place of a request's own.
+# The base URL of a client; some platforms log it in place of a request's URL.
 _BASE: Final = re.compile(r"/v1/?$")
-# Whose chats OpenAI's rules judge; all other hosts imitate them.
+# Hosts whose chat requests OpenAI's rules judge; all other hosts are look-alikes.
 _OPENAI: Final = re.compile(r"(^|\.)(openai\.com|azure\.com)(:\d+)?$")
 _ROOTS: Final = ("messages", "contents", "input")
-# Where a cache begins moves from request to request; it is no part of what was said.
+# Cache breakpoints move from request to request and are not part of a message.
 _MARKS: Final = frozenset({"cache_control", "cachePoint"})
-# Sessions that are remembered; one that was silent for longer is restored.
+# Most sessions in memory; an older one is restored as a whole.
 _MOST_SESSIONS: Final = 100_000
 
 
 class Logged(Struct, frozen=True):
-    """One request of the log. ``session`` is "" where the log names none, ``model`` where the URL does not."""
+    """One request of the log. ``session`` is "" if the log names none, ``model`` if the URL names none."""
 
     target: str
     body: dict[str, Raw]
@@ -63,7 +63,7 @@ class Logged(Struct, frozen=True):
 
     @property
     def judged(self) -> bytes:
-        """The target and the rules that the request breaks as it was sent, for the header of that name."""
+        """Return the value of the header `judged`: the target, and the rules that the request breaks as it was sent."""
         body = self.body if not self.model else {**self.body, "model": self.model}
         found = validate(msgspec.json.encode(body), self.target, self.model or None)
         broken = dict.fromkeys(each.rule for each in found if each.severity == "hard")
@@ -71,7 +71,7 @@ class Logged(Struct, frozen=True):
 
 
 class Places(Struct, frozen=True, kw_only=True):
-    """Where a line has what: dotted names of members, "" where it has none. ``target`` is whose requests all are."""
+    """Dotted names of a line's members, "" for the usual ones. ``target`` is the provider of all requests."""
 
     session: str = ""
     producer: str = ""
@@ -82,7 +82,7 @@ def read_line(line: bytes, places: Places) -> Logged:
     """Read one line of a log.
 
     Raises:
-        InputError: it is no JSON object, has no body that is one, or nobody knows whose request it is.
+        InputError: the line or its body is no JSON object, or its provider is unknown.
     """
     try:
         logged = msgspec.json.decode(line, type=dict[str, Any])
@@ -141,7 +141,7 @@ def _named(logged: Mapping[str, Any], place: str) -> str:
 
 
 def _at(logged: object, place: str) -> Any:  # noqa: ANN401  whatever the log holds
-    """What stands at a dotted name; names of headers are found in any case."""
+    """Return the value at a dotted name; the case of header names does not matter."""
     found = logged
     for name in place.split("."):
         if isinstance(found, str) and found.startswith("{"):
@@ -158,7 +158,7 @@ def _at(logged: object, place: str) -> Any:  # noqa: ANN401  whatever the log ho
 
 
 class _Seen(Struct):
-    """The last body of a session: its messages and what stands beside them as digests, and all before it as one."""
+    """The last body of a session: digests of its messages, of its other members, and of all messages before it."""
 
     session: str
     said: bytes
@@ -168,17 +168,17 @@ class _Seen(Struct):
 
 
 class Conversations(Struct):
-    """Makes turns of bodies, and remembers where each session stands."""
+    """Turns bodies into records, and remembers the last body of each session."""
 
     sessions: OrderedDict[str, _Seen] = field(default_factory=OrderedDict)
     # Sessions that no log names, by the digest of their last body.
     ends: dict[bytes, str] = field(default_factory=dict)
 
     def records_of(self, logged: Logged) -> tuple[str, list[TurnRecord]]:
-        """The session of a request and its new records: none where the body is the one before it again.
+        """Return the session of a request and its new records; no records if the body repeats the previous one.
 
         Raises:
-            InputError: its messages are no list, or what stands beside them cannot be read.
+            InputError: its messages are no list, or its other members cannot be read.
         """
         body = dict(logged.body)
         root = next(name for name in _ROOTS if name in body)
@@ -187,7 +187,7 @@ class Conversations(Struct):
             body.setdefault("model", Raw(msgspec.json.encode(logged.model)))
         opened = _opening(logged.target, body)
         if chains_in(opened.params or {}):
-            # Only the provider knows what was said before: the worker's dead letter tells that it was not judged.
+            # Only the provider knows the earlier messages: the worker's dead letter reports that it was not judged.
             return logged.session or "log-chained", [opened]
         beside = _digest(msgspec.json.encode(opened))
         prefixes = _prefixes(_digest(logged.target.encode()), messages)
@@ -203,7 +203,7 @@ class Conversations(Struct):
             records.append(structs.replace(opened, id=_id(chain, 0)))
         new = messages[seen.count :] if goes_on else []
         if not _readable(new or messages):
-            # The worker's dead letter tells why it was not judged.
+            # The worker's dead letter reports why it was not judged.
             return seen.session, [*records, HistoryRestored(messages=Raw(msgspec.json.encode(messages)))]
         if new:
             records += [TurnAppended(message=_without_marks(each), id=_id(chain, at)) for at, each in enumerate(new, 1)]
@@ -215,12 +215,12 @@ class Conversations(Struct):
         return seen.session, records
 
     def _new_name(self, said: bytes) -> str:
-        """A name after what is said, so that the same log names it alike; others may have begun with the same words."""
+        """Return a name made from the content, unique among sessions that begin alike and stable for the same log."""
         name = f"log-{said.hex()[:24]}"
         return next(found for n in count(1) if (found := f"{name}-{n}") not in self.sessions)
 
     def _find(self, session: str, prefixes: Sequence[bytes]) -> _Seen | None:
-        """The session that is named, or the one whose last body this one repeats the most of."""
+        """Return the named session, or the one whose last body this body repeats the most of."""
         if session:
             return self.sessions.get(session)
         found = next((self.ends[said] for said in reversed(prefixes[1:]) if said in self.ends), None)
@@ -241,7 +241,7 @@ def _listed(given: Raw, root: str) -> list[Raw]:
     try:
         if root != "input":
             return msgspec.json.decode(given, type=list[Raw])
-        # Responses takes a text for the user's only message, and messages that do not say that they are one.
+        # Responses allows a text for the user's only message, and messages without a type.
         items = msgspec.json.decode(given, type=str | list[dict[str, Raw]])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError("wrong_type", f"expected a list of messages: {error}", path=root) from error
@@ -252,7 +252,7 @@ def _listed(given: Raw, root: str) -> list[Raw]:
 def _opening(target: str, beside: Mapping[str, Raw]) -> SessionOpened:
     head = read_setting(dict(beside))
     system: object = [] if head.system is None else head.system
-    # As they came, so that their schemas stay as they are.
+    # Unchanged, so that their schemas stay byte for byte.
     tools = _items(beside.get("tools")) or _items(_member(beside.get("toolConfig"), "tools"))
     tools = tools or [{"functions": each} for each in _items(beside.get("functions"))]
     return SessionOpened(
@@ -265,7 +265,7 @@ def _opening(target: str, beside: Mapping[str, Raw]) -> SessionOpened:
 
 
 def _items(value: Raw | None) -> list[Any]:
-    """A list, or what stands in the place of one."""
+    """Return the items of a list, or of a value in its place."""
     found = None if value is None else msgspec.json.decode(value, type=list[Raw] | dict[str, Raw] | None)
     return found if isinstance(found, list) else [] if found is None else [found]
 
@@ -276,7 +276,7 @@ def _member(value: Raw | None, name: str) -> Raw | None:
 
 
 def _prefixes(first: bytes, messages: Sequence[Raw]) -> list[bytes]:
-    """The digests of the first none, one, two … messages, whatever cache marks they have."""
+    """Return the digests of the first 0, 1, 2 … messages without their cache breakpoints."""
     found = [first]
     try:
         for message in messages:
@@ -288,14 +288,14 @@ def _prefixes(first: bytes, messages: Sequence[Raw]) -> list[bytes]:
 
 
 def _without_marks(message: Raw) -> Raw:
-    """A message that is appended: its marks have moved on, and those of all together would be too many."""
+    """Return a message to append, without cache breakpoints: all together would be too many."""
     if any(mark.encode() in bytes(message) for mark in _MARKS):
         return Raw(msgspec.json.encode(_unmarked(msgspec.json.decode(message))))
     return message
 
 
 def _unmarked(value: Any, *, compared: bool = False) -> Any:  # noqa: ANN401  JSON
-    """A message without cache marks; its text is a block where it is to be ``compared``."""
+    """Return a message without cache breakpoints; if ``compared``, its text becomes a block."""
     if isinstance(value, list):
         kept = (each for each in value if not (isinstance(each, dict) and each and each.keys() <= _MARKS))
         return [_unmarked(each, compared=compared) for each in kept]
@@ -316,7 +316,7 @@ def _readable(messages: Sequence[Raw]) -> bool:
 
 
 def _waits(new: Sequence[Raw]) -> bool:
-    """Whether the last of these messages makes a request due by itself: it is the user's, and no call is open."""
+    """Return whether the last message makes a request due: it is the user's, and no call is open."""
     opened = answered = 0
     for message in new:
         turns, _ = read_message(bytes(message), index=0)

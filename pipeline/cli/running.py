@@ -1,4 +1,4 @@
-"""Programs that run until a signal ends them: ``reknit worker``, the stages on the engine, and ``reknit viewer``."""
+"""Programs that run until a signal ends them: ``reknit worker`` (the stages on the engine) and ``reknit viewer``."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ import click
 import msgspec
 from msgspec import structs
 
-from pipeline.cli import configure_logs, exit_of, fail, say
-from pipeline.cli.broker import run_with_broker, unless_stopped
-from pipeline.cli.config import broker_options, session_defaults, setting_option, wait_option, with_config
-from pipeline.config import load_config
-from pipeline.errors import InputError, ReknitError, expected_one_of
-from pipeline.objects import open_objects
-from pipeline.settings import Config
-from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, topics_of
+from reknit.pipeline.cli import configure_logs, exit_of, fail, say
+from reknit.pipeline.cli.broker import run_with_broker, unless_stopped
+from reknit.pipeline.cli.config import broker_options, session_defaults, setting_option, wait_option, with_config
+from reknit.pipeline.config import load_config
+from reknit.pipeline.errors import InputError, ReknitError, expected_one_of
+from reknit.pipeline.objects import open_objects
+from reknit.pipeline.settings import Config
+from reknit.topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, topics_of
 
 if TYPE_CHECKING:
-    from pipeline.engine import Progress, Scope, StageFactory, Tuning
-    from pipeline.viewer.guard import Viewed
+    from reknit.pipeline.engine import Progress, Scope, StageFactory, Tuning
+    from reknit.pipeline.viewer.guard import Viewed
 
 worker_log = logging.getLogger("reknit.worker")
 viewer_log = logging.getLogger("reknit.viewer")
@@ -51,9 +51,8 @@ def worker_command(config_file: str | None, *, shadow: bool, **options: str | in
     As a shadow it reads the inputs of --source-prefix and publishes fixes, rejections and metrics under a --prefix of
     its own; a prefix with inputs, which may be a live pipeline's, is refused.
 
-    Exit codes: 0 after SIGTERM or SIGINT, 2 where only a person can change why it does not run, 75 where no broker
-    answers at the start, or where it was fenced, got stuck or failed; what was in flight then is not committed and will
-    be processed again.
+    Exit codes: 0 after SIGTERM or SIGINT, 2 if only a person can help, 75 if no broker answers at the start, or if the
+    worker was fenced, got stuck or failed; records in flight are not committed then and will be processed again.
     """
     form = os.environ.get("REKNIT_LOG_FORMAT")
     try:
@@ -82,19 +81,19 @@ def run(
 
     Args:
         config: the configuration.
-        tuning: the engine's bounds, instead of the configuration's.
-        ends: the offsets before which it ends, by input and number of the partition; None: it goes on for ever.
-        rate: the most records that it works through in a second; None: no bound.
-        factories: what makes the stages, instead of the configuration.
-        on_progress: told how far all workers of the group are, where they end somewhere.
-        scope: what is read and published, instead of what the configuration and ``ends`` say.
+        tuning: the engine's limits, instead of the configuration's.
+        ends: the offsets before which it ends, by input and partition; None: it runs without end.
+        rate: records per second at most; None: no limit.
+        factories: create the stages, instead of the configuration.
+        on_progress: called with the progress of all workers of the group, if there are ``ends``.
+        scope: inputs, outputs and ends, instead of those of the configuration and ``ends``.
 
     Raises:
         ReknitError: the worker cannot start.
     """
-    from pipeline.engine import Tuning, run_worker
-    from pipeline.metrics import Metrics
-    from pipeline.stages import WRITTEN, stages
+    from reknit.pipeline.engine import Tuning, run_worker
+    from reknit.pipeline.metrics import Metrics
+    from reknit.pipeline.stages import WRITTEN, stages
 
     configure_logs(config.log_level, config.log_format)
     bounds = {name: getattr(config, name) for name in Tuning.__struct_fields__ if hasattr(config, name)}
@@ -102,7 +101,7 @@ def run(
     return run_worker(
         config,
         factories or stages(session_defaults(config)),
-        Metrics(targets=config.session.targets),
+        Metrics(targets=config.session.targets, pipeline=config.prefix),
         outputs=WRITTEN,
         tuning=tuning,
         objects=open_objects(config),
@@ -112,18 +111,18 @@ def run(
 
 
 def scope_of(config: Config, ends: Mapping[str, Sequence[int]] | None = None) -> Scope:
-    """What a worker of this configuration reads, publishes, and where it ends.
+    """Return the inputs, the outputs and the ends of a worker with this configuration.
 
     Raises:
-        InputError: it is to publish what is no output.
+        InputError: it is configured to publish a topic that is no output.
     """
-    from pipeline.engine import Scope
+    from reknit.pipeline.engine import Scope
 
     outputs = {topic.name for topic in topics_of(config.prefix, config.source_prefix) if topic.direction == "out"}
     for name in config.publish:
         if name not in outputs:
             raise InputError("unknown_topic", expected_one_of(outputs, name), path="publish")
-    # What a worker writes to inputs of its own is no output that may be left out.
+    # Records that a worker writes to its own inputs are no outputs that may be left out.
     publishes = {*config.publish, AGENT_TURNS, PROVIDER_EVENTS} if config.publish else None
     return Scope(
         source_prefix=config.source_prefix, publishes=None if publishes is None else frozenset(publishes), ends=ends
@@ -131,12 +130,12 @@ def scope_of(config: Config, ends: Mapping[str, Sequence[int]] | None = None) ->
 
 
 def shadow_of(config: Config) -> Scope:
-    """What a shadow reads and publishes: what it would write to an input is left out too.
+    """Return the inputs and outputs of a shadow, which does not write to inputs either.
 
     Raises:
-        InputError: it would read its own inputs, and so work beside nobody.
+        InputError: it would read its own inputs, and so shadow no pipeline.
     """
-    from pipeline.engine import Scope
+    from reknit.pipeline.engine import Scope
 
     if config.source_prefix in {None, config.prefix}:
         message = "a shadow reads another pipeline's inputs: name it with --source-prefix, and give another --prefix"
@@ -144,7 +143,7 @@ def shadow_of(config: Config) -> Scope:
     return Scope(source_prefix=config.source_prefix, publishes=frozenset({HISTORY_FIXES, DEAD_LETTERS}))
 
 
-# The viewer.
+# `reknit viewer`.
 
 
 @click.command("viewer")
@@ -193,8 +192,8 @@ def shadow_of(config: Config) -> Scope:
 def viewer_command(config: Config, **given: Any) -> None:  # noqa: ANN401  click's options
     """Show sessions, fixes and streams in a browser, from an index that follows the topics.
 
-    It reads without a group, and writes nothing to the cluster unless --allow-retry lets it. Ends with 0 after SIGTERM
-    or SIGINT, with 2 where only a person can change why it does not run, with 75 where no broker answers at the start.
+    It reads without a group, and writes to the cluster only with --allow-retry. Exits with 0 after SIGTERM or SIGINT,
+    with 2 if only a person can help, with 75 if no broker answers at the start.
     """
     configure_logs(config.log_level, config.log_format)
     run_with_broker(config, lambda: _until_stopped(config, **given))
@@ -211,8 +210,8 @@ async def _until_stopped(
     index_file: Path | None,
     **options: Any,  # noqa: ANN401  the rest is the server's
 ) -> None:
-    from pipeline.viewer.guard import Guard
-    from pipeline.viewer.server import run_viewer
+    from reknit.pipeline.viewer.guard import Guard
+    from reknit.pipeline.viewer.server import run_viewer
 
     with _audit(audit_log) as audit:
         login = "" if token_file is None else _login(token_file)
@@ -231,7 +230,7 @@ async def _until_stopped(
 
 @contextmanager
 def _audit(path: Path | None) -> Iterator[Callable[[Viewed], object] | None]:
-    """What writes down who viewed what: a line at once, and whole, which nobody but the file's owner may read."""
+    """Return a function that appends whole lines about views to a file that only its owner can read."""
     if path is None:
         yield None
         return
@@ -243,7 +242,7 @@ def _audit(path: Path | None) -> Iterator[Callable[[Viewed], object] | None]:
 
 
 def _login(path: Path) -> str:
-    """The token of a file; where there is no file it is made, with a token that nobody guesses."""
+    """Return the token in a file; a missing file is created with a random token."""
     with suppress(FileExistsError):
         file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         os.write(file, f"{secrets.token_urlsafe(24)}\n".encode())
@@ -259,7 +258,7 @@ def is_seen_by_a_person() -> bool:
 
 
 def _say_where(config: Config, url: str, token_file: Path | None, login: str) -> None:
-    """Say where it is to be seen; the token itself only to a person, for logs are kept and passed on."""
+    """Report the address, with the token only on a terminal: logs are kept and passed on."""
     if token_file is None:
         told = url
     elif is_seen_by_a_person():

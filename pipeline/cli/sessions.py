@@ -1,12 +1,11 @@
-"""``reknit inspect``, ``sessions``, ``export`` and ``import``: what is known of one session, or of all.
+"""``reknit inspect``, ``sessions``, ``export`` and ``import``.
 
-What the topics and the state hold of one, which there are and how they stand, the release of those that are parked,
-sessions as documents, and back.
+They show the records and the state of a session, list sessions with their status, release parked sessions, and write
+sessions as documents and back.
 """
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
@@ -16,20 +15,27 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from msgspec import UNSET, Raw, Struct
 
-from pipeline.cli import Exit, Group, Progress, fail, read_input, say, write_json
-from pipeline.cli.broker import partitions_of, producing, read_partitions, reader, run_with_broker, usual_partition
-from pipeline.cli.config import JSON, Since, with_config
-from pipeline.cli.offline import FILE
-from pipeline.client import Place, Turns
-from pipeline.errors import InputError, InternalError
-from pipeline.session.export import Export, export, restoring
-from pipeline.settings import Config
-from pipeline.stages.base import POSITION, Record
-from pipeline.stages.defaults import Defaults
-from pipeline.stages.events import EventStates
-from pipeline.stages.records import unpacked
-from pipeline.stages.turn_state import Parked, TurnState, TurnStates, session_of
-from topics import (
+from reknit.pipeline.cli import Exit, Group, Progress, fail, read_input, say, stdin, write_json
+from reknit.pipeline.cli.broker import (
+    partitions_of,
+    producing,
+    read_partitions,
+    reader,
+    run_with_broker,
+    usual_partition,
+)
+from reknit.pipeline.cli.config import JSON, Since, with_config
+from reknit.pipeline.cli.offline import FILE
+from reknit.pipeline.client import Place, Turns
+from reknit.pipeline.errors import InputError, InternalError
+from reknit.pipeline.session.export import Export, export, restoring
+from reknit.pipeline.settings import Config
+from reknit.pipeline.stages.base import POSITION, Record
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.stages.events import EventStates
+from reknit.pipeline.stages.records import unpacked
+from reknit.pipeline.stages.turn_state import Parked, TurnState, TurnStates, session_of
+from reknit.topics import (
     AGENT_TURNS,
     DEAD_LETTERS,
     EVENTS_STATE,
@@ -40,8 +46,8 @@ from topics import (
     TURNS_STATE,
     qualified,
 )
-from topics.headers import as_texts
-from topics.records import REKNIT, TURN_RECORDS, SessionReleased
+from reknit.topics.headers import ERROR_CODE, ERROR_LETTER, ERROR_PREFIX, as_texts
+from reknit.topics.records import REKNIT, TURN_RECORDS, SessionReleased
 
 _SHOWN = (AGENT_TURNS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS, HISTORY_FIXES, DEAD_LETTERS)
 _STATES = (TURNS_STATE, EVENTS_STATE)
@@ -54,9 +60,10 @@ _STATES = (TURNS_STATE, EVENTS_STATE)
 @click.option("--partition", type=int, help="Look there only; without it everywhere, the usual place first.")
 @click.argument("session")
 def inspect_command(config: Config, session: str, records: bool, since: int | None, partition: int | None) -> None:
-    """Show what the topics and the state hold of a session: one JSON line, then its records if they are wanted.
+    """Show the state of a session in one JSON line, then its records if requested.
 
-    Ends with 2 where nothing is known of the session.
+    The line begins with the last rejection, if a request of the session was rejected: the reason and the record.
+    Exits with 2 if nothing is known of the session.
     """
     known = run_with_broker(config, lambda: _inspect(config, session, partition, since, show=records))
     if not known:
@@ -72,7 +79,7 @@ async def _inspect(config: Config, session: str, partition: int | None, since: i
             raise InputError("partition_unknown", f"{name} has partitions 0 to {numbers[-1]}, not {partition}")
         usual = usual_partition(session, numbers) if partition is None else partition
         found = await _records_of(consumer, config, session, [usual], since)
-        # A producer with a partitioner of its own put its turns elsewhere.
+        # A producer with another partitioner wrote its turns to another partition.
         if partition is None and not found.keys() & {AGENT_TURNS, TURNS_STATE}:
             elsewhere = [number for number in numbers if number != usual]
             for name, records in (await _records_of(consumer, config, session, elsewhere, since)).items():
@@ -86,7 +93,8 @@ async def _inspect(config: Config, session: str, partition: int | None, since: i
         say(f"reknit: {session} is in partitions {', '.join(map(str, places))}: its producers place it differently")
     summary = summarise(session.encode(), turns, events)
     counts = Counter(name for name, _ in shown)
-    write_json({"session": session, "partition": places[0], "records": counts, **summary})
+    rejection = last_rejection(found.get(DEAD_LETTERS, ()))
+    write_json({**rejection, "session": session, "partition": places[0], "records": counts, **summary})
     for name, record in shown if show else ():
         write_json(as_json(name, record))
     return bool(shown or summary)
@@ -95,7 +103,7 @@ async def _inspect(config: Config, session: str, partition: int | None, since: i
 async def _records_of(
     consumer: AIOKafkaConsumer, config: Config, session: str, numbers: Sequence[int], since: int | None
 ) -> dict[str, list[ConsumerRecord]]:
-    """The records of a session in these partitions, by topic; of states all, whatever ``since``."""
+    """Return the records of a session in these partitions, by topic; ``since`` does not limit states."""
     found: dict[str, list[ConsumerRecord]] = {}
     key = session.encode()
     for topics, start in ((_SHOWN, since), (_STATES, None)):
@@ -108,8 +116,20 @@ async def _records_of(
     return found
 
 
+def last_rejection(letters: Iterable[ConsumerRecord]) -> dict[str, dict[str, str]]:
+    """Return the newest rejection among a session's dead letters as ``last_rejection``; ``{}`` without one."""
+    found: dict[str, str] = {}
+    newest = -1
+    for letter in letters:
+        why = {name: value for name, value in as_texts(letter.headers) if name.startswith(ERROR_PREFIX)}
+        if why.get(ERROR_CODE) == "rejected" and ERROR_LETTER not in why and letter.timestamp >= newest:
+            newest = letter.timestamp
+            found = {name.removeprefix(ERROR_PREFIX): value for name, value in why.items()}
+    return {"last_rejection": found} if found else {}
+
+
 def as_json(topic: str, record: ConsumerRecord | Record) -> dict[str, object]:
-    """What is printed of a record; it takes one line, whatever the record holds."""
+    """Return the JSON to print for a record; it fits on one line for any content."""
     return {
         "topic": topic,
         "offset": record.offset,
@@ -120,7 +140,7 @@ def as_json(topic: str, record: ConsumerRecord | Record) -> dict[str, object]:
 
 
 def _value(value: bytes) -> object:
-    """JSON as it is, but for the white space between its tokens; anything else as text."""
+    """Return JSON without the white space between its tokens, and any other value as text."""
     try:
         msgspec.json.decode(value)
         return msgspec.Raw(msgspec.json.format(value, indent=-1))
@@ -132,7 +152,7 @@ Rows = Iterable[tuple[bytes, bytes | None]]
 
 
 def summarise(session: bytes, turns: Rows, events: Rows) -> dict[str, Any]:
-    """What both sides keep of a session, as plain values; ``{}`` where they keep nothing.
+    """Return the state of both stages for a session as plain values; ``{}`` without state.
 
     ``turns`` and ``events`` are changelog records of the session's partition, oldest first.
     """
@@ -152,7 +172,8 @@ def summarise(session: bytes, turns: Rows, events: Rows) -> dict[str, Any]:
             "waiting": turn_state.session.waiting,
             "quarantined": turn_state.quarantined,
             "parked": turn_state.parked is not None,
-            "waiting_records": len(turn_state.waiting),
+            "releasing": session in history.releases,
+            "waiting_records": history.waiting_of(session),
             "segments": len(turn_state.segments),
             "requests": {target: sent.request_id for target, sent in turn_state.sent.last.items()},
         }
@@ -165,7 +186,7 @@ def summarise(session: bytes, turns: Rows, events: Rows) -> dict[str, Any]:
     return summary
 
 
-# How sessions stand.
+# Status of sessions.
 
 RECORD = click.option(
     "--record",
@@ -175,12 +196,18 @@ RECORD = click.option(
 
 
 class Standing(Struct, frozen=True):
-    """How a session stands; where its state cannot be read, ``entry`` is None and ``error`` says why."""
+    """The state of a session. If it cannot be read, ``entry`` is None and ``error`` gives the reason.
+
+    ``waiting`` counts its records that wait because it is parked or is being released. If one of them closed the
+    session, it may have no state until the next one is taken.
+    """
 
     partition: int
     key: bytes
     entry: TurnState | None
     error: InternalError | None = None
+    waiting: int = 0
+    is_releasing: bool = False
 
     @property
     def parked(self) -> Parked | None:
@@ -188,36 +215,48 @@ class Standing(Struct, frozen=True):
 
     @property
     def failed(self) -> Record | None:
-        """The record that the session is parked for, without its value."""
+        """The record that parked the session, without its value."""
         return None if self.parked is None else unpacked(self.key, self.parked.failed)
 
     @property
     def follows(self) -> bool:
-        """Whether what comes goes into the dead letters, behind an earlier record."""
+        """Whether new records become dead letters because an earlier record did."""
         return self.entry is not None and self.entry.quarantined
+
+    @property
+    def state(self) -> str:
+        if self.is_releasing:
+            return "releasing"
+        return "parked" if self.failed else "follows" if self.follows else "open"
 
     def told(self) -> dict[str, object]:
         told: dict[str, object] = {"session": self.key.decode("utf-8", "replace"), "partition": self.partition}
-        if self.entry is None:
+        if self.error is not None:
             return {**told, "state": "unreadable"}
-        state = "parked" if self.failed else "follows" if self.follows else "open"
-        told |= {"state": state, "turn": self.entry.turn, "messages": self.entry.session.count}
+        told["state"] = self.state
+        if self.entry is not None:
+            told |= {"turn": self.entry.turn, "messages": self.entry.session.count}
+        if self.is_releasing:
+            told["waiting"] = self.waiting
         if self.parked is None or self.failed is None:
             return told
-        behind = {"waiting": len(self.entry.waiting), "bytes": self.parked.size, "overflowed": self.parked.overflowed}
+        behind = {"waiting": self.waiting, "bytes": self.parked.size, "overflowed": self.parked.overflowed}
         return {**told, "record": str(Place(AGENT_TURNS, self.partition, self.failed.offset)), **behind}
 
 
-def retry_id(failed: Place) -> str:
-    """The id of the record that takes up a failed one again: two people who do so at once do it once."""
-    return f"retry/{failed}"
+def retry_id(failed: Place, base: int = 0) -> str:
+    """Return the id of the record that retries a failed one; concurrent retries have the same id.
+
+    A re-created topic has the same offsets again; ``base`` is the base of the failed record.
+    """
+    return f"retry/{failed}+{base}" if base else f"retry/{failed}"
 
 
 def release_of(session: Standing, record: bytes | None) -> bytes:
-    """The record that releases a parked session.
+    """Return the record that releases a parked session.
 
     Raises:
-        InputError: it is not parked.
+        InputError: the session is not parked.
     """
     if session.failed is None:
         raise InputError("not_parked", f"session {session.key.decode('utf-8', 'replace')!r} is not parked")
@@ -225,14 +264,14 @@ def release_of(session: Standing, record: bytes | None) -> bytes:
     return msgspec.json.encode(
         SessionReleased(
             record=UNSET if record is None else Raw(record),
-            id=retry_id(failed),
+            id=retry_id(failed, session.failed.base),
             origin=REKNIT,
         )
     )
 
 
 def mended(given: bytes) -> bytes:
-    """A record that a person gives, once it is known to be one of ``agent.turns``; else the command ends."""
+    """Return a user's record if it is a valid one of ``agent.turns``; else exit."""
     try:
         TURN_RECORDS.decode(given)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -243,7 +282,7 @@ def mended(given: bytes) -> bytes:
 async def standing(
     consumer: AIOKafkaConsumer, config: Config, whose: Collection[tuple[int, bytes]] | None = None
 ) -> Iterator[Standing]:
-    """How sessions stand, by their partition and key; all of them where nobody says whose."""
+    """Return the status of sessions by partition and key; of all sessions if none is named."""
     name = qualified(TURNS_STATE, config.prefix)
     numbers = await partitions_of(consumer, config, TURNS_STATE)
     states = {number: TurnStates(Defaults().session) for number in numbers}
@@ -259,26 +298,30 @@ async def standing(
 
 def _found(states: dict[int, TurnStates], places: list[tuple[int, bytes]]) -> Iterator[Standing]:
     for partition, key in places:
+        kept = states[partition]
+        is_releasing = key in kept.releases
         try:
-            entry = states[partition].find(key)
+            entry = kept.find(key)
         except InternalError as error:
             yield Standing(partition, key, None, error)
         else:
-            if entry is not None:
-                yield Standing(partition, key, entry)
-                states[partition].committed({}, room=0)  # what was told of it need not be remembered
+            if entry is not None or is_releasing:
+                is_waiting = is_releasing or (entry is not None and entry.parked is not None)
+                waiting = kept.waiting_of(key) if is_waiting else 0
+                yield Standing(partition, key, entry, waiting=waiting, is_releasing=is_releasing)
+                kept.committed({}, room=0)  # frees the memory of a session that was printed
 
 
 @click.group("sessions", cls=Group)
 def sessions_group() -> None:
-    """Which sessions there are, how they stand, and the release of those that are parked."""
+    """List sessions with their status, and release parked ones."""
 
 
 @sessions_group.command("list")
 @with_config
 @JSON
 def list_command(config: Config, *, as_lines: bool) -> None:
-    """Print every session that has a state: open, parked, or following an earlier letter into the dead letters."""
+    """Print every session that has a state: open, parked, or quarantined after an earlier dead letter."""
     _print(config, as_lines=as_lines, only_parked=False)
 
 
@@ -286,7 +329,7 @@ def list_command(config: Config, *, as_lines: bool) -> None:
 @with_config
 @JSON
 def parked_command(config: Config, *, as_lines: bool) -> None:
-    """Print the sessions that are parked: for which record, and how much waits behind it."""
+    """Print the parked sessions: the failed record of each, and the number of records that wait."""
     _print(config, as_lines=as_lines, only_parked=True)
 
 
@@ -312,9 +355,9 @@ def _line(told: dict[str, object]) -> str:
 @click.option("--without-record", is_flag=True, help="Leave out what the session is parked for.")
 @click.argument("session")
 def release_command(config: Config, session: str, *, record: str | None, without_record: bool) -> None:
-    """Let a parked session go on, with a mended record or without it; what waited is then taken in order.
+    """Release a parked session, with a repaired record or without it; waiting records are then taken in order.
 
-    Ends with 2 where the session is not parked.
+    Exits with 2 if the session is not parked.
     """
     if (record is None) != without_record:
         fail(InputError("record_unnamed", "say what is taken in its place: --record FILE, or --without-record"))
@@ -332,16 +375,16 @@ async def _release(config: Config, session: str, record: bytes | None) -> None:
     async with producing(config) as producer:
         name = qualified(AGENT_TURNS, config.prefix)
         await producer.send_and_wait(name, value, key=key, partition=parked.partition)
-    say(f"session {session}: released, {len(parked.entry.waiting) if parked.entry else 0} records go on")
+    say(f"session {session}: released, {parked.waiting} records go on")
 
 
 @click.command("export")
 @with_config
 @click.argument("sessions", nargs=-1, required=True)
 def export_command(config: Config, sessions: tuple[str, ...]) -> None:
-    """Print sessions as documents that restore them, one a line: `document` is what `normalize` takes.
+    """Print sessions as documents that restore them, one per line; `normalize` accepts `document`.
 
-    Ends with 2 where nothing is known of one of them.
+    Exits with 2 if nothing is known of one of them.
     """
     run_with_broker(config, lambda: _export(config, sessions))
 
@@ -353,12 +396,12 @@ async def _export(config: Config, sessions: tuple[str, ...]) -> None:
         found = {one.key: one for one in await standing(consumer, config, whose)}
     for session in sessions:
         one = found.get(session.encode())
-        if one is None:
+        if one is not None and one.error is not None:
+            raise one.error
+        if one is None or one.entry is None:
             raise InputError("unknown_session", f"nothing is known of session {session!r}")
-        if one.entry is None:
-            raise one.error or InternalError("unreadable", f"the state of session {session!r} cannot be read")
-        if one.parked is not None:
-            say(f"reknit: {session} is parked; {len(one.entry.waiting)} records that wait are not in the document")
+        if one.waiting:
+            say(f"reknit: {session} is {one.state}; {one.waiting} records that wait are not in the document")
         write_json(export(session, one.entry.session))
 
 
@@ -366,16 +409,16 @@ async def _export(config: Config, sessions: tuple[str, ...]) -> None:
 @with_config
 @FILE
 def import_command(config: Config, file: str) -> None:
-    """Restore sessions from what `export` printed: each is opened, and its history restored. No request is made.
+    """Restore sessions from the output of `export`: open each, and restore its history. No request is made.
 
-    A history that a session has by then is replaced. The first line that is no session ends the command with 2; those
-    before it are restored.
+    The current history of a session is replaced. The first line that is no session ends the command with 2; the
+    sessions before it are restored.
     """
     run_with_broker(config, lambda: _import(config, file))
 
 
 async def _import(config: Config, file: str) -> None:
-    lines = sys.stdin.buffer if file == "-" else click.open_file(file, "rb")
+    lines = stdin() if file == "-" else click.open_file(file, "rb")
     with lines as opened:
         async with Turns(config) as turns:
             for number, line in enumerate(opened, start=1):

@@ -1,4 +1,4 @@
-"""``reknit topics``: the declared topics, what a cluster has of them, and the files made from their records."""
+"""``reknit topics``: the declared topics, those of a cluster, and the files generated from their records."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import click
 import msgspec
 from msgspec import Struct
 
-from pipeline.cli import Exit, Group, fail, say, write_bytes, write_json
-from pipeline.cli.broker import Admin, connected, run_with_broker
-from pipeline.cli.config import broker_options, configured, setting_option, wait_option
-from pipeline.errors import InputError
-from pipeline.settings import Config
-from topics import documents, qualified, topics_of
-from topics.cluster import Difference, Wanted, altered, by_topic, kafka_acls, kafka_user, roles, wanted
+from reknit.pipeline.cli import Exit, Group, fail, say, write_bytes, write_json
+from reknit.pipeline.cli.broker import Admin, connected, run_with_broker
+from reknit.pipeline.cli.config import broker_options, configured, setting_option, wait_option
+from reknit.pipeline.cli.recreated import accept_command, rebuild_command
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.settings import Config
+from reknit.topics import documents, qualified, topics_of
+from reknit.topics.cluster import Difference, Wanted, altered, by_topic, kafka_acls, kafka_user, roles, wanted
 
 _LAYOUT = (
     setting_option("source_prefix"),
@@ -47,10 +48,14 @@ def topics() -> None:
     """List, create and compare topics; print their schemas."""
 
 
+topics.add_command(accept_command)
+topics.add_command(rebuild_command)
+
+
 @topics.command("list")
 @_layout_options
 def list_command(**options: Any) -> None:  # noqa: ANN401  click's options, as `configured` takes them
-    """Print the declared topics, one a line, with every setting and its reason. Needs no broker."""
+    """Print the declared topics, one per line, with every setting and its reason. Needs no broker."""
     config = configured(**options)
     for topic in topics_of(config.prefix, config.source_prefix):
         write_json(
@@ -71,9 +76,9 @@ def list_command(**options: Any) -> None:  # noqa: ANN401  click's options, as `
 @wait_option
 @_TIMEOUT
 def diff_command(timeout: float, **options: Any) -> None:  # noqa: ANN401  as above
-    """Compare the cluster's topics with the declared ones, without touching them.
+    """Compare the cluster's topics with the declared ones, without changing them.
 
-    Ends with 0 where they are the same, 3 where `apply` would create topics, 4 where it would refuse.
+    Exits with 0 if they are equal, 3 if `apply` would create topics, 4 if it would refuse.
     """
     outcomes = _on_cluster(configured(**options), timeout, compare)
     _print(outcomes)
@@ -86,9 +91,9 @@ def diff_command(timeout: float, **options: Any) -> None:  # noqa: ANN401  as ab
 @wait_option
 @_TIMEOUT
 def apply_command(timeout: float, fix: bool, **options: Any) -> None:  # noqa: ANN401  as above
-    """Create the topics that are missing; refuse, touching nothing, where one is not as declared.
+    """Create missing topics; refuse, and change nothing, if one differs from its declaration.
 
-    Ends with 0 where all are as declared now, 4 where it refused.
+    Exits with 0 if all are as declared now, 4 if it refused.
     """
 
     def work(admin: Admin, declared: Sequence[Wanted]) -> Awaitable[list[Outcome]]:
@@ -112,7 +117,7 @@ def apply_command(timeout: float, fix: bool, **options: Any) -> None:  # noqa: A
 @setting_option("source_prefix")
 @broker_options
 def acls_command(form: str, cluster: str, **options: Any) -> None:  # noqa: ANN401  as above
-    """Print the least rights of a worker, of producers and of consumers. Needs no broker.
+    """Print the minimal rights of each role: workers, producers, consumers and others. Needs no broker.
 
     A consumer's group begins with the name of its user.
     """
@@ -129,7 +134,7 @@ def acls_command(form: str, cluster: str, **options: Any) -> None:  # noqa: ANN4
 @topics.command("schemas")
 @_WRITE
 def schemas_command(directory: Path | None) -> None:
-    """Print the JSON Schemas of values and headers, one a line, or write them as files."""
+    """Print the JSON Schemas of values and headers, one per line, or write them as files."""
     files = documents.schema_files()
     if directory is None:
         for text in files.values():
@@ -152,9 +157,9 @@ def asyncapi_command(directory: Path | None) -> None:
 @topics.command("compat")
 @click.argument("old", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def compat_command(old: Path) -> None:
-    """Say what breaks programs that were written for OLD, an AsyncAPI document of an earlier release.
+    """List changes that break programs written for OLD, an AsyncAPI document of an earlier release.
 
-    Ends with 0 where nothing does, 4 where something would.
+    Exits with 0 if there are none, 4 otherwise.
     """
     try:
         before = msgspec.json.decode(old.read_bytes(), type=dict[str, Any])
@@ -168,7 +173,7 @@ def compat_command(old: Path) -> None:
 
 
 def _asyncapi() -> dict[str, bytes]:
-    return documents.asyncapi_file((resources.files("topics") / "examples.jsonl").read_bytes())
+    return documents.asyncapi_file((resources.files("reknit.topics") / "examples.jsonl").read_bytes())
 
 
 def _on_cluster(
@@ -227,15 +232,15 @@ def _write(directory: Path, files: Mapping[str, bytes]) -> None:
         say(f"wrote {path}")
 
 
-# What a cluster has of the declared topics.
+# Comparison of a cluster with the declared topics.
 
-# A change is made by the controller and read from a broker, which hears of it a moment later.
+# The controller makes a change; a broker that is asked receives it a moment later.
 _LOOK_AGAIN_SECONDS = 0.1
 _HEARD_OF_SECONDS = 5.0
 
 
 class Outcome(Struct, frozen=True):
-    """What became of a topic, and what is still not as declared.
+    """The result for a topic, and the differences that are left.
 
     ``drift`` was refused, ``missing`` was left out because another topic was refused.
     """
@@ -246,14 +251,14 @@ class Outcome(Struct, frozen=True):
 
 
 async def compare(admin: Admin, wanted: Sequence[Wanted]) -> list[Outcome]:
-    """How the cluster's topics are, without touching them."""
+    """Compare the cluster's topics with the declared ones, without changing them."""
     return [_as_found(name, found) for name, found in (await _differences(admin, wanted)).items()]
 
 
 async def apply(admin: Admin, wanted: Sequence[Wanted], *, fix: bool = False) -> list[Outcome]:
-    """Create the topics that are missing and, with ``fix``, alter the settings that can be altered.
+    """Create missing topics and, with ``fix``, change the settings that can be changed.
 
-    Where something must be refused nothing is touched: topics of two partition counts would be worse than none.
+    If one topic must be refused, nothing is changed: topics with two partition counts would be worse than none.
     """
     before = await _differences(admin, wanted)
     if any(_is_refused(difference, fix=fix) for found in before.values() for difference in found):
@@ -272,7 +277,7 @@ async def _differences(admin: Admin, wanted: Sequence[Wanted]) -> dict[str, list
 
 
 async def _heard_of(admin: Admin, wanted: Sequence[Wanted]) -> dict[str, list[Difference]]:
-    """The differences once the broker knows of the changes, or those that it keeps."""
+    """Return the differences that are left once the broker has received the changes."""
     clock = asyncio.get_running_loop().time
     end = clock() + _HEARD_OF_SECONDS
     after = await _differences(admin, wanted)

@@ -14,16 +14,16 @@ from typing import Any, Protocol, Self, TypeAlias
 
 import msgspec
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError, RecordTooLargeError
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from pipeline.errors import InputError
-from pipeline.kafka import Cluster, KafkaSettings, connection, explained
-from pipeline.objects import HasObjects, ObjectSettings, open_objects
-from topics import AGENT_TURNS, LARGEST_INPUT, PROVIDER_EVENTS, qualified
-from topics import headers as names
-from topics.headers import Framing, Headers
-from topics.records import (
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.kafka import Cluster, KafkaSettings, connection, explained
+from reknit.pipeline.objects import HasObjects, ObjectSettings, open_objects
+from reknit.topics import AGENT_TURNS, LARGEST_INPUT, PROVIDER_EVENTS, qualified
+from reknit.topics import headers as names
+from reknit.topics.headers import Framing, Headers
+from reknit.topics.records import (
     HistoryRestored,
     HistoryRewound,
     PolicyChange,
@@ -42,7 +42,7 @@ class Pipeline(Cluster, HasObjects, Protocol):
 
 
 class Brokers(Struct, frozen=True, kw_only=True):
-    """Where the pipeline is. A worker's configuration (``pipeline.config.load_config``) serves as well."""
+    """Where the pipeline is. A worker's configuration (``reknit.pipeline.config.load_config``) serves as well."""
 
     bootstrap_servers: str = "localhost:9092"
     prefix: str = ""
@@ -100,6 +100,9 @@ class _Writer:
             raise RuntimeError("use `async with`: the producer is not started")
         if not session:
             raise InputError("no_key", "a session's id is not empty")
+        for name, content in (*headers, *self._headers):
+            if fault := names.fault_of(content):  # the worker would refuse the record, or do without it
+                raise InputError("bad_header", f"header `{name}` {fault}")
         if value is not None and self._objects is not None and len(value) >= self._objects.threshold_bytes:
             dataref = await self._objects.put(session.encode(), value)
             value, headers = None, (*headers, (names.DATAREF, dataref.encode()))
@@ -107,7 +110,7 @@ class _Writer:
             sent: asyncio.Future[Any] = await self._client.send(
                 qualified(topic, self._prefix), value, key=session.encode(), headers=[*headers, *self._headers]
             )
-        except RecordTooLargeError as error:
+        except MessageSizeTooLargeError as error:
             raise InputError("too_large", f"a record holds at most {LARGEST_INPUT} bytes") from error
         except KafkaError as error:
             raise await explained(self._brokers, error) from error
@@ -156,9 +159,13 @@ class Turns(_Writer):
         )
         return await self.write(session, record)
 
-    async def append(self, session: str, message: Json, *, record_id: str | None = None) -> Place:
-        """Append a message, in any shape that Reknit reads; an id is made where none is given."""
-        return await self.write(session, TurnAppended(message=_raw(message), id=record_id or _new_id()))
+    async def append(self, session: str, message: Json, *, record_id: str | None = None, request: bool = True) -> Place:
+        """Append a message, in any shape that Reknit reads; an id is made where none is given.
+
+        With ``request`` false it makes no request due. Use it for a log that mirrors another program's conversation.
+        """
+        record = TurnAppended(message=_raw(message), id=record_id or _new_id(), request=request)
+        return await self.write(session, record)
 
     async def restore(self, session: str, messages: Iterable[Json] | bytes, *, record_id: str | None = None) -> Place:
         """Replace the history; this triggers no request."""
@@ -192,7 +199,7 @@ class Events(_Writer):
 
     def __init__(self, brokers: Pipeline, source: str, *, producer: str | None = None) -> None:
         super().__init__(brokers, producer=producer)
-        self._source = source
+        self.source = source
         self._sent: dict[str, list[asyncio.Future[Any]]] = {}
 
     async def feed(
@@ -219,7 +226,7 @@ class Events(_Writer):
                 own.
         """
         described = names.EventHeaders(
-            source=self._source,
+            source=self.source,
             run=run,
             framing=framing,
             transcript="expected" if transcript_expected else UNSET,
@@ -228,9 +235,14 @@ class Events(_Writer):
         )
         await self._send(session, data, names.encode(described))
 
+    async def flush(self) -> None:
+        """Wait until the brokers have acknowledged all records. The next call for a session raises its failures."""
+        if self._client is not None:
+            await self._client.flush()
+
     async def end_run(self, session: str, *, run: str, reason: str = "end of stream") -> None:
         """End a run: what it left open is completed as incomplete, for this reason."""
-        await self._send(session, None, names.encode(names.EndOfRunHeaders(exit=reason, source=self._source, run=run)))
+        await self._send(session, None, names.encode(names.EndOfRunHeaders(exit=reason, source=self.source, run=run)))
         for each in self._sent.pop(session):
             await self._delivered(PROVIDER_EVENTS, each)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import click
 
-from pipeline.cli import fail, say
-from pipeline.errors import ReknitError
+from reknit.pipeline.cli import fail, say
+from reknit.pipeline.errors import ReknitError
 
 
 @click.command("demo")
@@ -39,8 +39,8 @@ def demo_command(
     if open_browser and not viewer:
         raise click.UsageError("--open opens the viewer, which only --viewer starts.")
     # Imported here: brokers and clients cost a second, and `reknit demo --help` should not.
-    from pipeline.demo.actors import ChildError
-    from pipeline.demo.run import Options, run
+    from reknit.pipeline.demo.actors import ChildError
+    from reknit.pipeline.demo.run import Options, run
 
     options = Options(
         bootstrap_servers=bootstrap_servers,

@@ -24,12 +24,12 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from msgspec import Struct
 
-from pipeline.cli.running import DEFAULT_PORT
-from pipeline.demo.recordings import Input, Recording, Wait, inputs
-from pipeline.errors import ReknitError
-from pipeline.kafka import connection
-from pipeline.settings import Config
-from topics import (
+from reknit.pipeline.cli.running import DEFAULT_PORT
+from reknit.pipeline.demo.recordings import Input, Recording, Wait, inputs
+from reknit.pipeline.errors import ReknitError, error_name
+from reknit.pipeline.kafka import connection, opener
+from reknit.pipeline.settings import Config
+from reknit.topics import (
     AGENT_TURNS,
     DEAD_LETTERS,
     HISTORY_FIXES,
@@ -191,7 +191,7 @@ _LOOK_SECONDS = 0.05
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LOG_TAIL = 2000
 # A proxy of the environment is for the world outside, not for the loopback address.
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+_DIRECT = opener(urllib.request.ProxyHandler({}))
 
 
 class _Order(Struct, frozen=True, kw_only=True):
@@ -219,7 +219,7 @@ class _Child:
 
     def _start(self, *arguments: str, **more: str) -> None:
         """Start it with nothing of ours from the environment but ``more``: the demo is the same everywhere."""
-        command = [sys.executable, "-m", "pipeline.demo.actors", str(os.getpid()), self.name, *arguments]
+        command = [sys.executable, "-m", "reknit.pipeline.demo.actors", str(os.getpid()), self.name, *arguments]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("REKNIT_")}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603  our own module, our own arguments
@@ -298,7 +298,9 @@ class Worker(_Child):
         try:
             return self._get("/metrics").decode()
         except OSError as error:
-            raise ChildError("worker_silent", f"no answer from {self.url}; its last words:\n{self.tail()}") from error
+            raise ChildError(
+                "worker_silent", f"no answer from {self.url} ({error_name(error)}); its last words:\n{self.tail()}"
+            ) from error
 
 
 class Viewer(_Child):
@@ -335,12 +337,12 @@ def main(parent: str, program: str, *arguments: str) -> int:
     _end_with(int(parent))
     # Imported here: the demo itself needs no engine.
     if program != Worker.name:
-        from pipeline.cli import main as reknit
+        from reknit.pipeline.cli import main as reknit
 
         reknit([program, *arguments], prog_name="reknit")
         return 0
-    from pipeline.cli.running import run
-    from pipeline.engine.embedded import TUNING
+    from reknit.pipeline.cli.running import run
+    from reknit.pipeline.engine.embedded import TUNING
 
     order = msgspec.json.decode(arguments[0], type=_Order)
     try:

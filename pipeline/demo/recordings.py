@@ -9,8 +9,8 @@ with what its transcript has of the run.
 
 What came of a session is told from the records alone that the pipeline published. At least once means that a record may
 be there twice. Each one names its cause, so what was seen before adds nothing: requests by their id, fixes and dead
-letters by the source record, items by the rules of ``topics.items``. What the provider would have said is the judgement
-of its rules on the client's own request.
+letters by the source record, items by the rules of ``reknit.topics.items``. What the provider would have said is the
+judgement of its rules on the client's own request.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from pipeline.registry import target_named
-from pipeline.rules import Violation, validate
-from pipeline.streams.sources import find_source
-from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
-from topics import headers as names
-from topics.headers import Headers
-from topics.items import AnyItem, ItemRetracted
-from topics.records import RECORDED, FixRecord
-from topics.reducer import Entry, View
+from reknit.pipeline.registry import target_named
+from reknit.pipeline.rules.base import Violation
+from reknit.pipeline.rules.judge import validate
+from reknit.pipeline.streams.sources import find_source
+from reknit.topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
+from reknit.topics import headers as names
+from reknit.topics.headers import Headers
+from reknit.topics.items import AnyItem, ItemRetracted
+from reknit.topics.records import RECORDED, FixRecord
+from reknit.topics.reducer import Entry, View
 
 FILES = ("histories.jsonl", "streams.jsonl")
 
@@ -83,7 +84,7 @@ class Input(Struct, frozen=True):
 
 def fleet() -> list[Recording]:
     decoder = msgspec.json.Decoder(Recording)
-    folder = files("pipeline.demo").joinpath("fleet")
+    folder = files("reknit.pipeline.demo").joinpath("fleet")
     return [decoder.decode(line) for name in FILES for line in folder.joinpath(name).read_bytes().splitlines()]
 
 
@@ -258,9 +259,9 @@ class Gathered:
     """The published records of one session, as they arrive."""
 
     def __init__(self) -> None:
-        self._requests: dict[bytes, tuple[str, str | None, bytes]] = {}
+        self._requests: dict[str, tuple[str, str | None, bytes]] = {}
         self._fixes: dict[tuple[int, int], FixRecord] = {}
-        self._letters: dict[tuple[bytes, bytes, bytes], Letter] = {}
+        self._letters: dict[tuple[str, str, str], Letter] = {}
         self._recorded: set[str] = set()
         self._view = View()
         self._retracted: dict[str, Piece] = {}
@@ -272,7 +273,7 @@ class Gathered:
 
     def add_record(self, topic: str, value: bytes | None, headers: Headers) -> None:
         """Keep one record; ``topic`` is the contract's name."""
-        said = dict(headers)
+        said = dict(names.as_texts(headers))
         if topic == DEAD_LETTERS:
             self._add_letter(said)
         elif value is None:
@@ -283,16 +284,13 @@ class Gathered:
             fix = _FIXES.decode(value)
             self._fixes[fix.offset, fix.number] = fix
         elif topic == PROVIDER_REQUESTS:
-            model = said.get(names.MODEL)
-            target = said[names.TARGET].decode()
-            self._requests[said[names.REQUEST_ID]] = (target, model.decode() if model else None, value)
+            self._requests[said[names.REQUEST_ID]] = (said[names.TARGET], said.get(names.MODEL), value)
         elif topic == AGENT_TURNS:
             self._add_turn(value)
 
-    def _add_letter(self, said: Mapping[str, bytes]) -> None:
+    def _add_letter(self, said: Mapping[str, str]) -> None:
         place = (said[names.ERROR_TOPIC], said[names.ERROR_PARTITION], said[names.ERROR_OFFSET])
-        message = said.get(names.ERROR_MESSAGE, b"").decode()
-        self._letters[place] = Letter(code=said[names.ERROR_CODE].decode(), message=message)
+        self._letters[place] = Letter(code=said[names.ERROR_CODE], message=said.get(names.ERROR_MESSAGE, ""))
 
     def _add_item(self, value: bytes) -> None:
         item = _ITEMS.decode(value)

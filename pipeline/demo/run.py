@@ -17,19 +17,19 @@ from aiokafka import ConsumerRecord
 from aiokafka.errors import KafkaError
 from msgspec import Struct
 
-from pipeline.cli import write_json
-from pipeline.cli.broker import connected, unless_stopped
-from pipeline.cli.topics import apply
-from pipeline.config import load_config
-from pipeline.demo.actors import ChildError, Viewer, Watch, Worker, count_records, feed, free_port, watching
-from pipeline.demo.recordings import Gathered, fleet
-from pipeline.demo.show import Progress, counted, how_to_go_on, measured, stories, summary
-from pipeline.engine.embedded import EmbeddedBroker
-from pipeline.errors import InputError
-from pipeline.kafka import explained
-from pipeline.settings import Config
-from topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS
-from topics.cluster import wanted
+from reknit.pipeline.cli import write_json
+from reknit.pipeline.cli.broker import connected, unless_stopped
+from reknit.pipeline.cli.topics import apply
+from reknit.pipeline.config import load_config
+from reknit.pipeline.demo.actors import ChildError, Viewer, Watch, Worker, count_records, feed, free_port, watching
+from reknit.pipeline.demo.recordings import Gathered, fleet
+from reknit.pipeline.demo.show import Progress, counted, how_to_go_on, measured, stories, summary
+from reknit.pipeline.engine.embedded import EmbeddedBroker
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.kafka import explained
+from reknit.pipeline.settings import Config
+from reknit.topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS
+from reknit.topics.cluster import wanted
 
 PARTITIONS = 3
 # The worker takes about ten seconds to start on a laptop, the fleet less than that.

@@ -18,9 +18,9 @@ import click
 from msgspec import Struct
 from prometheus_client.parser import text_string_to_metric_families
 
-from pipeline.demo.recordings import Piece, SessionReport
-from pipeline.fixes import FIXES, FixCode
-from pipeline.settings import Config
+from reknit.pipeline.demo.recordings import Piece, SessionReport
+from reknit.pipeline.fixes import FIXES, FixCode
+from reknit.pipeline.settings import Config
 
 _ON_TERMINAL_SECONDS = 0.1
 _ELSEWHERE_SECONDS = 2.0

@@ -10,19 +10,21 @@ from collections.abc import Iterable
 
 from msgspec import Struct, field
 
-from pipeline.diff.items import compare_items, compare_recorded
-from pipeline.diff.outputs import (
+from reknit.pipeline.diff.items import compare_items, compare_recorded
+from reknit.pipeline.diff.outputs import (
     Change,
     How,
     Published,
+    Repeats,
     Subject,
     compare_fixes,
     compare_letters,
+    compare_repeats,
     compare_requests,
     texts,
 )
-from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS
-from topics import headers as names
+from reknit.topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS
+from reknit.topics import headers as names
 
 # In the order in which differences are listed, with what is counted as compared.
 _COMPARERS = (
@@ -42,12 +44,14 @@ class Compared(Struct, frozen=True, kw_only=True):
         versions: who wrote its requests and dead letters, by side.
         not_comparable: why it was not compared; the rest is then empty.
         counts: how many there were of each, on the side with more.
+        repeats: how many records a side that delivers at least once published again, with equal id and bytes.
     """
 
     session: str
     versions: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     not_comparable: str = ""
     counts: dict[str, int] = {}
+    repeats: int = 0
     changes: tuple[Change, ...] = ()
 
     @property
@@ -56,23 +60,36 @@ class Compared(Struct, frozen=True, kw_only=True):
         return any(len(versions) > 1 for versions in self.versions)
 
 
-def compare_session(session: str, before: Iterable[Published], after: Iterable[Published]) -> Compared:
-    """Everything that differs between both sides of a session, whose records may come in any order of partitions."""
+def compare_session(
+    session: str,
+    before: Iterable[Published],
+    after: Iterable[Published],
+    at_least_once: tuple[bool, bool] = (False, False),
+) -> Compared:
+    """Everything that differs between both sides of a session, whose records may come in any order of partitions.
+
+    ``at_least_once`` says of each side whether its worker may publish a record again. Repeats of such a side are
+    counted; any other difference in how often a record was published is a change.
+    """
     sides = _by_topic(before), _by_topic(after)
     why = next(filter(None, map(_not_comparable, sides)), "")
     if why:
         return Compared(session=session, not_comparable=why)
     counts: dict[str, int] = {}
     changes: list[Change] = []
+    repeats = Repeats(at_least_once[0]), Repeats(at_least_once[1])
     for topic, counted, compare in _COMPARERS:
         one, other = (side.get(topic, []) for side in sides)
         if one or other:
             counts[counted] = max(len(one), len(other))
-            changes += compare(one, other)
+            changes += compare(one, other, repeats)
+    explained, unexplained = compare_repeats(*repeats)
+    changes += unexplained
     return Compared(
         session=session,
         versions=(_versions(sides[0]), _versions(sides[1])),
         counts=counts,
+        repeats=explained,
         changes=tuple(changes),
     )
 
@@ -88,8 +105,8 @@ _VERSIONS = frozenset({names.REKNIT_VERSION, names.ERROR_VERSION})
 
 
 def _versions(side: dict[str, list[Published]]) -> tuple[str, ...]:
-    written = (header for records in side.values() for record in records for header in record.headers)
-    return tuple(sorted({value.decode("utf-8", "replace") for name, value in written if name in _VERSIONS}))
+    written = (header for records in side.values() for record in records for header in names.as_texts(record.headers))
+    return tuple(sorted({version for name, version in written if name in _VERSIONS}))
 
 
 LIMITED = "a limit of its tenant refused records, which depends on the tenant's other sessions"
@@ -128,6 +145,7 @@ class Tally(Struct, kw_only=True):
 
     sessions: int = 0
     differing: int = 0
+    repeats: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     kinds: dict[tuple[str, str, str], Kind] = field(default_factory=dict)
 
@@ -136,6 +154,7 @@ class Tally(Struct, kw_only=True):
         is_example = False
         self.sessions += 1
         self.differing += bool(compared.changes)
+        self.repeats += compared.repeats
         self.counts.update(compared.counts)
         seen: Counter[tuple[str, str, str]] = Counter()
         for change in compared.changes:

@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
-from pipeline.diff.outputs import Change, How, Published, Subject, read_value, texts
-from pipeline.diff.values import ABSENT, Json, Number, aligned, differing, read_json, unified
-from topics import headers as names
-from topics.items import AnyItem, Item, ItemCompleted, ItemDelta, ItemResult, ItemRetracted, ItemStarted
-from topics.reducer import Entry, View
+from reknit.pipeline.diff.outputs import Change, How, Published, Repeat, Repeats, Subject, read_value, texts
+from reknit.pipeline.diff.values import ABSENT, Json, Number, aligned, differing, read_json, unified
+from reknit.topics import headers as names
+from reknit.topics.items import AnyItem, Item, ItemCompleted, ItemDelta, ItemResult, ItemRetracted, ItemStarted
+from reknit.topics.reducer import Entry, View
 
 _ITEMS: msgspec.json.Decoder[Item] = msgspec.json.Decoder(AnyItem)
 
@@ -30,31 +30,42 @@ class _Piece(Struct, frozen=True):
     content: dict[str, Json]
 
 
-def compare_items(before: Sequence[Published], after: Sequence[Published]) -> Iterator[Change]:
-    """What a screen would show otherwise, and what the other records of the topic say otherwise."""
+def compare_items(
+    before: Sequence[Published], after: Sequence[Published], repeats: tuple[Repeats, Repeats]
+) -> Iterator[Change]:
+    """What a screen would show differently, and how the other records of the topic differ."""
     if [_identity(record) for record in before] == [_identity(record) for record in after]:
         return
-    one, other = _reduced(before), _reduced(after)
+    at_least_once = any(counted.at_least_once for counted in repeats)
+    one, other = (
+        _reduced(side, counted, at_least_once=at_least_once)
+        for side, counted in zip((before, after), repeats, strict=True)
+    )
     if one == other:
         return
     yield from _compare_sequences("item", one.items(), other.items())
     yield from _compare_sequences("item", one.records(), other.records())
 
 
-def compare_recorded(before: Iterable[Published], after: Iterable[Published]) -> Iterator[Change]:
+def compare_recorded(
+    before: Iterable[Published], after: Iterable[Published], repeats: tuple[Repeats, Repeats]
+) -> Iterator[Change]:
     """Turns that a stream finished and that were, or would have been, appended to the session's log."""
-    yield from _compare_sequences("recorded", _recorded(before), _recorded(after))
+    yield from _compare_sequences("recorded", _recorded(before, repeats[0]), _recorded(after, repeats[1]))
 
 
 def _identity(record: Published) -> tuple[object, ...]:
     return record.digest, record.headers
 
 
-def _recorded(side: Iterable[Published]) -> list[_Piece]:
+def _recorded(side: Iterable[Published], repeats: Repeats) -> list[_Piece]:
     found: dict[bytes, _Piece] = {}
     for record in side:
         content = read_value(record, _read_object)
-        found.setdefault(record.digest, _Piece(content.get("type", ""), content.pop("id", ""), content))
+        piece = _Piece(content.get("type", ""), content.pop("id", ""), content)
+        if record.digest in found:
+            repeats.note(Repeat("recorded", piece.label, piece.id))
+        found.setdefault(record.digest, piece)
     return list(found.values())
 
 
@@ -81,11 +92,13 @@ class _Screen(Struct):
 class _Others:
     """The records that are of no item, each once, though an at-least-once worker may publish a stretch of them again.
 
-    One that has a number is known by it. Another that comes once more is the same where it stands behind the same as
-    before, or, since a stretch that is repeated begins behind something else, before a record that comes once more too.
+    One that has a number is known by it. Another one that occurs again is the same if it follows the same record as
+    before, or, since a repeated stretch follows something else, if it precedes a record that is repeated too. Without
+    at-least-once delivery nothing is published again, and each is a record of its own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, at_least_once: bool) -> None:
+        self._at_least_once = at_least_once
         self._found: dict[object, bytes] = {}
         self._last: object = None
         self._waiting: list[bytes] = []
@@ -106,17 +119,21 @@ class _Others:
         self._found[known] = value
 
     def add_unnumbered(self, value: bytes) -> None:
-        self._waiting.append(value)
+        if self._at_least_once:
+            self._waiting.append(value)
+        else:
+            self._found[len(self._found), value] = value
 
     def every(self) -> list[tuple[object, bytes]]:
         self.pass_by(None, None)
         return list(self._found.items())
 
 
-def _reduced(side: Iterable[Published]) -> _Screen:
+def _reduced(side: Iterable[Published], repeats: Repeats, *, at_least_once: bool) -> _Screen:
     view = View()
+    known: set[object] = set()
     beside: dict[str, dict[str, Any]] = defaultdict(dict)
-    others = _Others()
+    others = _Others(at_least_once=at_least_once)
     for record in side:
         value = record.read() or b""
         try:
@@ -126,7 +143,13 @@ def _reduced(side: Iterable[Published]) -> _Screen:
             read_value(record, _read_object)
             others.add_unnumbered(value)
             continue
-        if (item_id := getattr(item, "item_id", None)) is not None:
+        item_id, number = getattr(item, "item_id", None), getattr(item, "seq", -1)
+        # Two equal records with neither an id nor a number may be two things.
+        if item_id or number >= 0:
+            if _identity(record) in known:
+                repeats.note(Repeat("item", str(type(item).__struct_config__.tag), item_id or str(number)))
+            known.add(_identity(record))
+        if item_id is not None:
             # Where a delta ends depends on how events were batched.
             others.pass_by(item_id, (item_id, item.at) if isinstance(item, ItemDelta) else value)
         view.apply(item)
@@ -142,7 +165,7 @@ def _reduced(side: Iterable[Published]) -> _Screen:
                 beside[item.item_id].setdefault("unknown", {})[bytes(item.raw).decode()] = item.raw
             case ItemDelta() | ItemRetracted() | ItemResult():
                 pass
-            case _ if (number := getattr(item, "seq", -1)) >= 0:
+            case _ if number >= 0:
                 others.add_numbered((type(item), number), value)
             case _:
                 others.add_unnumbered(value)

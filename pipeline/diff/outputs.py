@@ -14,22 +14,22 @@ from functools import partial
 from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
-from pipeline.diff.values import ABSENT, Json, differing, encodable, read_json, unified
-from pipeline.errors import InputError
-from pipeline.fixes import severity_of
-from topics import AGENT_TURNS, PROVIDER_EVENTS
-from topics import headers as names
-from topics.headers import Headers
-from topics.records import FixRecord
+from reknit.pipeline.diff.values import ABSENT, Json, differing, encodable, read_json, unified
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.fixes import severity_of
+from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
+from reknit.topics import headers as names
+from reknit.topics.headers import Headers
+from reknit.topics.records import FixRecord
 
 T = TypeVar("T")
 
-# What was compared, and what a difference is of.
+# What was compared, and the subject of a difference.
 Subject: TypeAlias = Literal["request", "rejection", "dead letter", "fix", "item", "recorded"]
-# What became of it from the first side to the second.
-How: TypeAlias = Literal["appeared", "vanished", "changed"]
+# How the second side differs from the first. ``repeated``: one side published equal records more often.
+How: TypeAlias = Literal["appeared", "vanished", "changed", "repeated"]
 
 
 class Published(Struct, frozen=True, kw_only=True):
@@ -68,9 +68,58 @@ class Change(Struct, frozen=True, kw_only=True, omit_defaults=True):
     again: int = 0
 
 
+class Repeat(Struct, frozen=True, order=True):
+    """Records that both sides would call the same: their subject, label and place, as in a ``Change``."""
+
+    subject: Subject
+    label: str
+    place: str
+
+
+class Repeats(Struct, frozen=True):
+    """How many records of a side repeat an earlier one, with equal id and bytes.
+
+    ``at_least_once``: the side's worker may publish a record again, so a repeat is no difference.
+    """
+
+    at_least_once: bool
+    counts: Counter[Repeat] = field(default_factory=Counter)
+
+    def note(self, repeat: Repeat) -> None:
+        self.counts[repeat] += 1
+
+
+def compare_repeats(before: Repeats, after: Repeats) -> tuple[int, list[Change]]:
+    """Compare how often equal records were published.
+
+    Returns:
+        How many repeats are explained by at-least-once delivery of their side, and the differences that are not.
+    """
+    explained = 0
+    changes = []
+    for repeat in sorted(before.counts.keys() | after.counts.keys()):
+        counts = before.counts[repeat], after.counts[repeat]
+        if counts[0] == counts[1]:
+            continue
+        if (after if counts[1] > counts[0] else before).at_least_once:
+            explained += abs(counts[1] - counts[0])
+            continue
+        said = [f"published {count + 1} times" if count else "published once" for count in counts]
+        changes.append(
+            Change(
+                subject=repeat.subject,
+                how="repeated",
+                label=repeat.label,
+                place=repeat.place,
+                lines=unified(said[0], said[1]),
+            )
+        )
+    return explained, changes
+
+
 def texts(record: Published) -> dict[str, str]:
-    """A record's headers; of a name that stands twice the last, as everywhere."""
-    return {name: value.decode("utf-8", "backslashreplace") for name, value in record.headers}
+    """A record's headers; of a name that occurs twice the last value, as everywhere."""
+    return dict(names.as_texts(record.headers))
 
 
 def read_value(record: Published, decode: Callable[[bytes], T]) -> T:
@@ -95,12 +144,14 @@ _DERIVED = frozenset(
 )
 
 
-def compare_requests(before: Iterable[Published], after: Iterable[Published]) -> Iterator[Change]:
+def compare_requests(
+    before: Iterable[Published], after: Iterable[Published], repeats: tuple[Repeats, Repeats]
+) -> Iterator[Change]:
     """Requests that only one side has, and where the others differ; bodies are read two at a time.
 
     A history stands in each of its later requests again, and so does a difference: it is told of the first.
     """
-    sides = _requests(before), _requests(after)
+    sides = _requests(before, repeats[0]), _requests(after, repeats[1])
     first: dict[object, Change] = {}
     again: Counter[object] = Counter()
     for pair in sorted(sides[0].keys() | sides[1].keys(), key=_in_log):
@@ -123,12 +174,16 @@ def compare_requests(before: Iterable[Published], after: Iterable[Published]) ->
 _Pair: TypeAlias = tuple[str, str]
 
 
-def _requests(side: Iterable[Published]) -> dict[_Pair, list[Published]]:
-    """Requests by target and cause. One that was published once more, as at least once may, is there once."""
-    found: dict[_Pair, dict[bytes, Published]] = defaultdict(dict)
+def _requests(side: Iterable[Published], repeats: Repeats) -> dict[_Pair, list[Published]]:
+    """Requests by target and cause, without those that repeat one of the same id and body."""
+    found: dict[_Pair, dict[object, Published]] = defaultdict(dict)
     for record in side:
         said = texts(record)
-        found[said.get(names.TARGET, ""), said.get(names.CAUSE, "")].setdefault(record.digest, record)
+        pair = said.get(names.TARGET, ""), said.get(names.CAUSE, "")
+        same = said.get(names.REQUEST_ID), record.digest
+        if same in found[pair]:
+            repeats.note(Repeat("request", pair[0], " ".join(filter(None, pair))))
+        found[pair].setdefault(same, record)
     return {pair: list(records.values()) for pair, records in found.items()}
 
 
@@ -148,15 +203,22 @@ def _compare_request(before: Published, after: Published, target: str, place: st
         yield from _compare_bodies(before.read(), after.read(), target, place)
     if before.headers == after.headers:
         return
-    said = [
-        {name: value for name, value in texts(record).items() if name not in _DERIVED} for record in (before, after)
-    ]
+    said = [_said(record) for record in (before, after)]
     for name in sorted(said[0].keys() | said[1].keys()):
         values = said[0].get(name, ABSENT), said[1].get(name, ABSENT)
         # Where a body differs, so does what is settled of it.
         if values[0] != values[1] and (same_body or name != names.PREFIX_BYTES):
             change = partial(_request_change, target, place, f"header {name}", values=values)
             yield (place, name, before.digest), change
+
+
+def _said(record: Published) -> dict[str, str]:
+    """The headers that are compared. Only a pipeline that accepted a re-created topic has a base, so it is left out."""
+    found = texts(record)
+    base = found.pop(names.BASE, "0")
+    if base.isdecimal() and found.get(names.FIRST, "").isdecimal():
+        found[names.FIRST] = str(int(found[names.FIRST]) - int(base))
+    return {name: value for name, value in found.items() if name not in _DERIVED}
 
 
 def _compare_bodies(before: bytes | None, after: bytes | None, target: str, place: str) -> _Found:
@@ -260,39 +322,50 @@ class _Told(Struct, frozen=True, kw_only=True):
     content: dict[str, Json]
 
 
-def compare_fixes(before: Iterable[Published], after: Iterable[Published]) -> Iterator[Change]:
-    return _compare_told(_fixes(before), _fixes(after))
+def compare_fixes(
+    before: Iterable[Published], after: Iterable[Published], repeats: tuple[Repeats, Repeats]
+) -> Iterator[Change]:
+    return _compare_told(_fixes(before, repeats[0]), _fixes(after, repeats[1]))
 
 
-def _fixes(side: Iterable[Published]) -> list[_Told]:
+def _fixes(side: Iterable[Published], repeats: Repeats) -> list[_Told]:
     found: dict[object, _Told] = {}
     for record in side:
         fix = read_value(record, _FIXES.decode)
         place = f"{PROVIDER_EVENTS if fix.source else AGENT_TURNS}/{record.partition}/{fix.offset}"
         content = {name: value for name, value in structs.asdict(fix).items() if name not in _NOT_OF_A_FIX}
-        # A redelivery repeats it with its number.
-        found[place, fix.number, *content.values()] = _Told(
+        told = _Told(
             subject="fix",
             label=f"{fix.code} {severity_of(lossless=fix.lossless, observed=fix.observed)}",
             place=place,
             named=(fix.source, fix.target, fix.code),
             content=content,
         )
+        # Its number tells it from an equal fix of the same record.
+        _keep(found, (place, fix.number, fix.code, *content.values()), told, repeats)
     return list(found.values())
+
+
+def _keep(found: dict[object, _Told], same: object, told: _Told, repeats: Repeats) -> None:
+    if same in found:
+        repeats.note(Repeat(told.subject, told.label, told.place))
+    found[same] = told
 
 
 _FIXES = msgspec.json.Decoder(FixRecord)
 
 # Where it stands, which is its place, and what is derived.
-_NOT_OF_A_FIX = frozenset({"version", "request_id", "turn", "number", "offset", "code"})
+_NOT_OF_A_FIX = frozenset({"version", "request_id", "turn", "number", "offset", "base", "code"})
 
 
-def compare_letters(before: Iterable[Published], after: Iterable[Published]) -> Iterator[Change]:
+def compare_letters(
+    before: Iterable[Published], after: Iterable[Published], repeats: tuple[Repeats, Repeats]
+) -> Iterator[Change]:
     """Requests that were rejected, and records that could not be processed."""
-    return _compare_told(_letters(before), _letters(after))
+    return _compare_told(_letters(before, repeats[0]), _letters(after, repeats[1]))
 
 
-def _letters(side: Iterable[Published]) -> list[_Told]:
+def _letters(side: Iterable[Published], repeats: Repeats) -> list[_Told]:
     found: dict[object, _Told] = {}
     for record in side:
         said = texts(record)
@@ -302,16 +375,17 @@ def _letters(side: Iterable[Published]) -> list[_Told]:
         code, rule = said.get(names.ERROR_CODE, ""), said.get(names.ERROR_RULE, "")
         place = "/".join(said.get(name, "") for name in (names.ERROR_TOPIC, names.ERROR_PARTITION, names.ERROR_OFFSET))
         content = {"path": said.get(names.ERROR_PATH, ""), "message": said.get(names.ERROR_MESSAGE, "")}
-        # The record's own headers and value go with it unchanged.
+        # The record's own headers and value are in its letter.
         content |= {name: value for name, value in said.items() if not name.startswith(names.ERROR_PREFIX)}
         content["value"] = record.digest.hex()
-        found[place, code, rule, *content.items()] = _Told(
+        told = _Told(
             subject="rejection" if code == "rejected" else "dead letter",
             label=rule if code == "rejected" else code,
             place=place,
             named=(code, rule, said.get(names.ERROR_TARGET, "")),
             content=content,
         )
+        _keep(found, (place, *told.named, *content.items()), told, repeats)
     return list(found.values())
 
 

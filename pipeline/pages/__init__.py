@@ -18,8 +18,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from pipeline import __version__
-from pipeline.text import code_point, split_invisible, visible
+from reknit.pipeline import __version__
+from reknit.pipeline.text import code_point, split_invisible, visible
 
 # Code points of one text that a page shows, unless its template says otherwise.
 SHOWN = 4000

@@ -17,11 +17,11 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from pipeline.errors import ReknitError
-from pipeline.stages.base import Record, Result, Stage
-from pipeline.stages.kept import marker_digest
-from topics import AGENT_TURNS, PROVIDER_EVENTS
-from topics import headers as names
+from reknit.pipeline.errors import ReknitError
+from reknit.pipeline.stages.base import Record, Result, Stage
+from reknit.pipeline.stages.kept import marker_digest
+from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
+from reknit.topics import headers as names
 
 # Each input, and in the order of its partitions.
 Offsets: TypeAlias = dict[str, list[int]]
@@ -84,7 +84,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     Args:
         id: its name.
         version: of the build that settled it.
-        created: when, in milliseconds since the epoch.
+        created: when, in milliseconds since the epoch; 0 in a dry run, whose files depend on the log alone.
         source_prefix: that of the inputs.
         partitions: how many each topic has.
         starts: the first offset that each partition of the inputs had.
@@ -95,6 +95,8 @@ class Plan(Struct, frozen=True, kw_only=True):
             the run without a name); None: all sessions.
         uncompared: sessions that are not processed, by input.
         forgotten: digests of sessions that were forgotten; they are not processed either.
+        bases: of an input that was re-created and accepted, the bases of its offsets by partition
+            (``reknit.topics.positions``); they make the ids of requests.
     """
 
     id: str
@@ -109,6 +111,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     chosen: dict[str, list[str | None]] | None = None
     uncompared: list[Uncompared] = []
     forgotten: list[str] = []
+    bases: Offsets = {}
 
     def covers(self, topic: str, partition: int, offset: int) -> bool:
         """Whether outputs that a record of an input leads to are outputs of the replay, if its session is."""
@@ -150,6 +153,8 @@ class PlannedStage:
         self.state_topic = stage.state_topic
         self.keep_in, self.use_format, self.restore = stage.keep_in, stage.use_format, stage.restore
         self.committed, self.levels = stage.committed, stage.levels
+        self.due_record, self.drop_due, self.has_room = stage.due_record, stage.drop_due, stage.has_room
+        self.released_at = stage.released_at
         self._stage = stage
         self._plan = plan
         self._skipped = {each.session for each in plan.uncompared if each.topic == stage.topic}
@@ -181,14 +186,8 @@ class PlannedStage:
         if self.topic != PROVIDER_EVENTS or not record.key:
             return False
         # Without a name a record belongs to the run under way, whichever that is.
-        run = run_of(record.headers)
+        run = names.find_text(record.headers, names.RUN)
         return run is None or self._plan.covers_run(record.key.decode("utf-8", "replace"), run)
-
-
-def run_of(headers: Sequence[tuple[str, bytes]]) -> str | None:
-    """The run that a record of events names."""
-    found = dict(headers).get(names.RUN)
-    return None if found is None else found.decode("utf-8", "replace")
 
 
 def _add(result: Result, made: Result, *, outputs: bool) -> None:

@@ -15,8 +15,7 @@ from __future__ import annotations
 import os
 import shutil
 import struct
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TypeAlias
 
@@ -24,9 +23,10 @@ import cramjam
 import msgspec
 from msgspec import Struct
 
-from pipeline.errors import InputError
-from pipeline.replay import Plan
-from pipeline.stages.base import Headers, Output, Record
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.replay import Plan
+from reknit.pipeline.stages.base import Output, Record
+from reknit.topics.headers import Headers
 
 PLAN = "replay.json"
 _POSITIONS = "positions"
@@ -50,7 +50,7 @@ Text: TypeAlias = str | Binary | None
 
 
 class Line(Struct, frozen=True):
-    """One record. ``offset`` counts the lines of its file, ``timestamp`` says when it was written, in milliseconds."""
+    """One record. ``offset`` counts the lines of its file, ``timestamp`` is the time of the input, in milliseconds."""
 
     partition: int
     offset: int
@@ -119,8 +119,7 @@ class _File:
 class PartitionFiles:
     """The outputs of one partition of all inputs, as they come; nobody reads them before ``finish``."""
 
-    def __init__(self, folder: Path, partition: int, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
+    def __init__(self, folder: Path, partition: int) -> None:
         self._folder = folder
         self._partition = partition
         self._directory = folder / _UNFINISHED / str(partition)
@@ -128,14 +127,13 @@ class PartitionFiles:
         self._directory.mkdir(parents=True)
         self._files: dict[str, _File] = {}
 
-    def take(self, outputs: Iterable[Output]) -> None:
-        """Write outputs; ``topic`` in them is the contract's name."""
-        now = int(self._clock() * 1000)
+    def take(self, outputs: Iterable[Output], timestamp: int) -> None:
+        """Write outputs; ``topic`` in them is the contract's name, ``timestamp`` their time in milliseconds."""
         for output in outputs:
             file = self._files.get(output.topic)
             if file is None:
                 file = self._files[output.topic] = _File(self._directory / f"{output.topic}{_ENDING}", self._partition)
-            file.append(output, now)
+            file.append(output, timestamp)
 
     def finish(self, positions: Mapping[str, int]) -> None:
         """Rename everything into place; ``positions`` are the ends of the inputs (contract names)."""
@@ -232,7 +230,7 @@ def _frames(place: Path) -> Iterator[bytes]:
 
 
 def _record(line: Line) -> Record:
-    headers: Headers = tuple((name, as_bytes(value) or b"") for name, value in line.headers)
+    headers: Headers = tuple((name, as_bytes(value)) for name, value in line.headers)
     return Record(
         partition=line.partition,
         offset=line.offset,

@@ -11,16 +11,16 @@ from pathlib import Path
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from msgspec import structs
 
-from pipeline.cli.broker import every_place, read_partitions, reader
-from pipeline.diff import COMPARED_TOPICS, Compared, Summary, compare_session
-from pipeline.errors import InputError
-from pipeline.objects import open_objects
-from pipeline.replay.folder import plan_of, read_partition, unfinished
-from pipeline.replay.replays import Progress, plan_at
-from pipeline.replay.sides import Coverage, Fetch, Side, Spool, behind, is_of_worker
-from pipeline.settings import Config
-from pipeline.stages.base import Record
-from topics import AGENT_TURNS, PROVIDER_EVENTS, RECORDED_PREFIX, qualified
+from reknit.pipeline.cli.broker import every_place, read_partitions, reader
+from reknit.pipeline.diff import COMPARED_TOPICS, Compared, Summary, compare_session
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.objects import open_objects
+from reknit.pipeline.replay.folder import plan_of, read_partition, unfinished
+from reknit.pipeline.replay.replays import Progress, plan_at
+from reknit.pipeline.replay.sides import Coverage, Fetch, Side, Spool, behind, is_of_worker
+from reknit.pipeline.settings import Config
+from reknit.pipeline.stages.base import Record
+from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS, RECORDED_PREFIX, qualified
 
 RECORDED = RECORDED_PREFIX + AGENT_TURNS
 # Beyond every offset.
@@ -72,6 +72,8 @@ async def read_topics(
             if not is_folder(side.name):
                 keep = partial(spool.add_record, number)
                 found[number] = await _read_prefix(consumer, known, side.name, keep, on_progress)
+                # No record says how it was delivered, so the configuration decides.
+                found[number].at_least_once = config.delivery == "at-least-once"
         stretches = {place: each for place, each in _read_by_one(found).items() if place in known.get(place.topic, ())}
         async for record in read_partitions(consumer, stretches, on_progress=on_progress, stretches=stretches):
             found[0].went_on.add(record.key or b"")
@@ -91,7 +93,7 @@ def compared_sessions(spool: Spool, coverage: Coverage, summary: Summary) -> Ite
         if not why_not:
             summary.uncovered += len(both.before) + len(both.after) - len(covered.before) - len(covered.after)
         if covered.before or covered.after:
-            yield compare_session(name, covered.before, covered.after)
+            yield compare_session(name, covered.before, covered.after, coverage.at_least_once)
 
 
 def fetching(config: Config, prefix: str) -> Fetch:

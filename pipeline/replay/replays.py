@@ -10,16 +10,16 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from msgspec import Struct, structs
 
-from pipeline import __version__
-from pipeline.cli.broker import connected, partitions_of, producing, read_partitions, reader
-from pipeline.cli.topics import apply
-from pipeline.errors import InputError, InternalError
-from pipeline.objects import open_objects
-from pipeline.replay import INPUTS, Offsets, Plan, Selection, Stretch, Uncompared, digest_of, run_of
-from pipeline.settings import Config
-from pipeline.stages.base import POSITION, read_position
-from pipeline.stages.kept import KINDS, Endings
-from topics import (
+from reknit.pipeline import __version__
+from reknit.pipeline.cli.broker import connected, partitions_of, producing, read_partitions, reader
+from reknit.pipeline.cli.topics import apply
+from reknit.pipeline.errors import InputError, InternalError
+from reknit.pipeline.objects import open_objects
+from reknit.pipeline.replay import INPUTS, Offsets, Plan, Selection, Stretch, Uncompared, digest_of
+from reknit.pipeline.settings import Config
+from reknit.pipeline.stages.base import POSITION, read_position
+from reknit.pipeline.stages.kept import KINDS, Endings
+from reknit.topics import (
     AGENT_TURNS,
     DAY_MS,
     DEAD_LETTERS,
@@ -33,12 +33,13 @@ from topics import (
     TURNS_STATE,
     qualified,
 )
-from topics import headers as names
-from topics.cluster import wanted
-from topics.records import TURN_RECORDS, SessionForgotten
+from reknit.topics import headers as names
+from reknit.topics.cluster import wanted
+from reknit.topics.positions import TAIL_RECORDS, read_mark
+from reknit.topics.records import TURN_RECORDS, SessionForgotten
 
 if TYPE_CHECKING:
-    from pipeline.stages.turn_state import TurnStates
+    from reknit.pipeline.stages.turn_state import TurnStates
 
 
 def prefix_of(live: str, replay: str) -> str:
@@ -91,7 +92,7 @@ async def plan_at(consumer: AIOKafkaConsumer, prefix: str) -> Plan | None:
     forgotten: set[str] = set()
     async for record in read_partitions(consumer, [TopicPartition(name, 0)]):
         if record.value is None:
-            forgotten.add(record.key.decode())
+            forgotten.add((record.key or b"").decode("utf-8", "replace"))
         elif plan is None:
             plan = _decoded(name, record.value)
     return None if plan is None else structs.replace(plan, forgotten=sorted(forgotten.union(plan.forgotten)))
@@ -135,15 +136,32 @@ def replay_of(topic: str, live: str) -> str | None:
 async def delete(config: Config, replay: str) -> int:
     """Delete a replay: its topics, its group and its objects. Returns how many topics there were.
 
+    A live pipeline may have a prefix that looks like a replay's (``b.replay.live.``). So topics are deleted only where
+    they hold the plan of this replay and no inputs: a replay reads the inputs of the live pipeline.
+
     Raises:
-        InputError: there is no such replay, or processes are at work on it.
+        InputError: there is no such replay, its topics are not a replay's, or processes are at work on it.
     """
     work = beside(config, replay)
     every = {qualified(topic.name, work.prefix) for topic in (*TOPICS_BESIDE, REPLAY_PLAN)}
+    inputs = {qualified(topic, work.prefix) for topic in INPUTS}
     async with connected(config) as admin:
-        there = await admin.describe(every)
+        found = await admin.describe(every | inputs)
+        there = [name for name in found if name in every]
         if not there:
             raise InputError("no_replay", f"there is no replay {replay!r}; `reknit replay list` names those there are")
+        if has_inputs := sorted(inputs.intersection(found)):
+            raise InputError(
+                "not_a_replay",
+                f"{has_inputs[0]} is an input of a pipeline, so {work.prefix} is no replay; nothing deleted",
+            )
+        plan = await plan_of(config, replay)
+        if plan is None or (plan.id, plan.source_prefix) != (replay, config.prefix):
+            raise InputError(
+                "not_a_replay",
+                f"the topics under {work.prefix} hold no plan of a replay {replay!r}; nothing deleted. If a start was "
+                f"interrupted, run it again with --id {replay} first",
+            )
         await admin.delete_group(f"{work.prefix}reknit")
         await admin.delete(there)
     objects = open_objects(work)
@@ -220,7 +238,8 @@ async def settle(config: Config, replay: str, selection: Selection, now: int, on
             starts[topic], ends[topic] = [firsts[place] for place in places], [lasts[place] for place in places]
         ranges = await _ranges(live, selection, starts, ends)
         letters = await _letters(live)
-        expired, forgotten = await _expired(live, starts, ends)
+        bases = await _bases(live)
+        expired, forgotten = await _expired(live, starts, ends, bases)
         uncompared = expired | {
             Uncompared(session, topic, "limited")
             for session, topics in letters.items()
@@ -240,7 +259,19 @@ async def settle(config: Config, replay: str, selection: Selection, now: int, on
             chosen=await _chosen(live, selection, ranges, set(letters) if selection.dead_letters else None),
             uncompared=sorted(each for each in uncompared if selection.names(each.session)),
             forgotten=sorted(forgotten),
+            bases={AGENT_TURNS: bases} if any(bases) else {},
         )
+
+
+async def _bases(live: _Live) -> list[int]:
+    """The bases of the turns' offsets, by partition, as the live pipeline's positions have them."""
+    ends = await live.consumer.end_offsets(live.places(TURNS_STATE))
+    tails = {place.partition: (max(0, end - TAIL_RECORDS), end) for place, end in ends.items()}
+    bases = dict.fromkeys(live.numbers, 0)
+    async for record in live.read(TURNS_STATE, live.numbers, tails):
+        if record.key == POSITION:
+            bases[record.partition] = read_mark(record.value, record.headers).base
+    return [bases[number] for number in live.numbers]
 
 
 async def _ranges(
@@ -285,7 +316,7 @@ async def _chosen(
             if selection.names(session) and (lettered is None or session in lettered):
                 runs = found.setdefault(session, set())
                 if topic == PROVIDER_EVENTS:
-                    runs.add(run_of(record.headers))
+                    runs.add(names.find_text(record.headers, names.RUN))
     return {session: sorted(runs, key=lambda run: run or "") for session, runs in sorted(found.items())}
 
 
@@ -295,22 +326,26 @@ async def _letters(live: _Live) -> dict[str, dict[str, bool]]:
     async for record in live.read(DEAD_LETTERS, live.numbers):
         if record.key is None or any(name == names.ERROR_LETTER for name, _ in record.headers):
             continue  # a note about another letter
-        given = dict(record.headers)
-        session, topic = record.key.decode("utf-8", "replace"), given.get(names.ERROR_TOPIC, b"").decode()
+        given = dict(names.as_texts(record.headers))
+        session, topic = record.key.decode("utf-8", "replace"), given.get(names.ERROR_TOPIC, "")
         topics = found.setdefault(session, {})
         topics[topic] = topics.get(topic, False) or names.ERROR_LIMIT in given
     return found
 
 
-async def _expired(live: _Live, starts: Offsets, ends: Offsets) -> tuple[set[Uncompared], set[str]]:
-    """The sessions that began before what is kept of an input, and the digests of those that were forgotten."""
+async def _expired(live: _Live, starts: Offsets, ends: Offsets, bases: list[int]) -> tuple[set[Uncompared], set[str]]:
+    """The sessions that began before what is kept of an input, and the digests of those that were forgotten.
+
+    What a former topic of the turns held is not kept; its offsets are before the ``bases``.
+    """
     # Who compares outputs reads plans, and does without what makes outputs.
-    from pipeline.stages.defaults import Defaults  # noqa: PLC0415  as said above
-    from pipeline.stages.turn_state import TurnStates, session_of  # noqa: PLC0415  as said above
+    from reknit.pipeline.stages.defaults import Defaults  # noqa: PLC0415  as said above
+    from reknit.pipeline.stages.turn_state import TurnStates, session_of  # noqa: PLC0415  as said above
 
     begun_before: set[str] = set()
     forgotten: set[str] = set()
-    cut = [number for number in live.numbers if starts[AGENT_TURNS][number]]
+    begins = {number: bases[at] + starts[AGENT_TURNS][at] for at, number in enumerate(live.numbers)}
+    cut = [number for number in live.numbers if begins[number]]
     endings = {number: Endings(MARKER_DAYS * DAY_MS) for number in live.numbers}
     states = {number: TurnStates(Defaults().session) for number in cut}
     keys: dict[int, set[bytes]] = {number: set() for number in cut}
@@ -326,7 +361,7 @@ async def _expired(live: _Live, starts: Offsets, ends: Offsets) -> tuple[set[Unc
             keys[number].add(session_of(key))
     for number in cut:
         for key in keys[number]:
-            if _began_before(states[number], key, starts[AGENT_TURNS][number]):
+            if _began_before(states[number], key, begins[number]):
                 begun_before.add(key.decode("utf-8", "replace"))
     forgotten.update(digest.hex() for each in endings.values() for digest in each.forgotten)
     rest = {number: (positions[number], end) for number, end in enumerate(ends[AGENT_TURNS])}
@@ -334,8 +369,8 @@ async def _expired(live: _Live, starts: Offsets, ends: Offsets) -> tuple[set[Unc
         if record.key and _forgets(record.value):
             forgotten.add(digest_of(record.key))
     async for record in live.read(PROVIDER_REQUESTS, cut):
-        first = dict(record.headers).get(names.FIRST)
-        if record.key and first is not None and int(first) < starts[AGENT_TURNS][record.partition]:
+        first = names.find_text(record.headers, names.FIRST) or ""
+        if record.key and first.isdecimal() and int(first) < begins[record.partition]:
             begun_before.add(record.key.decode("utf-8", "replace"))
     expired = {Uncompared(session, AGENT_TURNS, "expired") for session in begun_before}
     return expired | {
@@ -368,7 +403,7 @@ def _began_before(states: TurnStates, key: bytes, start: int) -> bool:
         return True  # nobody can say when it began
     states.committed({}, room=0)  # what was told of it need not be remembered
     # A version before 0.2 did not note where a session began.
-    return entry is not None and (entry.first is None or entry.first < start)
+    return entry is not None and (entry.is_carried or entry.first is None or entry.first < start)
 
 
 def _forgets(value: bytes | None) -> bool:

@@ -23,12 +23,13 @@ import cramjam
 import msgspec
 from msgspec import Struct, field
 
-from pipeline.diff import LIMITED
-from pipeline.diff.outputs import Published, texts
-from pipeline.replay import INPUTS, Plan
-from pipeline.stages.base import Headers, Record
-from topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
-from topics import headers as names
+from reknit.pipeline.diff import LIMITED
+from reknit.pipeline.diff.outputs import Published, texts
+from reknit.pipeline.replay import INPUTS, Plan
+from reknit.pipeline.stages.base import Record
+from reknit.topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
+from reknit.topics import headers as names
+from reknit.topics.headers import Headers
 
 # The records of two sides, grouped by session on disk.
 #
@@ -176,7 +177,7 @@ def _digest(record: Record) -> bytes:
     """A value's digest; of one in an object store what its header says, of none nothing."""
     if record.value is not None:
         return hashlib.sha256(record.value).hexdigest().encode()
-    return dict(record.headers).get(names.BODY_SHA256, b"")
+    return (names.find_text(record.headers, names.BODY_SHA256) or "").encode()
 
 
 # Which of them can be compared.
@@ -197,7 +198,7 @@ def behind(topic: str, record: Published | Record) -> Place | None:
     if topic == HISTORY_FIXES:
         try:
             fix = _FIX.decode((record.value if isinstance(record, Record) else record.read()) or b"")
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return None  # whoever compares it says so
         return Place(PROVIDER_EVENTS if fix.source else AGENT_TURNS, record.partition, fix.offset)
     said = dict(names.as_texts(record.headers))
@@ -205,7 +206,7 @@ def behind(topic: str, record: Published | Record) -> Place | None:
         found = said.get(names.CAUSE, "").split("/")
     else:
         found = [said.get(name, "") for name in (names.ERROR_TOPIC, names.ERROR_PARTITION, names.ERROR_OFFSET)]
-    if len(found) == 3 and found[1].isdigit() and found[2].isdigit():
+    if len(found) == 3 and found[1].isdecimal() and found[2].isdecimal():
         return Place(found[0], int(found[1]), int(found[2]))
     return None
 
@@ -230,12 +231,14 @@ class Side(Struct, kw_only=True):
         begins_late: the partitions of its outputs whose oldest records are gone, each with the offset in each input up
             to which records may have led to one of them; all records of an input that is not named.
         went_on: the sessions that have events which only one side has read.
+        at_least_once: whether its worker may publish a record again. A dry run never does.
     """
 
     name: str
     plan: Plan | None = None
     begins_late: dict[Partition, dict[str, int]] = field(default_factory=dict)
     went_on: set[bytes] = field(default_factory=set)
+    at_least_once: bool = False
 
 
 _WHY = {"expired": "its first record has expired", "limited": LIMITED}
@@ -248,6 +251,7 @@ class Coverage:
         self._sides = sides
         self._plans = [side.plan for side in sides if side.plan is not None]
         self._ranged = [plan for plan in self._plans if plan.ranges is not None]
+        self.at_least_once = sides[0].at_least_once, sides[1].at_least_once
         self._uncompared = {
             (each.session, each.topic): _WHY[each.why] for plan in self._plans for each in plan.uncompared
         }

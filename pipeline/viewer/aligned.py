@@ -16,16 +16,16 @@ from functools import cached_property
 import msgspec
 from msgspec import UNSET, Struct, structs
 
-from pipeline.fixes import Fix
-from pipeline.history.pieces import LedgerEntry, block_path
-from pipeline.model import Block, ToolResult, ToolUse, Turn, on_the_wire
-from pipeline.registry import TARGETS
-from pipeline.session import Normalized, Session
-from pipeline.stages.base import Record
-from pipeline.stages.defaults import Defaults
-from pipeline.stages.turns import TurnsStage
-from pipeline.targets import Setting
-from pipeline.viewer.cells import (
+from reknit.pipeline.fixes import Fix
+from reknit.pipeline.history.pieces import LedgerEntry, block_path
+from reknit.pipeline.model import Block, ToolResult, ToolUse, Turn, on_the_wire
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.session import Normalized, Session
+from reknit.pipeline.stages.base import Record
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.stages.turns import TurnsStage
+from reknit.pipeline.targets import Setting
+from reknit.pipeline.viewer.cells import (
     Cell,
     Document,
     How,

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from pipeline.fixes import FIXES, Fix, Severity, severity_of
+from reknit.pipeline.fixes import FIXES, Fix, Severity, severity_of
 
 T = TypeVar("T")
 How: TypeAlias = Literal["same", "changed", "moved", "appeared", "vanished"]

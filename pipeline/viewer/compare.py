@@ -15,20 +15,20 @@ from typing import Final, NamedTuple
 from aiohttp import web
 from msgspec import Struct, structs
 
-from pipeline.diff import Compared, Summary
-from pipeline.diff.values import ABSENT, Json, aligned, apart, read_json, unified
-from pipeline.errors import InputError
-from pipeline.replay.reading import compared_sessions, fetching, read_folders, read_topics
-from pipeline.replay.replays import every_plan, prefix_of
-from pipeline.replay.sides import Coverage, Spool
-from pipeline.settings import Config
-from pipeline.targets import Setting
-from pipeline.viewer.aligned import LISTS, Aligned
-from pipeline.viewer.cells import Cell, Document, Mark, Row
-from pipeline.viewer.index import Reader, timeline
-from pipeline.viewer.index.entries import Entry
-from pipeline.viewer.pages import VIEWER, page
-from pipeline.viewer.requests import Request, find_request
+from reknit.pipeline.diff import Compared, Summary
+from reknit.pipeline.diff.values import ABSENT, Json, aligned, apart, read_json, unified
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.replay.reading import compared_sessions, fetching, read_folders, read_topics
+from reknit.pipeline.replay.replays import every_plan, prefix_of
+from reknit.pipeline.replay.sides import Coverage, Spool
+from reknit.pipeline.settings import Config
+from reknit.pipeline.targets import Setting
+from reknit.pipeline.viewer.aligned import LISTS, Aligned
+from reknit.pipeline.viewer.cells import Cell, Document, Mark, Row
+from reknit.pipeline.viewer.index import Reader, timeline
+from reknit.pipeline.viewer.index.entries import Entry
+from reknit.pipeline.viewer.pages import VIEWER, page
+from reknit.pipeline.viewer.requests import Request, find_request
 
 # Requests among which a page lets one choose, and those of a turn's other targets.
 _CHOICES: Final = 60
@@ -75,15 +75,16 @@ def _pair(reader: Reader, name: str, one: str, other: str) -> Pair:
 
 
 async def _requests(request: web.Request, name: str, one: str, other: str) -> web.Response:
-    reader = request.app[VIEWER].index.reader
-    pair = await asyncio.to_thread(_pair, reader, name, one, other)
+    viewer = request.app[VIEWER]
+    reader, pools = viewer.index.reader, viewer.pools
+    pair = await pools.pages.run(_pair, reader, name, one, other)
     if not pair.one or not pair.other:
         return page(request, "compare_none.html", session=name, choices=pair.choices)
     sides = [await find_request(request, name, request_id) for request_id in (pair.one, pair.other)]
-    same_turn = await asyncio.to_thread(_of_same_turn, reader, sides)
+    same_turn = await pools.pages.run(_of_same_turn, reader, sides)
     lost = [side for side in sides if side.body is None]
     bodies = [Side(each.headers.target, each.body or b"", each.aligned) for each in sides]
-    found = None if lost else await asyncio.to_thread(compared, *bodies)
+    found = None if lost else await pools.work.run(compared, *bodies)
     return page(
         request,
         "compare_requests.html",
@@ -328,8 +329,9 @@ _reading = threading.Lock()
 async def _replay(request: web.Request, prefix: str, session: str) -> web.Response:
     """What the topics under another prefix have otherwise than the live ones: of a session, or of all."""
     viewer = request.app[VIEWER]
-    partitions = await asyncio.to_thread(_partitions_of, viewer.index.reader, session) if session else None
-    summary, found = await asyncio.to_thread(compare_replay, viewer.config, prefix, session, partitions)
+    run = viewer.pools.pages.run
+    partitions = await run(_partitions_of, viewer.index.reader, session) if session else None
+    summary, found = await viewer.pools.replays.run(compare_replay, viewer.config, prefix, session, partitions)
     return page(
         request,
         "compare_replay.html",

@@ -7,26 +7,31 @@ our own pages hold. What proxies say counts where the proxy is one that was name
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
+import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 from msgspec import Struct
+from multidict import MultiDictProxy
 
-from pipeline.errors import InputError
+from reknit.pipeline.errors import InputError
 
 Network: TypeAlias = IPv4Network | IPv6Network
 
 # Asked for by machines that only want to know whether it runs; says nothing else.
 HEALTH = "/healthz"
 LOGIN = "/login"
+# Asked for by every open page, every other second; shows nothing of a session.
+PROGRESS = "/progress"
 # What a page looks like before somebody logged in.
 _OPEN = (LOGIN, "/static/")
 # The field of a form, and the header of a script, that show that our own page sent it.
@@ -34,6 +39,12 @@ FIELD, HEADER = "token", "X-Reknit-Token"
 LOGGED_IN_SECONDS = 12 * 3600
 # A login token that could be guessed is none.
 SHORTEST_LOGIN = 16
+# A browser has this long to send the body of a request.
+BODY_SECONDS: Final = 30.0
+# Longest `next` of a login. The login page has it in its own address, encoded once more.
+_LONGEST_NEXT: Final = 2000
+# The characters of an address (RFC 3986), and no second slash at its start, after which another host would follow.
+_LOCAL: Final = re.compile(r"/(?!/)[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]*")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _READING = frozenset({"GET", "HEAD"})
 
@@ -140,23 +151,28 @@ class Guard:
             status = refused.status
             raise
         finally:
-            if self._audit is not None and not request.path.startswith("/static/"):
+            if self._audit is not None and not request.path.startswith(("/static/", PROGRESS)):
                 self._audit(self._viewed(request, peer, status))
         return answer
 
     def peer(self, request: web.Request) -> Peer:
         """Who asks, by what proxies say of it as far as they were named."""
-        address, said = request.remote or "", request.headers
+        address = request.remote or ""
         if not self._is_proxy(address):
             return Peer(address, request.scheme, request.host, "")
+
+        def forwarded(name: str, otherwise: str) -> str:
+            # Bytes that are no UTF-8, which aiohttp keeps as surrogates, can be written to no log.
+            return request.headers.get(f"X-Forwarded-{name}", otherwise).encode("utf-8", "replace").decode()
+
         # Each proxy adds whom it heard, so the last that is no proxy of ours is who came to us.
-        chain = [part.strip() for part in said.get("X-Forwarded-For", "").split(",") if part.strip()]
+        chain = [part.strip() for part in forwarded("For", "").split(",") if part.strip()]
         strangers = [part for part in chain if not self._is_proxy(part)]
         return Peer(
             strangers[-1] if strangers else address,
-            said.get("X-Forwarded-Proto", request.scheme),
-            said.get("X-Forwarded-Host", request.host),
-            said.get("X-Forwarded-User", ""),
+            forwarded("Proto", request.scheme),
+            forwarded("Host", request.host),
+            forwarded("User", ""),
         )
 
     def form_token(self, request: web.Request) -> str:
@@ -165,7 +181,7 @@ class Guard:
 
     def logged_in(self, request: web.Request) -> bool:
         until, _, mark = request.cookies.get(self.cookie, "").rpartition(".")
-        if not self.login or not hmac.compare_digest(mark.encode(), self._signed("login", until).encode()):
+        if not self.login or not hmac.compare_digest(_as_bytes(mark), self._signed("login", until).encode()):
             return not self.login
         return int(until.partition(".")[0]) > time.time()
 
@@ -183,7 +199,7 @@ class Guard:
         return answer
 
     def is_login(self, given: str) -> bool:
-        return bool(self.login) and hmac.compare_digest(given.encode(), self.login.encode())
+        return bool(self.login) and hmac.compare_digest(_as_bytes(given), self.login.encode())
 
     def _is_proxy(self, address: str) -> bool:
         try:
@@ -220,23 +236,24 @@ class Guard:
             return None
         if request.method not in _READING or "HX-Request" in request.headers:
             return web.Response(status=401, text="Log in first.\n", headers={"HX-Redirect": LOGIN})
-        return _seen_elsewhere(str(request.rel_url.with_path(LOGIN).with_query(next=str(request.rel_url))))
+        return _seen_elsewhere(str(request.rel_url.with_path(LOGIN).with_query(next=local(str(request.rel_url)))))
 
     async def _token_of(self, request: web.Request) -> str:
         if request.method in _READING:
             return ""
         if HEADER in request.headers:
             return request.headers[HEADER]
-        return str((await request.post()).get(FIELD, "")) if request.path != LOGIN else self.form_token(request)
+        form = await form_of(request)
+        return str(form.get(FIELD, "")) if request.path != LOGIN else self.form_token(request)
 
     def _refuse_without_token(self, request: web.Request, given: str) -> None:
         if request.method in _READING:
             return
-        if not hmac.compare_digest(given.encode(), self.form_token(request).encode()):
+        if not hmac.compare_digest(_as_bytes(given), self.form_token(request).encode()):
             raise web.HTTPForbidden(text="The page that sent this is out of date: reload it, and try again.\n")
 
     def _signed(self, what: str, value: str) -> str:
-        return hmac.new(self._secret, f"{what}|{value}".encode(), hashlib.sha256).hexdigest()
+        return hmac.new(self._secret, _as_bytes(f"{what}|{value}"), hashlib.sha256).hexdigest()
 
     def _viewed(self, request: web.Request, peer: Peer, status: int) -> Viewed:
         path = str(request.rel_url.without_query_params(FIELD))
@@ -245,8 +262,38 @@ class Guard:
 
 
 def local(path: str) -> str:
-    """An address of ours to go on to, whatever was asked for: never another site's."""
-    return "/" + path.replace("\\", "/").lstrip("/")
+    """Return ``path`` if it is an encoded path of this viewer, else the overview's.
+
+    Browsers drop tabs and line ends from addresses, and read a backslash as a slash. So a path with any other character
+    is refused, not repaired.
+    """
+    return path if len(path) <= _LONGEST_NEXT and _LOCAL.fullmatch(path) else "/"
+
+
+async def form_of(request: web.Request) -> MultiDictProxy[Any]:
+    """Return the form in the body of a request.
+
+    Raises:
+        InputError: ``bad_form``.
+        web.HTTPException: it is too large, or took too long to arrive.
+    """
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            form = await request.post()
+        for value in form.values():
+            if isinstance(value, str):
+                value.encode()  # a character set that the request names may give surrogates
+    except TimeoutError as error:
+        raise web.HTTPRequestTimeout from error
+    # aiohttp has no error of its own for these: an unknown character set, a part without headers, cut data.
+    except (ValueError, LookupError, AssertionError, web.RequestPayloadError) as error:
+        raise InputError("bad_form", "the body of the request is no form") from error
+    return form
+
+
+def _as_bytes(value: str) -> bytes:
+    """Encode a header's text, in which aiohttp represents bytes that are not UTF-8 by surrogates."""
+    return value.encode("utf-8", "surrogatepass")
 
 
 def _seen_elsewhere(path: str) -> web.Response:

@@ -23,19 +23,20 @@ from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
 import msgspec
 from msgspec import Struct, structs
 
-import pipeline
-from pipeline.cli.offline import reported
-from pipeline.diff.values import encodable
-from pipeline.errors import InputError, InternalError, ReknitError
-from pipeline.explain import shortened
-from pipeline.fixes import FIXES, Fix, severity_of
-from pipeline.history.readers import read
-from pipeline.registry import TARGETS
-from pipeline.rules import RULES, Violation
-from pipeline.session.arguments import POLICY_OPTIONS
-from pipeline.targets import Setting
-from pipeline.viewer.aligned import Aligned
-from pipeline.viewer.cells import Row
+from reknit import pipeline
+from reknit.pipeline.cli.offline import reported
+from reknit.pipeline.diff.values import encodable
+from reknit.pipeline.errors import InputError, InternalError, ReknitError, error_name
+from reknit.pipeline.explain import shortened
+from reknit.pipeline.fixes import FIXES, Fix, severity_of
+from reknit.pipeline.history.readers.shapes import read
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.rules.base import Violation
+from reknit.pipeline.rules.judge import RULES
+from reknit.pipeline.session.arguments import POLICY_OPTIONS
+from reknit.pipeline.targets import Setting
+from reknit.pipeline.viewer.aligned import Aligned
+from reknit.pipeline.viewer.cells import Row
 
 # Of what can be long, so much is shown.
 _BODY_SHOWN, _FIXES_SHOWN, _VALUE_SHOWN, _ROWS_SHOWN = 60_000, 200, 300, 200
@@ -319,4 +320,4 @@ def _answered(work: Callable[..., Any], arguments: tuple[Any, ...], named: dict[
     except ReknitError as error:
         return None, error
     except Exception as error:  # noqa: BLE001  a traceback on stderr would hold what was pasted
-        return None, InternalError("helper_failed", f"it ended with {type(error).__name__}, a fault of Reknit")
+        return None, InternalError("helper_failed", f"it ended with {error_name(error)}, a fault of Reknit")

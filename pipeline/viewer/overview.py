@@ -11,23 +11,25 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 from msgspec import Struct, structs
 
-from pipeline.cli.dead_letters import Left, Wanted, act_on_letters
-from pipeline.errors import InputError
-from pipeline.fixes import FIXES
-from pipeline.registry import TARGETS
-from pipeline.rules import RULES
-from pipeline.viewer.cells import as_text
-from pipeline.viewer.index import Reader, timeline
-from pipeline.viewer.index.entries import FOLLOWED, Entry
-from pipeline.viewer.index.search import Count, Overview, Search, milliseconds, overview, sessions
-from pipeline.viewer.pages import VIEWER, page, with_query
-from topics import DEAD_LETTERS
-from topics.headers import ERROR_PREFIX, as_texts
+from reknit.pipeline.cli.dead_letters import Left, Wanted, act_on_letters
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.fixes import FIXES
+from reknit.pipeline.letters import LETTER_KINDS
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.rules.judge import RULES
+from reknit.pipeline.viewer.cells import as_text
+from reknit.pipeline.viewer.index import Reader, timeline
+from reknit.pipeline.viewer.index.entries import FOLLOWED, LETTER_OF, Entry
+from reknit.pipeline.viewer.index.search import Count, Overview, Page, Search, milliseconds, overview, sessions
+from reknit.pipeline.viewer.pages import VIEWER, page, with_query
+from reknit.pipeline.viewer.progress_page import followed
+from reknit.topics import DEAD_LETTERS
+from reknit.topics.headers import ERROR_PREFIX, as_texts
 
 _HOUR_MS = 3_600_000
 _LAST_MS = 253_402_300_799_000  # the end of the year 9999
@@ -49,7 +51,7 @@ STREAMED: Final = {
     "unseen": "results whose text was on no screen",
 }
 
-sessions_at = partial(with_query, "/sessions")
+sessions_at, letters_at = partial(with_query, "/sessions"), partial(with_query, "/letters")
 # What a search by code finds, as far as it has a name before it happens.
 _CODES: Final = (*sorted(FIXES), *STREAMED, *sorted(RULES))
 
@@ -112,14 +114,18 @@ def summed(found: Overview, by: str = "code") -> Summary:
         if kind.startswith(("item/", "turn/")):
             for (code, _, _), times in counts.items():
                 items[code] += times
+    counted = {"since": stamp(found.steps.start), "until": stamp(found.steps.start + len(found.steps) * found.step_ms)}
+    letters = {kind: every[LETTER_OF[kind]] for kind in LETTER_KINDS}
     figures = [
         Figure("sessions began", every["session"], sessions_at(**within)),
         Figure("turns", every["turn"], sessions_at(**within)),
         Figure("requests published", every["request"], sessions_at(**within)),
         *(Figure(f"{name} fixes", fixed[name], sessions_at(severity=name, **within)) for name in _FIXED),
-        Figure("requests rejected", every["rejection"], sessions_at(rejected=1, **within), bad=True),
-        Figure("refused by providers", every["refused"], "/letters", bad=True),
-        Figure("dead letters", every["letter"], "/letters", bad=True),
+        Figure("dead letters", sum(letters.values()), letters_at(**counted), bad=True),
+        *(
+            Figure(LETTER_KINDS[kind], count, letters_at(kind=kind, **counted), bad=True)
+            for kind, count in letters.items()
+        ),
         Figure("sessions parked now", found.parked, sessions_at(parked=1), bad=True),
     ]
     return Summary(
@@ -158,8 +164,7 @@ def _series(counts: Iterable[Count], found: Overview, by: str) -> Series:
         every[name] += count.count
         cells[count.since_ms, name] += count.count
     names = [name for name, _ in sorted(every.items(), key=lambda one: (-one[1], one[0]))]
-    first = found.since_ms // found.step_ms * found.step_ms
-    steps = range(first, found.until_ms, found.step_ms)
+    steps = found.steps
     shown, rest = names[:_SERIES], names[_SERIES:]
     rows = []
     for step in steps:
@@ -194,9 +199,8 @@ async def _overview(request: web.Request) -> web.Response:
     if (span and span not in SPANS) or by not in {"", "code", "target", "severity"}:
         raise web.HTTPNotFound
     until = milliseconds(end, "until") if end else now_ms()
-    span, found, summary = await asyncio.to_thread(_summed, viewer.index.reader, span, by or "code", until)
+    span, found, summary = await viewer.pools.pages.run(_summed, viewer.index.reader, span, by or "code", until)
     part = request.query.get("part", "")
-    behind = viewer.follower.behind()
     template = {"figures": "parts/figures.html", "charts": "parts/charts.html"}.get(part, "overview.html")
     return page(
         request,
@@ -209,7 +213,7 @@ async def _overview(request: web.Request) -> web.Response:
         at=partial(with_query, "/", span=span, by=by, until=end),
         ended=end,
         last=stamp(found.latest_ms + _HOUR_MS),
-        behind=behind,
+        behind=followed(viewer),
         followed=len(FOLLOWED),
         streamed=STREAMED,
     )
@@ -228,7 +232,9 @@ async def _sessions(request: web.Request) -> web.Response:
     viewer = request.app[VIEWER]
     search = Search.from_query(request.query)
     after = request.query.get("after", "")
-    found = await asyncio.to_thread(sessions, viewer.index.reader, search, after, ROWS)
+    # Without a condition the newest rows are read, and that is all.
+    pool = viewer.pools.pages if search == Search() else viewer.pools.searches
+    found = await pool.run(sessions, viewer.index.reader, search, after, ROWS)
     return page(
         request,
         "sessions.html",
@@ -273,25 +279,52 @@ def chips(search: Search) -> list[tuple[str, str, str]]:
 # Dead letters: the list, one with its reason and what it holds, and its retry where the viewer may write.
 
 _LETTERS_SHOWN: Final = 50
+# Letters are counted up to this number.
+_LETTERS_COUNTED: Final = 10_000
 _LETTER: Final = r"/letters/{partition:\d{1,9}}/{offset:\d{1,18}}"
 
 
 async def _letters(request: web.Request) -> web.Response:
-    reader, query = request.app[VIEWER].index.reader, request.query
-    code, session, after = (query.get(name, "").strip() for name in ("code", "session", "after"))
-    found = await asyncio.to_thread(timeline.letters, reader, code, session, after, _LETTERS_SHOWN)
-    done = await asyncio.to_thread(timeline.done_about, reader, found.rows)
-    return page(request, "letters.html", found=found, done=done, code=code, session=session, after=after)
+    viewer = request.app[VIEWER]
+    names = ("kind", "code", "session", "since", "until")
+    asked = {name: request.query.get(name, "").strip() for name in names}
+    after = request.query.get("after", "").strip()
+    if asked["kind"] not in {"", *LETTER_KINDS}:
+        raise web.HTTPNotFound
+    wanted: dict[str, Any] = {name: asked[name] for name in ("kind", "code", "session")}
+    wanted |= {f"{name}_ms": milliseconds(asked[name], name) for name in ("since", "until") if asked[name]}
+    pool = viewer.pools.searches if any(asked.values()) else viewer.pools.pages
+    found, count, done = await pool.run(_read_letters, viewer.index.reader, wanted, after)
+    return page(
+        request,
+        "letters.html",
+        found=found,
+        count=count,
+        most=_LETTERS_COUNTED,
+        done=done,
+        asked=asked,
+        at=partial(letters_at, **asked),
+        kinds=LETTER_KINDS,
+        after=after,
+    )
+
+
+def _read_letters(reader: Reader, wanted: Mapping[str, Any], after: str) -> tuple[Page, int, dict[str, str]]:
+    """A part of the list, how many letters there are in all parts, and what was done about those of this part."""
+    found = timeline.letters(reader, after=after, limit=_LETTERS_SHOWN, **wanted)
+    count = timeline.count_letters(reader, _LETTERS_COUNTED, **wanted)
+    return found, count, timeline.done_about(reader, found.rows)
 
 
 async def _find_letter(request: web.Request) -> tuple[Entry, str]:
     """A letter, and what was done about it."""
-    reader = request.app[VIEWER].index.reader
+    viewer = request.app[VIEWER]
+    reader, run = viewer.index.reader, viewer.pools.pages.run
     place = f"{DEAD_LETTERS}/{request.match_info['partition']}/{request.match_info['offset']}"
-    entry = await asyncio.to_thread(timeline.entry_at, reader, place)
+    entry = await run(timeline.entry_at, reader, place)
     if entry is None or entry.kind == "note":
         raise web.HTTPNotFound
-    done = await asyncio.to_thread(timeline.done_about, reader, [entry])
+    done = await run(timeline.done_about, reader, [entry])
     return entry, done.get(place, "")
 
 
@@ -320,7 +353,8 @@ async def _retry(request: web.Request) -> web.Response:
         raise InputError("read_only", "this viewer only reads; start it with --allow-retry")
     await _find_letter(request)
     place = f"{request.match_info['partition']}/{request.match_info['offset']}"
-    ((_, left),) = await act_on_letters(viewer.config, Wanted(places=frozenset([place])), "retried")
+    # A retry that has begun is finished, also if the browser disconnects.
+    ((_, left),) = await asyncio.shield(act_on_letters(viewer.config, Wanted(places=frozenset([place])), "retried"))
     # The note comes back through the topic, a moment later.
     return await _letter(request, retried=left is None, left=left)
 

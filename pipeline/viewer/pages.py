@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -19,17 +21,20 @@ from urllib.parse import quote, urlencode
 from aiohttp import web
 from jinja2 import Environment
 from markupsafe import Markup
-from msgspec import Struct
+from msgspec import Struct, field
 
-from pipeline import __version__, pages
-from pipeline.errors import InputError
-from pipeline.pages import shown
-from pipeline.settings import Config
-from pipeline.viewer.guard import FIELD, HEADER, LOGIN, Guard
-from pipeline.viewer.index import Index, search
-from pipeline.viewer.index.entries import Entry
-from pipeline.viewer.index.reading import Follower, Subscriber, Values
-from pipeline.viewer.index.search import SessionRow
+from reknit.pipeline import __version__, pages
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.pages import shown
+from reknit.pipeline.settings import Config
+from reknit.pipeline.viewer.guard import FIELD, HEADER, LOGIN, Guard
+from reknit.pipeline.viewer.index import Index, search
+from reknit.pipeline.viewer.index.entries import Entry
+from reknit.pipeline.viewer.index.numbers import is_place, read_position
+from reknit.pipeline.viewer.index.reading import Follower, Subscriber, Values
+from reknit.pipeline.viewer.index.search import SessionRow
+from reknit.pipeline.viewer.pools import BusyError, Pools, pools
+from reknit.pipeline.viewer.progress import Progress
 
 _HERE = Path(__file__).parent
 # What browsers ask for, by name: all of it is inside the wheel.
@@ -54,6 +59,8 @@ class Viewer(Struct, frozen=True):
         follower: what reads on.
         values: what records hold, wherever they stand.
         allow_retry: whether pages may write to the topics.
+        pools: the threads that pages wait for.
+        progress: whether the pipeline keeps up.
     """
 
     config: Config
@@ -63,6 +70,8 @@ class Viewer(Struct, frozen=True):
     follower: Follower
     values: Values
     allow_retry: bool = False
+    pools: Pools = field(default_factory=pools)
+    progress: Progress = field(default_factory=Progress)
 
 
 VIEWER: web.AppKey[Viewer] = web.AppKey("viewer", Viewer)
@@ -71,7 +80,8 @@ VIEWER: web.AppKey[Viewer] = web.AppKey("viewer", Viewer)
 def templates() -> Environment:
     made = pages.environment(_HERE / "templates")
     made.auto_reload = False
-    made.filters["marked"] = marked
+    made.filters |= {"marked": marked, "duration": duration}
+    made.tests["place"] = is_place
     made.globals |= {
         "session_path": session_path,
         "with_query": with_query,
@@ -94,6 +104,10 @@ def page(request: web.Request, template: str, /, *, status: int = 200, **values:
         allow_retry=viewer.allow_retry,
         has_login=bool(viewer.guard.login),
         inside=viewer.guard.logged_in(request),
+        cluster=viewer.config.bootstrap_servers,
+        prefix=viewer.config.prefix,
+        status=viewer.progress.status(),
+        as_of=datetime.now(UTC),
     )
     return web.Response(text=text, status=status, content_type="text/html", headers={"Cache-Control": "no-store"})
 
@@ -105,6 +119,14 @@ def marked(excerpt: str) -> Markup:
         word, _, rest = found.partition("\x03")
         pieces += [Markup("<mark>{}</mark>").format(shown(word)), shown(rest)]
     return Markup().join(pieces)
+
+
+def duration(seconds: float) -> str:
+    """A time span as people say it: ``12 s``, ``4 min``, ``3 h``, ``2 d``."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:,.0f} {unit}"
+    return f"{seconds:,.0f} s"
 
 
 def is_part(request: web.Request) -> bool:
@@ -141,7 +163,7 @@ def static_path(name: str) -> str:
 
 async def row_of(viewer: Viewer, session: str) -> SessionRow:
     """What the index has of a session; where it has none, there is no page."""
-    found = await asyncio.to_thread(search.session, viewer.index.reader, session)
+    found = await viewer.pools.pages.run(search.session, viewer.index.reader, session)
     if found is None:
         raise web.HTTPNotFound
     return found
@@ -151,6 +173,9 @@ async def row_of(viewer: Viewer, session: str) -> SessionRow:
 AT_ONCE: Final = 1000
 # Browsers that may look at streams at once, and as many at timelines; each holds a connection and what waits for it.
 MOST_VIEWINGS: Final = 200
+# Of both kinds together, those of one peer. A browser opens six connections to one server.
+MOST_OF_A_PEER: Final = 20
+LIVE_PAGES: web.AppKey[Counter[str]] = web.AppKey("live_pages", Counter)
 # Messages that wait for one browser at most, and their bytes.
 _WAITING, _WAITING_BYTES = 1000, 2 * 1024 * 1024
 # How long a connection stands without a sign of life, and how long one may take to read what it was sent.
@@ -240,22 +265,30 @@ def cursor_of(position: Position) -> str:
     return f"{position[0]}/{position[1]}"
 
 
-def position_in(cursor: str) -> Position:
-    """A position that a browser names.
-
-    Raises:
-        InputError: ``place_unknown``.
-    """
-    first, _, second = cursor.partition("/")
-    try:
-        return int(first), int(second)
-    except ValueError as error:
-        raise InputError("place_unknown", "a place is two numbers, as 0/17") from error
-
-
 def last_seen(request: web.Request) -> Position:
     """Behind which position a browser goes on: the last that it has, or the one that its page ends with."""
-    return position_in(request.headers.get("Last-Event-ID") or request.query.get("after") or cursor_of(NOWHERE))
+    return read_position(request.headers.get("Last-Event-ID") or request.query.get("after") or cursor_of(NOWHERE))
+
+
+@contextmanager
+def live_page(request: web.Request) -> Iterator[None]:
+    """Count a live page while the block runs.
+
+    Raises:
+        BusyError: this peer has as many as one may have.
+    """
+    counts, peer = request.app[LIVE_PAGES], request.app[VIEWER].guard.peer(request)
+    # A proxy may name users; then each user is a peer.
+    name = f"{peer.address} {peer.user}"
+    if counts[name] >= MOST_OF_A_PEER:
+        raise BusyError("busy", f"{MOST_OF_A_PEER} live pages of yours are open. Close one of them.")
+    counts[name] += 1
+    try:
+        yield
+    finally:
+        counts[name] -= 1
+        if not counts[name]:
+            del counts[name]
 
 
 def event_of(message: Message) -> bytes:

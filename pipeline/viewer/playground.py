@@ -7,7 +7,6 @@ is explained by its example, as this version runs it; what other pages name lead
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -20,20 +19,30 @@ from markupsafe import Markup, escape
 from msgspec import Struct
 from msgspec.inspect import BoolType
 
-from pipeline.config import described
-from pipeline.demo.recordings import fleet, unmended
-from pipeline.diff.values import encodable
-from pipeline.errors import InputError, ReknitError
-from pipeline.explain import FIX_EXAMPLES, RULE_EXAMPLES, FixExample, RuleExample, explain, summaries, written_out
-from pipeline.explain.telling import Told, told
-from pipeline.fixes import FIXES, OBSERVABLE, severity_of
-from pipeline.history.readers import SHAPES
-from pipeline.registry import TARGETS
-from pipeline.rules import RULES
-from pipeline.session.arguments import POLICY_OPTIONS
-from pipeline.text import visible
-from pipeline.viewer.outcome import Choice, Helper, Outcome, Wrong, outcome_of
-from pipeline.viewer.pages import is_part, page, with_query
+from reknit.pipeline.config import described
+from reknit.pipeline.demo.recordings import fleet, unmended
+from reknit.pipeline.diff.values import encodable
+from reknit.pipeline.errors import InputError, ReknitError
+from reknit.pipeline.explain import (
+    FIX_EXAMPLES,
+    RULE_EXAMPLES,
+    FixExample,
+    RuleExample,
+    explain,
+    summaries,
+    written_out,
+)
+from reknit.pipeline.explain.telling import Told, told
+from reknit.pipeline.fixes import FIXES, OBSERVABLE, severity_of
+from reknit.pipeline.history.readers.shapes import SHAPES
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.rules.judge import RULES
+from reknit.pipeline.session.arguments import POLICY_OPTIONS
+from reknit.pipeline.text import visible
+from reknit.pipeline.viewer.guard import form_of
+from reknit.pipeline.viewer.index.search import MOST_WORDS
+from reknit.pipeline.viewer.outcome import Choice, Helper, Outcome, Wrong, outcome_of
+from reknit.pipeline.viewer.pages import VIEWER, is_part, page, with_query
 
 # Text that a person can still look through; mending it takes two seconds at worst.
 LARGEST: Final = 2 << 20
@@ -138,7 +147,7 @@ async def _open(request: web.Request) -> web.Response:
 
 
 async def _try(request: web.Request) -> web.Response:
-    form = await request.post()
+    form = await form_of(request)
     choice = Choice.of(form)
     text = _text_of(form)
     if len(text) > LARGEST or len(text.encode("utf-8", "surrogatepass")) > LARGEST:
@@ -188,7 +197,9 @@ _CODE = re.compile(r"\b(?:[a-z]+(?:_[a-z0-9]+)+|[A-Z]{2,}-\d+[a-z]?)\b")
 
 
 async def _all(request: web.Request) -> web.Response:
-    words = request.query.get("q", "").casefold().split()
+    words = list(dict.fromkeys(request.query.get("q", "").casefold().split()))
+    if len(words) > MOST_WORDS:
+        raise InputError("search_too_large", f"a search takes at most {MOST_WORDS} words; these are {len(words)}")
     groups = {
         group: found
         for group, codes in summaries().items()
@@ -205,7 +216,7 @@ def _has_all(words: list[str], text: str) -> bool:
 async def _one(request: web.Request) -> web.Response:
     try:
         # Some examples take a third of a second, the first time.
-        said = await asyncio.to_thread(_told, request.match_info["code"])
+        said = await request.app[VIEWER].pools.work.run(_told, request.match_info["code"])
     except InputError as error:
         return page(
             request, "error.html", status=404, title="No such code", message=error.message, code=error.code, number=404

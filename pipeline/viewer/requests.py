@@ -6,7 +6,6 @@ remembered, within bounds, and so are the sessions, since a switch to another ta
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -14,33 +13,33 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 from aiohttp import web
-from msgspec import UNSET, Raw, Struct, structs, to_builtins
+from msgspec import Raw, Struct, structs, to_builtins
 
-from pipeline.cli.config import session_defaults
-from pipeline.errors import InputError, ReknitError
-from pipeline.fixes import Fix
-from pipeline.history.readers import read as read_history
-from pipeline.registry import TARGETS
-from pipeline.rules import Violation, validate
-from pipeline.session import Session, normalize
-from pipeline.session.export import export
-from pipeline.stages.base import Record
-from pipeline.stages.defaults import Defaults
-from pipeline.targets import Setting
-from pipeline.viewer.aligned import LISTS, Aligned, session_until
-from pipeline.viewer.cells import items_of, members_of
-from pipeline.viewer.index import timeline
-from pipeline.viewer.index.entries import Entry
-from pipeline.viewer.pages import VIEWER, Viewer
-from topics import AGENT_TURNS
-from topics.headers import RequestHeaders, decode
-from topics.records import TURN_RECORDS, HistoryRestored, TurnAppended
+from reknit.pipeline.cli.config import session_defaults
+from reknit.pipeline.errors import InputError, ReknitError
+from reknit.pipeline.fixes import Fix
+from reknit.pipeline.history.readers.shapes import read as read_history
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.rules.base import Violation
+from reknit.pipeline.rules.judge import validate
+from reknit.pipeline.session import Session, normalize
+from reknit.pipeline.session.export import export
+from reknit.pipeline.stages.base import Record
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.targets import Setting
+from reknit.pipeline.viewer.aligned import LISTS, Aligned, session_until
+from reknit.pipeline.viewer.cells import items_of, members_of
+from reknit.pipeline.viewer.index import timeline
+from reknit.pipeline.viewer.index.entries import OFFSETS, Entry
+from reknit.pipeline.viewer.index.numbers import read_place
+from reknit.pipeline.viewer.pages import VIEWER, Viewer
+from reknit.topics import AGENT_TURNS
+from reknit.topics.headers import RequestHeaders, decode
+from reknit.topics.records import TURN_RECORDS, HistoryRestored, TurnAppended
 
 # Of so many bytes it is remembered what was made from them, which takes a few times as many.
 _REMEMBERED_BYTES: Final = 24 << 20
 _REMEMBERED: Final = 16
-# Behind every record that a partition can hold.
-_LAST_OFFSET: Final = 2**43 - 1
 
 T = TypeVar("T")
 
@@ -123,9 +122,9 @@ class Requests:
         value = await viewer.values.read(entry)
         try:
             headers = decode(value.headers, RequestHeaders)
-        except (msgspec.ValidationError, UnicodeDecodeError) as error:
+        except msgspec.ValidationError as error:
             raise web.HTTPNotFound from error
-        led_to = await asyncio.to_thread(timeline.led_to, viewer.index.reader, entry.cause)
+        led_to = await viewer.pools.pages.run(timeline.led_to, viewer.index.reader, entry.cause)
         # One that is certain is told of without a request, and is every target's or one's.
         told = [each for each in led_to if each.kind == "fix" and each.request_id in {"", entry.request_id}]
         told = [each for each in told if each.target in {"", entry.target}]
@@ -144,7 +143,7 @@ class Requests:
             records=records,
             gone=gone,
         )
-        found = await asyncio.to_thread(self._work_out, viewer, published)
+        found = await viewer.pools.work.run(self._work_out, viewer, published)
         self._requests.keep(entry.place, found, len(value.value or b"") + _size(records))
         return found
 
@@ -181,8 +180,8 @@ class Requests:
         key = cause, len(read.records), msgspec.json.encode(defaults)
         found = self._sessions.find(key)
         if found is None:
-            at = int(cause.rpartition("/")[2] or 0)
-            found = session_until(read.records, read.entry.session.encode(), at, defaults)
+            at = _place_of_cause(read.entry)
+            found = session_until(read.records, read.entry.session.encode(), at[1] if at else 0, defaults)
             self._sessions.keep(key, found, _size(read.records))
         return found
 
@@ -222,10 +221,19 @@ async def find_request(request: web.Request, name: str, request_id: str) -> Requ
         web.HTTPNotFound: there is none.
     """
     viewer = request.app[VIEWER]
-    entry = await asyncio.to_thread(timeline.request, viewer.index.reader, name, request_id)
+    entry = await viewer.pools.pages.run(timeline.request, viewer.index.reader, name, request_id)
     if entry is None:
         raise web.HTTPNotFound
     return await request.app[REQUESTS].find(viewer, entry)
+
+
+def _place_of_cause(entry: Entry) -> tuple[int, int] | None:
+    """Partition and offset of the record of a session's log that a request names as its cause, if it names one."""
+    try:
+        topic, partition, offset = read_place(entry.cause)
+    except InputError:
+        return None
+    return (partition, offset) if topic == AGENT_TURNS else None
 
 
 async def _records(viewer: Viewer, entry: Entry, headers: RequestHeaders) -> tuple[list[Record], int]:
@@ -233,13 +241,13 @@ async def _records(viewer: Viewer, entry: Entry, headers: RequestHeaders) -> tup
 
     What a parked session was released with comes later than the place where it took effect, so all of it is read.
     """
-    place = entry.cause.rpartition("/")[0]
-    if not place.startswith(f"{AGENT_TURNS}/"):
+    place = _place_of_cause(entry)
+    if place is None:
         return [], 0
-    until = f"{place}/{_LAST_OFFSET}"
-    entries = await asyncio.to_thread(timeline.turns_until, viewer.index.reader, entry.session, until)
-    first = 0 if headers.first is UNSET else headers.first
-    cause = int(entry.cause.rpartition("/")[2])
+    partition, cause = place
+    until = f"{AGENT_TURNS}/{partition}/{OFFSETS - 1}"
+    entries = await viewer.pools.pages.run(timeline.turns_until, viewer.index.reader, entry.session, until)
+    first = max(0, (headers.first or 0) - (headers.base or 0))  # it may have begun in a former topic
     wanted = [each for each in entries if first <= each.offset and (each.offset <= cause or each.kind == "released")]
     values = await viewer.values.read_many(wanted)
     gone = sum(bool(value.lost) for value in values)

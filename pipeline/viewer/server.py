@@ -7,6 +7,7 @@ import errno
 import logging
 import socket
 import traceback
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -16,13 +17,16 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from pipeline.errors import BrokerError, InputError, ReknitError
-from pipeline.objects import open_objects
-from pipeline.settings import Config
-from pipeline.viewer import compare, overview, playground, sessions, streams
-from pipeline.viewer.guard import BINDING, HEALTH, LOGIN, Guard, local
-from pipeline.viewer.index.reading import Follower, Values, open_index
-from pipeline.viewer.pages import STATIC, VIEWER, Viewer, page, templates
+from reknit.pipeline.errors import BrokerError, InputError, ReknitError, error_name
+from reknit.pipeline.objects import open_objects
+from reknit.pipeline.settings import Config
+from reknit.pipeline.viewer import compare, overview, playground, progress_page, sessions, streams
+from reknit.pipeline.viewer.guard import BINDING, HEALTH, LOGIN, Guard, form_of, local
+from reknit.pipeline.viewer.index.reading import Follower, Values, open_index
+from reknit.pipeline.viewer.pages import LIVE_PAGES, STATIC, VIEWER, Viewer, page, templates
+from reknit.pipeline.viewer.pools import BusyError, pools
+from reknit.pipeline.viewer.watch import Watch
+from reknit.pipeline.web import listen, runner_of
 
 log = logging.getLogger("reknit.viewer")
 
@@ -30,7 +34,7 @@ log = logging.getLogger("reknit.viewer")
 LARGEST_BODY = 16 * 1024 * 1024
 _STOP_SECONDS = 2.0
 # The modules of pages, each with the routes to its own.
-_PAGES: tuple[Any, ...] = (overview, sessions, streams, compare, playground)
+_PAGES: tuple[Any, ...] = (overview, sessions, streams, compare, playground, progress_page)
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
 _BOUND = {"Cache-Control": "no-store", **BINDING}
 
@@ -46,6 +50,8 @@ def application(
 
     app = web.Application(middlewares=[_explained, guarded], client_max_size=LARGEST_BODY)
     app[VIEWER] = viewer
+    app[LIVE_PAGES] = Counter()
+    app.on_cleanup.append(_close_pools)
     app.on_response_prepare.append(_bind)
     app.add_routes([*routes, *_ROUTES])
     for module in pages:
@@ -84,7 +90,8 @@ async def run_viewer(
     index = await open_index(config, index_file, rebuild=rebuild)
     try:
         follower = Follower(config, index)
-        async with Values(config, index.reader, open_objects(config)) as values:
+        threads = pools()
+        async with Values(config, index.reader, open_objects(config), threads.pages.run) as values:
             viewer = Viewer(
                 config=config,
                 guard=guard,
@@ -93,10 +100,16 @@ async def run_viewer(
                 follower=follower,
                 values=values,
                 allow_retry=allow_retry,
+                pools=threads,
             )
             async with serving(application(viewer), host, port) as url:
                 on_start(url)
-                await follower.run()
+                watching = asyncio.create_task(Watch(config, index, viewer.progress).run())
+                try:
+                    await follower.run()
+                finally:
+                    watching.cancel()
+                    await asyncio.wait([watching])
     finally:
         await asyncio.to_thread(index.close)
 
@@ -109,7 +122,7 @@ async def serving(app: web.Application, host: str, port: int) -> AsyncIterator[s
         InputError: ``port_taken`` or ``port_refused``.
     """
     listening = _listen(host, port)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_STOP_SECONDS)
+    runner = runner_of(app, stop_seconds=_STOP_SECONDS, can_cancel=True)
     try:
         await runner.setup()
         await web.SockSite(runner, listening).start()
@@ -122,13 +135,16 @@ async def serving(app: web.Application, host: str, port: int) -> AsyncIterator[s
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family)
+        return listen(host, port)
     except OSError as error:
         taken = error.errno == errno.EADDRINUSE
         message = f"cannot listen on {host} port {port}: {error.strerror or error}; --port 0 takes a free one"
         raise InputError("port_taken" if taken else "port_refused", message) from error
+
+
+async def _close_pools(app: web.Application) -> None:
+    app[VIEWER].pools.close()
 
 
 async def _bind(_request: web.Request, answer: web.StreamResponse) -> None:
@@ -146,7 +162,7 @@ async def _explained(request: web.Request, handler: Handler) -> web.StreamRespon
         if error.status < 400 or error.text != f"{error.status}: {error.reason}":
             raise  # somebody's own words
         return _wrong(request, error.status, "")
-    except BrokerError as error:
+    except (BrokerError, BusyError) as error:
         return _wrong(request, 503, error.message, error.code)
     except ReknitError as error:
         return _wrong(request, 400, error.message, error.code)
@@ -155,7 +171,7 @@ async def _explained(request: web.Request, handler: Handler) -> web.StreamRespon
     except Exception as error:  # noqa: BLE001  one page that fails is not the end of the viewer
         # What an error says may be content, which no log has.
         place = traceback.extract_tb(error.__traceback__)[-1]
-        log.error("a page failed: %s at %s:%s", type(error).__name__, place.filename, place.lineno)  # noqa: TRY400  so
+        log.error("a page failed: %s at %s:%s", error_name(error), place.filename, place.lineno)  # noqa: TRY400  so
         return _wrong(request, 500, "This is a fault of the viewer, and its log says where.", "internal")
 
 
@@ -184,7 +200,7 @@ async def _login_page(request: web.Request) -> web.Response:
 
 async def _log_in(request: web.Request) -> web.Response:
     guard = request.app[VIEWER].guard
-    form = await request.post()
+    form = await form_of(request)
     further = local(str(form.get("next", "/")))
     if not guard.is_login(str(form.get("login", ""))):
         return page(request, "login.html", status=403, next=further, refused=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -14,15 +13,15 @@ from aiohttp import web
 from jinja2 import Template
 from msgspec import Struct
 
-from pipeline import __version__
-from pipeline.cli.sessions import as_json
-from pipeline.viewer.aligned import Aligned
-from pipeline.viewer.cells import as_text
-from pipeline.viewer.index import Reader, timeline
-from pipeline.viewer.index.entries import FORGOTTEN, Entry
-from pipeline.viewer.index.reading import Value
-from pipeline.viewer.index.timeline import BEGINNING
-from pipeline.viewer.pages import (
+from reknit.pipeline import __version__
+from reknit.pipeline.cli.sessions import as_json
+from reknit.pipeline.viewer.aligned import Aligned
+from reknit.pipeline.viewer.cells import as_text
+from reknit.pipeline.viewer.index import Reader, timeline
+from reknit.pipeline.viewer.index.entries import FORGOTTEN, Entry
+from reknit.pipeline.viewer.index.reading import Value
+from reknit.pipeline.viewer.index.timeline import BEGINNING
+from reknit.pipeline.viewer.pages import (
     AT_ONCE,
     MOST_VIEWINGS,
     NOWHERE,
@@ -36,6 +35,7 @@ from pipeline.viewer.pages import (
     cursor_of,
     is_part,
     last_seen,
+    live_page,
     page,
     row_of,
     send_messages,
@@ -43,18 +43,18 @@ from pipeline.viewer.pages import (
     session_path,
     subscribe,
 )
-from pipeline.viewer.requests import REQUESTS, Requests, case_of, find_request
-from topics import SESSION_ITEMS
-from topics.headers import as_texts
+from reknit.pipeline.viewer.requests import REQUESTS, Requests, case_of, find_request
+from reknit.topics import SESSION_ITEMS
+from reknit.topics.headers import as_texts
 
 # Which entries a view of the timeline has; the whole one has all but the items, which have a page of their own.
 VIEWS: Final = {
     "": (
         *("opened", "turn", "restored", "rewound", "wanted", "closed", "released", "answered", "large", "unreadable"),
-        *("request", "fix", "rejection", "refused", "letter", "note", "exit", "turn/diagnosis"),
+        *("request", "withdrawal", "fix", "rejection", "refused", "letter", "note", "exit", "turn/diagnosis"),
     ),
     "turns": ("opened", "turn", "restored", "rewound", "wanted", "closed", "released", "answered", "large"),
-    "requests": ("request",),
+    "requests": ("request", "withdrawal"),
     "fixes": ("fix",),
     "refused": ("rejection", "refused", "letter", "note", "unreadable"),
 }
@@ -83,12 +83,12 @@ async def _timeline(request: web.Request) -> web.Response:
         return page(request, "parts/session_figures.html", row=row)
     before, after = query.get("before", ""), query.get("after", "")
     reader, kinds = viewer.index.reader, VIEWS[shows.view]
-    part = await asyncio.to_thread(
+    part = await viewer.pools.pages.run(
         timeline.timeline, reader, name, before=before, after=after, kinds=kinds, limit=_ENTRIES
     )
     newest = part
     if part.after and not is_part(request):
-        newest = await asyncio.to_thread(timeline.timeline, reader, name, kinds=kinds, limit=1)
+        newest = await viewer.pools.pages.run(timeline.timeline, reader, name, kinds=kinds, limit=1)
     return page(
         request,
         "parts/timeline.html" if is_part(request) else "session.html",
@@ -192,8 +192,8 @@ async def _live(request: web.Request) -> web.StreamResponse:
     await row_of(viewer, name)
     if len(timelines) >= MOST_VIEWINGS:
         raise web.HTTPServiceUnavailable
-    with timelines.watching(name, shows) as viewing:
-        entries = await asyncio.to_thread(_missed, viewer.index.reader, name, VIEWS[shows.view], after)
+    with live_page(request), timelines.watching(name, shows) as viewing:
+        entries = await viewer.pools.pages.run(_missed, viewer.index.reader, name, VIEWS[shows.view], after)
         missed = None if entries is None else [timelines.message(entry) for entry in entries if shows.has(entry)]
         return await send_messages(request, viewing, missed)
 
@@ -225,7 +225,7 @@ async def _request(request: web.Request) -> web.Response:
             start, end = max(0, sought - _ROWS // 2), sought + _ROWS // 2
     end = min(end, len(aligned))
     here = session_path(name, "requests", found.headers.request_id)
-    rows = await asyncio.to_thread(aligned.rows, start, end)
+    rows = await viewer.pools.work.run(aligned.rows, start, end)
     more: dict[str, Any] = {
         "here": here,
         "rows": rows,
@@ -236,8 +236,8 @@ async def _request(request: web.Request) -> web.Response:
     }
     if is_part(request):
         return page(request, "parts/rows.html", **more, up="after" not in query, down="after" in query)
-    beside = await asyncio.to_thread(timeline.led_to, viewer.index.reader, found.entry.cause)
-    earlier = await asyncio.to_thread(
+    beside = await viewer.pools.pages.run(timeline.led_to, viewer.index.reader, found.entry.cause)
+    earlier = await viewer.pools.pages.run(
         timeline.timeline,
         viewer.index.reader,
         name,
@@ -255,7 +255,7 @@ async def _request(request: web.Request) -> web.Response:
         name=name,
         found=found,
         headers=found.headers,
-        head=await asyncio.to_thread(aligned.head),
+        head=await viewer.pools.work.run(aligned.head),
         marks=aligned.marks,
         targets={each.target: each.request_id for each in beside if each.kind == "request" and each.session == name},
         earlier=earlier.entries[0].request_id if earlier.entries else "",
@@ -283,14 +283,14 @@ async def _body(request: web.Request) -> web.Response:
 
 async def _case(request: web.Request) -> web.Response:
     found = await find_request(request, session_of(request), request.match_info["id"])
-    case = await asyncio.to_thread(case_of, found)
+    case = await request.app[VIEWER].pools.work.run(case_of, found)
     return web.Response(body=case + b"\n", headers=_download(f"{found.headers.request_id}.jsonl"))
 
 
 async def _record(request: web.Request) -> web.Response:
     viewer, name = request.app[VIEWER], session_of(request)
     place = "/".join(request.match_info[part] for part in ("topic", "partition", "offset"))
-    entry = await asyncio.to_thread(timeline.entry_at, viewer.index.reader, place)
+    entry = await viewer.pools.pages.run(timeline.entry_at, viewer.index.reader, place)
     if entry is None or entry.session != name:
         raise web.HTTPNotFound
     value = await viewer.values.read(entry)
@@ -302,7 +302,7 @@ async def _record(request: web.Request) -> web.Response:
         value=value,
         shown_value=None if value.value is None else as_text(value.value),
         headers=as_texts(value.headers),
-        led_to=await asyncio.to_thread(timeline.led_to, viewer.index.reader, place),
+        led_to=await viewer.pools.pages.run(timeline.led_to, viewer.index.reader, place),
     )
 
 
@@ -358,14 +358,14 @@ async def _lines(viewer: Viewer, entries: Sequence[Entry], *, bodies: bool) -> l
 
 async def _all_entries(viewer: Viewer, name: str) -> AsyncIterator[list[Entry]]:
     """A session's turns, requests, fixes and letters by time, then its items in the order of their log."""
-    reader, after = viewer.index.reader, BEGINNING
+    reader, run, after = viewer.index.reader, viewer.pools.pages.run, BEGINNING
     while after:
-        part = await asyncio.to_thread(timeline.timeline, reader, name, after=after, kinds=VIEWS[""], limit=_BATCH)
+        part = await run(timeline.timeline, reader, name, after=after, kinds=VIEWS[""], limit=_BATCH)
         after = part.after
         if found := [entry for entry in part.entries if entry.topic != SESSION_ITEMS]:
             yield found
     place = f"{SESSION_ITEMS}/0/0"
-    while found := await asyncio.to_thread(timeline.items, reader, name, after=place, limit=_BATCH):
+    while found := await run(timeline.items, reader, name, after=place, limit=_BATCH):
         yield found
         place = found[-1].place
 

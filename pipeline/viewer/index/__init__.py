@@ -16,16 +16,17 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
-from pipeline.errors import ReknitError
-from pipeline.viewer.index.batch import Batch
-from pipeline.viewer.index.entries import FORGOTTEN, LETTERS, Entry, place_number, recount
-from topics import DAY_MS, MARKER_DAYS, SESSION_ITEMS
+from reknit.pipeline.errors import InputError, ReknitError
+from reknit.pipeline.viewer.index.batch import Batch
+from reknit.pipeline.viewer.index.entries import FORGOTTEN, LETTERS, Entry, place_number, recount
+from reknit.topics import DAY_MS, MARKER_DAYS, SESSION_ITEMS
 
 _VERSION = 1
 ITEMS: Final = place_number(SESSION_ITEMS, 0, 0)
@@ -78,6 +79,15 @@ _MORE = f"""
     CREATE INDEX entries_items ON entries (session) WHERE place >= {ITEMS};
     PRAGMA user_version = {_VERSION};
 """
+# Tables that an index of an earlier build lacks. ``newest`` has the time of a topic's newest record, ``losses`` the
+# offsets of inputs that retention removed before they were processed.
+_ADDED = """
+    CREATE TABLE IF NOT EXISTS newest (topic TEXT PRIMARY KEY, time_ms INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS losses (
+        topic TEXT, partition INTEGER, first INTEGER, next INTEGER NOT NULL, seen_ms INTEGER NOT NULL,
+        PRIMARY KEY (topic, partition, first)
+    ) WITHOUT ROWID;
+"""
 # A forgotten session's file pages are overwritten. Losing the machine's power may cost the last batches, which are read
 # again, as their positions go with them.
 _SETTINGS = """
@@ -107,21 +117,90 @@ def _readable(path: Path) -> Iterator[None]:
         raise IndexFileError("index_damaged", words) from error
 
 
+class StoppedError(Exception):
+    """A read was stopped from another thread."""
+
+
+class Stop:
+    """Ends what one call reads, from another thread: the statement that runs, and every later one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_set = False
+        self._running: sqlite3.Connection | None = None
+
+    def set(self) -> None:
+        with self._lock:
+            self._is_set = True
+            if self._running is not None:
+                self._running.interrupt()
+
+    @contextmanager
+    def ends(self, connection: sqlite3.Connection) -> Iterator[None]:
+        """Let ``set`` interrupt this connection for as long as the block runs.
+
+        Raises:
+            StoppedError: it was set.
+        """
+        with self._lock:
+            if self._is_set:
+                raise StoppedError
+            # Rows of one statement are read between the others of a call.
+            outer, self._running = self._running, connection
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if self._is_set:
+                raise StoppedError from error
+            raise
+        finally:
+            # Under the lock, so that no later call on this connection is interrupted.
+            with self._lock:
+                self._running = outer
+
+
+# The stop of the current call; the pool that runs the call sets it.
+STOP: Final[ContextVar[Stop | None]] = ContextVar("STOP", default=None)
+
+
 class Reader:
-    """Reads the index from any thread, each with a connection of its own."""
+    """Reads the index from any thread, each with a connection of its own.
+
+    Raises:
+        StoppedError: the current call's ``Stop`` was set.
+        InputError: ``bad_value``, where SQLite cannot take a value, such as an integer beyond 64 bits.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._own = threading.local()
 
     def rows(self, sql: str, *given: object) -> list[Any]:
-        with _readable(self._path):
-            return self._connection().execute(sql, given).fetchall()
+        with self._reading() as connection:
+            return connection.execute(sql, given).fetchall()
 
     def each(self, sql: str, *given: object) -> Iterator[Any]:
         """The rows one by one: whoever stops early has read no more."""
+        with self._reading() as connection:
+            # Not `yield from`, which closes the cursor: by then the connection may be closed.
+            for row in connection.execute(sql, given):  # noqa: UP028  so
+                yield row
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        stop = STOP.get()
         with _readable(self._path):
-            yield from self._connection().execute(sql, given)
+            connection = self._connection()
+            try:
+                with nullcontext() if stop is None else stop.ends(connection):
+                    yield connection
+            except StoppedError:
+                # A statement that is still open would pass the interrupt on to those of the thread's next call.
+                self._own.connection = None
+                connection.close()
+                raise
+            except (OverflowError, UnicodeEncodeError) as error:
+                raise InputError("bad_value", "a number or a text that no record can have") from error
 
     def _connection(self) -> sqlite3.Connection:
         found: sqlite3.Connection | None = getattr(self._own, "connection", None)
@@ -142,6 +221,7 @@ class Index:
         self._busy = threading.Lock()
         rows = connection.execute("SELECT topic, partition, next FROM positions")
         self._next = {(topic, partition): after for topic, partition, after in rows}
+        self._newest = dict(connection.execute("SELECT topic, time_ms FROM newest"))
         (self._number,) = connection.execute("SELECT coalesce(max(rowid), 0) FROM words").fetchone()
         self._forgotten = dict(connection.execute("SELECT digest, time_ms FROM forgotten"))
         # What was forgotten may still stand in files: "" for no, else how far writing over it is.
@@ -187,6 +267,11 @@ class Index:
         """The offset to read next, by topic and partition."""
         return dict(self._next)
 
+    @property
+    def newest(self) -> dict[str, int]:
+        """The time of the newest record that was read, by topic, in milliseconds since 1970."""
+        return dict(self._newest)
+
     def write(self, entries: Iterable[Entry], positions: Mapping[tuple[str, int], int]) -> list[Entry]:
         """Write entries, and that everything before these positions was read, or nothing of it.
 
@@ -217,13 +302,18 @@ class Index:
                 batch = Batch(connection, number)
                 batch.write([entry for entry in part if not self._is_forgotten(entry)] if gone else part, gone)
                 number = batch.number
+            newest = dict(self._newest)
+            for entry in fresh:
+                newest[entry.topic] = max(entry.time_ms, newest.get(entry.topic, entry.time_ms))
+            later = [(topic, ms) for topic, ms in newest.items() if self._newest.get(topic) != ms]
+            connection.executemany("INSERT OR REPLACE INTO newest VALUES (?, ?)", later)
             changed = [(*where, after) for where, after in ahead.items() if self._next.get(where) != after]
             connection.executemany(
                 "INSERT INTO positions (topic, partition, next) VALUES (?, ?, ?) "
                 "ON CONFLICT DO UPDATE SET next = excluded.next",
                 changed,
             )
-        self._next, self._number = ahead, number
+        self._next, self._number, self._newest = ahead, number, newest
         if not self._forgotten:
             return fresh
         return [entry for entry in fresh if entry.kind == FORGOTTEN or not self._is_forgotten(entry)]
@@ -300,6 +390,23 @@ class Index:
         self._next[topic, partition] = max(offset, self._next.get((topic, partition), 0))
         return len(gone) == most
 
+    def note_loss(self, topic: str, partition: int, first: int, following: int, now_ms: int) -> None:
+        """Keep that an input's offsets from ``first`` to before ``following`` were never processed.
+
+        Retention may remove more while the worker's position is still ``first``, so the same loss may grow.
+        """
+        with self._busy, self._transaction() as connection:
+            connection.execute(
+                "INSERT INTO losses VALUES (?, ?, ?, ?, ?) "
+                "ON CONFLICT DO UPDATE SET next = max(next, excluded.next), seen_ms = excluded.seen_ms",
+                (topic, partition, first, following, now_ms),
+            )
+
+    def losses(self, since_ms: int) -> list[tuple[str, int, int, int, int]]:
+        """What ``note_loss`` kept since a time, the newest first."""
+        sql = "SELECT topic, partition, first, next, seen_ms FROM losses WHERE seen_ms >= ? ORDER BY seen_ms DESC"
+        return self.reader.rows(sql, since_ms)
+
     def drop_counters(self, unit: int, before_ms: int) -> None:
         """Remove the counters of a unit (its milliseconds) that end before a time."""
         with self._busy, self._transaction() as connection:
@@ -336,7 +443,7 @@ def _bind(connection: sqlite3.Connection, path: Path, about: Mapping[str, str]) 
     """Make the tables of a new file; refuse one that was filled from elsewhere."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == 0 and not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
-        connection.executescript(f"BEGIN; {_TABLES} {_MORE} COMMIT;")
+        connection.executescript(f"BEGIN; {_TABLES} {_ADDED} {_MORE} COMMIT;")
         connection.executemany("INSERT INTO about VALUES (?, ?)", about.items())
         return
     if version != _VERSION:
@@ -351,3 +458,4 @@ def _bind(connection: sqlite3.Connection, path: Path, about: Mapping[str, str]) 
                 f"{path} was filled from the {name} {found.get(name)!r}, not {value!r}. Name another file, or start "
                 "once with --rebuild.",
             )
+    connection.executescript(_ADDED)

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Struct, structs
 
-from pipeline.viewer.index.entries import (
+from reknit.pipeline.viewer.index.entries import (
     COLUMNS,
     COMPLETED,
     DELTA,
@@ -30,8 +30,8 @@ from pipeline.viewer.index.entries import (
     line,
     pack,
 )
-from topics import SESSION_ITEMS
-from topics.items import ItemDelta
+from reknit.topics import SESSION_ITEMS
+from reknit.topics.items import ItemDelta
 
 # Milliseconds that a counter covers: a day, a week and a quarter are each told by about a hundred of one kind.
 MINUTE, TEN_MINUTES, HOUR, DAY = UNITS = (60_000, 600_000, 3_600_000, 86_400_000)

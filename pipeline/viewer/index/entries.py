@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import cramjam
 from msgspec import Struct
 
-from topics import (
+from reknit.topics import (
     AGENT_TURNS,
     DEAD_LETTERS,
     HISTORY_FIXES,
@@ -18,7 +18,7 @@ from topics import (
     SESSION_ITEMS,
     TURNS_STATE,
 )
-from topics.headers import Headers
+from reknit.topics.headers import Headers
 
 # Code points of a record that a list shows.
 SUMMARY = 300
@@ -30,6 +30,8 @@ DELTA, COMPLETED, RETRACTED = "item/delta", "item/completed", "item/retracted"
 EVENTS, FORGOTTEN = "events", "forgotten"
 PARKED, UNPARKED = "parked", "unparked"
 LETTERS: Final = ("letter", "rejection", "refused")
+# The kind of an entry, by the kind of the dead letter.
+LETTER_OF: Final[Mapping[str, str]] = {"failed": "letter", "rejected": "rejection", "refused": "refused"}
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -39,7 +41,8 @@ class Entry(Struct, frozen=True, kw_only=True):
         topic: the contract's name.
         session: the record's key; of a dead letter without one ``""``.
         kind: of ``agent.turns`` ``opened``, ``turn``, ``restored``, ``rewound``, ``wanted``, ``closed``, ``released``,
-            ``forgotten``, ``answered``, or ``large`` where the record stands in the object store; ``request``; ``fix``;
+            ``forgotten``, ``answered``, or ``large`` for a record in the object store; ``request``,
+            ``withdrawal``; ``fix``;
             ``rejection``, ``refused``, ``letter`` or ``note``; the type of a record of ``session.items``; of
             ``provider.events`` ``events``, ``answer``, ``exit`` or what the history side ``told``; ``unreadable``.
         role: whose turn it is; of an item its type.
@@ -116,11 +119,12 @@ FOLLOWED: Final = (
 
 # A record's place as one number: the topic's rank, then partition and offset.
 _OFFSET_BITS, _PARTITION_BITS = 43, 16
-_RANKS: Final = {topic: rank for rank, topic in enumerate(FOLLOWED, 1)}
+OFFSETS, PARTITIONS = 1 << _OFFSET_BITS, 1 << _PARTITION_BITS
+RANKS: Final = {topic: rank for rank, topic in enumerate(FOLLOWED, 1)}
 
 
 def place_number(topic: str, partition: int, offset: int) -> int:
-    return (_RANKS[topic] << _PARTITION_BITS | partition) << _OFFSET_BITS | offset
+    return (RANKS[topic] << _PARTITION_BITS | partition) << _OFFSET_BITS | offset
 
 
 def record_at(number: int) -> tuple[str, int, int]:

@@ -20,18 +20,19 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 from msgspec import Struct
 
-from pipeline.cli.broker import ANSWER_SECONDS, POLL_MS, connected, every_place, reader
-from pipeline.errors import BrokerDownError, InputError
-from pipeline.kafka import connection
-from pipeline.objects import Objects
-from pipeline.settings import Config
-from pipeline.stages.base import Record
-from pipeline.viewer.index import Index, IndexFileError, Reader
-from pipeline.viewer.index.batch import DAY, HOUR, MINUTE, TEN_MINUTES
-from pipeline.viewer.index.entries import FOLLOWED, Entry, unpack
-from pipeline.viewer.index.records import entry_of
-from topics import DAY_MS, name_of
-from topics.headers import Headers, find_dataref
+from reknit.pipeline.cli.broker import ANSWER_SECONDS, POLL_MS, connected, every_place, reader
+from reknit.pipeline.errors import BrokerDownError, InputError
+from reknit.pipeline.kafka import connection
+from reknit.pipeline.objects import Objects
+from reknit.pipeline.settings import Config
+from reknit.pipeline.stages.base import Record
+from reknit.pipeline.viewer.index import Index, IndexFileError, Reader
+from reknit.pipeline.viewer.index.batch import DAY, HOUR, MINUTE, TEN_MINUTES
+from reknit.pipeline.viewer.index.entries import FOLLOWED, Entry, unpack
+from reknit.pipeline.viewer.index.records import entry_of
+from reknit.pipeline.viewer.pools import Run
+from reknit.topics import DAY_MS, name_of
+from reknit.topics.headers import Headers, find_dataref
 
 _log = logging.getLogger(__name__)
 
@@ -120,7 +121,7 @@ class Follower:
             except BrokerDownError as error:
                 self._error = str(error)
                 self.caught_up.clear()
-                _log.warning("the viewer waits for a broker: %s", error.code)
+                _log.warning("the viewer waits for a broker: %s", error)
                 await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _follow(self, consumer: AIOKafkaConsumer) -> None:
@@ -264,9 +265,17 @@ class Value(Struct, frozen=True):
 
 
 class Values:
-    """Reads values; its one consumer is made when the first is wanted from a topic."""
+    """Reads values; its one consumer is made when the first is wanted from a topic.
 
-    def __init__(self, config: Config, reader: Reader, objects: Objects | None) -> None:
+    Args:
+        config: the cluster and the prefix.
+        reader: the index.
+        objects: the object store, where there is one.
+        run: calls what reads the index, in a thread.
+    """
+
+    def __init__(self, config: Config, reader: Reader, objects: Objects | None, run: Run = asyncio.to_thread) -> None:
+        self._run = run
         self._config = config
         self._reader = reader
         self._objects = objects
@@ -282,7 +291,7 @@ class Values:
 
     async def headers(self, entries: Sequence[Entry]) -> list[Headers]:
         """The headers of entries alone, which stand in the index whatever their values."""
-        kept = await asyncio.to_thread(self._kept, [entry.number for entry in entries])
+        kept = await self._run(self._kept, [entry.number for entry in entries])
         return [kept[entry.number].headers if entry.number in kept else () for entry in entries]
 
     async def read(self, entry: Entry) -> Value:
@@ -291,7 +300,7 @@ class Values:
     async def read_many(self, entries: Sequence[Entry]) -> list[Value]:
         """The values of entries, in their order; those that stand in the index in one query."""
         asked = [entry.number for entry in entries if entry.value is None]
-        kept = await asyncio.to_thread(self._kept, asked) if asked else {}
+        kept = await self._run(self._kept, asked) if asked else {}
         return [await self._one(entry, kept.get(entry.number)) for entry in entries]
 
     def _kept(self, places: list[int]) -> dict[int, Value]:

@@ -13,11 +13,12 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from pipeline.fixes import severity_of
-from pipeline.rules import RULES
-from pipeline.stages.base import Record
-from pipeline.viewer.index.entries import EVENTS, FORGOTTEN, PARKED, UNPARKED, WORDS, Entry, line
-from topics import (
+from reknit.pipeline.fixes import severity_of
+from reknit.pipeline.letters import letter_kind
+from reknit.pipeline.rules.judge import RULES
+from reknit.pipeline.stages.base import Record
+from reknit.pipeline.viewer.index.entries import EVENTS, FORGOTTEN, LETTER_OF, PARKED, UNPARKED, WORDS, Entry, line
+from reknit.topics import (
     AGENT_TURNS,
     DEAD_LETTERS,
     HISTORY_FIXES,
@@ -27,9 +28,9 @@ from topics import (
     TURNS_STATE,
     items,
 )
-from topics import headers as names
-from topics.headers import DeadLetterHeaders, RequestHeaders
-from topics.records import (
+from reknit.topics import headers as names
+from reknit.topics.headers import DeadLetterHeaders, Headers, RequestHeaders
+from reknit.topics.records import (
     TURN_RECORDS,
     FixRecord,
     HistoryRestored,
@@ -49,14 +50,14 @@ class _Told(NamedTuple):
     summary: str = ""
 
 
-_Read = Callable[[int, bytes, bytes | None, dict[str, bytes]], _Told]
+_Read = Callable[[int, bytes, bytes | None, Headers], _Told]
 
 
 def entry_of(topic: str, record: Record) -> Entry:
     """The entry of a record; ``topic`` is the contract's name."""
-    key, value, headers = record.key, record.value, dict(record.headers)
+    key, value = record.key, record.value
     try:
-        told = _READ[topic](record.partition, key or b"", value, headers)
+        told = _READ[topic](record.partition, key or b"", value, record.headers)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         told = _Told("unreadable", {"code": "unreadable"}, summary=str(error))
     kind, fields, words, summary = told
@@ -70,10 +71,11 @@ def entry_of(topic: str, record: Record) -> Entry:
         topic=topic,
         partition=record.partition,
         offset=record.offset,
-        time_ms=record.timestamp,
+        # Kafka's times are not negative but for -1, no time; a producer's may be, and SQLite's counters end there.
+        time_ms=max(record.timestamp, -1),
         session=session.decode("utf-8", "replace"),
         kind=kind,
-        producer=headers.get(names.PRODUCER, b"").decode("utf-8", "replace")[:_LONGEST_NAME],
+        producer=(names.find_text(record.headers, names.PRODUCER) or "")[:_LONGEST_NAME],
         words=words,
         summary=line(summary or words),
         size=0 if value is None else len(value),
@@ -109,9 +111,9 @@ _KINDS: Final = {
 }
 
 
-def _turn(_: int, _key: bytes, value: bytes | None, headers: dict[str, bytes]) -> _Told:
+def _turn(_: int, _key: bytes, value: bytes | None, headers: Headers) -> _Told:
     if value is None:
-        return _Told("large" if names.DATAREF in headers else "unreadable")
+        return _Told("unreadable" if names.find_dataref(headers) is None else "large")
     record = TURN_RECORDS.decode(value)
     kind = _KINDS[str(record.__struct_config__.tag)]
     origin = getattr(record, "origin", UNSET)
@@ -146,25 +148,25 @@ def _length(messages: Raw) -> int:
         return 0
 
 
-def _event(_: int, _key: bytes, value: bytes | None, headers: dict[str, bytes]) -> _Told:
+def _event(_: int, _key: bytes, value: bytes | None, headers: Headers) -> _Told:
+    texts = {name: names.text_of(given) or "" for name, given in headers}
     fields = {
-        field: headers[name].decode("utf-8", "replace")
+        field: texts.get(name, "")
         for field, name in (("run", names.RUN), ("request_id", names.REQUEST_ID), ("target", names.SOURCE))
-        if name in headers
     }
-    if names.EXIT in headers:
-        return _Told("exit", fields, headers[names.EXIT].decode("utf-8", "replace"))
+    if names.EXIT in texts:
+        return _Told("exit", fields, texts[names.EXIT])
     for name in (names.POLICY, names.CLOSED, names.FORGOTTEN, names.EXPIRED):
-        if value is None and name in headers:
-            return _Told("told", fields | {"role": name}, summary=headers[name].decode("utf-8", "replace"))
-    status = headers.get(names.STATUS, b"").decode("utf-8", "replace")
+        if value is None and name in texts:
+            return _Told("told", fields | {"role": name}, summary=texts[name])
+    status = texts.get(names.STATUS, "")
     if status and value is not None:
         return _Told("answer", fields | {"code": status}, text_of(value))
     return _Told(EVENTS, fields)
 
 
-def _request(_: int, _key: bytes, _value: bytes | None, headers: dict[str, bytes]) -> _Told:
-    found = names.decode(headers.items(), RequestHeaders)
+def _request(_: int, _key: bytes, _value: bytes | None, headers: Headers) -> _Told:
+    found = names.decode(headers, RequestHeaders)
     fields = {
         "target": found.target,
         "turn": found.turn,
@@ -172,13 +174,16 @@ def _request(_: int, _key: bytes, _value: bytes | None, headers: dict[str, bytes
         "cause": found.cause or "",
         "origin": found.reason or "",
     }
+    if found.reason == "answered":
+        withdrawn = found.supersedes or ""
+        return _Told("withdrawal", fields, f"{found.request_id} {withdrawn}", summary=f"withdraws {withdrawn}")
     return _Told("request", fields, f"{found.request_id} {found.model or ''}", summary=found.model or found.target)
 
 
 _decode_fix = msgspec.json.Decoder(FixRecord).decode
 
 
-def _fix(partition: int, _key: bytes, value: bytes | None, _headers: dict[str, bytes]) -> _Told:
+def _fix(partition: int, _key: bytes, value: bytes | None, _headers: Headers) -> _Told:
     fix = _decode_fix(value or b"")
     fields = {
         "code": fix.code,
@@ -193,11 +198,8 @@ def _fix(partition: int, _key: bytes, value: bytes | None, _headers: dict[str, b
     return _Told("fix", fields, words[:WORDS], summary=f"{fix.path} {fix.detail}")
 
 
-_REFUSED = "refused_"
-
-
-def _letter(_: int, _key: bytes, value: bytes | None, headers: dict[str, bytes]) -> _Told:
-    why = names.decode(headers.items(), DeadLetterHeaders)
+def _letter(_: int, _key: bytes, value: bytes | None, headers: Headers) -> _Told:
+    why = names.decode(headers, DeadLetterHeaders)
     rule, message = why.rule or "", why.message or ""
     fields = {
         "code": why.code,
@@ -206,25 +208,23 @@ def _letter(_: int, _key: bytes, value: bytes | None, headers: dict[str, bytes])
     }
     if why.letter:
         return _Told("note", fields | {"cause": f"{DEAD_LETTERS}/{why.letter}"}, summary=why.code)
-    kind = "letter"
-    if why.code == "rejected" or why.code.startswith(_REFUSED):
-        kind = "rejection" if why.code == "rejected" else "refused"
+    kind = letter_kind(why.code)
+    if kind != "failed":
         known = RULES[rule].target if rule in RULES else message.partition(":")[0]
         fields |= {"code": rule or why.code, "target": why.target or known}
     content = "" if value is None else text_of(value)
-    return _Told(kind, fields, f"{why.code} {rule} {message}\n{content}"[:WORDS], summary=message or why.code)
+    words = f"{why.code} {rule} {message}\n{content}"[:WORDS]
+    return _Told(LETTER_OF[kind], fields, words, summary=message or why.code)
 
 
 _decode_item = msgspec.json.Decoder(items.AnyItem).decode
 
 
-def _item(_: int, _key: bytes, value: bytes | None, headers: dict[str, bytes]) -> _Told:
+def _item(_: int, _key: bytes, value: bytes | None, headers: Headers) -> _Told:
     item = _decode_item(value or b"")
     fields: dict[str, Any] = {"item_id": getattr(item, "item_id", "")}
-    if names.RUN in headers:
-        fields["run"] = headers[names.RUN].decode("utf-8", "replace")
-    if names.REQUEST_ID in headers:
-        fields["request_id"] = headers[names.REQUEST_ID].decode("utf-8", "replace")
+    fields["run"] = names.find_text(headers, names.RUN) or ""
+    fields["request_id"] = names.find_text(headers, names.REQUEST_ID) or ""
     kind = item.__struct_config__.tag
     told = _ITEMS.get(type(item))
     if told is None:
@@ -274,7 +274,7 @@ _ITEMS: Final[dict[type[items.Item], Callable[[Any], tuple[str, str, str]]]] = {
 _PARKED_KEY = b"p"
 
 
-def _state(_: int, key: bytes, value: bytes | None, _headers: dict[str, bytes]) -> _Told:
+def _state(_: int, key: bytes, value: bytes | None, _headers: Headers) -> _Told:
     if key[:1] != _PARKED_KEY:
         return _Told("")
     return _Told(UNPARKED if value is None else PARKED)

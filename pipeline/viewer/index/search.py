@@ -2,6 +2,7 @@
 
 Every answer is a part with a cursor to the next one, and reads no more than that part: rows in the order of an index,
 and of words the newest matches first. Whatever a search asks for, it ends after so many rows and says where to go on.
+A condition is evaluated for each of these rows, so a search has few conditions, each once.
 """
 
 from __future__ import annotations
@@ -16,11 +17,19 @@ import msgspec
 from msgspec import Struct, structs
 from multidict import MultiMapping
 
-from pipeline.cli.config import moment
-from pipeline.errors import InputError
-from pipeline.viewer.index import Reader
-from pipeline.viewer.index.batch import UNITS
-from pipeline.viewer.index.entries import TOLD_OF_ITEMS
+from reknit.pipeline.cli.config import moment
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.viewer.index import Reader
+from reknit.pipeline.viewer.index.batch import UNITS
+from reknit.pipeline.viewer.index.entries import TOLD_OF_ITEMS
+from reknit.pipeline.viewer.index.numbers import read_cursor
+
+# The most words of a search, and the most codes. A sentence fits; 32 words in one million records that all have them
+# take 1.4 s to compare.
+MOST_WORDS: Final = 32
+MOST_CODES: Final = 8
+# A word as the index sees it.
+_WORD: Final = re.compile(r"[^\W_]+")
 
 
 class Search(Struct, frozen=True, kw_only=True):
@@ -42,10 +51,10 @@ class Search(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_query(cls, query: MultiMapping[str]) -> Search:
-        """Read a URL's query; what it does not know it passes over.
+        """Read a URL's query; unknown names and repeated codes are ignored.
 
         Raises:
-            InputError: a time is none.
+            InputError: ``bad_search``, a time cannot be parsed; ``search_too_large``, too many words or codes.
         """
         found = cls(
             words=query.get("q", "").strip(),
@@ -58,6 +67,10 @@ class Search(Struct, frozen=True, kw_only=True):
         for name in ("since", "until"):
             if text := getattr(found, name):
                 milliseconds(text, name)
+        terms_of(found.words)
+        if len(found.codes) > MOST_CODES:
+            message = f"a search takes at most {MOST_CODES} codes; these are {len(found.codes)}"
+            raise InputError("search_too_large", message, path="code")
         return found
 
     def query(self) -> str:
@@ -78,6 +91,21 @@ class Search(Struct, frozen=True, kw_only=True):
 _PLAIN: Final = ("target", "severity", "producer", "since", "until")
 
 
+def terms_of(words: str) -> list[str]:
+    """Return the terms of a search, each once: its words, and each quoted phrase as one term.
+
+    Raises:
+        InputError: ``search_too_large``, these are too many words.
+    """
+    found = [quoted or word for quoted, word in re.findall(r'"([^"]*)"|([^\s"]+)', words)]
+    terms = {term.casefold(): term for term in found if _WORD.search(term)}
+    count = sum(len(_WORD.findall(term)) for term in terms)
+    if count > MOST_WORDS:
+        message = f"a search takes at most {MOST_WORDS} words; these are {count}. Keep the rarest ones."
+        raise InputError("search_too_large", message, path="q")
+    return list(terms.values())
+
+
 def milliseconds(text: str, name: str) -> int:
     """The time that a query gives under this name.
 
@@ -94,6 +122,7 @@ class SessionRow(Struct, frozen=True, kw_only=True):
     """A session in a list.
 
     Attributes:
+        letters: all dead letters, rejected requests (``rejections``) included.
         marks: what there is among its items that is not as its stream delivered it (``TOLD_OF_ITEMS``).
         excerpt: where the words were found, each between U+0002 and U+0003.
     """
@@ -156,19 +185,6 @@ def sessions(reader: Reader, search: Search, after: str = "", limit: int = 50) -
     return Page(_session_rows(reader, found[:limit]), more)
 
 
-def read_cursor(text: str) -> tuple[int, int]:
-    """Both numbers of a cursor, which stands in URLs.
-
-    Raises:
-        InputError: it is none.
-    """
-    first, _, second = text.partition("-")
-    try:
-        return int(first), int(second)
-    except ValueError as error:
-        raise InputError("bad_search", f"{text[:40]!r} is no place to go on from", path="after") from error
-
-
 def _few(reader: Reader, search: Search, most: int) -> tuple[str, list[Any]] | None:
     """Tables that give the sessions of the rarest facet, or with the beginning of a name, where these are few."""
     sources: list[tuple[str, list[Any]]] = [
@@ -223,6 +239,8 @@ def _session_rows(reader: Reader, rows: Sequence[Any]) -> list[SessionRow]:
         targets = tuple(value for kind, value in own if kind == "target")
         marks = tuple(value for kind, value in own if kind == "code")
         known = dict(zip(SessionRow.__struct_fields__, values, strict=False))
+        # As everywhere, a rejection is a dead letter too; the index keeps the two apart.
+        known["letters"] += known["rejections"]
         found.append(SessionRow(**known, parked=("is", "parked") in own, targets=targets, marks=marks))
     return found
 
@@ -237,9 +255,8 @@ def session(reader: Reader, name: str) -> SessionRow | None:
 
 
 def _expression(words: str) -> str:
-    """What FTS5 is asked for: every word, and what stands in quotes as it stands there."""
-    parts = [quoted or word for quoted, word in re.findall(r'"([^"]*)"|([^\s"]+)', words)]
-    wanted = " AND ".join(f'"{part}"' for part in parts if any(character.isalnum() for character in part))
+    """Return the query for FTS5: all terms."""
+    wanted = " AND ".join(f'"{term}"' for term in terms_of(words))
     return f"text : ({wanted})" if wanted else ""
 
 
@@ -345,6 +362,11 @@ class Overview(Struct, frozen=True, kw_only=True):
     parked: int
     latest_ms: int
 
+    @property
+    def steps(self) -> range:
+        """The begin of each step. Counts cover whole steps, so they start at the first step's begin."""
+        return range(self.since_ms // self.step_ms * self.step_ms, self.until_ms, self.step_ms)
+
 
 def overview(reader: Reader, since_ms: int, until_ms: int) -> Overview:
     # The shortest steps that are not too many, and are kept from so early on.
@@ -357,7 +379,7 @@ def overview(reader: Reader, since_ms: int, until_ms: int) -> Overview:
             break
     rows = reader.rows(
         "SELECT since_ms, kind, code, target, severity, count FROM counters WHERE unit = ? AND since_ms > ? "
-        "AND since_ms <= ? ORDER BY since_ms",
+        "AND since_ms < ? ORDER BY since_ms",
         step,
         since_ms - step,
         until_ms,

@@ -7,11 +7,20 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from pipeline.errors import InputError
-from pipeline.viewer.index import ITEMS, Reader
-from pipeline.viewer.index.entries import COLUMNS, DELTA, LETTERS, Entry, delta_entry, place_number, record_at
-from pipeline.viewer.index.search import Page, read_cursor
-from topics import AGENT_TURNS
+from reknit.pipeline.viewer.index import ITEMS, Reader
+from reknit.pipeline.viewer.index.entries import (
+    COLUMNS,
+    DELTA,
+    LETTER_OF,
+    LETTERS,
+    Entry,
+    delta_entry,
+    place_number,
+    record_at,
+)
+from reknit.pipeline.viewer.index.numbers import read_cursor, read_place
+from reknit.pipeline.viewer.index.search import Page
+from reknit.topics import AGENT_TURNS
 
 _SELECT: Final = f"SELECT place, s.name, {', '.join(f'e.{name}' for name in COLUMNS)} FROM entries AS e"  # noqa: S608  constant
 _OF_ALL: Final = f"{_SELECT} JOIN sessions AS s ON s.id = e.session"
@@ -29,6 +38,8 @@ def _entries(rows: Iterable[Any]) -> list[Entry]:
     return found
 
 
+# After every time that a record has.
+_EVER: Final = 1 << 62
 # Before every entry that there is.
 BEGINNING: Final = "0-0"
 
@@ -62,7 +73,7 @@ def timeline(
     forward = bool(after)
     condition, given = _only(kinds, target)
     order, sign = ("ASC", ">") if forward else ("DESC", "<")
-    edge = read_cursor(after or before) if after or before else (1 << 62, 0)
+    edge = read_cursor(after or before) if after or before else (_EVER, 0)
     rows = reader.rows(
         f"{_OF_ONE} {_OWN} AND (e.time_ms, e.place) {sign} (?, ?) AND {condition} "
         f"ORDER BY e.time_ms {order}, e.place {order} LIMIT ?",
@@ -95,18 +106,9 @@ def request(reader: Reader, name: str, request_id: str) -> Entry | None:
     return next(iter(_entries(rows)), None)
 
 
-def _number(place: str) -> int:
-    topic, _, rest = place.partition("/")
-    partition, _, offset = rest.partition("/")
-    try:
-        return place_number(topic, int(partition), int(offset))
-    except (KeyError, ValueError) as error:
-        raise InputError("bad_place", f"{place[:80]!r} is no place of a record: topic/partition/offset") from error
-
-
 def entry_at(reader: Reader, place: str) -> Entry | None:
     """The entry of a record, by its place as headers name it."""
-    return next(iter(_entries(reader.rows(f"{_OF_ALL} WHERE e.place = ?", _number(place)))), None)
+    return next(iter(_entries(reader.rows(f"{_OF_ALL} WHERE e.place = ?", place_number(*read_place(place))))), None)
 
 
 def led_to(reader: Reader, place: str) -> list[Entry]:
@@ -116,33 +118,64 @@ def led_to(reader: Reader, place: str) -> list[Entry]:
 
 def turns_until(reader: Reader, name: str, place: str) -> list[Entry]:
     """The session's log up to a record of it, oldest first."""
-    last = _number(place)
-    partition = int(place.split("/")[1])
+    topic, partition, offset = read_place(place)
     return _entries(
         reader.rows(
             f"{_OF_ONE} {_OWN} AND +e.place >= ? AND +e.place <= ? ORDER BY +e.place",
             name,
             place_number(AGENT_TURNS, partition, 0),
-            last,
+            place_number(topic, partition, offset),
         )
     )
 
 
-def letters(reader: Reader, code: str = "", session: str = "", after: str = "", limit: int = 50) -> Page:
-    """Dead letters, the newest first."""
-    edge = read_cursor(after) if after else (1 << 62, 0)
-    source = f"{_OF_ONE} {_OWN} AND" if session else f"{_OF_ALL} WHERE"
+def letters(
+    reader: Reader,
+    code: str = "",
+    session: str = "",
+    after: str = "",
+    limit: int = 50,
+    *,
+    kind: str = "",
+    since_ms: int = -_EVER,
+    until_ms: int = _EVER,
+) -> Page:
+    """Dead letters, the newest first: all, or those of a kind, from ``since_ms`` on and before ``until_ms``."""
+    edge = read_cursor(after) if after else (_EVER, 0)
+    source, given = _letters_of(code, session, kind, since_ms, until_ms)
     rows = reader.rows(
-        f"{source} e.kind IN {LETTERS} AND (e.time_ms, e.place) < (?, ?) AND (? = '' OR e.code = ?) "
-        "ORDER BY e.time_ms DESC, e.place DESC LIMIT ?",
-        *([session] if session else []),
+        f"{source} AND (e.time_ms, e.place) < (?, ?) ORDER BY e.time_ms DESC, e.place DESC LIMIT ?",
+        *given,
         *edge,
-        code,
-        code,
         limit + 1,
     )
     found = _entries(rows[:limit])
     return Page(found, found[-1].cursor if len(rows) > limit else "")
+
+
+def count_letters(
+    reader: Reader,
+    most: int,
+    code: str = "",
+    session: str = "",
+    *,
+    kind: str = "",
+    since_ms: int = -_EVER,
+    until_ms: int = _EVER,
+) -> int:
+    """Count these letters, up to ``most``."""
+    source, given = _letters_of(code, session, kind, since_ms, until_ms)
+    ((count,),) = reader.rows(f"SELECT count(*) FROM ({source} LIMIT ?)", *given, most)  # noqa: S608  constant texts
+    return int(count)
+
+
+def _letters_of(code: str, session: str, kind: str, since_ms: int, until_ms: int) -> tuple[str, list[object]]:
+    source = f"{_OF_ONE} {_OWN} AND" if session else f"{_OF_ALL} WHERE"
+    # Their index has letters alone; it is used by a query that names all of their kinds.
+    condition = f"e.kind IN {LETTERS} AND (? = '' OR e.kind = ?) AND (? = '' OR e.code = ?)"
+    wanted = LETTER_OF[kind] if kind else ""
+    given = [*([session] if session else []), wanted, wanted, code, code, since_ms, until_ms]
+    return f"{source} {condition} AND e.time_ms >= ? AND e.time_ms < ?", given
 
 
 def done_about(reader: Reader, letters: Iterable[Entry]) -> dict[str, str]:
@@ -183,8 +216,8 @@ def items(
     What an item said piece by piece is one record once it is completed. ``after`` and ``before`` are places; with
     ``before``, and without both, these are the last ones.
     """
-    low = _number(after) if after else ITEMS - 1
-    high = _number(before) if before else 1 << 62
+    low = place_number(*read_place(after)) if after else ITEMS - 1
+    high = place_number(*read_place(before)) if before else 1 << 62
     order = "ASC" if after else "DESC"
     if run is not None:
         known = reader.rows(

@@ -8,26 +8,52 @@ document.addEventListener("htmx:configRequest", (event) => {
   event.detail.headers["X-Reknit-Token"] = meta.content;
 });
 
+/* Whether an event is of the header's request. Its element is replaced by then, so that only the address tells. */
+const isStatus = (event) => event.detail.requestConfig.path === "/progress?part=header";
+
 (() => {
   const trouble = document.getElementById("trouble");
   const say = (text) => {
     trouble.textContent = text;
     trouble.hidden = !text;
   };
-  document.addEventListener("htmx:sendError", () => say("The viewer does not answer."));
+  const SILENT = "The viewer does not answer.";
+  document.addEventListener("htmx:sendError", () => say(SILENT));
   document.addEventListener("htmx:responseError", (event) => {
+    if (isStatus(event)) return;
     const { status, responseText } = event.detail.xhr;
     const answer = new DOMParser().parseFromString(responseText, "text/html");
     const words = (answer.querySelector("main p") ?? answer.body).textContent.trim();
     say(`${status}: ${words.slice(0, 500)}`);
   });
-  /* A part that renews itself waits while somebody is in it, or nobody looks. */
+  /* A part that renews itself waits while somebody is in it, or nobody looks. What the header says must not get old. */
   document.addEventListener("htmx:beforeRequest", (event) => {
     const part = event.target.closest("[hx-trigger^='every']");
     if (!part || event.detail.requestConfig.triggeringEvent) return;
-    if (document.hidden || part.contains(document.activeElement) || part.querySelector("details[open]")) event.preventDefault();
+    const isBusy = part.id !== "status" && (part.contains(document.activeElement) || part.querySelector("details[open]"));
+    if (document.hidden || isBusy) event.preventDefault();
   });
-  document.addEventListener("htmx:afterOnLoad", (event) => event.detail.successful && say(""));
+  document.addEventListener("htmx:afterOnLoad", (event) => {
+    if (event.detail.successful && (!isStatus(event) || trouble.textContent === SILENT)) say("");
+  });
+})();
+
+/* What the header says of the pipeline is true of the moment it came. Without a newer answer, as from a viewer that has
+   ended or in a tab that was hidden, it says that nothing is known. */
+(() => {
+  const OLD = 7000;
+  let came = Date.now();
+  document.addEventListener("htmx:afterOnLoad", (event) => {
+    if (event.detail.successful && isStatus(event)) came = Date.now();
+  });
+  const look = () => {
+    const words = document.getElementById("status-words");
+    if (!words || Date.now() - came < OLD) return;
+    words.textContent = "not known: no answer from the viewer";
+    words.className = "tag warn";
+  };
+  setInterval(look, 500);
+  document.addEventListener("visibilitychange", look);
 })();
 
 /* j and k walk through whatever has data-row; Enter opens the row's first link. */
@@ -167,7 +193,7 @@ document.addEventListener("htmx:configRequest", (event) => {
   };
   const again = () => all(document);
   addEventListener("DOMContentLoaded", again);
-  document.addEventListener("htmx:afterSettle", again);
+  document.addEventListener("htmx:afterSettle", (event) => event.target.querySelector("table[data-chart]") && again());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
   let waiting;
   addEventListener("resize", () => {

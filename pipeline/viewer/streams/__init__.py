@@ -15,10 +15,11 @@ from aiohttp import web
 from jinja2 import Environment
 from msgspec import Struct, structs
 
-from pipeline.pages import shown
-from pipeline.viewer.index import Reader, timeline
-from pipeline.viewer.index.entries import FORGOTTEN, Entry
-from pipeline.viewer.pages import (
+from reknit.pipeline.pages import shown
+from reknit.pipeline.viewer.index import Reader, timeline
+from reknit.pipeline.viewer.index.entries import FORGOTTEN, Entry
+from reknit.pipeline.viewer.index.numbers import read_position
+from reknit.pipeline.viewer.pages import (
     AT_ONCE,
     MOST_VIEWINGS,
     NOWHERE,
@@ -32,16 +33,16 @@ from pipeline.viewer.pages import (
     cursor_of,
     event_of,
     last_seen,
+    live_page,
     page,
-    position_in,
     row_of,
     send_messages,
     session_of,
     session_path,
     subscribe,
 )
-from pipeline.viewer.streams.screen import TEXT, Change, Screen, StreamRow
-from topics import SESSION_ITEMS
+from reknit.pipeline.viewer.streams.screen import TEXT, Change, Screen, StreamRow
+from reknit.topics import SESSION_ITEMS
 
 # Records of one part of a stream; and code points of all texts of a part, beyond which each is cut shorter.
 _PART = 150
@@ -62,21 +63,23 @@ class _Records:
     """The items of sessions, read from the index and from where it names their values."""
 
     def __init__(self, viewer: Viewer) -> None:
-        self._reader, self._values = viewer.index.reader, viewer.values
+        self._reader, self._values, self._run = viewer.index.reader, viewer.values, viewer.pools.pages.run
 
     async def load(self, session: str, until: Position | None) -> list[Entry]:
         """The last part of a session's stream; ``until`` a position, that one included."""
+        if until == NOWHERE:
+            return []
         before = None if until is None else (until[0], until[1] + 1)
         found = await self.part(session, None, before)
         return [entry for entry in found.entries if until is None or position_of(entry) <= until]
 
     async def between(self, session: str, after: Position, until: Position, limit: int) -> list[Entry]:
-        found = await asyncio.to_thread(timeline.items, self._reader, session, after=_place(after), limit=limit)
+        found = await self._run(timeline.items, self._reader, session, after=_place(after), limit=limit)
         return await self._with_values([entry for entry in found if position_of(entry) <= until])
 
     async def part(self, session: str, run: str | None, before: Position | None) -> _Part:
         """Records in a row, and all others of the items that they speak of: no item of them is half there."""
-        found = await asyncio.to_thread(_part, self._reader, session, run, before)
+        found = await self._run(_part, self._reader, session, run, before)
         return _Part(await self._with_values(found.entries), found.before)
 
     async def _with_values(self, entries: Sequence[Entry]) -> list[Entry]:
@@ -133,10 +136,11 @@ def _place(position: Position | None) -> str:
 async def _stream(request: web.Request) -> web.Response:
     viewer, name = request.app[VIEWER], session_of(request)
     run = request.query.get("run")
-    before = position_in(request.query["before"]) if "before" in request.query else None
+    before = read_position(request.query["before"]) if "before" in request.query else None
     await row_of(viewer, name)
     part = await _Records(viewer).part(name, run, before)
-    runs = await asyncio.to_thread(timeline.runs, viewer.index.reader, name, request.query.get("runs", ""), _RUNS)
+    older = request.query.get("runs", "")
+    runs = await viewer.pools.pages.run(timeline.runs, viewer.index.reader, name, older, _RUNS)
     screen = Screen()
     for entry in part.entries:
         screen.apply(entry)
@@ -252,11 +256,11 @@ class Live:
     async def watching(self, session: str) -> AsyncIterator[Viewing]:
         """Look at a session for as long as the block runs."""
         watched = self._watched.setdefault(session, _Watched())
+        if watched.loading is None:
+            watched.loading = asyncio.create_task(self._begin(session, watched))
         watched.looked_at += 1
         viewing = None
         try:
-            if watched.loading is None:
-                watched.loading = asyncio.create_task(self._begin(session, watched))
             # Others wait for the same; who goes away does not end it for them.
             await asyncio.shield(watched.loading)
             viewing = Viewing(watched.position)
@@ -268,8 +272,10 @@ class Live:
             watched.looked_at -= 1
             if viewing is not None:
                 watched.viewings.discard(viewing)
-            if not watched.looked_at and self._watched.get(session) is watched:
-                del self._watched[session]
+            if not watched.looked_at:
+                watched.loading.cancel()
+                if self._watched.get(session) is watched:
+                    del self._watched[session]
 
     async def _begin(self, session: str, watched: _Watched) -> None:
         loaded = await self._load(session, None)
@@ -317,6 +323,13 @@ async def _live(request: web.Request) -> web.StreamResponse:
             return b""
         return event_of(message if run is None or message.run == run else structs.replace(message, change=None))
 
+    with live_page(request):
+        return await _send_live(request, live, name, after, event)
+
+
+async def _send_live(
+    request: web.Request, live: Live, name: str, after: Position, event: Callable[[Message], bytes]
+) -> web.StreamResponse:
     async with live.watching(name) as viewing:
         return await send_messages(request, viewing, await live.missed(name, after, viewing.begins), event)
 

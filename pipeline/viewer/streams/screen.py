@@ -1,9 +1,9 @@
 """What a session's stream shows to somebody who asks what became of it: all that was said, and what was taken back.
 
-The screen of an agent program shows what stands. This one keeps beside it what was withdrawn. What an item is, the
-reducer of the contract says (``topics.reducer``); here is only what a record changes of what is seen, so that a page
-that is open need not be drawn anew. How an item came to be as it is, badges say beside its words: each has a sign and a
-word, so that nobody depends on its colour.
+The screen of an agent program shows current items. This one also keeps retracted items. The reducer of the contract
+(``reknit.topics.reducer``) defines an item. This module computes what one record changes, so that an open page is not
+rendered again. Badges next to an item's text say how it came about. Each has a sign and a word, so that no reader
+depends on its colour.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Iterator
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from pipeline.viewer.cells import laid_out, plain, texts_of
-from pipeline.viewer.index.entries import Entry as IndexEntry
-from topics import items
-from topics.reducer import Entry, View
+from reknit.pipeline.viewer.cells import laid_out, plain, texts_of
+from reknit.pipeline.viewer.index.entries import Entry as IndexEntry
+from reknit.topics import items
+from reknit.topics.reducer import Entry, View
 
 # Sub-agents call sub-agents; deeper ones stand beside their parents, so that a page stays as wide as it is.
 DEEPEST = 6
@@ -224,6 +224,22 @@ class StreamRow(Struct, kw_only=True, eq=False):
                 return f"Status: {item.status or 'none'}"
             case items.SessionCompacted():
                 return "The program has shortened its context"
+            case items.SessionReset():
+                return "The program has begun a new conversation"
+            case items.ModelChanged():
+                return f"The model has changed: {item.message or item.to_model}"
+            case items.PermissionDenied():
+                return f"Permission denied: {item.tool_name} {item.message or item.reason}"
+            case items.HookStarted():
+                return f"A hook has begun: {item.hook_name}"
+            case items.HookCompleted():
+                return f"A hook has ended: {item.hook_name} {item.outcome}"
+            case items.AgentNotice():
+                return f"Notice: {item.message}"
+            case items.TaskUpdated():
+                return f"News of a task: {item.task_id}"
+            case items.TaskList():
+                return "The list of background tasks has changed"
             case items.TaskStarted():
                 return f"A task has begun: {item.description or item.task_id}"
             case items.TaskNotification():
@@ -353,6 +369,9 @@ _DOUBTS = {
         "The program does not say whether it gave this up for another attempt.",
     ),
     "end": Badge("doubtful", "?", "doubtful", "The program does not say whether this is the whole or a beginning."),
+    "kept": Badge(
+        "doubtful", "?", "doubtful", "The program was ended here; its own history probably does not have this."
+    ),
 }
 
 

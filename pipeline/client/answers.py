@@ -1,0 +1,135 @@
+"""Read one answer: which bytes to publish, and whether the answer is complete.
+
+Bytes are published up to the end of an event. A killed sender therefore leaves no partial event, which would corrupt
+the first event of the next attempt. An answer that is one JSON document is published at its end.
+
+The decoder of the source finds the final event (``Source.final``). HTTP cannot report a cut: without a length, a closed
+connection ends a complete answer and a cut one alike. An answer without its final event was cut.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from msgspec import Struct
+
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.streams.events import Event, Failed, MessageDelta, MessageStarted
+from reknit.pipeline.streams.framing import MOST_TAIL, Tail, is_object
+from reknit.pipeline.streams.sources import Source
+from reknit.topics.headers import Framing
+
+# Codes of errors in a stream that another attempt may not meet: Anthropic, OpenAI, Bedrock, Google.
+_MAY_PASS: Final = frozenset(
+    {
+        *("overloaded_error", "api_error", "rate_limit_error", "timeout_error"),
+        *("server_error", "internal_server_error", "rate_limit_exceeded", "service_unavailable", "timeout"),
+        *("internalServerException", "modelStreamErrorException", "modelTimeoutException"),
+        *("serviceUnavailableException", "throttlingException"),
+        *("UNAVAILABLE", "INTERNAL", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"),
+        *("429", "500", "502", "503", "504", "529"),
+    }
+)
+# Codes go into logs; a server can send any text as one.
+_CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+class StreamFailure(Struct, frozen=True):
+    """An error that the provider reports in its stream; ``may_pass``: another attempt may succeed."""
+
+    code: str
+    may_pass: bool
+
+
+class AnswerReader:
+    """Reads one answer.
+
+    Attributes:
+        is_whole: the final event has come.
+        failure: the last error in the stream.
+
+    Args:
+        source: the source of the events.
+        framing: ``events``: each piece is one event; ``bytes``: a piece may end inside an event.
+    """
+
+    def __init__(self, source: Source, framing: Framing) -> None:
+        self._final = source.final
+        self._decoder = source.decoder()
+        self._framing = framing
+        self._tail = Tail()
+        # Not published yet: keep-alives before the first event, an error before any event, a document.
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._is_document: bool | None = None  # None before the first byte that is not white space
+        self._has_begun = False
+        self.is_whole = False
+        self.failure: StreamFailure | None = None
+
+    def take(self, data: bytes, *, is_document: bool = False) -> bytes:
+        """Take the next piece and return the bytes to publish now.
+
+        Args:
+            data: the piece.
+            is_document: the response declares one JSON document.
+
+        Raises:
+            InputError: an event or a document exceeds the size of a record.
+        """
+        if self._is_document is None:
+            # Servers send white space before a document to keep the connection open.
+            first = data.lstrip()[:1]
+            self._is_document = (is_document and first == b"{") if first else None
+        if self._is_document is not False:
+            self._hold(data)
+            return b""
+        whole = self._whole_events(data)
+        if not whole:
+            return b""
+        events = self._decoder.feed(whole)
+        self._note(events)
+        self._hold(whole)
+        self._has_begun = self._has_begun or any(not isinstance(event, Failed) for event in events)
+        return self._release() if self._has_begun else b""
+
+    def finish(self) -> bytes:
+        """End the answer, complete or cut, and return the rest of its bytes."""
+        held, tail = self._release(), self._tail.flush()
+        rest = held if self._is_document else tail
+        if rest.strip():
+            self._note(self._decoder.feed(rest))
+            if self._is_document and is_object(rest.strip()):
+                self.is_whole = self.failure is None
+        self._note(self._decoder.end_run())
+        return held + tail
+
+    def _whole_events(self, data: bytes) -> bytes:
+        if self._framing == "events":
+            return data
+        whole, lost = self._tail.push(data, self._decoder.framing)
+        if lost:
+            raise InputError("too_large", f"an event exceeds {MOST_TAIL} bytes")
+        return whole
+
+    def _hold(self, data: bytes) -> None:
+        self._held.append(data)
+        self._held_bytes += len(data)
+        if self._held_bytes > MOST_TAIL:
+            raise InputError("too_large", f"a document exceeds {MOST_TAIL} bytes")
+
+    def _release(self) -> bytes:
+        separator = b"\n" if self._framing == "events" else b""
+        held = separator.join(self._held)
+        self._held, self._held_bytes = [], 0
+        return held
+
+    def _note(self, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, Failed):
+                code = event.code if _CODE.fullmatch(event.code) else ""
+                self.failure = StreamFailure(code, event.code in _MAY_PASS)
+            elif isinstance(event, MessageStarted):
+                self.is_whole = False  # another message begins in the same answer
+            elif isinstance(event, self._final) and not (isinstance(event, MessageDelta) and event.stop_reason is None):
+                self.is_whole = True

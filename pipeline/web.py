@@ -1,0 +1,69 @@
+"""How a process of Reknit serves HTTP: every connection is bounded in time, and no log holds a byte of a request."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from typing import Final
+
+from aiohttp import web
+from aiohttp.http import HttpProcessingError
+
+from reknit.pipeline.errors import error_name
+
+# A client has this long to send the line and the headers of a request, and may idle this long between two requests.
+IDLE_SECONDS: Final = 15.0
+# A client may leave what it was sent unread for this long.
+UNREAD_SECONDS: Final = 30
+
+
+class _WithoutContent(logging.Filter):
+    """Reduces what aiohttp logs about a request to the name of the error: its text and traceback quote the request.
+
+    Bytes that are no request are the client's fault and no error of this process.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError):
+            record.levelno, record.levelname = logging.INFO, "INFO"
+        record.msg, record.args = "a request was not answered: %s", (error_name(error) if error else "no error",)
+        record.exc_info = record.exc_text = None
+        return True
+
+
+_log = logging.getLogger("reknit.http")
+_log.addFilter(_WithoutContent())
+
+
+def runner_of(app: web.Application, *, stop_seconds: float, can_cancel: bool = False) -> web.AppRunner:
+    """Make the runner that serves an application.
+
+    Args:
+        app: the application.
+        stop_seconds: at its end, how long requests in flight may take to finish.
+        can_cancel: whether the handler of a request is cancelled when its client disconnects.
+    """
+    return web.AppRunner(
+        app,
+        access_log=None,
+        logger=_log,
+        # aiohttp (3.14.4 and later) counts from the start of a connection, so half a request does not extend it.
+        keepalive_timeout=IDLE_SECONDS,
+        shutdown_timeout=stop_seconds,
+        handler_cancellation=can_cancel,
+    )
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket. Its connections are reset once a client has left data unread for too long.
+
+    Raises:
+        OSError: the address cannot be bound.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.create_server((host, port), family=family)
+    # Connections inherit it. Where the system lacks it (macOS), such a client keeps its connection.
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_SECONDS * 1000)
+    return listening
