@@ -6,9 +6,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipeline.rules import validate
-    from pipeline.session import Session, normalize
-    from pipeline.streams import recover
+    from reknit.pipeline.rules.judge import validate
+    from reknit.pipeline.session import Session, normalize
+    from reknit.pipeline.streams.session import recover
 
 # What requests, segments and dead letters carry: the version of the installed build, with its commit.
 try:
@@ -20,10 +20,10 @@ __all__ = ["Session", "__version__", "normalize", "recover", "validate"]
 
 # Each name is imported when it is first asked for: who only validates does not wait for the rest.
 _HOMES = {
-    "Session": "pipeline.session",
-    "normalize": "pipeline.session",
-    "recover": "pipeline.streams",
-    "validate": "pipeline.rules",
+    "Session": "reknit.pipeline.session",
+    "normalize": "reknit.pipeline.session",
+    "recover": "reknit.pipeline.streams.session",
+    "validate": "reknit.pipeline.rules.judge",
 }
 
 

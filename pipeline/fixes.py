@@ -50,8 +50,9 @@ class Fix(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     Attributes:
         path: the place in the input, in the provider's notation (``messages.3.content.1``). What was added has none:
-            ``result_synthesised`` and ``tail_continued`` name the place where it stands in the mended history, in the
-            canonical notation whatever the target; so does ``placeholder_dropped`` where such a result gives way.
+            ``result_synthesised``, ``lead_inserted`` and ``tail_continued`` name the place where it stands in the
+            mended history, in the canonical notation whatever the target; so does ``placeholder_dropped`` where such a
+            result gives way.
             ``assistant_inserted`` and ``tools_stubbed`` name the place in the target's own body; ``turn_stubbed`` and
             ``document_text_added`` the block in the input that was to be sent, or stands beside what was added.
             What a stream said is named by its item's id.
@@ -158,6 +159,9 @@ _STRUCTURE = (
          "mattermost/mattermost-plugin-agents#180"),
     _lost("leading_dropped", "dropped", "what came before the first user turn was left out",
          'messages: first message must use the "user" role', "langbot-app/LangBot#867"),
+    _added("lead_inserted", "the history began with the assistant and got a short user turn before it",
+           "Please ensure that function call turn comes immediately after a user turn or after a function response "
+           "turn.", "google-gemini/gemini-cli#26486; lobehub/lobehub#10049"),
     _kept("block_moved", "moved", "a block stood in a message of the wrong role and got a turn of its own",
          "messages.N: `tool_result` blocks can only be in `user` messages", "vercel/ai: provider-executed tools"),
     _lost("thinking_misplaced", "dropped", "reasoning in a user turn was left out",
@@ -191,10 +195,16 @@ _STRUCTURE = (
          _UNANSWERED, "anthropics/claude-code#1237"),
     _spared("call_repeated", "the same call stays", "a repetition of the same call in one turn was left out",
          _NOT_UNIQUE, "Kilo-Org/kilocode#5150; anthropics/claude-code#20901"),
+    _spared("item_repeated", "the same item stays", "an item that came twice in a row was left out once",
+         "Duplicate item found with id rs_X. Remove duplicate items from your input and try again.", "vercel/ai#7883"),
     _lost("call_incomplete", "dropped", "a call whose input was cut off was left out; the detail holds it",
          "tool_use.input: Input should be a valid dictionary", "ballerina-platform/ballerina-vscode#973"),
     _kept("call_incomplete_text", "flattened", "a call whose input was cut off was kept as text",
          "tool_use.input: Input should be a valid dictionary", "ballerina-platform/ballerina-vscode#973"),
+    _kept("cut_text_marked", "rewritten", "a text that was cut off got a line that says so",
+          source="shown as whole, a beginning is taken for what the model said"),
+    _lost("cut_text_dropped", "dropped", "a text that was cut off was left out",
+          source="shown as whole, a beginning is taken for what the model said"),
     _kept("call_unnamed", "rewritten", "a call without a name got one",
          "tool_use.name: String should have at least 1 character", "sipeed/picoclaw#1739"),
     _kept("input_parsed", "rewritten", "a call's input was a JSON text and became the object it holds",
@@ -313,7 +323,7 @@ _DIALECT = (
          source="dwgx/WindsurfAPI: four wordings in four releases"),
 )  # fmt: skip
 
-# What the readers do besides changing the shape (pipeline.history.readers).
+# What the readers do besides changing the shape (reknit.pipeline.history.readers).
 _READING = (
     _lost("field_dropped", "dropped", "a key that the canonical form has no place for was left out",
          "Extra inputs are not permitted"),
@@ -355,7 +365,9 @@ _ALWAYS: Mapping[str, tuple[str, ...]] = {
     "the message could not be read without it": tuple(entry.code for entry in _READING),
     "reading makes an object of the text in which most shapes hold a call's input": ("input_parsed",),
     "it is made while a stream is read": tuple(entry.code for entry in _SPEECH),
-    "an option of its own decides about it": ("tools_stripped", "reasoning_stripped"),
+    "an option of its own decides about it": (
+        "tools_stripped", "reasoning_stripped", "cut_text_marked", "cut_text_dropped",
+    ),
     "the history has no place for what was there": (
         "block_moved", "call_incomplete", "call_incomplete_text", "result_moved", "system_block_as_text",
         "system_media_dropped", "turn_empty",

@@ -2,14 +2,15 @@
 
 The shape is Anthropic's: roles user and assistant, content a list of typed blocks. Structs are frozen and refuse
 unknown keys, so that a decode either keeps everything or fails; what fails is read a second time, tolerantly, by
-``pipeline.history.readers``, which names every key that the model has no place for. Tool inputs, sources and other
-free-form JSON stay raw bytes: ``1.0`` stays ``1.0``.
+``reknit.pipeline.history.readers``, which names every key that the model has no place for. Tool inputs, sources and
+other free-form JSON stay raw bytes: ``1.0`` stays ``1.0``.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
+import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, structs
 
 Role: TypeAlias = Literal["user", "assistant", "system"]
@@ -29,7 +30,7 @@ class Own(Struct, frozen=True, omit_defaults=True, gc=False):
     """What a provider has beside the canonical form of a block or message, to be written again for that provider.
 
     ``members`` are as they were written. ``kind`` is the type of a call or result that only this provider has
-    (``pipeline.history.pieces``); for any other it is a function's.
+    (``reknit.pipeline.history.pieces``); for any other it is a function's.
     """
 
     provider: str
@@ -135,8 +136,9 @@ class Turn(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
 
     ``root`` is the name of the list that the message stands in. In OpenAI's ``input`` it is an item, of which several
     make one turn. ``ids_made`` says that the shape has calls without ids: those without have one that was made from the
-    tool's name (``pipeline.history.calls.made_id``) and belongs to the first such call that waits. ``synthetic`` marks
-    a user's turn that an agent program wrote itself. ``own`` is what the message has beside its content.
+    tool's name (``reknit.pipeline.history.calls.made_id``) and belongs to the first such call that waits. ``synthetic``
+    marks a user's turn that an agent program wrote itself, ``incomplete`` an assistant's whose last text a stream never
+    finished. ``own`` is what the message has beside its content.
     """
 
     role: Role
@@ -148,6 +150,7 @@ class Turn(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     root: Literal["messages", "input", "contents"] = "messages"
     ids_made: bool = False
     synthetic: bool = False
+    incomplete: bool = False
     own: Own | UnsetType = UNSET
 
     @property
@@ -190,6 +193,13 @@ class Policy(Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unkno
     incomplete_call: Annotated[
         Literal["drop", "text"], Meta(description="A call that was cut off: it is left out, or stays as text.")
     ] = "drop"
+    cut_text: Annotated[
+        Literal["auto", "keep", "mark", "drop"],
+        Meta(
+            description="A text that was cut off: it stays as it is (`keep`), a line after it says so (`mark`), it is "
+            "left out (`drop`), or `mark` for targets that take one text and `keep` for others (`auto`)."
+        ),
+    ] = "auto"
     reasoning: Annotated[
         Literal["keep", "strip"],
         Meta(description="The model's own reasoning: where its issuer reads it, it stays or goes."),
@@ -255,6 +265,7 @@ class Structure(Struct, frozen=True, kw_only=True):
 
     Attributes:
         assistant_first: it may begin with the assistant.
+        leads: where the assistant speaks first and may not, a turn of the user's is put before it.
         assistant_last: it may end with the assistant: with anything that it said, or with text only.
         paused_by: types of blocks behind which any model goes on with its own turn.
         neighbours: the roles of which two messages may follow each other.
@@ -262,19 +273,22 @@ class Structure(Struct, frozen=True, kw_only=True):
         assistant_media: an assistant's message may hold images and documents.
         flat: the assistant's blocks are items of a flat list: text may stand behind a call, a blank one beside it.
         unanswered: a turn's calls may be without any result.
-        blank: the roles of which a message may be a text that says nothing.
+        blank: the roles of which a message may be nothing but texts that say nothing.
         blank_results: a result may hold such texts.
         ids_again: a call may have the id of one in an earlier turn.
         system_inside: system messages of text may stand behind others.
-        system_blocks: and may hold blocks of these types.
+        system_blocks: the types of blocks that such a message may hold; one that holds any may always stay.
+        system_media: such messages, and those at the beginning, may hold images and documents.
         reasoning_alone: an assistant's message may be nothing but reasoning.
         calls_elsewhere: a result may answer a call that stands with the provider: any result, or one behind a
             reference to an item.
         own: the provider whose own items and parts it may hold; a message of others' alone is left out.
+        cut_text: what becomes of a text that was cut off, where the policy leaves that to the target.
         observed: the codes of the mends that are not made, because a policy only observes them.
     """
 
     assistant_first: bool = False
+    leads: bool = False
     assistant_last: Literal["never", "text", "always"] = "never"
     paused_by: frozenset[str] = frozenset()
     neighbours: frozenset[Role] = frozenset()
@@ -287,9 +301,11 @@ class Structure(Struct, frozen=True, kw_only=True):
     ids_again: bool = False
     system_inside: bool = False
     system_blocks: frozenset[str] = frozenset()
+    system_media: bool = False
     reasoning_alone: bool = False
     calls_elsewhere: Literal["never", "referred", "always"] = "never"
     own: str = ""
+    cut_text: Literal["keep", "mark", "drop"] = "keep"
     observed: frozenset[str] = frozenset()
 
 
@@ -306,14 +322,17 @@ class Conversation(Struct, frozen=True, kw_only=True):
     params: dict[str, Raw] = {}
 
 
-def on_the_wire(block: Block) -> Any:  # noqa: ANN401  a block's struct, or raw JSON for an unknown one
-    """What to encode for a block in Anthropic's shape."""
+def on_the_wire(block: Block, provider: str = "") -> Any:  # noqa: ANN401  a block's struct, or JSON
+    """Return the value to encode for a block in Anthropic's shape, with the members that only ``provider`` has."""
     if isinstance(block, Unknown):
         return block.raw
-    if block.issuer is not UNSET or block.own is not UNSET:
+    own = block.own
+    if block.issuer is not UNSET or own is not UNSET:
         block = structs.replace(block, issuer=UNSET, own=UNSET)
     if isinstance(block, Text) and block.structured:
         block = structs.replace(block, structured=False)
     if isinstance(block, ToolResult) and isinstance(block.content, list):
-        return structs.replace(block, content=[on_the_wire(part) for part in block.content])
-    return block
+        block = structs.replace(block, content=[on_the_wire(part, provider) for part in block.content])
+    if own is UNSET or own.provider != provider or not own.members:
+        return block
+    return msgspec.json.decode(msgspec.json.encode(block), type=dict[str, Raw]) | own.members

@@ -1,8 +1,8 @@
 """The targets: one descriptor each, of how its requests are written, what judges them, and how they can be read.
 
-``pipeline.targets`` and ``pipeline.rules`` share nothing, so that one can convict the other; here they are joined. A
-registered target of one's own is taken by name wherever ours are: ``normalize``, ``validate``, ``Session`` and the
-conformance kit (``pipeline.testing``). Register when the program starts; a worker's configuration names what its
+The writer and the rules of a provider share no code, so that one checks the other; here they are joined. A registered
+target is available by name wherever Reknit's are: ``normalize``, ``validate``, ``Session`` and the conformance kit
+(``reknit.pipeline.testing``). Register when the program starts; a worker's configuration names what its
 process knows.
 """
 
@@ -13,18 +13,18 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
-from pipeline.errors import InputError, UnknownTargetError, expected_one_of
-from pipeline.rules import CATALOGUES, RULE_SETS, RULES, Rule, RuleSet
-from pipeline.rules.base import Family
-from pipeline.rules.equalities import ANTHROPIC, CHAT, CONVERSE, GEMINI, RESPONSES, Equality
-from pipeline.targets import Writer
-from pipeline.targets.anthropic import Anthropic
-from pipeline.targets.bedrock_converse import BedrockConverse
-from pipeline.targets.cascade import Cascade
-from pipeline.targets.gemini import Gemini
-from pipeline.targets.openai_chat import OpenAIChat, Vllm
-from pipeline.targets.openai_responses import OpenAIResponses
-from pipeline.targets.programs import ClaudeCli, CodexCli, CopilotCli, GeminiCli
+from reknit.pipeline.errors import InputError, UnknownTargetError, expected_one_of
+from reknit.pipeline.providers.anthropic.writer import Anthropic
+from reknit.pipeline.providers.bedrock_converse.writer import BedrockConverse
+from reknit.pipeline.providers.cascade.writer import Cascade
+from reknit.pipeline.providers.gemini.writer import Gemini
+from reknit.pipeline.providers.openai_chat.writer import OpenAIChat, Vllm
+from reknit.pipeline.providers.openai_responses.writer import OpenAIResponses
+from reknit.pipeline.providers.programs.writer import ClaudeCli, CodexCli, CopilotCli, GeminiCli
+from reknit.pipeline.rules.base import Family, Rule, RuleSet
+from reknit.pipeline.rules.equalities import ANTHROPIC, CHAT, CONVERSE, GEMINI, RESPONSES, Equality
+from reknit.pipeline.rules.judge import CATALOGUES, RULE_SETS, RULES
+from reknit.pipeline.targets import Writer
 
 
 class Target(Struct, frozen=True):

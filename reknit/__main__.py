@@ -1,6 +1,6 @@
 """The ``reknit`` command; ``python -m reknit`` is the same where no scripts are installed."""
 
-from pipeline.cli import main as command
+from reknit.pipeline.cli import main as command
 
 
 def main() -> None:

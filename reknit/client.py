@@ -1,7 +1,7 @@
-"""Typed producers and consumers of the pipeline's topics: see ``pipeline.client``, whose public names these are."""
+"""Typed producers and consumers of the pipeline's topics: the public names of ``reknit.pipeline.client``."""
 
-from pipeline.client import Brokers, Events, Place, Turns
-from pipeline.client.consumers import (
+from reknit.pipeline.client import Brokers, Events, Place, Turns
+from reknit.pipeline.client.consumers import (
     DeadLetter,
     DeadLetters,
     Fixes,
@@ -11,8 +11,8 @@ from pipeline.client.consumers import (
     ShownItem,
     ToldFix,
 )
-from pipeline.kafka import KafkaSettings
-from topics.reducer import View, reduce
+from reknit.pipeline.kafka import KafkaSettings
+from reknit.topics.reducer import View, reduce
 
 __all__ = [
     "Brokers",

@@ -19,13 +19,14 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import Struct, structs
 
-from pipeline.errors import InputError
-from pipeline.fixes import FIXES, Fix, FixCode
-from pipeline.registry import TARGETS
-from pipeline.rules import RULES, Rule, Violation, validate
-from pipeline.session import normalize
-from pipeline.streams import Recovery
-from pipeline.streams.cascade.speech import Speech
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.fixes import FIXES, Fix, FixCode
+from reknit.pipeline.providers.cascade.stream.speech import Speech
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.rules.base import Rule, Violation
+from reknit.pipeline.rules.judge import RULES, validate
+from reknit.pipeline.session import normalize
+from reknit.pipeline.streams.session import Recovery
 
 
 class FixExample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"source": "from"}):

@@ -14,12 +14,12 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from pipeline.explain import explain, summaries
-from pipeline.explain.telling import Said, told, written
-from pipeline.history.pieces import NATIVE_TYPES
-from pipeline.rules import RULES
-from pipeline.streams.recovery import MEANINGS, TABLE
-from pipeline.streams.recovery.memory import Input, MessageState
+from reknit.pipeline.explain import explain, summaries
+from reknit.pipeline.explain.telling import Said, told, written
+from reknit.pipeline.history.pieces import NATIVE_TYPES
+from reknit.pipeline.rules.judge import RULES
+from reknit.pipeline.streams.recovery import MEANINGS, TABLE
+from reknit.pipeline.streams.recovery.memory import Input, MessageState
 
 
 class Shares(Struct, frozen=True, kw_only=True):
@@ -85,7 +85,11 @@ _NATIVE_INTRO = (
     "to, and whether only the model that wrote it can read it. For another provider it is left out "
     "([native_dropped](fixes.md#native_dropped), or [unknown_dropped](fixes.md#unknown_dropped) where the shape does "
     "not tell whose it is), or becomes what the last column says; a message of nothing else goes with it. A type "
-    "that is not listed is taken for the model's and bound to its neighbours."
+    "that is not listed is taken for the model's and bound to its neighbours.\n\n"
+    "Members of a message, block, part or item that only one provider's client library defines also go back to it "
+    "unchanged: `prompt_cache_breakpoint`, `toolset_name`, `partMetadata` and others. For another provider each of "
+    "them is a fix ([field_dropped](fixes.md#field_dropped)). A member that no library defines is left out, with "
+    "the same fix."
 )
 _SHARES_INTRO = (
     "Recorded requests that their provider had accepted, sent back to it through Reknit: in how many something was "
@@ -164,7 +168,7 @@ class Act(Struct, frozen=True, kw_only=True):
 
 
 _ACTS_FILE: Final = Path(__file__).with_name("acts.jsonl")
-# What is broken of it, and how, stands in ``pipeline.text.neutral``.
+# What is broken of it, and how, stands in ``reknit.pipeline.text.neutral``.
 ACTS: Final = tuple(msgspec.json.decode(line, type=Act) for line in _ACTS_FILE.read_bytes().splitlines())
 
 

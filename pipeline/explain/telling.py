@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from pipeline.explain import Broken, FixPage, Mended, Retold, RulePage
+from reknit.pipeline.explain import Broken, FixPage, Mended, Retold, RulePage
 
 # What only one side of an example has.
 Mark: TypeAlias = Literal[" ", "-", "+"]

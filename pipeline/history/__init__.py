@@ -19,8 +19,8 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from pipeline.fixes import Fix
-from pipeline.history.calls import (
+from reknit.pipeline.fixes import Fix, digest
+from reknit.pipeline.history.calls import (
     NAMELESS,
     Call,
     IdTable,
@@ -31,11 +31,22 @@ from pipeline.history.calls import (
     orphan_pieces,
     same_content,
 )
-from pipeline.history.clean import clean, structure_under, system_pieces
-from pipeline.history.exchanges import Exchange, Start, call_of, continues, leave_out, stands_alone
-from pipeline.history.healthy import Stretch
-from pipeline.history.pieces import REFERENCE, Book, LedgerEntry, Message, Piece, is_blank, is_breakpoint, is_foreign
-from pipeline.history.render import (
+from reknit.pipeline.history.clean import clean, structure_under, system_pieces
+from reknit.pipeline.history.exchanges import Exchange, Start, call_of, continues, leave_out, stands_alone
+from reknit.pipeline.history.healthy import Stretch
+from reknit.pipeline.history.pieces import (
+    REFERENCE,
+    Book,
+    LedgerEntry,
+    Message,
+    Piece,
+    block_path,
+    is_blank,
+    is_breakpoint,
+    is_foreign,
+)
+from reknit.pipeline.history.render import (
+    LEAD,
     OpenEnd,
     Rendered,
     assistant_messages,
@@ -44,7 +55,8 @@ from pipeline.history.render import (
     render_open,
     user_messages,
 )
-from pipeline.model import STRICT, Block, Policy, Structure, ToolResult, ToolUse, Turn, Unknown
+from reknit.pipeline.history.served import in_flight, is_called_by_code
+from reknit.pipeline.model import STRICT, Block, Policy, Structure, Text, ToolResult, ToolUse, Turn, Unknown
 
 # Past this many, the turns that have been settled are taken out of ``History.changed``.
 _MANY_CHANGED = 64
@@ -67,6 +79,7 @@ class History:
         # The ids of the last assistant turn's calls that were cut off: none of them is a call any more.
         self.cut: set[str] = set()
         self.referred = False  # to an item that stands with the provider, and may be a call
+        self.last_item = ""  # the digest of the last turn, if it was an item with an id
         self._book = Book(observed=self.structure.observed)
         self._settled: list[Message] = []
         self._calls: list[SettledCall] = []
@@ -75,6 +88,10 @@ class History:
         """Take the next turn; the fixes that are now certain."""
         self.turns += 1
         book, before = self._book, len(self._book.fixes)
+        if self._comes_again(turn):
+            for at, block in enumerate(turn.blocks):
+                book.drop("item_repeated", Piece(block, turn.index, block_path(turn, at)))
+            return book.fixes[before:]
         if turn.role == "system":
             self._system(turn)
         else:
@@ -101,6 +118,8 @@ class History:
         """
         for exchange in self.exchanges:
             self._emit(user_messages(exchange, self.changed, self._book))
+        # An assistant's turn follows a user's, so none is the one before it once more.
+        self.last_item = ""
         self.turns += stretch.turns
         self.messages += stretch.turns - len(stretch.rows)
         self.ids.claim_answered(stretch.ids)
@@ -137,6 +156,22 @@ class History:
 
     # What comes in.
 
+    def _comes_again(self, turn: Turn) -> bool:
+        """Whether an item of Responses is the one before it once more, by its id and all that it holds.
+
+        Calls and results have an order of their own. Without an id it may be meant twice.
+        """
+        earlier, self.last_item = self.last_item, ""
+        if (
+            turn.root != "input"
+            or turn.id is None
+            or not turn.blocks
+            or isinstance(turn.blocks[0], ToolUse | ToolResult)
+        ):
+            return False
+        self.last_item = digest(structs.replace(turn, index=0, paths=None, recorded=False))
+        return self.last_item == earlier and self._book.makes("item_repeated")
+
     def _system(self, turn: Turn) -> None:
         leading = not self.exchanges
         pieces = system_pieces(turn, self.structure, self._book, leading=leading)
@@ -147,7 +182,7 @@ class History:
             self.user_spoke_last = False
 
     def _assistant(self, turn: Turn, pieces: list[Piece]) -> None:
-        if not (self.exchanges or self.structure.assistant_first):
+        if not (self.exchanges or self.structure.assistant_first) and not self._lead(pieces):
             for piece in pieces:
                 self._book.drop("leading_dropped", piece)
             return
@@ -170,6 +205,16 @@ class History:
             exchange.name_assistant(turn.id)
         elif len(exchange.assistant) > held:  # no message begins with calls that only come again
             exchange.assistant_starts.append(Start(turn.index, turn.id))
+
+    def _lead(self, pieces: Sequence[Piece]) -> bool:
+        """Put a user turn before what the assistant says first, where the structure has it and it will stay."""
+        says = any(stands_alone(piece, self.structure) and not is_blank(piece) for piece in pieces)
+        if not (self.structure.leads and says and self._book.makes("lead_inserted")):
+            return False
+        self._book.note_fix("lead_inserted", f"messages.{self.messages}.content.0")
+        lead = Piece(Text(text=LEAD), -1, "", fate="synthesised", code="lead_inserted")
+        self._last_for_user().user.append(lead)
+        return True
 
     def _add_assistant_piece(self, exchange: Exchange, piece: Piece, turn: Turn) -> None:
         call = piece.block
@@ -310,15 +355,20 @@ class History:
         return exchange.firm(self.structure, unanswered_stay=self.structure.unanswered or not goes)
 
     def _seal(self, exchange: Exchange) -> bool:
-        """Settle an exchange's assistant turn if it can be; its user turn may still grow."""
+        """Settle the first exchange's assistant turn if it can be; its user turn may still grow."""
         if not exchange.closed:
             return False
-        if not exchange.answered:
-            if not self._expired(exchange):
-                return False
-            if not self._give_up(exchange):
-                return True
-        self._emit(assistant_messages(exchange, self.structure, self.changed, self._book))
+        if not (exchange.answered or self._expired(exchange)):
+            return False
+        if not (exchange.answered or self._give_up(exchange)):
+            return True
+        running, may_come = in_flight(self.exchanges, 0, self.structure)
+        if may_come and not self._expired(exchange):
+            return False
+        if is_called_by_code(exchange):
+            # Without the call of the code, the calls that it made would have no maker.
+            running |= may_come
+        self._emit(assistant_messages(exchange, self.structure, self.changed, self._book, running=running))
         for call in exchange.calls:
             self._settle_call(exchange, call)
         exchange.sealed = True

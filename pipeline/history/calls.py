@@ -19,8 +19,8 @@ from typing import TypeAlias
 import msgspec
 from msgspec import UNSET, Struct
 
-from pipeline.history.pieces import Book, Piece
-from pipeline.model import Document, Image, Text, ToolResult, ToolUse, Unknown
+from reknit.pipeline.history.pieces import Book, Piece
+from reknit.pipeline.model import Document, Image, Text, ToolResult, ToolUse, Unknown
 
 # The strictest alphabet and length among the targets: `^[a-zA-Z0-9_-]+$` (Anthropic), 1..64 (Bedrock, Responses).
 LONGEST_ID = 64

@@ -12,13 +12,14 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, structs
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from pipeline.history.exchanges import is_reasoning
-from pipeline.history.pieces import STRIPPED, Book, Piece, Speaker, block_path, is_blank
-from pipeline.model import (
+from reknit.pipeline.history.exchanges import is_reasoning
+from reknit.pipeline.history.pieces import STRIPPED, Book, Piece, Speaker, block_path, changes_tools, is_blank
+from reknit.pipeline.model import (
     Document,
     Image,
+    Own,
     Policy,
     RedactedThinking,
     Structure,
@@ -36,6 +37,9 @@ Stretch: TypeAlias = tuple[Speaker, list[Piece]]
 # What a system message inside the history becomes: user text that says what it is.
 SYSTEM_MARK = "[System message]\n"
 
+# What is added to a text that was cut off.
+CUT_MARK = "\n[The rest of this text was cut off.]"
+
 # A call without a name is called this.
 UNNAMED = "tool"
 
@@ -52,6 +56,8 @@ _ROLES: dict[type, Speaker] = {
 
 def structure_under(policy: Policy, structure: Structure) -> Structure:
     """What a history may be like for a target under a policy."""
+    if policy.cut_text != "auto":
+        structure = structs.replace(structure, cut_text=policy.cut_text)
     if policy.strip_tools:
         # The filter joins neighbours, blank ones too, and begins with the user, whatever the target.
         return structs.replace(
@@ -72,7 +78,8 @@ def clean(turn: Turn, policy: Policy, structure: Structure, book: Book, changed:
     speaker: Speaker = "assistant" if turn.role == "assistant" else "user"
     stretches: list[Stretch] = []
     gone = 0
-    blank_stays = turn.role in structure.blank and len(turn.blocks) == 1
+    blank_stays = turn.role in structure.blank and all(is_blank(Piece(block, turn.index, "")) for block in turn.blocks)
+    cut_at = _cut_place(turn) if turn.incomplete and structure.cut_text != "keep" else -1
     for at, block in enumerate(turn.blocks):
         came = Piece(block, turn.index, block_path(turn, at))
         stays = blank_stays and is_blank(came)
@@ -80,8 +87,12 @@ def clean(turn: Turn, policy: Policy, structure: Structure, book: Book, changed:
             # The target leaves it out with what must not stand without it.
             came.code, stays = STRIPPED, True
         piece = came if stays else _CLEANERS[type(block)](came, speaker, policy, book)
-        if piece is None:
+        if piece is not None and at == cut_at:
+            piece = _without_end(piece, structure, book)
+            gone += piece is None
+        elif piece is None:
             gone += not isinstance(block, Text)
+        if piece is None:
             continue
         if isinstance(block, ToolResult) and not structure.blank_results:
             piece = _without_blanks(piece, book)
@@ -103,27 +114,51 @@ def clean(turn: Turn, policy: Policy, structure: Structure, book: Book, changed:
     return stretches
 
 
+def _cut_place(turn: Turn) -> int:
+    """Where the text that was cut off is among the turn's blocks: the last one that says something; -1 for none."""
+    places = (at for at in reversed(range(len(turn.blocks))) if isinstance(turn.blocks[at], Text))
+    return next((at for at in places if not is_blank(Piece(turn.blocks[at], turn.index, ""))), -1)
+
+
+def _without_end(piece: Piece, structure: Structure, book: Book) -> Piece | None:
+    """A text that was cut off, as the structure has it: marked, or left out."""
+    text = piece.block
+    assert isinstance(text, Text)  # noqa: S101  the caller knows
+    if structure.cut_text == "drop":
+        book.drop("cut_text_dropped", piece)
+        return None
+    return book.change("cut_text_marked", piece, structs.replace(text, text=text.text + CUT_MARK))
+
+
 def system_pieces(turn: Turn, structure: Structure, book: Book, *, leading: bool) -> list[Piece]:
     """A system message's blocks: texts as they are for the system slot, marked for a place inside the history.
 
     Media inside the history stay as the user's; what no system prompt and no user can say is shown as its JSON. Where
-    a system message may stay inside the history, its texts and the blocks that it may hold do.
+    a system message may stay inside the history, its texts and the blocks that it may hold do; so do the texts of one
+    that holds such a block. A change of the tools is left out where the target does not take it.
     """
     if not turn.blocks:
         book.note_fix("turn_empty", turn.place)
     pieces = []
+    changes = [block for block in turn.blocks if isinstance(block, Unknown) and changes_tools(block)]
+    taken = {block.kind for block in turn.blocks if isinstance(block, Unknown)} & structure.system_blocks
+    stays = not leading and (structure.system_inside or bool(taken))
     for at, block in enumerate(turn.blocks):
         piece = Piece(block, turn.index, block_path(turn, at), system=True)
         if is_blank(piece) and book.makes("blank_dropped"):
             book.drop("blank_dropped", piece)
-        elif structure.system_inside and not leading and isinstance(block, Text):
+        elif stays and isinstance(block, Text):
             pieces.append(_unrefused(piece, book) if block.refusal else piece)
-        elif not leading and isinstance(block, Unknown) and block.kind in structure.system_blocks:
+        elif stays and isinstance(block, Unknown) and block.kind in taken:
             pieces.append(piece)
+        elif not leading and block in changes:
+            book.drop("native_dropped", piece, detail=block.kind)
         elif isinstance(block, Text):
             piece = _unrefused(piece, book) if block.refusal else piece
             marked = structs.replace(block, text=SYSTEM_MARK + block.text, refusal=False)
             pieces.append(piece if leading else book.change("system_inlined", piece, marked))
+        elif structure.system_media and isinstance(block, (Image, Document)):
+            pieces.append(_with_plain_source(piece, book))
         elif leading:
             book.drop("system_media_dropped", piece)
         elif isinstance(block, (Image, Document)):
@@ -132,8 +167,16 @@ def system_pieces(turn: Turn, structure: Structure, book: Book, *, leading: bool
             shown = msgspec.json.encode(on_the_wire(block)).decode()
             pieces.append(book.change("system_block_as_text", piece, Text(text=SYSTEM_MARK + shown)))
     if turn.own is not UNSET and pieces:
-        pieces[0].own = turn.own
+        # Media that were moved to the user begin a message of the user's.
+        is_system = (leading or stays) and pieces[0].system
+        pieces[0].own = turn.own if is_system else _own_of_user(turn.own)
     return pieces
+
+
+def _own_of_user(own: Own) -> Own | UnsetType:
+    """What a system message has of its own that a user's message can have: the role is not."""
+    members = {name: value for name, value in own.members.items() if name != "role"}
+    return structs.replace(own, members=members) if members else UNSET
 
 
 def _text(piece: Piece, speaker: Speaker, _policy: Policy, book: Book) -> Piece | None:
@@ -267,6 +310,10 @@ def _unknown(piece: Piece, speaker: Speaker, policy: Policy, book: Book) -> Piec
 
 
 def _medium(piece: Piece, _speaker: Speaker, _policy: Policy, book: Book) -> Piece | None:
+    return _with_plain_source(piece, book)
+
+
+def _with_plain_source(piece: Piece, book: Book) -> Piece:
     medium = piece.block
     assert isinstance(medium, (Image, Document))  # noqa: S101  the table dispatches on the type
     source = with_plain_data(medium.source)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
-from msgspec import Struct, structs
+from msgspec import UNSET, Struct, structs
 
-from pipeline.history.calls import NAMELESS, Asked, AskedIndex, Call, made_id
-from pipeline.history.pieces import Book, Piece, is_breakpoint, is_foreign, is_row
-from pipeline.model import Block, Issuer, RedactedThinking, Structure, Text, Thinking, ToolUse, Turn, Unknown
+from reknit.pipeline.history.calls import NAMELESS, Asked, AskedIndex, Call, made_id
+from reknit.pipeline.history.pieces import Book, Piece, is_blank, is_breakpoint, is_foreign, is_row
+from reknit.pipeline.model import Block, Issuer, RedactedThinking, Structure, Text, Thinking, ToolUse, Turn, Unknown
 
 # What is done about a call without a result.
 _ANSWERING = frozenset({"result_synthesised", "call_unanswered"})
@@ -65,7 +65,13 @@ class Exchange(Struct, omit_defaults=True, dict=True):
         before, joined = self.user or self.results, False
         if before and before[-1].turn != turn.index:
             last, first = before[-1], pieces[0]
-            if _may_stand_behind(last, structure) or last.stays_system != first.stays_system:
+            # A text that says nothing may only be alone in its message.
+            if (
+                ("user" in structure.neighbours and all(map(is_blank, pieces)))
+                or _may_stand_behind(last, structure)
+                or last.stays_system != first.stays_system
+                or _is_apart(before, first, structure)
+            ):
                 self.user_starts.append(Start(turn.index))
             else:
                 joined = bool(self.user) and not _is_unjoined(last, first, structure)
@@ -221,6 +227,17 @@ def _may_stand_behind(last: Piece, structure: Structure) -> bool:
     return "user" in structure.neighbours and not is_row(last)
 
 
+def _is_apart(before: Sequence[Piece], first: Piece, structure: Structure) -> bool:
+    """Whether one of two system messages has members that the target takes, and that hold for that message alone."""
+    if not first.stays_system:
+        return False
+    last = (piece for piece in before if piece.turn == before[-1].turn)
+    return any(
+        isinstance(piece.block, Unknown) or (piece.own is not UNSET and piece.own.provider == structure.own)
+        for piece in (*last, first)
+    )
+
+
 def _is_unjoined(last: Piece, piece: Piece, structure: Structure) -> bool:
     """Whether nothing is joined where the user's pieces stand side by side: a row, or an item of a flat list."""
     return is_row(last) or (structure.flat and (isinstance(last.block, Unknown) or isinstance(piece.block, Unknown)))
@@ -254,12 +271,15 @@ def is_reasoning(piece: Piece) -> bool:
 def stands_alone(piece: Piece, structure: Structure) -> bool:
     """Whether a piece may be all of an assistant's message.
 
-    Reasoning may not unless the target takes it so; in what only another provider has, nobody says anything to it, nor
-    does a breakpoint.
+    Reasoning may not unless it is the target's own and the target takes it so; in what only another provider has,
+    nobody says anything to it, nor does a breakpoint.
     """
     if isinstance(piece.block, Unknown) and not is_reasoning(piece):
         return not (is_foreign(piece.block, structure.own) or is_breakpoint(piece.block))
-    return structure.reasoning_alone or not is_reasoning(piece)
+    if not is_reasoning(piece) or "reasoning_alone" in structure.observed:
+        return True
+    issuer = piece.block.issuer
+    return structure.reasoning_alone and issuer is not UNSET and issuer.provider == structure.own
 
 
 def leave_out(pieces: Sequence[Piece], book: Book) -> None:

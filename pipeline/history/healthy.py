@@ -13,10 +13,21 @@ from typing import Any, TypeAlias
 
 from msgspec import UNSET, Struct, structs
 
-from pipeline.history.calls import LONGEST_ID, LONGEST_PLACEHOLDER, is_legal, is_placeholder
-from pipeline.history.clean import with_plain_data
-from pipeline.history.pieces import is_whole
-from pipeline.model import Block, Document, Image, Policy, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn
+from reknit.pipeline.history.calls import LONGEST_ID, LONGEST_PLACEHOLDER, is_legal, is_placeholder
+from reknit.pipeline.history.clean import with_plain_data
+from reknit.pipeline.history.pieces import is_whole
+from reknit.pipeline.model import (
+    Block,
+    Document,
+    Image,
+    Policy,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    Turn,
+)
 
 IsSound: TypeAlias = Callable[[Block], bool]
 
@@ -117,6 +128,8 @@ class _Scan:
             return None
         calls: dict[str, str] = {}
         special, says = False, False
+        if turn.incomplete:
+            return None
         block: Any  # looked at by its class, for speed
         for block in turn.blocks:
             kind = type(block)

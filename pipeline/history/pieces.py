@@ -19,8 +19,8 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from pipeline.fixes import FIXES, Fate, Fix, make
-from pipeline.model import Block, Own, Role, Text, ToolResult, ToolUse, Turn, Unknown
+from reknit.pipeline.fixes import FIXES, Fate, Fix, make
+from reknit.pipeline.model import Block, Own, Role, Text, ToolResult, ToolUse, Turn, Unknown
 
 Speaker: TypeAlias = Literal["user", "assistant"]
 
@@ -92,12 +92,16 @@ class Message(Struct, frozen=True, omit_defaults=True, gc=False):
     """One message of the repaired history.
 
     ``changed`` holds the input messages in it that lost a block or gave one away: what they say is no longer verbatim.
+    ``results_follow``: the next message begins with more results of the same assistant turn. ``in_flight`` are the ids
+    of provider-run calls in it whose results begin a later message.
     """
 
     role: Role
     pieces: list[Piece]
     id: str | None = None
     changed: frozenset[int] = frozenset()
+    results_follow: bool = False
+    in_flight: frozenset[str] = frozenset()
 
 
 def tool_id(block: Block) -> str:
@@ -149,10 +153,15 @@ def is_blank(piece: Piece) -> bool:
     return isinstance(piece.block, Text) and not piece.block.text.strip()
 
 
+def is_item(piece: Piece) -> bool:
+    """Whether a block came as an item of Responses by itself, and not inside a message."""
+    return piece.path.rpartition(".")[0] == "input"
+
+
 def is_row(piece: Piece) -> bool:
     """Whether a piece is a result that came as a message of its own, as its shape writes every result."""
-    inside, _, last = piece.path.rpartition(".")
-    return isinstance(piece.block, ToolResult) and (inside == "input" or not last.isdecimal())
+    last = piece.path.rpartition(".")[2]
+    return isinstance(piece.block, ToolResult) and (is_item(piece) or not last.isdecimal())
 
 
 def block_path(turn: Turn, at: int) -> str:
@@ -221,6 +230,8 @@ RESPONSES = "openai-responses"
 CHAT = "openai-chat"
 # The item that names another one, which stands with the provider.
 REFERENCE = "item_reference"
+# The kind of a block for what a system message of Anthropic's says where it has no content.
+SETTINGS = "output_config"
 GEMINI = "gemini"
 ANTHROPIC = "anthropic"
 CONVERSE = "bedrock-converse"
@@ -242,7 +253,7 @@ class NativeType(Struct, frozen=True, kw_only=True):
 
     provider: str
     kind: str
-    turn: Literal["user", "assistant", "either"] = "assistant"
+    turn: Literal["user", "assistant", "either", "system"] = "assistant"
     opens: str = ""
     answers: str = ""
     beside: str = ""
@@ -305,6 +316,9 @@ NATIVE_TYPES: tuple[NativeType, ...] = (
     _run("mcp_list_tools", ""),
     _run("program"),
     _run("program_output", "its program"),
+    _run("multi_agent_call"),
+    _run("multi_agent_call_output", "its call"),
+    _run("agent_message", ""),
     _run(REFERENCE, "what it names stands with the provider, as the call of a later result may"),
     NativeType(
         provider=RESPONSES, kind="compaction", turn="user", beside="what it sums up stands before it", bound=True
@@ -325,7 +339,12 @@ NATIVE_TYPES: tuple[NativeType, ...] = (
     NativeType(provider=GEMINI, kind="inlineData", turn="either", elsewhere="an image or a document, or left out"),
     NativeType(provider=GEMINI, kind="fileData", turn="either"),
     NativeType(provider=GEMINI, kind="videoMetadata", turn="either", beside="the video, in its part or behind it"),
-    NativeType(provider=GEMINI, kind="mediaResolution", turn="either", beside="the medium, in its part"),
+    *(
+        NativeType(provider=GEMINI, kind=kind, turn="either", beside="the medium, in its part")
+        for kind in (
+            "audioMetadata", "documentMetadata", "mediaProcessing", "mediaResolution", "spreadsheetMetadata",
+        )
+    ),
     NativeType(provider=GEMINI, kind="executableCode", beside="its codeExecutionResult"),
     NativeType(provider=GEMINI, kind="codeExecutionResult", beside="its executableCode"),
     NativeType(provider=GEMINI, kind="toolCall", beside="its toolResponse"),
@@ -339,16 +358,36 @@ NATIVE_TYPES: tuple[NativeType, ...] = (
         )
     ),
     NativeType(provider=ANTHROPIC, kind="compaction", beside="what it sums up stands before it"),
+    NativeType(provider=ANTHROPIC, kind="fallback", beside="the answers of both models, between them"),
+    NativeType(provider=ANTHROPIC, kind="mcp_tool_listing"),
     NativeType(provider=ANTHROPIC, kind="container_upload", turn="user"),
     NativeType(provider=ANTHROPIC, kind="search_result", turn="user"),
+    NativeType(provider=ANTHROPIC, kind="tool_addition", turn="system"),
+    NativeType(provider=ANTHROPIC, kind="tool_removal", turn="system"),
     NativeType(
         provider=CONVERSE, kind="cachePoint", turn="either", beside="what it ends", elsewhere="a cache breakpoint"
     ),
     NativeType(provider=CONVERSE, kind="citationsContent", elsewhere="text, without its citations"),
     NativeType(provider=CONVERSE, kind="guardContent", turn="user"),
     NativeType(provider=CONVERSE, kind="searchResult", turn="user"),
+    NativeType(provider=CONVERSE, kind="toolAddition", turn="system"),
+    NativeType(provider=CONVERSE, kind="toolRemoval", turn="system"),
     NativeType(provider=CONVERSE, kind="video", turn="user"),
+    NativeType(provider=CONVERSE, kind="audio", turn="user"),
 )  # fmt: skip
+_TOOL_CHANGES = frozenset(each.kind for each in NATIVE_TYPES if each.turn == "system")
+
+
+def changes_tools(block: Block) -> bool:
+    """Whether a block changes the tools inside the history, in the form that its provider has for it.
+
+    The session's tools are the head's, so a target that does not take such a block loses the change.
+    """
+    if not isinstance(block, Unknown) or block.kind not in _TOOL_CHANGES:
+        return False
+    # Anthropic's blocks name their type, Converse's have one key.
+    return block.kind.islower() or bytes(block.raw).startswith(b'{"%b"' % block.kind.encode())
+
 
 _BY_KIND: Mapping[tuple[str, str], NativeType] = MappingProxyType(
     {(each.provider, each.kind): each for each in NATIVE_TYPES}

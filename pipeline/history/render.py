@@ -11,15 +11,18 @@ from typing import Final, Literal
 
 from msgspec import Struct, structs
 
-from pipeline.fixes import Fix
-from pipeline.history.calls import INTERRUPTED, Call
-from pipeline.history.exchanges import Exchange, Start, calls_last, is_paused_by, leave_out, stands_alone
-from pipeline.history.pieces import Book, LedgerEntry, Message, Piece, is_blank
-from pipeline.model import Role, Structure, Text, ToolResult
+from reknit.pipeline.fixes import Fix
+from reknit.pipeline.history.calls import INTERRUPTED, Call
+from reknit.pipeline.history.exchanges import Exchange, Start, calls_last, is_paused_by, leave_out, stands_alone
+from reknit.pipeline.history.pieces import Book, LedgerEntry, Message, Piece, is_blank
+from reknit.pipeline.history.served import in_flight
+from reknit.pipeline.model import Role, Structure, Text, ToolResult
 
 _IS_SYSTEM: Final = attrgetter("system")
 # What the user says where a history must not end with the assistant.
 CONTINUE = "Continue."
+# What the user says where a history must not begin with the assistant.
+LEAD = "Start."
 
 
 # Made with each request, and nothing that it holds knows of it, so the garbage collector need not look (gc=False).
@@ -52,14 +55,24 @@ class Rendered(Struct, frozen=True, gc=False):
 
 
 def assistant_messages(
-    exchange: Exchange, structure: Structure, changed: set[int], book: Book, pieces: Sequence[Piece] | None = None
+    exchange: Exchange,
+    structure: Structure,
+    changed: set[int],
+    book: Book,
+    pieces: Sequence[Piece] | None = None,
+    *,
+    running: frozenset[str] = frozenset(),
 ) -> list[Message]:
-    """An exchange's assistant turn, or these pieces of it: one message, or several where neighbours stay apart."""
+    """An exchange's assistant turn, or these pieces of it: one message, or several where neighbours stay apart.
+
+    ``running`` are the ids of its provider-run calls whose results begin a later turn.
+    """
     messages = []
     given = exchange.assistant if pieces is None else pieces
     for said, identity in _messages(given, exchange.assistant_starts, exchange.assistant_id, book, flat=structure.flat):
         ordered = said if structure.flat else calls_last(said, changed, book)
-        messages.append(_message("assistant", ordered, identity, changed))
+        message = _message("assistant", ordered, identity, changed)
+        messages.append(structs.replace(message, in_flight=running) if running else message)
     return messages
 
 
@@ -68,10 +81,18 @@ def user_messages(
 ) -> list[Message]:
     """An exchange's user turn: its results, or these in their place, then what the user said."""
     given = [*(exchange.results if results is None else results), *exchange.user]
-    return [
+    messages = [
         _message("system" if said[0].stays_system else "user", said, identity, changed)
         for said, identity in _messages(given, exchange.user_starts, exchange.user_id, book, items=True)
     ]
+    if len(messages) > 1:
+        last = max((at for at, message in enumerate(messages) if _holds_result(message)), default=0)
+        messages[:last] = [structs.replace(message, results_follow=True) for message in messages[:last]]
+    return messages
+
+
+def _holds_result(message: Message) -> bool:
+    return any(isinstance(piece.block, ToolResult) for piece in message.pieces)
 
 
 def place_of_result(exchange: Exchange, at: int) -> tuple[int, int]:
@@ -100,12 +121,14 @@ def render_open(end: OpenEnd, tail: str) -> Rendered:
     book = Book(observed=end.structure.observed)
     changed = set(end.changed)
     messages: list[Message] = []
-    for exchange in end.exchanges:
+    for at, exchange in enumerate(end.exchanges):
         pieces = exchange.assistant
         if not exchange.sealed:
             pieces = _without_missing(exchange, end.structure, changed, book) if end.drops else pieces
             if any(stands_alone(piece, end.structure) for piece in pieces):
-                messages += assistant_messages(exchange, end.structure, changed, book, pieces)
+                running, may_come = in_flight(end.exchanges, at, end.structure, drops=end.drops, ended=True)
+                running |= may_come
+                messages += assistant_messages(exchange, end.structure, changed, book, pieces, running=running)
             else:
                 leave_out(pieces, book)
         _add_user(messages, exchange, changed, end, book)
@@ -196,12 +219,12 @@ def _messages(
 
 
 def _without_blanks(pieces: list[Piece], book: Book, *, items: bool) -> list[Piece]:
-    """The pieces of a message less texts that say nothing, which may be all of a message and stand beside nothing."""
+    """The pieces of a message less texts that say nothing, unless such texts are all that came as the message."""
     if len(pieces) == 1 or not any(map(is_blank, pieces)) or not book.makes("blank_dropped"):
         return pieces
     beside = Counter(piece.turn for piece in pieces)
     kept = [piece for piece in pieces if not is_blank(piece) or (items and _is_item(piece, beside))]
-    kept = kept or pieces[:1]
+    kept = kept or [piece for piece in pieces if piece.turn == pieces[0].turn]
     for piece in pieces:
         if piece not in kept:
             book.drop("blank_dropped", piece)
@@ -220,15 +243,17 @@ def _parted(pieces: Sequence[Piece], starts: Sequence[Start]) -> list[list[Piece
     """
     turns = [start.turn for start in starts]
     parted: list[list[Piece]] = []
-    begun = 0
+    begun = last = 0
     for piece in pieces:
         has_no_turn = isinstance(piece.block, ToolResult) and piece.fate in {"moved", "synthesised"}
         place = begun if parted and has_no_turn else bisect(turns, piece.turn)
-        if not parted or place > begun or piece.stays_system != parted[-1][0].stays_system:
+        # A result that was moved may be of a later turn; the system's messages after it are still told apart.
+        later = place > (last if piece.stays_system else begun)
+        if not parted or later or piece.stays_system != parted[-1][0].stays_system:
             parted.append([piece])
         else:
             parted[-1].append(piece)
-        begun = max(begun, place)
+        begun, last = max(begun, place), place
     return parted
 
 

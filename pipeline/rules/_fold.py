@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, NoReturn, Self, TypeVar
 import msgspec
 from msgspec import Raw, Struct, StructMeta, field, structs
 
-from pipeline.rules.base import Family, Rule, Violation
+from reknit.pipeline.rules.base import Family, Rule, Violation
 
 _BODY = msgspec.json.Decoder(dict[str, Raw])
 _VALUE = msgspec.json.Decoder()

@@ -18,8 +18,8 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import Struct, inspect
 
-from pipeline.rules._fold import Walk
-from pipeline.rules.base import Rule
+from reknit.pipeline.rules._fold import Walk
+from reknit.pipeline.rules.base import Rule
 
 Misfit: TypeAlias = Literal["missing", "extra", "type", "tag"]
 

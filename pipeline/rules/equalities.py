@@ -163,6 +163,22 @@ def one_declaration_list(node: Node) -> Node:
     return Node(node.path, [*others, *functions])
 
 
+def refusal_member(node: Node) -> Node:
+    """Refusals among the parts of a message's content as the message's own member."""
+    if not isinstance(node.value, dict) or "content" not in node.value:
+        return node
+    content = node.value["content"]
+    parts = content.value if isinstance(content.value, list) else []
+    refusals = [part.value["refusal"] for part in parts if isinstance(part.value, dict) and "refusal" in part.value]
+    if not refusals:
+        return node
+    others = [part for part in parts if not (isinstance(part.value, dict) and "refusal" in part.value)]
+    said = Node(refusals[0].path, "\n".join(str(each.value) for each in refusals))
+    left = {"content": Node(content.path, others)} if others else {}
+    members = {name: member for name, member in node.value.items() if name != "content"}
+    return Node(node.path, members | left | {"refusal": said})
+
+
 ANTHROPIC = (
     Equality("a string is one text block", "system", text_block()),
     Equality("a string is one text block", "messages.*.content", text_block()),
@@ -175,8 +191,12 @@ CHAT = (
     Equality("a string is one text part", "messages.*.content", text_block()),
     Equality("a call's arguments are JSON in a text", "messages.*.tool_calls.*.function.arguments", json_text),
     Equality("an empty list of annotations or calls says nothing", "messages.*", without_empty("annotations")),
+    Equality("a refusal is a part of the content, or a member of the message", "messages.*", refusal_member),
     Equality("an image is shown at the detail auto unless it says otherwise", "messages.*.content.*.image_url",
              without(detail="auto")),
+    *(Equality("a function without a schema has no parameters", at,
+               without(parameters={"type": "object", "properties": {}}))
+      for at in ("tools.*.function", "functions.*")),
     Equality("an empty list, object or text beside the messages says nothing", "", without_empty()),
 )  # fmt: skip
 RESPONSES = (
@@ -188,9 +208,10 @@ RESPONSES = (
     Equality("a part says its side by its message's role", "input.*.content.*", without(type="input_text")),
     Equality("an empty list of annotations says nothing", "input.*.content.*",
              without_empty("annotations", "logprobs")),
+    Equality("a string is one text part", "input.*.output", text_block("input_text")),
     Equality("a call's arguments are JSON in a text", "input.*.arguments", json_text),
-    Equality("an image is shown at the detail auto unless it says otherwise", "input.*.content.*",
-             without(detail="auto")),
+    *(Equality("an image is shown at the detail auto unless it says otherwise", at, without(detail="auto"))
+      for at in ("input.*.content.*", "input.*.output.*")),
     Equality("an empty list, object or text beside the input says nothing", "", without_empty()),
 )  # fmt: skip
 GEMINI = (
@@ -208,6 +229,8 @@ GEMINI = (
     Equality("a schema has either member", "tools.*.*.*", renamed(parametersJsonSchema="parameters")),
     Equality("an empty description says nothing", "tools.*.*.*", without_empty("description")),
     Equality("a call without arguments has an empty object", "contents.*.parts.*.*", without_empty("args")),
+    *(Equality("the model chooses among tools unless the request does", at, without(mode="AUTO"))
+      for at in ("toolConfig.functionCallingConfig", "tool_config.function_calling_config")),
     Equality("functions stand in one list or in several", "tools", one_declaration_list),
     Equality("the model is named by the address", "", without_members("model", "modelId")),
     Equality("an empty list, object or text beside the contents says nothing", "", without_empty()),

@@ -12,16 +12,17 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from pipeline.errors import InputError, InternalError, UnknownTargetError
-from pipeline.fixes import Fix
-from pipeline.history.readers import read, read_message
-from pipeline.model import Policy, Role, Turn
-from pipeline.registry import Target, target_named
-from pipeline.session.arguments import GivenPolicy, GivenSystem, GivenTools, policy_from, setting_from
-from pipeline.session.request import Normalized
-from pipeline.session.state import LogEntry, decode_whole_log, encode_whole_log
-from pipeline.session.working import WorkingHistory
-from pipeline.targets import Setting
+from reknit.pipeline.errors import InputError, InternalError, UnknownTargetError
+from reknit.pipeline.fixes import Fix
+from reknit.pipeline.history.readers.message import UNDECIDED, Decided
+from reknit.pipeline.history.readers.shapes import TRANSCRIPTS, decided_in, read, read_next
+from reknit.pipeline.model import Policy, Role, Turn
+from reknit.pipeline.registry import Target, target_named
+from reknit.pipeline.session.arguments import GivenPolicy, GivenSystem, GivenTools, policy_from, setting_from
+from reknit.pipeline.session.request import Normalized
+from reknit.pipeline.session.state import LogEntry, decode_whole_log, encode_whole_log
+from reknit.pipeline.session.working import WorkingHistory
+from reknit.pipeline.targets import Setting
 
 __all__ = ["GivenHistory", "GivenMessage", "Normalized", "Session", "normalize"]
 
@@ -69,7 +70,7 @@ class Session:
         """
         if self._configured is not None:
             (new, reasons), old = self._configured, self._at_work
-            self._work = new.again(old.archive.entries(), old.count, reasons)
+            self._work = new.again(old.archive.entries(), old.count, reasons, old.decided)
         return self._at_work
 
     @_work.setter
@@ -133,7 +134,7 @@ class Session:
             InputError: the message cannot be used; the session is as it was.
         """
         work = self._work
-        turns, fixes = _read_message(message, work.count, source)
+        turns, fixes, work.decided = _read_message(message, work.count, source, work.decided)
         work.count += 1
         work.note_fixes(fixes)
         self._last_role = turns[-1].role if turns else self._last_role
@@ -201,16 +202,19 @@ class Session:
             InputError: a message that cannot be used; the session is as it was.
         """
         entries: list[LogEntry] = []
+        decided = UNDECIDED
         if isinstance(messages, bytes) or not any(isinstance(message, Turn) for message in messages):
-            found = read(messages if isinstance(messages, bytes) else _listed(messages), source)
+            given = messages if isinstance(messages, bytes) else _listed(messages)
+            found = read(given, source)
             entries = [list(found.fixes), *found.conversation.turns]
             count = max((turn.index for turn in found.conversation.turns), default=-1) + 1
+            decided = decided_in(given) if source == "auto" and found.shape not in TRANSCRIPTS else decided
         else:
             count = len(messages)
             for index, message in enumerate(messages):
-                turns, fixes = _read_message(message, index, source)
+                turns, fixes, decided = _read_message(message, index, source, decided)
                 entries += [fixes, *turns]
-        self._work = self._given.again(entries, count, dict.fromkeys(self.targets, "replaced"))
+        self._work = self._given.again(entries, count, dict.fromkeys(self.targets, "replaced"), decided)
         return self._work.fixes
 
     def rewind(self, to: str | int) -> None:
@@ -238,7 +242,8 @@ class Session:
 
     def log(self) -> bytes:
         """The log as JSON: what was read of each message, and the fixes that reading took."""
-        return encode_whole_log(self.count, list(self._work.archive.entries()))
+        work = self._work
+        return encode_whole_log(work.count, list(work.archive.entries()), work.decided)
 
     def replace_by_log(self, log: bytes) -> list[Fix]:
         """Put the history of a log in the place of what there was; the fixes that are certain.
@@ -246,8 +251,8 @@ class Session:
         Raises:
             InputError: it is no log; the session is as it was.
         """
-        count, entries = decode_whole_log(log)
-        self._work = self._given.again(entries, count, dict.fromkeys(self.targets, "replaced"))
+        count, entries, decided = decode_whole_log(log)
+        self._work = self._given.again(entries, count, dict.fromkeys(self.targets, "replaced"), decided)
         return self._work.fixes
 
     # State.
@@ -333,10 +338,12 @@ def _named(targets: Sequence[str]) -> tuple[Target, ...]:
     return tuple(target_named(name) for name in names)
 
 
-def _read_message(message: GivenMessage, index: int, source: str) -> tuple[list[Turn], list[Fix]]:
+def _read_message(
+    message: GivenMessage, index: int, source: str, decided: Decided
+) -> tuple[list[Turn], list[Fix], Decided]:
     if isinstance(message, Turn):
-        return [msgspec.structs.replace(message, index=index)], []
-    return read_message(message, index=index, source=source)
+        return [msgspec.structs.replace(message, index=index)], [], decided
+    return read_next(message, index=index, source=source, decided=decided)
 
 
 def _listed(messages: Sequence[GivenMessage]) -> list[Any]:

@@ -8,12 +8,12 @@ from typing import Any, Final, Literal, TypeAlias, get_args, get_origin, get_typ
 import msgspec
 from msgspec import Raw
 
-from pipeline.errors import InputError, PolicyError, expected_one_of
-from pipeline.fixes import FIXES, OBSERVABLE
-from pipeline.history.readers import read_setting
-from pipeline.model import Mend, Policy, Tool
-from pipeline.registry import TARGETS
-from pipeline.targets import Setting
+from reknit.pipeline.errors import InputError, PolicyError, expected_one_of
+from reknit.pipeline.fixes import FIXES, OBSERVABLE
+from reknit.pipeline.history.readers.shapes import read_setting
+from reknit.pipeline.model import Mend, Policy, Tool
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.targets import Setting
 
 GivenPolicy: TypeAlias = Policy | Mapping[str, Any] | None
 GivenSystem: TypeAlias = str | Raw | Sequence[Any] | None

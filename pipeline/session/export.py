@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from pipeline.model import Block, Turn, Unknown
-from pipeline.session import Session
-from topics.records import HistoryRestored, PolicyChange, SessionOpened
+from reknit.pipeline.model import Block, Turn, Unknown
+from reknit.pipeline.session import Session
+from reknit.topics.records import HistoryRestored, PolicyChange, SessionOpened
 
 
 class Document(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -11,15 +11,15 @@ from typing import TypeVar
 
 from msgspec import Struct, structs
 
-from pipeline.fixes import Fix
-from pipeline.history import History
-from pipeline.history.calls import IdWriter, SettledCall
-from pipeline.history.healthy import Stretch
-from pipeline.model import Policy, Structure, Turn
-from pipeline.registry import Target
-from pipeline.session.settled import SettledPart, SettledSlice, Shared, Size
-from pipeline.session.state import Mended, OpenEnd, SessionHead, Slice, load_open_end
-from pipeline.targets import HealthyTurns, Setting, images_of, structure_of
+from reknit.pipeline.fixes import Fix
+from reknit.pipeline.history import History
+from reknit.pipeline.history.calls import IdWriter, SettledCall
+from reknit.pipeline.history.healthy import Stretch
+from reknit.pipeline.model import Policy, Structure, Turn
+from reknit.pipeline.registry import Target
+from reknit.pipeline.session.settled import SettledPart, SettledSlice, Shared, Size
+from reknit.pipeline.session.state import Mended, OpenEnd, SessionHead, Slice, load_open_end
+from reknit.pipeline.targets import HealthyTurns, Setting, images_of, structure_of
 
 _Fact = TypeVar("_Fact")
 

@@ -15,15 +15,16 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from pipeline.fixes import FIXES, Fix, make
-from pipeline.history import History
-from pipeline.history.pieces import LedgerEntry
-from pipeline.history.render import Rendered
-from pipeline.model import Turn
-from pipeline.registry import Target
-from pipeline.rules import RULES, Violation
-from pipeline.session.settled import Mark, SettledPart, Shared, expanded
-from pipeline.targets import Ending, Row
+from reknit.pipeline.fixes import FIXES, Fix, make
+from reknit.pipeline.history import History
+from reknit.pipeline.history.pieces import LedgerEntry
+from reknit.pipeline.history.render import Rendered
+from reknit.pipeline.model import Turn
+from reknit.pipeline.registry import Target
+from reknit.pipeline.rules.base import Violation
+from reknit.pipeline.rules.judge import RULES
+from reknit.pipeline.session.settled import Mark, SettledPart, Shared, expanded
+from reknit.pipeline.targets import Ending, Row
 
 
 class Body:
@@ -150,8 +151,8 @@ class Normalized:
         violations: what the target's rules say of the body; with a ``hard`` one among them there is no body.
         prefix_bytes: how many bytes of the body the session's next request starts with.
         reset: why the settled part is not the last request's any more, ``""`` where it is.
-        prefix_reset: why the body does not start with the last request's settled part: for ``reset``, the fix for
-            which this one request has another head, or ``mended``; ``""`` where it does.
+        prefix_reset: why the body does not start with the last request's settled part: for ``reset``, what gave this
+            one request another head (`Ending.reset`), or ``mended``; ``""`` where it does.
         watched: what mends that the policy observes come to: those that were not made, each ``observed``; or, where
             the request had to be ``mended`` after all, what was mended more for that.
     """

@@ -13,13 +13,12 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from pipeline.fixes import Fix, make
-from pipeline.history.pieces import LedgerEntry, Message, Piece, message_of
-from pipeline.model import Turn
-from pipeline.registry import Target
-from pipeline.rules import RuleSet, Violation
-from pipeline.rules.base import WholeBody
-from pipeline.targets import Ending, HealthyTurns, Row, Setting, first_given, healthy_encoder
+from reknit.pipeline.fixes import Fix, make
+from reknit.pipeline.history.pieces import LedgerEntry, Message, Piece, message_of
+from reknit.pipeline.model import Turn
+from reknit.pipeline.registry import Target
+from reknit.pipeline.rules.base import RuleSet, Violation, WholeBody
+from reknit.pipeline.targets import Ending, HealthyTurns, Row, Setting, first_given, healthy_encoder
 
 # So many bytes of settled chunks may be judged anew with each request; that is less than a second step costs.
 _LITTLE = 4096

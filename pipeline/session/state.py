@@ -15,15 +15,16 @@ from typing import TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from pipeline.errors import InputError, InternalError
-from pipeline.fixes import Fix
-from pipeline.history import History
-from pipeline.history.calls import SettledCall
-from pipeline.history.exchanges import Exchange
-from pipeline.history.pieces import LedgerEntry, Piece
-from pipeline.model import Policy, Tool, Turn
-from pipeline.session.settled import SettledHead, SettledSlice
-from pipeline.targets import Setting
+from reknit.pipeline.errors import InputError, InternalError
+from reknit.pipeline.fixes import Fix
+from reknit.pipeline.history import History
+from reknit.pipeline.history.calls import SettledCall
+from reknit.pipeline.history.exchanges import Exchange
+from reknit.pipeline.history.pieces import LedgerEntry, Piece
+from reknit.pipeline.history.readers.message import Decided, DecidedShape
+from reknit.pipeline.model import Policy, Tool, Turn
+from reknit.pipeline.session.settled import SettledHead, SettledSlice
+from reknit.pipeline.targets import Setting
 
 # The layout of heads and segments. A session of another layout is read from its log.
 LAYOUT = 1
@@ -40,10 +41,12 @@ LogEntry: TypeAlias = Turn | list[Fix]
 
 
 class WholeLog(Struct, frozen=True, forbid_unknown_fields=True):
-    """A log that leaves its session: how many messages came in, and its entries."""
+    """A log that leaves its session: how many messages came in, its entries, and the shape that they decided."""
 
     messages: int
     entries: list[Logged]
+    shape: DecidedShape = "each"
+    shape_since: int = -1
 
 
 class Mended(Struct, array_like=True):
@@ -111,7 +114,11 @@ class OpenEnd(Struct, kw_only=True):
 
 
 class SessionHead(OpenEnd, kw_only=True):
-    """The head record. ``setting`` is JSON too."""
+    """The head record. ``setting`` is JSON too.
+
+    ``shape`` and ``shape_since`` are what the messages have decided (`Decided`). Where they are missing the state is of
+    a version that read each message by itself, and goes on so.
+    """
 
     layout: int
     targets: list[str]
@@ -120,6 +127,8 @@ class SessionHead(OpenEnd, kw_only=True):
     segments: list[tuple[int, bytes]]
     next_segment: int
     gained: Slice
+    shape: DecidedShape = "each"
+    shape_since: int = -1
 
 
 class HistoryState(Struct, omit_defaults=True, kw_only=True):
@@ -134,6 +143,7 @@ class HistoryState(Struct, omit_defaults=True, kw_only=True):
     user_spoke_last: bool = False
     cut: list[str] = []
     referred: bool = False
+    last_item: str = ""
 
 
 class SavedSetting(Struct, omit_defaults=True, kw_only=True):
@@ -270,12 +280,12 @@ def decode_log(log: bytes) -> list[LogEntry]:
     return [entry.fixes if entry.turn is None else entry.turn for entry in _LOG.decode(log)]
 
 
-def encode_whole_log(count: int, log: list[LogEntry]) -> bytes:
-    return _encode_json(WholeLog(count, _logged(log)))
+def encode_whole_log(count: int, log: list[LogEntry], decided: Decided) -> bytes:
+    return _encode_json(WholeLog(count, _logged(log), decided.shape, decided.since))
 
 
-def decode_whole_log(data: bytes) -> tuple[int, list[LogEntry]]:
-    """How many messages came in, and the entries.
+def decode_whole_log(data: bytes) -> tuple[int, list[LogEntry], Decided]:
+    """How many messages came in, the entries, and the shape that they decided.
 
     Raises:
         InputError: it is no log.
@@ -290,7 +300,8 @@ def decode_whole_log(data: bytes) -> tuple[int, list[LogEntry]]:
         raise InputError("bad_log", "the log's turns are not in order", path="log")
     if any(turn.paths is not None and len(turn.paths) != len(turn.blocks) for turn in turns):
         raise InputError("bad_log", "a turn of the log names other blocks than it has", path="log")
-    return found.messages, [entry.fixes if entry.turn is None else entry.turn for entry in found.entries]
+    entries: list[LogEntry] = [entry.fixes if entry.turn is None else entry.turn for entry in found.entries]
+    return found.messages, entries, Decided(found.shape, found.shape_since)
 
 
 def save_history(history: History) -> bytes:
@@ -306,6 +317,7 @@ def save_history(history: History) -> bytes:
             user_spoke_last=history.user_spoke_last,
             cut=sorted(history.cut),
             referred=history.referred,
+            last_item=history.last_item,
         )
     )
 
@@ -318,7 +330,7 @@ def load_open_end(data: bytes, history: History) -> None:
     history.messages, history.turns, history.number = state.messages, state.turns, state.number
     history.changed = set(state.changed)
     history.cut = set(state.cut)
-    history.referred = state.referred
+    history.referred, history.last_item = state.referred, state.last_item
     history.user_spoke_last = state.user_spoke_last
     for exchange in state.exchanges:
         history.ids.begin_turn()

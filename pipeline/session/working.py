@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from pipeline.fixes import Fix, name_where_not_shared
-from pipeline.history import History
-from pipeline.history.healthy import Stretch
-from pipeline.model import Policy, Turn
-from pipeline.registry import Target, target_named
-from pipeline.session.mending import Lane, Mending, alike_lanes, ids_written, lanes_of, structure_for
-from pipeline.session.request import Normalized, choose_request, make_request
-from pipeline.session.settled import SettledHead, SettledPart
-from pipeline.session.state import (
+from reknit.pipeline.fixes import Fix, name_where_not_shared
+from reknit.pipeline.history import History
+from reknit.pipeline.history.healthy import Stretch
+from reknit.pipeline.history.readers.message import UNDECIDED, Decided
+from reknit.pipeline.model import Policy, Turn
+from reknit.pipeline.registry import Target, target_named
+from reknit.pipeline.session.mending import Lane, Mending, alike_lanes, ids_written, lanes_of, structure_for
+from reknit.pipeline.session.request import Normalized, choose_request, make_request
+from reknit.pipeline.session.settled import SettledHead, SettledPart
+from reknit.pipeline.session.state import (
     LAYOUT,
     Archive,
     LogEntry,
@@ -33,7 +34,7 @@ from pipeline.session.state import (
     save_history,
     save_setting,
 )
-from pipeline.targets import Setting
+from reknit.pipeline.targets import Setting
 
 # A segment is written when this much has settled: few enough for a small head, enough for few segments.
 _SEGMENT_MESSAGES = 16
@@ -44,7 +45,9 @@ _ROOTS = frozenset({"messages", "input", "contents"})
 
 
 class WorkingHistory:
-    """One history and its requests. ``count`` is the number of messages that came in.
+    """One history and its requests.
+
+    ``count`` is the number of messages that came in, ``decided`` the shape that they decided for those to come.
 
     Targets whose models take the same structure share a machine; most sessions have one. For a target with mends that
     are only observed the history is at work twice: with all mends, and without those.
@@ -64,6 +67,7 @@ class WorkingHistory:
         self.setting = setting
         self.archive = archive or Archive()
         self.count = 0
+        self.decided = UNDECIDED
         self.mendings = mendings or [
             Mending(alike, setting, History(policy, structure, ids_written(alike, setting)))
             for structure, alike in alike_lanes(lanes_of(targets, policy), lambda lane: structure_for(lane, setting))
@@ -123,10 +127,12 @@ class WorkingHistory:
             mending = next(mending for mending in self.mendings if name in mending.parts)
         return make_request(mending.parts[name], mending.shared, mending.history)
 
-    def again(self, entries: Iterable[LogEntry], count: int, reasons: dict[str, str]) -> WorkingHistory:
+    def again(
+        self, entries: Iterable[LogEntry], count: int, reasons: dict[str, str], decided: Decided
+    ) -> WorkingHistory:
         """The same from a log, for a changed log or setting; ``reasons`` say by target why the prefix is given up."""
         work = WorkingHistory(self.targets, self.policy, self.setting, Archive(self.archive.next_segment))
-        return work.replay(entries, count, reasons)
+        return work.replay(entries, count, reasons, decided)
 
     def back(self, count: int, reasons: dict[str, str]) -> WorkingHistory:
         """The same with only so many messages; this one may not be used any more.
@@ -134,6 +140,7 @@ class WorkingHistory:
         It goes on from the last segment with none of the others, so the work is that of what is cut and of less than
         one segment.
         """
+        decided = self.decided.before(count)
         for segments in range(len(self.archive.segments), 0, -1):
             end = self.archive.open_end(segments)
             if end is None or end.count > count:
@@ -142,12 +149,14 @@ class WorkingHistory:
                 break
             for mending in self.mendings:
                 mending.cut(segments, end)
-            return self.replay(entries_before(self.archive.cut(segments), count), count, reasons)
-        return self.again(entries_before(self.archive.entries(), count), count, reasons)
+            return self.replay(entries_before(self.archive.cut(segments), count), count, reasons, decided)
+        return self.again(entries_before(self.archive.entries(), count), count, reasons, decided)
 
-    def replay(self, entries: Iterable[LogEntry], count: int, reasons: dict[str, str]) -> WorkingHistory:
-        """Go on by a log until there are so many messages."""
-        self.count = count
+    def replay(
+        self, entries: Iterable[LogEntry], count: int, reasons: dict[str, str], decided: Decided
+    ) -> WorkingHistory:
+        """Go on by a log until there are so many messages, which decided a shape."""
+        self.count, self.decided = count, decided
         for entry in entries:
             if isinstance(entry, Turn):
                 self.take_turns((entry,))
@@ -189,6 +198,8 @@ class WorkingHistory:
                 setting=save_setting(self.setting),
                 segments=self.archive.segments,
                 next_segment=self.archive.next_segment,
+                shape=self.decided.shape,
+                shape_since=self.decided.since,
                 gained=self._gained(),
                 **self._open_end(),
             )
@@ -221,7 +232,7 @@ class WorkingHistory:
             mending.regain(slices, saved)
             mendings.append(mending)
         work = cls(targets, saved.policy, setting, archive, mendings)
-        work.count = saved.count
+        work.count, work.decided = saved.count, Decided(saved.shape, saved.shape_since)
         return work
 
     def _gained(self) -> Slice:

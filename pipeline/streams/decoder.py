@@ -66,11 +66,11 @@ from zlib import crc32
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from pipeline.streams import fields as read
-from pipeline.streams.events import BlockDelta, Event, Extras, Failed, ToolResult, WholeBlock, unrecognized
-from pipeline.streams.fields import Fields
-from pipeline.streams.framing import DONE, Framing, lines, payloads
-from pipeline.streams.framing.mending import MASK, Halves, make_sound, read_fields
+from reknit.pipeline.streams import fields as read
+from reknit.pipeline.streams.events import BlockDelta, Event, Extras, Failed, ToolResult, WholeBlock, unrecognized
+from reknit.pipeline.streams.fields import Fields
+from reknit.pipeline.streams.framing import DONE, Framing, lines, payloads
+from reknit.pipeline.streams.framing.mending import MASK, Halves, make_sound, read_fields
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -86,7 +86,7 @@ class Decoder(Protocol):
 
     @property
     def framing(self) -> Framing:
-        """Where whole events end in the next piece of bytes; see ``pipeline.streams.framing``."""
+        """Where whole events end in the next piece of bytes; see ``reknit.pipeline.streams.framing``."""
         ...
 
     def feed(self, data: bytes) -> list[Event]:

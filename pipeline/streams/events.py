@@ -19,9 +19,9 @@ from typing import ClassVar, Final, Generic, TypeAlias, TypeVar, get_args
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from pipeline.model import Block
-from pipeline.streams.fields import Fields
-from topics.items import AgentUnrecognized, Doubt, Item, TurnResult, Usage
+from reknit.pipeline.model import Block
+from reknit.pipeline.streams.fields import Fields
+from reknit.topics.items import AgentUnrecognized, Doubt, Item, TurnResult, Usage
 
 Extras: TypeAlias = dict[str, Raw] | UnsetType
 
@@ -53,7 +53,7 @@ class MessageStarted(Struct, frozen=True, gc=False):
 class BlockStarted(Struct, frozen=True, kw_only=True, gc=False):
     """A block of the attempt begins. ``raw`` is the whole block, where its type is unknown.
 
-    ``doubtful`` says what nobody can know of it (``topics.items``).
+    ``doubtful`` says what nobody can know of it (``reknit.topics.items``).
     """
 
     counted_as: ClassVar[str] = "block_started"
@@ -163,7 +163,10 @@ class WholeBlock(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class WholeMessage(Struct, frozen=True, kw_only=True, gc=False):
-    """A complete message or a part of one: the blocks in it are confirmed. With ``parent``, a sub-agent's."""
+    """A complete message or a part of one: the blocks in it are confirmed. With ``parent``, a sub-agent's.
+
+    ``interrupted``: the program was interrupted in the middle of the last of these blocks.
+    """
 
     counted_as: ClassVar[str] = "complete_message"
     message_id: str | None
@@ -173,6 +176,7 @@ class WholeMessage(Struct, frozen=True, kw_only=True, gc=False):
     uuid: str | None = None
     parent: str | None = None
     sidechain: bool = False
+    interrupted: bool = False
     extras: Extras = UNSET
 
 
@@ -186,7 +190,10 @@ class ToolResult(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class UserMessage(Struct, frozen=True, kw_only=True, gc=False):
-    """A user's line: tool results, and what else stands in it (``rest``, raw blocks)."""
+    """A user's line: tool results, and what else stands in it (``rest``, raw blocks).
+
+    ``interrupts``: the program reports that it was interrupted, which some versions do in no other way.
+    """
 
     counted_as: ClassVar[str] = "user_message"
     results: tuple[ToolResult, ...] = ()
@@ -196,6 +203,7 @@ class UserMessage(Struct, frozen=True, kw_only=True, gc=False):
     parent: str | None = None
     sidechain: bool = False
     synthetic: bool = False
+    interrupts: bool = False
     replay: bool = False
     extras: Extras = UNSET
 
@@ -240,11 +248,15 @@ class Rewritten(Struct, frozen=True, gc=False):
 
 
 class RunResult(Struct, frozen=True, gc=False):
-    """A run's answer is over. ``begun`` names the messages that streamed in it, where the source tells."""
+    """A run's answer is over. ``begun`` names the messages that streamed in it, where the source tells.
+
+    ``repeated``: its text is on the screen already, in something other than a text of the model.
+    """
 
     counted_as: ClassVar[str] = "result"
     item: TurnResult
     begun: tuple[str, ...] | None = None
+    repeated: bool = False
 
 
 class RunEnded(Struct, frozen=True, gc=False):

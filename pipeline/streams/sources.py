@@ -10,18 +10,19 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from pipeline.errors import UnknownTargetError, expected_one_of
-from pipeline.streams.anthropic import Anthropic
-from pipeline.streams.bedrock_converse import BedrockConverse
-from pipeline.streams.cascade import Cascade
-from pipeline.streams.cascade.speech import Speech
-from pipeline.streams.claude_cli import ClaudeCli
-from pipeline.streams.codex_cli import CodexCli
-from pipeline.streams.decoder import Decoder
-from pipeline.streams.gemini import Gemini
-from pipeline.streams.gemini_cli import GeminiCli
-from pipeline.streams.openai_chat import OpenAiChat, Vllm
-from pipeline.streams.openai_responses import OpenAiResponses
+from reknit.pipeline.errors import UnknownTargetError, expected_one_of
+from reknit.pipeline.providers.anthropic.stream import Anthropic
+from reknit.pipeline.providers.bedrock_converse.stream import BedrockConverse
+from reknit.pipeline.providers.cascade.stream import Cascade
+from reknit.pipeline.providers.cascade.stream.speech import Speech
+from reknit.pipeline.providers.claude_cli.stream import ClaudeCli
+from reknit.pipeline.providers.codex_cli.stream import CodexCli
+from reknit.pipeline.providers.gemini.stream import Gemini
+from reknit.pipeline.providers.gemini_cli.stream import GeminiCli
+from reknit.pipeline.providers.openai_chat.stream import OpenAiChat, Vllm
+from reknit.pipeline.providers.openai_responses.stream import OpenAiResponses
+from reknit.pipeline.streams.decoder import Decoder
+from reknit.pipeline.streams.events import Event, MessageDelta, MessageStopped, RunResult
 
 # What proves a block: a complete message that holds it, its own stop and its message's stop reason, or that it came.
 Proof: TypeAlias = Literal["message", "stop", "block"]
@@ -64,6 +65,7 @@ class Source(Struct, frozen=True, kw_only=True):
             that each fix names the record it is from.
         transcript: what the header ``source`` says of the lines of its program's own transcript, which tell more of a
             run than its stream; ``""`` where there is none, or where it tells nothing more.
+        final: common events that complete an answer; any of them suffices. An answer that ends without one was cut.
     """
 
     name: str
@@ -74,25 +76,41 @@ class Source(Struct, frozen=True, kw_only=True):
     self_driving: bool = False
     rewrites: bool = False
     transcript: str = ""
+    final: tuple[type[Event], ...] = (MessageStopped,)
 
+
+# After the stop reason only token counts or `[DONE]` follow.
+_BY_REASON: Final = (MessageDelta, MessageStopped)
+_BY_RESULT: Final = (RunResult,)
 
 _ALL: Final = (
-    Source(name="claude-cli", decoder=ClaudeCli, prefix="cc", confirmed_by="message", self_driving=True),
-    Source(name="codex-cli", decoder=CodexCli, prefix="codex", confirmed_by="block", self_driving=True),
+    Source(
+        name="claude-cli",
+        decoder=ClaudeCli,
+        prefix="cc",
+        confirmed_by="message",
+        self_driving=True,
+        transcript="claude-cli-transcript",
+        final=_BY_RESULT,
+    ),
+    Source(
+        name="codex-cli", decoder=CodexCli, prefix="codex", confirmed_by="block", self_driving=True, final=_BY_RESULT
+    ),
     Source(
         name="gemini-cli",
         decoder=GeminiCli,
         prefix="gemini-cli",
         self_driving=True,
         transcript="gemini-cli-transcript",
+        final=_BY_RESULT,
     ),
     Source(name="anthropic", decoder=Anthropic, prefix="an", issuer="anthropic"),
-    Source(name="bedrock-converse", decoder=BedrockConverse, prefix="bc", issuer="bedrock-converse"),
+    Source(name="bedrock-converse", decoder=BedrockConverse, prefix="bc", issuer="bedrock-converse", final=_BY_REASON),
     Source(name="cascade", decoder=Cascade, prefix="cascade", issuer="cascade", rewrites=True),
     Source(name="gemini", decoder=Gemini, prefix="gemini", issuer="gemini"),
-    Source(name="openai-chat", decoder=OpenAiChat, prefix="chat", issuer=OpenAiChat.issuer),
+    Source(name="openai-chat", decoder=OpenAiChat, prefix="chat", issuer=OpenAiChat.issuer, final=_BY_REASON),
     Source(name="openai-responses", decoder=OpenAiResponses, prefix="resp", issuer="openai-responses"),
-    Source(name="vllm", decoder=Vllm, prefix="vllm", issuer=Vllm.issuer),
+    Source(name="vllm", decoder=Vllm, prefix="vllm", issuer=Vllm.issuer, final=_BY_REASON),
 )
 SOURCES: Final[dict[str, Source]] = {source.name: source for source in _ALL}
 

@@ -6,7 +6,7 @@ settled is encoded once and kept, the open end anew for each request. A body is
 
 Names of tools and ids of calls are written in a target's alphabet and its length: the same one gives the same result,
 and two names never give one. That two ids never do is seen to before they come here: the structure repair gives no id
-to a call that a target of the session would write like another's (``pipeline.history.calls.IdTable``).
+to a call that a target of the session would write like another's (``reknit.pipeline.history.calls.IdTable``).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import Any, Final, Protocol, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
-from pipeline.fixes import Fix
-from pipeline.history.pieces import Book, LedgerEntry, Message, Piece
-from pipeline.history.readers.strict import decoded
-from pipeline.model import STRICT, Block, Issuer, Role, Structure, Text, Tool, Turn, Unknown
+from reknit.pipeline.fixes import Fix
+from reknit.pipeline.history.pieces import Book, LedgerEntry, Message, Piece
+from reknit.pipeline.history.readers.strict import decoded
+from reknit.pipeline.model import STRICT, Block, Issuer, Role, Structure, Text, Tool, Turn, Unknown
 
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]+")
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9_-]+")
@@ -190,7 +190,8 @@ class Ending(Struct, frozen=True, kw_only=True, gc=False):
     ``prefix`` replaces the dialect's own where the body takes another shape; nothing of such a body is a prefix of
     the next. ``last`` is the place of the last message in the body, where a turn may be written as several; without
     it, the last turn's place counts. ``head`` replaces the dialect's own for the rules, where it depends on the
-    messages, and ``reset`` is the fix that changed it for this one request.
+    messages. ``reset`` says why the body has another ``prefix``: the code of the fix that changed the head, ``media``
+    that stand before the text, or the ``environment`` that the user's words name.
     """
 
     parts: Sequence[Encoded]
@@ -311,6 +312,7 @@ _TAKEN_WITHOUT: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     {
         "turns_merged": {"neighbours": _SPEAKERS, "calls_apart": True},
         "leading_dropped": {"assistant_first": True},
+        "lead_inserted": {"assistant_first": True},
         "tail_continued": {"assistant_last": "always"},
         "blank_dropped": {"blank": _SPEAKERS},
         "blank_in_result": {"blank_results": True},

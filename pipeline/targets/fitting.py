@@ -13,17 +13,18 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, StructMeta, structs
+from msgspec import UNSET, Raw, Struct, StructMeta, UnsetType, structs
 
-from pipeline.fixes import Fix
-from pipeline.history.pieces import Book, Piece, code_for_unknown, part_of_result
-from pipeline.history.readers.strict import decoded
-from pipeline.model import Document, Image, Own, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
-from pipeline.text.flatten import with_each
+from reknit.pipeline.fixes import Fix
+from reknit.pipeline.history.pieces import CHAT, RESPONSES, Book, Piece, code_for_unknown, part_of_result
+from reknit.pipeline.history.readers.strict import decoded
+from reknit.pipeline.model import Document, Image, Own, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
+from reknit.pipeline.text.flatten import with_each
 
 _NOTHING: Final = frozenset({b"null", b"[]"})
 # What a provider's own members need not say to another: where it keeps them, and what is said otherwise.
 _SILENT: Final = frozenset({"id", "status", "role", "content", "logprobs", "index"})
+_WITH_DEVELOPERS: Final = frozenset({CHAT, RESPONSES})
 _ALL_FIT: Final[Mapping[int, str]] = MappingProxyType({})
 
 
@@ -37,6 +38,9 @@ class Fitting(Struct, metaclass=_AbstractStruct, kw_only=True, eq=False):
     ``dropped`` are the input messages that have lost a block, ``media`` what of results has to stand behind them. A
     subclass says what its provider takes: each of its methods gives the piece to go on with, or None where nothing of
     it goes on.
+
+    The results of one assistant turn may come in several messages. Providers refuse a medium between two of them, so
+    while ``results_follow``, media are kept in ``held``, and the fitting of the next message takes them up.
     """
 
     marks: ClassVar[bool] = True
@@ -49,6 +53,8 @@ class Fitting(Struct, metaclass=_AbstractStruct, kw_only=True, eq=False):
     out: list[Piece] = []
     dropped: set[int] = set()
     media: list[Piece] = []
+    results_follow: bool = False
+    held: list[Piece] = []
 
     @property
     def media_at_once(self) -> bool:
@@ -131,10 +137,15 @@ class Fitting(Struct, metaclass=_AbstractStruct, kw_only=True, eq=False):
         return fitted
 
     def finish_message(self) -> None:
-        """Put the media of results behind the results."""
-        if self.media:
-            at = 1 + max(place for place, piece in enumerate(self.out) if isinstance(piece.block, ToolResult))
-            self.out[at:at] = self.media
+        """Put the media of results after the last result, those of earlier messages first."""
+        media = [*self.held, *self.media]
+        if self.results_follow:
+            self.held = media
+        elif media:
+            self.held = []
+            results = (place for place, piece in enumerate(self.out) if isinstance(piece.block, ToolResult))
+            at = 1 + max(results, default=-1)
+            self.out[at:at] = media
 
     def _shown(self, piece: Piece, inside: ToolResult | None) -> Piece | None:
         match piece.block:
@@ -200,6 +211,7 @@ def bare(
     marks: bool = False,
     empty: bool = False,
     owners: Collection[str] = (),
+    message_owners: Collection[str] | None = None,
 ) -> Piece:
     """The piece without what only Anthropic or another provider has a field for, each with its fix.
 
@@ -210,10 +222,11 @@ def bare(
         marks: a cache breakpoint that is left behind is a fix.
         empty: so are citations and callers that say nothing (``null``, ``[]``); else the writer passes over them.
         owners: the providers whose own the target writes again.
+        message_owners: those of them whose members of a message it writes, where these differ.
     """
     block = piece.block
     if isinstance(block, Unknown) or not (piece.own is block.own is block.cache_control is UNSET):
-        piece = without_mark(without_own(piece, book, owners), book if marks else None)
+        piece = without_mark(without_own(piece, book, owners, message_owners=message_owners), book if marks else None)
         block = piece.block
     if isinstance(block, Text) and block.refusal and not refusals:
         piece = book.change("refusal_as_text", piece, structs.replace(block, refusal=False))
@@ -231,11 +244,17 @@ def bare(
     return book.change(code, piece, without, detail=bytes(lost).decode())
 
 
-def without_own(piece: Piece, book: Book, owners: Collection[str] = ()) -> Piece:
-    """The piece without what another provider has beside it and its message."""
+def without_own(
+    piece: Piece, book: Book, owners: Collection[str] = (), *, message_owners: Collection[str] | None = None
+) -> Piece:
+    """The piece without the members of its block and message that only a provider other than the ``owners`` has.
+
+    ``message_owners`` are the owners of the message's members, where these differ.
+    """
     own, block = piece.own, piece.block
-    if own is not UNSET and own.provider not in owners:
-        piece = structs.replace(_lost_members(piece, own, piece.message, book), own=UNSET)
+    known = owners if message_owners is None else message_owners
+    if own is not UNSET and own.provider not in known:
+        piece = structs.replace(_lost_members(piece, own, piece.message, book), own=_shared(own, known))
     if isinstance(block, Unknown) or block.own is UNSET or block.own.provider in owners:
         return piece
     own, without = block.own, structs.replace(block, own=UNSET)
@@ -244,6 +263,26 @@ def without_own(piece: Piece, book: Book, owners: Collection[str] = ()) -> Piece
     if own.kind:
         return book.change("tool_as_function", piece, without, detail=own.kind)
     return structs.replace(_lost_members(piece, own, piece.path, book), block=without)
+
+
+def only_members(piece: Piece, taken: Collection[str], book: Book) -> Piece:
+    """The piece without those members of its block that only one provider has, except the ``taken`` ones."""
+    block = piece.block
+    if isinstance(block, Unknown) or block.own is UNSET or block.own.members.keys() <= set(taken):
+        return piece
+    own = block.own
+    kept = {name: value for name, value in own.members.items() if name in taken}
+    lost = {name: value for name, value in own.members.items() if name not in taken}
+    piece = _lost_members(piece, structs.replace(own, members=lost), piece.path, book)
+    left = structs.replace(own, members=kept) if kept else UNSET
+    return structs.replace(piece, block=structs.replace(block, own=left))
+
+
+def _shared(own: Own, owners: Collection[str]) -> Own | UnsetType:
+    """What a message has that the owners know, too: both of OpenAI's APIs have developers, by the same word."""
+    if "role" in own.members and own.provider in _WITH_DEVELOPERS and not _WITH_DEVELOPERS.isdisjoint(owners):
+        return Own(own.provider, {"role": own.members["role"]})
+    return UNSET
 
 
 def without_own_inside(piece: Piece, book: Book) -> Piece:
@@ -355,9 +394,10 @@ def newest_marks(blocks: list[Any], most: int) -> list[Any]:
     return kept[::-1]
 
 
-def _unmarked(block: Any) -> tuple[Any, int]:  # noqa: ANN401  a block's struct or its raw JSON
-    if isinstance(block, Raw):
-        return raw_unmarked(block)
+def _unmarked(block: Any) -> tuple[Any, int]:  # noqa: ANN401  a block
+    if isinstance(block, Unknown):
+        raw, count = raw_unmarked(block.raw)
+        return (block if raw is block.raw else structs.replace(block, raw=raw)), count
     count = 0
     if block.cache_control is not UNSET:
         count += bytes(block.cache_control) != b"null"

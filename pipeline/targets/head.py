@@ -16,14 +16,14 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
-from pipeline.fixes import Fix, make
-from pipeline.history.pieces import Piece
-from pipeline.history.readers.head import DECLARED_SCHEMAS, SPELT, json_schema
-from pipeline.history.readers.strict import decoded
-from pipeline.model import Tool
-from pipeline.targets import Setting
-from pipeline.targets.fitting import system_rows
-from pipeline.text.flatten import PromptText, prompt_texts
+from reknit.pipeline.fixes import Fix, make
+from reknit.pipeline.history.pieces import Piece
+from reknit.pipeline.history.readers.head import DECLARED_SCHEMAS, SPELT, json_schema
+from reknit.pipeline.history.readers.strict import decoded
+from reknit.pipeline.model import Tool
+from reknit.pipeline.targets import Setting
+from reknit.pipeline.targets.fitting import system_rows
+from reknit.pipeline.text.flatten import PromptText, prompt_texts
 
 
 class WrittenHead(Struct, frozen=True):

@@ -20,9 +20,9 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, structs
 
-from pipeline.history.pieces import Book, Piece
-from pipeline.history.readers.strict import decoded
-from pipeline.model import Document, Image, Text
+from reknit.pipeline.history.pieces import Book, Piece
+from reknit.pipeline.history.readers.strict import decoded
+from reknit.pipeline.model import Document, Image, Text
 
 # The types that Anthropic, Bedrock and OpenAI take.
 MEDIA_TYPES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})

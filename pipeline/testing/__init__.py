@@ -1,9 +1,9 @@
 """A conformance kit: the promises that our own targets keep, to be checked on a target or a function of one's own.
 
-``Kit`` checks a target by its name, one of ours or one that ``pipeline.registry`` was told of. ``CallableKit`` checks
-any function from a history to a request body. Histories come from anywhere: ``broken_histories()`` and
-``healthy_histories()`` are a small set of ours, and ``pipeline.testing.strategies`` makes any number of them where
-hypothesis is installed. A promise that does not hold raises ``ConformanceError``, which says what differs, and where.
+``Kit`` checks a target by its name: one of Reknit's or a registered one (``reknit.pipeline.registry``). ``CallableKit``
+checks any function from a history to a request body. Histories can have any origin: ``broken_histories()`` and
+``healthy_histories()`` are a small set, and ``reknit.pipeline.testing.strategies`` generates any number of them with
+hypothesis. A promise that does not hold raises ``ConformanceError``, which says what differs, and where.
 
 ``Case`` is a history that says what is to come of it, as a team writes its own; ``run_case`` checks that too.
 """
@@ -17,13 +17,13 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from pipeline.errors import InputError
-from pipeline.explain import FIX_EXAMPLES, written_out
-from pipeline.fixes import FIXES
-from pipeline.rules import Violation
-from pipeline.session import Normalized
-from pipeline.testing.kit import CallableKit, Kit
-from pipeline.testing.promises import ConformanceError, bytes_differ, lists_differ, values_differ
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.explain import FIX_EXAMPLES, written_out
+from reknit.pipeline.fixes import FIXES
+from reknit.pipeline.rules.base import Violation
+from reknit.pipeline.session import Normalized
+from reknit.pipeline.testing.kit import CallableKit, Kit
+from reknit.pipeline.testing.promises import ConformanceError, bytes_differ, lists_differ, values_differ
 
 __all__ = [
     "CallableKit",

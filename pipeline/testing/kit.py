@@ -11,14 +11,15 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from pipeline.errors import InputError
-from pipeline.history.readers import read
-from pipeline.model import Policy
-from pipeline.registry import target_named
-from pipeline.rules import Violation, validate
-from pipeline.session import Normalized, Session, normalize
-from pipeline.session.arguments import GivenPolicy, policy_from
-from pipeline.testing.promises import (
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.history.readers.shapes import read
+from reknit.pipeline.model import Policy
+from reknit.pipeline.registry import target_named
+from reknit.pipeline.rules.base import Violation
+from reknit.pipeline.rules.judge import validate
+from reknit.pipeline.session import Normalized, Session, normalize
+from reknit.pipeline.session.arguments import GivenPolicy, policy_from
+from reknit.pipeline.testing.promises import (
     ConformanceError,
     Promise,
     bytes_differ,
@@ -209,7 +210,8 @@ class Kit:
     def incremental(self, history: History) -> None:
         """After each message, the session's request is the one that the history so far makes, byte for byte.
 
-        What a request calls settled is the beginning of the next one's bytes, and never becomes less.
+        What a request calls settled is the beginning of the next one's bytes, and never becomes less; a request that
+        does not begin so says why (``prefix_reset``), and calls nothing settled.
 
         Raises:
             ConformanceError: the message after which something differs, and what.
@@ -226,8 +228,7 @@ class Kit:
             self._same_lists("fixes", where, [*head_fixes, *step.fixes], whole.fixes)
             for name in ("ledger", "ids", "violations"):
                 self._same_lists(name, where, getattr(step, name), getattr(whole, name))
-            # A request that has another head, or all mends where the others lack some, is the beginning of none.
-            if before is not None and before.prefix_bytes and step.prefix_bytes:
+            if before is not None:
                 self._settled(before, step, where)
             before = step
 
@@ -284,12 +285,15 @@ class Kit:
             yield session.request()
 
     def _settled(self, before: Normalized, now: Normalized, where: str) -> None:
-        shared = min(before.prefix_bytes, now.prefix_bytes)
+        if now.prefix_reset:
+            # It has another head, or all mends where the others lack some, and is the beginning of none.
+            if now.prefix_bytes:
+                raise ConformanceError("settled", now.target, where, f"{now.prefix_bytes} bytes after a reset")
+            return
+        shared = before.prefix_bytes
         self._no_difference("settled", where, bytes_differ(now.unjudged[:shared], before.unjudged[:shared]))
-        if now.prefix_bytes < before.prefix_bytes:
-            raise ConformanceError(
-                "settled", now.target, where, f"{before.prefix_bytes} bytes became {now.prefix_bytes}"
-            )
+        if now.prefix_bytes < shared:
+            raise ConformanceError("settled", now.target, where, f"{shared} bytes became {now.prefix_bytes}")
 
     def _same_lists(self, name: str, where: str, step: Sequence[object], whole: Sequence[object]) -> None:
         differs = lists_differ(step, whole)
@@ -310,9 +314,12 @@ def _counter(blocks: tuple[str, str] | None) -> Callable[[Any], int] | None:
     if blocks is None:
         return None
     messages, content = blocks
-    return lambda body: sum(
-        1 if isinstance(message[content], str) else len(message[content]) for message in body[messages]
-    )
+    return lambda body: sum(1 if isinstance(said, str) else len(said) for said in _contents(body[messages], content))
+
+
+def _contents(messages: Iterable[Any], content: str) -> Iterator[Any]:
+    """The content of each message; ``""`` for one without, which counts for its other members."""
+    return (message.get(content, "") for message in messages)
 
 
 Mend: TypeAlias = Callable[[list[Any]], bytes | str | dict[str, Any]]

@@ -14,11 +14,11 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from pipeline.fixes import FIXES, Fix
-from pipeline.history.pieces import LedgerEntry, block_path
-from pipeline.model import Turn
-from pipeline.rules.equalities import Equality, Node, plain, read_body
-from pipeline.session import Normalized
+from reknit.pipeline.fixes import FIXES, Fix
+from reknit.pipeline.history.pieces import LedgerEntry, block_path
+from reknit.pipeline.model import Turn
+from reknit.pipeline.rules.equalities import Equality, Node, plain, read_body
+from reknit.pipeline.session import Normalized
 
 Promise: TypeAlias = Literal[
     "valid", "accounted", "idempotent", "incremental", "settled", "folded", "healthy", "repeatable", "expected"
@@ -192,9 +192,9 @@ def _related(one: str, other: str) -> bool:
 # Whether a request came out with the meaning that it went in with: the comparer behind the promise *harmless*.
 #
 # Two bodies of one provider are equal if they are the same JSON, members unordered, after a published list of
-# equalities (``pipeline.rules.equalities``), compared position by position. A fix excuses what stands at the path that
-# it names, and nothing else: what was dropped there may be missing, what was changed there may differ, what was moved
-# from there may stand elsewhere, and each thing that a fix added may be there. The comparer knows nothing of the
+# equalities (``reknit.pipeline.rules.equalities``), compared by position. A fix excuses a difference at the path
+# that it names and nowhere else: what it dropped there may be missing, what it changed may differ, what it moved may be
+# at another position, and what it added may be there. The comparer knows nothing of the
 # targets, so that one can convict the other.
 
 # How much of a value a difference quotes.

@@ -158,6 +158,63 @@ def tool_loops(draw: st.DrawFn) -> list[JSON]:
 
 
 @st.composite
+def parallel_results(draw: st.DrawFn) -> list[JSON]:
+    """Histories with parallel calls whose results come in several messages, with media, in any order, or repeated."""
+    history: list[JSON] = [{"role": "user", "content": "start"}]
+    for number in range(draw(st.integers(1, 3))):
+        ids = [f"toolu_{number}_{at}" for at in range(draw(st.integers(2, 3)))]
+        history.append({"role": "assistant", "content": [_call_of(id_) for id_ in ids]})
+        answers = draw(st.permutations(ids)) + draw(st.lists(st.sampled_from(ids), max_size=1))
+        missing = draw(st.sampled_from([0, 0, 0, 1]))
+        for id_ in answers[missing:]:
+            parts = draw(st.lists(st.one_of(texts, images, documents), min_size=1, max_size=2))
+            result: JSON = {"type": "tool_result", "tool_use_id": id_, "content": parts}
+            blocks = [result | ({"is_error": True} if draw(st.booleans()) else {})]
+            if draw(st.sampled_from([False, False, True])):
+                blocks.append({"type": "text", "text": "and"})
+            joins = history[-1]["role"] == "user" and draw(st.sampled_from([False, False, True]))
+            if joins:
+                history[-1]["content"] += blocks
+            else:
+                history.append({"role": "user", "content": blocks})
+        if draw(st.booleans()):
+            history.append({"role": "user", "content": "go on"})
+    return history
+
+
+_SERVED: Final = (
+    {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}},
+    {"type": "server_tool_use", "id": "srvtoolu_2", "name": "code_execution", "input": {}},
+)
+_FAILED: Final = {"type": "code_execution_tool_result_error", "error_code": "unavailable"}
+_FOUND: Final = (
+    {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []},
+    {"type": "code_execution_tool_result", "tool_use_id": "srvtoolu_1", "content": _FAILED},
+    {"type": "code_execution_tool_result", "tool_use_id": "srvtoolu_2", "content": _FAILED},
+)
+
+
+@st.composite
+def provider_runs(draw: st.DrawFn) -> list[JSON]:
+    """Histories with calls that the provider runs: alone, in the turn of a client's call, with and without results."""
+    history: list[JSON] = [{"role": "user", "content": "start"}]
+    for number in range(draw(st.integers(1, 5))):
+        said = draw(st.lists(st.sampled_from([*_SERVED, *_FOUND, {"type": "text", "text": "well"}]), max_size=3))
+        calls_ = [_call_of(f"toolu_{number}")] if draw(st.booleans()) else []
+        history.append({"role": "assistant", "content": [*said, *calls_]})
+        result = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": "r"}
+        answers: list[JSON] = [result] if calls_ and draw(st.sampled_from([True, True, False])) else []
+        if not answers or draw(st.sampled_from([False, False, True])):
+            answers.append({"type": "text", "text": "go on"})
+        history.append({"role": "user", "content": answers})
+    return history[: draw(st.integers(2, len(history)))]
+
+
+def _call_of(id_: str) -> JSON:
+    return {"type": "tool_use", "id": id_, "name": "read", "input": {"id": id_}}
+
+
+@st.composite
 def healthy_histories(draw: st.DrawFn) -> list[JSON]:
     """Histories with nothing to mend, in the canonical shape."""
     history: list[JSON] = []
@@ -287,6 +344,16 @@ _ROWS: Final[dict[str, Callable[..., list[JSON]]]] = {
         {"type": "message", "role": role, "content": [{"type": f"{_SIDES[role]}_text", "text": text}]},
         {"role": role, "content": [{"text": text}]},
         {"role": "model" if role == "assistant" else role, "parts": [{"text": text}]},
+        # Several shapes can have these.
+        {"role": role, "content": [{"type": f"{_SIDES[role]}_text", "text": text}]},
+        {"role": role, "content": [{"type": "text", "text": text}], "id": "msg_1"},
+    ],
+    "instructs": lambda text: [
+        {"role": "system", "content": text},
+        {"role": "developer", "content": text},
+        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": text}]},
+        {"role": "system", "content": [{"text": text}]},
+        {"role": "developer", "content": [{"type": "input_text", "text": text}]},
     ],
     "calls": lambda id_: [
         {"role": "assistant", "content": [{"type": "tool_use", "id": id_, "name": "read", "input": {}}]},
@@ -325,19 +392,27 @@ _ROWS: Final[dict[str, Callable[..., list[JSON]]]] = {
 _ids: st.SearchStrategy[str] = st.sampled_from(("call_0", "call_1", "call.0"))
 _acts: st.SearchStrategy[tuple[str, ...]] = st.one_of(
     st.tuples(st.just("says"), st.sampled_from(sorted(_SIDES)), st.sampled_from(TEXTS)),
+    st.tuples(st.just("instructs"), st.sampled_from(TEXTS)),
     st.tuples(st.just("calls"), _ids),
     st.tuples(st.just("returns"), _ids, st.sampled_from(RESULTS)),
     st.tuples(st.just("works")),
 )
-_mixed: Histories = st.lists(
-    st.builds(lambda act, shape: _ROWS[act[0]](*act[1:])[shape], _acts, st.integers(0, 4)), max_size=12
+mixed_histories: Histories = st.lists(
+    _acts.flatmap(lambda act: st.sampled_from(_ROWS[act[0]](*act[1:]))), min_size=1, max_size=12
 )
-mixed_histories: Histories = _mixed.map(lambda rows: [{"role": "user", "content": [{"text": "start"}]}, *rows])
-"""Histories with rows of five shapes; the first tells its own, so that no other row's shape is the list's."""
+"""Histories with rows of five shapes, and rows that several shapes can have."""
 
 # A history may be well for long before something happens to it.
 spoilt_histories: Histories = st.builds(lambda well, ill: well + ill, healthy_histories(), broken_histories)
-histories: Histories = st.one_of(broken_histories, broken_histories, tool_loops(), spoilt_histories, open_histories())
+histories: Histories = st.one_of(
+    broken_histories,
+    broken_histories,
+    tool_loops(),
+    spoilt_histories,
+    open_histories(),
+    parallel_results(),
+    provider_runs(),
+)
 
 policies: Strategy = st.fixed_dictionaries(
     {},

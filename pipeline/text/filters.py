@@ -19,8 +19,8 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
-from pipeline.fixes import digest
-from pipeline.text.jsontext import JsonSpan
+from reknit.pipeline.fixes import digest
+from reknit.pipeline.text.jsontext import JsonSpan
 
 Kind: TypeAlias = Literal["path_redacted", "identity_renamed"]
 

@@ -9,12 +9,12 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
-from pipeline.fixes import Fix, make
-from pipeline.history.clean import SYSTEM_MARK
-from pipeline.history.pieces import Book, Message, Piece, code_for_unknown, part_of_result
-from pipeline.model import Document, Image, Text, ToolResult, ToolUse, Unknown
-from pipeline.text.jsontext import spaced
-from pipeline.text.neutral import Guard, is_own
+from reknit.pipeline.fixes import Fix, make
+from reknit.pipeline.history.clean import SYSTEM_MARK
+from reknit.pipeline.history.pieces import Book, Message, Piece, code_for_unknown, part_of_result
+from reknit.pipeline.model import Document, Image, Text, ToolResult, ToolUse, Unknown
+from reknit.pipeline.text.jsontext import spaced
+from reknit.pipeline.text.neutral import Guard, is_own
 
 SO_FAR: Final = "## Conversation so far"
 CURRENT: Final = "## Current input"
@@ -30,6 +30,7 @@ LINES: Final = (
     "### User",
     "### Assistant",
     "### Tool result",
+    "### Program",
     "[Tool call",
     "[Tool result",
     "[Tool error",
@@ -37,6 +38,8 @@ LINES: Final = (
     "[System message",
     IMAGE.removesuffix("]"),
     DOCUMENT.removesuffix("]"),
+    "[Document:",
+    "[Document]",
 )
 
 
@@ -53,13 +56,15 @@ def runs(message: Message) -> list[list[Piece]]:
     """A turn in parts that each have a header of their own.
 
     A system message inside the history is one, and so are results that came by themselves: what the user says after
-    them is a turn of its own. Results and words of one input message stay together.
+    them is a turn of its own. Results and words of one input message stay together. What an agent program wrote in the
+    user's place is a part of its own, because it is not what the user said.
     """
     parts: list[list[Piece]] = []
     spoken = next((piece.turn for piece in message.pieces if not isinstance(piece.block, ToolResult)), None)
-    part_of: tuple[bool, bool] | None = None
+    part_of: tuple[bool, bool, bool] | None = None
     for piece in message.pieces:
-        kind = (piece.system, isinstance(piece.block, ToolResult) and piece.turn != spoken)
+        is_result = isinstance(piece.block, ToolResult)
+        kind = (piece.system, is_result and piece.turn != spoken, piece.synthetic and not is_result)
         if kind != part_of or piece.system:
             parts.append([])
         parts[-1].append(piece)
@@ -254,8 +259,9 @@ def _headed(message: Message, pieces: list[Piece]) -> str:
         return ""
     if message.role == "assistant":
         return f"### Assistant\n{text}"
-    results = all(isinstance(piece.block, ToolResult) for piece in pieces)
-    return f"### Tool result\n{text}" if results else f"### User\n{text}"
+    if all(isinstance(piece.block, ToolResult) for piece in pieces):
+        return f"### Tool result\n{text}"
+    return f"### Program\n{text}" if pieces[0].synthetic else f"### User\n{text}"
 
 
 def _system(piece: Piece) -> str:

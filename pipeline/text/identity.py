@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from pipeline.text.filters import (
+from reknit.pipeline.text.filters import (
     Change,
     Changes,
     Contexts,

@@ -20,7 +20,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Raw, Struct
 
-from pipeline.history.readers.rawjson import find_mask
+from reknit.pipeline.history.readers.rawjson import find_mask
 
 # Possessive, for a string may be a file of 50 MB.
 _TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[,:]|[ \t\r\n]++')

@@ -17,11 +17,11 @@ from typing import Any, Final
 
 from msgspec import Raw, Struct, structs
 
-from pipeline.history.calls import ORPHAN_MARK
-from pipeline.history.clean import SYSTEM_MARK
-from pipeline.history.pieces import Book, Piece
-from pipeline.model import Text, ToolResult, ToolUse
-from pipeline.text.jsontext import spaced
+from reknit.pipeline.history.calls import ORPHAN_MARK
+from reknit.pipeline.history.clean import SYSTEM_MARK
+from reknit.pipeline.history.pieces import Book, Piece
+from reknit.pipeline.model import Text, ToolResult, ToolUse
+from reknit.pipeline.text.jsontext import spaced
 
 BREAK: Final = "\N{ZERO WIDTH SPACE}"
 CODE: Final = "words_neutralised"
@@ -44,7 +44,12 @@ class Words(Struct, frozen=True):
 MENTION: Final = Words("@", re.compile(r"@(?<![^\s\ufeff]@)"), f"{BREAK}@")
 # An ``@`` wherever it stands, if it is not known to be followed by nothing: a U+200B before it would be a character.
 ANY_MENTION: Final = Words("@", re.compile(r"@(?![ \t\n@])"), f"@{BREAK}")
-KEYWORD: Final = Words("ultrat", re.compile(r"(?<=ultrat)(?=hink)", re.IGNORECASE))
+# Claude Code: ``ultrathink`` sets a thinking budget up to 2.0 and adds a reminder since; ``ultracode`` adds one that
+# opts the turn into orchestration (2.1.200).
+KEYWORDS: Final = (
+    Words("ultrat", re.compile(r"(?<=ultrat)(?=hink)", re.IGNORECASE)),
+    Words("ultrac", re.compile(r"(?<=ultrac)(?=ode)", re.IGNORECASE)),
+)
 # A skill's name, or any name in front of a link to one; and a name in front of a link, which may be to a plugin.
 SKILL: Final = Words("$", re.compile(r"\$(?=[\w:-])", re.ASCII), f"${BREAK}")
 PLUGIN: Final = Words("[@", re.compile(r"(?<=\[)@(?=[\w:-])", re.ASCII), f"@{BREAK}")
@@ -61,6 +66,7 @@ _MARKS: Final[Mapping[str, str]] = MappingProxyType(
         "result_orphan_text": ORPHAN_MARK,
         "result_late_text": ORPHAN_MARK,
         "call_incomplete_text": "[Incomplete tool call: ",
+        "document_as_text": "[Document",
     }
 )
 

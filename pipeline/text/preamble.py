@@ -21,8 +21,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
-from pipeline.model import Tool
-from pipeline.text.redaction import Redactor
+from reknit.pipeline.model import Tool
+from reknit.pipeline.text.redaction import Redactor
 
 ENVIRONMENT_HEADING: Final = "## Authoritative environment for this session"
 _ENVIRONMENT: Final = (

@@ -20,9 +20,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from pipeline.errors import InputError
-from pipeline.text.filters import Change, Changes, Part, either, literal, pack, run, sequence, unpack
-from pipeline.text.jsontext import quoted
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.text.filters import Change, Changes, Part, either, literal, pack, run, sequence, unpack
+from reknit.pipeline.text.jsontext import quoted
 
 SOURCE_ROOTS: Final = (
     "/tmp/windsurf-workspace",  # noqa: S108  a path to look for, not one to write to

@@ -20,8 +20,8 @@ from typing import Final, TypeAlias, cast
 import msgspec
 from msgspec import Struct
 
-from pipeline.text.filters import either, literal, pack, unpack
-from pipeline.text.jsontext import Body, JsonSpan, ToolCall, read_bare, read_tagged
+from reknit.pipeline.text.filters import either, literal, pack, unpack
+from reknit.pipeline.text.jsontext import Body, JsonSpan, ToolCall, read_bare, read_tagged
 
 LIMIT: Final = 65_536
 """How many characters of a call or an echoed result are held, waiting for its end; as in the source."""

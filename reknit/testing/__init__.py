@@ -1,6 +1,6 @@
-"""The conformance kit: see ``pipeline.testing``, whose public names these are."""
+"""The conformance kit: see ``reknit.pipeline.testing``, whose public names these are."""
 
-from pipeline.testing import (
+from reknit.pipeline.testing import (
     CallableKit,
     Case,
     CaseResult,

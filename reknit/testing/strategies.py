@@ -1,5 +1,5 @@
-"""Hypothesis strategies for histories and policies: see ``pipeline.testing.strategies``. Needs hypothesis."""
+"""Hypothesis strategies for histories and policies: see ``reknit.pipeline.testing.strategies``. Needs hypothesis."""
 
-from pipeline.testing.strategies import healthy_histories, histories, policies
+from reknit.pipeline.testing.strategies import healthy_histories, histories, policies
 
 __all__ = ["healthy_histories", "histories", "policies"]

@@ -6,19 +6,19 @@ one list of blocks may hold both, and each is read strictly or tolerantly by its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from pipeline.errors import InputError
-from pipeline.history.clean import url_source
-from pipeline.history.pieces import CHAT, RESPONSES, as_json
-from pipeline.history.readers.fields import Fields, Notes, as_list, read_input
-from pipeline.history.readers.rawjson import starts_with
-from pipeline.history.readers.strict import CANONICAL, StrictReader, is_harmless, own_of, unless
-from pipeline.history.readers.tolerant import (
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.history.clean import url_source
+from reknit.pipeline.history.pieces import ANTHROPIC, CHAT, RESPONSES, SETTINGS, as_json
+from reknit.pipeline.history.readers.fields import Fields, Notes, as_list, read_input
+from reknit.pipeline.history.readers.rawjson import starts_with
+from reknit.pipeline.history.readers.strict import CANONICAL, StrictReader, is_harmless, own_of, unless
+from reknit.pipeline.history.readers.tolerant import (
     INNER,
     ContentReader,
     Inner,
@@ -30,7 +30,7 @@ from pipeline.history.readers.tolerant import (
     tag_of,
     typed_reader,
 )
-from pipeline.model import (
+from reknit.pipeline.model import (
     Block,
     Document,
     Image,
@@ -45,7 +45,9 @@ from pipeline.model import (
     Unknown,
 )
 
+_SYSTEM: Final = Raw(b'"system"')
 _USER: Final = Raw(b'"user"')
+_ASSISTANT: Final = Raw(b'"assistant"')
 _ISSUER: Final = msgspec.json.Decoder(Issuer)
 _OF_CHAT: Final = ("tool_calls", "tool_call_id", "function_call")
 
@@ -54,13 +56,18 @@ Typed: TypeAlias = Text | Image | Document | Thinking | RedactedThinking | ToolU
 
 
 class Message(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
-    """A message. ``synthetic`` marks a user's that an agent program wrote."""
+    """A message.
 
+    ``synthetic`` marks a user's that an agent program wrote, ``incomplete`` an assistant's whose last text was cut off.
+    """
+
+    # Members are taken in this order, and whether a mark is one depends on the role, which is still there then.
+    synthetic: bool = False
+    incomplete: bool = False
     role: Role
     content: str | tuple[Typed, ...]
     id: str | None = None
     type: Literal["message"] = "message"
-    synthetic: bool = False
 
 
 # The members of each kind that are raw.
@@ -72,13 +79,20 @@ _FREE_FORM: Final[dict[type[Struct], tuple[str, ...]]] = {
 
 def _turn_of(message: Message, index: int) -> Turn | None:
     content = message.content
-    if message.synthetic and message.role != "user":
+    if (message.synthetic and message.role != "user") or (message.incomplete and message.role != "assistant"):
         return None
     if type(content) is tuple:
         turn = Turn(role=message.role, blocks=content, index=index, id=message.id)
     else:
         turn = string_turn(message.role, str(content), index, message.id)
-    return structs.replace(turn, synthetic=True) if message.synthetic else turn
+    return _marked(turn, message)
+
+
+def _marked(turn: Turn, message: Message) -> Turn:
+    """The turn with the message's marks, of which a role has one."""
+    if message.synthetic:
+        return structs.replace(turn, synthetic=True)
+    return structs.replace(turn, incomplete=True) if message.incomplete else turn
 
 
 def string_turn(role: Role, text: str, index: int, turn_id: str | None) -> Turn:
@@ -123,13 +137,32 @@ def _is_flat_inside(block: Block) -> bool:
     return True
 
 
+# Members of blocks that one provider's library defines and no other provider has. Each is kept for its own provider.
+# Few messages have any, so only the tolerant reader knows them.
+_OF_PROVIDERS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
+    "text": {CHAT: ("prompt_cache_breakpoint",)},
+    "image": {ANTHROPIC: ("transformations",)},
+    "tool_use": {ANTHROPIC: ("toolset_name",)},
+    "tool_result": {ANTHROPIC: ("toolset_name",)},
+}
+_OF_SYSTEMS: Final = ("clear_at", SETTINGS)
+OF_BLOCKS: Final = frozenset(name for members in _OF_PROVIDERS.values() for names in members.values() for name in names)
+
+
+def _decides(message: Message) -> bool:
+    """Whether a message holds a call or a result, which only this shape has as a block of a type."""
+    content = message.content
+    return type(content) is tuple and any(type(block) in (ToolUse, ToolResult) for block in content)
+
+
 STRICT: Final = StrictReader(
     CANONICAL,
     Message,
     _turn_of,
     lambda _: False,
     is_sound,
-    meant=("object", "message_id", *_OF_CHAT),
+    decides=_decides,
+    meant=("object", "message_id", *_OF_CHAT, *_OF_SYSTEMS, *OF_BLOCKS),
 )
 
 
@@ -140,8 +173,16 @@ def mended_turn(fields: Fields, index: int) -> Turn:
             raise InputError("wrong_shape", told, path=fields.at(key))
     # What an API response has beside its content: it tells about the response, not about the history.
     fields.ignore("type", "object")
+    own: dict[str, Raw] = {}
+    if fields.peek("role") == _SYSTEM:
+        own = {name: value for name in _OF_SYSTEMS if (value := fields.take(name)) is not None}
     message: Any = _read_message(fields)
-    return structs.replace(placed_turn(message.role, message.content, index), synthetic=message.synthetic)
+    content = message.content
+    if SETTINGS in own and bytes(own[SETTINGS]) != b"{}" and not content:
+        # Without a content, this is what the message says.
+        block = Unknown(kind=SETTINGS, raw=as_json(own), issuer=Issuer(provider=ANTHROPIC))
+        content, own = [(block, fields.at(SETTINGS))], {}
+    return _marked(placed_turn(message.role, content, index, own=own_of(ANTHROPIC, **own)), message)
 
 
 def _call_input(fields: Fields, name: str) -> Raw:
@@ -173,16 +214,32 @@ _SPECIAL: Final[dict[str, Taker]] = {
     "content": _content,
     "issuer": _issuer,
 }
-READERS: Final[dict[str, Callable[[Fields], Any]]] = {
+
+
+def _reader_with_own(kind: type[Struct]) -> Callable[[Fields], Any]:
+    """The reader of one kind of block, which also keeps the members that only its provider has."""
     # What only readers give a block is not read.
-    tag_of(kind): reader_of(kind, _SPECIAL, ("own", "structured"))
-    for kind in get_args(Typed)
-}
+    read_one = reader_of(kind, _SPECIAL, ("own", "structured"))
+    providers = _OF_PROVIDERS.get(tag_of(kind), {})
+
+    def read_own(fields: Fields) -> Any:  # noqa: ANN401  a block of the kind
+        for provider, names in providers.items():
+            own = own_of(provider, **{name: fields.take(name) for name in names})
+            if own is not UNSET:
+                block = read_one(fields)
+                return None if block is None else structs.replace(block, own=own)
+        return read_one(fields)
+
+    return read_own if providers else read_one
+
+
+READERS: Final[dict[str, Callable[[Fields], Any]]] = {tag_of(kind): _reader_with_own(kind) for kind in get_args(Typed)}
 CONTENT: Final = ContentReader[Typed](
     Typed, lambda block, path: [(block, path)] if is_sound(block) else None, typed_reader(READERS)
 )
 _MEMBERS: Final[dict[str, Taker]] = {
     "synthetic": lambda fields, name: fields.take_flag(name) if fields.peek("role") == _USER else None,
+    "incomplete": lambda fields, name: fields.take_flag(name) if fields.peek("role") == _ASSISTANT else None,
     "role": Fields.take_string,
     "content": CONTENT.read,
 }
@@ -222,6 +279,7 @@ class _Image(_Part, frozen=True, gc=False):
     file_id: str | None = None
     detail: Raw | UnsetType = UNSET
     cache_control: Raw | UnsetType = UNSET
+    prompt_cache_breakpoint: Raw | UnsetType = UNSET
 
 
 class _ImageUrl(_Image, frozen=True, tag="image_url", gc=False):
@@ -240,6 +298,7 @@ class _Upload(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
 class _File(_Part, frozen=True, tag="file", gc=False):
     file: _Upload
+    prompt_cache_breakpoint: Raw | UnsetType = UNSET
 
 
 class InputFile(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="input_file", gc=False):
@@ -249,6 +308,8 @@ class InputFile(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type
     file_url: str | None = None
     file_id: str | None = None
     filename: str | None = None
+    detail: Raw | UnsetType = UNSET
+    prompt_cache_breakpoint: Raw | UnsetType = UNSET
 
 
 ChatPart: TypeAlias = Typed | _InputText | _OutputText | _Refusal | _ImageUrl | _InputImage | _File
@@ -282,30 +343,37 @@ def _image(part: _ImageUrl | _InputImage) -> Image | None:
         source = {"type": "file", "file_id": part.file_id}
     if source is None:
         return None
-    if inner is part.detail is part.cache_control is UNSET:
+    if inner is part.detail is part.cache_control is part.prompt_cache_breakpoint is UNSET:
         return Image(source=as_json(source))
     detail = unless(b'"auto"', inner) or unless(b'"auto"', part.detail)
-    own = own_of(RESPONSES if isinstance(part, _InputImage) else CHAT, detail=detail)
+    provider = RESPONSES if isinstance(part, _InputImage) else CHAT
+    own = own_of(provider, detail=detail, prompt_cache_breakpoint=part.prompt_cache_breakpoint)
     return Image(source=as_json(source), cache_control=unless(b"", part.cache_control) or UNSET, own=own)
 
 
 def _file(part: _File) -> Document | None:
     upload = part.file
-    return _document(url_source(upload.file_data or ""), upload.file_id, upload.filename)
+    source: dict[str, str] | None = url_source(upload.file_data or "")
+    return _document(source, upload, CHAT, prompt_cache_breakpoint=part.prompt_cache_breakpoint)
 
 
 def _input_file(part: InputFile) -> Document | None:
     source: dict[str, str] | None = url_source(part.file_data or "")
     if source is None and part.file_url:
         source = {"type": "url", "url": part.file_url}
-    return _document(source, part.file_id, part.filename)
+    return _document(source, part, RESPONSES, detail=part.detail, prompt_cache_breakpoint=part.prompt_cache_breakpoint)
 
 
-def _document(source: dict[str, str] | None, file_id: str | None, title: str | None) -> Document | None:
+def _document(
+    source: dict[str, str] | None, given: _Upload | InputFile, provider: str, **members: Raw | UnsetType
+) -> Document | None:
     """A document of a source, or of an upload's id; None where there is neither."""
-    if source is None and file_id:
-        source = {"type": "file", "file_id": file_id}
-    return None if source is None else Document(source=as_json(source), title=UNSET if title is None else title)
+    if source is None and given.file_id:
+        source = {"type": "file", "file_id": given.file_id}
+    if source is None:
+        return None
+    title = UNSET if given.filename is None else given.filename
+    return Document(source=as_json(source), title=title, own=own_of(provider, **members))
 
 
 # How a part becomes a block; None where it is nothing that the model knows.
@@ -345,6 +413,11 @@ def inner_of(content: str | tuple[Any, ...]) -> str | list[Inner] | None:
         return content
     blocks = blocks_of(content)
     return blocks if blocks is not None and all(isinstance(block, INNER) for block in blocks) else None
+
+
+def has_chats_parts(content: object) -> bool:
+    """Whether a healthy content has parts that Responses writes in another form."""
+    return isinstance(content, tuple) and any(isinstance(part, (_ImageUrl, _File)) for part in content)
 
 
 def has_parts(content: object) -> bool:
@@ -391,3 +464,5 @@ CHAT_CONTENT: Final = ContentReader[Any](ChatPart, _placed, typed_reader(_READER
 RESPONSES_CONTENT: Final = ContentReader[Any](ResponsesPart, _placed, typed_reader(_READERS))
 PART_KINDS: Final = _READERS_OF_CHAT.keys() - READERS.keys() | {"input_audio"}
 """Types of content parts by which a message is known for chat."""
+CHATS_PART_KINDS: Final = frozenset({tag_of(_ImageUrl), tag_of(_File), "input_audio"})
+"""Those of them that Responses writes in another form."""

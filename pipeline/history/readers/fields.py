@@ -11,10 +11,10 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Raw, structs
 
-from pipeline import fixes
-from pipeline.errors import InputError
-from pipeline.history.pieces import block_path, is_whole, tool_id
-from pipeline.history.readers.rawjson import (
+from reknit.pipeline import fixes
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.history.pieces import block_path, is_whole, tool_id
+from reknit.pipeline.history.readers.rawjson import (
     MAX_NESTING,
     check_nesting,
     compact,
@@ -23,7 +23,7 @@ from pipeline.history.readers.rawjson import (
     starts_with,
     wrong_type,
 )
-from pipeline.model import Turn
+from reknit.pipeline.model import Turn
 
 
 class Notes:

@@ -8,11 +8,11 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from pipeline.errors import InputError
-from pipeline.history.readers.fields import Fields, Notes, as_list, as_object, as_string
-from pipeline.history.readers.rawjson import check_nesting, compact, starts_with, wrong_type
-from pipeline.history.readers.strict import decoded
-from pipeline.model import Tool
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.history.readers.fields import Fields, Notes, as_list, as_object, as_string
+from reknit.pipeline.history.readers.rawjson import check_nesting, compact, starts_with, wrong_type
+from reknit.pipeline.history.readers.strict import decoded
+from reknit.pipeline.model import Tool
 
 _NO_SCHEMA: Final = Raw(b'{"type":"object","properties":{}}')
 _NULL: Final = Raw(b"null")

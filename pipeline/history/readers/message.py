@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final, Literal
+from collections.abc import Iterable
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from pipeline.errors import InputError
-from pipeline.history.readers import canonical, converse, gemini, openai_chat, openai_responses
-from pipeline.history.readers.canonical import PART_KINDS
-from pipeline.history.readers.fields import Fields, Notes, as_object, as_string, unknown_role
-from pipeline.history.readers.rawjson import check_nesting, starts_with, wrong_type
-from pipeline.history.readers.strict import CANONICAL, ROLES, Healthy, Misfit, Shape, StrictReader
-from pipeline.history.readers.tolerant import as_kind
-from pipeline.model import Role, Turn
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.history.readers import canonical
+from reknit.pipeline.history.readers.canonical import CHATS_PART_KINDS, PART_KINDS
+from reknit.pipeline.history.readers.fields import Fields, Notes, as_object, as_string, unknown_role
+from reknit.pipeline.history.readers.rawjson import check_nesting, starts_with, wrong_type
+from reknit.pipeline.history.readers.strict import CANONICAL, ROLES, Healthy, Misfit, Shape, StrictReader
+from reknit.pipeline.history.readers.tolerant import as_kind
+from reknit.pipeline.model import Role, Turn
+from reknit.pipeline.providers.bedrock_converse import reader as converse
+from reknit.pipeline.providers.gemini import reader as gemini
+from reknit.pipeline.providers.openai_chat import reader as openai_chat
+from reknit.pipeline.providers.openai_responses import reader as openai_responses
 
 # The lists of the shapes whose messages do not stand in ``messages``.
 ROOTS: Final[dict[str, Literal["input", "contents"]]] = {"openai-responses": "input", "gemini": "contents"}
@@ -26,11 +31,14 @@ _RENAMED: Final = {"model": "assistant", "ai": "assistant", "bot": "assistant", 
 _OF_ASSISTANTS: Final = frozenset({"tool_calls", "function_call", "refusal", "reasoning", "reasoning_content"})
 _CALL_TYPES: Final = frozenset({"tool_use", "server_tool_use", "mcp_tool_use", "thinking", "redacted_thinking"})
 _CALL_KEYS: Final = frozenset({"toolUse", "reasoningContent"})
+_BLOCKS_OF_CALLS: Final = frozenset({"tool_use", "tool_result"})
 # What AgentCore and event stores put beside a wrapped message.
 _WRAPPER_KEYS: Final = ("role", "created_at", "updated_at", "type", "timestamp")
 _CONVERSE_HEAD: Final = frozenset({"toolConfig", "inferenceConfig", "additionalModelRequestFields", "guardrailConfig"})
 _RESULTS: Final = frozenset({"tool", "function"})
 _TOOL_ROLES: Final = frozenset({b'"tool"', b'"function"'})
+# Only Responses says so of a message (`phase` of EasyInputMessage).
+_PHASES: Final = frozenset({b'"commentary"', b'"final_answer"'})
 _ROW_KEYS: Final = frozenset({"tool_calls", "tool_call_id", "tool_call_ids", "function_call"})
 _NULL: Final = Raw(b"null")
 _MENDED_BY: Final = {"openai-chat": openai_chat.mended_turn, "bedrock-converse": converse.mended_turn}
@@ -67,42 +75,89 @@ def healthy_message(item: Raw | bytes, index: int, shape: Shape | None) -> Healt
     return Misfit(reader) if is_any else found
 
 
+DecidedShape: TypeAlias = Shape | Literal["", "each"]
+
+
+class Decided(Struct, frozen=True):
+    """The shape of a list of messages, as the first message with a deciding key has decided it.
+
+    A later message that several shapes can have is of this shape; one that decides another shape is of that one.
+
+    Attributes:
+        shape: ``""`` until a message decides it. ``each`` never changes: each message is read by itself, as before
+            version 0.2 all were.
+        since: the index of the message that decided it; -1 where the document did.
+    """
+
+    shape: DecidedShape = ""
+    since: int = -1
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the document names the shape of its whole list."""
+        return self.since < 0 and self.shape in ROOTS
+
+    @property
+    def listed(self) -> Shape | None:
+        """The shape, where messages of it are read in another way than alone."""
+        return self.shape if self.shape in ROOTS else None  # type: ignore[return-value]  # its keys are shapes
+
+    def after(self, shape: Shape | None, index: int) -> Decided:
+        """The same after a message that decides a shape, or none."""
+        return self if self.shape or shape is None else Decided(shape, index)
+
+    def before(self, count: int) -> Decided:
+        """The same where only the first messages came."""
+        return self if self.since < count else Decided()
+
+
+UNDECIDED: Final = Decided()
+
+
 def read_tolerantly(
     value: Raw | bytes,
     index: int,
     shape: Shape | None,
     notes: Notes,
     *,
-    listed: Shape | None = None,
+    decided: Decided = UNDECIDED,
     misfit: Misfit | None = None,
-) -> tuple[Turn, Shape]:
+) -> tuple[Turn, Shape, Decided]:
     """The turn of one message, with a fix for each thing that was not as its shape has it.
 
     Args:
         value: the message.
-        index: where it stands.
+        index: its position in the history.
         shape: its shape, where that is known.
         notes: where the fixes go.
-        listed: the shape that others of its list have.
+        decided: what the messages before it have decided.
         misfit: why it could not be read strictly, where that was tried.
+
+    Returns:
+        The turn, the message's shape, and what is decided after it.
 
     Raises:
         InputError: no object, no usable role, a field of the wrong type, or nested too deeply.
     """
-    root = ROOTS.get(shape or listed or "", "messages")
+    root = ROOTS.get(shape or decided.shape, "messages")
     path = f"{root}.{index}"
     check_nesting(value, path)
     if not starts_with(value, b"{"):
         raise wrong_type(path, "a message", value)
     fields, turn_id = _unwrap(Fields(value, path, notes))
-    found = shape or shape_of_message(fields, listed)
+    found = shape
+    if found is None:
+        told = _told_shape(fields)
+        decides = _deciding_shape(fields, told)
+        found = _shape_of_message(fields, told, decided.listed if decided.is_given or decides is None else None)
+        decided = decided.after(decides, index)
     found = (shape_of_results(fields) if found in ("openai-chat", "anthropic") else None) or found
     strict = openai_responses.MESSAGE if found == "openai-responses" and "role" in fields else STRICT[found]
     if fields.path == path:
         fields.path = f"{ROOTS.get(found, 'messages')}.{index}"
         if misfit and (turn := strict.read_declared(fields, index, misfit)):
-            return turn, found
-    return _mended(fields, found, index, turn_id), found
+            return turn, found, decided
+    return _mended(fields, found, index, turn_id), found, decided
 
 
 def _mended(fields: Fields, found: Shape, index: int, turn_id: str | None) -> Turn:
@@ -131,7 +186,7 @@ def _mended_item(fields: Fields, index: int) -> Turn:
     item_id = _id(fields)
     if own_id is not None and starts_with(own_id, b'"'):
         fields.put("id", own_id)
-    if as_kind(fields.peek("type")) in ("", "message"):
+    if as_kind(fields.peek("type")) in ("", "message") and not openai_responses.is_reference(fields):
         role = _role(fields)
         if role in _RESULTS:
             raise InputError("wrong_shape", "role tool belongs to the openai-chat shape", path=fields.at("role"))
@@ -255,42 +310,57 @@ def _likely_shape(data: bytes) -> Shape:
     return "anthropic"
 
 
-def shape_of_message(fields: Fields, listed: Shape | None = None) -> Shape:
+def _shape_of_message(fields: Fields, told: Shape | None, listed: Shape | None) -> Shape:
     """A message's shape: by the keys that only one shape has, else by its blocks, else canonical.
 
-    In a list of which other messages tell that it is ``listed``, one that could be of that shape is.
+    Where the list is ``listed``, a message that could be of that shape is.
     """
-    shape = _told_shape(fields)
     if listed == "openai-responses":
-        return shape if shape and (shape in ("gemini", "bedrock-converse") or _is_row(fields)) else listed
-    if listed == "gemini" and shape is None and "content" not in fields:
-        return listed
-    return shape or "anthropic"
+        return told if told and (told in ("gemini", "bedrock-converse") or _is_row(fields)) else listed
+    if listed == "gemini" and told is None and "content" not in fields:
+        return listed if bytes(fields.peek("role") or b"null") in gemini.WRITTEN_ROLES else "anthropic"
+    return told or "anthropic"
 
 
-def shape_of_list(items: list[Raw]) -> Shape | None:
-    """The shape of a list whose messages only some of them tell, because the rest are any shape's.
+def _deciding_shape(fields: Fields, told: Shape | None) -> Shape | None:
+    """The shape that a message decides for those after it; None for a message that several shapes can have."""
+    if told == "openai-chat" and _is_row(fields):
+        return shape_of_results(fields) or told
+    if told not in (None, "openai-chat") or not openai_chat.MESSAGE_KEYS.isdisjoint(fields.names()):
+        return told
+    kinds = {as_kind(block.get("type")) for block in fields.objects("content") if block is not None}
+    if told is None:
+        return None if _BLOCKS_OF_CALLS.isdisjoint(kinds) else "anthropic"
+    # Responses has developers and some of chat's parts, too.
+    return None if CHATS_PART_KINDS.isdisjoint(kinds) and "thinking" not in kinds else told
 
-    Where others tell of another shape there is none, and each message is read as it would be alone.
-    """
-    messages = [Fields(item, "", Notes()) for item in items if starts_with(item, b"{")]
-    listed = next((found for each in messages if (found := shape_of_message(each)) in ROOTS), None)
-    return listed if all(shape_of_message(each, listed) == listed for each in messages) else None
+
+def decided_by(items: Iterable[Raw]) -> Decided:
+    """The shape that a list of readable messages decides."""
+    for index, item in enumerate(items):
+        fields, _ = _unwrap(Fields(item, "", Notes()))
+        if (shape := _deciding_shape(fields, _told_shape(fields))) is not None:
+            return Decided(shape, index)
+    return UNDECIDED
 
 
 def _told_shape(fields: Fields) -> Shape | None:
     kind = fields.peek("type")
+    if openai_responses.is_reference(fields):
+        return "openai-responses"
     if kind is not None and bytes(kind).strip(b'"').decode() in openai_responses.ITEM_TYPES:
         return "openai-responses"
     if "parts" in fields and "content" not in fields:
         return "gemini"
     is_message = kind is not None and bytes(kind) == b'"message"'
-    is_of_chat = _is_row(fields) or not openai_chat.MESSAGE_KEYS.isdisjoint(fields.names())
+    is_of_chat = _is_row(fields) or not openai_chat.MESSAGE_KEYS.isdisjoint(fields.names()) or _is_spoken(fields)
     if is_of_chat and not is_message and b'"input_file"' not in bytes(fields.peek("content") or b""):
         return "openai-chat"
     blocks = filter(None, fields.objects("content"))
     shapes = list(dict.fromkeys(shape for block in blocks if (shape := _shape_of_block(block))))
     if shapes == ["openai-responses"] or (is_message and ("status" in fields or "openai-chat" in shapes)):
+        return "openai-responses"
+    if bytes(fields.peek("phase") or b"") in _PHASES:
         return "openai-responses"
     role = fields.peek("role")
     if is_of_chat or (role is not None and bytes(role) == b'"developer"'):
@@ -302,6 +372,11 @@ def _is_row(fields: Fields) -> bool:
     """Whether a message has calls beside its content, or is a tool's result: OpenAI's chat has such."""
     role = fields.peek("role")
     return (role is not None and bytes(role) in _TOOL_ROLES) or not _ROW_KEYS.isdisjoint(fields.names())
+
+
+def _is_spoken(fields: Fields) -> bool:
+    """Whether all that a message says is speech, as in OpenAI's chat."""
+    return "audio" in fields and "content" not in fields
 
 
 def shape_of_results(fields: Fields) -> Shape | None:

@@ -20,7 +20,7 @@ from typing import Any, Final, NoReturn
 import msgspec
 from msgspec import Raw
 
-from pipeline.errors import InputError
+from reknit.pipeline.errors import InputError
 
 MAX_NESTING: Final = 500
 """How deep one message, or one value beside the messages, may nest."""

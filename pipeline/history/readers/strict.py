@@ -14,11 +14,11 @@ from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from pipeline.history.healthy import IsSound, Stretch, healthy_stretches
-from pipeline.history.readers.fields import Fields
-from pipeline.history.readers.rawjson import MAX_NESTING, is_utf8, may_nest_too_deeply, starts_with
-from pipeline.history.readers.tolerant import MISFITS, Declared, declared_in, members_of
-from pipeline.model import Own, Role, Text, Turn
+from reknit.pipeline.history.healthy import IsSound, Stretch, healthy_stretches
+from reknit.pipeline.history.readers.fields import Fields
+from reknit.pipeline.history.readers.rawjson import MAX_NESTING, is_utf8, may_nest_too_deeply, starts_with
+from reknit.pipeline.history.readers.tolerant import MISFITS, Declared, declared_in, members_of
+from reknit.pipeline.model import Own, Role, Text, Turn
 
 Shape: TypeAlias = Literal[
     "anthropic",
@@ -60,12 +60,14 @@ _USUAL: Final = tuple(_USUAL_KEYS.split())
 class Healthy(Struct, frozen=True):
     """Turns of which each was healthy, and the shape that they show; they may hold stretches with nothing to mend.
 
-    ``shape`` is the canonical one where nothing shows that it is another.
+    ``shape`` is the canonical one where nothing shows that it is another. ``decides``: a single message has a key by
+    which this shape, and no other, is that of the messages after it.
     """
 
     turns: list[Turn]
     shape: Shape
     stretches: Sequence[Stretch] = ()
+    decides: bool = False
 
 
 class Misfit(Struct, frozen=True):
@@ -84,6 +86,7 @@ class StrictReader(Generic[_T]):
         turn_of: the turn of a message at an index, or None where it needs mending.
         is_telling: whether a message can be of no other shape.
         is_sound: whether the free-form JSON in a block can stay as it is; None where ``turn_of`` has looked at that.
+        decides: whether a message decides the shape of those after it; by default, whether it can be of no other.
         meant: members that are not declared and yet have a meaning for the tolerant reader.
         kept_whole: members of which nothing is left out here, nor of what stands beside them.
     """
@@ -96,6 +99,7 @@ class StrictReader(Generic[_T]):
         is_telling: Callable[[_T], bool],
         is_sound: IsSound | None = None,
         *,
+        decides: Callable[[_T], bool] | None = None,
         meant: Iterable[str] = (),
         kept_whole: Iterable[str] = (),
     ) -> None:
@@ -109,6 +113,7 @@ class StrictReader(Generic[_T]):
         self._turn_of = turn_of
         self._is_telling = is_telling
         self._is_sound = is_sound
+        self._decides = decides or is_telling
         self._declared = declared_in(message)
         self._meant = frozenset(meant)
         self._kept_whole = frozenset(kept_whole)
@@ -136,7 +141,8 @@ class StrictReader(Generic[_T]):
             return Misfit(self)
         if turn.own is not UNSET and not _is_own_harmless(turn.own):
             return Misfit(self)
-        return Healthy([turn], self._shape if self._is_telling(message) else CANONICAL)
+        shape = self._shape if self._is_telling(message) else CANONICAL
+        return Healthy([turn], shape, decides=self._decides(message))
 
     def read_declared(self, fields: Fields, index: int, misfit: Misfit) -> Turn | None:
         """A message that is healthy but for members that no declaration names: they are left out, with a fix each.

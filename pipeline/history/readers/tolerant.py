@@ -15,9 +15,9 @@ from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, get_args, g
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from pipeline.history.readers.fields import Fields, Notes, as_list, as_object, as_string
-from pipeline.history.readers.rawjson import starts_with, wrong_type
-from pipeline.model import Block, Document, Image, Own, Role, Text, Turn, Unknown
+from reknit.pipeline.history.readers.fields import Fields, Notes, as_list, as_object, as_string
+from reknit.pipeline.history.readers.rawjson import starts_with, wrong_type
+from reknit.pipeline.model import Block, Document, Image, Own, Role, Text, Turn, Unknown
 
 Placed: TypeAlias = tuple[Block, str]
 """A block and its place in the input."""

@@ -20,8 +20,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
-from pipeline.history.readers.rawjson import Mask, without_halves
-from pipeline.streams.events import (
+from reknit.pipeline.history.readers.rawjson import Mask, without_halves
+from reknit.pipeline.streams.events import (
     BlockDelta,
     BlockStarted,
     BlockStopped,

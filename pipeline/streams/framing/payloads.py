@@ -21,7 +21,7 @@ from zlib import crc32
 import msgspec
 from msgspec import Raw, Struct
 
-from pipeline.streams.framing import (
+from reknit.pipeline.streams.framing import (
     BEFORE,
     BOM,
     LAID_OUT,

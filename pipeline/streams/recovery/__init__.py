@@ -25,9 +25,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from pipeline.errors import StreamError
-from pipeline.streams.events import BlockDelta, Event
-from pipeline.streams.recovery.attempts import (
+from reknit.pipeline.errors import StreamError
+from reknit.pipeline.streams.events import BlockDelta, Event
+from reknit.pipeline.streams.recovery.attempts import (
     abandon_blocks,
     extend_block,
     ignore,
@@ -43,7 +43,7 @@ from pipeline.streams.recovery.attempts import (
     take_stray,
     take_usage,
 )
-from pipeline.streams.recovery.beside import (
+from reknit.pipeline.streams.recovery.beside import (
     confirm_blocks,
     end_run,
     promote_next,
@@ -54,8 +54,8 @@ from pipeline.streams.recovery.beside import (
     start_run,
     sum_up,
 )
-from pipeline.streams.recovery.memory import Context, Input, MessageState, input_of, is_another
-from topics.items import Item, ItemDelta
+from reknit.pipeline.streams.recovery.memory import Context, Input, MessageState, input_of, is_another
+from reknit.topics.items import Item, ItemDelta
 
 # An action takes the events of the inputs that lead to it, and no others.
 Action: TypeAlias = Callable[[Context, Any], list[Item]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
-from pipeline.streams.events import (
+from reknit.pipeline.streams.events import (
     BLOCK_OF_DELTA,
     CALLS,
     BlockDelta,
@@ -17,9 +17,9 @@ from pipeline.streams.events import (
     MessageStopped,
     UsageKnown,
 )
-from pipeline.streams.recovery.memory import Context, Shown
-from pipeline.streams.recovery.message import Block, Message, ShownBlock
-from pipeline.streams.recovery.render import (
+from reknit.pipeline.streams.recovery.memory import Context, Shown, mark_of_id
+from reknit.pipeline.streams.recovery.message import Block, Message, ShownBlock
+from reknit.pipeline.streams.recovery.render import (
     confirmed_by_stop,
     finished_turns,
     left_incomplete,
@@ -30,7 +30,7 @@ from pipeline.streams.recovery.render import (
     uncover_growing,
     uncover_told,
 )
-from topics.items import AgentUnrecognized, Item, ItemDelta, TurnDelta
+from reknit.topics.items import AgentUnrecognized, Item, ItemDelta, TurnDelta
 
 # The start.
 
@@ -232,9 +232,9 @@ def _confirm_stopped(context: Context, message: Message) -> list[Item]:
 # How blocks end: withdrawn, or left incomplete.
 
 
-def withdraw_block(block: Block) -> list[Item]:
+def withdraw_block(block: Block, reason: str = "replaced") -> list[Item]:
     block.withdrawn = True
-    return [] if block.unseen else [retracted(block)]
+    return [] if block.unseen else [retracted(block, reason)]
 
 
 def withdraw_blocks(message: Message, *, everything: bool) -> list[Item]:
@@ -279,7 +279,11 @@ def close_message(context: Context, message: Message, reason: str, *, succeeded:
     items = _end_blocks(context, message, reason, succeeded=succeeded)
     former, message.former = message.former, None
     for over in (former, message):
-        if over is not None and context.records:
+        if over is None:
+            continue
+        if context.confirmed_by_messages:
+            context.memory.called |= {mark_of_id(call.tool_id or "") for call in over.confirmed_calls()}
+        if context.records:
             ids = context.ids
             context.add_finished(finished_turns(over, ids.turns, ids.prefix, context.issuer))
     return items

@@ -17,8 +17,9 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from pipeline.fixes import FIXES, Fix
-from pipeline.streams.events import (
+from reknit.pipeline.fixes import FIXES, Fix
+from reknit.pipeline.streams.events import (
+    TEXTS,
     Aside,
     Event,
     Failed,
@@ -31,27 +32,37 @@ from pipeline.streams.events import (
     WholeBlock,
     WholeMessage,
 )
-from pipeline.streams.recovery.attempts import close_message, leave_message, stop_turn, withdraw_block, withdraw_blocks
-from pipeline.streams.recovery.memory import Context, MessageState, Shown, Trace
-from pipeline.streams.recovery.message import Message, UserLine, likeness
-from pipeline.streams.recovery.render import (
+from reknit.pipeline.streams.recovery.attempts import (
+    close_message,
+    leave_message,
+    stop_turn,
+    withdraw_block,
+    withdraw_blocks,
+)
+from reknit.pipeline.streams.recovery.memory import Context, MessageState, Shown, Trace, mark_of_id
+from reknit.pipeline.streams.recovery.message import Block, Message, UserLine, likeness
+from reknit.pipeline.streams.recovery.render import (
     confirmed,
+    interrupted,
     is_unspoken,
     promoted_block,
+    reset_of_turns,
     subagent_stop,
     turn_delta,
     uncover,
     uncover_growing,
+    unkept,
     user_message,
     user_turns,
     whole_items,
 )
-from topics.items import (
+from reknit.topics.items import (
     AgentError,
     Cause,
     Item,
     ItemResult,
     Origin,
+    SessionReset,
     TurnDelta,
     TurnDiagnosis,
 )
@@ -99,11 +110,32 @@ def confirm_blocks(context: Context, event: WholeMessage) -> list[Item]:
             if not block.unseen:
                 completed.append(confirmed(block, whole, rest))
             block.raw = _json_for_log(context, whole)
-        if message.attempt and context.complete_messages:
-            block.likeness = likeness(whole)  # it may be said again, by another message in this one's place
+        if _is_repeated_call(context, message, block):
+            completed += withdraw_block(block, "repeated id")
+        if context.complete_messages:
+            block.likeness = likeness(whole)  # another message in this one's place may say it again, or a transcript
+    if event.interrupted:
+        completed += _cut_last(message)
     told = turn_delta(event)
     tells = told != TurnDelta() or (context.complete_messages and not context.whole_blocks)
     return [*items, *([told] if tells else []), *completed]
+
+
+def _is_repeated_call(context: Context, message: Message, block: Block) -> bool:
+    """Whether the run has a call of this id already. The Claude CLI keeps the first of them in its history, alone."""
+    if not context.confirmed_by_messages or block.kind != "tool_use" or block.tool_id is None:
+        return False
+    here = any(call is not block and call.tool_id == block.tool_id for call in message.confirmed_calls())
+    return here or mark_of_id(block.tool_id) in context.memory.called
+
+
+def _cut_last(message: Message) -> list[Item]:
+    """Mark the newest block, in the middle of which the program was interrupted. A call is confirmed whole."""
+    block = message.blocks[-1] if message.blocks else None
+    if block is None or block.cut or block.withdrawn or not block.confirmed or block.kind not in TEXTS:
+        return []
+    block.cut = True
+    return [] if block.unseen else [interrupted(block)]
 
 
 def promote_next(context: Context, event: WholeMessage) -> list[Item]:
@@ -161,7 +193,8 @@ def show_aside(context: Context, event: Event) -> list[Item]:
     if isinstance(event, WholeMessage):
         return _show_subagent(context, event)
     if isinstance(event, Aside):
-        return [msgspec.structs.replace(event.item, seq=context.ids.next_number())]
+        ended = _end_conversation(context) if type(event.item) is SessionReset else []
+        return [*ended, msgspec.structs.replace(event.item, seq=context.ids.next_number())]
     if isinstance(event, Retried):
         if context.memory.message is not None:
             context.memory.message.retried = True
@@ -174,6 +207,15 @@ def show_aside(context: Context, event: Event) -> list[Item]:
         seq = context.ids.next_number()
         return [AgentError(message=event.message, code=event.code, parent_tool_use_id=event.parent, seq=seq)]
     return []
+
+
+def _end_conversation(context: Context) -> list[Item]:
+    """Close the message, and note in the log that the conversation is over."""
+    message = context.memory.message
+    items = [] if message is None else close_message(context, message, "conversation reset")
+    if context.records:
+        context.add_finished([reset_of_turns(context.ids.turns, context.ids.prefix)])
+    return items
 
 
 def _show_failure(context: Context, event: Failed) -> list[Item]:
@@ -200,7 +242,7 @@ def _note_fix(context: Context, event: Rewritten) -> list[Item]:
 
 
 def _show_user_message(context: Context, event: UserMessage) -> list[Item]:
-    items: list[Item] = []
+    items = _cut_if_streaming(context.memory.message) if event.interrupts and event.parent is None else []
     for result in event.results:
         message = None if event.parent else context.memory.message
         call = None if message is None else message.call_answered_by(result.tool_id)
@@ -221,6 +263,13 @@ def _show_user_message(context: Context, event: UserMessage) -> list[Item]:
     if context.records and event.parent is None and (event.results or event.synthetic):
         _record_user_line(context, UserLine.of(event))
     return items
+
+
+def _cut_if_streaming(message: Message | None) -> list[Item]:
+    """Mark the block that streams: one without its stop, which the CLI sends after the complete block."""
+    if message is None or not message.attempt or message.over or message.stopped or not message.blocks:
+        return []
+    return [] if message.blocks[-1].stopped else _cut_last(message)
 
 
 def _record_user_line(context: Context, line: UserLine) -> None:
@@ -254,7 +303,7 @@ def report_result(context: Context, event: RunResult) -> list[Item]:
     """Report the result, and whether its text is to be seen nowhere else."""
     message = context.memory.message
     shown = [seen for seen in (Shown.of(message) if message else None, context.memory.before) if seen is not None]
-    unseen = is_unseen(event.item.result, shown, event.begun)
+    unseen = not event.repeated and is_unseen(event.item.result, shown, event.begun)
     expanded = unseen or event.item.is_error
     return [msgspec.structs.replace(event.item, unseen=unseen, expanded=expanded, seq=context.ids.next_number())]
 
@@ -281,8 +330,12 @@ def end_run(context: Context, event: RunEnded) -> list[Item]:
     """Complete what is open as incomplete, and say what is left of a run that has not finished."""
     memory = context.memory
     message = memory.message
+    if memory.trace.counts:  # else no run has begun since the last one ended
+        memory.doubted = None
     closed = memory.state is MessageState.CLOSED
     items: list[Item] = []
+    if message is not None and not closed:
+        items += _doubt_unstopped(context, message)
     if message is not None:
         # Of a program that tells no message's end, the run's result alone shows that it has had its say.
         items += stop_turn(context, message) if context.whole_blocks and not closed else []
@@ -292,8 +345,28 @@ def end_run(context: Context, event: RunEnded) -> list[Item]:
     diagnosis = diagnosis_of(memory.trace, event.reason, message, ended=ended, excerpt=context.excerpt)
     if diagnosis is not None:
         items.append(msgspec.structs.replace(diagnosis, seq=context.ids.next_number()))
-    memory.message, memory.before, memory.trace = None, None, Trace()
+    memory.message, memory.before, memory.trace, memory.called = None, None, Trace(), set()
     return items
+
+
+def _doubt_unstopped(context: Context, message: Message) -> list[Item]:
+    """Doubt the blocks of a message that its run ended before its stop.
+
+    The Claude CLI writes a message into its history at the message's stop. Of a run that was killed between a complete
+    block and that stop, versions from 2.1 on kept nothing in 15 of 15 runs; 2.0.77 kept the complete blocks. So none
+    of it is recorded in the log, unless the program's own transcript holds it.
+    """
+    if not context.confirmed_by_messages or message.over or message.stopped:
+        return []
+    if not message.attempt and message.is_answered_with(set()):
+        return []  # without streamed events there are no stops; the results show that the program went on
+    message.unkept = True
+    context.memory.doubted = message
+    # What no complete message holds is incomplete, which says as much.
+    doubted = [block for block in message.surviving() if block.confirmed and not block.unseen]
+    for block in doubted:
+        block.doubtful = "kept"
+    return [unkept(block) for block in doubted]
 
 
 def start_run(context: Context, event: Aside) -> list[Item]:

@@ -14,9 +14,9 @@ from typing import Final, cast
 
 from msgspec import Struct, field
 
-from pipeline.errors import StreamError
-from pipeline.fixes import Fix
-from pipeline.streams.events import (
+from reknit.pipeline.errors import StreamError
+from reknit.pipeline.fixes import Fix
+from reknit.pipeline.streams.events import (
     BLOCK_OF_DELTA,
     Aside,
     BlockDelta,
@@ -38,9 +38,9 @@ from pipeline.streams.events import (
     UserMessage,
     WholeMessage,
 )
-from pipeline.streams.recovery.message import Message, ShownBlock
-from pipeline.streams.recovery.render import FinishedTurn
-from topics.items import SessionInit
+from reknit.pipeline.streams.recovery.message import Message, ShownBlock
+from reknit.pipeline.streams.recovery.render import FinishedTurn
+from reknit.topics.items import SessionInit
 
 # Code points of a run's text that are kept at each end.
 EXCERPT: Final = 400
@@ -178,11 +178,16 @@ class Ids(Struct):
         return tool_id if suffix is None else f"{tool_id}~{suffix}"
 
     def _is_new(self, item_id: str) -> bool:
-        mark = int.from_bytes(hashlib.blake2b(item_id.encode("utf-8", "replace"), digest_size=8).digest(), "little")
+        mark = mark_of_id(item_id)
         if mark in self.calls:
             return False
         self.calls.add(mark)
         return True
+
+
+def mark_of_id(call_id: str) -> int:
+    """Eight bytes of a digest, in place of a call's id of any length."""
+    return int.from_bytes(hashlib.blake2b(call_id.encode("utf-8", "replace"), digest_size=8).digest(), "little")
 
 
 class Shown(Struct, array_like=True):
@@ -200,7 +205,7 @@ class Shown(Struct, array_like=True):
         return cls(message.id, message.attempt, [block.text() for block in blocks if block.kind == "text"])
 
 
-class Memory(Struct):
+class Memory(Struct, omit_defaults=True):
     ids: Ids
     state: MessageState = MessageState.IDLE
     message: Message | None = None
@@ -210,6 +215,10 @@ class Memory(Struct):
     fixes: list[Fix] = []
     # What the run showed, where its program has a transcript to compare it with.
     shown: list[ShownBlock] = []
+    # Digests of the calls' ids that the run's closed messages hold, where its program holds each id once.
+    called: set[int] = set()
+    # The message that the run which ended last left doubtful, until a transcript proves it or the next run ends.
+    doubted: Message | None = None
 
 
 class Context(Struct, frozen=True, kw_only=True):
@@ -241,6 +250,11 @@ class Context(Struct, frozen=True, kw_only=True):
     @property
     def ids(self) -> Ids:
         return self.memory.ids
+
+    @property
+    def confirmed_by_messages(self) -> bool:
+        """Whether the source streams its blocks and then proves them by complete messages."""
+        return self.complete_messages and not self.whole_blocks
 
     def add_finished(self, turns: list[FinishedTurn]) -> None:
         self.memory.ids.turns += len(turns)

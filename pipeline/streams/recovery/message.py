@@ -10,9 +10,9 @@ import hashlib
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from pipeline.streams.events import CALLS, TEXTS, BlockNoted, BlockStarted, UserMessage, WholeBlock
-from pipeline.streams.fields import in_order, is_json
-from topics.items import Doubt, Usage
+from reknit.pipeline.streams.events import CALLS, TEXTS, BlockNoted, BlockStarted, UserMessage, WholeBlock
+from reknit.pipeline.streams.fields import in_order, is_json
+from reknit.topics.items import Doubt, Usage
 
 # What the Claude CLI up to 2.0 says in a complete message in place of a blank text.
 _NO_CONTENT = "(no content)"
@@ -30,7 +30,7 @@ class Rest(Struct, frozen=True):
     raw: Raw | UnsetType = UNSET
 
 
-class Block(Struct, kw_only=True):
+class Block(Struct, kw_only=True, omit_defaults=True):
     """One block of the current message, which is one item.
 
     ``index`` is its place in the stream, -1 for a promoted one. ``parts`` are the pieces of its text or of its input's
@@ -53,6 +53,8 @@ class Block(Struct, kw_only=True):
     withdrawn: bool = False
     # Completed as incomplete, because its message was closed.
     left: bool = False
+    # Confirmed, but the program was interrupted in the middle of it.
+    cut: bool = False
     # Thinking of which no word has come: it has no item yet, and gets none if its signature is all there is.
     unseen: bool = False
     answered: bool = False
@@ -72,6 +74,10 @@ class Block(Struct, kw_only=True):
         if len(self.parts) > 1:
             self.parts = ["".join(self.parts)]
         return self.parts[0] if self.parts else ""
+
+    def is_cut(self) -> bool:
+        """Whether its end never came."""
+        return self.cut or not self.confirmed
 
     def is_blank(self) -> bool:
         """Whether it is a text or a stretch of thinking that says nothing."""
@@ -179,7 +185,8 @@ class ShownBlock(Struct, array_like=True):
     @classmethod
     def of(cls, block: Block) -> ShownBlock:
         said = digest_of_text(block.text()) if block.kind == "text" else b""
-        return cls(block.item_id, block.tool_id, said, block.doubtful, not block.confirmed, block.answered)
+        incomplete = block.cut or not block.confirmed
+        return cls(block.item_id, block.tool_id, said, block.doubtful, incomplete, block.answered)
 
     def is_open(self) -> bool:
         """Whether its item may be completed once more."""
@@ -215,13 +222,16 @@ class UserLine(Struct, array_like=True):
     rest: list[bytes]
     synthetic: bool
 
+    def only_results(self) -> UserLine:
+        return UserLine(self.results, [], self.synthetic)
+
     @classmethod
     def of(cls, event: UserMessage) -> UserLine:
         results = [(result.tool_id, bytes(result.block)) for result in event.results]
         return cls(results, [bytes(raw) for raw in event.rest], event.synthetic)
 
 
-class Message(Struct, kw_only=True):
+class Message(Struct, kw_only=True, omit_defaults=True):
     """The current message. ``attempt`` says that it streamed; ``over`` that nothing can replace it any more.
 
     ``cut``: its stop reason says that the output ended before its end. ``failed`` is the error that cut it;
@@ -250,6 +260,8 @@ class Message(Struct, kw_only=True):
     former: Message | None = None
     placed: bool = False
     said: list[tuple[bytes, str]] = []
+    # Its run was killed before its stop, after which alone the program has it in its history.
+    unkept: bool = False
 
     def is_open(self) -> bool:
         """Whether it streamed, and nothing has told why it stopped."""
@@ -279,7 +291,10 @@ class Message(Struct, kw_only=True):
 
     def is_confirmed(self) -> bool:
         """Whether complete messages held all that ever streamed of it and says something."""
-        return all(block.confirmed or block.is_blank() for block in self.blocks)
+        return all((block.confirmed and not block.cut) or block.is_blank() for block in self.blocks)
+
+    def confirmed_calls(self) -> list[Block]:
+        return [block for block in self.surviving() if block.kind == "tool_use" and block.confirmed]
 
     def turn_of(self, line: UserLine) -> Message:
         """The message that a user's line follows: this one, or the one before it whose calls it answers."""

@@ -14,10 +14,20 @@ from typing import Literal, TypedDict
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from pipeline.streams import fields as read
-from pipeline.streams.events import CALLS, REASONING, BlockStarted, UserMessage, WholeBlock, WholeMessage
-from pipeline.streams.recovery.message import PLAIN, Block, Message, Rest, UserLine
-from topics.items import Doubt, Item, ItemCompleted, ItemRetracted, ItemStarted, Origin, TurnDelta, TurnStop
+from reknit.pipeline.streams import fields as read
+from reknit.pipeline.streams.events import CALLS, REASONING, BlockStarted, UserMessage, WholeBlock, WholeMessage
+from reknit.pipeline.streams.recovery.message import PLAIN, Block, Message, Rest, UserLine
+from reknit.topics.items import (
+    INTERRUPTED,
+    Doubt,
+    Item,
+    ItemCompleted,
+    ItemRetracted,
+    ItemStarted,
+    Origin,
+    TurnDelta,
+    TurnStop,
+)
 
 
 class _ToolName(TypedDict, total=False):
@@ -114,8 +124,25 @@ def left_incomplete(block: Block, told: str | UnsetType, reason: str) -> ItemCom
     )
 
 
-def retracted(block: Block) -> ItemRetracted:
-    return ItemRetracted(item_id=block.item_id)
+def retracted(block: Block, reason: str) -> ItemRetracted:
+    return ItemRetracted(item_id=block.item_id, reason=reason)
+
+
+def interrupted(block: Block) -> ItemCompleted:
+    """A block that a complete message held is incomplete: its program was interrupted in the middle of it."""
+    return ItemCompleted(item_id=block.item_id, incomplete=True, reason=INTERRUPTED, doubtful=block.doubtful)
+
+
+def unkept(block: Block) -> ItemCompleted:
+    """A block that a complete message held is doubtful: its program may not have it in its history."""
+    return ItemCompleted(
+        item_id=block.item_id, incomplete=block.cut, reason=INTERRUPTED if block.cut else "", doubtful="kept"
+    )
+
+
+def proven(block: Block) -> ItemCompleted:
+    """A doubtful block is no longer so: its program's own history has it."""
+    return ItemCompleted(item_id=block.item_id, incomplete=block.cut, reason=INTERRUPTED if block.cut else "")
 
 
 def turn_delta(event: WholeMessage) -> TurnDelta:
@@ -219,9 +246,10 @@ class FinishedTurn(Struct, frozen=True, kw_only=True):
     """One turn for the log.
 
     ``id`` is derived from the turn's place in the session and its content, so a redelivery makes the same one.
+    ``resets``: this is no turn. The program has begun a new conversation, to which no turn before it belongs.
     ``message`` is ``{"role", "content"}``, with ``"synthetic": true`` where ``synthetic``: the agent program wrote it,
-    not the user. ``incomplete``: a part was cut off; a call that was cut has ``"incomplete": true`` and its raw partial
-    JSON, as a string, for input.
+    not the user. ``incomplete``: a part was cut off. A call that was cut has ``"incomplete": true`` and its raw partial
+    JSON, as a string, for input; a message whose last text was cut has ``"incomplete": true``.
     """
 
     id: str
@@ -231,6 +259,12 @@ class FinishedTurn(Struct, frozen=True, kw_only=True):
     model: str | None = None
     synthetic: bool = False
     incomplete: bool = False
+    resets: bool = False
+
+
+def reset_of_turns(place: int, prefix: str) -> FinishedTurn:
+    """The end of a conversation, in its place among the turns."""
+    return FinishedTurn(id=f"{prefix}-reset-{place}", role="user", message=b"", resets=True)
 
 
 def finished_turns(message: Message, first: int, prefix: str, issuer: str) -> list[FinishedTurn]:
@@ -239,7 +273,7 @@ def finished_turns(message: Message, first: int, prefix: str, issuer: str) -> li
     ``first`` is how many turns the session has finished so far; ``issuer`` the provider that goes on reasoning.
     """
     turns: list[FinishedTurn] = []
-    fresh = [block for block in message.surviving() if not block.recorded]
+    fresh = [] if message.unkept else [block for block in message.surviving() if not block.recorded]
     if message.placed:
         fresh.sort(key=_place)
     mark = _issuer(issuer, message.model)
@@ -255,17 +289,21 @@ def finished_turns(message: Message, first: int, prefix: str, issuer: str) -> li
                 prefix,
                 message_id=message.id,
                 model=message.model,
-                incomplete=not all(block.confirmed for block in fresh),
+                incomplete=any(block.is_cut() for block in fresh),
+                cut_text=any(block.kind == "text" and block.is_cut() and not block.is_blank() for block in fresh),
             )
         )
     # A result of a call that was taken back answers nothing, unless the call was made again under its id.
     withdrawn = {block.tool_id for block in message.blocks if block.withdrawn}
     withdrawn -= {block.tool_id for block in message.surviving()}
+    if message.unkept:  # the log has a call and its result, or neither
+        withdrawn |= {block.tool_id for block in message.blocks}
     for line in message.users:
         kept = [raw for tool_id, raw in line.results if tool_id not in withdrawn] + line.rest
         if kept:
             turns.append(finished_turn("user", kept, first + len(turns), prefix, synthetic=line.synthetic))
-    message.users = []
+    # What a transcript may still prove goes with the results of its calls.
+    message.users = [line.only_results() for line in message.users if line.results] if message.unkept else []
     return turns
 
 
@@ -288,11 +326,15 @@ def finished_turn(
     model: str | None = None,
     synthetic: bool = False,
     incomplete: bool = False,
+    cut_text: bool = False,
 ) -> FinishedTurn:
     message = b'{"role":"%b","content":[%b]}' % (role.encode(), b",".join(content))
     digest = hashlib.blake2b(message, digest_size=8).hexdigest()
+    # The log has the marks; a digest without them makes the id that the turn had before there were any.
     if synthetic:
         message = message[:-1] + b',"synthetic":true}'
+    if cut_text:
+        message = message[:-1] + b',"incomplete":true}'
     return FinishedTurn(
         id=f"{prefix}-turn-{place}-{digest}",
         role=role,

@@ -18,16 +18,16 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec import Raw, Struct
 
-from pipeline.errors import InputError
-from pipeline.history.readers.fields import Notes
-from pipeline.history.readers.gemini_chat import Chat, Message, turns_of
-from pipeline.model import Block, Text, ToolResult, ToolUse, Unknown
-from pipeline.streams.events import WholeBlock
-from pipeline.streams.framing import Tail, whole_lines
-from pipeline.streams.recovery.memory import Ids
-from pipeline.streams.recovery.message import ShownBlock, digest_of_text
-from pipeline.streams.recovery.render import FinishedTurn, finished_turn, whole_items
-from topics.items import AgentError, Doubt, Item, ItemCompleted, ItemResult, ItemRetracted
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.history.readers.fields import Notes
+from reknit.pipeline.model import Block, Text, ToolResult, ToolUse, Unknown
+from reknit.pipeline.providers.gemini_cli.reader import Chat, Message, turns_of
+from reknit.pipeline.streams.events import WholeBlock
+from reknit.pipeline.streams.framing import Tail, whole_lines
+from reknit.pipeline.streams.recovery.memory import Ids
+from reknit.pipeline.streams.recovery.message import ShownBlock, digest_of_text
+from reknit.pipeline.streams.recovery.render import FinishedTurn, finished_turn, whole_items
+from reknit.topics.items import AgentError, Doubt, Item, ItemCompleted, ItemResult, ItemRetracted
 
 _Placed: TypeAlias = tuple[Block, str]
 _UNREADABLE: Final = "the transcript cannot be read in full"

@@ -1,0 +1,421 @@
+"""Readers: histories of any shape in, canonical turns out. They change the shape and never the structure.
+
+A healthy history is read by one typed decode. A message that this refuses is read a second time, tolerantly, and
+alone: whatever could be understood is taken, and each thing that had to change has a fix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias, TypeVar, cast, get_args
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from reknit.pipeline.errors import InputError, UnknownTargetError, expected_one_of
+from reknit.pipeline.fixes import Fix
+from reknit.pipeline.history.healthy import Stretch, healthy_stretches
+from reknit.pipeline.history.readers import canonical
+from reknit.pipeline.history.readers.fields import Notes, as_list, as_object, with_ids
+from reknit.pipeline.history.readers.head import DocumentHead, read_head
+from reknit.pipeline.history.readers.message import (
+    ROOTS,
+    STRICT,
+    UNDECIDED,
+    Decided,
+    decided_by,
+    healthy_message,
+    read_tolerantly,
+    shape_of_head,
+)
+from reknit.pipeline.history.readers.rawjson import (
+    Mask,
+    compact,
+    deep_place,
+    find_mask,
+    is_utf8,
+    nesting_error,
+    starts_with,
+    to_bytes,
+    to_utf8,
+    wrong_type,
+)
+from reknit.pipeline.history.readers.strict import CANONICAL, Healthy, Misfit, Shape, StrictReader, decoded
+from reknit.pipeline.model import Block, Conversation, Text, ToolResult, Turn
+from reknit.pipeline.providers.bedrock_converse import reader as converse
+from reknit.pipeline.providers.claude_cli import reader as claude_code
+from reknit.pipeline.providers.codex_cli import reader as codex_rollout
+from reknit.pipeline.providers.gemini_cli import reader as gemini_chat
+from reknit.pipeline.providers.openai_chat import reader as openai_chat
+
+SHAPES: Final[tuple[str, ...]] = get_args(Shape)
+"""The shapes that ``source`` may name, besides ``auto``."""
+TRANSCRIPTS: Final[frozenset[str]] = frozenset({"claude-code", "codex-rollout", "gemini-chat"})
+"""Those of them that are lines of a program's file."""
+
+
+class ReadResult(Struct, frozen=True, kw_only=True):
+    """A history as it was read.
+
+    ``shape`` is the shape that was named or found; ``skipped`` counts, for transcripts only, the lines that are no
+    part of the conversation, by type. ``stretches`` are known to have nothing to mend.
+    """
+
+    conversation: Conversation
+    fixes: tuple[Fix, ...]
+    shape: str
+    skipped: dict[str, int] = {}
+    stretches: Sequence[Stretch] = ()
+
+
+_BLOCK: Final[msgspec.json.Decoder[Block]] = msgspec.json.Decoder(Block)
+_Part = TypeVar("_Part")
+_SHAPES_BY_ROOT: Final[dict[str, Shape]] = {"input": "openai-responses", "contents": "gemini"}
+_ROOTS: Final = ("messages", *_SHAPES_BY_ROOT)
+_IN_MESSAGES: Final[list[StrictReader[Any]]] = [canonical.STRICT, openai_chat.STRICT, converse.STRICT]
+# Reads the lines of a transcript: the turns, the model, and the skipped lines by type.
+_LinesReader: TypeAlias = Callable[[bytes, Notes], tuple[list[Turn], str | None, dict[str, int]]]
+_ANY: Final = msgspec.json.Decoder(Raw)
+_OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
+
+
+def read(data: bytes | str | list[Any] | dict[str, Any], source: str = "auto") -> ReadResult:
+    """Read a whole history.
+
+    Args:
+        data: ``{"messages": [...], "system"?, "tools"?, "model"?, "params"?}``, a bare list of messages or a single
+            one, as JSON or as Python objects, or the lines of a transcript of Claude Code, Codex or the
+            Gemini CLI.
+        source: one of `SHAPES`, or ``auto``: then the first message that only one shape can have decides the shape of
+            those that several can have, and each other message is of its own shape.
+
+    Raises:
+        InputError: the input is not JSON, nests deeper than 500, or something in it has no meaning as a history.
+        UnknownTargetError: no such source.
+    """
+    shape = _named(source)
+    text = to_bytes(data)
+    try:
+        return _read(text, shape)
+    except RecursionError:
+        raise nesting_error(deep_place(text, ROOTS.get(shape or "", "messages"))) from None
+
+
+def read_message(
+    data: bytes | str | dict[str, Any], *, index: int, source: str = "auto"
+) -> tuple[list[Turn], list[Fix]]:
+    """Read one message, which stands at ``index`` in its history: its turns (exactly one) and its fixes.
+
+    Raises:
+        InputError: as `read`.
+        UnknownTargetError: no such source.
+    """
+    turns, fixes, _ = read_next(data, index=index, source=source)
+    return turns, fixes
+
+
+def read_next(
+    data: bytes | str | dict[str, Any], *, index: int, source: str = "auto", decided: Decided = UNDECIDED
+) -> tuple[list[Turn], list[Fix], Decided]:
+    """As `read_message`, after messages that have ``decided`` a shape, or not; and what is decided then.
+
+    Raises:
+        InputError: as `read`.
+        UnknownTargetError: no such source.
+    """
+    shape = _named(source)
+    text = to_bytes(data, f"messages.{index}")
+    try:
+        if not _has_line_breaks(text):
+            healthy = _healthy(text, index, shape, decided)
+            if isinstance(healthy, Healthy):
+                return healthy.turns, [], _decided(healthy, index, shape, decided)
+            if is_utf8(text) and (mended := _mended_message(text, index, shape, decided, healthy)) is not None:
+                return mended
+        text, mask = _parsable(text)
+        notes = _notes(mask)
+        turn, _, decided = _read_one(text, index, shape, mask, notes, decided=decided)
+    except RecursionError:
+        raise nesting_error(f"messages.{index}") from None
+    return [turn], with_ids(notes.fixes, [turn]), decided
+
+
+def decided_in(data: bytes | str | list[Any] | dict[str, Any]) -> Decided:
+    """The shape that the messages of a readable list or document decide for a message that is read after them."""
+    text, _ = _parsable(to_bytes(data))
+    if starts_with(text, b"["):
+        return decided_by(as_list(text, ""))
+    keys = as_object(text, "")
+    root = next((root for root in _ROOTS if root in keys), "")
+    if root in _SHAPES_BY_ROOT:
+        return Decided(_SHAPES_BY_ROOT[root])
+    return decided_by(as_list(keys[root], root) if root else [Raw(text)])
+
+
+def read_setting(given: dict[str, Any]) -> DocumentHead:
+    """Read what stands beside messages, where there are none: any of the keys of a document, as Python objects.
+
+    Raises:
+        InputError: JSON has no form for it, it nests too deeply, or a value is of the wrong type.
+    """
+    try:
+        text = msgspec.json.encode(given)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError("wrong_type", f"not JSON: {error}") from None
+    try:
+        return _read_setting(text)
+    except RecursionError:
+        raise nesting_error(deep_place(text, "")) from None
+
+
+def _read_setting(text: bytes) -> DocumentHead:
+    """What was JSON already may have line breaks in it, and lone surrogates, as a document may."""
+    try:
+        keys = None if _has_line_breaks(text) else msgspec.json.decode(text, type=dict[str, Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        keys = None
+    if keys is not None:
+        return read_head({key: Raw(to_utf8(bytes(value))) for key, value in keys.items()}, Notes())
+    text, mask = _parsable(text)
+    notes, keys = _notes(mask), as_object(text, "")
+    if mask is not None:
+        keys = {key: Raw(_unmask_json(bytes(value), key, mask, notes)) for key, value in keys.items()}
+    return read_head(keys, notes)
+
+
+def _named(source: str) -> Shape | None:
+    if source == "auto":
+        return None
+    if source not in SHAPES:
+        raise UnknownTargetError("unknown_source", expected_one_of(["auto", *SHAPES], source))
+    return cast("Shape", source)
+
+
+def _has_line_breaks(text: bytes) -> bool:
+    return b"\n" in text or b"\r" in text
+
+
+def _parsable(text: bytes) -> tuple[bytes, Mask | None]:
+    """Text that is known to be JSON in UTF-8, on one line, with its lone surrogates masked."""
+    text = to_utf8(text)
+    try:
+        _ANY.decode(text)
+    except msgspec.DecodeError as error:
+        mask = find_mask(text)
+        if mask is None:
+            raise InputError("not_json", str(error)) from None
+        text = mask.hide(text)
+        try:
+            _ANY.decode(text)
+        except msgspec.DecodeError as other:
+            raise InputError("not_json", str(other)) from None
+        return compact(text), mask
+    return compact(text), None
+
+
+def _read(text: bytes, shape: Shape | None) -> ReadResult:
+    """Try the healthy document, then the transcript, then the document with something to mend."""
+    lines = _has_line_breaks(text)
+    if shape == "gemini-chat" or (shape is None and gemini_chat.is_chat(text)):
+        return _read_transcript(text, "gemini-chat", gemini_chat.read_lines)
+    if shape == "codex-rollout" or (shape is None and codex_rollout.is_rollout(text)):
+        return _read_transcript(text, "codex-rollout", codex_rollout.read_lines)
+    if shape == "claude-code" or (lines and shape is None and claude_code.is_transcript(text)):
+        return _read_transcript(text, "claude-code", claude_code.read_lines)
+    if not lines and (healthy := _read_healthy(text, shape)):
+        return healthy
+    parsable, mask = _parsable(text)
+    if lines and mask is None and (healthy := _read_healthy(parsable, shape)):
+        return healthy
+    return _read_document(parsable, shape, mask)
+
+
+def _read_healthy(text: bytes, shape: Shape | None) -> ReadResult | None:
+    """A document or list of which every message is healthy, or None."""
+    readers = [STRICT[shape]] if shape else _IN_MESSAGES
+    healthy: Healthy | None = None
+    listed: Shape | None = None
+    keys: dict[str, Raw] = {}
+    if not text.startswith(b"["):
+        if shape not in ROOTS:
+            healthy, keys = next(filter(None, (reader.read_document(text) for reader in readers)), (None, keys))
+        if healthy is None:
+            keys = decoded(_OBJECT, text) or {}
+            root = next((root for root in _ROOTS if root in keys), "")
+            if not root:
+                return None
+            text, listed = bytes(keys.pop(root)), _SHAPES_BY_ROOT.get(root)
+            readers = [STRICT[named]] if (named := shape or listed) else readers
+    if healthy is None:
+        healthy = next(filter(None, (reader.read_list(text) for reader in readers)), None)
+    if healthy is None:
+        return None
+    notes = Notes()
+    head = read_head({key: Raw(to_utf8(bytes(value))) for key, value in keys.items()}, notes)
+    found = shape_of_head(keys) if healthy.shape == CANONICAL else healthy.shape
+    return _result(healthy.turns, head, notes, shape or listed or found, stretches=healthy.stretches)
+
+
+def _read_document(text: bytes, shape: Shape | None, mask: Mask | None) -> ReadResult:
+    """A document, a list or a single message, each message read by itself."""
+    notes = _notes(mask)
+    keys: dict[str, Raw] = {}
+    decided = UNDECIDED
+    if starts_with(text, b"["):
+        items = as_list(text, "")
+        first = as_object(items[0], "0") if shape is None and items and starts_with(items[0], b"{") else {}
+        if claude_code.is_transcript_line(first):
+            return _read_transcript(text, "claude-code", claude_code.read_lines)
+    elif starts_with(text, b"{"):
+        keys = as_object(text, "")
+        root = next((root for root in _ROOTS if root in keys), "")
+        if root:
+            items = _listed(keys.pop(root), root)
+            decided = Decided(_SHAPES_BY_ROOT[root]) if root in _SHAPES_BY_ROOT else decided
+        elif shape is None and claude_code.is_transcript_line(keys):
+            return _read_transcript(text, "claude-code", claude_code.read_lines)
+        elif keys.keys().isdisjoint({"role", "content", "message", "parts", "type"}):
+            raise InputError("no_messages", "expected a list of messages, or a document with messages")
+        else:
+            items, keys = [Raw(text)], {}
+    else:
+        raise wrong_type("", "a list of messages, or a document with messages", text)
+    if mask is not None:
+        keys = {key: Raw(_unmask_json(bytes(value), key, mask, notes)) for key, value in keys.items()}
+    turns: list[Turn] = []
+    found: Shape = CANONICAL
+    for index, item in enumerate(items):
+        turn, its_shape, decided = _read_one(item, index, shape, mask, notes, decided=decided)
+        turns.append(turn)
+        found = its_shape if found == CANONICAL else found
+    head = read_head(keys, notes)
+    found = shape or decided.listed or (found if found != CANONICAL else shape_of_head(keys))
+    return _result(turns, head, notes, found)
+
+
+def _listed(value: Raw, root: str) -> list[Raw]:
+    """The messages of a document; Responses' input may be a text, which is the user's."""
+    if root == "input" and starts_with(value, b'"'):
+        return [Raw(b'{"role":"user","content":%b}' % bytes(value))]
+    return as_list(value, root)
+
+
+def _read_one(
+    item: Raw | bytes, index: int, shape: Shape | None, mask: Mask | None, notes: Notes, *, decided: Decided
+) -> tuple[Turn, Shape, Decided]:
+    """One message, fast or tolerantly: its turn, its shape, and what is decided after it."""
+    masked = mask is not None and mask.is_in(bytes(item))
+    healthy = None if masked else _healthy(item, index, shape, decided)
+    if isinstance(healthy, Healthy):
+        return healthy.turns[0], healthy.shape, _decided(healthy, index, shape, decided)
+    turn, found, decided = read_tolerantly(item, index, shape, notes, decided=decided, misfit=healthy)
+    return (_unmask_turn(turn, mask, notes) if masked and mask else turn), found, decided
+
+
+def _healthy(item: Raw | bytes, index: int, shape: Shape | None, decided: Decided) -> Healthy | Misfit:
+    """One message if it is healthy, by its own shape if it has one, else by the shape that is decided."""
+    if shape is None and decided.is_given:
+        shape = decided.listed
+    found = healthy_message(item, index, shape)
+    if shape is None and decided.listed and isinstance(found, Healthy) and not found.decides:
+        return healthy_message(item, index, decided.listed)
+    return found
+
+
+def _decided(found: Healthy, index: int, shape: Shape | None, decided: Decided) -> Decided:
+    """What is decided after a healthy message; one whose shape was named decides nothing."""
+    return decided.after(found.shape, index) if shape is None and found.decides else decided
+
+
+def _mended_message(
+    text: bytes, index: int, shape: Shape | None, decided: Decided, misfit: Misfit
+) -> tuple[list[Turn], list[Fix], Decided] | None:
+    """One message tolerantly; None where it is no JSON, be it for half a surrogate pair."""
+    notes = Notes()
+    try:
+        turn, _, decided = read_tolerantly(text, index, shape, notes, decided=decided, misfit=misfit)
+    except InputError as error:
+        if error.code != "not_json":
+            raise
+        return None
+    return [turn], with_ids(notes.fixes, [turn]), decided
+
+
+def _notes(mask: Mask | None) -> Notes:
+    return Notes(None if mask is None else mask.reveal)
+
+
+def _read_transcript(text: bytes, shape: Shape, read_lines: _LinesReader) -> ReadResult:
+    text = to_utf8(text)
+    if text.startswith(b"["):
+        text = b"\n".join(bytes(item) for item in as_list(compact(text), ""))
+    mask = find_mask(text)
+    notes = _notes(mask)
+    turns, model, skipped = read_lines(mask.hide(text) if mask else text, notes)
+    if mask:
+        turns = [_unmask_turn(turn, mask, notes) for turn in turns]
+    return _result(turns, DocumentHead(model=model), notes, shape, skipped=skipped)
+
+
+def _result(
+    turns: list[Turn],
+    head: DocumentHead,
+    notes: Notes,
+    shape: str,
+    *,
+    skipped: dict[str, int] | None = None,
+    stretches: Sequence[Stretch] | None = None,
+) -> ReadResult:
+    return ReadResult(
+        conversation=Conversation(
+            turns=tuple(turns), system=head.system, tools=head.tools, model=head.model, params=head.params
+        ),
+        fixes=tuple(with_ids(notes.fixes, turns)),
+        shape=shape,
+        skipped=skipped or {},
+        stretches=healthy_stretches(turns) if stretches is None else stretches,
+    )
+
+
+def _unmask_turn(turn: Turn, mask: Mask, notes: Notes) -> Turn:
+    """The turn with its masked halves joined where they belong together, replaced where they do not."""
+    paths = turn.paths or tuple(f"messages.{turn.index}.content.{i}" for i in range(len(turn.blocks)))
+    blocks = _join(turn.blocks, paths, mask, notes)
+    blocks = [_unmask_block(block, path, mask, notes) for block, path in zip(blocks, paths, strict=True)]
+    turn_id = turn.id and _unmask_json(turn.id.encode(), f"{turn.place}.id", mask, notes).decode()
+    return replace(turn, blocks=tuple(blocks), id=turn_id)
+
+
+def _unmask_json(data: bytes, path: str, mask: Mask, notes: Notes) -> bytes:
+    if not mask.is_in(data):
+        return data
+    after = mask.reveal(data)
+    notes.add_fix("surrogate_replaced", path, after=after)
+    return after
+
+
+def _unmask_block(block: Block, path: str, mask: Mask, notes: Notes) -> Block:
+    if isinstance(block, ToolResult) and isinstance(block.content, list):
+        content = _join(block.content, [path] * len(block.content), mask, notes)
+        block = replace(block, content=content)
+    data = msgspec.json.encode(block)
+    after = _unmask_json(data, path, mask, notes)
+    return block if after is data else _BLOCK.decode(after)
+
+
+def _join(
+    parts: list[_Part] | tuple[_Part, ...], paths: list[str] | tuple[str, ...], mask: Mask, notes: Notes
+) -> list[_Part]:
+    """Give a character that was split over two text parts to the first of them."""
+    whole = list(parts)
+    for i in range(1, len(whole)):
+        first, second = whole[i - 1], whole[i]
+        if not (isinstance(first, Text) and isinstance(second, Text)):
+            continue
+        character = mask.joined(first.text, second.text)
+        if character:
+            whole[i - 1] = replace(first, text=first.text[:-1] + character)
+            whole[i] = replace(second, text=second.text[1:])
+            notes.add_fix("surrogate_joined", paths[i])
+    return whole

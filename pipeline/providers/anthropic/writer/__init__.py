@@ -1,0 +1,329 @@
+"""Anthropic's Messages API: the canonical shape, less what the API refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, structs
+
+from reknit.pipeline.fixes import make
+from reknit.pipeline.history.exchanges import is_reasoning
+from reknit.pipeline.history.pieces import Book, Message, Piece, is_whole
+from reknit.pipeline.model import (
+    Block,
+    RedactedThinking,
+    Structure,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    Unknown,
+    on_the_wire,
+)
+from reknit.pipeline.providers.anthropic.writer.blocks import (
+    PAUSING,
+    SYSTEM_BLOCKS,
+    AnthropicFitting,
+    as_it_is,
+    left_open,
+    refuses_bare_loop,
+    settings_in,
+    stays,
+    takes_other_type,
+    unfit_reasoning,
+    untaken,
+    version_of,
+)
+from reknit.pipeline.providers.anthropic.writer.parameters import tool_name, write_head
+from reknit.pipeline.targets import (
+    Encoded,
+    Ending,
+    HealthyTurns,
+    ListDialect,
+    Setting,
+    first_given,
+    in_common_words,
+    row,
+    stub_for,
+    without_trailing_space,
+)
+from reknit.pipeline.targets.fitting import MOST_MARKS, newest_marks, unmarked
+from reknit.pipeline.targets.head import before_list
+
+NAME: Final = "anthropic"
+
+
+# Since which version a request may begin with the assistant (recorded on 4.5 and 4.6; refused in 2024), may not end
+# with it (4.6 is contested, so it counts as refusing), and may have system messages inside (recorded on 4.8 and 5).
+_ASSISTANT_FIRST_SINCE: Final = (4, 5)
+NO_PREFILL_SINCE: Final = (4, 6)
+_SYSTEM_INSIDE_SINCE: Final = (4, 8)
+
+
+def is_thinking(setting: Setting) -> bool:
+    thinking = bytes(setting.params.get("thinking", b"null"))
+    return thinking != b"null" and b'"disabled"' not in thinking
+
+
+class AnthropicProgress(Struct, frozen=True, array_like=True):
+    """How many images the messages so far hold, whether one of them is large (ANT-30b), and what is still open."""
+
+    images: int = 0
+    large: bool = False
+    # The ids of provider-run calls whose results are still to come.
+    opened: tuple[str, ...] = ()
+    # The answer with which the tool loop at the end began: whether it begins with thinking, or has lost it to a mend.
+    loop: Literal["", "thinks", "bare", "lost"] = ""
+    # Whether the last user turn held results, so that the loop goes on.
+    answered: bool = False
+    # Media of results that more results follow; none once all messages of an exchange are written.
+    held: list[Piece] = []
+
+
+class _Wire(Struct, frozen=True, gc=False):
+    role: str
+    content: Sequence[Any] | str
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+class AnthropicDialect(ListDialect):
+    def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
+        self.model = setting.model
+        self._observed = setting.observed
+        self._thinks = is_thinking(setting)
+        # Adaptive thinking asks for none in a tool loop (recorded).
+        self._thinks_first = b'"enabled"' in bytes(setting.params.get("thinking", b""))
+        self.state = AnthropicProgress()
+        head = write_head(setting, system)
+        self.head = head.data
+        self.fixes = head.fixes
+        self.marks_left = MOST_MARKS - head.marks
+        self.prefix = head.before("messages")
+        self._names: dict[str, str] = {}
+
+    def encode_message(self, message: Message, state: AnthropicProgress, *, final: bool) -> Encoded:
+        """Write one message; where nothing speaks against it, as it is."""
+        if final or state.held:
+            return self._project(message, state, prefill=final)
+        for piece in message.pieces:
+            if not self._plain(piece):
+                return self._project(message, state)
+        blocks = [piece.block for piece in message.pieces]
+        rows = list(map(row, message.pieces))
+        if self._thinks_first:
+            state = _loop_behind(state, message.role, blocks, lost=bool(message.changed))
+        return Encoded(data=_encode(_Wire(message.role, _content(message.pieces, blocks))), state=state, rows=rows)
+
+    def encode_healthy(self, healthy: HealthyTurns, start: int, state: AnthropicProgress) -> tuple[Encoded, int] | None:
+        """Write healthy messages as they are, if their tools' names can stay."""
+        if any(self.name(name) != name for name in healthy.names):
+            return None
+        turns = healthy.turns
+        messages: list[_Wire] = []
+        for at in range(start, len(turns)):
+            turn = turns[at]
+            if at in healthy.special:
+                behind = as_it_is(turn, state.images, large=state.large)
+                if behind is None:
+                    break
+                state = structs.replace(state, images=behind[0], large=behind[1])
+            content = turn.blocks if turn.paths is None else _as_given(turn.blocks, turn.paths)
+            messages.append(_Wire(turn.role, content))
+        if not messages:
+            return None
+        if self._thinks_first:
+            for turn in turns[start : start + len(messages)]:
+                state = _loop_behind(state, turn.role, turn.blocks, lost=False)
+        return Encoded(data=_encode(messages)[1:-1], state=state), start + len(messages)
+
+    def encode_ending(
+        self, messages: Sequence[Message], state: AnthropicProgress, settled: int, *, final: bool
+    ) -> Ending:
+        """Write the open messages; an answer that the model is to go on with must not end in whitespace (ANT-24)."""
+        del settled
+        parts = self.encode_open(messages, state, final=final)
+        behind = parts[-1].state if parts else state
+        if not self._must_not_think(messages, behind):
+            return Ending(parts=self._with_newest_marks(messages, parts), suffix=b"]}")
+        if messages[-1].role == "assistant":
+            before = parts[-2].state if len(parts) > 1 else state
+            parts[-1] = self._project(messages[-1], before, prefill=True, thinks=False)
+        head = msgspec.json.decode(self.head, type=dict[str, Raw])
+        fix = make("thinking_disabled", "params.thinking", before=head.pop("thinking"), target=NAME)
+        parts = [*self._with_newest_marks(messages, parts), Encoded(data=b"", state=behind, fixes=[fix])]
+        bare = _encode(head)
+        return Ending(parts=parts, suffix=b"]}", prefix=before_list(bare, "messages"), head=bare, reset=fix.code)
+
+    def _must_not_think(self, messages: Sequence[Message], state: AnthropicProgress) -> bool:
+        """Whether the model goes on with a tool loop whose first answer lacks the thinking that it must begin with."""
+        if "thinking_disabled" in self._observed:
+            return False
+        if not self._thinks_first or not messages or not (state.answered or messages[-1].role == "assistant"):
+            return False
+        return state.loop == "lost" or (state.loop == "bare" and refuses_bare_loop(self.model))
+
+    def _with_newest_marks(self, messages: Sequence[Message], parts: list[Encoded]) -> list[Encoded]:
+        """The open messages with as many of their breakpoints as there is room for, the newest ones (ANT-28)."""
+        room = self.marks_left
+        for at in reversed(range(len(parts))):
+            part = parts[at]
+            if part.marks > room:
+                path, called = first_given(part.rows, messages[at])
+                dropped = make("cache_control_dropped", path, target=NAME, tool_id=called)
+                parts[at] = structs.replace(part, marked=b"", marks=0, fixes=[*part.fixes, dropped])
+                room = 0  # none that is older than one that went
+            else:
+                room -= part.marks
+        return parts
+
+    def name(self, name: str) -> str:
+        found = self._names.get(name)
+        if found is None:
+            found = self._names[name] = tool_name(name)
+        return found
+
+    def _plain(self, piece: Piece) -> bool:
+        # Asked of every block of every turn, so by class: nothing derives from these.
+        block = piece.block
+        if piece.own is not UNSET:
+            return False
+        if type(block) is ToolUse:
+            return self.name(block.name) == block.name and stays(block)
+        if type(block) is ToolResult and type(block.content) is list:
+            return all(type(part) is Text for part in block.content) and stays(block)
+        return (type(block) is Text or type(block) is ToolResult) and stays(block)
+
+    def _project(
+        self, came: Message, state: AnthropicProgress, *, prefill: bool = False, thinks: bool | None = None
+    ) -> Encoded:
+        book = Book(NAME, self._observed)
+        message = _taken(in_common_words(came, book), book, state.opened, paused=prefill)
+        opened = left_open(message, state.opened) if message.role == "assistant" else state.opened
+        unfit = unfit_reasoning(message, self.model, self._observed)
+        if prefill and not (self._thinks if thinks is None else thinks):
+            # An answer that the model is to go on with holds no reasoning, unless thinking is on (ANT-23b).
+            reasoning = (at for at, piece in enumerate(message.pieces) if is_reasoning(piece))
+            unfit = dict.fromkeys(reasoning, "thinking_dropped") | unfit
+        other_type = takes_other_type(self.model)
+        work = AnthropicFitting(
+            book=book,
+            tool_name=self.name,
+            images=state.images,
+            large=state.large,
+            other_type=other_type,
+            results_follow=message.results_follow,
+            held=state.held,
+        )
+        work.fit_message(message.pieces, unfit)
+        if prefill:
+            work.out = without_trailing_space(work.out, book)
+        if not work.out:
+            work.out.append(stub_for(came, book))
+        rows = list(map(row, work.out))
+        blocks: list[Block] = [piece.block for piece in work.out]
+        behind = structs.replace(state, images=work.images, large=work.large, opened=opened, held=work.held)
+        if self._thinks_first:
+            shown = [piece.block for piece in work.out]
+            behind = _loop_behind(behind, message.role, shown, lost=bool(message.changed or unfit))
+        bare, marks = unmarked(blocks)
+        if marks > self.marks_left:
+            blocks = newest_marks(blocks, self.marks_left)
+            path, called = first_given(rows, came)
+            book.note_fix("cache_control_dropped", path, tool_id=called)
+            marks = self.marks_left
+        return Encoded(
+            data=_written(message.role, work.out, bare),
+            marked=_written(message.role, work.out, blocks, marked=True) if marks else b"",
+            marks=marks,
+            state=behind,
+            rows=rows,
+            fixes=book.fixes,
+            gone=book.gone,
+        )
+
+
+def _loop_behind(state: AnthropicProgress, role: str, blocks: Sequence[Block], *, lost: bool) -> AnthropicProgress:
+    """The state behind a message of these blocks, as far as it tells where a tool loop began; ``lost`` is a mend."""
+    first = blocks[0] if blocks else None
+    if role == "user":
+        return structs.replace(state, answered=isinstance(first, ToolResult))
+    if role != "assistant" or (state.answered and state.loop):
+        return state
+    if isinstance(first, (Thinking, RedactedThinking)):
+        return structs.replace(state, loop="thinks")
+    return structs.replace(state, loop="lost" if lost else "bare")
+
+
+def _written(role: str, pieces: Sequence[Piece], blocks: Sequence[Block], *, marked: bool = False) -> bytes:
+    """A message of fitted pieces, whose ``blocks`` are with or without breakpoints, with its own members."""
+    written = [on_the_wire(block, NAME) for block in blocks if settings_in(block) is None]
+    content = written if marked else _content(pieces, written)
+    members: dict[str, Raw] = {}
+    for piece in pieces:
+        if piece.own is not UNSET:
+            members |= piece.own.members
+        if (settings := settings_in(piece.block)) is not None:
+            members |= msgspec.json.decode(settings, type=dict[str, Raw])
+    if not members:
+        return _encode(_Wire(role, content))
+    return _encode({"role": role, **({"content": content} if written else {}), **members})
+
+
+def _content(pieces: Sequence[Piece], blocks: Sequence[Any]) -> Sequence[Any] | str:
+    """A message's content: a text that came as its message's whole content stays a string."""
+    if len(pieces) == 1 and pieces[0].whole and isinstance(blocks[0], Text) and blocks[0].citations is UNSET:
+        return blocks[0].text
+    return blocks
+
+
+def _as_given(blocks: tuple[Block, ...], paths: tuple[str, ...]) -> tuple[Block, ...] | str:
+    """The same of a healthy turn, whose blocks have these places in the input."""
+    if len(blocks) == 1 and is_whole(paths[0]) and isinstance(blocks[0], Text):
+        return blocks[0].text
+    return blocks
+
+
+def _taken(message: Message, book: Book, opened: Sequence[str], *, paused: bool) -> Message:
+    """The message without the blocks that this API has no place for; a turn that loses one is changed."""
+    codes = {at: code for at, code in untaken(message, opened, paused=paused).items() if book.makes(code)}
+    if not codes:
+        return message
+    for at, code in sorted(codes.items()):
+        piece = message.pieces[at]
+        book.drop(code, piece, detail=piece.block.kind if isinstance(piece.block, Unknown) else "")
+    return msgspec.structs.replace(
+        message,
+        pieces=[piece for at, piece in enumerate(message.pieces) if at not in codes],
+        changed=message.changed | {message.pieces[at].turn for at in codes},
+    )
+
+
+class Anthropic:
+    name = NAME
+    text = False
+    tail_rule = "ANT-25"
+    tail_rules = frozenset({"ANT-01", "ANT-20", "ANT-23", "ANT-23b", "ANT-24", "ANT-25"})
+
+    def structure(self, setting: Setting) -> Structure:
+        """What recorded requests were accepted with, by the model's version; of later ones what the newest take."""
+        version = version_of(setting.model)
+        prefill = version is not None and version < NO_PREFILL_SINCE and not is_thinking(setting)
+        system = version is not None and version >= _SYSTEM_INSIDE_SINCE
+        return Structure(
+            assistant_first=version is not None and version >= _ASSISTANT_FIRST_SINCE,
+            assistant_last="text" if prefill else "never",
+            paused_by=PAUSING,
+            own=NAME,
+            neighbours=frozenset({"user", "assistant"}),
+            calls_apart=True,
+            ids_again=True,
+            system_inside=system,
+            system_blocks=SYSTEM_BLOCKS if system else frozenset(),
+        )
+
+    def prepare(self, setting: Setting, system: Sequence[Piece]) -> AnthropicDialect:
+        return AnthropicDialect(setting, system)

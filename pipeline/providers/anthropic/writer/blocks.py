@@ -1,0 +1,339 @@
+"""One message's blocks as the Messages API takes them: which may go back, and how they fit.
+
+Its own blocks may, and reasoning (ANT-17 to ANT-23). A thinking block goes back exactly as its issuer signed it or not
+at all, and a turn keeps all of its reasoning or none: ``thinking blocks in the latest assistant message cannot be
+modified``. What is blank or what was said by somebody else does not count as part of the turn.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, structs
+
+from reknit.pipeline.history.pieces import ANTHROPIC, SETTINGS, Message, Piece, code_for_unknown
+from reknit.pipeline.history.served import EARLIER, RESULTS, unpaired
+from reknit.pipeline.model import (
+    Block,
+    Document,
+    Image,
+    Issuer,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    Turn,
+    Unknown,
+)
+from reknit.pipeline.targets import is_issued_by
+from reknit.pipeline.targets.fitting import POINT, Fitting, is_mark, mark_of, without_own
+from reknit.pipeline.targets.media import (
+    MEDIA_TYPES,
+    Facts,
+    inspect,
+    source_fault,
+    stubbed_image,
+    with_own_type,
+    with_source,
+)
+
+# Calls that the provider runs itself: a turn that ends in one is paused, and any model goes on with it.
+PAUSING: Final = frozenset({"server_tool_use", "mcp_tool_use"})
+# Blocks of a system message inside the history other than text (recorded), and the settings of one without content.
+SYSTEM_BLOCKS: Final = frozenset({"tool_addition", "tool_removal", SETTINGS})
+# The types beyond the model's own that the API takes, by role.
+_TAKEN: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
+    {
+        "assistant": PAUSING | RESULTS | {"compaction", "fallback", "mcp_tool_listing"},
+        "user": frozenset({"container_upload", "search_result"}),
+        # Inside the history, for models that take such messages at all.
+        "system": SYSTEM_BLOCKS,
+    }
+)
+
+
+def untaken(message: Message, opened: Collection[str], *, paused: bool) -> dict[int, str]:
+    """The pieces of a message that the API does not take, each with the code of the fix that says why.
+
+    ``opened`` are the provider-run calls that earlier messages left open (`left_open`). ``paused`` says that the
+    message is the last one and the model goes on with it: its own calls may still be open.
+    """
+    unknown = [at for at, piece in enumerate(message.pieces) if isinstance(piece.block, Unknown)]
+    if not unknown:
+        return {}
+    taken = _TAKEN[message.role]
+    # A breakpoint of Converse's is no block here, and gets its place later.
+    codes = {
+        at: code_for_unknown(message.pieces[at].block)
+        for at in unknown
+        if _kind(message.pieces[at]) not in taken | {POINT}
+    }
+    if message.role == "assistant":
+        codes |= dict.fromkeys(_halves(message, opened, paused=paused), "server_tool_unpaired")
+    return codes
+
+
+def _halves(message: Message, opened: Collection[str], *, paused: bool) -> set[int]:
+    """Provider-run calls without their result, and results without their call (ANT-17)."""
+    calls, orphans = unpaired(message.pieces, opened, PAUSING)
+    if paused:
+        return {at for at in orphans if _kind(message.pieces[at]) in RESULTS}
+    return orphans | {at for call, at in calls.items() if at != EARLIER and call not in message.in_flight}
+
+
+def settings_in(block: Block) -> Raw | None:
+    """The members of a system message without content, which a block represents; None for any other block."""
+    return block.raw if isinstance(block, Unknown) and block.kind == SETTINGS else None
+
+
+def left_open(message: Message, opened: Collection[str]) -> tuple[str, ...]:
+    """The ids of the provider-run calls whose results come in a later message."""
+    calls, _ = unpaired(message.pieces, opened, PAUSING)
+    return tuple(call for call, at in calls.items() if at == EARLIER or call in message.in_flight)
+
+
+def _kind(piece: Piece) -> str:
+    return piece.block.kind if isinstance(piece.block, Unknown) else ""
+
+
+# From 4.7 on models write signed thinking blocks without text, and take them back (recorded).
+_VERSION: Final = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[-.](\d{1,2}))?(?!\d)")
+_EMPTY_SINCE: Final = (4, 7)
+# They refuse a tool loop that does not begin with thinking (ANT-23); later ones are documented to switch it off.
+_LOOPS_THINK: Final = ((3, 7), (4, 0))
+_OTHER_TYPES: Final = ((3, 0), (3, 5))
+
+
+def unfit_reasoning(message: Message, model: str | None, observed: Collection[str] = ()) -> dict[int, str]:
+    """The pieces of a message that cannot go back, each with the code of the fix that says why.
+
+    Those that only a mend among the ``observed`` ones would leave out stay.
+    """
+    pieces = message.pieces
+    reasoning = [at for at, piece in enumerate(pieces) if isinstance(piece.block, (Thinking, RedactedThinking))]
+    if not reasoning:
+        return {}
+    unfit = {
+        at: code for at in reasoning if (code := _reasoning_fault(pieces[at], message, model)) and code not in observed
+    }
+    last = len(pieces) - 1 if "thinking_trailing" not in observed else -1
+    # A breakpoint ends with what stands before it.
+    while last >= 0 and (last in unfit or last in reasoning or _kind(pieces[last]) == POINT):
+        if last in reasoning:
+            unfit.setdefault(last, "thinking_trailing")
+        last -= 1
+    broken = {pieces[at].turn for at in unfit} if "thinking_of_changed_turn" not in observed else ()
+    for at in reasoning:
+        if pieces[at].turn in broken:
+            unfit.setdefault(at, "thinking_of_changed_turn")
+    return unfit
+
+
+def _reasoning_fault(piece: Piece, message: Message, model: str | None) -> str:
+    block = piece.block
+    if not isinstance(block, (Thinking, RedactedThinking)):
+        return ""
+    if isinstance(block.issuer, Issuer) and not is_issued_by(block, {"anthropic"}, model):
+        return "thinking_foreign"
+    if isinstance(block, RedactedThinking):
+        if not block.data:
+            return "thinking_unsigned"
+    else:
+        if block.signature is UNSET or not block.signature:
+            return "thinking_unsigned"
+        if not block.thinking.strip() and not _takes_empty(model):
+            return "thinking_empty"
+    return "thinking_of_changed_turn" if piece.turn in message.changed else ""
+
+
+def version_of(model: str | None) -> tuple[int, int] | None:
+    found = _VERSION.search(model or "")
+    return (int(found[1]), int(found[2] or 0)) if found else None
+
+
+def _takes_empty(model: str | None) -> bool:
+    version = version_of(model)
+    return version is not None and version >= _EMPTY_SINCE
+
+
+def takes_other_type(model: str | None) -> bool:
+    """Whether a model takes an image of another type than the one declared, of those that it knows (recorded)."""
+    return version_of(model) in _OTHER_TYPES
+
+
+def refuses_bare_loop(model: str | None) -> bool:
+    """Whether a model is known, or unknown but may be one, to want thinking before the calls of a tool loop."""
+    version = version_of(model)
+    return version is None or version in _LOOPS_THINK
+
+
+# Block types beyond the model's own that the API takes inside a tool's result.
+_TAKEN_IN_RESULTS: Final = frozenset({"browser_state", "search_result", "tool_reference"})
+
+# Those of them that may stand beside an error result, which holds text only.
+_TAKEN_IN_ERRORS: Final = frozenset({"search_result"})
+
+_MOST_IMAGE_BYTES: Final = 5_242_880  # of base64 text (ANT-30)
+_MANY_IMAGES: Final = 20  # beyond this many, no side of any image may be longer than (ANT-30b)
+_MANY_IMAGES_SIDE: Final = 2000  # pixels
+
+
+class _Citation(Struct, gc=False):
+    type: str = ""
+
+
+_citations = msgspec.json.Decoder(list[_Citation] | None)
+
+
+def _are_citations(citations: Raw) -> bool:
+    """Whether these are citations of this API's; Perplexity's, for one, are addresses."""
+    try:
+        found = _citations.decode(citations)
+    except msgspec.DecodeError:
+        return False
+    return all(one.type.endswith("_location") for one in found or ())
+
+
+_OWN: Final = frozenset({ANTHROPIC})
+
+
+class AnthropicFitting(Fitting, kw_only=True, eq=False):
+    """``images`` is how many the messages before hold, ``large`` whether one of them is (ANT-30b); both go on here.
+
+    ``tool_name`` writes a tool's name; ``other_type`` says that the model takes an image of another type than declared.
+    """
+
+    tool_name: Callable[[str], str]
+    images: int
+    large: bool
+    other_type: bool
+
+    def add_piece(self, piece: Piece) -> None:
+        if isinstance(piece.block, Unknown) and piece.block.kind == POINT:
+            self._set_mark(piece, piece.block)
+        else:
+            super().add_piece(piece)
+
+    def _set_mark(self, point: Piece, block: Unknown) -> None:
+        """Put a breakpoint that is a block by itself on the block before it, which is where it stands."""
+        mark, before = mark_of(block.raw), self.out[-1] if self.out else None
+        if mark is None or before is None or isinstance(before.block, (Thinking, RedactedThinking, Unknown)):
+            self.book.drop("cache_point_dropped", point)
+            return
+        self.out[-1] = structs.replace(before, block=structs.replace(before.block, cache_control=mark))
+        self.book.drop("cache_point_joined", point)
+
+    def bared(self, piece: Piece) -> Piece:
+        """The piece without what another provider has beside it, or a cache breakpoint that the API would refuse."""
+        piece = without_own(piece, self.book, _OWN, message_owners=_OWN if piece.stays_system else ())
+        block = piece.block
+        if isinstance(block, Unknown) or block.cache_control is UNSET or is_mark(block.cache_control):
+            return piece
+        return self.book.change("cache_mark_dropped", piece, structs.replace(block, cache_control=UNSET))
+
+    def name(self, name: str) -> str:
+        return self.tool_name(name)
+
+    def text(self, piece: Piece, text: Text) -> Piece:
+        """A text without what another provider says beside it."""
+        if text.refusal:
+            text = structs.replace(text, refusal=False)
+            piece = self.book.change("refusal_as_text", piece, text)
+        if text.citations is not UNSET and not _are_citations(text.citations):
+            lost = bytes(text.citations).decode()
+            return self.book.change("citations_dropped", piece, structs.replace(text, citations=UNSET), detail=lost)
+        return piece
+
+    def reasoning(self, piece: Piece, reasoning: Thinking | RedactedThinking) -> Piece:
+        """Reasoning takes no cache breakpoint (ANT-29)."""
+        if reasoning.cache_control is UNSET:
+            return piece
+        return self.book.change("cache_control_dropped", piece, structs.replace(reasoning, cache_control=UNSET))
+
+    def result(self, piece: Piece, result: ToolResult) -> Piece:
+        """A result; one of which nothing may stay says nothing, which is not the same as an empty list."""
+        fitted = super().result(piece, result)
+        emptied = isinstance(fitted.block, ToolResult) and fitted.block.content == [] != result.content
+        return structs.replace(fitted, block=structs.replace(result, content=UNSET)) if emptied else fitted
+
+    def unknown(self, piece: Piece, unknown: Unknown, inside: ToolResult | None) -> Piece | None:
+        """What is not of a result was chosen before (``untaken``)."""
+        return piece if inside is None or unknown.kind in _taken_in(inside) else None
+
+    def moves(self, part: Image | Document | Unknown, result: ToolResult) -> str:
+        """An error result is text only (ANT-16); what no result may hold goes, wherever it is."""
+        stays = not result.is_error or (isinstance(part, Unknown) and part.kind not in _taken_in(result))
+        return "" if stays else "error_media_moved"
+
+    def document(self, piece: Piece, document: Document) -> Piece:  # noqa: ARG002  the piece holds it
+        return with_source(piece, self.book)
+
+    def image(self, piece: Piece, image: Image) -> Piece:
+        facts = inspect(image.source)
+        if facts is None:
+            return with_source(piece, self.book)
+        fault = _image_fault(facts, self.images, large=self.large)
+        if fault:
+            return stubbed_image(piece, self.book, fault, mark=image.cache_control)
+        self.images += 1
+        self.large = self.large or facts.longest_side > _MANY_IMAGES_SIDE
+        if self.other_type and facts.declared in MEDIA_TYPES:
+            return piece
+        return with_own_type(piece, image, facts, self.book)
+
+
+def _taken_in(result: ToolResult) -> frozenset[str]:
+    """The types beyond the model's own that may come with a result: in it, or beside one that is an error."""
+    return _TAKEN_IN_ERRORS if result.is_error else _TAKEN_IN_RESULTS
+
+
+def _image_fault(facts: Facts, images: int, *, large: bool) -> str:
+    """Why the API would refuse an image behind so many others, one of them ``large``; ``""`` where it takes it."""
+    fault = facts.fault(MEDIA_TYPES.__contains__, _MOST_IMAGE_BYTES)
+    if not fault and images >= _MANY_IMAGES and (large or facts.longest_side > _MANY_IMAGES_SIDE):
+        return f"a side over {_MANY_IMAGES_SIDE} pixels in a request of more than {_MANY_IMAGES} images"
+    return fault
+
+
+def as_it_is(turn: Turn, images: int, *, large: bool) -> tuple[int, bool] | None:
+    """The count of images behind a healthy turn, and whether one is large, if the turn is written just as it is.
+
+    None where it is not, or where that takes more than a look.
+    """
+    if turn.own is not UNSET:
+        return None
+    for block in turn.blocks:
+        if not stays(block):
+            return None
+        inner = block.content if type(block) is ToolResult and type(block.content) is list else ()
+        for part in inner or (block,):
+            if type(part) is Image and (facts := inspect(part.source)) is not None:
+                if facts.media_type != facts.declared or _image_fault(facts, images, large=large):
+                    return None
+                images, large = images + 1, large or facts.longest_side > _MANY_IMAGES_SIDE
+            elif isinstance(part, (Image, Document)) and source_fault(part):
+                return None
+    # Reasoning cannot end a turn.
+    return None if isinstance(block, (Thinking, RedactedThinking)) else (images, large)
+
+
+def stays(block: Any) -> bool:  # noqa: ANN401  a block that the model knows; looked at by its class, for speed
+    """Whether a block, media apart, has nothing in or beside it that the API does not take."""
+    if not (block.cache_control is block.issuer is block.own is UNSET):
+        return False
+    kind = type(block)
+    if kind is Text:
+        plain = not block.refusal and not block.structured
+        return plain and (block.citations is UNSET or _are_citations(block.citations))
+    if kind is ToolUse:
+        return block.caller is UNSET
+    if kind is Thinking:
+        return block.signature is not UNSET and bool(block.signature) and bool(block.thinking.strip())
+    if kind is ToolResult and type(block.content) is list:
+        return all(stays(part) and not (block.is_error and type(part) is not Text) for part in block.content)
+    return kind is not RedactedThinking or bool(block.data)

@@ -1,0 +1,176 @@
+"""A Messages request without its messages: model, system, tools and the other parameters, in that order.
+
+What another provider has under another name, with the same meaning, is translated; that is constant and makes no fix.
+What the API has no name for is left out, and recorded. Parameters that are all Anthropic's stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from reknit.pipeline.history.pieces import Piece
+from reknit.pipeline.model import Tool, on_the_wire
+from reknit.pipeline.targets import Setting, legal_name
+from reknit.pipeline.targets.fitting import MOST_MARKS, POINT, is_mark, mark_of, raw_unmarked
+from reknit.pipeline.targets.head import HeadShape, HeadWriter, Params, WrittenHead, read_choice, sort_params
+
+PARAMETERS: Final = frozenset(
+    {
+        "anthropic_beta", "anthropic_version", "betas", "billing_policy", "cache_control", "compaction", "container",
+        "context_management", "diagnostics", "fallback_credit_token", "fallbacks", "inference_geo", "max_tokens",
+        "mcp_servers", "metadata", "output_config", "output_format", "service_tier", "speed", "stop_sequences",
+        "stream", "temperature", "thinking", "thread", "tool_choice", "top_k", "top_p", "user_profile_id",
+        "workspace_id",
+    }
+)  # fmt: skip
+"""The parameters that the API's documentation names, those of betas, Bedrock and Vertex included."""
+
+_encode = msgspec.json.Encoder().encode
+
+# Names in a history may be longer than those of defined tools; the shorter limit keeps the two the same (ANT-13c).
+_LONGEST_NAME: Final = 128
+# Tools that other providers run, by the type they name.
+_FOREIGN: Final = frozenset(
+    {"web_search_preview", "file_search", "code_interpreter", "computer_use_preview", "image_generation", "local_shell"}
+)
+# What else of a tool in another shape this API has under the same name.
+_OWN_KEYS: Final = ("strict", "cache_control")
+
+
+def tool_name(name: str) -> str:
+    return legal_name(name, _LONGEST_NAME)
+
+
+def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
+    writer = HeadWriter(_SHAPE, setting)
+    keys: dict[str, Raw] = {}
+    if setting.model is not None:
+        keys["model"] = Raw(_encode(setting.model))
+    prompt = _system(writer, system)
+    if prompt is not None:
+        keys["system"] = prompt
+    tools = _tools(writer)
+    if tools:
+        keys["tools"] = Raw(_encode(tools))
+    keys |= _params(writer)
+    # Anthropic reads tools before the system prompt, so breakpoints are counted in that order.
+    marks = 0
+    for key in ("tools", "system"):
+        if key in keys:
+            keys[key], marks = _limited(keys[key], key, marks, writer)
+    return WrittenHead(_encode(keys), writer.fixes, marks)
+
+
+def _params(writer: HeadWriter) -> dict[str, Raw]:
+    values = {name: value for name, value in writer.setting.params.items() if name not in _SHAPE.elsewhere}
+    params = Params(values) if values.keys() <= PARAMETERS else sort_params(values)
+    choice = params.values.get("tool_choice")
+    written = None if choice is None else _choice(choice)
+    places = params.each_of(PARAMETERS if written else PARAMETERS - {"tool_choice"})
+    kept = writer.placed(writer.clamped(params), places)
+    return kept if written is None else kept | {"tool_choice": written}
+
+
+def _choice(value: Raw) -> Raw | None:
+    """A choice of a tool in the API's words, naming the tool as the tools do; None where it is no choice."""
+    if bytes(value) == b"null":
+        return value
+    choice = read_choice(value)
+    if choice is None:
+        return None
+    given: Any = msgspec.json.decode(value)
+    own = isinstance(given, dict) and given.get("type") == choice.kind and not choice.spelt
+    named = {"name": tool_name(choice.name)} if choice.kind == "tool" else {}
+    if own and given == given | named:
+        return value
+    return Raw(_encode((given if own else {"type": choice.kind}) | named))
+
+
+def _limited(value: Raw, path: str, marks: int, writer: HeadWriter) -> tuple[Raw, int]:
+    """A list with as many of its breakpoints as there is room for behind ``marks``, and how many there are then.
+
+    Nothing is written anew where nothing is taken off.
+    """
+    if b'"cache_control"' not in bytes(value) or bytes(value)[:1] != b"[":
+        return value, marks
+    items = msgspec.json.decode(value, type=list[Raw])
+    taken = False
+    for at, item in enumerate(items):
+        bare, count = raw_unmarked(item)
+        mark = msgspec.json.decode(item, type=dict[str, Raw]).get("cache_control")
+        is_bad = mark is not None and not is_mark(mark)
+        if is_bad or marks + count > MOST_MARKS:
+            items[at], taken = bare, True
+            writer.note_fix("cache_mark_dropped" if is_bad else "cache_control_dropped", f"{path}.{at}")
+        else:
+            marks += count
+    return Raw(_encode(items)) if taken else value, marks
+
+
+def _system(writer: HeadWriter, rows: Sequence[Piece]) -> Raw | None:
+    given = writer.setting.system
+    texts = [on_the_wire(piece.block) for piece in writer.system_rows(rows)]
+    if isinstance(given, str) and not texts:
+        return Raw(_encode(given))
+    blocks = _system_blocks(writer)
+    return Raw(_encode([*blocks, *texts])) if blocks or texts else None
+
+
+def _system_blocks(writer: HeadWriter) -> list[Any]:
+    """The blocks of a system prompt; the breakpoint of one that says nothing goes to the one before it."""
+    blocks: list[dict[str, Any]] = []
+    for block in writer.prompt_texts():
+        mark = block.keys.get("cache_control")
+        if block.text:
+            blocks.append({"type": "text", **block.keys, "text": block.text})
+            continue
+        if mark is not None and blocks:
+            blocks[-1].setdefault("cache_control", mark)
+    return blocks
+
+
+def _tools(writer: HeadWriter) -> list[dict[str, Any]]:
+    written: list[dict[str, Any]] = []
+    for each in writer.declared_tools():
+        tool, given = each.tool, each.given
+        if each.own and POINT in given:
+            mark = mark_of(tool.raw)  # type: ignore[arg-type]  # it is set where there are keys
+            if mark is None or not written:
+                writer.note_fix("cache_mark_dropped", each.path)
+            else:
+                written[-1]["cache_control"] = mark
+        elif each.own:
+            written.append(given)
+        elif "input_schema" in given:
+            changed = {"name": tool.name, "input_schema": tool.input_schema}
+            written.append(given if each.same else given | changed)
+        else:
+            # One in another shape, or in none, with what of it this API has a place for.
+            writer.note_unread(each, *_OWN_KEYS)
+            extras = {key: each.members[key] for key in _OWN_KEYS if bytes(each.members.get(key, b"null")) != b"null"}
+            written.append({"name": tool.name, **each.described, "input_schema": tool.input_schema, **extras})
+    return written
+
+
+def _is_own(tool: Tool, keys: Mapping[str, Raw]) -> bool:
+    """Whether a tool is the provider's own: Anthropic's name a type that no other has."""
+    if bytes(tool.input_schema) != b"null":
+        return False
+    if POINT in keys or not keys.keys().isdisjoint(("name", "function", "toolSpec")):
+        return True
+    kind = msgspec.json.decode(keys["type"]) if "type" in keys else None
+    return isinstance(kind, str) and kind not in _FOREIGN
+
+
+_SHAPE: Final = HeadShape(
+    target="anthropic",
+    elsewhere=frozenset({"messages", "model", "system", "tools"}),
+    # `temperature: range: 0..1` (ANT-39); OpenAI's and Gemini's goes up to 2.
+    bounds={"temperature": (0, 1)},
+    tool_name=tool_name,
+    is_own=_is_own,
+)

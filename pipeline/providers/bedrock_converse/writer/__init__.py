@@ -1,0 +1,380 @@
+"""Bedrock's Converse API.
+
+The tool configuration stands behind the messages. Converse wants one as soon as the history has calls, whether or not
+anybody gave tools (BED-10): the tools that the history calls are then declared by their names, and since that list
+grows, its place at the end keeps the bytes before it a prefix of the next request. The order of keys means nothing to
+the service; its prompt cache starts with the tools and begins anew when one is added, as it would anywhere. The model
+is in the URL, so the body does not name it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, structs
+
+from reknit.pipeline.fixes import Fix, make
+from reknit.pipeline.history.pieces import Book, Message, Piece
+from reknit.pipeline.model import STRICT, Role, Structure, Text, Tool, ToolResult, ToolUse, Unknown
+from reknit.pipeline.providers.anthropic.writer import NO_PREFILL_SINCE, is_thinking
+from reknit.pipeline.providers.anthropic.writer.blocks import version_of
+from reknit.pipeline.providers.bedrock_converse.writer.blocks import (
+    ConverseFitting,
+    is_document,
+    point_behind,
+    tool_name,
+    written,
+    written_as_they_are,
+)
+from reknit.pipeline.providers.bedrock_converse.writer.fitness import (
+    MARKERS,
+    NAME,
+    SYSTEM_BLOCKS,
+    fit_reasoning,
+    unpaired_halves,
+)
+from reknit.pipeline.targets import (
+    Encoded,
+    Ending,
+    HealthyTurns,
+    ListDialect,
+    Setting,
+    row,
+    stub_for,
+    without_trailing_space,
+)
+from reknit.pipeline.targets.fitting import MOST_MARKS, mark_of, point_of
+from reknit.pipeline.targets.head import HeadShape, HeadWriter, Params, before_list
+
+# Families that keep a prompt in a cache; the others refuse breakpoints.
+_CACHED: Final = ("claude", "nova")
+# What Claude takes under Anthropic's name, beside the service's own parameters.
+_OF_CLAUDE: Final = ("top_k", "thinking")
+# A block of a system prompt that is the service's own.
+_GUARDED: Final = frozenset({frozenset({"guardContent"})})
+_OWN_TOOLS: Final = ({"toolSpec"}, {"systemTool"}, {"cachePoint"})
+
+_encode = msgspec.json.Encoder().encode
+
+
+class ConverseHead(Struct, frozen=True):
+    """The head as JSON objects: ``keys`` before the messages, ``tools`` (none: ``b""``) behind them.
+
+    ``points_left`` is how many cache breakpoints the messages may have.
+    """
+
+    keys: dict[str, Any]
+    tools: bytes
+    fixes: list[Fix]
+    points_left: int
+
+
+def write_head(setting: Setting, system: Sequence[Piece]) -> ConverseHead:
+    """What stands around the messages of every request of a session."""
+    writer = HeadWriter(_SHAPE, setting)
+    keys: dict[str, Any] = {}
+    model = (setting.model or "").lower()
+    cached = not model or any(name in model for name in _CACHED)
+    prompt = [*_given_system(writer), *_system_rows(writer.system_rows(system))]
+    if not cached:
+        prompt = _unmarked(prompt, "system", writer)
+    if prompt:
+        keys["system"] = prompt
+    params = writer.read_params()
+    if "claude" in model:
+        params = _with_fields(params)
+    keys |= writer.placed(params)
+    tools = [Raw(tool) for tool in _tools(writer)]
+    if not cached:
+        tools = _unmarked(tools, "tools", writer)
+    choice = writer.choice(params, tools=bool(tools))
+    config: dict[str, Any] = {"tools": tools}
+    if choice is not None:
+        config["toolChoice"] = {choice.kind: {"name": tool_name(choice.name)} if choice.kind == "tool" else {}}
+    points = sum(mark_of(_encoded(item)) is not None for item in (*prompt, *tools))
+    left = max(0, MOST_MARKS - points) if cached else 0
+    return ConverseHead(keys, _encode(config) if tools else b"", writer.fixes, left)
+
+
+def stub_tools(names: Iterable[str]) -> bytes:
+    """A tool configuration that declares the tools a history calls, by their names alone (BED-10)."""
+    return _encode({"tools": [_specified(name, UNSET, Raw(b'{"type":"object","properties":{}}')) for name in names]})
+
+
+def _with_fields(params: Params) -> Params:
+    """The parameters with those that Claude takes under Anthropic's names among the model's own; given ones win."""
+    fields = {name: params.values[name] for name in _OF_CLAUDE if name in params.values}
+    if not fields:
+        return params
+    given: Any = msgspec.json.decode(params.values.get("additionalModelRequestFields", b"{}"))
+    joined = Raw(_encode({**fields, **given} if isinstance(given, dict) else fields))
+    values = {name: value for name, value in params.values.items() if name not in fields}
+    return structs.replace(params, values=values | {"additionalModelRequestFields": joined})
+
+
+def _given_system(writer: HeadWriter) -> Iterator[Any]:
+    for block in writer.prompt_texts(_GUARDED):
+        if block.text:
+            yield {"text": block.text}
+        elif frozenset(block.keys) in _GUARDED:
+            yield block.keys
+        yield from _points(block.keys, f"system.{block.at}", writer)
+
+
+def _points(keys: Mapping[str, Raw], path: str, writer: HeadWriter) -> Iterator[Raw]:
+    """The breakpoint of a block or tool as a block of its own behind it, if it has one that is one."""
+    mark = keys.get("cache_control")
+    if mark is None or bytes(mark) == b"null":
+        return
+    point = point_of(mark)
+    if point is None:
+        writer.note_fix("cache_mark_dropped", path, before=mark)
+    else:
+        yield point
+
+
+def _system_rows(rows: Sequence[Piece]) -> Iterator[Any]:
+    for piece in rows:
+        if isinstance(piece.block, Text):
+            yield {"text": piece.block.text}
+            point = None if piece.block.cache_control is UNSET else point_of(piece.block.cache_control)
+            if point is not None:
+                yield point
+
+
+def _tools(writer: HeadWriter) -> Iterator[bytes]:
+    for each in writer.declared_tools():
+        if each.own:
+            yield _encode(each.given)
+            continue
+        made = _specified(each.tool.name, each.tool.description, each.tool.input_schema)
+        if "strict" in each.members:
+            made["toolSpec"]["strict"] = each.members["strict"]
+        writer.note_unread(each, "strict", "cache_control")
+        yield _encode(made)
+        yield from map(bytes, _points(each.given, each.path, writer))
+
+
+def _is_own(tool: Tool, given: Mapping[str, Raw]) -> bool:
+    return bytes(tool.input_schema) == b"null" and given.keys() in _OWN_TOOLS
+
+
+def _unmarked(items: list[Any], path: str, writer: HeadWriter) -> list[Any]:
+    kept = [item for item in items if mark_of(_encoded(item)) is None]
+    if len(kept) < len(items):
+        writer.note_fix("cache_mark_dropped", path)
+    return kept
+
+
+def _encoded(item: Any) -> Raw:  # noqa: ANN401  JSON
+    return item if isinstance(item, Raw) else Raw(_encode(item))
+
+
+def _specified(name: str, description: str | msgspec.UnsetType, schema: Raw) -> dict[str, Any]:
+    said = {} if description is UNSET or not description else {"description": description}
+    return {"toolSpec": {"name": name, **said, "inputSchema": {"json": schema}}}
+
+
+_SHAPE: Final = HeadShape(
+    target=NAME,
+    places={
+        "max_tokens": "inferenceConfig.maxTokens",
+        "temperature": "inferenceConfig.temperature",
+        "top_p": "inferenceConfig.topP",
+        "stop_sequences": "inferenceConfig.stopSequences",
+        **{
+            name: name
+            for name in (
+                "guardrailConfig", "additionalModelRequestFields", "promptVariables",
+                "additionalModelResponseFieldPaths", "requestMetadata", "performanceConfig", "serviceTier",
+                "outputConfig",
+            )
+        },
+    },
+    elsewhere=frozenset({"messages", "model", "modelId", "system", "tools", "tool_choice"}),
+    # Beyond these the service refuses a request (BED-34).
+    bounds={"max_tokens": (1, math.inf), "temperature": (0, 1), "top_p": (0, 1)},
+    tool_name=tool_name,
+    is_own=_is_own,
+    # There is none for no tool at all.
+    choices=("auto", "any", "tool"),
+)  # fmt: skip
+
+
+# What is said beside a document, where nobody says anything (BED-21).
+_BESIDE_DOCUMENT: Final = "See the attached document."
+# What the assistant says between results and words that must not share a turn (BED-17).
+_BETWEEN: Final = "I have the results."
+_RESULTS_ALONE: Final = ("llama", "mistral")
+
+# Which Claude was recorded to begin with the assistant, and since which the end may be its with tools as well.
+_ASSISTANT_FIRST: Final = (4, 5)
+_PREFILL_SINCE: Final = (3, 5)
+# Nova's second generation goes on with an answer.
+_NOVA_2: Final = re.compile(r"(?<![a-z])nova-2(?![\w.])")
+
+
+class ConverseProgress(Struct, frozen=True, array_like=True):
+    """How many messages there are, the names of their documents, and the tools called where nobody declared any.
+
+    ``numbers`` are the last numbers that distinguish repeated names; there were none before 0.2.0. ``held`` are media
+    of results that more results follow; none once all messages of an exchange are written.
+    """
+
+    count: int = 0
+    documents: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
+    numbers: dict[str, int] = {}
+    held: list[Piece] = []
+
+
+class ConverseDialect(ListDialect):
+    def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
+        self.state = ConverseProgress()
+        self._observed = setting.observed
+        self._model = (setting.model or "").lower()
+        self._results_alone = any(name in self._model for name in _RESULTS_ALONE)
+        self._results_alone = self._results_alone and "assistant_inserted" not in self._observed
+        head = write_head(setting, system)
+        self.fixes = head.fixes
+        self._before = _encode(head.keys)
+        self._tools = head.tools
+        self._points_left = head.points_left
+        self.head = self._whole_head(head.tools)
+        self.prefix = before_list(self._before, "messages")
+
+    def encode_message(self, message: Message, state: ConverseProgress, *, final: bool) -> Encoded:
+        """Write one message; what it says for good sets no breakpoints, since only the newest are worth one."""
+        return self._write(message, state, final=final)
+
+    def _write(self, message: Message, state: ConverseProgress, *, final: bool, points: Container[str] = ()) -> Encoded:
+        book = Book(NAME, self._observed)
+        fitting = ConverseFitting(
+            book=book,
+            model=self._model,
+            before=state.documents,
+            numbers=state.numbers,
+            points=points,
+            system=message.role == "system",
+            results_follow=message.results_follow,
+            held=state.held,
+        )
+        halves = set[int]() if "claude" in self._model else unpaired_halves(message, self._model)
+        pieces = fitting.fit_message(message.pieces, dict.fromkeys(halves, "server_tool_unpaired"))
+        # Reasoning is judged last: a turn that has lost a block to the fitting keeps none of it.
+        fitted = structs.replace(message, pieces=pieces, changed=message.changed | fitting.dropped)
+        pieces = fit_reasoning(fitted, self._model, book)
+        if final:
+            pieces = without_trailing_space(pieces, book)
+        turns = self._turns(message, _worded(message, pieces, book), state.count, book)
+        tools = state.tools
+        if not self._tools:
+            called = (piece.block.name for piece in fitting.out if isinstance(piece.block, ToolUse))
+            tools = tuple(dict.fromkeys((*tools, *called)))
+        return Encoded(
+            data=b",".join(
+                _encode({"role": role, "content": [written(p.block) for p in pieces]}) for role, pieces in turns
+            ),
+            state=ConverseProgress(state.count + len(turns), fitting.titles, tools, fitting.numbers, fitting.held),
+            rows=[
+                row(piece, f"messages.{number}.content.{at}")
+                for number, (_, pieces) in enumerate(turns, state.count)
+                for at, piece in enumerate(pieces)
+            ],
+            fixes=book.fixes,
+            gone=book.gone,
+        )
+
+    def encode_healthy(self, healthy: HealthyTurns, start: int, state: ConverseProgress) -> tuple[Encoded, int] | None:
+        """Write healthy messages, if their tools' names can stay and nothing is put between or into them."""
+        if self._results_alone or not self._tools or any(tool_name(name) != name for name in healthy.names):
+            return None
+        data, count = written_as_they_are(healthy, start, self._model)
+        behind = structs.replace(state, count=state.count + count)
+        return (Encoded(data=data, state=behind), start + count) if count else None
+
+    def encode_ending(
+        self, messages: Sequence[Message], state: ConverseProgress, settled: int, *, final: bool
+    ) -> Ending:
+        """Write the open messages and, behind them, the tools; an answer to go on with ends in no whitespace."""
+        del settled
+        write = partial(self._write, points=self._newest_points(messages))
+        parts = self.encode_open(messages, state, final=final, write=write)
+        state = parts[-1].state if parts else state
+        if self._tools or not state.tools or "tools_stubbed" in self._observed:
+            return Ending(parts=parts, suffix=self._suffix(self._tools), last=state.count - 1)
+        tools = stub_tools(state.tools)
+        fix = make("tools_stubbed", "toolConfig", target=NAME, detail=", ".join(state.tools))
+        parts.append(Encoded(data=b"", state=state, fixes=[fix]))
+        return Ending(parts=parts, suffix=self._suffix(tools), head=self._whole_head(tools), last=state.count - 1)
+
+    def _newest_points(self, messages: Sequence[Message]) -> frozenset[str]:
+        """The places of the open blocks whose breakpoints there is room for."""
+        marked = [piece.path for message in messages for piece in message.pieces if point_behind(piece.block)]
+        return frozenset(marked[-self._points_left :] if self._points_left else ())
+
+    def _turns(self, message: Message, pieces: list[Piece], count: int, book: Book) -> list[tuple[str, list[Piece]]]:
+        """The message as one, or as three where results stand alone."""
+        results = [piece for piece in pieces if isinstance(piece.block, ToolResult)]
+        if not self._results_alone or not results or len(results) == len(pieces):
+            return [(message.role, pieces)]
+        words = [piece for piece in pieces if not isinstance(piece.block, ToolResult)]
+        book.note_fix("assistant_inserted", f"messages.{count + 1}.content.0")
+        between = Piece(Text(text=_BETWEEN), -1, "", fate="synthesised", code="assistant_inserted")
+        return [("user", results), ("assistant", [between]), ("user", words)]
+
+    def _suffix(self, tools: bytes) -> bytes:
+        return b'],"toolConfig":%b}' % tools if tools else b"]}"
+
+    def _whole_head(self, tools: bytes) -> bytes:
+        if not tools:
+            return self._before
+        return self._before[:-1] + (b"," if len(self._before) > 2 else b"") + b'"toolConfig":%b}' % tools
+
+
+def _worded(message: Message, pieces: list[Piece], book: Book) -> list[Piece]:
+    """The pieces with the words that the service misses: beside a document, or in a turn that has nothing else."""
+    said = [piece for piece in pieces if not (isinstance(piece.block, Unknown) and piece.block.kind in MARKERS)]
+    if not said:
+        return [stub_for(message, book), *pieces]
+    document = next((piece for piece in said if is_document(piece.block)), None)
+    if document is None or any(isinstance(piece.block, Text) for piece in said):
+        return pieces
+    if not book.makes("document_text_added"):
+        return pieces
+    book.note_fix("document_text_added", document.path, tool_id=document.tool_id)
+    added = Piece(Text(text=_BESIDE_DOCUMENT), -1, "", fate="synthesised", code="document_text_added")
+    return [*pieces, added]
+
+
+def _structure_of_family(setting: Setting) -> Structure:
+    model = (setting.model or "").lower()
+    both: frozenset[Role] = frozenset({"user", "assistant"})
+    if "claude" in model:
+        version = version_of(model)
+        prefill = version is not None and _PREFILL_SINCE <= version < NO_PREFILL_SINCE and not is_thinking(setting)
+        return Structure(assistant_first=version == _ASSISTANT_FIRST, assistant_last="text" if prefill else "never")
+    if "nova" in model:
+        prefill = _NOVA_2.search(model) is not None
+        last: Literal["text", "never"] = "text" if prefill else "never"
+        return Structure(assistant_last=last, neighbours=both, blank=both, blank_results=True, ids_again=True)
+    return Structure(neighbours=both) if "titan" in model else STRICT
+
+
+class BedrockConverse:
+    name = NAME
+    text = False
+    tail_rule = "BED-11"
+    tail_rules = frozenset({"BED-01", "BED-03b", "BED-11", "BED-11b"})
+
+    def structure(self, setting: Setting) -> Structure:
+        """What recorded requests were accepted with, by the model's family."""
+        return structs.replace(_structure_of_family(setting), system_blocks=SYSTEM_BLOCKS)
+
+    def prepare(self, setting: Setting, system: Sequence[Piece]) -> ConverseDialect:
+        return ConverseDialect(setting, system)

@@ -1,0 +1,1 @@
+"""Cascade: tools emulated in text, for models without tool calls."""

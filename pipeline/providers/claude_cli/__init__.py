@@ -1,0 +1,1 @@
+"""The Claude CLI: its streams and its session files."""

@@ -1,0 +1,342 @@
+"""Claude Code's transcripts: lines that form a tree, of which one path is the conversation.
+
+Each line names its parent. The conversation is the path to the newest leaf of the main chain, that is of the lines
+that are not a sub-agent's; a file that holds nothing but a sub-agent's lines is that agent's own conversation. An
+assistant's message is written as one line for each block, under one message id, and parallel calls branch: a later
+call hangs on the call before it, and so does that call's result. So all lines of a message on the path are one turn,
+at the place of the first, and the results of its calls follow, on the path or off it.
+
+After a compaction the path begins at the boundary's summary, and messages that the boundary kept are linked in, as
+the CLI does it when it resumes. Lines that the CLI wrote itself in the user's name (``isMeta``, ``isSynthetic``) are
+kept and marked: it hides them from the user but sends them to the model. Notices of the CLI (API errors, the model
+``<synthetic>``) are not the assistant's words and are skipped, as is every line that is no message; all skipped lines
+are counted by type.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, field
+from msgspec.structs import replace
+
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.history.readers.canonical import CONTENT
+from reknit.pipeline.history.readers.fields import Fields, Notes
+from reknit.pipeline.history.readers.rawjson import check_nesting
+from reknit.pipeline.history.readers.strict import decoded
+from reknit.pipeline.history.readers.tolerant import Placed
+from reknit.pipeline.model import Block, Issuer, RedactedThinking, Role, Thinking, ToolResult, ToolUse, Turn
+
+_SYNTHETIC: Final = "<synthetic>"
+# So many lines at most are looked at to tell a transcript, which has one of these keys in a line.
+_LINES_SEEN: Final = 50
+_TRANSCRIPT_KEYS: Final = frozenset({"uuid", "parentUuid", "sessionId", "leafUuid"})
+_OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
+
+
+class Content(Struct, frozen=True):
+    """The message inside a line; what else the API's response had is about the response."""
+
+    content: Raw = Raw(b"null")
+    id: str | None = None
+    model: str | None = None
+
+
+class _Segment(Struct, frozen=True, rename="camel"):
+    head_uuid: str
+    anchor_uuid: str
+    tail_uuid: str
+
+
+class _Compaction(Struct, frozen=True, rename="camel"):
+    preserved_segment: _Segment | None = None
+
+
+class Line(Struct, frozen=True, rename="camel", kw_only=True):
+    """What of a line decides where it belongs. ``number`` counts all lines of the file from 0."""
+
+    type: str = ""
+    subtype: str | None = None
+    uuid: str | None = None
+    parent_uuid: str | None = None
+    timestamp: str = ""
+    is_sidechain: bool = False
+    is_api_error_message: bool = False
+    is_meta: Raw = Raw(b"false")
+    is_synthetic_: Raw = field(default=Raw(b"false"), name="isSynthetic")
+    message: Content | None = None
+    compact_metadata: _Compaction | None = None
+    number: int = -1
+
+    @property
+    def kind(self) -> str:
+        """The type under which the line is counted."""
+        return self.type if self.subtype is None else f"{self.type}/{self.subtype}"
+
+    @property
+    def is_message(self) -> bool:
+        """Whether the line holds words of the user or the assistant, or results."""
+        return self.type in ("user", "assistant") and self.message is not None
+
+    @property
+    def model(self) -> str | None:
+        return None if self.message is None else self.message.model
+
+    @property
+    def message_id(self) -> str:
+        """The id of the message that the line is a part of; a line that names none is a message of its own."""
+        named = None if self.message is None else self.message.id
+        return named or self.uuid or f"line-{self.number}"
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether the CLI itself speaks here, in the user's name."""
+        return self.type == "user" and b"true" in (bytes(self.is_meta), bytes(self.is_synthetic_))
+
+    @property
+    def is_notice(self) -> bool:
+        """Whether the CLI itself speaks here, in the assistant's name."""
+        return self.type == "assistant" and (self.is_api_error_message or self.model == _SYNTHETIC)
+
+
+_LINE: Final = msgspec.json.Decoder(Line)
+
+
+def _decode_lines(text: bytes, skipped: Counter[str]) -> list[Line]:
+    """The lines of a file. Lines that cannot be read and repetitions of a line are skipped.
+
+    Raises:
+        InputError: a line nests too deeply.
+    """
+    lines: list[Line] = []
+    seen: dict[str, bytes] = {}
+    for number, raw in enumerate(text.split(b"\n")):
+        if not raw.strip():
+            continue
+        check_nesting(raw, f"lines.{number}")
+        line = decoded(_LINE, raw)
+        if line is None:
+            # The last line of a session that was killed is often cut.
+            skipped["unreadable"] += 1
+            continue
+        if line.uuid is not None and seen.setdefault(line.uuid, raw) is not raw and seen[line.uuid] == raw:
+            skipped[f"{line.kind}/repeated"] += 1
+            continue
+        lines.append(replace(line, number=number))
+    if not lines:
+        raise InputError("no_messages", "expected the lines of a transcript, found no readable line")
+    return lines
+
+
+class Tree:
+    """The lines of one chain and the links between them.
+
+    A line without a parent is a root, unless no line has a parent: then each follows the one before it. So does a
+    line whose parent is not in the file, as the file holds only a part of the tree.
+    """
+
+    def __init__(self, lines: list[Line]) -> None:
+        self.messages = [line for line in lines if line.is_message]
+        self._by_uuid: dict[str, Line] = {}
+        for line in lines:
+            if line.uuid is not None:
+                self._by_uuid.setdefault(line.uuid, line)
+        self._is_linked = any(line.parent_uuid is not None for line in self.messages)
+        self._before = dict(zip((line.number for line in self.messages[1:]), self.messages, strict=False))
+        self._parents = self._relinked(lines)
+        # The nearest message above a line that is none, so that long runs of such lines are walked once.
+        self._known: dict[int, Line | None] = {}
+
+    def message_above(self, line: Line) -> Line | None:
+        """The nearest message on the way from a line to its root."""
+        passed: list[int] = []
+        above = self._parent(line)
+        while above is not None and not above.is_message:
+            if above.number in self._known:
+                above = self._known[above.number]
+                break
+            # Lines that form a ring have no root.
+            self._known[above.number] = None
+            passed.append(above.number)
+            above = self._parent(above)
+        for number in passed:
+            self._known[number] = above
+        return above
+
+    def newest_path(self) -> list[Line]:
+        """The messages from the root to the newest leaf: the latest by its time, then by its place in the file."""
+        above = {line.number: self.message_above(line) for line in self.messages}
+        inner = {line.number for line in above.values() if line is not None}
+        leaves = [line for line in self.messages if line.number not in inner] or self.messages
+        step: Line | None = max(leaves, key=lambda line: (line.timestamp, line.number), default=None)
+        path: dict[int, Line] = {}
+        while step is not None and step.number not in path:
+            path[step.number] = step
+            step = above[step.number]
+        return list(path.values())[::-1]
+
+    def _parent(self, line: Line) -> Line | None:
+        uuid = self._parents.get(line.uuid or "", line.parent_uuid)
+        if uuid is not None and uuid in self._by_uuid:
+            return self._by_uuid[uuid]
+        if uuid is None and self._is_linked:
+            return None
+        return self._before.get(line.number)
+
+    def _relinked(self, lines: list[Line]) -> dict[str, str]:
+        """New parents around the messages that a compaction kept: after its anchor, before what followed that."""
+        parents: dict[str, str] = {}
+        for line in lines:
+            kept = line.compact_metadata and line.compact_metadata.preserved_segment
+            if not kept or not {kept.head_uuid, kept.anchor_uuid, kept.tail_uuid} <= self._by_uuid.keys():
+                continue
+            for other in lines:
+                if other.uuid is not None and other.parent_uuid == kept.anchor_uuid:
+                    parents[other.uuid] = kept.tail_uuid
+            parents[kept.head_uuid] = kept.anchor_uuid
+        return parents
+
+
+def is_transcript(text: bytes) -> bool:
+    """Whether these are the lines of a Claude Code transcript; it may begin with lines that carry no ids."""
+    for line in text.split(b"\n", _LINES_SEEN)[:_LINES_SEEN]:
+        try:
+            keys = _OBJECT.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+        if is_transcript_line(keys):
+            return True
+    return False
+
+
+def is_transcript_line(keys: dict[str, Raw]) -> bool:
+    """Whether these are the keys of a transcript's line: a type, one of the transcript's ids, and no role."""
+    return "type" in keys and "role" not in keys and not _TRANSCRIPT_KEYS.isdisjoint(keys)
+
+
+def read_lines(text: bytes, notes: Notes) -> tuple[list[Turn], str | None, dict[str, int]]:
+    """Read a transcript: its turns, the model of the last answer, and the skipped lines by type.
+
+    Every line that is not blank is either counted in the last, or is the place of a block: paths are
+    ``lines.N.message.content.I``, with N counted from 0.
+
+    Raises:
+        InputError: no readable line, a field of the wrong type, or nested too deeply.
+    """
+    skipped: Counter[str] = Counter()
+    lines = _decode_lines(text, skipped)
+    chain = _chain(lines, skipped)
+    tree = Tree(chain)
+    path = tree.newest_path()
+    conversation = _Conversation(tree, path, notes)
+    turns = conversation.turns()
+    for line in chain:
+        if not line.is_message:
+            skipped[line.kind] += 1
+        elif line.number not in conversation.used:
+            skipped[f"{line.kind}/{conversation.reason(line)}"] += 1
+    return turns, conversation.model, dict(skipped)
+
+
+def _chain(lines: list[Line], skipped: Counter[str]) -> list[Line]:
+    """The main chain; in a sub-agent's own file, where there is none, the sub-agent's."""
+    if not any(line.is_message and not line.is_sidechain for line in lines):
+        return lines
+    for line in lines:
+        if line.is_sidechain:
+            skipped[f"{line.kind}/sidechain"] += 1
+    return [line for line in lines if not line.is_sidechain]
+
+
+class _Conversation:
+    """The turns of one path, with what belongs to them beside it."""
+
+    def __init__(self, tree: Tree, path: list[Line], notes: Notes) -> None:
+        self._tree = tree
+        self._path = path
+        self._notes = notes
+        self._read_lines: dict[int, tuple[list[Placed], Notes]] = {}
+        self._parts: dict[str, list[Line]] = defaultdict(list)
+        self._answers: dict[str, list[Line]] = defaultdict(list)
+        self.used: set[int] = set()
+        self.model: str | None = None
+        for line in tree.messages:
+            if line.type == "assistant" and not line.is_notice:
+                self._parts[line.message_id].append(line)
+                self.model = line.model or self.model
+
+    def turns(self) -> list[Turn]:
+        """The turns in order: each message once, at its first line, then the results that hang beside the path."""
+        self._gather_answers()
+        turns: list[Turn] = []
+        told: set[str] = set()
+        for line in self._path:
+            if line.type == "user":
+                self._add(turns, "user", line.uuid, [line])
+            elif not line.is_notice and line.message_id not in told:
+                told.add(line.message_id)
+                self.model = line.model or self.model
+                self._add(turns, "assistant", line.message_id, self._parts[line.message_id])
+                for answer in self._answers[line.message_id]:
+                    self._add(turns, "user", answer.uuid, [answer])
+        return turns
+
+    def reason(self, line: Line) -> str:
+        if line.is_notice:
+            return "notice"
+        return "empty" if line.number in self._read_lines else "off-path"
+
+    def _gather_answers(self) -> None:
+        """Find the results beside the path that answer calls of the messages on it."""
+        on_path = {line.number for line in self._path}
+        messages = {line.message_id for line in self._path if line.type == "assistant" and not line.is_notice}
+        owner = {part.number: message_id for message_id in messages for part in self._parts[message_id]}
+        calls = {message_id: self._calls_of(message_id) for message_id in messages}
+        for line in self._tree.messages:
+            if line.type != "user" or line.number in on_path:
+                continue
+            above = self._tree.message_above(line)
+            message_id = None if above is None else owner.get(above.number)
+            if message_id is not None and not calls[message_id].isdisjoint(self._answered_by(line)):
+                owner[line.number] = message_id
+                self._answers[message_id].append(line)
+
+    def _calls_of(self, message_id: str) -> set[str]:
+        parts = self._parts[message_id]
+        return {block.id for part in parts for block, _ in self._read(part) if isinstance(block, ToolUse)}
+
+    def _answered_by(self, line: Line) -> set[str]:
+        return {block.tool_use_id for block, _ in self._read(line) if isinstance(block, ToolResult)}
+
+    def _add(self, turns: list[Turn], role: Role, turn_id: str | None, lines: list[Line]) -> None:
+        """Add the turn of these lines, with the fixes that reading them made; lines without blocks make none."""
+        placed = [one for line in lines for one in self._read(line)]
+        for line in lines:
+            blocks, notes = self._read_lines[line.number]
+            self._notes.fixes += notes.fixes
+            if blocks:
+                self.used.add(line.number)
+        if placed:
+            paths = tuple(path for _, path in placed)
+            blocks_of_turn = tuple(block for block, _ in placed)
+            turn = Turn(role=role, blocks=blocks_of_turn, index=len(turns), id=turn_id, paths=paths)
+            turns.append(replace(turn, synthetic=True) if lines[0].is_synthetic else turn)
+
+    def _read(self, line: Line) -> list[Placed]:
+        """The blocks of a line, read once; reasoning gets the model that signed it."""
+        if line.number not in self._read_lines:
+            notes = self._notes.attempt()
+            content = Raw(b"null") if line.message is None else line.message.content
+            message = Fields(content, f"lines.{line.number}.message", notes, members={"content": content})
+            signed = [(_signed(block, line.model), path) for block, path in CONTENT.read(message, "content")]
+            self._read_lines[line.number] = (signed, notes)
+        return self._read_lines[line.number][0]
+
+
+def _signed(block: Block, model: str | None) -> Block:
+    if model is None or not isinstance(block, (Thinking, RedactedThinking)) or block.issuer is not UNSET:
+        return block
+    return replace(block, issuer=Issuer(provider="anthropic", model=model))

@@ -1,0 +1,1 @@
+"""The Codex CLI: its streams and its rollout files."""

@@ -1,0 +1,216 @@
+"""Codex's rollouts: the file of lines that Codex keeps of a thread.
+
+Each line has a type and a payload. What the model was sent are the ``response_item`` lines, which are items of OpenAI's
+Responses shape; nearly all of their texts stand once more in an ``event_msg``, for screens. So items are read, and of
+events only those that move what the model is sent: a thread that was rolled back has lost its last turns. ``compacted``
+puts a shorter history in place of all before it: its own, or the user's messages so far and a summary.
+
+Messages that Codex wrote in the user's name (``<environment_context>``, ``<turn_aborted>``, a skill's instructions) are
+kept and marked, for the model was sent them. A fork begins with its parent's lines, its ``session_meta`` included, so
+it is read like any other thread. Ordinals tell nothing apart: they were seen to be given twice, and only a line that is
+the same in every byte is a repetition. All other lines are skipped, and counted by type.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.fixes import Fix
+from reknit.pipeline.history.readers.fields import Notes
+from reknit.pipeline.history.readers.message import read_tolerantly
+from reknit.pipeline.history.readers.rawjson import check_nesting, starts_with
+from reknit.pipeline.history.readers.strict import decoded
+from reknit.pipeline.model import Text, Turn
+
+# With these begins what Codex tells the model in the user's name, where the line does not say whose words it holds.
+_INJECTED: Final = (
+    "<environment_context>",
+    "<turn_aborted>",
+    "<user_instructions>",
+    "<user_shell_command>",
+    "<subagent_notification>",
+    "<skill>",
+    "# AGENTS.md instructions",
+)
+# Items that the model is never sent.
+_KEPT_FOR_CODEX: Final = frozenset({"ghost_snapshot"})
+# What Codex notes beside an item for itself.
+_NOTE: Final = "internal_chat_message_metadata_passthrough"
+_TYPES: Final = frozenset({"session_meta", "turn_context", "response_item", "event_msg", "compacted"})
+
+
+class _Line(Struct, frozen=True):
+    type: str
+    payload: Raw = Raw(b"null")
+    ordinal: int | None = None
+
+
+class _Payload(Struct, frozen=True):
+    """What of a payload decides what becomes of the line."""
+
+    type: str = ""
+    role: str = ""
+    model: str | None = None
+    num_turns: int = 0
+    message: str = ""
+    replacement_history: list[Raw] | None = None
+
+
+class _Provenance(Struct, frozen=True):
+    type: str = ""
+
+
+class _ContentNote(Struct, frozen=True):
+    provenance: _Provenance = _Provenance()
+
+
+class _ItemNote(Struct, frozen=True):
+    content_item_metadata: list[_ContentNote] = []
+
+
+class _Entry(Struct):
+    """A turn that the model is sent, with the type of its line, and the fixes of its reading."""
+
+    turn: Turn
+    kind: str
+    fixes: list[Fix]
+
+
+_line: Final = msgspec.json.Decoder(_Line)
+_payload: Final = msgspec.json.Decoder(_Payload)
+_note: Final = msgspec.json.Decoder(_ItemNote)
+_object: Final = msgspec.json.Decoder(dict[str, Raw])
+
+
+def is_rollout(text: bytes) -> bool:
+    """Whether these are the lines of a rollout, by the first of them."""
+    try:
+        keys = _object.decode(text.partition(b"\n")[0])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    named = bytes(keys.get("type", b"")).strip(b'"').decode("utf-8", "replace")
+    return "payload" in keys and named in _TYPES
+
+
+def read_lines(text: bytes, notes: Notes) -> tuple[list[Turn], str | None, dict[str, int]]:
+    """Read a rollout: its turns, the model of the last turn, and the skipped lines by type.
+
+    A line is skipped that holds no item which the model is sent at the end. The place of an item is ``lines.N.payload``
+    with N counted from 0.
+
+    Raises:
+        InputError: no readable line, an item of no meaning, or nested too deeply.
+    """
+    thread = _Thread(notes)
+    seen: set[bytes] = set()
+    for number, raw in enumerate(text.split(b"\n")):
+        if not raw.strip():
+            continue
+        check_nesting(raw, f"lines.{number}")
+        line = decoded(_line, raw)
+        if line is None:
+            # The last line of a session that was killed is often cut.
+            thread.skipped["unreadable"] += 1
+            continue
+        if line.ordinal is not None and raw in seen:
+            thread.skipped[f"{line.type}/repeated"] += 1
+            continue
+        seen.add(raw)
+        thread.take_line(line, f"lines.{number}.payload")
+    if not seen:
+        raise InputError("no_messages", "expected the lines of a rollout, found no readable line")
+    return thread.turns(), thread.model, dict(thread.skipped)
+
+
+class _Thread:
+    """What the model is sent, as the lines so far say."""
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+        self._entries: list[_Entry] = []
+        self.model: str | None = None
+        self.skipped: Counter[str] = Counter()
+
+    def take_line(self, line: _Line, place: str) -> None:
+        payload = decoded(_payload, line.payload) or _Payload()
+        kind = f"{line.type}/{payload.type}" if payload.type else line.type
+        if line.type == "response_item" and payload.type and payload.type not in _KEPT_FOR_CODEX:
+            self._entries.append(self._read(line.payload, place, kind))
+            return
+        if line.type == "compacted":
+            self._compact(payload, place, kind)
+            return
+        self.skipped[kind] += 1
+        if line.type == "turn_context":
+            self.model = payload.model or self.model
+        elif payload.type == "thread_rolled_back":
+            self._roll_back(payload.num_turns)
+
+    def turns(self) -> list[Turn]:
+        turns: list[Turn] = []
+        for entry in self._entries:
+            self._notes.fixes += entry.fixes
+            if entry.turn.blocks:
+                turns.append(replace(entry.turn, index=len(turns)))
+            else:
+                self.skipped[f"{entry.kind}/empty"] += 1
+        return turns
+
+    def _read(self, item: Raw, place: str, kind: str) -> _Entry:
+        members = _object.decode(item)
+        note = members.pop(_NOTE, None)
+        notes = self._notes.attempt()
+        turn, *_ = read_tolerantly(Raw(msgspec.json.encode(members)), 0, "openai-responses", notes)
+        paths = tuple(place + path.removeprefix("input.0") for path in turn.paths or ())
+        fixes = [replace(fix, path=place + fix.path.removeprefix("input.0")) for fix in notes.fixes]
+        turn = replace(turn, paths=paths)
+        return _Entry(replace(turn, synthetic=True) if _is_injected(turn, note) else turn, kind, fixes)
+
+    def _compact(self, payload: _Payload, place: str, kind: str) -> None:
+        before = self._entries
+        if payload.replacement_history is not None:
+            places = [f"{place}.replacement_history.{at}" for at in range(len(payload.replacement_history))]
+            items = zip(payload.replacement_history, places, strict=True)
+            self._entries = [self._read(item, at, kind) for item, at in items if starts_with(item, b"{")]
+            self._skip(before, "compacted")
+            return
+        said = {"type": "message", "role": "user", "content": payload.message}
+        summary = self._read(Raw(msgspec.json.encode(said)), place, kind)
+        summary.turn = replace(summary.turn, synthetic=True)
+        self._entries = [*filter(_is_users, before), summary]
+        self._skip([entry for entry in before if not _is_users(entry)], "compacted")
+
+    def _roll_back(self, count: int) -> None:
+        """Take so many turns of the user's away, each with all that followed it."""
+        begins = [at for at, entry in enumerate(self._entries) if _is_users(entry)][-count:] if count > 0 else []
+        if begins:
+            self._skip(self._entries[begins[0] :], "rolled-back")
+            del self._entries[begins[0] :]
+
+    def _skip(self, entries: Sequence[_Entry], reason: str) -> None:
+        self.skipped.update(f"{entry.kind}/{reason}" for entry in entries)
+
+
+def _is_users(entry: _Entry) -> bool:
+    """Whether it is a message of the user's own."""
+    turn = entry.turn
+    return turn.role == "user" and not turn.synthetic and entry.kind.endswith("message")
+
+
+def _is_injected(turn: Turn, note: Raw | None) -> bool:
+    """Whether Codex wrote a user's message: by what it notes of its parts, or by how it begins."""
+    if turn.role != "user" or not any(isinstance(block, Text) for block in turn.blocks):
+        return False
+    parts = (None if note is None else decoded(_note, note)) or _ItemNote()
+    told = [part.provenance.type for part in parts.content_item_metadata if part.provenance.type]
+    if told:
+        return "user" not in told
+    first = turn.blocks[0]
+    return isinstance(first, Text) and first.text.lstrip().startswith(_INJECTED)

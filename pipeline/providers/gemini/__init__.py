@@ -1,0 +1,1 @@
+"""Google Gemini: the generateContent API."""

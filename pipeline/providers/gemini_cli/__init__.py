@@ -1,0 +1,1 @@
+"""The Gemini CLI: its streams and its chat files."""

@@ -1,0 +1,300 @@
+"""The Gemini CLI's chats: what it keeps of a session, which alone says what of a stream it took for the answer.
+
+A chat is a file of lines. The first names the session; a line with an ``id`` is a message, and one with an ``id`` that
+was there before takes its place. ``{"$set": {…}}`` changes the session's own members, and with ``messages`` replaces
+all of them; ``{"$rewindTo": id}`` takes that message and all behind it away, or everything where there is no such id.
+Older versions keep one JSON document instead, which may stand on one line or on many.
+
+A message of type ``gemini`` has a text, thoughts, and its calls with their results, which stand once more in the user's
+message that follows. What the model was sent is the latter, so the former serves only where nothing followed. A call's
+id is ``<name>__<id>`` in newer versions; a result may lack the prefix.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.history.readers.fields import Fields, Notes
+from reknit.pipeline.history.readers.rawjson import check_nesting, starts_with
+from reknit.pipeline.history.readers.tolerant import Placed
+from reknit.pipeline.model import Issuer, Role, Thinking, ToolResult, Turn
+from reknit.pipeline.providers.gemini.reader import ISSUER, Parts
+
+# With these words begins what the program tells the model of itself, in the user's name.
+_INJECTED: Final = "<session_context>"
+_NOTHING: Final = Raw(b'""')
+# The pieces of an older document stand on lines of their own between these two.
+_OPENS, _CLOSES = b"{", b"}"
+
+
+class Thought(Struct, frozen=True):
+    subject: str = ""
+    description: str = ""
+
+
+class Call(Struct, frozen=True):
+    id: str = ""
+    name: str = ""
+    args: Raw = Raw(b"{}")
+    result: Raw = Raw(b"null")
+
+
+class Message(Struct, frozen=True, rename="camel", kw_only=True):
+    id: str
+    type: str
+    timestamp: str = ""
+    content: Raw = _NOTHING
+    thoughts: list[Thought] = []
+    tool_calls: list[Call] = []
+    model: str | None = None
+
+
+class Entry(Struct, array_like=True):
+    """A message as the file has it, and the number of the line that has it, from 0."""
+
+    line: int
+    raw: bytes
+    kind: str
+
+
+class Chat(Struct):
+    """A chat as far as it was read, line by line. ``skipped`` counts the lines that are no message, by type."""
+
+    session_id: str = ""
+    entries: dict[str, Entry] = {}
+    skipped: dict[str, int] = {}
+    lines: int = 0
+    # The lines of an older document, as far as they came.
+    begun: list[bytes] = []
+
+    def read_line(self, line: bytes) -> None:
+        """Take the next line, whatever it is."""
+        number, self.lines = self.lines, self.lines + 1
+        if self.begun or line.strip() == _OPENS:
+            self.begun.append(line)
+            if line.rstrip() != _CLOSES:
+                return
+            line, self.begun = b"\n".join(self.begun), []
+        if not line.strip():
+            return
+        try:
+            keys = msgspec.json.decode(line, type=dict[str, Raw])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            self._skip("unreadable")  # the last line of a session that was killed is often cut
+            return
+        self._read_object(keys, number, line)
+
+    def _read_object(self, keys: dict[str, Raw], number: int, line: bytes) -> None:
+        if "$rewindTo" in keys:
+            self._skip("$rewindTo")
+            self._rewind(_string(keys["$rewindTo"]))
+        elif "$set" in keys:
+            self._skip("$set")
+            self._set_members(_members(keys["$set"]), number)
+        elif "id" in keys and "type" in keys:
+            self._put(line, number)
+        elif "sessionId" in keys:
+            self._skip("session")
+            self.session_id = _string(keys["sessionId"])
+            self._set_members(keys, number)
+        else:
+            self._skip("unknown")
+
+    def _set_members(self, keys: dict[str, Raw], number: int) -> None:
+        if "messages" not in keys:
+            return
+        self._remove(list(self.entries), "replaced")
+        for raw in _items(keys["messages"]):
+            self._put(bytes(raw), number)
+
+    def _put(self, raw: bytes, number: int) -> None:
+        """Add a message behind the others, or in the place of the one that had its id."""
+        try:
+            message = _MESSAGE.decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            self._skip("unreadable")
+            return
+        before = self.entries.get(message.id)
+        if before is not None:
+            self._skip(f"{before.kind}/replaced")
+        self.entries[message.id] = Entry(number, raw, message.type)
+
+    def _rewind(self, message_id: str) -> None:
+        ids = list(self.entries)
+        self._remove(ids[ids.index(message_id) :] if message_id in self.entries else ids, "rewound")
+
+    def _remove(self, ids: Iterable[str], why: str) -> None:
+        for message_id in ids:
+            self._skip(f"{self.entries.pop(message_id).kind}/{why}")
+
+    def _skip(self, kind: str) -> None:
+        self.skipped[kind] = self.skipped.get(kind, 0) + 1
+
+    def messages(self) -> list[tuple[Message, int]]:
+        """The messages in order, each with its line."""
+        return [(_MESSAGE.decode(entry.raw), entry.line) for entry in self.entries.values()]
+
+
+_MESSAGE: Final = msgspec.json.Decoder(Message)
+
+
+def is_chat(text: bytes) -> bool:
+    """Whether these are the lines of a chat, or its older document, which begin alike."""
+    head = text[:1024]
+    return b'"projectHash"' in head and b'"sessionId"' in head and b'"parentUuid"' not in head
+
+
+def read_lines(text: bytes, notes: Notes) -> tuple[list[Turn], str | None, dict[str, int]]:
+    """Read a chat: its turns, the model of the last answer, and the skipped lines by type.
+
+    The place of a block is ``lines.N.content``, ``lines.N.thoughts.I``, ``lines.N.toolCalls.I`` and what is within,
+    with N counted from 0.
+
+    Raises:
+        InputError: no readable line, or nested too deeply.
+    """
+    chat = Chat()
+    for number, raw in enumerate(text.split(b"\n")):
+        check_nesting(raw, f"lines.{number}")
+        chat.read_line(raw)
+    if not chat.entries and not chat.session_id:
+        raise InputError("no_messages", "expected the lines of a chat, found no readable line")
+    skipped = Counter(chat.skipped)
+    turns: list[Turn] = []
+    messages = chat.messages()
+    for message, line in messages:
+        placed = turns_of(message, line, messages, notes)
+        if not placed:
+            skipped[message.type] += 1
+        for role, blocks in placed:
+            turns.append(_turn(role, blocks, message, len(turns)))
+    models = [message.model for message, _ in messages if message.model]
+    return turns, models[-1] if models else None, dict(skipped)
+
+
+def turns_of(
+    message: Message, line: int, messages: Sequence[tuple[Message, int]], notes: Notes
+) -> list[tuple[Role, list[Placed]]]:
+    """The turns that a message of a chat stands for: none, one, or an answer and the results that nothing repeats."""
+    place = f"lines.{line}"
+    if message.type == "user":
+        called = {call.id for other, _ in messages for call in other.tool_calls}
+        blocks = [_prefixed(block, called) for block in _content(message, place, notes)]
+        return [("user", blocks)] if blocks else []
+    if message.type != "gemini":
+        return []
+    blocks = _answer(message, place, notes)
+    turns: list[tuple[Role, list[Placed]]] = [("assistant", blocks)] if blocks else []
+    results = _results(message, place, notes, _answered(messages))
+    return [*turns, ("user", results)] if results else turns
+
+
+def _turn(role: Role, blocks: list[Placed], message: Message, index: int) -> Turn:
+    return Turn(
+        role=role,
+        blocks=tuple(block for block, _ in blocks),
+        index=index,
+        id=message.id if role == "assistant" or message.type == "user" else f"{message.id}-results",
+        paths=tuple(path for _, path in blocks),
+        synthetic=role == "user" and is_injected(message),
+    )
+
+
+def is_injected(message: Message) -> bool:
+    """Whether the program itself speaks here, in the user's name."""
+    return message.type == "user" and bytes(message.content).find(_INJECTED.encode(), 0, 64) >= 0
+
+
+def _answer(message: Message, place: str, notes: Notes) -> list[Placed]:
+    issuer = Issuer(provider=ISSUER.provider, model=message.model)
+    blocks: list[Placed] = []
+    for at, thought in enumerate(message.thoughts):
+        words = f"**{thought.subject}** {thought.description}" if thought.subject else thought.description
+        blocks.append((Thinking(thinking=words, issuer=issuer), f"{place}.thoughts.{at}"))
+    blocks += _content(message, place, notes)
+    for at, call in enumerate(message.tool_calls):
+        part = {"functionCall": {"id": call.id, "name": call.name, "args": call.args}}
+        blocks += _part(part, f"{place}.toolCalls.{at}", notes)
+    return blocks
+
+
+def _content(message: Message, place: str, notes: Notes) -> list[Placed]:
+    """The blocks of a content: a text, one part, or a list of them; an empty text is none."""
+    content, place = message.content, f"{place}.content"
+    if starts_with(content, b'"'):
+        return _part({"text": content}, place, notes) if bytes(content) != bytes(_NOTHING) else []
+    if starts_with(content, b"["):
+        return [block for at, part in enumerate(_items(content)) for block in _any_part(part, f"{place}.{at}", notes)]
+    return _any_part(content, place, notes) if starts_with(content, b"{") else []
+
+
+def _any_part(part: Raw, place: str, notes: Notes) -> list[Placed]:
+    if starts_with(part, b'"'):
+        return _part({"text": part}, place, notes)
+    keys = _members(part)
+    if "functionResponse" in keys:
+        keys["functionResponse"] = _plainly_said(keys["functionResponse"])
+    return _part(keys, place, notes)
+
+
+def _part(keys: dict[str, Any], place: str, notes: Notes) -> list[Placed]:
+    return Parts().read(Fields(Raw(msgspec.json.encode(keys)), place, notes))
+
+
+def _plainly_said(response: Raw) -> Raw:
+    """A response whose output is a text, as a result that is that text."""
+    keys = _members(response)
+    said = _members(keys.get("response", _NOTHING))
+    if said.keys() != {"output"} or not starts_with(said["output"], b'"'):
+        return response
+    return Raw(msgspec.json.encode(keys | {"response": {"result": said["output"]}}))
+
+
+def _answered(messages: Sequence[tuple[Message, int]]) -> set[str]:
+    """The ids of the results that stand in the user's messages."""
+    found: set[str] = set()
+    for message, _ in messages:
+        if message.type == "user" and starts_with(message.content, b"["):
+            for part in _items(message.content):
+                response = _members(_members(part).get("functionResponse", _NOTHING))
+                found |= {_string(response[key]) for key in ("id",) if key in response}
+    return found
+
+
+def _results(message: Message, place: str, notes: Notes, answered: set[str]) -> list[Placed]:
+    """The results that stand beside their calls only."""
+    blocks: list[Placed] = []
+    for at, call in enumerate(message.tool_calls):
+        if not answered.isdisjoint({call.id, call.id.removeprefix(f"{call.name}__")}):
+            continue
+        found = _items(call.result) if starts_with(call.result, b"[") else []
+        for number, part in enumerate(found):
+            blocks += _any_part(part, f"{place}.toolCalls.{at}.result.{number}", notes)
+    return blocks
+
+
+def _prefixed(placed: Placed, called: set[str]) -> Placed:
+    """A result under the id that its call has."""
+    block, path = placed
+    if not isinstance(block, ToolResult) or block.tool_use_id in called:
+        return placed
+    longer = [call_id for call_id in called if call_id.endswith(f"__{block.tool_use_id}")]
+    return (msgspec.structs.replace(block, tool_use_id=longer[0]), path) if len(longer) == 1 else placed
+
+
+def _members(raw: Raw) -> dict[str, Raw]:
+    return msgspec.json.decode(raw, type=dict[str, Raw]) if starts_with(raw, b"{") else {}
+
+
+def _items(raw: Raw) -> list[Raw]:
+    return msgspec.json.decode(raw, type=list[Raw]) if starts_with(raw, b"[") else []
+
+
+def _string(raw: Raw) -> str:
+    return msgspec.json.decode(raw, type=str) if starts_with(raw, b'"') else ""

@@ -1,0 +1,1 @@
+"""What the writers of both OpenAI APIs share."""

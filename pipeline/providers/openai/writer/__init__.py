@@ -1,0 +1,314 @@
+"""One turn's blocks as OpenAI's two APIs take them: first fitted, then sorted into messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final
+
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
+
+from reknit.pipeline.history.calls import INTERRUPTED
+from reknit.pipeline.history.clean import SYSTEM_MARK
+from reknit.pipeline.history.pieces import CHAT, RESPONSES, Book, Message, Piece
+from reknit.pipeline.model import Block, Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
+from reknit.pipeline.providers.openai.writer.parameters import tool_name
+from reknit.pipeline.providers.openai.writer.parts import (
+    Parts,
+    document_parts,
+    encode,
+    fitted_document,
+    fitted_image,
+    image_part,
+    own_members,
+)
+from reknit.pipeline.targets import Encoded, Ending, ListDialect, Row, is_issued_by, row
+from reknit.pipeline.targets.fitting import Fitting, bare, is_bare, only_members
+from reknit.pipeline.text.flatten import shown
+
+ERROR: Final = "[Tool error]"
+RESULT: Final = "[Tool result]"
+# The kinds of calls of a client's tools, which have a name.
+_NAMED: Final = frozenset({"", "custom", "custom_tool_call"})
+
+# The APIs whose parts have members of the same names, with the same meaning.
+_ALIKE: Final = frozenset({CHAT, RESPONSES})
+_NONE: Final = frozenset[str]()
+
+
+class Voice(Struct, frozen=True, kw_only=True):
+    """How a target says things.
+
+    ``providers`` are the issuers whose readable reasoning goes back (none where the model takes none), ``passed`` the
+    unknown blocks of a user's that are parts as they are; ``plain`` writes calls and results as text.
+    ``refusals``: a refusal stands in a field of its own. ``owners`` are the providers whose own is written again;
+    ``shows_results``: results hold media. ``observed`` are the codes of the mends that are not made.
+    """
+
+    target: str
+    parts: Parts
+    call_id: Callable[[str], str]
+    model: str | None = None
+    providers: frozenset[str] = frozenset()
+    passed: frozenset[str] = frozenset()
+    plain: bool = False
+    refusals: bool = False
+    owners: frozenset[str] = frozenset()
+    shows_results: bool = False
+    observed: frozenset[str] = frozenset()
+
+
+class OpenAIDialect(ListDialect):
+    """A dialect whose system messages stand before the first message, in its list."""
+
+    system: list[dict[str, Any]]
+    state: Any
+
+    def encode_ending(self, messages: Sequence[Message], state: Any, settled: int, *, final: bool) -> Ending:  # noqa: ANN401, ARG002  the API's own; its bodies do not depend on it
+        """The open messages; those of the system stay where there is nothing else."""
+        parts = self.encode_open(messages, state, final=final)
+        state = parts[-1].state if parts else state
+        if not state.count and self.system:
+            state = structs.replace(self.state, count=len(self.system))
+            parts.append(Encoded(data=b",".join(map(encode, self.system)), state=state))
+        return Ending(parts=parts, suffix=b"]}", last=state.count - 1)
+
+
+class OpenAIFitting(Fitting, kw_only=True, eq=False):
+    """Blocks of one turn, for either API.
+
+    Text of a result goes with the call, media go to the user's message behind all results: ``Image URLs are only
+    allowed for messages with role 'user'`` (OAI-10). There is no field for a failed call either, so the text of an
+    error begins with ``[Tool error]``; what Reknit itself writes for a result that is missing says so by itself.
+    """
+
+    left_behind = (Text(text="[Shown in the next user message]"),)
+
+    voice: Voice
+    speaks: bool
+    """Whether it is the assistant's turn."""
+
+    @property
+    def media_at_once(self) -> bool:
+        """Where results are text, nothing tells where they end."""
+        return self.voice.plain
+
+    def bared(self, piece: Piece) -> Piece:
+        voice, block = self.voice, piece.block
+        owners = voice.owners
+        if isinstance(block, (Text, Image, Document)) and block.own is not UNSET and block.own.provider in _ALIKE:
+            piece = only_members(piece, voice.parts.members.get(type(block), _NONE), self.book)
+            owners = owners | _ALIKE
+        return bare(
+            piece, self.book, refusals=voice.refusals and self.speaks, owners=owners, message_owners=voice.owners
+        )
+
+    def name(self, name: str) -> str:
+        return tool_name(name)
+
+    def image(self, piece: Piece, image: Image) -> Piece | None:
+        """An image in what the user says; the repair leaves none with the assistant."""
+        return None if self.speaks else fitted_image(piece, image, self.voice.parts, self.book)
+
+    def document(self, piece: Piece, document: Document) -> Piece | None:
+        return None if self.speaks else fitted_document(piece, document, self.voice.parts, self.book)
+
+    def unknown(self, piece: Piece, unknown: Unknown, inside: ToolResult | None) -> Piece | None:
+        if inside is not None:
+            return None
+        if self.speaks:
+            return piece if is_speech(unknown, self.voice.owners) else None
+        return piece if is_native_item(unknown, self.voice.owners) or unknown.kind in self.voice.passed else None
+
+    def moves(self, part: Image | Document | Unknown, result: ToolResult) -> str:  # noqa: ARG002  of every result
+        return "" if isinstance(part, Unknown) or self.voice.shows_results else "result_media_moved"
+
+    def reasoning(self, piece: Piece, reasoning: Thinking | RedactedThinking) -> Piece | None:
+        """Readable reasoning goes back to its issuer, in one field of the message, wherever it stood."""
+        if not self.speaks:
+            code = "thinking_dropped"  # the repair leaves none with the user
+        elif isinstance(reasoning, RedactedThinking) or not is_issued_by(
+            reasoning, self.voice.providers, self.voice.model
+        ):
+            code = "thinking_foreign"
+        elif not reasoning.thinking.strip():
+            code = "thinking_empty"
+        else:
+            return self.book.change("reasoning_joined", piece) if self.out else piece
+        self.book.drop(code, piece)
+        return None
+
+    def call(self, piece: Piece, use: ToolUse) -> Piece:
+        """A call under the id and the name that the target takes, unless it is one of the provider's own tools."""
+        if self.voice.plain:
+            return self.book.change("calls_as_text", piece, Text(text=shown(piece)))
+        if use.own is not UNSET and use.own.kind not in _NAMED:
+            return piece
+        call_id, name = self.voice.call_id(use.id), self.name(use.name)
+        if call_id != use.id:
+            use = structs.replace(use, id=call_id)
+            piece = self.book.change("id_rewritten", piece, use, detail=call_id)
+        if name != use.name:
+            use = structs.replace(use, name=name)
+            piece = self.book.change("tool_name_rewritten", piece, use, detail=name)
+        return piece
+
+    def result(self, piece: Piece, result: ToolResult) -> Piece:
+        """A result with the id that its call has, and words for an error; as text where there are no results."""
+        fitted = super().result(piece, result)
+        content: str | Sequence[Block] | UnsetType = UNSET
+        if isinstance(fitted.block, ToolResult):
+            content = fitted.block.content
+        if result.is_error and result.content != INTERRUPTED:
+            content = _as_error(content)
+        # What a fix says was there before is the result as it came.
+        piece = fitted if fitted.block is result else structs.replace(fitted, block=result)
+        if self.voice.plain:
+            texts = [block.text for block in _as_blocks(content) if isinstance(block, Text)]
+            failed = bool(texts) and texts[0].startswith(ERROR)
+            words = "\n".join(texts if failed else [RESULT, *texts])
+            return self.book.change("calls_as_text", piece, Text(text=words))
+        call_id = self.voice.call_id(result.tool_use_id)
+        if call_id != result.tool_use_id:
+            rewritten = structs.replace(result, tool_use_id=call_id)
+            piece = self.book.change("id_rewritten", piece, rewritten, detail=call_id)
+        elif content == result.content:
+            return piece
+        return structs.replace(piece, block=structs.replace(result, tool_use_id=call_id, content=content))
+
+
+def _as_error(content: str | Sequence[Block] | UnsetType) -> list[Block]:
+    """A failed call's content: its first text begins with the word for it."""
+    blocks = _as_blocks(content)
+    first = blocks[0] if blocks and isinstance(blocks[0], Text) else None
+    error = structs.replace(first, text=f"{ERROR} {first.text}".rstrip()) if first else Text(text=ERROR)
+    return [error, *(blocks[1:] if first else blocks)]
+
+
+def _as_blocks(content: str | Sequence[Block] | UnsetType) -> list[Block]:
+    return [Text(text=content)] if isinstance(content, str) else list(content or ())
+
+
+def result_content(result: ToolResult, parts: Parts) -> str | list[Any]:
+    content = result.content
+    return content if isinstance(content, str) else content_of(content or (), parts)
+
+
+def content_of(blocks: Sequence[Block], parts: Parts) -> str | list[Any]:
+    """One text is a string unless it has members of its own; several and media are parts, nothing is ``""``."""
+    only = blocks[0] if len(blocks) == 1 else None
+    if isinstance(only, Text) and only.own is UNSET:
+        return only.text
+    return [part for block in blocks for part in parts_of(block, parts)] or ""
+
+
+def parts_of(block: Block, parts: Parts) -> list[Any]:
+    match block:
+        case Text():
+            return [parts.text(block)]
+        case Image():
+            return [image_part(block, parts)]
+        case Document():
+            return document_parts(block, parts)
+        case Unknown(raw=raw):
+            return [raw]
+        case other:
+            raise TypeError(f"not a part: {type(other).__name__}")
+
+
+class Said:
+    """What the user says in one message: its parts, the pieces that they are of, and what stands beside."""
+
+    def __init__(self, beside: dict[str, Raw]) -> None:
+        self.parts: list[Any] = []
+        self.pieces: list[Piece] = []
+        self.beside = beside
+        self._starts: list[int] = []
+
+    def add_piece(self, piece: Piece, parts: Parts) -> None:
+        self._starts.append(len(self.parts))
+        self.parts += parts_of(piece.block, parts)
+        self.pieces.append(piece)
+
+    @property
+    def content(self) -> str | list[Any]:
+        only = self.pieces[0].block if len(self.parts) == 1 else None
+        return only.text if isinstance(only, Text) and only.own is UNSET else self.parts
+
+    def rows(self, place: str) -> list[Row]:
+        is_text = isinstance(self.content, str)
+        return [
+            row(piece, place if is_text else f"{place}.{start}")
+            for piece, start in zip(self.pieces, self._starts, strict=True)
+        ]
+
+
+def said_by_user(pieces: Sequence[Piece], voice: Voice) -> list[Said | Piece]:
+    """The messages of a user's fitted pieces, results apart, and what stands between them as it came.
+
+    A piece begins a new message where it has something of its own beside it.
+    """
+    said: list[Said | Piece] = []
+    turn = -1
+    for piece in pieces:
+        if isinstance(piece.block, Unknown) and is_native_item(piece.block, voice.owners):
+            said.append(piece)
+            continue
+        last = said[-1] if said else None
+        beside = own_members(piece.own)
+        if not isinstance(last, Said) or beside or (last.beside and piece.turn != turn):
+            last = Said(beside)
+            said.append(last)
+        last.add_piece(piece, voice.parts)
+        turn = piece.turn
+    return said
+
+
+def is_native_item(block: Unknown, owners: Collection[str]) -> bool:
+    return block.issuer is not UNSET and block.issuer.provider in owners and block.issuer.provider == RESPONSES
+
+
+def is_speech(block: Block, owners: Collection[str]) -> bool:
+    """Whether a block is speech of the assistant's that the provider keeps, and all that its message says."""
+    if not isinstance(block, Unknown) or block.issuer is UNSET:
+        return False
+    return block.issuer.provider == CHAT and CHAT in owners and block.kind == "audio"
+
+
+def system_messages(
+    prompt: str, system: Sequence[Piece], voice: Voice, *, joined: bool, takes: Collection[str]
+) -> list[dict[str, Any]]:
+    """The messages of a leading system prompt: one for it, and one for each that came.
+
+    ``joined`` makes one of them all; ``takes`` are the system's roles that the model has.
+    """
+    if joined or not takes:
+        rows = (piece.block.text for piece in system if isinstance(piece.block, Text))
+        text = "\n\n".join(each for each in (prompt, *rows) if each)
+        return [_as_system(text, takes)] if text else []
+    turns: dict[int, list[Piece]] = {}
+    for piece in system:
+        turns.setdefault(piece.turn, []).append(piece)
+    rest = [system_message(pieces, voice, takes) for pieces in turns.values()]
+    return [_as_system(prompt, takes), *rest] if prompt else rest
+
+
+def _as_system(text: str, takes: Collection[str]) -> dict[str, Any]:
+    return {"role": "system", "content": text} if takes else {"role": "user", "content": SYSTEM_MARK + text}
+
+
+def fitted_system(pieces: Sequence[Piece], voice: Voice, book: Book) -> list[Piece]:
+    """The pieces of the system's messages with nothing that the API has no place for."""
+    if all(map(is_bare, pieces)) and all(isinstance(piece.block, Text) for piece in pieces):
+        return [*pieces]
+    return OpenAIFitting(book=book, voice=voice, speaks=False).fit_message(pieces)
+
+
+def system_message(pieces: Sequence[Piece], voice: Voice, takes: Collection[str]) -> dict[str, Any]:
+    """A message of the system's, with what is its own; the developer is the system where the model has none."""
+    if not takes:
+        return _as_system("\n\n".join(piece.block.text for piece in pieces if isinstance(piece.block, Text)), takes)
+    beside: dict[str, Raw] = {}
+    for piece in pieces:
+        beside |= own_members(piece.own)
+    role = "developer" if beside.pop("role", None) is not None and "developer" in takes else "system"
+    return {"role": role, "content": content_of([piece.block for piece in pieces], voice.parts), **beside}

@@ -1,0 +1,266 @@
+"""A request without its messages in OpenAI's words: tools, and the other parameters, as a model takes them.
+
+A parameter that another provider has under another name, with the same meaning, is translated; that is constant and
+makes no fix. What the API has no name for is left out, and recorded. What models want otherwise is written from reports
+and recorded refusals.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
+
+from reknit.pipeline.model import Tool
+from reknit.pipeline.providers.openai.writer.parts import encode
+from reknit.pipeline.targets import Setting, legal_name
+from reknit.pipeline.targets.head import HeadShape, HeadWriter, Params, WrittenHead, members_of, sort_params
+
+# They stand elsewhere in the request, or say something of breakpoints, which these APIs set themselves.
+_BESIDE: Final = frozenset({"model", "messages", "input", "system", "tools", "cache_control"})
+CHOICE: Final = ("tool_choice", "parallel_tool_calls")
+"""The parameters that choose among tools."""
+_ABSENT: Final = Raw(b"null")
+_LIMITS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+
+
+def openai_params(given: Mapping[str, Raw], limit: str, in_own_words: Callable[[Params], Params]) -> Params:
+    """The parameters under OpenAI's names, the limit on tokens under the one name that the model takes it under."""
+    newer = next((name for name in _LIMITS if name in given), "max_tokens")
+    older = {name for name in _LIMITS if name != newer} if newer in given else set()
+    params = sort_params({name: value for name, value in given.items() if name not in older and name not in _BESIDE})
+    params = params.renamed("stop_sequences", "stop").renamed("max_tokens", limit)
+    if bytes(given.get("stop", b"")).startswith(b'"'):
+        # One text may be given for a list of one.
+        params = structs.replace(params, values=params.values | {"stop": given["stop"]})
+    user = members_of(params.values.get("metadata", _ABSENT))
+    if user is not None and user.keys() == {"user_id"}:
+        # Anthropic's only metadata is what OpenAI calls the user.
+        params = params.said_as("metadata", {"user": user["user_id"]})
+    return in_own_words(params)
+
+
+def with_choice(params: Params, write: Callable[[Raw], tuple[Any, bool | None]], *, tools: bool) -> Params:
+    """The parameters with the tool choice in the API's words; without tools there is nothing to choose (OAI-11c)."""
+    values = dict(params.values)
+    if not tools:
+        for name in CHOICE:
+            values.pop(name, None)
+    elif "tool_choice" in values:
+        choice, parallel = write(values["tool_choice"])
+        values["tool_choice"] = Raw(encode(choice))
+        if parallel is not None:
+            values.setdefault("parallel_tool_calls", Raw(encode(parallel)))
+    return structs.replace(params, values=values)
+
+
+def tool_name(name: str) -> str:
+    """A tool's name of at most 64 characters (OAI-04b, RSP-11)."""
+    return legal_name(name, 64)
+
+
+_CHOICES: Final[Mapping[str, str]] = {"auto": "auto", "any": "required", "required": "required", "none": "none"}
+
+
+class Function(Struct, frozen=True, omit_defaults=True):
+    """A client's tool, ready for either API to put into its own form."""
+
+    name: str
+    parameters: Raw
+    description: str | UnsetType = UNSET
+    strict: Raw | UnsetType = UNSET
+
+
+def write_tools(
+    writer: HeadWriter, form: Callable[[Function], Any], own_form: Callable[[Mapping[str, Any]], bool]
+) -> list[Any]:
+    """The tools in an API's form.
+
+    ``own_form`` tells a client's tools that are in it already; those stay so, with whatever else they say, if there is
+    nothing to mend.
+    """
+    written: list[Any] = []
+    for each in writer.declared_tools():
+        tool, keys = each.tool, each.given
+        if each.own or (own_form(keys) and each.same and "cache_control" not in keys):
+            written.append(tool.raw)
+            continue
+        writer.note_unread(each, "strict", "cache_control")
+        strict = each.members.get("strict", UNSET)
+        written.append(form(Function(tool.name, tool.input_schema, tool.description, strict)))
+    return written
+
+
+def write_choice(value: Raw, named: Callable[[str], Any]) -> tuple[Any, bool | None]:
+    """The tool choice in OpenAI's words, and whether calls may be parallel where the choice said so.
+
+    ``named`` is how the API names one tool. A choice that is OpenAI's own already stays.
+    """
+    choice = msgspec.json.decode(value)
+    if isinstance(choice, str):
+        return _CHOICES.get(choice, choice), None
+    if not isinstance(choice, dict):
+        return choice, None
+    disabled = choice.get("disable_parallel_tool_use")
+    parallel = not disabled if isinstance(disabled, bool) else None
+    kind = choice.get("type")
+    function = choice.get("function")
+    name = function.get("name") if isinstance(function, dict) else choice.get("name")
+    if kind in {"tool", "function"} and isinstance(name, str):
+        return named(tool_name(name)), parallel
+    return _CHOICES.get(kind, choice) if isinstance(kind, str) else choice, parallel
+
+
+# Models of OpenAI's own, which never write readable reasoning, and those of them that reason: they take
+# max_completion_tokens only (recorded on gpt-5-mini and gpt-5-nano).
+_OPENAI: Final = re.compile(r"(^|/)(gpt-|chatgpt-|o\d(?![\w.])|computer-use-)")
+_OPEN_WEIGHTS: Final = re.compile(r"gpt-oss")
+_REASONING: Final = re.compile(r"(^|/)(o\d(?![\w.])|gpt-5(?!\w))")
+_NO_SYSTEM: Final = re.compile(r"(^|/)o1-(mini|preview)(?!\w)")
+# Makers other than OpenAI, whose models know the system, but no developer.
+_NO_DEVELOPER: Final = re.compile(
+    r"claude|command|deepseek|gemini|gemma|glm|grok|kimi|llama|minimax|ministral|mistral|mixtral|moonshot|nova|phi-|qwen"
+)
+# Models that want the reasoning of each turn with calls back, be it empty (DSK-01, KIM-01).
+_ECHOING: Final = re.compile(r"deepseek-(v3[.-]2|v4|reasoner)|kimi-k2(-thinking|[.-]\d(?!\d))")
+
+# Models with a parameter that says whether they think.
+_SWITCHED: Final = re.compile(r"deepseek|kimi|moonshot|glm")
+
+
+class Chat(Struct, frozen=True):
+    """What a model takes through a chat API.
+
+    Attributes:
+        reasoning: readable reasoning of earlier turns.
+        echo: turns with calls carry their reasoning always.
+        system: the roles that it knows for the system's messages.
+        limit: the name of the limit on tokens where it must be that one.
+        hears: speech.
+        switch: the parameter ``thinking``, which says whether the model thinks.
+        other_tools: tools that are no functions.
+        blank_users: a message of the user's that says nothing, which Moonshot and others refuse.
+    """
+
+    reasoning: bool = True
+    echo: bool = False
+    system: frozenset[str] = frozenset({"system", "developer"})
+    limit: str = ""
+    hears: bool = False
+    switch: bool = False
+    other_tools: bool = True
+    blank_users: bool = True
+
+
+def chat_model(model: str | None) -> Chat:
+    name = (model or "").lower()
+    own = _OPENAI.search(name) is not None and _OPEN_WEIGHTS.search(name) is None
+    return Chat(
+        reasoning=not own,
+        echo=_ECHOING.search(name) is not None,
+        system=_roles(name),
+        limit="max_completion_tokens" if own and _REASONING.search(name) else "",
+        hears="audio" in name,
+        switch=_SWITCHED.search(name) is not None,
+        blank_users=own or _NO_DEVELOPER.search(name) is None,
+    )
+
+
+def _roles(name: str) -> frozenset[str]:
+    if _NO_SYSTEM.search(name):
+        return frozenset()
+    return frozenset({"system"} if _NO_DEVELOPER.search(name) else {"system", "developer"})
+
+
+PARAMETERS: Final = frozenset(
+    {
+        "audio", "frequency_penalty", "logit_bias", "logprobs", "max_completion_tokens", "max_tokens", "metadata",
+        "modalities", "moderation", "n", "parallel_tool_calls", "prediction", "presence_penalty", "prompt_cache_key",
+        "prompt_cache_options", "prompt_cache_retention", "reasoning_effort", "response_format", "safety_identifier",
+        "seed", "service_tier", "stop", "store", "stream", "stream_options", "temperature", "tool_choice",
+        "top_logprobs", "top_p", "user", "verbosity", "web_search_options",
+    }
+)  # fmt: skip
+"""The parameters that the API's documentation names."""
+
+
+def write_chat_head(setting: Setting, target: str, known: frozenset[str], model: Chat) -> WrittenHead:
+    """The head of every request of a session; ``known`` are the parameters that the target takes."""
+
+    def is_own(_tool: Tool, keys: Mapping[str, Any]) -> bool:
+        return model.other_tools and _is_custom(keys)
+
+    writer = HeadWriter(HeadShape(target=target, tool_name=tool_name, is_own=is_own), setting)
+    keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
+    limit = model.limit or ("max_completion_tokens" if "max_completion_tokens" in setting.params else "max_tokens")
+    params = openai_params(setting.params, limit, _in_chat_words)
+    tools = write_tools(writer, _tool, _is_chats)
+    if setting.tools and all(_is_older(tool) for tool in setting.tools):
+        # The model answers in the words in which it was asked.
+        keys["functions"] = [_function_of(tool) for tool in tools]
+        known |= {"function_call"}
+    elif tools:
+        keys["tools"] = tools
+    if model.switch and "thinking" in params.values:
+        known |= {"thinking"}
+        switched = {"thinking": _switch(params.values["thinking"])}
+        params = structs.replace(params, values=params.values | switched)
+    params = with_choice(params, lambda value: write_choice(value, _named), tools=bool(tools))
+    return WrittenHead(encode(keys | writer.placed(params, params.each_of(known))), writer.fixes)
+
+
+def _tool(function: Function) -> dict[str, Any]:
+    return {"type": "function", "function": function}
+
+
+def _is_custom(keys: Mapping[str, Any]) -> bool:
+    """Whether a tool is of the one kind beside functions that Chat Completions has, or a search that it took too."""
+    return "custom" in keys or bytes(keys.get("type", b"")) == b'"web_search_preview"'
+
+
+def _is_chats(keys: Mapping[str, Any]) -> bool:
+    return "function" in keys and bytes(keys.get("type", b"")) == b'"function"'
+
+
+def _is_older(tool: Tool) -> bool:
+    return tool.raw is not UNSET and "functions" in msgspec.json.decode(tool.raw, type=dict[str, Raw])
+
+
+def _function_of(tool: Mapping[str, Any]) -> Function:
+    function: Function = tool["function"]
+    return function
+
+
+def _named(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
+def _switch(value: Raw) -> Raw:
+    """Whether the model thinks; the budget is Anthropic's."""
+    given = msgspec.json.decode(value)
+    return Raw(encode({"type": given["type"]})) if isinstance(given, dict) and "type" in given else value
+
+
+def _in_chat_words(params: Params) -> Params:
+    """What the Responses API says in other words."""
+    reasoning = members_of(params.values.get("reasoning", _ABSENT))
+    if reasoning is not None and reasoning.keys() == {"effort"}:
+        params = params.said_as("reasoning", {"reasoning_effort": reasoning["effort"]})
+    text = members_of(params.values.get("text", _ABSENT))
+    if text is not None and text.keys() <= {"format", "verbosity"}:
+        said = {"response_format" if name == "format" else name: value for name, value in text.items()}
+        if "response_format" in said:
+            said["response_format"] = _format(said["response_format"])
+        params = params.said_as("text", said)
+    return params
+
+
+def _format(value: Raw) -> Raw:
+    given = msgspec.json.decode(value, type=dict[str, Any])
+    if given.get("type") != "json_schema" or "json_schema" in given:
+        return value
+    inner = {key: part for key, part in given.items() if key != "type"}
+    return Raw(encode({"type": "json_schema", "json_schema": inner}))

@@ -1,0 +1,1 @@
+"""OpenAI: the Chat Completions API."""

@@ -1,0 +1,423 @@
+"""Requests for OpenAI's Chat Completions API, and the chat that every server of its shape takes, message by message.
+
+A turn of the repaired history becomes one or several messages: an assistant's turn one with its calls; a user's turn a
+tool message for each result, then one user message with media out of the results and what the user said. The system
+prompt is the first message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Struct, structs
+
+from reknit.pipeline.history.pieces import Book, Message, Piece
+from reknit.pipeline.model import Role, Structure, Text, Thinking, ToolResult, ToolUse, Unknown
+from reknit.pipeline.providers.openai.writer import (
+    OpenAIDialect,
+    OpenAIFitting,
+    Said,
+    Voice,
+    content_of,
+    fitted_system,
+    result_content,
+    said_by_user,
+    system_message,
+    system_messages,
+)
+from reknit.pipeline.providers.openai.writer.parameters import PARAMETERS, Chat, chat_model, write_chat_head
+from reknit.pipeline.providers.openai.writer.parts import ChatParts, ServedParts, call, custom_call, encode, own_members
+from reknit.pipeline.targets import STUB, Encoded, Row, Setting, in_common_words, nine, row, shortened, stub_for
+from reknit.pipeline.targets.head import WrittenHead, prompt_as_text
+
+# What the assistant says between results and the user where the template wants it to.
+ANSWERED: Final = "Understood."
+
+
+class Template(Struct, frozen=True):
+    """What the chat template of an open model's family asks for.
+
+    Attributes:
+        short_ids: ids of calls are nine letters and digits (VLM-06).
+        single_call: a message has one call (VLM-05).
+        answer_first: the assistant speaks between results and the user (VLM-02, VLM-08).
+        plain: there are no calls and results at all; they are written as text (VLM-01).
+        neighbours: two messages of the user's, or of the assistant's, may follow each other.
+        prefix: an answer to go on with is marked as one (VLM-09).
+        reasoning: readable reasoning of earlier turns.
+        one_system: the system speaks once, at the beginning (VLM-03).
+    """
+
+    short_ids: bool = False
+    single_call: bool = False
+    answer_first: bool = False
+    plain: bool = False
+    neighbours: bool = False
+    prefix: bool = False
+    reasoning: bool = True
+    one_system: bool = True
+
+
+_MISTRAL: Final = Template(short_ids=True, neighbours=True, prefix=True, reasoning=False)
+_STRICT_MISTRAL: Final = Template(short_ids=True, prefix=True, answer_first=True, reasoning=False)
+# The first that fits counts.
+_TEMPLATES: Final = tuple(
+    (re.compile(pattern), template)
+    for pattern, template in (
+        (r"gemma-?[123]|llama-?2(?!\d)", Template(plain=True, reasoning=False)),
+        (r"llama-?3(?!\d)", Template(single_call=True, neighbours=True, reasoning=False)),
+        (r"devstral|mistral-?(7b|nemo)|mixtral", _STRICT_MISTRAL),
+        (r"mistral|ministral|magistral|pixtral|codestral|voxtral", _MISTRAL),
+        (r"qwen|glm-4|gpt-oss", Template(neighbours=True)),
+    )
+)
+_ANY: Final = Template()
+
+
+def template(model: str | None) -> Template:
+    """What the template of a model's family asks for, by the name that a server gives the model."""
+    name = (model or "").lower()
+    return next((found for pattern, found in _TEMPLATES if pattern.search(name)), _ANY)
+
+
+class Waiting(Struct, frozen=True, array_like=True):
+    """A call whose result comes with the next turn; it is written with that if it has not been already."""
+
+    id: str
+    name: str = ""
+    arguments: str = ""
+
+
+class ChatProgress(Struct, frozen=True, array_like=True):
+    """How many messages have been written, and the calls of the last one, if it may show only one at a time.
+
+    ``held`` is what waits for the last of several messages with results: media, and results whose calls are written one
+    at a time. It is empty once all messages of an exchange are written.
+    """
+
+    count: int = 0
+    waiting: list[Waiting] = []
+    held: list[Piece] = []
+
+
+class ChatDialect(OpenAIDialect):
+    state = ChatProgress()
+
+    def __init__(
+        self,
+        voice: Voice,
+        head: WrittenHead,
+        setting: Setting,
+        system: Sequence[Piece],
+        *,
+        model: Chat,
+        template: Template,
+    ) -> None:
+        self.head = head.data
+        self.fixes = head.fixes
+        self.prefix = head.before("messages")
+        self._voice = voice
+        self._model = model
+        self._template = template
+        prompt = prompt_as_text(setting.system, voice.target, self.fixes)
+        # A template with one system message has no place for whose each was.
+        book = Book(voice.target, voice.observed)
+        owners = frozenset[str]() if template.one_system else voice.owners
+        system = fitted_system(system, structs.replace(voice, owners=owners), book)
+        self.fixes += book.fixes
+        self.system = system_messages(prompt, system, voice, joined=template.one_system, takes=model.system)
+
+    def encode_message(self, message: Message, state: ChatProgress, *, final: bool) -> Encoded:
+        book = Book(self._voice.target, self._voice.observed)
+        message = in_common_words(message, book)
+        rows: list[Row] = []
+        first = [] if state.count else self.system
+        count = state.count + len(first)
+        waiting: list[Waiting] = []
+        held: list[Piece] = []
+        if message.role == "system":
+            written = [self._system_row(message, count, book, rows)]
+        elif message.role == "assistant":
+            written, waiting = self._assistant(message, count, book, rows, final=final)
+        else:
+            written, waiting, held = self._user(message, state, count, book, rows)
+        data = b",".join(map(encode, [*first, *written]))
+        after = ChatProgress(count + len(written), waiting, held)
+        return Encoded(data=data, state=after, rows=rows, fixes=book.fixes, gone=book.gone)
+
+    def _assistant(
+        self, message: Message, count: int, book: Book, rows: list[Row], *, final: bool
+    ) -> tuple[list[Any], list[Waiting]]:
+        pieces = OpenAIFitting(book=book, voice=self._voice, speaks=True).fit_message(message.pieces)
+        calls: list[dict[str, Any]] = []
+        texts: list[Text] = []
+        refusals: list[str] = []
+        thoughts: list[str] = []
+        speech: list[Unknown] = []
+        for piece in pieces:
+            match piece.block:
+                case ToolUse() as use:
+                    calls.append(_call(use))
+                case Thinking(thinking=thought):
+                    thoughts.append(thought)
+                case Text() as text if text.refusal:
+                    refusals.append(text.text)
+                case Text() as text:
+                    texts.append(text)
+                case Unknown() as unknown:
+                    speech.append(unknown)
+        if not (calls or texts or refusals or speech):
+            pieces.append(stub_for(message, book))
+            texts.append(Text(text=STUB))
+        waiting: list[Waiting] = []
+        if self._template.single_call and len(calls) > 1:
+            pieces = _serialised(pieces, book)
+            waiting = [
+                Waiting(call["id"], call["function"]["name"] if at else "", call["function"]["arguments"] if at else "")
+                for at, call in enumerate(calls)
+            ]
+            calls = calls[:1]
+        place = f"messages.{count}"
+        rows += _assistant_rows(pieces, place, count if waiting else None, texts=len(texts))
+        written: dict[str, Any] = {"role": "assistant", "content": None}
+        for piece in message.pieces:
+            if piece.own is not UNSET and piece.own.provider in self._voice.owners:
+                written |= piece.own.members
+        for block in speech:
+            written |= msgspec.json.decode(block.raw, type=dict[str, msgspec.Raw])
+        if texts:
+            written["content"] = content_of(texts, self._voice.parts)
+        if refusals:
+            written["refusal"] = "\n".join(refusals)
+        reasoning = "\n".join(thoughts)
+        if reasoning or (calls and self._model.echo):
+            written["reasoning_content"] = reasoning
+        if calls:
+            written["tool_calls"] = calls
+        if final and self._template.prefix:
+            written["prefix"] = True
+        elif "prefix" in written and not self._template.prefix:
+            del written["prefix"]
+            book.note_fix("field_dropped", f"{message.pieces[0].message}.prefix", "prefix")
+        return [written], waiting
+
+    def _system_row(self, message: Message, count: int, book: Book, rows: list[Row]) -> dict[str, Any]:
+        pieces = fitted_system(message.pieces, self._voice, book)
+        written = system_message(pieces, self._voice, self._model.system)
+        place = f"messages.{count}.content"
+        many = isinstance(written["content"], list)
+        rows += [row(piece, f"{place}.{at}" if many else place) for at, piece in enumerate(pieces)]
+        return written
+
+    def _user(
+        self, message: Message, state: ChatProgress, count: int, book: Book, rows: list[Row]
+    ) -> tuple[list[Any], list[Waiting], list[Piece]]:
+        """A user's messages; then the calls that still wait for their result, and the pieces that are held."""
+        held_results, held_media = _by_results(state.held)
+        fitting = OpenAIFitting(
+            book=book, voice=self._voice, speaks=False, results_follow=message.results_follow, held=held_media
+        )
+        pieces = fitting.fit_message(message.pieces) or [stub_for(message, book)]
+        results, others = _by_results(pieces)
+        results = _in_order_of([*held_results, *results], state.waiting)
+        if state.waiting and message.results_follow:
+            return [], state.waiting, [*results, *fitting.held]
+        said = said_by_user(others, self._voice)
+        written = _in_turn(state.waiting, [_answer(piece, self._voice) for piece in results])
+        places = [at for at, each in enumerate(written, count) if each["role"] == "tool"]
+        rows += [row(piece, f"messages.{at}.content") for piece, at in zip(results, places, strict=True)]
+        if written and said and self._template.answer_first:
+            place = f"messages.{count + len(written)}.content"
+            book.note_fix("assistant_inserted", place)
+            written.append({"role": "assistant", "content": ANSWERED})
+            rows.append(("", "synthesised", "assistant_inserted", place))
+        for each in said:
+            assert isinstance(each, Said)  # noqa: S101  a chat has no items
+            rows += each.rows(f"messages.{count + len(written)}.content")
+            written.append({"role": "user", "content": each.content, **each.beside})
+        return written, [], fitting.held
+
+
+def _call(use: ToolUse) -> dict[str, Any]:
+    is_custom = use.own is not UNSET and use.own.kind == "custom"
+    return (custom_call if is_custom else call)(use.id, use.name, use.input) | own_members(use.own)
+
+
+def _by_results(pieces: Sequence[Piece]) -> tuple[list[Piece], list[Piece]]:
+    """The results among the pieces, and the other pieces."""
+    results = [piece for piece in pieces if isinstance(piece.block, ToolResult)]
+    return results, [piece for piece in pieces if not isinstance(piece.block, ToolResult)]
+
+
+def _in_order_of(results: list[Piece], waiting: Sequence[Waiting]) -> list[Piece]:
+    """The results in the order of the calls that wait for them; those of other calls last."""
+    places = {one.id: at for at, one in enumerate(waiting)}
+
+    def place(piece: Piece) -> int:
+        assert isinstance(piece.block, ToolResult)  # noqa: S101  the caller looked
+        return places.get(piece.block.tool_use_id, len(places))
+
+    return sorted(results, key=place) if waiting else results
+
+
+def _answer(piece: Piece, voice: Voice) -> dict[str, Any]:
+    result = piece.block
+    assert isinstance(result, ToolResult)  # noqa: S101  the caller looked
+    content = result_content(result, voice.parts)
+    return {"role": "tool", "tool_call_id": result.tool_use_id, "content": content, **own_members(piece.own)}
+
+
+def _serialised(pieces: Sequence[Piece], book: Book) -> list[Piece]:
+    """The pieces, of whose calls all but the first follow in messages of their own."""
+    calls = [at for at, piece in enumerate(pieces) if isinstance(piece.block, ToolUse)]
+    return [book.change("calls_serialised", piece) if at in calls[1:] else piece for at, piece in enumerate(pieces)]
+
+
+def _assistant_rows(pieces: Sequence[Piece], place: str, alone: int | None, *, texts: int) -> list[Row]:
+    """The rows of an assistant's message; with ``alone``, its number, each call but the first has a later one."""
+    rows: list[Row] = []
+    said = called = 0
+    for piece in pieces:
+        match piece.block:
+            case ToolUse():
+                at = f"{place}.tool_calls.{called}"
+                if alone is not None and called:
+                    # The results stand between: call, result, call, result.
+                    at = f"messages.{alone + 2 * called}.tool_calls.0"
+                called += 1
+            case Thinking():
+                at = f"{place}.reasoning_content"
+            case Text(refusal=True):
+                at = f"{place}.refusal"
+            case Unknown():
+                at = f"{place}.audio"
+            case _:
+                at = f"{place}.content.{said}" if texts > 1 else f"{place}.content"
+                said += 1
+        rows.append(row(piece, at))
+    return rows
+
+
+def _in_turn(waiting: Sequence[Waiting], answers: list[dict[str, Any]]) -> list[Any]:
+    """The tool messages; where a message has one call at a time, each after its own call."""
+    if not waiting:
+        return answers
+    by_id = {answer["tool_call_id"]: answer for answer in answers}
+    written: list[Any] = []
+    for one in waiting:
+        if one.name:
+            again = call(one.id, one.name, msgspec.Raw(one.arguments.encode()))
+            written.append({"role": "assistant", "content": None, "tool_calls": [again]})
+        if (answer := by_id.pop(one.id, None)) is not None:
+            written.append(answer)
+    return [*written, *by_id.values()]
+
+
+# The API itself, and the hosts that speak it strictly (DeepSeek, Kimi, Groq, Mistral's own).
+NAME: Final = "openai-chat"
+_OWN: Final = frozenset({NAME})
+_SPEECH: Final = frozenset({"input_audio"})
+
+
+class OpenAIChat:
+    """Keeps readable reasoning that came through this API, where the model is not one of OpenAI's, which write none."""
+
+    name = NAME
+    text = False
+    # The API itself takes an assistant's message at the end: what refuses it is the policy.
+    tail_rule = "OAI-22"
+    tail_rules = frozenset({"OAI-06"})
+
+    def call_id(self, model: str | None) -> Callable[[str], str]:  # noqa: ARG002  all models have it from the API
+        """At most 40 characters (OAI-03)."""
+        return shortened
+
+    def structure(self, setting: Setting) -> Structure:
+        """What recorded requests were accepted with; every call is answered directly, and every result has its call."""
+        model = chat_model(setting.model)
+        return Structure(
+            assistant_first=True,
+            assistant_last="always",
+            neighbours=frozenset({"user", "assistant"}),
+            blank=frozenset({"user", "assistant"} if model.blank_users else {"assistant"}),
+            ids_again=True,
+            own=NAME,
+            system_inside=bool(model.system),
+        )
+
+    def prepare(self, setting: Setting, system: Sequence[Piece]) -> ChatDialect:
+        model = chat_model(setting.model)
+        voice = Voice(
+            target=NAME,
+            parts=ChatParts(),
+            call_id=self.call_id(setting.model),
+            model=setting.model,
+            providers=_OWN if model.reasoning else frozenset(),
+            passed=_SPEECH if model.hears else frozenset(),
+            refusals=True,
+            owners=_OWN,
+            observed=setting.observed,
+        )
+        head = write_chat_head(setting, NAME, PARAMETERS, model)
+        return ChatDialect(voice, head, setting, system, model=model, template=Template(one_system=False))
+
+
+# Servers of open models that speak it (vLLM and its kin), each model with its own chat template. What a template
+# refuses depends on the model's family; one that is not known gets the plain chat.
+SERVED: Final = "vllm"
+_SERVED_PARAMETERS: Final = PARAMETERS | {
+    "add_generation_prompt", "allowed_token_ids", "bad_words", "best_of", "chat_template", "chat_template_kwargs",
+    "continue_final_message", "echo", "guided_choice", "guided_grammar", "guided_json", "guided_regex", "ignore_eos",
+    "include_reasoning", "include_stop_str_in_output", "length_penalty", "min_p", "min_tokens", "priority",
+    "prompt_logprobs", "repetition_penalty", "return_token_ids", "skip_special_tokens",
+    "spaces_between_special_tokens", "stop_token_ids", "structured_outputs", "top_k", "truncate_prompt_tokens",
+    "use_beam_search",
+}  # fmt: skip
+# The API that is imitated reads and writes reasoning in the same field.
+_SERVED_OWN: Final = frozenset({SERVED, NAME})
+_MEDIA: Final = frozenset({"input_audio", "audio_url", "video_url"})
+
+# What the mends are for that one of a template's wishes takes.
+_ASKED: Final = {"assistant_inserted": "answer_first", "calls_serialised": "single_call", "calls_as_text": "plain"}
+
+
+class Vllm:
+    name = SERVED
+    text = False
+    tail_rule = "VLM-09"
+    tail_rules = frozenset({"VLM-OAI-06", "VLM-04", "VLM-09"})
+
+    def call_id(self, model: str | None) -> Callable[[str], str]:
+        """Nine letters and digits where the template wants them (VLM-06), else what the API takes."""
+        return nine if template(model).short_ids else shortened
+
+    def structure(self, setting: Setting) -> Structure:
+        """What a template takes; servers themselves refuse none of it."""
+        family = template(setting.model)
+        neighbours: frozenset[Role] = frozenset({"user", "assistant"} if family.neighbours else ())
+        # Only words are marked as a prefix.
+        last: Literal["text", "always"] = "text" if family.prefix else "always"
+        return Structure(assistant_last=last, neighbours=neighbours, ids_again=True)
+
+    def prepare(self, setting: Setting, system: Sequence[Piece]) -> ChatDialect:
+        family = template(setting.model)
+        # What a template asks for, a policy may want to see refused.
+        family = structs.replace(family, **{name: False for code, name in _ASKED.items() if code in setting.observed})
+        voice = Voice(
+            target=SERVED,
+            parts=ServedParts(),
+            call_id=self.call_id(setting.model),
+            model=setting.model,
+            providers=_SERVED_OWN if family.reasoning else frozenset(),
+            passed=_MEDIA,
+            plain=family.plain,
+            owners=_SERVED_OWN,
+            observed=setting.observed,
+        )
+        # The server takes functions alone.
+        model = structs.replace(chat_model(setting.model), other_tools=False)
+        head = write_chat_head(setting, SERVED, _SERVED_PARAMETERS, model)
+        return ChatDialect(voice, head, setting, system, model=model, template=family)

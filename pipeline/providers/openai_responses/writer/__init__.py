@@ -1,0 +1,419 @@
+"""OpenAI's Responses API: a flat list of items instead of messages.
+
+What came as an item of this API goes back as it came, with its id. Such an id names what the provider keeps, and then
+an item must not stand without the one beside it (RSP-03 to RSP-06), so it goes where that has gone. Reasoning goes back
+to its issuer only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, structs
+
+from reknit.pipeline.history.pieces import STRIPPED, Book, Message, Piece, is_blank
+from reknit.pipeline.model import RedactedThinking, Structure, Text, Thinking, Tool, ToolResult, ToolUse, Unknown
+from reknit.pipeline.providers.openai.writer import (
+    OpenAIDialect,
+    OpenAIFitting,
+    Said,
+    Voice,
+    fitted_system,
+    result_content,
+    said_by_user,
+    system_message,
+    system_messages,
+)
+from reknit.pipeline.providers.openai.writer.parameters import (
+    CHOICE,
+    Function,
+    openai_params,
+    tool_name,
+    with_choice,
+    write_choice,
+    write_tools,
+)
+from reknit.pipeline.providers.openai.writer.parts import encode, own_members
+from reknit.pipeline.providers.openai_responses.writer.items import (
+    OWN,
+    FunctionTool,
+    ResponsesParts,
+    call_item,
+    fits_prefix,
+    is_own_reasoning,
+    is_plain_message,
+    is_reasoning_block,
+    led_to,
+    message_item,
+    output_part,
+    reasoning_item,
+    result_item,
+    takes_trailing,
+    unfit_reasoning,
+)
+from reknit.pipeline.targets import STUB, Encoded, Ending, Row, Setting, in_common_words, row, stub_for
+from reknit.pipeline.targets.head import HeadShape, HeadWriter, Params, WrittenHead, prompt_as_text
+
+NAME: Final = "openai-responses"
+PARAMETERS: Final = frozenset(
+    {
+        "access_programs", "background", "background_options", "client_metadata", "context_management", "conversation",
+        "image", "include", "max_output_tokens", "max_tool_calls", "metadata", "moderation", "multi_agent",
+        "parallel_tool_calls", "previous_response_id", "prompt", "prompt_cache_key", "prompt_cache_options",
+        "prompt_cache_retention", "reasoning", "safety_identifier", "service_tier", "store", "stream",
+        "stream_options", "temperature", "text", "tool_choice", "top_logprobs", "top_p", "truncation", "user",
+    }
+)  # fmt: skip
+"""The parameters that the API's documentation and its library's types name."""
+
+# The tools that the provider runs or defines itself, by type.
+_OWN_TOOLS: Final = frozenset(
+    {
+        "apply_patch", "code_interpreter", "computer", "computer_use_preview", "custom", "file_search",
+        "image_generation", "local_shell", "mcp", "namespace", "programmatic_tool_calling", "shell", "tool_search",
+        "web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11",
+    }
+)  # fmt: skip
+# Parameters that lead to items outside of the request.
+CHAINS: Final = ("previous_response_id", "conversation")
+_NO: Final = Raw(b"false")
+# The item that adds tools for the turns after it.
+_BRINGS_TOOLS: Final = "additional_tools"
+
+
+def write_head(setting: Setting) -> tuple[WrittenHead, bytes]:
+    """The request without its items; and what it says of the choice among tools if items, and nothing else, bring them.
+
+    A stored prompt may bring tools, too.
+    """
+    writer = HeadWriter(_SHAPE, setting)
+    params = writer.clamped(openai_params(setting.params, "max_output_tokens", _in_own_words))
+    keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
+    given = params.values.get("instructions")
+    first = [] if given is None else [msgspec.json.decode(given, type=str)]
+    if isinstance(setting.system, str) and not first:
+        keys["instructions"] = setting.system  # this API takes a blank one
+    elif prompt := "\n\n".join(text for text in [*first, prompt_as_text(setting.system, NAME, writer.fixes)] if text):
+        keys["instructions"] = prompt
+    tools = write_tools(writer, _tool, _is_responses)
+    if tools:
+        keys["tools"] = tools
+    chosen = with_choice(params, _write_choice, tools=True)
+    if tools or "prompt" in params.values:
+        return WrittenHead(encode(keys | writer.placed(chosen, chosen.each_of(PARAMETERS))), writer.fixes), b""
+    params = with_choice(params, _write_choice, tools=False)
+    choice = {name: chosen.values[name] for name in CHOICE if name in chosen.values}
+    return WrittenHead(encode(keys | writer.placed(params, params.each_of(PARAMETERS))), writer.fixes), encode(choice)
+
+
+def _tool(function: Function) -> FunctionTool:
+    strict = _NO if function.strict is UNSET else Raw(encode(function.strict))
+    return FunctionTool(function.name, function.parameters, strict, function.description)
+
+
+def _is_own(_tool: Tool, keys: Mapping[str, Any]) -> bool:
+    kind = msgspec.json.decode(keys["type"]) if "type" in keys else None
+    # A client's tool has a name and a schema, whatever type it says it is of; a custom one of chat has both inside.
+    is_clients = "input_schema" in keys or keys.keys() >= {"name", "parameters"} or "custom" in keys
+    return isinstance(kind, str) and kind in _OWN_TOOLS and not is_clients
+
+
+def _is_responses(keys: Mapping[str, Any]) -> bool:
+    return "name" in keys and bytes(keys.get("type", b"")) == b'"function"'
+
+
+def _named(name: str) -> dict[str, str]:
+    return {"type": "function", "name": name}
+
+
+def _write_choice(value: Raw) -> tuple[Any, bool | None]:
+    return write_choice(value, _named)
+
+
+def _in_own_words(params: Params) -> Params:
+    """What Chat Completions says in other words."""
+    values = params.values
+    if "reasoning_effort" in values:
+        params = params.said_as("reasoning_effort", {"reasoning": Raw(encode({"effort": values["reasoning_effort"]}))})
+    text = {"format": _format(values["response_format"])} if "response_format" in values else {}
+    text |= {"verbosity": values["verbosity"]} if "verbosity" in values else {}
+    if text:
+        first, *rest = (name for name in ("response_format", "verbosity") if name in values)
+        params = params.said_as(first, {"text": Raw(encode(text))})
+        for name in rest:
+            params = params.said_as(name, {})
+    return params
+
+
+def _format(value: Raw) -> Any:  # noqa: ANN401  any JSON
+    given = msgspec.json.decode(value)
+    inner = given.get("json_schema") if isinstance(given, dict) else None
+    return {"type": "json_schema", **inner} if isinstance(inner, dict) else given
+
+
+_SHAPE: Final = HeadShape(
+    target=NAME,
+    elsewhere=frozenset({"instructions"}),
+    bounds={"max_output_tokens": (16, math.inf)},  # RSP-20
+    tool_name=tool_name,
+    is_own=_is_own,
+)
+
+
+# So many ids are remembered, lest one come twice (RSP-05): what is sent again stands near.
+_REMEMBERED = 64
+_SYSTEM = ("system", "developer")
+
+
+class ResponsesProgress(Struct, frozen=True, array_like=True):
+    """How many items have been written, the types of calls that wait for an answer of their own type, the last ids.
+
+    ``tools``: an item has brought tools.
+    """
+
+    count: int = 0
+    asked: dict[str, str] = {}
+    ids: list[str] = []
+    tools: bool = False
+
+
+class _Items(Struct, gc=False):
+    """The items of one message, each with the places of its pieces.
+
+    ``asked``, ``ids`` and ``tools`` are those of ``ResponsesProgress``, ``count`` says how many items stand before;
+    ``said`` is what the next one says, which ``said_stays`` as it came. ``lost``: the reasoning that led to what comes
+    now is gone.
+    """
+
+    book: Book
+    asked: dict[str, str]
+    ids: list[str]
+    count: int
+    tools: bool = False
+    items: list[Any] = []
+    rows: list[Row] = []
+    said: list[Piece] = []
+    said_stays: bool = True
+    lost: bool = False
+
+    @property
+    def place(self) -> str:
+        return f"input.{self.count + len(self.items)}"
+
+    def put(self, item: Any, *rows: Row) -> None:  # noqa: ANN401  an item, ready to encode
+        self.items.append(item)
+        self.rows += rows
+
+    def put_native(self, block: Unknown, piece: Piece) -> None:
+        """Write an item of the provider's own as it came."""
+        if block.kind == _BRINGS_TOOLS:
+            self.tools = self.tools or bool(msgspec.json.decode(block.raw).get("tools"))
+        self.put(block.raw, row(piece, self.place))
+
+    def with_id(self, item: dict[str, Any], piece: Piece, *, stays: bool = True) -> Piece:
+        """Take the id off an item if it must not ``stay``, was there before, or is none of its type's."""
+        if "id" not in item or item["type"] in {"mcp_approval_request", "local_shell_call_output"}:
+            return piece
+        name = msgspec.json.decode(item["id"], type=str)
+        if (stays and fits_prefix(item) and name not in self.ids) or not self.book.makes("item_id_dropped"):
+            self.ids.append(name)
+            return piece
+        del item["id"]
+        return self.book.change("item_id_dropped", piece, detail=name)
+
+    def say(self, piece: Piece) -> None:
+        """Say a text of the assistant's; an item of the provider's own stays one."""
+        if self.said and self.said[0].turn != piece.turn:
+            own = not (self.said[0].own is piece.own is UNSET)
+            # An item has one id: what came as two items stays two. A text that says nothing stands beside no other.
+            if own or is_blank(piece) or is_blank(self.said[-1]):
+                self.put_said()
+        if not self.said:
+            self.said_stays = not self.lost
+        self.said.append(piece)
+
+    def put_said(self) -> None:
+        """Write what was said: one text is a string; several, a refusal, or what has an id or its own are parts."""
+        if not self.said:
+            return
+        texts = [piece.block for piece in self.said if isinstance(piece.block, Text)]
+        item = message_item("assistant", texts[0].text, own_members(self.said[0].own))
+        self.said[0] = self.with_id(item, self.said[0], stays=self.said_stays)
+        is_string = len(texts) == 1 and not (texts[0].refusal or "id" in item or own_members(texts[0].own))
+        if not is_string:
+            item["content"] = [output_part(text) for text in texts]
+        place = f"{self.place}.content"
+        rows = [row(piece, place if is_string else f"{place}.{at}") for at, piece in enumerate(self.said)]
+        self.put(item, *rows)
+        self.said = []
+
+    def after(self) -> ResponsesProgress:
+        return ResponsesProgress(self.count + len(self.items), self.asked, self.ids[-_REMEMBERED:], self.tools)
+
+
+class ResponsesDialect(OpenAIDialect):
+    state = ResponsesProgress()
+
+    def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
+        head, self._choice = write_head(setting)
+        self.head, self.fixes = head.data, head.fixes
+        self.prefix = head.before("input")
+        self._model = setting.model
+        self._stored = bytes(setting.params.get("store", b"")) != b"false"
+        # The structure repair leaves no id that is longer than the 64 characters of a call_id (RSP-08).
+        self._voice = Voice(
+            target=NAME,
+            parts=ResponsesParts(),
+            call_id=str,
+            refusals=True,
+            owners=OWN,
+            shows_results=True,
+            observed=setting.observed,
+        )
+        book = Book(NAME, setting.observed)
+        system = fitted_system(system, self._voice, book)
+        self.fixes += book.fixes
+        first = system_messages("", system, self._voice, joined=False, takes=_SYSTEM)
+        self.system = [{"type": "message", **row} for row in first]
+
+    def encode_message(self, message: Message, state: ResponsesProgress, *, final: bool) -> Encoded:
+        """Write a message; ``final`` says that it is the assistant's and that nothing follows it."""
+        first = [] if state.count else self.system
+        book = Book(NAME, self._voice.observed)
+        written = _Items(book, dict(state.asked), list(state.ids), state.count + len(first), state.tools)
+        message = in_common_words(message, book)
+        if message.role == "assistant":
+            self._assistant(message, written, final=final)
+        elif message.role == "user":
+            self._user(message, written)
+        else:
+            self._system_row(message, written)
+        if not written.items and not _leaves_nothing(message, final=final):
+            stub = stub_for(message, book)
+            role = "assistant" if message.role == "assistant" else "user"
+            written.put(message_item(role, STUB, {}), row(stub, f"{written.place}.content"))
+        data = b",".join(map(encode, [*first, *written.items]))
+        return Encoded(data=data, state=written.after(), rows=written.rows, fixes=book.fixes, gone=book.gone)
+
+    def encode_ending(
+        self, messages: Sequence[Message], state: ResponsesProgress, settled: int, *, final: bool
+    ) -> Ending:
+        """Write the open messages and, after them, the choice among tools that only items bring."""
+        del final
+        # The API goes on with an answer as with anything else; only reasoning must be followed by something.
+        ending = super().encode_ending(messages, state, settled, final=True)
+        brought = (ending.parts[-1].state if ending.parts else state).tools
+        if not brought or self._choice in {b"", b"{}"}:
+            return ending
+        head = self.head[:-1] + (b"," if len(self.head) > 2 else b"") + self._choice[1:]
+        return structs.replace(ending, suffix=b"]," + self._choice[1:], head=head)
+
+    def _system_row(self, message: Message, written: _Items) -> None:
+        pieces = fitted_system(message.pieces, self._voice, written.book)
+        item = {"type": "message", **system_message(pieces, self._voice, _SYSTEM)}
+        many = isinstance(item["content"], list)
+        place = f"{written.place}.content"
+        written.put(item, *(row(piece, f"{place}.{at}" if many else place) for at, piece in enumerate(pieces)))
+
+    def _assistant(self, message: Message, written: _Items, *, final: bool) -> None:
+        book = written.book
+        fitting = _ResponsesFitting(book=book, voice=self._voice, speaks=True)
+        unfit = unfit_reasoning(message, self._model, stored=self._stored, final=final)
+        for at, came in enumerate(message.pieces):
+            block = came.block
+            if at in unfit:
+                book.drop(unfit[at], came, detail=block.kind if isinstance(block, Unknown) else "")
+                written.lost = written.lost or is_own_reasoning(block)
+                continue
+            piece = fitting.fit_piece(came) or came  # none of these goes
+            if isinstance(piece.block, Text):
+                written.say(piece)
+                continue
+            written.put_said()
+            if isinstance(piece.block, ToolUse):
+                self._call(piece, piece.block, written)
+            elif is_reasoning_block(block):
+                written.lost = False
+                item = reasoning_item(block)
+                stays = not (self._stored and is_plain_message(led_to(message.pieces, at, unfit)))
+                written.put(item, row(written.with_id(item, piece, stays=stays), written.place))
+            elif isinstance(block, Unknown) and written.lost:
+                book.drop("native_dropped", piece, detail=block.kind)
+            elif isinstance(block, Unknown):
+                written.put_native(block, piece)
+        written.put_said()
+
+    def _call(self, piece: Piece, use: ToolUse, written: _Items) -> None:
+        item = call_item(use)
+        piece = written.with_id(item, piece, stays=not written.lost)
+        if use.own is not UNSET and use.own.kind:
+            written.asked[use.id] = use.own.kind
+        written.put(item, row(piece, written.place))
+
+    def _user(self, message: Message, written: _Items) -> None:
+        said: list[Piece] = []
+        fitting = OpenAIFitting(book=written.book, voice=self._voice, speaks=False)
+        for piece in fitting.fit_message(message.pieces):
+            if isinstance(piece.block, ToolResult):
+                self._result(piece, piece.block, written)
+            else:
+                said.append(piece)
+        for each in said_by_user(said, self._voice):
+            if isinstance(each, Said):
+                item = message_item("user", each.content, each.beside)
+                each.pieces[0] = written.with_id(item, each.pieces[0])
+                written.put(item, *each.rows(f"{written.place}.content"))
+            elif isinstance(each.block, Unknown):
+                written.put_native(each.block, each)
+
+    def _result(self, piece: Piece, result: ToolResult, written: _Items) -> None:
+        content = result_content(result, self._voice.parts)
+        item = result_item(piece, result, content, written.asked.pop(result.tool_use_id, ""))
+        place = f"{written.place}.output" if "output" in item else written.place
+        written.put(item, row(written.with_id(item, piece), place))
+
+
+def _leaves_nothing(message: Message, *, final: bool) -> bool:
+    """Whether a message of which nothing is written needs nothing in its place."""
+    reasons = final and all(is_reasoning_block(piece.block) for piece in message.pieces)
+    return reasons or all(piece.code == STRIPPED for piece in message.pieces)
+
+
+class _ResponsesFitting(OpenAIFitting):
+    """What the assistant says: which reasoning and which items may go back was decided before (``unfit_reasoning``)."""
+
+    def reasoning(self, piece: Piece, reasoning: Thinking | RedactedThinking) -> Piece:  # noqa: ARG002  decided before
+        return piece
+
+    def unknown(self, piece: Piece, unknown: Unknown, inside: ToolResult | None) -> Piece:  # noqa: ARG002  decided before
+        return piece
+
+
+class OpenAIResponses:
+    name = NAME
+    text = False
+    # The API goes on after whatever comes last: what refuses an assistant's turn there is the policy.
+    tail_rule = "RSP-23"
+    tail_rules: frozenset[str] = frozenset()
+
+    def structure(self, setting: Setting) -> Structure:
+        """What recorded requests were accepted with: items stand for themselves, and roles need not alternate."""
+        return Structure(
+            assistant_first=True,
+            assistant_last="always",
+            neighbours=frozenset({"user", "assistant"}),
+            flat=True,
+            blank=frozenset({"user", "assistant"}),
+            ids_again=True,
+            system_inside=True,
+            system_media=True,
+            reasoning_alone=takes_trailing(setting.model),
+            own=NAME,
+            calls_elsewhere="always" if any(name in setting.params for name in CHAINS) else "referred",
+        )
+
+    def prepare(self, setting: Setting, system: Sequence[Piece]) -> ResponsesDialect:
+        return ResponsesDialect(setting, system)

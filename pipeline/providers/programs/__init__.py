@@ -1,0 +1,1 @@
+"""Agent programs whose request is a text, or lines of JSON."""

@@ -1,0 +1,1 @@
+"""vLLM: a look-alike of OpenAI's Chat Completions API."""
