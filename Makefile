@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format unit broker chaos bench mutants record kafka schemas docs deploy clean distclean
+.PHONY: help demo test lint format unit broker chaos bench mutants record kafka modules schemas docs deploy clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,8 +36,9 @@ format: $(VENV)/.dev ## format, and fix what ruff can fix
 unit: $(VENV)/.dev ## tests that need no broker of their own, in parallel
 	@$(PYTEST) -n $(WORKERS) --ignore=tests/broker --ignore=tests/benchmarks tests
 
+# Files in their order: those with few tests, which last longest, come early (test_chaos).
 broker: $(VENV)/.dev ## tests on a real Apache Kafka; without Java 17 skipped, or failed with REKNIT_REQUIRE_KAFKA=1
-	@$(PYTEST) tests/broker
+	@$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/broker
 
 chaos: $(VENV)/.dev ## let three brokers and two workers undergo every fault, with an audit after each; writes build/chaos.md
 	@$(BIN)/python tests/chaos/run.py $(ARGS)
@@ -55,6 +56,9 @@ record: $(VENV)/.dev ## run the real Codex and Gemini CLIs (npm) against a scrip
 
 kafka: ## a local Apache Kafka on port 9092 until Ctrl-C (Java 17; Maven the first time)
 	@deploy/kafka/run $(ARGS)
+
+modules: ## list modules that may hold more than one idea, to be read (ARGS="pipeline/cli")
+	@$(PYTHON) tests/module_report.py $(ARGS)
 
 schemas: $(VENV)/.runtime ## write topics/schemas and topics/asyncapi.json anew from the records
 	@$(BIN)/reknit topics schemas --write topics

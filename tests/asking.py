@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 from viewing import Topics, served
 
-from pipeline.viewer.guard import HEADER
+from reknit.pipeline.viewer.guard import HEADER
 
 
 @asynccontextmanager

@@ -3,7 +3,7 @@
 import base64
 import struct
 
-from pipeline import Session
+from reknit.pipeline import Session
 
 
 def text(words, **more):

@@ -5,7 +5,7 @@ import json
 import streamed
 from streamed import items_of, only
 
-from topics.items import ItemCompleted
+from reknit.topics.items import ItemCompleted
 
 
 def chunk(*parts, reason=None, id="r1", **members):  # noqa: A002  the member

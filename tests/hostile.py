@@ -7,8 +7,8 @@ from pathlib import Path
 from browser import ELSEWHERE, HOSTILE
 from viewing import BEGAN_MS
 
-from pipeline.demo.recordings import Input, fleet, inputs
-from pipeline.stages.base import Record
+from reknit.pipeline.demo.recordings import Input, fleet, inputs
+from reknit.pipeline.stages.base import Record
 
 VECTORS = Path(__file__).parent / "vectors" / "records_v1.jsonl"
 # Written backwards, invisible, above its line, coloured in a terminal, half a character.

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from compare_builds import ROOT, say, unpacked
 
-PLACES = ("pipeline/history", "pipeline/session", "pipeline/streams/recovery", "pipeline/rules")
+PLACES = ("pipeline/history", "pipeline/session", "pipeline/streams/recovery", "pipeline/rules", "pipeline/providers")
 # The tests of these places; all others, and those that take minutes by themselves, only run the code on their way.
 TESTS = {
     "bad", "fix", "history", "ids", "policies", "reader", "recovery", "responses", "rules", "session", "stage", "state",

@@ -30,8 +30,8 @@ Case = tuple[str, Callable[[], Iterator[Outcome]]]
 
 
 def found(*places: str) -> Any:
-    """The first of these that there is, each ``module:name``."""
-    for place in places:
+    """The first of these that exists, each ``module:name``. Builds before 0.2 have the packages at the top level."""
+    for place in [*places, *(place.removeprefix("reknit.") for place in places)]:
         module, _, name = place.partition(":")
         try:
             return getattr(importlib.import_module(module), name)
@@ -40,20 +40,20 @@ def found(*places: str) -> Any:
     raise ImportError(f"this build has none of {', '.join(places)}")
 
 
-if not Path(importlib.import_module("pipeline").__file__ or "").is_relative_to(os.environ["PYTHONPATH"]):
+if not Path(importlib.import_module("reknit").__file__ or "").is_relative_to(os.environ["PYTHONPATH"]):
     raise SystemExit("the build on PYTHONPATH is not the one that Python finds")
 
-normalize = found("pipeline:normalize", "reknit:normalize")
-validate = found("pipeline:validate", "reknit:validate")
-Session = found("pipeline:Session", "reknit:Session")
-Recovery = found("pipeline.streams:Recovery")
-TARGETS = sorted(found("pipeline.registry:TARGETS", "pipeline.targets:TARGETS"))
-RULE_SETS = sorted(found("pipeline.rules:RULE_SETS"))
-SOURCES = sorted(found("pipeline.streams.sources:SOURCES", "pipeline.streams:SOURCES"))
-Record = found("pipeline.stages.base:Record", "pipeline.engine.stage:Record")
-Defaults = found("pipeline.stages.defaults:Defaults")
-TurnsStage = found("pipeline.stages.turns:TurnsStage")
-EventsStage = found("pipeline.stages.events:EventsStage")
+normalize = found("reknit:normalize")
+validate = found("reknit:validate")
+Session = found("reknit:Session")
+Recovery = found("reknit.pipeline.streams.session:Recovery", "reknit.pipeline.streams:Recovery")
+TARGETS = sorted(found("reknit.pipeline.registry:TARGETS", "reknit.pipeline.targets:TARGETS"))
+RULE_SETS = sorted(found("reknit.pipeline.rules.judge:RULE_SETS", "reknit.pipeline.rules:RULE_SETS"))
+SOURCES = sorted(found("reknit.pipeline.streams.sources:SOURCES", "reknit.pipeline.streams:SOURCES"))
+Record = found("reknit.pipeline.stages.base:Record", "reknit.pipeline.engine.stage:Record")
+Defaults = found("reknit.pipeline.stages.defaults:Defaults")
+TurnsStage = found("reknit.pipeline.stages.turns:TurnsStage")
+EventsStage = found("reknit.pipeline.stages.events:EventsStage")
 
 # The provider of each file's requests, and the source of its streams.
 SOURCE_OF = {

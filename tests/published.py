@@ -3,11 +3,11 @@
 import hashlib
 import json
 
-from pipeline.diff import COMPARED_TOPICS, compare_session
-from pipeline.diff.outputs import Published
-from pipeline.stages.base import Output, Record
-from pipeline.stages.events import EventsStage
-from pipeline.stages.turns import TurnsStage
+from reknit.pipeline.diff import COMPARED_TOPICS, compare_session
+from reknit.pipeline.diff.outputs import Published
+from reknit.pipeline.stages.base import Output, Record
+from reknit.pipeline.stages.events import EventsStage
+from reknit.pipeline.stages.turns import TurnsStage
 
 OPENED = {"type": "session.opened", "model": "claude-sonnet-4-5", "params": {"max_tokens": 100}}
 
@@ -84,15 +84,14 @@ def side(outputs, key=b"s1"):
     return [published(output, at) for at, output in enumerate(made)]
 
 
-def compared(before, after, key=b"s1"):
-    return compare_session(key.decode(), side(before, key), side(after, key))
+def compared(before, after, key=b"s1", at_least_once=(False, False)):
+    return compare_session(key.decode(), side(before, key), side(after, key), at_least_once)
 
 
-def changes(before, after, key=b"s1"):
+def changes(before, after, key=b"s1", at_least_once=(False, False)):
     """Each difference as subject, how, label, place and path."""
-    return [
-        (each.subject, each.how, each.label, each.place, each.path) for each in compared(before, after, key).changes
-    ]
+    found = compared(before, after, key, at_least_once).changes
+    return [(each.subject, each.how, each.label, each.place, each.path) for each in found]
 
 
 def with_value(output, value):

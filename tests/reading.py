@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import InputError
-from pipeline.history.readers import read_message
-from pipeline.model import Text, Thinking, ToolResult, ToolUse
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.history.readers.shapes import read_message
+from reknit.pipeline.model import Text, Thinking, ToolResult, ToolUse
 
 SAY = {
     Text: lambda block: block.text,

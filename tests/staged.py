@@ -5,9 +5,9 @@ import json
 import claude_lines as cli
 from build import answered, called, said, user
 
-from pipeline.stages.base import Record
-from pipeline.stages.kept import Records
-from topics import DEAD_LETTERS, PROVIDER_REQUESTS
+from reknit.pipeline.stages.base import Record
+from reknit.pipeline.stages.kept import Records
+from reknit.topics import DEAD_LETTERS, PROVIDER_REQUESTS
 
 KEY = b"session-1"
 OPENED = {"type": "session.opened", "model": "claude-sonnet-4-5", "params": {"max_tokens": 100}}
@@ -65,6 +65,51 @@ def processed(make, batches, restart=None):
         elif restart == "changelog":
             stage = restored(make(), state)
     return outputs, stage, {key: value for key, value in state.items() if value is not None}
+
+
+class Sliced:
+    """A stage whose releases are driven in slices, as the engine does it, and its changelog.
+
+    With ``restart`` each step is committed and then taken over by a new stage: it reads the ``changelog``, or has a
+    ``store`` that did.
+    """
+
+    def __init__(self, make, restart=None):
+        self._make, self._restart, self._store = make, restart, Records()
+        self.state, self.outputs = {}, []
+        self._begin()
+
+    def _begin(self):
+        self.stage = self._make()
+        if self._restart == "store":
+            self.stage.keep_in(self._store)
+        else:
+            restored(self.stage, self.state)
+        self.stage.use_format(3)
+
+    def take(self, *records):
+        """The outputs of these records, without what is due after them."""
+        return self._keep(self.stage.process(records))
+
+    def refuse(self, record, error):
+        return self._keep(self.stage.refuse(record, error))
+
+    def _keep(self, made):
+        self.outputs += made.outputs
+        self.state |= made.changes
+        self.state = {key: value for key, value in self.state.items() if value is not None}
+        if self._restart == "store":
+            self.stage.committed(made.changes, 0)
+        if self._restart is not None:
+            self._begin()
+        return made.outputs
+
+    def release(self, most=1 << 30):
+        """Take up to ``most`` records that are due; return the outputs of each."""
+        slices = []
+        while len(slices) < most and (record := self.stage.due_record()) is not None:
+            slices.append(self.take(record))
+        return slices
 
 
 def written_bytes(stage, events):

@@ -3,14 +3,14 @@
 import json
 from html.parser import HTMLParser
 
-from pipeline.demo.recordings import Input, fleet, inputs
-from pipeline.stages.base import Record
-from pipeline.stages.events import EventsStage
-from pipeline.viewer.index.records import entry_of
-from pipeline.viewer.pages import templates
-from pipeline.viewer.streams import by_parent
-from pipeline.viewer.streams.screen import TEXT, Screen
-from topics import PROVIDER_EVENTS, SESSION_ITEMS
+from reknit.pipeline.demo.recordings import Input, fleet, inputs
+from reknit.pipeline.stages.base import Record
+from reknit.pipeline.stages.events import EventsStage
+from reknit.pipeline.viewer.index.records import entry_of
+from reknit.pipeline.viewer.pages import templates
+from reknit.pipeline.viewer.streams import by_parent
+from reknit.pipeline.viewer.streams.screen import TEXT, Screen
+from reknit.topics import PROVIDER_EVENTS, SESSION_ITEMS
 
 START = {"type": "item/started", "item_id": "a", "item_type": "text"}
 CALL = {"type": "item/started", "item_id": "c", "item_type": "tool_use", "name": "Bash"}

@@ -8,11 +8,21 @@ from zlib import crc32
 
 import msgspec
 
-from pipeline.streams import FinishedTurn, Recovery
-from pipeline.streams.recovery import Machine
-from pipeline.streams.recovery.memory import Context, Ids, Memory
-from topics.items import AgentError, Item, ItemCompleted, ItemDelta, ItemResult, ItemRetracted, ItemStarted, TurnStop
-from topics.reducer import Entry, View, reduce
+from reknit.pipeline.streams.recovery import Machine
+from reknit.pipeline.streams.recovery.memory import Context, Ids, Memory
+from reknit.pipeline.streams.recovery.render import FinishedTurn
+from reknit.pipeline.streams.session import Recovery
+from reknit.topics.items import (
+    AgentError,
+    Item,
+    ItemCompleted,
+    ItemDelta,
+    ItemResult,
+    ItemRetracted,
+    ItemStarted,
+    TurnStop,
+)
+from reknit.topics.reducer import Entry, View, reduce
 
 
 class Run(NamedTuple):

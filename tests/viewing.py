@@ -11,19 +11,19 @@ import aiohttp
 import msgspec
 from published import OPENED, appended
 
-import pipeline
-from pipeline.config import load_config
-from pipeline.demo.recordings import Input, fleet, inputs
-from pipeline.stages.base import Record
-from pipeline.stages.events import EventsStage
-from pipeline.stages.turns import TurnsStage
-from pipeline.viewer.guard import Guard
-from pipeline.viewer.index import Index
-from pipeline.viewer.index.reading import Behind, Value, Values
-from pipeline.viewer.index.records import entry_of
-from pipeline.viewer.pages import VIEWER, Viewer, session_path, templates
-from pipeline.viewer.server import application, serving
-from topics import AGENT_TURNS, PROVIDER_EVENTS, SESSION_ITEMS, TURNS_STATE
+from reknit import pipeline
+from reknit.pipeline.config import load_config
+from reknit.pipeline.demo.recordings import Input, fleet, inputs
+from reknit.pipeline.stages.base import Record
+from reknit.pipeline.stages.events import EventsStage
+from reknit.pipeline.stages.turns import TurnsStage
+from reknit.pipeline.viewer.guard import Guard
+from reknit.pipeline.viewer.index import Index
+from reknit.pipeline.viewer.index.reading import Behind, Value, Values
+from reknit.pipeline.viewer.index.records import entry_of
+from reknit.pipeline.viewer.pages import VIEWER, Viewer, session_path, templates
+from reknit.pipeline.viewer.server import application, serving
+from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS, SESSION_ITEMS, TURNS_STATE
 
 FLEET = Path(pipeline.__file__).parent / "demo" / "fleet" / "histories.jsonl"
 # The demo's histories, by their sessions.
@@ -37,6 +37,7 @@ class Topics:
 
     def __init__(self, defaults=None):
         self.logs = defaultdict(list)
+        self.base = 0  # of inputs that were re-created
         self.now_ms = BEGAN_MS
         self._stages = {
             AGENT_TURNS: TurnsStage(defaults),
@@ -66,7 +67,7 @@ class Topics:
         stage = self._stages.get(topic)
         if stage is None:
             return
-        result = stage.process([record])
+        result = stage.process([msgspec.structs.replace(record, base=self.base)])
         if stage.state_topic == TURNS_STATE:
             for state_key, kept in result.changes.items():
                 self._append(TURNS_STATE, state_key, kept, ())

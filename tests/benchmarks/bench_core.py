@@ -19,7 +19,7 @@ import histories
 import measure
 import msgspec
 
-import pipeline
+from reknit import pipeline
 
 ROUNDS_OF_EIGHT = 25
 HEAD = {

@@ -18,10 +18,10 @@ import measure
 # isort: split
 from build import call, result, said, user
 
-import pipeline
-from pipeline.errors import InputError
-from pipeline.registry import TARGETS
-from pipeline.streams import Recovery
+from reknit import pipeline
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.streams.session import Recovery
 
 MESSAGES = 10_000
 MEGABYTES = 50

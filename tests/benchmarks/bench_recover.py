@@ -15,7 +15,7 @@ import uuid
 
 import msgspec
 
-from pipeline.streams import Recovery
+from reknit.pipeline.streams.session import Recovery
 
 DELTAS = 400
 MESSAGES = 5

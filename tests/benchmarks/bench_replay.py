@@ -26,9 +26,9 @@ import pipeline_lab as lab
 import recorded
 from aiokafka import AIOKafkaProducer, TopicPartition
 
-from pipeline.stages.base import Record
-from pipeline.stages.turns import TurnsStage
-from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES
+from reknit.pipeline.stages.base import Record
+from reknit.pipeline.stages.turns import TurnsStage
+from reknit.topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES
 
 BUDGET = 0.8
 MEMORY_BUDGET = 1.25

@@ -17,10 +17,10 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from hosts import send
 
-from pipeline.engine.state import restore
-from pipeline.stages.base import POSITION
-from pipeline.stages.events import EventsStage
-from pipeline.streams import Recovery
+from reknit.pipeline.engine.state import restore
+from reknit.pipeline.stages.base import POSITION
+from reknit.pipeline.stages.events import EventsStage
+from reknit.pipeline.streams.session import Recovery
 
 TOPIC = "pipeline.events-state.v1"
 A_TRANSACTION = 2_000

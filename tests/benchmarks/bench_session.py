@@ -24,11 +24,11 @@ import msgspec
 import recorded
 from build import said, user
 
-from pipeline.engine.stores import Belonging, DiskRecords, PackedRecords
-from pipeline.stages.base import Record
-from pipeline.stages.defaults import Defaults
-from pipeline.stages.events import EventsStage
-from pipeline.stages.turns import TurnsStage
+from reknit.pipeline.engine.stores import Belonging, DiskRecords, PackedRecords
+from reknit.pipeline.stages.base import Record
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.stages.events import EventsStage
+from reknit.pipeline.stages.turns import TurnsStage
 
 HERE = Path(__file__).resolve().parent
 

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import measure
 import msgspec
 
-from pipeline.streams import Recovery
+from reknit.pipeline.streams.session import Recovery
 
 HERE = Path(__file__).resolve().parent
 

@@ -21,10 +21,10 @@ from pathlib import Path
 import measure
 import msgspec
 
-from pipeline.streams.cascade.speech import OutputFilter
-from pipeline.text.identity import IdentityRewriter
-from pipeline.text.redaction import Redactor
-from pipeline.text.tool_calls import ToolCallParser
+from reknit.pipeline.providers.cascade.stream.speech import OutputFilter
+from reknit.pipeline.text.identity import IdentityRewriter
+from reknit.pipeline.text.redaction import Redactor
+from reknit.pipeline.text.tool_calls import ToolCallParser
 
 HERE = Path(__file__).resolve().parent
 

@@ -12,8 +12,8 @@ import histories
 import measure
 import msgspec
 
-import pipeline
-from pipeline.registry import TARGETS
+from reknit import pipeline
+from reknit.pipeline.registry import TARGETS
 
 LENGTHS = (20, 200, 2_000)
 # Rounds of four user's turns, of which three bring a result: one that is not measured, then those that are.

@@ -31,14 +31,14 @@ from published import OPENED, answers, appended
 from viewing import BEGAN_MS, Topics, demo_inputs, filled, index_of, served
 from yarl import URL
 
-from pipeline.config import load_config
-from pipeline.fixes import FIXES
-from pipeline.viewer.index import search, timeline
-from pipeline.viewer.index.entries import Entry
-from pipeline.viewer.index.reading import Follower, open_index
-from pipeline.viewer.index.search import Search
-from pipeline.viewer.pages import session_path, with_query
-from topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS, TURNS_STATE
+from reknit.pipeline.config import load_config
+from reknit.pipeline.fixes import FIXES
+from reknit.pipeline.viewer.index import search, timeline
+from reknit.pipeline.viewer.index.entries import Entry
+from reknit.pipeline.viewer.index.reading import Follower, open_index
+from reknit.pipeline.viewer.index.search import Search
+from reknit.pipeline.viewer.pages import session_path, with_query
+from reknit.topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS, TURNS_STATE
 
 LEAST_RATE = 20_000
 MEDIAN_MS, P99_MS = 50, 200

@@ -65,7 +65,7 @@ def process(command, log):
 
 def reknit(*arguments):
     """A command line of ours, for the Python of this process."""
-    return [sys.executable, "-c", "from pipeline.cli import main; main()", *arguments]
+    return [sys.executable, "-c", "from reknit.pipeline.cli import main; main()", *arguments]
 
 
 def apply_topics(bootstrap, prefix, partitions=PARTITIONS):

@@ -22,8 +22,8 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from pipeline.stages.base import Record
-from pipeline.stages.events import EventsStage
+from reknit.pipeline.stages.base import Record
+from reknit.pipeline.stages.events import EventsStage
 
 MODEL = "claude-sonnet-4-5"
 

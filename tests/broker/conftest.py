@@ -2,6 +2,7 @@
 
 import logging
 import os
+import subprocess
 import sys
 import uuid
 from pathlib import Path
@@ -71,6 +72,22 @@ def own_broker(tmp_path, kafka_is_there):
         yield server
     finally:
         server.stop()
+
+
+@pytest.fixture
+def build_at(tmp_path):
+    """Return what unpacks the sources of a commit and returns their directory."""
+
+    def unpack(commit):
+        packed = subprocess.run(["git", "-C", HERE.parents[1], "archive", commit], check=False, capture_output=True)
+        if packed.returncode:
+            pytest.skip(f"this clone does not hold {commit}")
+        directory = tmp_path / commit
+        directory.mkdir()
+        subprocess.run(["tar", "-x", "-C", directory], input=packed.stdout, check=True)
+        return directory
+
+    return unpack
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,7 +27,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
 
-from pipeline.stages.base import Output, Record, Stage
+from reknit.pipeline.stages.base import Output, Record, Stage
 
 
 class WorkerProcess:
@@ -177,6 +177,22 @@ async def make_topics(bootstrap: str, names: Iterable[str], partitions: int, cop
         await consumer.end_offsets(tps)
 
 
+async def recreate_topics(
+    bootstrap: str, names: Iterable[str], partitions: int, copies: int = 1, **config: str
+) -> None:
+    """Delete topics and create others of the same names as soon as the brokers let that be done."""
+    names = list(names)
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        await admin.delete_topics(names)
+        while set(names) & set(await admin.list_topics()):  # noqa: ASYNC110  asked of a broker
+            await asyncio.sleep(0.05)
+    finally:
+        await admin.close()
+    await make_topics(bootstrap, names, partitions, copies, **config)
+
+
 @contextlib.asynccontextmanager
 async def reader(bootstrap: str, isolation: str = "read_committed") -> AsyncIterator[AIOKafkaConsumer]:
     consumer = AIOKafkaConsumer(
@@ -227,6 +243,18 @@ async def committed(bootstrap: str, group: str, topic: str) -> dict[int, int]:
     finally:
         await admin.close()
     return {tp.partition: entry.offset for tp, entry in offsets.items() if tp.topic == topic}
+
+
+async def commit(bootstrap: str, group: str, topic: str, offsets: Mapping[int, int], metadata: str = "") -> None:
+    """Commit offsets of a group that has no members."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False)
+    await consumer.start()
+    try:
+        places = {TopicPartition(topic, number): (offset, metadata) for number, offset in offsets.items()}
+        consumer.assign(list(places))
+        await consumer.commit(places)
+    finally:
+        await consumer.stop()
 
 
 async def caught_up(bootstrap: str, topic: str, sources: Sequence[str], partitions: int, seconds: float) -> None:

@@ -20,13 +20,13 @@ import harness
 import msgspec
 from aiokafka import AIOKafkaProducer, TopicPartition
 
-from pipeline.demo.recordings import Wait, fleet, inputs
-from pipeline.objects import Objects
-from pipeline.replay.folder import read_partition
-from pipeline.stages import stages
-from pipeline.stages.base import Output, Record
-from pipeline.stages.defaults import Defaults
-from topics import (
+from reknit.pipeline.demo.recordings import Wait, fleet, inputs
+from reknit.pipeline.objects import Objects
+from reknit.pipeline.replay.folder import read_partition
+from reknit.pipeline.stages import stages
+from reknit.pipeline.stages.base import Output, Record
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.topics import (
     AGENT_TURNS,
     DEAD_LETTERS,
     HISTORY_FIXES,
@@ -36,9 +36,9 @@ from topics import (
     SESSION_ITEMS,
     TOPICS,
 )
-from topics.headers import DATAREF, find_dataref
-from topics.items import AnyItem, ItemDelta
-from topics.reducer import reduce
+from reknit.topics.headers import DATAREF, find_dataref
+from reknit.topics.items import AnyItem, ItemDelta
+from reknit.topics.reducer import reduce
 
 # Topic, key, value, headers.
 Row: TypeAlias = tuple[str, bytes, bytes | None, list[tuple[str, bytes]]]
@@ -113,6 +113,28 @@ def script(copies: int) -> Iterator[Row]:
                     yield given.topic, feed[0], given.value, list(given.headers)
 
 
+RELEASED = {"type": "session.released"}
+
+
+def parked(keys: Sequence[bytes], waiting: int) -> Iterator[Row]:
+    """Records of sessions that are parked by their first one, each with ``waiting`` more after it, interleaved."""
+    yield from (_turn(key, {"role": "nobody", "content": ""}) for key in keys)
+    for number in range(waiting):
+        message = {"role": ("user", "assistant")[number % 2], "content": f"{number} " + "word " * (number % 50)}
+        yield from (_turn(key, message) for key in keys)
+
+
+def released(keys: Sequence[bytes], later: int = 0) -> Iterator[Row]:
+    """Their releases, each with ``later`` turns that come while the session is being released."""
+    yield from ((AGENT_TURNS, key, json.dumps(RELEASED).encode(), []) for key in keys)
+    for number in range(later):
+        yield from (_turn(key, {"role": "user", "content": f"later {number}"}) for key in keys)
+
+
+def _turn(key: bytes, message: dict[str, str]) -> Row:
+    return AGENT_TURNS, key, json.dumps({"type": "turn.appended", "message": message}).encode(), []
+
+
 class Feeder:
     """Writes rows at a pace, the script's if none are given, then ends; leaving the block early stops it there.
 
@@ -130,7 +152,19 @@ class Feeder:
         self._sent_once = sent_once
         self._rows = script(1_000) if rows is None else rows
         self._stop = asyncio.Event()
+        self._may_send = asyncio.Event()
+        self._may_send.set()
+        self._is_idle = asyncio.Event()
         self.sent: Counter[str] = Counter()
+
+    async def pause(self) -> None:
+        """Send nothing more, and return once all that was sent is in the log."""
+        self._may_send.clear()
+        await self._is_idle.wait()
+
+    def resume(self) -> None:
+        self._is_idle.clear()
+        self._may_send.set()
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._run())
@@ -148,15 +182,18 @@ class Feeder:
             for topic, key, value, headers in self._rows:
                 futures.append(await producer.send(self._prefix + topic, value=value, key=key, headers=headers))
                 self.sent[topic] += 1
-                if len(futures) >= 50:
+                if len(futures) >= 50 or not self._may_send.is_set():
                     await asyncio.gather(*futures)
                     futures = []
+                    self._is_idle.set()
+                    await self._may_send.wait()
                     ahead = self.sent.total() / self._rate - (time.monotonic() - began)
                     await asyncio.sleep(max(0.0, ahead))
                 if self._stop.is_set():
                     break
             await asyncio.gather(*futures)
         finally:
+            self._is_idle.set()
             await producer.stop()
 
 
@@ -200,6 +237,21 @@ async def _ends(bootstrap: str, prefix: str) -> list[int]:
     return [len(records) for topic in found for records in topic]
 
 
+class Former(msgspec.Struct, frozen=True):
+    """An input before it was re-created: its records by partition, and the bases of the present topic's records."""
+
+    records: Sequence[Sequence[Record]]
+    bases: Sequence[int]
+
+    def and_then(self, present: Sequence[Sequence[Record]]) -> list[list[Record]]:
+        """All that a worker read of the input, in order."""
+        based = [
+            [msgspec.structs.replace(record, base=base) for record in records]
+            for records, base in zip(present, self.bases, strict=True)
+        ]
+        return [[*before, *after] for before, after in zip(self.records, based, strict=True)]
+
+
 async def audit(
     bootstrap: str,
     prefix: str,
@@ -209,11 +261,12 @@ async def audit(
     source_prefix: str | None = None,
     ends: Mapping[str, Sequence[int]] | None = None,
     folder: Path | None = None,
+    former: Mapping[str, Former] | None = None,
 ) -> Counter[str]:
     """Compare what the workers wrote with one undisturbed run over the same logs; count what was compared.
 
     ``source_prefix`` is that of the inputs, where they are another pipeline's, and ``ends`` is where the workers ended;
-    ``folder`` holds what was written, where that was a dry run.
+    ``folder`` holds what was written, where that was a dry run. ``former`` are the inputs that were re-created.
 
     Raises:
         DiffersError: it is not the same.
@@ -233,6 +286,8 @@ async def audit(
         logs[topic] = [[r for r in log if r.offset < end] for log, end in zip(logs[topic], offsets, strict=True)]
     own = "" if read_from == prefix else RECORDED_PREFIX
     written = {topic: await outputs(own + topic) for topic in SOURCES}
+    for topic, before in (former or {}).items():
+        logs[topic], written[topic] = before.and_then(logs[topic]), before.and_then(written[topic])
     if objects is not None:
         requests = logs[PROVIDER_REQUESTS]
         logs[PROVIDER_REQUESTS] = [[await _with_body(record, objects) for record in records] for records in requests]
@@ -261,10 +316,13 @@ def _compare(
 ) -> Counter[str]:
     counted: Counter[str] = Counter()
     # Two sources share the fixes and the dead letters, so they are compared source by source. Events of one session are
-    # fed together, so what the stream side writes keeps its order within a session.
+    # fed together, so what the stream side writes keeps its order within a session. So does what a release makes, which
+    # other sessions do not wait for.
+    is_sliced = any(b'"session.released"' in (record.value or b"") for record in found[AGENT_TURNS])
+    rows = _in_sessions if is_sliced else _in_order
     for topic in (PROVIDER_REQUESTS, HISTORY_FIXES):
-        expected = [_row(output) for output in made if output.topic == topic and not _is_spoken(output)]
-        seen = [_row(record) for record in found[topic] if not _is_spoken(record)]
+        expected = rows(output for output in made if output.topic == topic and not _is_spoken(output))
+        seen = rows(record for record in found[topic] if not _is_spoken(record))
         harness.compare((topic, number), expected, seen)
         counted[topic] = len(expected)
     spoken = _in_sessions(output for output in made if output.topic == HISTORY_FIXES and _is_spoken(output))
@@ -281,8 +339,8 @@ def _compare(
     seen = _in_sessions(record for record in written[AGENT_TURNS] if _is_recorded(record))
     harness.compare(("recorded turns", number), recorded, seen)
     counted["recorded turns"] = len(recorded)
-    told = [_row(output) for output in made if output.topic == PROVIDER_EVENTS]
-    seen = [_row(r) for r in written[PROVIDER_EVENTS] if dict(r.headers).get("origin") == b"reknit"]
+    told = rows(output for output in made if output.topic == PROVIDER_EVENTS)
+    seen = rows(r for r in written[PROVIDER_EVENTS] if dict(r.headers).get("origin") == b"reknit")
     harness.compare(("policies", number), told, seen)
     counted["policies"] = len(told)
     counted["sessions"] = _compare_items([o for o in made if o.topic == SESSION_ITEMS], found[SESSION_ITEMS])
@@ -318,6 +376,10 @@ def _view(items: list[AnyItem]) -> bytes:
 
 def _row(record: Output | Record) -> Hashable:
     return record.key, record.value, tuple(record.headers)
+
+
+def _in_order(records: Iterable[Output | Record]) -> list[Hashable]:
+    return [_row(record) for record in records]
 
 
 def _in_sessions(records: Iterable[Output | Record]) -> list[Hashable]:

@@ -7,6 +7,7 @@ import signal
 import harness
 import pytest
 import toy_stage
+from aiokafka import AIOKafkaProducer
 
 pytestmark = pytest.mark.broker
 
@@ -15,8 +16,8 @@ PARTITIONS = 6
 TUNING = {"session_seconds": 4.0, "heartbeat_seconds": 1.0, "rebalance_seconds": 10.0}
 
 
-def toys(bootstrap, prefix, directory, free_port):
-    return harness.toys(bootstrap, prefix, directory, free_port, partitions=PARTITIONS, tuning=TUNING)
+def toys(bootstrap, prefix, directory, free_port, **tuning):
+    return harness.toys(bootstrap, prefix, directory, free_port, partitions=PARTITIONS, tuning=TUNING | tuning)
 
 
 async def audited(bootstrap, prefix):
@@ -74,6 +75,31 @@ async def test_scaling_freezing_and_a_source_full_of_markers(broker, prefix, tmp
         assert 5_000 < total < feeder.sent, "a quarter of the transactions is aborted"
         assert await first.stop() == 0
         assert await other.stop() == 0
+
+
+async def test_a_worker_that_rarely_runs_finishes_its_work(broker, prefix, tmp_path, free_port):
+    """Its guard ends it after 4 s without progress, and each of its batches takes longer than that."""
+    source, tuning = prefix + toy_stage.SOURCES[0], {"session_seconds": 6.0, "stall_seconds": 4.0, "slice_records": 1}
+    async with toys(broker.bootstrap, prefix, tmp_path, free_port, **tuning) as fleet:
+        worker = fleet.start()
+        await worker.ready()
+        async with AIOKafkaProducer(bootstrap_servers=broker.bootstrap) as producer:
+            for number in range(60):
+                await producer.send(source, toy_stage.SLOW + b"0.05", key=b"k", partition=number % 2)
+        stops = 0
+        while await produced(broker.bootstrap, prefix) < 60:
+            assert (worker.status, stops < 300) == (None, True), worker.tail()
+            stops += 1
+            for number, stays in ((signal.SIGSTOP, 1.5), (signal.SIGCONT, 0.5)):
+                worker.signal(number)
+                await asyncio.sleep(stays)
+        assert stops > 2
+        assert await audited(broker.bootstrap, prefix) == 60
+        assert await worker.stop() == 0
+
+
+async def produced(bootstrap, prefix):
+    return sum(map(len, await harness.read_all(bootstrap, prefix + toy_stage.OUT, PARTITIONS)))
 
 
 async def test_the_broker_dies_and_comes_back(own_broker, prefix, tmp_path, free_port):

@@ -12,12 +12,12 @@ import pipeline_lab as lab
 import pytest
 from stand_in import Provider, serving
 
-from pipeline.client.sender import Http, Program, Sender
-from pipeline.errors import BrokerDownError, InputError
 from reknit.client import Brokers, DeadLetters, Events, Fixes, Items, Requests, Turns, View
-from topics import AGENT_TURNS
-from topics.items import TurnStop
-from topics.records import PolicyChange
+from reknit.pipeline.client.sender import Http, Program, Sender
+from reknit.pipeline.errors import BrokerDownError, InputError
+from reknit.topics import AGENT_TURNS
+from reknit.topics.items import TurnStop
+from reknit.topics.records import PolicyChange
 
 pytestmark = pytest.mark.broker
 

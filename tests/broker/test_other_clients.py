@@ -11,7 +11,7 @@ import pipeline_lab as lab
 import pytest
 from aiokafka.partitioner import murmur2
 
-from topics import AGENT_TURNS
+from reknit.topics import AGENT_TURNS
 
 pytestmark = pytest.mark.broker
 

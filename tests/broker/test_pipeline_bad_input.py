@@ -12,7 +12,7 @@ import pipeline_lab as lab
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from topics import AGENT_TURNS, DEAD_LETTERS, LARGEST_INPUT, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
+from reknit.topics import AGENT_TURNS, DEAD_LETTERS, LARGEST_INPUT, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
 
 pytestmark = pytest.mark.broker
 

@@ -10,9 +10,9 @@ import msgspec
 import pipeline_lab as lab
 import pytest
 
-from topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
-from topics.items import AnyItem
-from topics.reducer import reduce
+from reknit.topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
+from reknit.topics.items import AnyItem
+from reknit.topics.reducer import reduce
 
 pytestmark = pytest.mark.broker
 
@@ -108,6 +108,6 @@ async def test_a_session_from_its_turns_to_the_request_that_its_text_feeds(broke
         ("thinking_dropped", "cascade"),
         ("wrapper_broken", "cascade"),
     ]
-    assert 'reknit_fixes_total{code="path_redacted",target="cascade"}' in page
+    assert f'reknit_fixes_total{{code="path_redacted",pipeline="{prefix}",target="cascade"}}' in page
     counted = await lab.audit(broker.bootstrap, prefix)
     assert (counted["fixes of streams"], counted["recorded turns"], counted["policies"]) == (4, 1, 1)

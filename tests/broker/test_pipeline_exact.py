@@ -16,10 +16,10 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from prometheus_client.parser import text_string_to_metric_families
 
-from pipeline import __version__
-from topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
-from topics.items import AnyItem
-from topics.reducer import reduce
+from reknit.pipeline import __version__
+from reknit.topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
+from reknit.topics.items import AnyItem
+from reknit.topics.reducer import reduce
 
 pytestmark = pytest.mark.broker
 
@@ -75,7 +75,9 @@ async def test_a_session_from_its_opening_to_the_request_that_its_stream_feeds(b
     answer = stream(text("Looking."), CALL, message_id="m1")
     result = user({"type": "tool_result", "tool_use_id": "call.1", "content": "bin etc"})
     done = stream(text("Two folders."), message_id="m2")
-    events = [*answer, json.dumps({"type": "user", "message": result, "uuid": "u1"}).encode(), *done]
+    ended = {"type": "result", "subtype": "success", "is_error": False, "result": "Two folders.", "uuid": "r1"}
+    answered = {"type": "user", "message": result, "uuid": "u1"}
+    events = [*answer, json.dumps(answered).encode(), *done, json.dumps(ended).encode()]
     rows = [
         (AGENT_TURNS, json.dumps(opened).encode(), []),
         (AGENT_TURNS, turn(user(text("What is there?")), id="t1"), []),
@@ -142,7 +144,7 @@ async def test_a_session_from_its_opening_to_the_request_that_its_stream_feeds(b
     assert state["history"]["messages"] == 5
     assert state["records"] == {
         AGENT_TURNS: 6,
-        PROVIDER_EVENTS: 5,
+        PROVIDER_EVENTS: len(events) + 2,
         PROVIDER_REQUESTS: 4,
         SESSION_ITEMS: len(items),
         HISTORY_FIXES: 2,

@@ -10,11 +10,11 @@ import msgspec
 import pipeline_lab as lab
 import pytest
 
-from pipeline.demo.recordings import Events, fleet
-from pipeline.streams import SOURCES
-from topics import AGENT_TURNS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
-from topics.items import AnyItem
-from topics.reducer import reduce
+from reknit.pipeline.demo.recordings import Events, fleet
+from reknit.pipeline.streams.sources import SOURCES
+from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
+from reknit.topics.items import AnyItem
+from reknit.topics.reducer import reduce
 
 pytestmark = pytest.mark.broker
 

@@ -21,11 +21,19 @@ from chaos.trial import die_at
 from chaos.worker import BEFORE_STATE
 from test_docs import BLOCK, environment
 
-from pipeline.replay import Plan
-from pipeline.replay.folder import plan_of, read_partition, unfinished
-from pipeline.settings import Config
-from pipeline.viewer.compare import compare_replay
-from topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_EVENTS, PROVIDER_REQUESTS, REPLAY_PLAN, SESSION_ITEMS, TOPICS
+from reknit.pipeline.replay import Plan
+from reknit.pipeline.replay.folder import plan_of, read_partition, unfinished
+from reknit.pipeline.settings import Config
+from reknit.pipeline.viewer.compare import compare_replay
+from reknit.topics import (
+    AGENT_TURNS,
+    DEAD_LETTERS,
+    PROVIDER_EVENTS,
+    PROVIDER_REQUESTS,
+    REPLAY_PLAN,
+    SESSION_ITEMS,
+    TOPICS,
+)
 
 pytestmark = pytest.mark.broker
 
@@ -66,10 +74,10 @@ class Live:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    def differs(self, other):
+    def differs(self, other, *options):
         """What differs between live and replayed outputs, as `reknit diff` sums it up; None where nothing does."""
-        command = [sys.executable, "-m", "reknit", "diff", *self.place, self.prefix, str(other), "--expect-none"]
-        done = run([*command, "--json"])
+        command = [sys.executable, "-m", "reknit", "diff", *self.place, *options, self.prefix, str(other)]
+        done = run([*command, "--expect-none", "--json"])
         told = json.loads(done.stdout.splitlines()[-1])["summary"]
         assert (done.returncode, min(told["compared"]["counts"].values()) > 0) == (
             3 if told["compared"]["differ"] else 0,
@@ -126,6 +134,8 @@ async def test_a_replay_makes_what_the_live_workers_made(live, tmp_path):
     summary, differing = await asyncio.to_thread(compare_replay, config, told["prefix"], "", None)
     assert (summary.plain.sessions, differing) == (live.compared, [])
     live.replay("--dry-run", str(tmp_path / "dry"), batch_records=11)
+    live.replay("--dry-run", str(tmp_path / "again"), batch_records=11)
+    assert files_of(tmp_path / "again") == files_of(tmp_path / "dry")
     dry = await lab.audit(live.bootstrap, "", source_prefix=live.prefix, folder=tmp_path / "dry")
     assert dry == counted
     assert live.differs(tmp_path / "dry") is None
@@ -247,6 +257,11 @@ async def first_offset(live, topic, item):
     return next(r.offset for r in records if r.key == item.key and dict(r.headers).get("run") == run_of_it and r.value)
 
 
+def files_of(folder):
+    """The bytes of a folder's files by their place in it."""
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def outputs(folder, topic):
     return [record for number in range(lab.PARTITIONS) for record in read_partition(folder, topic, number)]
 
@@ -287,11 +302,14 @@ async def test_what_expired_is_listed_and_what_was_forgotten_is_not_there(own):
 
 
 async def test_live_work_that_delivered_at_least_once_with_an_object_store_differs_in_nothing(own, free_port, tmp_path):
-    settings = {"top": 'delivery = "at-least-once"\nbatch_records = 20\n'}
+    """Also where sessions are released, each in several slices."""
+    settings = {"top": 'delivery = "at-least-once"\nbatch_records = 20\non_dead_letter = "park"\n'}
     settings["more"] = f'[objects]\nurl = "file://{tmp_path}/objects"\nthreshold_bytes = 400\n'
     await lab.make_topics(own.bootstrap, own.prefix)
     with lab.make_fleet(own.bootstrap, own.prefix, own.directory, free_port, **settings) as fleet:
-        async with lab.Feeder(own.bootstrap, own.prefix, 2_000, lab.script(1)) as feeder:
+        keys = [b"released-%d" % number for number in range(4)]
+        rows = [*lab.parked(keys, 130), *lab.released(keys, later=3), *lab.script(1)]
+        async with lab.Feeder(own.bootstrap, own.prefix, 2_000, rows) as feeder:
             await feeder.wait()
         worker = fleet.start()
         worker.kill()
@@ -305,15 +323,22 @@ async def test_live_work_that_delivered_at_least_once_with_an_object_store_diffe
     assert len(started) > len(set(started))  # published once more
     assert any((tmp_path / "objects").rglob("*/*"))
 
-    before = own.replay("--id", "all", delivery='"at-least-once"', more=settings["more"])["prefix"]
-    own.replay("--dry-run", str(tmp_path / "dry"), delivery='"at-least-once"', more=settings["more"])
-    assert own.differs(before) is None
-    assert own.differs(tmp_path / "dry") is None
+    requests = await harness.read_all(own.bootstrap, own.prefix + PROVIDER_REQUESTS, lab.PARTITIONS)
+    causes = {dict(record.headers)["cause"] for part in requests for record in part if record.key in keys}
+    assert len(causes) == len(keys) * (65 + 3)
+    live = {"delivery": '"at-least-once"', "on_dead_letter": '"park"', "more": settings["more"]}
+    before = own.replay("--id", "all", **live)["prefix"]
+    own.replay("--dry-run", str(tmp_path / "dry"), **live)
+    repeated = own.differs(before)["kinds"]
+    assert {kind["how"] for kind in repeated} <= {"repeated", "vanished"}
+    at_least_once = ("--delivery", "at-least-once")
+    assert own.differs(before, *at_least_once) is None
+    assert own.differs(tmp_path / "dry", *at_least_once) is None
     assert own.left_out == {}
 
     half = {number: records[len(records) // 2].offset for number, records in enumerate(items)}
     await delete_before(own.bootstrap, own.prefix + SESSION_ITEMS, half)
-    assert own.differs(tmp_path / "dry") is None
+    assert own.differs(tmp_path / "dry", *at_least_once) is None
     (why,) = own.left_out
     assert why == f"its items may have expired in {own.prefix}"
     begun = {record.key for n, records in enumerate(items) for record in records if record.offset < half[n]}
@@ -333,7 +358,7 @@ async def delete_before(bootstrap, topic, offsets):
         await admin.close()
 
 
-async def test_topics_of_others_below_the_prefix_are_neither_listed_nor_deleted(own):
+async def test_only_topics_with_a_plan_and_without_inputs_are_deleted_as_a_replay(own):
     await lab.make_topics(own.bootstrap, own.prefix)
     begins = f"{own.prefix}replay."
     foreign = [f"{begins}{name}" for name in ("notes", "mine.notes.v1", "a.b.session.items.v1")]
@@ -342,15 +367,23 @@ async def test_topics_of_others_below_the_prefix_are_neither_listed_nor_deleted(
     async with lab.Feeder(own.bootstrap, begins, 100, [(f"odd.{REPLAY_PLAN.name}", b"odd", b"no plan", [])]) as feeder:
         await feeder.wait()
     own.replay("--id", "mine")
+    # A live pipeline whose prefix looks like a replay's.
+    await lab.make_topics(own.bootstrap, f"{begins}live.")
     command = [sys.executable, "-m", "reknit", "replay"]
     listed = [json.loads(line) for line in run([*command, "list", *own.place]).stdout.splitlines()]
-    assert [(each["replay"], "left" in each) for each in listed] == [("mine", True), ("odd", False), ("stray", False)]
-    assert run([*command, "delete", "notes", *own.place]).returncode == 2
-    for name in ("mine", "odd", "stray"):
-        assert run([*command, "delete", name, *own.place]).returncode == 0
-    assert run([*command, "list", *own.place]).stdout == ""
+    assert [(each["replay"], "left" in each) for each in listed] == [
+        ("live", False), ("mine", True), ("odd", False), ("stray", False)
+    ]  # fmt: skip
     async with harness.reader(own.bootstrap) as reader:
-        assert {name for name in await reader.topics() if name.startswith(begins)} == set(foreign)
+        before = {name for name in await reader.topics() if name.startswith(begins)}
+    refused = {name: run([*command, "delete", name, *own.place]) for name in ("notes", "live", "odd", "stray")}
+    assert {name: done.returncode for name, done in refused.items()} == dict.fromkeys(refused, 2)
+    assert f"{begins}live.{AGENT_TURNS} is an input of a pipeline" in refused["live"].stderr
+    assert f"the topics under {begins}stray. hold no plan of a replay 'stray'" in refused["stray"].stderr
+    assert run([*command, "delete", "mine", *own.place]).returncode == 0
+    async with harness.reader(own.bootstrap) as reader:
+        after = {name for name in await reader.topics() if name.startswith(begins)}
+    assert after == {name for name in before if not name.startswith(f"{begins}mine.") or name in foreign}
 
 
 async def test_a_live_prefix_is_never_written_by_a_worker_that_reads_another(live, prefix, tmp_path):
@@ -365,7 +398,7 @@ def test_every_command_of_the_guide_is_run_with_two_builds(live, tmp_path):
     """The other build says something else where a call has no result."""
     other = tmp_path / "other"
     for package in ("pipeline", "topics", "reknit"):
-        shutil.copytree(ROOT / package, other / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / package, other / package, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     place = other / "pipeline" / "history" / "calls.py"
     words = place.read_text(encoding="utf-8")
     assert words.count("[No result was recorded for this tool call") == 1

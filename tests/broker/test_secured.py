@@ -3,12 +3,14 @@
 import asyncio
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
 import time
 
 import harness
+import msgspec
 import pipeline_lab as lab
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -21,11 +23,14 @@ from aiokafka.errors import (
 from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
 from chaos.cluster import kafka_broker
 
-from pipeline.config import load_config
-from pipeline.kafka import KafkaSettings, connection
-from pipeline.viewer.index.reading import Follower, open_index
-from topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_REQUESTS, REPLAY_PLAN
-from topics.cluster import roles
+from reknit.pipeline.config import load_config
+from reknit.pipeline.kafka import KafkaSettings, connection
+from reknit.pipeline.replay import Plan
+from reknit.pipeline.viewer.index.reading import Follower, open_index
+from reknit.pipeline.viewer.progress import Progress
+from reknit.pipeline.viewer.watch import Watch
+from reknit.topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_REQUESTS, REPLAY_PLAN
+from reknit.topics.cluster import roles
 
 pytestmark = pytest.mark.broker
 
@@ -187,7 +192,9 @@ async def test_the_pipeline_runs_with_the_printed_rights_and_names_each_that_is_
         login(PRODUCER)
         await asyncio.to_thread(reknit, "ingest", "turns", "--session", "one", *place[:4], text=f"{turn}\n")
         assert await worker.wait(60) == 2, worker.tail()
-        assert f"the brokers refuse Write on topic {PREFIX}{PROVIDER_REQUESTS}" in worker.tail()
+        # The broker says which right is missing to a producer that writes, and not to one that asks for metadata first.
+        refused = rf"the brokers refuse (Write|a right) on topic {re.escape(PREFIX + PROVIDER_REQUESTS)}"
+        assert re.search(refused, worker.tail()), worker.tail()
         assert "Traceback" not in worker.log.read_text()
         assert PASSWORD not in worker.log.read_text()
         await change(secured, CreateAclsRequest, [write])
@@ -280,8 +287,11 @@ async def test_an_operator_needs_the_printed_rights_and_no_others(secured, login
     await harness.make_topics(secured.inside, held, 1)
     async with AIOKafkaProducer(bootstrap_servers=secured.inside) as producer:
         await producer.send_and_wait(held[0], b"{}", key=b"one")
+        plan = Plan(id="held", version="1", created=0, source_prefix=PREFIX, partitions=1, starts={}, ends={})
+        await producer.send_and_wait(held[1], msgspec.json.encode(plan), key=b"held")
     for more in ([], ["--delete-replays"]):
         told = await asyncio.to_thread(reknit, "forget", "one", "--timeout", "0", *more, *place[:4])
+        assert told.stdout, told.stderr
         assert json.loads(told.stdout)["replays"] == [{"replay": "held", "deleted": bool(more), "at_work": False}]
     writes = [right for right in rights if right[1] == "Write" and right not in of_replays]
     assert len(writes) == 2
@@ -302,12 +312,29 @@ async def test_a_viewer_needs_the_printed_rights_and_no_others(secured, login, t
     assert done.returncode == 0, done.stderr
     viewer = ROLES["viewer"].user
     rights = [right for right in printed(secured) if right[0] == f"User:{viewer}"]
-    topics = {right[2][1] for right in rights if right[3] == "literal"}
+    of_topics = [right for right in rights if right[3] == "literal" and right[2][1] != f"{PREFIX}reknit"]
+    (of_group,) = [right for right in rights if right[2][1] == f"{PREFIX}reknit"]
+    topics = {right[2][1] for right in of_topics}
     async with AIOKafkaProducer(bootstrap_servers=secured.inside) as producer:
         for topic in topics:
             await producer.send_and_wait(topic, key=b"k", value=b"{}")
     await change(secured, CreateAclsRequest, rights)
     login(viewer)
+
+    async def says():
+        """The state that pages show; no worker runs."""
+        config = load_config(overrides={"bootstrap_servers": secured.bootstrap, "prefix": PREFIX})
+        index, progress = await open_index(config, tmp_path / "watched"), Progress()
+        task = asyncio.create_task(Watch(config, index, progress).run())
+        try:
+            async with asyncio.timeout(60):
+                while (found := progress.status()).words in {"not known yet", "keeps up"}:  # noqa: ASYNC110  a progress has no event
+                    await asyncio.sleep(0.05)
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            index.close()
+        return found.level, found.words
 
     async def followed(name):
         """The topics that an index of this name has read."""
@@ -326,7 +353,12 @@ async def test_a_viewer_needs_the_printed_rights_and_no_others(secured, login, t
         return read
 
     assert await followed("all") == topics
-    for number, right in enumerate(right for right in rights if right[3] == "literal"):
+    level, words = await says()
+    assert (level, words.partition(":")[0]) == ("bad", "no worker")
+    await change(secured, DeleteAclsRequest, [of_group])
+    assert await says() == ("unknown", f"not known: no right to describe the group {PREFIX}reknit")
+    await change(secured, CreateAclsRequest, [of_group])
+    for number, right in enumerate(of_topics):
         await change(secured, DeleteAclsRequest, [right])
         assert await followed(f"without-{number}") == topics - {right[2][1]}
         await change(secured, CreateAclsRequest, [right])

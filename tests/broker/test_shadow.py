@@ -13,7 +13,7 @@ from aiokafka import TopicPartition
 from test_docs import ROOT, Typed
 
 from reknit.client import Brokers, Events
-from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
+from reknit.topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
 
 pytestmark = pytest.mark.broker
 
@@ -31,14 +31,17 @@ async def test_the_page_of_shadows_is_run_line_by_line(broker, prefix, tmp_path)
         fed = await typed.run(ingest)
         assert b"3 requests of 2 sessions to agent.turns.v1, 0 sent again; 1 lines passed over" in fed
         await typed.run(apply_beside)
+        early = await typed.run(report)
+        assert b"the worker has not read 8 records of agent.turns.v1 yet; the report covers the rest" in early
         await typed.start(worker)
         await seen_by_the_shadow(broker.bootstrap, f"{prefix}shadow.", mends=2)
         said = (await typed.run(report)).decode()
         await typed.run(page)
     finally:
         await typed.end()
-    assert said.splitlines()[:5] == [
+    assert said.splitlines()[:6] == [
         "sessions: 2, of them mended: 2",
+        "dead letters: 0 (records not processed: 0, requests rejected: 0, requests refused by providers: 0)",
         "",
         "Requests as they were sent, read from a log",
         "       2  anthropic  crew/1.4; would be refused: 1, leave mended: 1, rejected: 0",

@@ -22,13 +22,13 @@ from build import call, said, user
 from published import OPENED, answers, appended
 from viewing import Topics, contents
 
-from pipeline.config import load_config
-from pipeline.engine.embedded import EmbeddedBroker
-from pipeline.viewer.index import Index, IndexFileError
-from pipeline.viewer.index.entries import FOLLOWED
-from pipeline.viewer.index.reading import Follower, open_index
-from pipeline.viewer.index.records import entry_of
-from topics import AGENT_TURNS, PROVIDER_EVENTS, SESSION_ITEMS, TURNS_STATE
+from reknit.pipeline.config import load_config
+from reknit.pipeline.engine.embedded import EmbeddedBroker
+from reknit.pipeline.viewer.index import Index, IndexFileError
+from reknit.pipeline.viewer.index.entries import FOLLOWED
+from reknit.pipeline.viewer.index.reading import Follower, open_index
+from reknit.pipeline.viewer.index.records import entry_of
+from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS, SESSION_ITEMS, TURNS_STATE
 
 pytestmark = pytest.mark.broker
 

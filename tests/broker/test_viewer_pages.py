@@ -12,7 +12,7 @@ from build import call, result, said, text, user
 from hostile import records, sessions
 from published import OPENED, answers, appended
 
-from topics import AGENT_TURNS, PROVIDER_EVENTS
+from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
 
 pytestmark = needs_browser
 

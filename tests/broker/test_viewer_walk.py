@@ -15,8 +15,8 @@ from aiokafka import AIOKafkaProducer
 from browser import REQUIRED, browsing, needs_browser
 from build import answered, called, user
 
-from pipeline.demo.recordings import Input, fleet, inputs
-from topics import qualified
+from reknit.pipeline.demo.recordings import Input, fleet, inputs
+from reknit.topics import qualified
 
 pytestmark = [pytest.mark.embedded, needs_browser]
 
@@ -72,6 +72,14 @@ async def page(demo):
 async def texts(page, selector):
     """What the elements say that a selector finds."""
     return await page.ask(f"[...document.querySelectorAll({json.dumps(selector)})].map(one => one.innerText.trim())")
+
+
+async def test_the_embedded_broker_also_proves_that_the_worker_keeps_up(demo, page):
+    assert await page.go(f"{demo.url}/progress") == 200
+    await page.until("document.getElementById('status-words').textContent === 'keeps up'")
+    rows = "[...document.querySelectorAll('#progress tbody tr')]"
+    await page.until(f"{rows}.length > 0 && {rows}.every((row) => row.cells[2].innerText === '0')")
+    assert "demo." in await texts(page, "#status .mono")
 
 
 async def test_from_the_overview_to_a_fix_at_its_block(demo, page):

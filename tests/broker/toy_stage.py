@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from pipeline.errors import ReknitError
-from pipeline.stages.base import Output, Record, Result, Stage, dead_letter
+from reknit.pipeline.errors import ReknitError
+from reknit.pipeline.stages.base import Output, Record, Result, Stage, dead_letter
 
 SOURCES = ("toy.first.v1", "toy.second.v1")
 OUT = "toy.out.v1"

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import shutil
 import signal
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import harness
 import pipeline_lab as lab
 from build import user
 from chaos.trial import Pipeline, die_at
-from chaos.worker import WHILE_RESTORING
+from chaos.worker import AFTER_A_SLICE, BEFORE_A_SLICE, WHILE_RESTORING
 from msgspec import Struct
 
-from topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_REQUESTS
+from reknit.topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_REQUESTS, TURNS_STATE
 
 _CHANCE = random.Random(5)  # noqa: S311  reproducible, not secret
 # Longer than the workers' session (pipeline_lab.SETTINGS), so that the group goes on without them.
@@ -128,6 +131,38 @@ async def freeze_a_worker(pipeline: Pipeline) -> None:
     assert frozen.status in {None, 75}
 
 
+async def starve_workers(pipeline: Pipeline, *, seconds: float) -> None:
+    """Each gets a twentieth of the time, under a guard that would end it after a few seconds without progress."""
+    with _environment(REKNIT_STALL_SECONDS="5"):
+        await _restart(pipeline)
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        for number, stays in ((signal.SIGSTOP, 2.85), (signal.SIGCONT, 0.15)):
+            for worker in pipeline.workers:
+                worker.signal(number)
+            await asyncio.sleep(stays)  # less than the session of a worker
+    assert [worker.status for worker in pipeline.workers] == [None] * len(pipeline.workers), pipeline.said()[-4000:]
+    await _restart(pipeline)
+
+
+@contextmanager
+def _environment(**variables: str) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+async def _restart(pipeline: Pipeline) -> None:
+    for worker in pipeline.workers:
+        assert await worker.stop() == 0, worker.tail()
+        worker.start()
+    await pipeline.ready()
+
+
 async def scale_out_and_in(pipeline: Pipeline) -> None:
     one, *others = pipeline.workers
     for worker in others:
@@ -177,6 +212,26 @@ async def poison(pipeline: Pipeline) -> None:
     await pipeline.feed([(AGENT_TURNS, key, json.dumps(released).encode(), []) for _ in range(2) for key in keys])
     letters = partial(harness.read_all, pipeline.cluster.direct, pipeline.prefix + DEAD_LETTERS, lab.PARTITIONS)
     await pipeline.until(lambda: _are_among(keys, letters), "a dead letter of each")
+
+
+async def release_under_load(pipeline: Pipeline, *, sessions: int, waiting: int, kills: int) -> None:
+    """Sessions with many waiting records are released while records of others come; the workers die in the midst."""
+    keys = [f"released-{pipeline.prefix}{_CHANCE.randrange(1 << 30)}-{at}".encode() for at in range(sessions)]
+    await pipeline.feed(lab.parked(keys, waiting), 2_000)
+    for worker in pipeline.workers:
+        assert await worker.stop(30) == 0, worker.tail()
+    await pipeline.feed(lab.released(keys, later=5), 2_000)
+    victim = pipeline.workers[0]
+    for point in (BEFORE_A_SLICE, AFTER_A_SLICE):
+        await die_at(victim, point)
+    for worker in pipeline.workers:
+        worker.start()
+    for _ in range(kills):
+        await asyncio.sleep(_CHANCE.uniform(3, 8))
+        victim = _CHANCE.choice(pipeline.workers)
+        victim.kill()
+        victim.start()
+    await pipeline.ready()
 
 
 async def _are_among(keys: list[bytes], letters: Callable[[], Awaitable[list]]) -> bool:
@@ -263,6 +318,31 @@ async def _is_under_way(pipeline: Pipeline, name: str) -> bool:
     return any(await harness.read_all(pipeline.cluster.direct, requests, lab.PARTITIONS))
 
 
+async def recreate_a_changelog(pipeline: Pipeline) -> None:
+    await pipeline.recreate(TURNS_STATE)
+    done = await pipeline.run("topics", "rebuild", TURNS_STATE)
+    assert done.returncode == 0, done.stderr
+    assert {json.loads(line)["status"] for line in done.stdout.splitlines()} == {"rebuilt"}
+    await pipeline.start_again()
+
+
+async def recreate_an_input(pipeline: Pipeline) -> None:
+    # What is in the topic and not yet processed is lost with it, so nothing may be.
+    await pipeline.feeder.pause()
+    await lab.drained(pipeline.cluster.direct, pipeline.prefix)
+    before = await harness.read_all(pipeline.cluster.direct, pipeline.prefix + AGENT_TURNS, lab.PARTITIONS)
+    recreated = asyncio.create_task(pipeline.recreate(AGENT_TURNS))
+    await asyncio.sleep(1)
+    pipeline.feeder.resume()
+    await recreated
+    done = await pipeline.run("topics", "accept", AGENT_TURNS, "--from", "earliest")
+    assert done.returncode == 0, done.stderr
+    outcomes = sorted(map(json.loads, done.stdout.splitlines()), key=lambda outcome: outcome["partition"])
+    assert {outcome["status"] for outcome in outcomes} == {"accepted"}
+    pipeline.former[AGENT_TURNS] = lab.Former(before, [outcome["base"] for outcome in outcomes])
+    await pipeline.start_again()
+
+
 class Fault(Struct, frozen=True):
     name: str
     does: str
@@ -282,6 +362,19 @@ FAULTS = (
         kill_at_the_commit,
     ),
     Fault("worker frozen", "SIGSTOP past its session", "SIGCONT", freeze_a_worker),
+    Fault(
+        "worker starved",
+        "both run for a twentieth of the time, with a guard of 5 s against stuck ones",
+        "they run again; neither has ended",
+        partial(starve_workers, seconds=20),
+    ),
+    Fault(
+        "worker starved for long",
+        "the same for two minutes",
+        "they run again; neither has ended",
+        partial(starve_workers, seconds=120),
+        quick=False,
+    ),
     Fault("scaled", "one worker, four, one", "two again", scale_out_and_in),
     Fault(
         "recovery interrupted",
@@ -316,6 +409,19 @@ FAULTS = (
         "released twice at once, with a mended record",
         poison,
     ),
+    Fault(
+        "released under load",
+        "sessions with 150 waiting records are released; kill -9 before and after a slice's commit",
+        "started again",
+        partial(release_under_load, sessions=4, waiting=150, kills=0),
+    ),
+    Fault(
+        "large releases",
+        "the same with 900 records each, and kill -9 every few seconds",
+        "started again",
+        partial(release_under_load, sessions=6, waiting=900, kills=6),
+        quick=False,
+    ),
     Fault("object store away", "a file stands in its folder's place", "the folder is back", lose_the_object_store),
     Fault("disk store damaged", "bytes flipped, files cut, workers killed", "read anew", damage_the_disk_stores),
     Fault("disk store removed", "the folder goes while a worker is at work; kill -9", "read anew", remove_a_disk_store),
@@ -324,5 +430,18 @@ FAULTS = (
         "all that came before is replayed in small batches beside the workers; its process is killed",
         "two others go on, and `reknit diff` finds nothing",
         replay,
+    ),
+    # A rebuild needs the whole input, so the input is re-created last.
+    Fault(
+        "changelog re-created",
+        "under workers and load; they end for a person",
+        "`reknit topics rebuild`, started again",
+        recreate_a_changelog,
+    ),
+    Fault(
+        "input re-created",
+        "under workers, and fed at once; they end for a person",
+        "`reknit topics accept --from earliest`, started again",
+        recreate_an_input,
     ),
 )

@@ -19,8 +19,8 @@ import pipeline_lab as lab
 from aiokafka.errors import KafkaError
 from chaos.cluster import COPIES, Cluster, kafka_broker
 
-from pipeline.objects import ObjectSettings, open_objects
-from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, TOPICS
+from reknit.pipeline.objects import ObjectSettings, open_objects
+from reknit.topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, TOPICS
 
 DEFAULTS = msgspec.structs.replace(lab.DEFAULTS, on_dead_letter="park")
 # Small, since the script's histories are: about every second request becomes an object.
@@ -56,6 +56,8 @@ class Pipeline:
         place = (cluster.through_the_network, self.prefix, directory, kafka_broker.free_port)
         self.fleet = lab.make_fleet(*place, top='on_dead_letter = "park"\n', more=more, own_state=True)
         self._rows = lab.script(100_000)
+        self.former: dict[str, lab.Former] = {}
+        self.feeder: lab.Feeder | None = None
         self._sent: Counter[str] = Counter()
         self._audited: Counter[str] = Counter()
 
@@ -92,6 +94,19 @@ class Pipeline:
             subprocess.run, command, check=False, capture_output=True, text=True, timeout=_SECONDS
         )
 
+    async def recreate(self, topic: str) -> None:
+        """Delete a topic and create another one of its name, while the workers run; they end for a person."""
+        name = self.prefix + topic
+        await harness.recreate_topics(self.cluster.direct, [name], lab.PARTITIONS, COPIES)
+        for worker in self.workers:
+            assert await worker.wait(_SECONDS) == 2, worker.tail()
+            assert f"{name} was re-created while the worker ran" in worker.tail()
+
+    async def start_again(self) -> None:
+        for worker in self.workers:
+            worker.start()
+        await self.ready()
+
     async def leads(self) -> Counter[int]:
         return await self.cluster.leads([self.prefix + topic.name for topic in TOPICS])
 
@@ -104,8 +119,8 @@ class Pipeline:
             assert time.monotonic() < deadline, f"{what}: not within {_SECONDS:.0f} s\n{self.said()[-4000:]}"
             await asyncio.sleep(0.2)
 
-    async def feed(self, rows: Iterable[lab.Row]) -> None:
-        async with lab.Feeder(self.cluster.direct, self.prefix, _RATE, rows, sent_once=True) as feeder:
+    async def feed(self, rows: Iterable[lab.Row], rate: int = _RATE) -> None:
+        async with lab.Feeder(self.cluster.direct, self.prefix, rate, rows, sent_once=True) as feeder:
             await feeder.wait()
         self._sent += feeder.sent
 
@@ -116,6 +131,7 @@ class Pipeline:
             DiffersError: readers do not see what an undisturbed run makes.
         """
         async with lab.Feeder(self.cluster.direct, self.prefix, _RATE, self._rows, sent_once=True) as feeder:
+            self.feeder = feeder
             await asyncio.sleep(1)
             await inflict(self)
             await asyncio.sleep(1)
@@ -126,7 +142,7 @@ class Pipeline:
                 worker.start()
         await self.ready()
         await lab.drained(self.cluster.direct, self.prefix, _SECONDS)
-        counted = await lab.audit(self.cluster.direct, self.prefix, DEFAULTS, self._objects)
+        counted = await lab.audit(self.cluster.direct, self.prefix, DEFAULTS, self._objects, former=self.former)
         # Every record that a client wrote is in its source, and what the workers appended is all that is beside it.
         for source, own in ((AGENT_TURNS, "recorded turns"), (PROVIDER_EVENTS, "policies")):
             there, due = counted[f"source {source}"], self._sent[source] + counted[own]

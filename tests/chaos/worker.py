@@ -11,13 +11,15 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "broker"))
 import toy_worker
 
-from pipeline.engine import state, writer
 from reknit.__main__ import main
+from reknit.pipeline.engine import epochs, state, writer
 
 WHILE_RESTORING = "killed while state is read back"
+BEFORE_A_SLICE, AFTER_A_SLICE = "killed before a slice's commit", "killed after a slice's commit"
 BEFORE_STATE = "killed between outputs and state"
 _RECORDS = 20
 _BATCHES = 5
+_SLICES = 3
 
 
 def die_while_restoring() -> None:
@@ -48,12 +50,34 @@ def die_before_state() -> None:
     writer.AtLeastOnceWriter = Writer
 
 
+def die_in_a_release(point: str) -> None:
+    """At a slice of a release which is not the last one: its transaction is written, and committed or not."""
+    count, plain = itertools.count(1), epochs.Epochs.commit
+
+    class Epochs(epochs.Epochs):
+        async def commit(self, producer, position: int) -> None:
+            if self.is_slice and next(count) == _SLICES:
+                if point == AFTER_A_SLICE:
+                    await plain(self, producer, position)
+                os.kill(os.getpid(), signal.SIGKILL)
+            await plain(self, producer, position)
+
+    class Writer(writer.ExactlyOnceWriter):
+        async def write(self, batch: writer.Batch) -> int | None:
+            self._epochs.is_slice = batch.has_due
+            return await super().write(batch)
+
+    writer.Epochs, writer.ExactlyOnceWriter = Epochs, Writer
+
+
 if __name__ == "__main__":
     point = sys.argv.pop(1)
     if point == WHILE_RESTORING:
         die_while_restoring()
     elif point == BEFORE_STATE:
         die_before_state()
+    elif point in {BEFORE_A_SLICE, AFTER_A_SLICE}:
+        die_in_a_release(point)
     else:
         toy_worker.fail_at(point)
     main()

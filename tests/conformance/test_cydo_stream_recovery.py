@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from reading import vectors
 
-from pipeline.streams import Recovery
-from topics.reducer import reduce
+from reknit.pipeline.streams.session import Recovery
+from reknit.topics.reducer import reduce
 
 each_vector = pytest.mark.parametrize("vector", vectors("cydo_stream_recovery"), ids=lambda vector: vector["name"])
 # Fields that the source does not have.

@@ -6,10 +6,10 @@ from collections import defaultdict
 import pytest
 from reading import vectors
 
-from pipeline import normalize
-from pipeline.explain import FIX_EXAMPLES, RULE_EXAMPLES, STREAM_EXAMPLES, retold
-from pipeline.fixes import FIXES
-from pipeline.rules import RULE_SETS, RULES
+from reknit.pipeline import normalize
+from reknit.pipeline.explain import FIX_EXAMPLES, RULE_EXAMPLES, STREAM_EXAMPLES, retold
+from reknit.pipeline.fixes import FIXES
+from reknit.pipeline.rules.judge import RULE_SETS, RULES
 
 NEAR_MISSES = {vector["code"]: vector for vector in vectors("fix_near_misses")}
 STREAM_NEAR_MISSES = {vector["code"]: vector for vector in vectors("stream_near_misses")}

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 import reading
 
-from pipeline import Session, normalize, validate
-from pipeline.registry import TARGETS
-from pipeline.testing import Kit, read_case, run_case
+from reknit.pipeline import Session, normalize, validate
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.testing import Kit, read_case, run_case
 
 TOOLS = [{"name": "read_file", "description": "Read a file.", "input_schema": {"type": "object"}}]
 # A model of each family that is written for differently, and what else stands beside the messages.
@@ -93,7 +93,7 @@ def test_every_target_is_here():
     assert {target for target, _ in ASKED} == set(TARGETS)
 
 
-CASES = ("lost_or_crashed", "harmless_anthropic_converse", "harmless_openai")
+CASES = ("lost_or_crashed", "harmless_anthropic_converse", "harmless_openai", "sdk_members", "audited_histories")
 
 
 def cases():

@@ -13,7 +13,8 @@ import msgspec
 import pytest
 from reading import vectors
 
-from pipeline.rules import RULE_SETS, Violation, validate
+from reknit.pipeline.rules.base import Violation
+from reknit.pipeline.rules.judge import RULE_SETS, validate
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\x06\0\0\0\0\0\0\0").decode()
 # Rules of bodies that are no object, of which there is nothing to fold.

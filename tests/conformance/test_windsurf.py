@@ -13,12 +13,12 @@ import pytest
 from filtered import fed, shown
 from reading import vectors
 
-from pipeline import Session, normalize, validate
-from pipeline.text.identity import IdentityRewriter
-from pipeline.text.jsontext import ToolCall
-from pipeline.text.preamble import lift_environment, tool_fallback, tool_preamble
-from pipeline.text.redaction import Redactor
-from pipeline.text.tool_calls import ToolCallParser
+from reknit.pipeline import Session, normalize, validate
+from reknit.pipeline.text.identity import IdentityRewriter
+from reknit.pipeline.text.jsontext import ToolCall
+from reknit.pipeline.text.preamble import lift_environment, tool_fallback, tool_preamble
+from reknit.pipeline.text.redaction import Redactor
+from reknit.pipeline.text.tool_calls import ToolCallParser
 
 ROWS = vectors("windsurf_cascade")
 DECIDED = {row["name"]: row for row in vectors("windsurf_requests")}

@@ -18,11 +18,11 @@ import click
 import msgspec
 from recorded import accepted
 
-from pipeline.explain.documents import SHARES, SHARES_FILE, Shares
-from pipeline.fixes import FIXES
-from pipeline.registry import TARGETS
-from pipeline.testing.promises import Difference, differences
 from reknit import normalize
+from reknit.pipeline.explain.documents import SHARES, SHARES_FILE, Shares
+from reknit.pipeline.fixes import FIXES
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.testing.promises import Difference, differences
 
 # Of vLLM nothing was recorded.
 PROVIDERS = sorted(name for name, target in TARGETS.items() if target.equalities and name != "vllm")

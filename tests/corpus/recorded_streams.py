@@ -18,10 +18,10 @@ from stream_lab import fed, streams
 from stream_lab import sse as event_bytes
 from streamed import items_of, picture
 
-from pipeline import normalize
-from pipeline.streams import Recovery
-from topics.items import AgentError, AgentUnrecognized, ItemCompleted, ItemDelta, ItemRetracted, ItemStarted
-from topics.reducer import reduce
+from reknit.pipeline import normalize
+from reknit.pipeline.streams.session import Recovery
+from reknit.topics.items import AgentError, AgentUnrecognized, ItemCompleted, ItemDelta, ItemRetracted, ItemStarted
+from reknit.topics.reducer import reduce
 
 # So many places of a stream are tried in a plain run; with the variable set, all of them.
 PLACES = 10**9 if os.environ.get("REKNIT_ALL_CUTS") else 6

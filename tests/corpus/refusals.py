@@ -15,8 +15,9 @@ from typing import Any, Final
 import msgspec
 from recorded import rows
 
-from pipeline.explain.documents import REFUSALS_FILE, Refused
-from pipeline.rules import Violation, validate
+from reknit.pipeline.explain.documents import REFUSALS_FILE, Refused
+from reknit.pipeline.rules.base import Violation
+from reknit.pipeline.rules.judge import validate
 
 # Whose verdicts are asked of which recordings. Hosts that imitate an API are judged by the rules that are theirs.
 TARGETS: Final = {

@@ -15,9 +15,9 @@ import streamed
 from recorded import rows
 from streamed import encoded, items_of, only, picture, without_deltas
 
-from pipeline.streams import Recovery
-from topics.items import ItemCompleted, ItemDelta, ItemRetracted, ItemStarted, TurnStop
-from topics.reducer import View, reduce
+from reknit.pipeline.streams.session import Recovery
+from reknit.topics.items import ItemCompleted, ItemDelta, ItemRetracted, ItemStarted, TurnStop
+from reknit.topics.reducer import View, reduce
 
 # Of long streams so many places are tried, evenly spread.
 MOST_PLACES = 40

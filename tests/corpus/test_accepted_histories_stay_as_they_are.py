@@ -3,7 +3,7 @@
 import msgspec
 from recorded import accepted, needs_corpus
 
-from pipeline import Session, normalize
+from reknit.pipeline import Session, normalize
 
 pytestmark = needs_corpus
 

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from recorded import accepted, needs_corpus
 
-from pipeline import Session, normalize
-from pipeline.rules.equalities import GEMINI, read_body
-from pipeline.rules.equalities import plain as as_said
+from reknit.pipeline import Session, normalize
+from reknit.pipeline.rules.equalities import GEMINI, read_body
+from reknit.pipeline.rules.equalities import plain as as_said
 
 ROOTS = {"openai-responses": "input", "gemini": "contents"}
 POLICY = {"tail": "prefill"}

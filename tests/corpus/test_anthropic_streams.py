@@ -15,8 +15,8 @@ import streamed
 from recorded import needs_corpus
 from streamed import only
 
-from topics.items import TurnDelta, TurnStop, Usage
-from topics.reducer import reduce
+from reknit.topics.items import TurnDelta, TurnStop, Usage
+from reknit.topics.reducer import reduce
 
 FILES = ("anthropic", "anthropic-compat", "bedrock-invoke")
 

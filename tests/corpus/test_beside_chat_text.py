@@ -14,8 +14,8 @@ from recorded_streams import arguments, events, recordings, sse
 from stream_lab import fed
 from streamed import only
 
-from topics.items import AgentError, AgentUnrecognized, ItemStarted, TurnStop
-from topics.reducer import reduce
+from reknit.topics.items import AgentError, AgentUnrecognized, ItemStarted, TurnStop
+from reknit.topics.reducer import reduce
 
 pytestmark = needs_corpus
 

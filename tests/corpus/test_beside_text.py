@@ -18,8 +18,8 @@ import stream_lab as lab
 from recorded import needs_corpus, rows
 from streamed import only, run
 
-from topics.items import AgentUnrecognized, ItemCompleted, ItemRetracted, TurnDiagnosis, TurnStop, Usage
-from topics.reducer import reduce
+from reknit.topics.items import AgentUnrecognized, ItemCompleted, ItemRetracted, TurnDiagnosis, TurnStop, Usage
+from reknit.topics.reducer import reduce
 
 pytestmark = needs_corpus
 

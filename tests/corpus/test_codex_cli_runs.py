@@ -14,13 +14,13 @@ import streamed
 from recorded import rows, unpacked
 from streamed import encoded, only, picture
 
-from pipeline import Session, normalize
-from pipeline.history.readers import read
-from pipeline.model import Text, Thinking
-from pipeline.registry import TARGETS
-from pipeline.streams import Recovery
-from topics.items import AgentError, AgentUnrecognized, TurnDiagnosis, TurnResult, TurnStop
-from topics.reducer import reduce
+from reknit.pipeline import Session, normalize
+from reknit.pipeline.history.readers.shapes import read
+from reknit.pipeline.model import Text, Thinking
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.streams.session import Recovery
+from reknit.topics.items import AgentError, AgentUnrecognized, TurnDiagnosis, TurnResult, TurnStop
+from reknit.topics.reducer import reduce
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "agent_cli_runs.jsonl.gz"
 OWN = [json.loads(line) for line in unpacked(VECTORS).splitlines()]

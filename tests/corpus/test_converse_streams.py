@@ -14,7 +14,7 @@ import streamed
 from recorded import needs_corpus
 from streamed import encoded, only, without_deltas
 
-from topics.items import TurnDelta, TurnStop, Usage
+from reknit.topics.items import TurnDelta, TurnStop, Usage
 
 pytestmark = needs_corpus
 

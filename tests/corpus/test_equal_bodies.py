@@ -5,8 +5,8 @@ import json
 import pytest
 from recorded import accepted, needs_corpus
 
-from pipeline.registry import TARGETS
-from pipeline.testing.promises import differences
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.testing.promises import differences
 
 pytestmark = needs_corpus
 

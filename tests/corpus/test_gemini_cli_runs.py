@@ -13,15 +13,15 @@ import msgspec
 import pytest
 from recorded import rows, unpacked
 
-from pipeline import normalize
-from pipeline.registry import TARGETS
-from pipeline.stages.base import Record
-from pipeline.stages.defaults import Defaults
-from pipeline.stages.events import EventsStage
-from pipeline.streams import Recovery, recover
-from topics import AGENT_TURNS, SESSION_ITEMS
-from topics.items import AnyItem
-from topics.reducer import reduce
+from reknit.pipeline import normalize
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.stages.base import Record
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.stages.events import EventsStage
+from reknit.pipeline.streams.session import Recovery, recover
+from reknit.topics import AGENT_TURNS, SESSION_ITEMS
+from reknit.topics.items import AnyItem
+from reknit.topics.reducer import reduce
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 LINES = (VECTORS / "gemini_cli_runs.jsonl").read_text(encoding="utf-8").splitlines()

@@ -8,7 +8,7 @@ import pytest
 from harmless import PROVIDERS, measured
 from recorded import needs_corpus
 
-from pipeline.explain.documents import SHARES
+from reknit.pipeline.explain.documents import SHARES
 
 # The goal.
 HARMED_AT_MOST, MENDED_AT_MOST = 1 / 200, 1 / 50

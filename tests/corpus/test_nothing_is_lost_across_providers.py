@@ -11,8 +11,8 @@ import pytest
 from harmless import PROVIDERS, is_conversation
 from recorded import accepted, needs_corpus
 
-from pipeline.registry import TARGETS
 from reknit import normalize
+from reknit.pipeline.registry import TARGETS
 
 pytestmark = needs_corpus
 
@@ -164,5 +164,5 @@ def test_what_does_not_arrive_has_a_fix(provider):
 def test_a_word_that_goes_without_a_fix_is_found(monkeypatch):
     request = {"messages": [{"role": "user", "name": "bob", "content": "hi"}], "seed": 7}
     assert lost(request, "anthropic") == []
-    monkeypatch.setattr("pipeline.targets.fitting._SILENT", frozenset({"name"}))
+    monkeypatch.setattr("reknit.pipeline.targets.fitting._SILENT", frozenset({"name"}))
     assert lost(request, "anthropic") == ["messages.0.name"]

@@ -35,8 +35,8 @@ from stream_lab import fed
 from stream_lab import sse as event_bytes
 from streamed import only, picture
 
-from topics.items import AgentError, AgentUnrecognized, ItemRetracted, ItemStarted, TurnDelta, TurnStop
-from topics.reducer import reduce
+from reknit.topics.items import AgentError, AgentUnrecognized, ItemRetracted, ItemStarted, TurnDelta, TurnStop
+from reknit.topics.reducer import reduce
 
 pytestmark = needs_corpus
 

@@ -8,10 +8,10 @@ from unittest.mock import patch
 import pytest
 from recorded import accepted, needs_corpus
 
-from pipeline import normalize
-from pipeline.history.readers import read
-from pipeline.history.readers.message import healthy_message
-from pipeline.history.readers.strict import Healthy, StrictReader
+from reknit.pipeline import normalize
+from reknit.pipeline.history.readers.message import healthy_message
+from reknit.pipeline.history.readers.shapes import read
+from reknit.pipeline.history.readers.strict import Healthy, StrictReader
 
 # The list of each provider's messages, and how many at most need a closer look, such as one with an item of the
 # provider's own.

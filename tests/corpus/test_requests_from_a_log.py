@@ -11,15 +11,15 @@ from harmless import PROVIDERS, is_conversation
 from recorded import accepted, needs_corpus
 from refusals import TARGETS, decided, refused
 
-from pipeline.cli.requests import Conversations, Logged
-from pipeline.errors import InputError
-from pipeline.registry import TARGETS as KNOWN
-from pipeline.stages.base import Record
-from pipeline.stages.events import EventsStage
-from pipeline.stages.turns import TurnsStage
-from pipeline.testing.promises import differences
 from reknit import normalize
-from topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_REQUESTS
+from reknit.pipeline.cli.requests import Conversations, Logged
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.registry import TARGETS as KNOWN
+from reknit.pipeline.stages.base import Record
+from reknit.pipeline.stages.events import EventsStage
+from reknit.pipeline.stages.turns import TurnsStage
+from reknit.pipeline.testing.promises import differences
+from reknit.topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_REQUESTS
 
 pytestmark = needs_corpus
 
@@ -140,9 +140,7 @@ def test_what_was_accepted_leaves_as_it_would_without_a_log(provider):
     assert differing == APART.get(provider, set())
 
 
-# Where a cache mark stands between documents, the one behind it has another number. An item of Responses is a turn of
-# its own, so what the user says between a call and its result is said over the call.
+# Where a cache mark is between documents, the document after it has another number.
 APART = {
     "bedrock-converse": {"test_bedrock_cache_messages_with_document_as_last_content.yaml#1"},
-    "openai-responses": {"test_tools.yaml#1"},
 }

@@ -15,9 +15,9 @@ from stream_lab import fed
 from stream_lab import sse as event_bytes
 from streamed import only
 
-from pipeline.history.calls import derived_id
-from topics.items import AgentUnrecognized, ItemCompleted, TurnDelta, TurnStop, Usage
-from topics.reducer import reduce
+from reknit.pipeline.history.calls import derived_id
+from reknit.topics.items import AgentUnrecognized, ItemCompleted, TurnDelta, TurnStop, Usage
+from reknit.topics.reducer import reduce
 
 pytestmark = needs_corpus
 

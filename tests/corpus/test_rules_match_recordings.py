@@ -13,7 +13,7 @@ import pytest
 from recorded import needs_corpus, rows
 from refusals import FACTS, TARGETS, fact_of, judge, measured, refused
 
-from pipeline.explain.documents import REFUSALS
+from reknit.pipeline.explain.documents import REFUSALS
 
 pytestmark = needs_corpus
 

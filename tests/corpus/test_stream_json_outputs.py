@@ -5,8 +5,8 @@ import json
 import pytest
 from recorded import CORPUS, needs_corpus, unpacked
 
-from pipeline.streams import recover
-from topics.reducer import reduce
+from reknit.pipeline.streams.session import recover
+from reknit.topics.reducer import reduce
 
 OUTPUTS = CORPUS / "claude-stream-json"
 

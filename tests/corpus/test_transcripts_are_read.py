@@ -9,9 +9,9 @@ from collections import Counter, defaultdict
 import pytest
 from recorded import CORPUS, needs_corpus, unpacked
 
-from pipeline import Session, normalize, validate
-from pipeline.history.readers import read, read_message
-from pipeline.model import Image, Text, Thinking, ToolResult, ToolUse, Unknown
+from reknit.pipeline import Session, normalize, validate
+from reknit.pipeline.history.readers.shapes import read, read_message
+from reknit.pipeline.model import Image, Text, Thinking, ToolResult, ToolUse, Unknown
 
 pytestmark = needs_corpus
 TRANSCRIPTS = sorted(CORPUS.glob("claude-code-sessions/*.jsonl.gz"))

@@ -44,6 +44,7 @@ PROVIDERS = {
             None: {"tools_stubbed"},
             CLAUDE: {"tools_stubbed"},
             "us.amazon.nova-pro-v1:0": {"tools_stubbed"},
+            "us.amazon.nova-2-lite-v1:0": {"tools_stubbed"},
             "us.meta.llama3-3-70b-instruct-v1:0": {"tools_stubbed", *INSERTED},
             "us.mistral.pixtral-large-2502-v1:0": {"tools_stubbed", *INSERTED},
             "us.deepseek.r1-v1:0": {"tools_stubbed"},
@@ -66,7 +67,11 @@ PROVIDERS = {
         shape="openai-chat",
     ),
     "openai-responses": Provider(
-        {None: NOTHING, "gpt-5-mini": NOTHING}, {"RSP-18", "RSP-23"}, reasoned, root="input", shape="openai-responses"
+        {None: NOTHING, "gpt-5-mini": NOTHING, "o3-mini": NOTHING},
+        {"RSP-18", "RSP-23"},
+        reasoned,
+        root="input",
+        shape="openai-responses",
     ),
     "vllm": Provider(
         {

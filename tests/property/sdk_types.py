@@ -114,10 +114,11 @@ def _strict(schema):
     return changed
 
 
-def _gemini_fault(body):
+def gemini_parts():
+    """The members of a body of generateContent, for which the library has no type of their own."""
     from google.genai import types
 
-    parts = {
+    return {
         "contents": list[types.Content],
         "systemInstruction": types.Content,
         "tools": list[types.Tool],
@@ -125,8 +126,16 @@ def _gemini_fault(body):
         "generationConfig": types.GenerationConfig,
         "safetySettings": list[types.SafetySetting],
         "cachedContent": str,
+        "labels": dict[str, str],
+        "modelArmorConfig": types.ModelArmorConfig,
+        "serviceTier": types.ServiceTier,
+        "store": bool,
         "model": str,
     }
+
+
+def _gemini_fault(body):
+    parts = gemini_parts()
     unknown = body.keys() - parts.keys()
     if unknown:
         return f"no such keys: {', '.join(sorted(unknown))}"
@@ -162,3 +171,52 @@ def _with_bytes(shape, value):
             key: _with_bytes(shape.members[key], item) if key in shape.members else item for key, item in value.items()
         }
     return value
+
+
+@cache
+def request_schemas(target):
+    """The types of a request as JSON Schemas: the API's own, and those of its beta, which some members are only in."""
+    if target == "bedrock-converse":
+        return [_schema_of(converse_shape(), {})]
+    return [TypeAdapter(kind).json_schema() for kind in _request_types(target)]
+
+
+def _request_types(target):
+    if target == "gemini":
+        from pydantic import create_model
+
+        return [create_model("Request", **{name: (kind, None) for name, kind in gemini_parts().items()})]
+    if target == "anthropic":
+        from anthropic.types.beta.message_create_params import MessageCreateParamsNonStreaming as Beta
+    elif target == "openai-responses":
+        from openai.types.beta.response_create_params import ResponseCreateParamsNonStreaming as Beta
+    else:
+        return [request_type(target)]
+    return [request_type(target), Beta]
+
+
+def _schema_of(shape, defs):
+    """A shape of botocore's as a JSON Schema; ``defs`` collects the structures."""
+    match shape.type_name:
+        case "structure" if shape.is_document_type:
+            return {"type": "object"}
+        case "structure":
+            if shape.name not in defs:
+                defs[shape.name] = {}
+                members = {name: _schema_of(member, defs) for name, member in shape.members.items()}
+                known = {"title": shape.name, "properties": members, "required": shape.required_members}
+                if shape.is_tagged_union:
+                    branches = [
+                        {**known, "properties": {name: member}, "required": [name]} for name, member in members.items()
+                    ]
+                    known = {"anyOf": branches}
+                defs[shape.name] |= known
+            return {"$ref": f"#/$defs/{shape.name}", "$defs": defs}
+        case "list":
+            return {"type": "array", "items": _schema_of(shape.member, defs)}
+        case "map":
+            return {"type": "object", "additionalProperties": _schema_of(shape.value, defs)}
+        case "string":
+            return {"enum": shape.enum} if shape.enum else {"type": "string"}
+        case kind:
+            return {"type": {"float": "number", "blob": "string"}.get(kind, kind)}

@@ -5,7 +5,7 @@ import os
 
 from hypothesis import strategies as st
 
-from pipeline.testing.strategies import (
+from reknit.pipeline.testing.strategies import (
     assistant_blocks,
     broken_histories,
     healthy_histories,
@@ -15,7 +15,7 @@ from pipeline.testing.strategies import (
     tool_loops,
     user_blocks,
 )
-from pipeline.text.preamble import tool_fallback
+from reknit.pipeline.text.preamble import tool_fallback
 
 __all__ = [
     "assistant_blocks",
@@ -110,6 +110,52 @@ def _own(draw):
 
 own = _own()
 """Histories whose reasoning is Converse's or Gemini's, with media and odd text besides."""
+
+_BREAKPOINT = {"prompt_cache_breakpoint": {"mode": "explicit"}}
+# Members that only one provider has, by the type of the block that has them.
+_MEMBERS = {
+    "text": _BREAKPOINT,
+    "image": {"transformations": {"oversized_image": "error"}},
+    "tool_use": {"toolset_name": "browser"},
+    "tool_result": {"toolset_name": "browser"},
+}
+_ONLY_ANTHROPICS = (
+    {"type": "fallback", "from": {"model": "claude-opus-4-8"}, "to": {"model": "claude-haiku-5-5"}},
+    {"type": "mcp_tool_listing", "mcp_server_name": "docs", "tools": []},
+)
+_IMAGE = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
+_IN_RESULTS = [
+    {"type": "text", "text": "open", **_BREAKPOINT},
+    {"type": "browser_state", "tabs": []},
+    {**_IMAGE, "transformations": {"oversized_image": "error"}},
+]
+_SYSTEMS = (
+    {"role": "system", "output_config": {"effort": "low"}},
+    {"role": "system", "content": "Be brief.", "clear_at": "never"},
+    {"role": "system", "content": [{"type": "text", "text": "a", **_BREAKPOINT}], "output_config": {"effort": "low"}},
+    {"role": "system", "content": [_IMAGE]},
+)
+
+
+@st.composite
+def _with_members(draw):
+    changed = []
+    for message in draw(histories):
+        content = message["content"]
+        if isinstance(content, list):
+            content = [block | _MEMBERS.get(block["type"], {}) if draw(st.booleans()) else block for block in content]
+            for block in content:
+                if block["type"] == "tool_result" and draw(st.booleans()):
+                    block["content"] = _IN_RESULTS
+            if message["role"] == "assistant" and draw(st.booleans()):
+                content.insert(draw(st.integers(0, len(content))), draw(st.sampled_from(_ONLY_ANTHROPICS)))
+        changed.append(message | {"content": content})
+        changed += draw(st.lists(st.sampled_from(_SYSTEMS), max_size=2))
+    return changed
+
+
+with_members = _with_members()
+"""Histories whose blocks and messages have members that only one provider has."""
 
 # What people, tools and attackers write about the planner's protocol, and what harnesses write about the environment.
 LINE = tool_fallback(TOOLS)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import LINE, SCALE, SPICES, TOOLS, beside_spiced, healthy_histories, policies, spiced
 
-from pipeline import Session, normalize, validate
+from reknit.pipeline import Session, normalize, validate
 
 TARGET = "cascade"
 documents = st.fixed_dictionaries({"messages": spiced}, optional=beside_spiced)

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from streamed import only, without_deltas
 
-from topics.items import AgentError, AgentUnrecognized, ItemRetracted, TurnStop
-from topics.reducer import reduce
+from reknit.topics.items import AgentError, AgentUnrecognized, ItemRetracted, TurnStop
+from reknit.topics.reducer import reduce
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), min_size=1, max_size=12)
 NAMES = st.from_regex(r"[a-z]{2,4}_[a-z]{2,6}", fullmatch=True)

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from strategies import SCALE, histories, policies
 
-from pipeline import Session, normalize
-from pipeline.registry import TARGETS
+from reknit.pipeline import Session, normalize
+from reknit.pipeline.registry import TARGETS
 
 # Where what they name stands is no place in the input.
-ADDED = {"result_synthesised", "tail_continued", "assistant_inserted", "tools_stubbed"}
+ADDED = {"result_synthesised", "tail_continued", "assistant_inserted", "lead_inserted", "tools_stubbed"}
 
 
 def block_at(messages, path):

@@ -11,18 +11,19 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from strategies import SCALE, histories, perturbed_histories, policies
 
-from pipeline import normalize, validate
-from pipeline.explain import FIX_EXAMPLES, written_out
-from pipeline.fixes import FIXES, OBSERVABLE
-from pipeline.registry import TARGETS
-from pipeline.session import Session
-from pipeline.testing.kit import Kit
+from reknit.pipeline import normalize, validate
+from reknit.pipeline.explain import FIX_EXAMPLES, written_out
+from reknit.pipeline.fixes import FIXES, OBSERVABLE
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.session import Session
+from reknit.pipeline.testing.kit import Kit
 
 NAMES = sorted(TARGETS)
 # The mends whose example the target takes as it came; it refuses the others', so that they are made after all.
 TAKEN = {
-    "blank_dropped", "document_renamed", "image_type_corrected", "leading_dropped", "param_dropped", "system_inlined",
-    "tail_continued", "thinking_foreign", "thinking_moved", "thinking_of_changed_turn", "turns_merged",
+    "blank_dropped", "document_renamed", "image_type_corrected", "lead_inserted", "leading_dropped", "param_dropped",
+    "system_inlined", "tail_continued", "thinking_foreign", "thinking_moved", "thinking_of_changed_turn",
+    "turns_merged",
 }  # fmt: skip
 
 

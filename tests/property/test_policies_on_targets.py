@@ -9,11 +9,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from strategies import SCALE, histories, policies
 
-from pipeline import normalize
-from pipeline.history.calls import INTERRUPTED, ORPHAN_MARK
-from pipeline.history.render import CONTINUE
-from pipeline.registry import TARGETS
-from pipeline.targets import Setting, structure_of
+from reknit.pipeline import normalize
+from reknit.pipeline.history.calls import INTERRUPTED, ORPHAN_MARK
+from reknit.pipeline.history.clean import CUT_MARK
+from reknit.pipeline.history.render import CONTINUE
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.targets import Setting, structure_of
 
 NAMES = sorted(TARGETS)
 TEXTS = sorted(name for name, target in TARGETS.items() if target.text)
@@ -71,6 +72,23 @@ def test_incomplete_call(target, messages, policy, cut):
     found = [fix for fix in done.fixes if fix.code.startswith("call_incomplete")]
     assert {fix.code for fix in found} <= {"call_incomplete" if cut == "drop" else "call_incomplete_text"}
     assert all(fix.detail in {'{"path": "/a', "not json"} for fix in found)
+
+
+@pytest.mark.parametrize("target", NAMES)
+@settings(max_examples=60 * SCALE)
+@given(messages=histories, policy=policies, cut=st.sampled_from(["auto", "keep", "mark", "drop"]))
+def test_cut_text(target, messages, policy, cut):
+    said = [message["role"] == "assistant" and bool(message["content"]) for message in messages]
+    marked = [message | {"incomplete": True} if says else message for message, says in zip(messages, said, strict=True)]
+    done = made(marked, target, policy, tail="continue", cut_text=cut)
+    plain = made(messages, target, policy, tail="continue")
+    wanted = ("mark" if target in TEXTS else "keep") if cut == "auto" else cut
+    codes = {fix.code for fix in done.fixes if fix.code.startswith("cut_text")}
+    assert codes <= ({"cut_text_marked"} if wanted == "mark" else {"cut_text_dropped"} if wanted == "drop" else set())
+    if wanted == "keep":
+        assert (done.body, done.fixes) == (plain.body, plain.fixes)
+    elif done.body:
+        assert (CUT_MARK.strip() in words(done)) == (codes == {"cut_text_marked"})
 
 
 @pytest.mark.parametrize("target", NAMES)

@@ -9,13 +9,13 @@ from asked import ASKED, PROVIDERS
 from build import session_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import SCALE, TOOLS, healthy_histories, histories, own, policies, reasoned, spiced
+from strategies import SCALE, TOOLS, healthy_histories, histories, own, policies, reasoned, spiced, with_members
 
-from pipeline import Session, normalize
-from pipeline.fixes import FIXES
-from pipeline.registry import TARGETS
-from pipeline.testing import Kit
-from pipeline.testing.strategies import broken_histories, mixed_histories, open_histories, perturbed_histories
+from reknit.pipeline import Session, normalize
+from reknit.pipeline.fixes import FIXES
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.testing import Kit
+from reknit.pipeline.testing.strategies import broken_histories, mixed_histories, open_histories, perturbed_histories
 
 everybody = pytest.mark.parametrize("asked", ASKED, ids=str)
 READABLE = [asked for asked in ASKED if asked.provider.shape]
@@ -59,6 +59,23 @@ def test_what_comes_out_is_valid_and_its_fixes_are_in_the_catalogue(asked, data,
 @given(data=data, policy=policies)
 def test_each_input_block_has_one_fate_and_each_output_block_a_source(asked, data, policy):
     Kit(asked.target, policy).accounted(data.draw(asked.documents))
+
+
+@everybody
+@settings(max_examples=15 * SCALE)
+@given(messages=with_members, policy=policies)
+def test_members_of_one_provider_keep_every_promise(asked, messages, policy):
+    Kit(asked.target, policy, setting={"model": asked.model} if asked.model else {}).check(messages)
+
+
+NEWEST = (("anthropic", "claude-opus-4-8"), ("openai-responses", "gpt-5"), ("openai-chat", "gpt-4o"))
+
+
+@pytest.mark.parametrize(("target", "model"), NEWEST)
+@settings(max_examples=60 * SCALE)
+@given(messages=with_members, policy=policies)
+def test_members_of_one_provider_keep_every_promise_for_models_that_take_them(target, model, messages, policy):
+    Kit(target, policy, setting={"model": model}).check(messages)
 
 
 def shown_blocks(body):
@@ -141,7 +158,7 @@ def test_whole_and_turn_by_turn_are_the_same_and_what_is_settled_stays(asked, da
 @pytest.mark.parametrize("model", [None, "claude-sonnet-4-5", "meta-llama/Llama-3.1-8B-Instruct", "mistral-7b"])
 @settings(max_examples=45 * SCALE)
 @given(
-    messages=st.one_of(histories, own, reasoned, spiced),
+    messages=st.one_of(histories, own, reasoned, spiced, mixed_histories),
     beside=st.fixed_dictionaries({}, optional={"system": st.just("Be brief."), "tools": st.just(TOOLS)}),
     policy=policies,
     data=data,
@@ -163,7 +180,7 @@ def test_a_session_goes_on_from_its_records(model, messages, beside, policy, dat
 
 @pytest.mark.parametrize("model", [None, "claude-sonnet-4-5", "mistral-7b"])
 @settings(max_examples=45 * SCALE)
-@given(messages=st.one_of(histories, own, reasoned, spiced), policy=policies, data=data)
+@given(messages=st.one_of(histories, own, reasoned, spiced, mixed_histories), policy=policies, data=data)
 def test_a_session_that_goes_back_is_as_one_that_never_heard_the_rest(model, messages, policy, data):
     """Also from its records, and whatever stood in segments by then; what a request said before stays as it was."""
     session, segments = Session(TARGETS, policy, model=model), []
@@ -200,8 +217,8 @@ def test_all_promises_hold_for_every_target_of_one_session_at_once(messages, pol
             assert_same(step, whole)
             assert step.violations == whole.violations
             settled, earlier = before.get(target, (b"", 0))
-            assert step.unjudged.startswith(settled) or not step.prefix_bytes
-            assert step.prefix_bytes >= earlier or not step.prefix_bytes
+            assert step.unjudged.startswith(settled) or step.prefix_reset
+            assert step.prefix_bytes >= earlier or step.prefix_reset
             before[target] = step.unjudged[: step.prefix_bytes], step.prefix_bytes
     for target in TARGETS:
         kit = Kit(target, policy)

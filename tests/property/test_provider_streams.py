@@ -11,8 +11,7 @@ from msgspec import Raw
 from stream_strategies import CALL_IDS, INDEXES, LINES, NAMES, REASONS, STREAMS, marked
 from streamed import check_well_formed, encoded, items_of, picture, stepped, without_deltas
 
-from pipeline.streams import Recovery
-from pipeline.streams.events import (
+from reknit.pipeline.streams.events import (
     BlockDelta,
     BlockNoted,
     BlockStarted,
@@ -26,10 +25,11 @@ from pipeline.streams.events import (
     WholeBlock,
     WholeMessage,
 )
-from pipeline.streams.recovery import Machine
-from pipeline.streams.recovery.memory import Context, Ids, Memory
-from topics.items import ItemRetracted, Usage
-from topics.reducer import reduce
+from reknit.pipeline.streams.recovery import Machine
+from reknit.pipeline.streams.recovery.memory import Context, Ids, Memory
+from reknit.pipeline.streams.session import Recovery
+from reknit.topics.items import ItemRetracted, Usage
+from reknit.topics.reducer import reduce
 
 # -- the machine, fed with common events ----------------------------------------------------------------------------
 

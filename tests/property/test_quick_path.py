@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import SCALE, healthy_histories, perturbed_histories, policies
 
-from pipeline import normalize
-from pipeline.history.healthy import Stretch
-from pipeline.registry import TARGETS
-from pipeline.session.working import Mending
-from pipeline.testing import Kit
+from reknit.pipeline import normalize
+from reknit.pipeline.history.healthy import Stretch
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.session.working import Mending
+from reknit.pipeline.testing import Kit
 
 
 def told(messages, target, policy):

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from responses_events import event, numbered, response
 
-from topics.items import AgentError, ItemCompleted, ItemDelta, ItemStarted, TurnStop
-from topics.reducer import reduce
+from reknit.topics.items import AgentError, ItemCompleted, ItemDelta, ItemStarted, TurnStop
+from reknit.topics.reducer import reduce
 
 Event = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""What we write is what the providers' own client libraries would let one send."""
+"""Requests that we write fit the types of the providers' libraries, and requests of these types stay the same."""
 
 import json
 
@@ -8,10 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading import vectors
 from sdk_types import fault
+from sdk_walk import WALKS, requests
 from strategies import SCALE, healthy_histories, issued, policies
 
-from pipeline import normalize
-from pipeline.testing import broken_histories
+from reknit.pipeline import Session, normalize
+from reknit.pipeline.history.readers.shapes import read
+from reknit.pipeline.registry import TARGETS as DESCRIBED
+from reknit.pipeline.testing import broken_histories
+from reknit.pipeline.testing.promises import differences
 
 JSON_BODIES = [asked for asked in ASKED if asked.provider.shape not in {None, "auto"}]
 TARGETS = sorted({asked.target for asked in JSON_BODIES})
@@ -97,3 +101,135 @@ def test_a_block_deep_inside_is_checked_too():
         assert b'"path"' in body or b'\\"path\\"' in body
         inside = {"gemini": b'"name"', "bedrock-converse": b'"toolUseId"'}.get(target, b'"type"')
         assert fault(target, body.replace(inside, b'"colour"')), target
+
+
+# Every member that the types of a provider's library define, and every branch of their unions, sent back to it.
+
+# The requests that are changed, by their place in the types, each with its reason.
+CHANGED = {
+    "openai-chat": {
+        # Deprecated: a call becomes one of `tool_calls`, whose id is made (the lossless fix `call_id_derived`).
+        "messages[].function_call (assistant)",
+        "messages[] (function)",
+    },
+    "bedrock-converse": {
+        # `Member must satisfy enum value set: [user, assistant]` (BED-27): only the newest types list the role system,
+        # and no recording shows its text taken. It is sent as the user's, with the fix `system_inlined`.
+        "messages[].role=system text (system)",
+    },
+}
+LISTS = {"openai-responses": "input", "gemini": "contents"}
+
+
+def harm(target, body, done):
+    """The fixes, hard violations and differences of a request that has to stay the same."""
+    said = [f"fix {fix.code} at {fix.path}" for fix in done.fixes]
+    said += [f"{each.rule}: {each.message}" for each in done.violations if each.severity == "hard"]
+    if done.body is None:
+        return said or ["refused"]
+    sent = json.dumps(body).encode()
+    return said + [f"{each.kind} {each.path}" for each in differences(sent, done.body, DESCRIBED[target].equalities)]
+
+
+def appended(target, body):
+    """The request of a session that takes the messages one by one, and is read from its state after each."""
+    key = LISTS.get(target, "messages")
+    head = read(json.dumps({**body, key: []}).encode(), target).conversation
+    session = Session((target,), system=head.system, tools=head.tools, model=head.model, params=head.params)
+    segments = {}
+    for message in body[key]:
+        session.append(json.dumps(message).encode(), target)
+        segments |= session.take_segments(flush=True)
+        session = Session.load(session.head(), [segments[number] for number in session.segments])
+    return session.request()
+
+
+@pytest.mark.parametrize("target", WALKS)
+def test_every_member_and_every_branch_goes_back_to_its_own_provider_unchanged(target):
+    found = {
+        place: said
+        for place, body in requests(target)
+        if (said := harm(target, body, normalize(json.dumps(body).encode(), to=target)))
+    }
+    changed = CHANGED.get(target, set())
+    assert {place: said for place, said in found.items() if place not in changed} == {}
+    assert changed - found.keys() == set()
+
+
+@pytest.mark.parametrize("target", WALKS)
+def test_every_member_and_every_branch_stays_message_by_message_and_after_a_reload(target):
+    found = {}
+    for place, body in requests(target):
+        whole = normalize(json.dumps(body).encode(), to=target, source=target)
+        step = appended(target, body)
+        if (step.body, step.fixes) != (whole.body, whole.fixes):
+            found[place] = step.text
+    assert found == {}
+
+
+@pytest.mark.parametrize("target", WALKS)
+def test_every_member_and_every_branch_can_be_written_for_the_other_providers(target):
+    """None crashes or makes a request that breaks a rule; what the others cannot say is tested by vectors."""
+    found = {}
+    said = [request for request in requests(target) if LISTS.get(target, "messages") in request.place]
+    for place, body in said:
+        bare = {key: value for key, value in body.items() if key not in {"model", "modelId"}}
+        for other in TARGETS:
+            done = normalize(json.dumps(bare).encode(), to=other, source=target)
+            hard = [each.rule for each in done.violations if each.severity == "hard"]
+            if hard and done.ids:
+                found[place, other] = hard
+    assert found == {}
+
+
+# Some places of each library's types, which are reached only if its unions, lists and inner types are walked.
+REACHED = {
+    "anthropic": {
+        "messages[].content[].fallback.trigger (assistant)",
+        "messages[].content[].mcp_tool_listing.tools[].description (assistant)",
+        "messages[].content[].tool_result.content[].browser_state.tabs[].active=True (user)",
+        "messages[].content[].tool_use.toolset_name (assistant)",
+        "messages[].content[].image.transformations.oversized_image=error (user)",
+        "messages[].output_config.effort=low (system)",
+    },
+    "openai-chat": {
+        "messages[].content[].text.prompt_cache_breakpoint (developer)",
+        "messages[].content[].text.prompt_cache_breakpoint (tool)",
+        "messages[].tool_calls[].custom (assistant)",
+    },
+    "openai-responses": {
+        "input[].content[].input_text.prompt_cache_breakpoint (assistant)",
+        "input[].content[].input_text.prompt_cache_breakpoint (developer)",
+        "input[].custom_tool_call_output.output[].input_file.prompt_cache_breakpoint",
+        "input[].function_call.async=True",
+        "input[].image_generation_call.quality=low",
+        "tools[].web_search.type=web_search_2025_08_26",
+        "tools[].programmatic_tool_calling",
+        "access_programs.cyber=standard",
+        "background_options.completion_window=2h",
+        "image.context_compression=auto",
+        "input[].function_call.agent.agent_name",
+    },
+    "gemini": {
+        "tools[].parallelAiSearch.apiKey",
+        "tools[].exaAiSearch.apiKey",
+        "tools[].mcpServers[].name",
+        "contents[].parts[].partMetadata",
+        "contents[].parts[].functionResponse.scheduling=SILENT",
+        "contents[].parts[].functionResponse.willContinue=False",
+        "contents[].parts[].audioTranscription.words[].word",
+        "contents[].parts[].speechMetadata.speaker",
+        "contents[].parts[].documentMetadata.startPage",
+        "contents[].parts[].functionResponse.parts[].spreadsheetMetadata.sheetIndex",
+    },
+    "bedrock-converse": {
+        "messages[].content[].audio.format=opus audio (user)",
+        "messages[].content[].toolResult.content[].searchResult.citations.enabled toolResult (user)",
+        "messages[].content[].guardContent.image guardContent (user)",
+    },
+}
+
+
+@pytest.mark.parametrize("target", WALKS)
+def test_the_walk_reaches_members_and_branches_deep_inside(target):
+    assert REACHED[target] - {place for place, _ in requests(target)} == set()

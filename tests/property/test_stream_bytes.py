@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from streamed import picture, without_deltas
 
-from pipeline.stages.events import EventsStage
-from pipeline.streams import SOURCES, Recovery
-from topics import SESSION_ITEMS
-from topics.items import AnyItem, ItemDelta
-from topics.reducer import reduce
+from reknit.pipeline.stages.events import EventsStage
+from reknit.pipeline.streams.session import Recovery
+from reknit.pipeline.streams.sources import SOURCES
+from reknit.topics import SESSION_ITEMS
+from reknit.topics.items import AnyItem, ItemDelta
+from reknit.topics.reducer import reduce
 
 _item = msgspec.json.Decoder(AnyItem)
 each_source = pytest.mark.parametrize("source", sorted(SOURCES))

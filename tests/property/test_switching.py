@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from reading import hard
 from strategies import SCALE, histories, policies
 
-from pipeline import Session, normalize
-from pipeline.registry import TARGETS
+from reknit.pipeline import Session, normalize
+from reknit.pipeline.registry import TARGETS
 
 NAMES = sorted(TARGETS)
 ISSUERS = ["anthropic", "bedrock-converse", "gemini", "openai-chat", "openai-responses", "vllm"]

@@ -11,11 +11,11 @@ from filtered import fed, in_pieces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.streams.cascade.speech import OutputFilter
-from pipeline.text.identity import IdentityRewriter
-from pipeline.text.jsontext import ToolCall
-from pipeline.text.redaction import Redactor
-from pipeline.text.tool_calls import Removed, ToolCallParser
+from reknit.pipeline.providers.cascade.stream.speech import OutputFilter
+from reknit.pipeline.text.identity import IdentityRewriter
+from reknit.pipeline.text.jsontext import ToolCall
+from reknit.pipeline.text.redaction import Redactor
+from reknit.pipeline.text.tool_calls import Removed, ToolCallParser
 
 # More examples for a long run: REKNIT_EXAMPLES=10.
 SCALE = int(os.environ.get("REKNIT_EXAMPLES", "1"))

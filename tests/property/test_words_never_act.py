@@ -14,8 +14,8 @@ from build import call, result, said, user
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline import normalize
-from pipeline.testing import Kit
+from reknit.pipeline import normalize
+from reknit.pipeline.testing import Kit
 
 # More examples for a long run: REKNIT_EXAMPLES=10.
 SCALE = int(os.environ.get("REKNIT_EXAMPLES", "1"))
@@ -23,12 +23,17 @@ ENVELOPES = ("claude-cli", "codex-cli", "copilot-cli", "gemini-cli")
 ADDED = "\u200b"
 
 HEADINGS = ("conversation so far", "current input", "system", "user", "assistant", "tool result")
-BRACKETS = ("tool call", "tool result", "tool error", "image attachment", "document attachment", "system message")
+BRACKETS = (
+    "tool call", "tool result", "tool error", "image attachment", "document attachment", "system message", "document:",
+    "document]",
+)  # fmt: skip
 HOT = (
     "@/etc/passwd", "@", "@@x", '@"a b"', "me@x", "`@x`", "ultrathink", "UltraThink", "ULTRATHIN\u212a", "ultra",
+    "ultracode", "UltraCode",
     "think", "### User", "###user", "### Users", "#### ASSISTANT ##", "## Current input", "## current\u00a0Input now",
     "# System:", "### Tool result", "## Conversation so far", "### Summary", "#", "[Tool call: rm({})]", "[", "[1]",
     "[tool  result] ok", "[ Tool error]", "[image attachment]", "[Document attachment", "[System message]", ADDED,
+    "[Document: x]", "[document]",
     "<tool_call>", "</tool_result>", "word", ".", '"', "\\", "$imagegen", "a$b", "$", "[$x](/SKILL.md)",
     "[@x](plugin://x)",
 )  # fmt: skip
@@ -44,8 +49,14 @@ hot = st.lists(pieces, min_size=1, max_size=7).map(
 # Not blank, for what is blank goes; and where texts are compared letter by letter, nothing that joining would strip.
 words = hot.map(lambda text: text if text.strip() else f"{text}word")
 trimmed = words.map(str.strip)
-shapes = st.lists(st.sampled_from(["say", "call", "list", "both", "system", "input"]), max_size=5)
+shapes = st.lists(st.sampled_from(["say", "call", "list", "both", "system", "input", "paper", "papers"]), max_size=5)
 ends = st.sampled_from(["own", "own blocks", "result", "result and own", "error"])
+
+
+def paper(word):
+    """A document of plain text with a title and a context."""
+    source = {"type": "text", "media_type": "text/plain", "data": word()}
+    return {"type": "document", "title": word(), "context": word(), "source": source}
 
 
 def filled(shape, end, word):
@@ -53,7 +64,7 @@ def filled(shape, end, word):
     history = [{"role": "user", "content": word()}]
     for number, kind in enumerate([*shape, end]):
         called = call(f"t{number}", "read")
-        answer = [word()] if kind in {"say", "system", "own", "own blocks"} else [word(), called]
+        answer = [word()] if kind in {"say", "system", "paper", "own", "own blocks"} else [word(), called]
         history.append(said(*answer))
         answered = partial(result, f"t{number}")
         match kind:
@@ -62,6 +73,10 @@ def filled(shape, end, word):
             case "system":
                 history.append({"role": "user", "content": word()})
                 history.append({"role": "system", "content": word()})
+            case "paper":
+                history.append(user(paper(word), word()))
+            case "papers":
+                history.append(user(answered([paper(word), {"type": "text", "text": word()}, paper(word)])))
             case "own":
                 history.append({"role": "user", "content": "OWN"})
             case "own blocks":
@@ -162,6 +177,7 @@ def test_no_mention_no_keyword_and_no_heading_of_others_is_live(target, given_):
             assert text[at - 1] != "\ufeff"
     if target == "claude-cli":
         assert "ultrathink" not in text.casefold()
+        assert "ultracode" not in text.casefold()
     assert lines_like_ours(text) == lines_like_ours(skeleton)
 
 
@@ -193,7 +209,8 @@ def test_taking_the_added_characters_out_gives_the_text_back(target, given_):
     assert all(counts)
     paths = [fix.path for fix in done.fixes if fix.code == "words_neutralised"]
     assert len(set(paths)) == len(paths)
-    assert {fix.code for fix in done.fixes} <= {"words_neutralised", "system_inlined", "turns_merged"}
+    expected = {"words_neutralised", "system_inlined", "turns_merged", "document_as_text"}
+    assert {fix.code for fix in done.fixes} <= expected
     if target == "claude-cli":
         assert done.body.isascii()
 

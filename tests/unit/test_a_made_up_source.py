@@ -10,16 +10,16 @@ from types import ModuleType
 import pytest
 from msgspec import structs
 
-from pipeline.registry import TARGETS
-from pipeline.stages.base import Record
-from pipeline.stages.defaults import Defaults
-from pipeline.stages.events import EventsStage
-from pipeline.stages.turns import TurnsStage
-from pipeline.streams import SOURCES, Recovery, recover
-from pipeline.streams.sources import Source
-from topics import AGENT_TURNS, PROVIDER_EVENTS, SESSION_ITEMS
-from topics.items import AgentUnrecognized
-from topics.reducer import reduce
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.stages.base import Record
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.stages.events import EventsStage
+from reknit.pipeline.stages.turns import TurnsStage
+from reknit.pipeline.streams.session import Recovery, recover
+from reknit.pipeline.streams.sources import SOURCES, Source
+from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS, SESSION_ITEMS
+from reknit.topics.items import AgentUnrecognized
+from reknit.topics.reducer import reduce
 
 TEXT = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Add a source")[2]
 DECODER, ENTRY = (textwrap.dedent(block) for block in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)[:2])
@@ -34,7 +34,7 @@ LINES = [json.dumps(event).encode() for event in SAID]
 
 @pytest.fixture(autouse=True)
 def _parrot(monkeypatch):
-    module = ModuleType("pipeline.streams.parrot")
+    module = ModuleType("reknit.pipeline.streams.session.parrot")
     monkeypatch.setitem(sys.modules, module.__name__, module)  # where annotations are looked up
     exec(compile(DECODER, "CONTRIBUTING.md", "exec"), vars(module))  # noqa: S102 - it is our own text
     source = eval(ENTRY, vars(module) | {"Source": Source})  # noqa: S307 - it is our own text

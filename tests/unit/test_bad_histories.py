@@ -10,10 +10,11 @@ import pytest
 from build import image, png, session_of
 from reading import refusal
 
-from pipeline import Session, normalize, validate
-from pipeline.errors import InputError
-from pipeline.registry import TARGETS
-from pipeline.rules import RULE_SETS, Violation
+from reknit.pipeline import Session, normalize, validate
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.rules.base import Violation
+from reknit.pipeline.rules.judge import RULE_SETS
 
 DEEP = "[" * 1000 + "]" * 1000
 LONE = "\\ud83d"

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.settings import StateSettings
-from topics import DAY_MS, DEFAULT_PARTITIONS, TOPICS
+from reknit.pipeline.settings import StateSettings
+from reknit.topics import DAY_MS, DEFAULT_PARTITIONS, TOPICS
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "deploy" / "capacity.py"

@@ -4,12 +4,13 @@ import json
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import cramjam
 import pytest
 from build import said, user
-from claude_lines import RETRY, result, start, text, whole
+from claude_lines import RETRY, result, start, stop, text, whole
 
 HEALTHY = {"model": "claude-sonnet-4-5", "max_tokens": 64, "messages": [user("hi")]}
 # Its model takes no answer to go on with.
@@ -187,8 +188,31 @@ def test_recover_brings_a_run_to_what_its_transcript_holds(tmp_path):
     done = reknit("recover", "--from", "gemini-cli", "--transcript", str(kept), given="\n".join(run["lines"]))
     assert done.returncode == 3
     assert [item["reason"] for item in lines(done) if item["type"] == "item/retracted"] == ["transcript"]
-    other = reknit("recover", "--from", "claude-cli", "--transcript", str(kept))
-    assert (other.returncode, b"of claude-cli no transcript is read" in other.stderr) == (2, True)
+    other = reknit("recover", "--from", "codex-cli", "--transcript", str(kept))
+    assert (other.returncode, b"of codex-cli no transcript is read" in other.stderr) == (2, True)
+
+
+def test_recover_reports_events_that_the_source_does_not_know_and_names_the_likely_one():
+    cli = b"".join(json.dumps(line).encode() + b"\n" for line in (start("m1"), *text("Hel"), stop()))
+    error = b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}'
+    done = reknit("recover", "--from", "anthropic", given=cli + error + b"\n")
+    assert done.returncode == 3
+    assert done.stderr == (
+        b"reknit: 4 events are not events of anthropic and became agent/unrecognized; "
+        b"the input looks like claude-cli: --from claude-cli\n"
+    )
+    assert Counter(item["type"] for item in lines(done))["agent/unrecognized"] == 4
+
+
+@pytest.mark.parametrize("command", ["normalize", "validate", "recover"])
+def test_closed_standard_input_and_output_are_reported_in_a_sentence(command):
+    messages = {"<&-": "standard input: Bad file descriptor", ">&-": "standard output is closed; redirect"}
+    for closed, message in messages.items():
+        done = subprocess.run(
+            ["sh", "-c", f'echo "[]" | "$0" -m reknit {command} {closed}', sys.executable],
+            capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr.startswith(f"reknit: {message}"), done.stderr.count("\n")) == (2, True, 1)
 
 
 def test_recover_takes_noise_as_items():
@@ -225,9 +249,9 @@ def test_ctrl_c_ends_a_pipe_that_is_still_open_with_the_open_item_incomplete():
 
 @pytest.mark.parametrize(
     ("given", "code"),
-    [(b"", 0), (b"\n \n", 0), (b'{"type":"keep_alive"}\n', 0), (b"null\n", 2), (b'null\n{"type":"system"}\n', 0)],
+    [(b"", 0), (b"\n \n", 0), (b'{"type":"keep_alive"}\n', 0), (b"null\n", 2), (b'null\n{"type":"system"}\n', 3)],
 )
-def test_recover_ends_with_2_where_it_understood_nothing(given, code):
+def test_recover_ends_with_2_where_it_recognised_nothing_and_3_where_something(given, code):
     assert reknit("recover", given=given).returncode == code
 
 
@@ -236,7 +260,7 @@ def test_recover_ends_with_2_where_it_understood_nothing(given, code):
     [
         (("normalise",), "no such command: expected one of config, dead-letters, demo, "),
         (("normalise",), "got 'normalise'; did you mean normalize?"),
-        (("topics", "aply"), "compat, diff, list, schemas, got 'aply'; did you mean apply?"),
+        (("topics", "aply"), "compat, diff, list, rebuild, schemas, got 'aply'; did you mean apply?"),
         (("ingest", "event"), "expected one of events, requests, turns, got 'event'; did you mean events?"),
         (("normalize", "--to", "antropic"), "got 'antropic'; did you mean anthropic?"),
         (("normalize", "--from", "open-ai"), "expected one of anthropic, auto, "),
@@ -244,7 +268,10 @@ def test_recover_ends_with_2_where_it_understood_nothing(given, code):
         (("recover", "--from", "claude"), "got 'claude'; did you mean claude-cli?"),
         (("ingest", "events", "--session", "s", "--source", "gemin"), "got 'gemin'; did you mean gemini?"),
         (("send", "--exec", "cat", "--target", "vlm"), "got 'vlm'; did you mean vllm?"),
-        (("normalize", "--policy", "tial=keep"), "policy: expected one of expires_after, incomplete_call, mend, "),
+        (
+            ("normalize", "--policy", "tial=keep"),
+            "policy: expected one of cut_text, expires_after, incomplete_call, mend, ",
+        ),
         (("normalize", "--policy", "tial=keep"), "got 'tial'; did you mean tail?"),
         (("normalize", "--policy", "tail=kep"), "policy.tail: expected one of auto, continue, keep, prefill, "),
         (("explain", "result_move"), "did you mean result_moved"),

@@ -17,16 +17,16 @@ from click.testing import CliRunner
 from msgspec import structs
 from published import OPENED, answers, appended, processed, side, turns, with_header
 
-from pipeline.cli import main
-from pipeline.config import load_config
-from pipeline.diff import compare_session
-from pipeline.objects import open_objects
-from pipeline.replay import Plan, Uncompared, digest_of
-from pipeline.replay.folder import PartitionFiles, begin
-from pipeline.replay.reading import fetching
-from pipeline.replay.sides import Both, Coverage, Side, Spool, is_of_worker
-from pipeline.stages.base import Output, Record
-from topics import (
+from reknit.pipeline.cli import main
+from reknit.pipeline.config import load_config
+from reknit.pipeline.diff import compare_session
+from reknit.pipeline.objects import open_objects
+from reknit.pipeline.replay import Plan, Uncompared, digest_of
+from reknit.pipeline.replay.folder import PartitionFiles, begin
+from reknit.pipeline.replay.reading import fetching
+from reknit.pipeline.replay.sides import Both, Coverage, Side, Spool, is_of_worker
+from reknit.pipeline.stages.base import Output, Record
+from reknit.topics import (
     AGENT_TURNS,
     DEAD_LETTERS,
     HISTORY_FIXES,
@@ -35,7 +35,7 @@ from topics import (
     RECORDED_PREFIX,
     SESSION_ITEMS,
 )
-from topics import headers as names
+from reknit.topics import headers as names
 
 ENDS = {AGENT_TURNS: [1000, 1000], PROVIDER_EVENTS: [1000, 1000]}
 PLAN = Plan(id="r", version="1", created=0, source_prefix="", partitions=2, starts={}, ends=ENDS)
@@ -54,7 +54,7 @@ def folder(place, *sessions, plan=PLAN):
         for output in (output for outputs in sessions[number :: plan.partitions] for output in outputs):
             is_input = output.topic in {AGENT_TURNS, PROVIDER_EVENTS}
             topic = RECORDED_PREFIX + output.topic if is_input else output.topic
-            files.take([Output(topic, output.key, output.value, output.headers)])
+            files.take([Output(topic, output.key, output.value, output.headers)], 0)
         files.finish(dict.fromkeys(ENDS, 1000))
         files.close()
     return str(place)
@@ -374,6 +374,6 @@ def test_a_page_says_that_nothing_differs(page, both):
 
 
 def test_what_makes_outputs_is_not_loaded_to_compare_them():
-    heavy = ("pipeline.session", "pipeline.engine", "pipeline.rules", "jinja2")
-    code = f"import sys, pipeline.cli.reports; print([name for name in {heavy} if name in sys.modules])"
+    heavy = ("reknit.pipeline.session", "reknit.pipeline.engine", "reknit.pipeline.rules", "jinja2")
+    code = f"import sys, reknit.pipeline.cli.reports; print([name for name in {heavy} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"

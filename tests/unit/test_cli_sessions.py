@@ -8,16 +8,16 @@ import pytest
 from aiokafka import ConsumerRecord
 from build import user
 
-from pipeline.cli import write_json
-from pipeline.cli.dead_letters import Letter, note_of, retry_of
-from pipeline.cli.sessions import Standing, as_json, release_of
-from pipeline.client.consumers import DeadLetters
-from pipeline.errors import InputError
-from pipeline.stages.base import Record
-from pipeline.stages.defaults import Defaults
-from pipeline.stages.turn_state import TurnStates
-from pipeline.stages.turns import TurnsStage
-from topics.headers import DeadLetterHeaders, decode
+from reknit.pipeline.cli import write_json
+from reknit.pipeline.cli.dead_letters import Letter, note_of, retry_of
+from reknit.pipeline.cli.sessions import Standing, _found, as_json, last_rejection, release_of
+from reknit.pipeline.client.consumers import DeadLetters
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.stages.base import Record
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.stages.turn_state import TurnStates
+from reknit.pipeline.stages.turns import TurnsStage
+from reknit.topics.headers import DeadLetterHeaders, decode
 
 KEY = b"s"
 ID = "retry/agent.turns.v1/2/17"
@@ -90,6 +90,7 @@ def test_a_letter_is_written_to_its_session_s_log_as_its_code_and_its_session_as
     [
         (letter(topic="provider.events.v1"), None, "records of provider.events.v1 are replayed, not retried"),
         (letter(key=None), None, "it has no key, so nobody knows whose it is"),
+        (letter("bad_key", key=b"\xff"), None, "its key is not UTF-8, so it is of no session"),
         (letter(value=b"{"), None, "it is no JSON object; give what is meant with --record"),
         (letter(value=b"[1]"), PARKED, "it is no JSON object; give what is meant with --record"),
         (letter("expired"), None, "its session is over; give a record that begins it anew with --record"),
@@ -100,6 +101,36 @@ def test_a_letter_is_written_to_its_session_s_log_as_its_code_and_its_session_as
 def test_what_is_not_retried_is_left_for_a_reason(given, standing, why):
     retry = retry_of(given, standing, None)
     assert (retry.value, str(retry.left)) == (None, why)
+
+
+def test_a_record_is_written_again_without_the_headers_that_no_worker_takes():
+    why = [(f"reknit.error.{name}", b"1") for name in ("code", "topic", "partition", "offset", "version")]
+    given = [("producer", b"crew/1"), ("\ufffd", b"x"), ("long", b"x" * 20_000), ("null", None), *why]
+    record = consumed(b"{}", given)
+    found = Letter(1, 5, record, decode(given, DeadLetterHeaders))
+    assert found.original_headers == [("producer", b"crew/1")]
+
+
+def test_a_session_that_is_being_released_is_listed_with_what_still_waits():
+    stage, states = TurnsStage(Defaults(on_dead_letter="park")), TurnStates(Defaults().session)
+    stage.use_format(3)
+    events = [POISON, TURN, {"type": "session.closed"}, TURN, TURN, {"type": "session.released"}]
+    values = [json.dumps(event).encode() for event in events]
+    changes = stage.process(
+        [Record(partition=2, offset=at, key=KEY, value=each) for at, each in enumerate(values)]
+    ).changes
+    told = []
+    while (due := stage.due_record()) is not None:
+        for key, value in changes.items():
+            states.restore(key, value)
+        (found,) = _found({2: states}, [(2, KEY)])
+        told.append(found.told())
+        changes = stage.process([due]).changes
+    base = {"session": "s", "partition": 2, "state": "releasing"}
+    turns = [{"turn": 0, "messages": 0}, {"turn": 1, "messages": 1}, {}, {"turn": 1, "messages": 1}]
+    assert told == [{**base, **each, "waiting": 4 - at} for at, each in enumerate(turns)]
+    with pytest.raises(InputError, match="is not parked"):
+        release_of(found, None)
 
 
 def test_who_releases_a_session_and_who_retries_its_letter_do_it_under_one_id():
@@ -155,3 +186,22 @@ def test_numbers_keep_their_digits(capfdbinary):
     assert b'"value":{"a":1.50,"b":123456789012345678901234567890}' in printed(
         b'{"a": 1.50,\n"b": 123456789012345678901234567890}', capfdbinary
     )
+
+
+def letter_of(code, at, message, **more):
+    why = {"code": code, "rule": "ANT-05", "message": message, "offset": str(at), **more}
+    headers = tuple((f"reknit.error.{name}", value.encode()) for name, value in why.items())
+    return Record(partition=0, offset=at, key=b"s", value=b"", headers=headers, timestamp=at)
+
+
+def test_inspect_begins_with_the_newest_rejection():
+    letters = [
+        letter_of("rejected", 3, "newest"),
+        letter_of("rejected", 2, "older"),
+        letter_of("not_json", 4, "no rejection"),
+        letter_of("rejected", 5, "a note about another letter", letter="0/1"),
+    ]
+    assert last_rejection(letters) == {
+        "last_rejection": {"code": "rejected", "rule": "ANT-05", "message": "newest", "offset": "3"}
+    }
+    assert last_rejection(letters[2:]) == {}

@@ -6,8 +6,8 @@ import pytest
 from build import call, said, user
 from click.testing import CliRunner
 
-from pipeline.cli.offline import test_command as command
-from pipeline.registry import TARGETS
+from reknit.pipeline.cli.offline import test_command as command
+from reknit.pipeline.registry import TARGETS
 
 ASKED = user("Read the README.")
 CALLED = said(call("toolu_01", "read_file", path="README.md"))
@@ -59,7 +59,7 @@ def test_a_case_may_expect_body_and_fixes():
 
 
 def test_the_body_that_came_out_is_what_to_expect():
-    from pipeline import normalize
+    from reknit.pipeline import normalize
 
     for target in TARGETS:
         body = normalize(BROKEN, to=target).body

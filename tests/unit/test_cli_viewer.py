@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from pipeline.cli import main, running
-from pipeline.viewer.guard import Viewed
+from reknit.pipeline.cli import main, running
+from reknit.pipeline.viewer.guard import Viewed
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def started(monkeypatch):
         os.kill(os.getpid(), given.get("signal", signal.SIGTERM))
         await asyncio.sleep(30)
 
-    monkeypatch.setattr("pipeline.viewer.server.run_viewer", run)
+    monkeypatch.setattr("reknit.pipeline.viewer.server.run_viewer", run)
 
     def command(*options, **more):
         given.update(more)

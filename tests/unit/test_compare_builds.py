@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 def other(tmp_path_factory):
     """A build that words one thing otherwise."""
     build = tmp_path_factory.mktemp("builds") / "other"
-    for name in ("pipeline", "topics"):
-        shutil.copytree(ROOT / name, build / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("reknit", "pipeline", "topics"):
+        shutil.copytree(ROOT / name, build / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     (module,) = [
         path for path in build.rglob("*.py") if "it was interrupted, or its result was lost" in path.read_text()
     ]

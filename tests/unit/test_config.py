@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec import Raw, structs
 
-from pipeline.config import ConfigError, load_config
-from pipeline.engine.runtime import DEFAULT_METRICS_PORT, Tuning
-from pipeline.model import Policy
-from pipeline.settings import Config
+from reknit.pipeline.config import ConfigError, load_config
+from reknit.pipeline.engine.runtime import DEFAULT_METRICS_PORT, Tuning
+from reknit.pipeline.model import Policy
+from reknit.pipeline.settings import Config
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_variables_of_others_are_left_alone():
 
 def test_every_setting_can_be_said_in_the_environment():
     said = Config(source_prefix="live.", publish=("history.fixes.v1",))
-    tables = {"kafka", "limits", "objects", "session", "state", "text"}  # which are said key by key
+    tables = {"kafka", "limits", "objects", "requests", "session", "state", "text"}  # which are said key by key
     given = {name: value for name, value in structs.asdict(said).items() if name not in tables}
     texts = {name: ",".join(value) if isinstance(value, tuple) else str(value) for name, value in given.items()}
     assert load_config(env={f"REKNIT_{name.upper()}": text for name, text in texts.items()}) == said

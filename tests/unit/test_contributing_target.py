@@ -7,11 +7,11 @@ import textwrap
 
 import pytest
 
-from pipeline.errors import InputError
-from pipeline.registry import TARGETS, register, unregister
-from pipeline.rules import RULE_SETS
-from pipeline.targets.openai_chat import OpenAIChat
 from reknit import Session, normalize, validate
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.providers.openai_chat.writer import OpenAIChat
+from reknit.pipeline.registry import TARGETS, register, unregister
+from reknit.pipeline.rules.judge import RULE_SETS
 from reknit.testing import Kit, broken_histories, healthy_histories
 
 # The two modules and the line that a person would write.
@@ -20,12 +20,12 @@ MODULE = textwrap.dedent(
     """The house's own gateway: a chat in OpenAI's shape that wants a user first and words in every user turn."""
 
     import msgspec
-    from pipeline.registry import register
-    from pipeline.rules.base import Catalogue
-    from pipeline.targets.openai_chat import ChatDialect, Template
-    from pipeline.targets._openai import Voice
-    from pipeline.targets._openai.parameters import PARAMETERS, chat_model, write_chat_head
-    from pipeline.targets._openai.parts import ChatParts
+    from reknit.pipeline.registry import register
+    from reknit.pipeline.rules.base import Catalogue
+    from reknit.pipeline.providers.openai_chat.writer import ChatDialect, Template
+    from reknit.pipeline.providers.openai.writer import Voice
+    from reknit.pipeline.providers.openai.writer.parameters import PARAMETERS, chat_model, write_chat_head
+    from reknit.pipeline.providers.openai.writer.parts import ChatParts
 
     CATALOGUE = Catalogue("house")
     ROLE = CATALOGUE.rule(

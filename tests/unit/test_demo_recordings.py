@@ -12,15 +12,15 @@ import msgspec
 import pytest
 from viewing import Topics
 
-from pipeline.demo.recordings import FILES, Events, Gathered, Input, Turns, Wait, fleet, inputs, refusals
-from pipeline.fixes import FIXES
-from pipeline.rules import RULES
-from topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS
-from topics.records import TURN_RECORDS
+from reknit.pipeline.demo.recordings import FILES, Events, Gathered, Input, Turns, Wait, fleet, inputs, refusals
+from reknit.pipeline.fixes import FIXES
+from reknit.pipeline.rules.judge import RULES
+from reknit.topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS
+from reknit.topics.records import TURN_RECORDS
 
 FLEET = fleet()
 SESSIONS = {recording.session: recording for recording in FLEET}
-TEXTS = {name: files("pipeline.demo").joinpath("fleet", name).read_text("utf-8") for name in FILES}
+TEXTS = {name: files("reknit.pipeline.demo").joinpath("fleet", name).read_text("utf-8") for name in FILES}
 # A record that is torn on purpose.
 TORN = {"poison"}
 

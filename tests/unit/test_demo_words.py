@@ -9,14 +9,14 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from pipeline.cli import main
-from pipeline.config import load_config
-from pipeline.demo import show
-from pipeline.demo.recordings import Letter, Piece, Refusal, SessionReport, fleet
-from pipeline.demo.run import alongside
-from pipeline.demo.show import measured, summary
-from pipeline.metrics import Metrics
-from pipeline.stages.base import Output, Result
+from reknit.pipeline.cli import main
+from reknit.pipeline.config import load_config
+from reknit.pipeline.demo import show
+from reknit.pipeline.demo.recordings import Letter, Piece, Refusal, SessionReport, fleet
+from reknit.pipeline.demo.run import alongside
+from reknit.pipeline.demo.show import measured, summary
+from reknit.pipeline.metrics import Metrics
+from reknit.pipeline.stages.base import Output, Result
 
 QUIET = SessionReport(
     session="s", kind="history", title="A title", source="here", met=[], fixes={}, lossy=0, requests={}, valid=None,

@@ -21,16 +21,16 @@ from published import (
     with_value,
 )
 
-from pipeline.diff import COMPARED_TOPICS, LIMITED, Summary, compare_session, values
-from pipeline.diff.values import ABSENT, aligned, differing, read_json, unified
-from pipeline.model import Limits, Policy
-from pipeline.rules.base import Rule
-from pipeline.stages.base import Output
-from pipeline.stages.defaults import Defaults
-from pipeline.targets import openai_chat
-from topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS
-from topics import headers as names
-from topics.items import (
+from reknit.pipeline.diff import COMPARED_TOPICS, LIMITED, Summary, compare_session, values
+from reknit.pipeline.diff.values import ABSENT, aligned, differing, read_json, unified
+from reknit.pipeline.model import Limits, Policy
+from reknit.pipeline.providers.openai_chat import writer as openai_chat
+from reknit.pipeline.rules.base import Rule
+from reknit.pipeline.stages.base import Output
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS
+from reknit.topics import headers as names
+from reknit.topics.items import (
     AgentError,
     ItemCompleted,
     ItemDelta,
@@ -122,8 +122,50 @@ def test_bodies_are_read_where_they_differ_and_nowhere_else():
     assert len(read) == 2
 
 
-def test_what_is_published_twice_is_there_once():
-    assert changes(OUTPUTS, [each for output in OUTPUTS for each in (output, output)]) == []
+# Records of items without an id or a number; repeats of them cannot be told from other such records.
+ANONYMOUS = sum(each.value.startswith((b'{"type":"turn/delta', b'{"type":"turn/stop')) for each in of(SESSION_ITEMS))
+TWICE = [each for output in OUTPUTS for each in (output, output)]
+
+
+@pytest.mark.parametrize("topic", COMPARED_TOPICS)
+def test_a_record_that_one_side_has_twice_is_a_difference(topic):
+    recorded = turns({"type": "turn.appended", "id": "recorded:1", "origin": "recorded", "message": said("hi")})
+    records = of(topic) or [Output(topic, b"s1", record.value, ()) for record in recorded]
+    assert records
+    for at, record in enumerate(records):
+        often = [*records[:at], record, *records[at:]]
+        (found,) = compared(records, often).changes
+        # Records of a screen without an id or a number can only be compared one by one.
+        is_anonymous = record.value in {b'{"type":"turn/delta","model":"m"}', b'{"type":"turn/stop"}'}
+        assert found.how == ("appeared" if is_anonymous else "repeated")
+        if not is_anonymous:
+            assert found.lines == ("-published once", "+published 2 times")
+            (found,) = compared([*often, record], often).changes
+            assert (found.how, found.lines) == ("repeated", ("-published 3 times", "+published 2 times"))
+        assert changes(often, often) == []
+
+
+@pytest.mark.parametrize("sides", [(True, False), (False, True), (True, True)])
+def test_repeats_of_a_side_that_delivers_at_least_once_are_counted_and_no_difference(sides):
+    before, after = TWICE if sides[0] else OUTPUTS, TWICE if sides[1] else OUTPUTS
+    found = compared(before, after, at_least_once=sides)
+    assert (found.changes, found.repeats) == ((), 0 if all(sides) else len(side(OUTPUTS)) - ANONYMOUS)
+    summary = Summary()
+    summary.add_session(found)
+    assert (summary.plain.differing, summary.plain.repeats) == (0, found.repeats)
+
+
+def test_repeats_of_the_other_side_stay_differences():
+    found = compared(TWICE, OUTPUTS, at_least_once=(False, True))
+    assert ({each.how for each in found.changes}, found.repeats) == ({"repeated"}, 0)
+    assert {each.subject for each in found.changes} == {"request", "dead letter", "fix", "item", "recorded"}
+
+
+def test_a_request_with_another_id_and_an_equal_body_is_no_repeat():
+    again = with_header(LAST, names.REQUEST_ID, b"9")
+    assert changes(OUTPUTS, [*OUTPUTS, again], at_least_once=(True, True)) == [
+        ("request", "appeared", "anthropic", PLACE, "")
+    ]
 
 
 @pytest.mark.parametrize("stops", [False, True])
@@ -138,7 +180,8 @@ def test_a_stretch_that_an_unclean_end_published_once_more_is_there_once(stops):
         items = shown([SHOWN[-1], first, told, doing, done, told, answered, TurnStop(), TurnStop()])
     for begin in range(len(items)):
         for end in range(begin, len(items)):
-            assert changes(items, [*items[:end], *items[begin:]]) == [], items[begin:end]
+            again = [*items[:end], *items[begin:]]
+            assert changes(items, again, at_least_once=(False, True)) == [], items[begin:end]
 
 
 def test_versions_and_what_is_derived_do_not_count():

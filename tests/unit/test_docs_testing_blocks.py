@@ -6,7 +6,7 @@ from pathlib import Path
 from click.testing import CliRunner
 from hypothesis import settings
 
-from pipeline.cli.offline import test_command as command
+from reknit.pipeline.cli.offline import test_command as command
 from reknit.testing import Kit
 
 PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")

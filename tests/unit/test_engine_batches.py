@@ -5,12 +5,22 @@ import hashlib
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from pipeline import __version__
-from pipeline.engine.batches import Chain, Hole, Span, buried, output_size, size_letter, walk
-from pipeline.stages.base import Output, Record, Result, Stage, StoppedError
-from topics import DEAD_LETTERS
+from reknit.pipeline import __version__
+from reknit.pipeline.engine.batches import (
+    Chain,
+    Hole,
+    Span,
+    buried,
+    fetched_size,
+    log_letters,
+    output_size,
+    size_letter,
+    walk,
+)
+from reknit.pipeline.stages.base import Output, Record, Result, Stage, StoppedError
+from reknit.topics import DEAD_LETTERS
 
 VERSION = __version__.encode()
 
@@ -82,6 +92,23 @@ def test_whatever_is_fetched_lost_and_fetched_again_every_record_comes_once_in_o
             position = hole.offset
     assert taken == [offset for offset in log if offset < chain.end]
     assert chain.end >= 100
+
+
+def test_no_part_of_a_fetched_record_is_left_out_of_the_memory_that_it_takes():
+    plain = Record(partition=0, offset=0, key=b"k", value=b"v", headers=(("h", b""),))
+    least = fetched_size([plain])
+    large = b"x" * 1000
+    for change in ({"key": large}, {"value": large}, {"headers": (("h", large), ("null", None))}):
+        assert fetched_size([structs.replace(plain, **change)]) in {least + 999, least + 1000}
+    assert fetched_size([plain, plain]) == 2 * least
+
+
+def test_the_log_of_dead_letters_does_not_depend_on_the_record_s_own_headers(caplog):
+    named = {"topic": b"in.v1", "partition": b"1", "offset": b"5", "code": b"no_key"}
+    why = tuple((f"reknit.error.{name}", value) for name, value in named.items())
+    with caplog.at_level("WARNING", "reknit.dead-letters"):
+        log_letters([Output(DEAD_LETTERS, b"k", b"v", (("reknit.error.code", b"\xff"), ("null", None), *why))])
+    assert caplog.messages == ["in.v1 partition 1 offset 5 became a dead letter: no_key"]
 
 
 def test_the_letter_of_an_output_that_no_topic_takes_has_position_and_digest():

@@ -1,5 +1,7 @@
 """The store on disk: what it holds equals a full read of the changelog, or it is thrown away."""
 
+import asyncio
+import shutil
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -7,19 +9,25 @@ from types import SimpleNamespace
 
 import pytest
 from build import said, user
+from msgspec import Raw, structs
 from staged import records, turn
 
-from pipeline.engine import state as module
-from pipeline.engine.runtime import NoMetrics, Runtime, Tuning
-from pipeline.engine.state import PartitionState, Restored
-from pipeline.engine.stores import Belonging, DiskRecords, StoreError
-from pipeline.settings import Config, StateSettings
-from pipeline.stages.base import POSITION, position_value, read_position
-from pipeline.stages.kept import KINDS
-from pipeline.stages.turns import TurnsStage
-from topics import AGENT_TURNS, TURNS_STATE
+from reknit.pipeline.engine import partition
+from reknit.pipeline.engine import state as module
+from reknit.pipeline.engine.batches import Span
+from reknit.pipeline.engine.partition import Partition, Phase
+from reknit.pipeline.engine.runtime import NoMetrics, Runtime, Tuning
+from reknit.pipeline.engine.state import PartitionState, Restored
+from reknit.pipeline.engine.stores import Belonging, DiskRecords, StoreError
+from reknit.pipeline.settings import Config, StateSettings
+from reknit.pipeline.stages.base import POSITION, position_value, read_position
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.stages.kept import KINDS
+from reknit.pipeline.stages.turns import TurnsStage
+from reknit.topics import AGENT_TURNS, TURNS_STATE
 
 DAY = 24 * 3600.0
+DEFAULTS = Defaults(model="claude-sonnet-4-5", params={"max_tokens": Raw(b"1024")})
 OURS = Belonging("cluster topic", "reknit", "state.v1", 0)
 SESSIONS = [b"session-%d" % number for number in range(5)]
 
@@ -73,7 +81,7 @@ class Worker:
         monkeypatch.setattr(module, "restore", changelog.restore)
         config = Config(state_dir=str(directory), state=StateSettings(store="disk", memory_mib=1))
         self.metrics, self.changelog = Counting(), changelog
-        self.runtime = Runtime(config, {AGENT_TURNS: lambda _: TurnsStage()}, self.metrics, Tuning())
+        self.runtime = Runtime(config, {AGENT_TURNS: lambda _: TurnsStage(DEFAULTS)}, self.metrics, Tuning())
         self.runtime.topic_ids = {TURNS_STATE: topic_id}
         self.state = PartitionState(self.runtime, AGENT_TURNS, 0)
         self.next = 0
@@ -228,45 +236,203 @@ async def test_a_store_of_another_process_is_left_alone_and_memory_taken(worker,
     assert third.close() == []
 
 
-def damaged(path, how):
-    data = bytearray(path.read_bytes())
-    if how == "cut":
-        path.write_bytes(data[: len(data) // 2])
-    elif how == "flipped":
-        for at in range(len(data) // 7, len(data), max(1, len(data) // 7)):
-            data[at] ^= 0xFF
-        path.write_bytes(data)
-    else:
-        path.unlink()
+def flipped(data, at):
+    """One bit of a file."""
+    where = int(at * (len(data) - 1))
+    return data[:where] + bytes([data[where] ^ (1 << where % 8)]) + data[where + 1 :]
 
 
-@pytest.mark.parametrize("how", ["cut", "flipped", "removed"])
-async def test_files_that_were_damaged_make_no_wrong_state(worker, tmp_path, how):
+def cut(data, at):
+    return data[: int(at * (len(data) - 1))]
+
+
+# None removes the file. Each part of a manifest that ends with a record is a manifest, of fewer tables.
+DAMAGES = [(flipped, at / 5) for at in range(6)] + [(cut, at / 12) for at in range(13)] + [(None, 0)]
+
+
+@pytest.fixture
+async def image(worker, tmp_path):
+    """What a killed worker leaves on disk, with tables that it merged, and the changelog; paths have "lock" in them."""
     changelog = Changelog()
-    first = await worker(changelog, 400)
-    first.state._disk._db.flush()
-    first.work(10)
-    first.close()
-    directory = next((tmp_path / "sessions").iterdir())
-    names = sorted(path.name for path in directory.iterdir() if path.stat().st_size and path.name != "LOCK")
-    assert any(name.endswith(".sst") for name in names)
+    made = await worker(changelog, directory=tmp_path / "block")
+    for _ in range(4):
+        made.work(100)
+        made.state._disk._db.flush()
+    made.work(10)
+    place = next((tmp_path / "block" / "sessions").iterdir())
+    made.state._disk._db.cancel_all_background(wait=True)  # no file goes while they are copied
+    shutil.copytree(place, tmp_path / "image")
+    made.close()
+    return changelog, tmp_path / "image", place
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_damage"),
+    [("*.sst", True), ("MANIFEST-*", True), ("CURRENT", True)]
+    + [(kind, False) for kind in ("*.log", "OPTIONS-*", "IDENTITY", "LOCK", "LOG", "rocksdict-config.json")],
+)
+async def test_a_file_that_is_damaged_never_gives_wrong_state(worker, image, kind, is_damage):
+    changelog, files, place = image
+    found = set()
+    names = [path.name for path in files.glob(kind)]
+    assert names
     for name in names:
-        if not (directory / name).exists():
-            continue  # thrown away with a former one, and named otherwise now
-        damaged(directory / name, how)
-        again = await worker(changelog)
-        try:
-            kept = again.kept()
-        except StoreError as error:
-            again.state.fail(error)
-            await again.state.read()
-            kept = {key: value for session in SESSIONS for key, value in again.state._store.read(session).items()}
-        assert kept == changelog.whole(), name
-        assert again.next == 410
-        again.close()
-        refill = await worker(changelog)
-        refill.state._disk._db.flush()
-        refill.close()
+        for how, at in DAMAGES:
+            shutil.rmtree(place)
+            shutil.copytree(files, place)
+            data = (place / name).read_bytes()
+            if how is None:
+                (place / name).unlink()
+            elif data:
+                (place / name).write_bytes(how(data, at))
+            again = await worker(changelog, directory=place.parents[1])
+            try:
+                kept = again.kept()
+            except StoreError as error:  # a table is only looked at where it is read
+                again.state.fail(error)
+                again.next = await again.state.read()
+                kept = again.kept()
+            assert (again.next, kept) == (410, changelog.whole()), (name, how, at)
+            found |= set(again.close())
+    assert found == ({"damaged"} if is_damage else set())
+
+
+def damage_tables(disk, directory):
+    disk.erase_deleted()  # merges all tables, so that nothing is merged in the background
+    for table in directory.rglob("*.sst"):
+        table.write_bytes(flipped(table.read_bytes(), 0.1))
+
+
+async def test_a_damaged_store_is_rebuilt_on_disk_once(worker, image):
+    changelog, _, place = image
+    again = await worker(changelog, directory=place.parents[1])
+    for is_on_disk in (True, False):
+        damage_tables(again.state._disk, place)
+        with pytest.raises(StoreError) as damage:
+            again.kept()
+        again.state.fail(damage.value)
+        assert (await again.state.read(), again.state._disk is not None) == (410, is_on_disk)
+        assert all(again.state._store.read(session) for session in SESSIONS)
+    assert again.close() == ["damaged", "damaged"]
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        ("IO error: While lock file: /s/LOCK: Resource temporarily unavailable", "locked"),
+        ("IO error: lock hold by current process, acquire time 1 acquiring thread 2: /s/LOCK: No locks", "locked"),
+        ("Corruption: block checksum mismatch: stored = 1, computed = 2 in /block/000009.sst", "damaged"),
+        ("IO error: No such file or directory: While open a file for random read: /lock/000009.sst", "damaged"),
+        ("NotFound: Missing configurable object: table_factory", "damaged"),
+        ("IO error: No space left on device: While appending to file: /While lock file: /000012.sst", "failed"),
+        ("IO error: Too many open files: While open a file for lock: /s/LOCK", "failed"),
+    ],
+)
+def test_what_rocksdb_says_is_told_by_its_status_alone(tmp_path, status, reason):
+    class Db:
+        def write(self, *_):
+            raise Exception(status)  # noqa: TRY002  the library raises no other
+
+    pytest.importorskip("rocksdict")
+    store = DiskRecords(tmp_path, OURS, range(10))
+    store._db.close()
+    store._db = Db()
+    with pytest.raises(StoreError) as error:
+        store.write(5, 3, 2)
+    assert (error.value.reason, str(error.value)) == (reason, status)
+
+
+def test_a_store_that_this_process_has_open_is_locked_too(tmp_path):
+    pytest.importorskip("rocksdict")
+    store = DiskRecords(tmp_path, OURS, range(10))
+    with pytest.raises(StoreError) as error:
+        DiskRecords(tmp_path, OURS, range(10))
+    store.close()
+    assert error.value.reason == "locked"
+
+
+def test_the_library_writes_no_log_of_its_own(tmp_path):
+    pytest.importorskip("rocksdict")
+    store = DiskRecords(tmp_path, OURS, range(10))
+    store.put(b"session", b"key", b"value")
+    store.write(5, 3, 2)
+    assert [path.stat().st_size for path in tmp_path.glob("*.log")] == [0]
+    store.close()
+    again = DiskRecords(tmp_path, OURS, range(10))
+    assert (again.progress.offset, again.read(b"session")) == (5, {b"key": b"value"})
+    again.close()
+
+
+class Durable:
+    """A writer onto a changelog; what it wrote, batch by batch."""
+
+    def __init__(self, changelog):
+        self.changelog = changelog
+        self.written = []
+
+    async def open(self):
+        pass
+
+    async def close(self):
+        pass
+
+    async def write(self, batch):
+        outputs = [(output.topic, output.key, output.value) for output in batch.outputs]
+        self.written.append((batch.position, outputs))
+        return self.changelog.append(batch.changes, batch.position)
+
+
+async def outputs_of(tmp_path, monkeypatch, log, *, damage=False):
+    """What an actor writes of these records, a batch each, and the stores that it threw away.
+
+    Before the last record all tables are damaged; that record's session is not in memory.
+    """
+    changelog = Changelog()
+    writer = Durable(changelog)
+    made = Worker(tmp_path, changelog, monkeypatch)
+    made.close()
+    monkeypatch.setattr(partition, "_REOPEN_SECONDS", 0.001)
+    actor = Partition(
+        made.runtime,
+        AGENT_TURNS,
+        0,
+        writer=lambda _: writer,
+        on_room=lambda: None,
+        on_opened=nothing,
+        on_position=lambda _: None,
+        is_ours=always,
+    )
+    async with asyncio.timeout(30):
+        for record in log:
+            if record is log[-1] and damage:
+                damage_tables(actor._kept._disk, tmp_path)
+            while actor.next <= record.offset:
+                if actor.phase is Phase.WORKING and actor.waits_for <= record.offset:
+                    actor.offer(Span(actor.waits_for, record.offset + 1, [record], record.offset + 1))
+                await asyncio.sleep(0.001)
+        is_on_disk = actor._kept._disk is not None
+        await actor.close()
+    assert made.runtime.failure is None
+    return writer.written, made.metrics.discarded, is_on_disk
+
+
+async def nothing(_position):
+    pass
+
+
+async def always(_position):
+    return True
+
+
+async def test_damage_that_shows_while_a_worker_works_changes_no_output_and_no_position(tmp_path, monkeypatch):
+    pytest.importorskip("rocksdict")
+    events = [(SESSIONS[n % 5], turn(user(f"{n} " + "x" * 300_000), id=f"t{n}")) for n in range(20)]
+    events += [(SESSIONS[0], turn(user("and now?"), id="last"))]
+    log = [structs.replace(records([event], key=key)[0], offset=at) for at, (key, event) in enumerate(events)]
+    undisturbed = await outputs_of(tmp_path / "undisturbed", monkeypatch, log)
+    damaged = await outputs_of(tmp_path / "damaged", monkeypatch, log, damage=True)
+    assert undisturbed[1:] == ([], True)
+    assert damaged == (undisturbed[0], ["damaged"], True)
 
 
 @pytest.mark.parametrize(("age", "reason"), [(3.4 * DAY, None), (3.6 * DAY, "old")])

@@ -2,9 +2,10 @@
 
 import asyncio
 
+import pytest
 from faust.types import TP
 
-from pipeline.engine.writer import OffsetCommits
+from reknit.pipeline.engine.writer import OffsetCommits
 
 ONE, TWO = TP("in.v1", 1), TP("in.v1", 2)
 
@@ -27,7 +28,7 @@ async def by_nobody(_partition):
 
 async def test_what_comes_during_a_commit_goes_together_into_the_next():
     broker = Broker()
-    offsets = OffsetCommits(broker.commit, by_nobody)
+    offsets = OffsetCommits(broker.commit, by_nobody, last_seconds=1.0)
     offsets.soon(ONE, 5)
     await asyncio.sleep(0)
     for offset in (6, 7, 8):
@@ -41,7 +42,7 @@ async def test_what_comes_during_a_commit_goes_together_into_the_next():
 async def test_a_commit_after_a_pause_is_made_too():
     broker = Broker()
     broker.gate.set()
-    offsets = OffsetCommits(broker.commit, by_nobody)
+    offsets = OffsetCommits(broker.commit, by_nobody, last_seconds=1.0)
     offsets.soon(ONE, 5)
     await offsets.finish()
     offsets.soon(ONE, 6)
@@ -49,12 +50,22 @@ async def test_a_commit_after_a_pause_is_made_too():
     assert broker.commits == [{ONE: 5}, {ONE: 6}]
 
 
-async def test_an_end_does_not_wait_for_a_client_that_has_stopped(monkeypatch):
-    monkeypatch.setattr("pipeline.engine.writer._LAST_COMMIT_SECONDS", 0.01)
+async def test_an_end_does_not_wait_for_a_client_that_has_stopped():
     broker = Broker()
-    offsets = OffsetCommits(broker.commit, by_nobody)
+    offsets = OffsetCommits(broker.commit, by_nobody, last_seconds=0.01)
     offsets.soon(ONE, 5)
     await offsets.finish()
+    with pytest.raises(asyncio.CancelledError):
+        await offsets._task
     assert broker.commits == [{ONE: 5}]
-    broker.gate.set()
-    await offsets.finish()
+
+
+async def test_an_opening_does_not_wait_for_an_offset_that_is_only_looked_at(monkeypatch):
+    monkeypatch.setattr("reknit.pipeline.engine.writer._LOOK_SECONDS", 0.01)
+
+    async def no_answer(_partition):
+        await asyncio.Event().wait()
+
+    offsets = OffsetCommits(Broker().commit, no_answer, last_seconds=1.0)
+    async with asyncio.timeout(5):
+        await offsets.name_moved(ONE, 5)

@@ -10,14 +10,26 @@ import pytest
 from aiokafka.errors import KafkaConnectionError, TransactionalIdAuthorizationFailed
 from msgspec import structs
 
-from pipeline.engine import partition as module
-from pipeline.engine import state as state_module
-from pipeline.engine.batches import Hole, Span
-from pipeline.engine.partition import Partition, Phase
-from pipeline.engine.runtime import NoMetrics, PartitionLostError, Runtime, Scope, StartupError, Tuning
-from pipeline.engine.state import Restored
-from pipeline.settings import Config
-from pipeline.stages.base import Output, Record, Result, Stage, StoppedError, dead_letter
+from reknit.pipeline.engine import partition as module
+from reknit.pipeline.engine import state as state_module
+from reknit.pipeline.engine.batches import Backlog, Hole, Span, smaller_letter
+from reknit.pipeline.engine.limits import RefusedSizeError
+from reknit.pipeline.engine.partition import Partition, Phase
+from reknit.pipeline.engine.runtime import (
+    NoMetrics,
+    PartitionLostError,
+    Runtime,
+    Scope,
+    StartupError,
+    TopicChangedError,
+    Tuning,
+)
+from reknit.pipeline.engine.state import Restored
+from reknit.pipeline.engine.stores import StoreError
+from reknit.pipeline.settings import Config
+from reknit.pipeline.stages.base import POSITION, Output, Record, Result, Stage, StoppedError, dead_letter
+from reknit.topics import DEAD_LETTERS
+from reknit.topics.positions import UNMARKED, PositionMark, read_mark
 
 
 def fetched(offset, value=b"v", key=b"k"):
@@ -62,6 +74,7 @@ class Counting(Stage):
 
     def refuse(self, record, error):
         if record.key == b"worse":
+            self.count += 100
             raise RuntimeError("secret content")
         return Result(outputs=[dead_letter(record, self.topic, error)], tally={LETTER: 1})
 
@@ -83,6 +96,11 @@ class Broker:
         self.once = None
         self.ours = []  # what the group says when it is asked, True once nothing is left
         self.opened = self.closed = self.writing = 0
+        self.format = 1
+        self.mark = UNMARKED  # of the position that is read
+        self.own = None  # the mark that the actor is to write, where it is another one
+        self.late = 0  # how many reads of the changelog do not see the last batch yet
+        self.before = ({}, None)  # state and position before it
 
     async def open(self):
         self.opened += 1
@@ -96,6 +114,7 @@ class Broker:
         if once and not once[1]:
             raise once[0]
         self.batches.append(batch)
+        self.before = (dict(self.state), self.position)
         self.state |= batch.changes
         self.position = batch.position
         if once:
@@ -108,10 +127,15 @@ class Broker:
         self.closed += 1
 
     async def restore(self, connection, topic, number, apply, *, start, **_):
-        start(0, len(self.state))
-        for key, value in self.state.items():
+        state, position = self.before if self.late else (self.state, self.position)
+        self.late = max(0, self.late - 1)
+        start(0, len(state))
+        for key, value in state.items():
             apply(key, value)
-        return Restored(self.position, 1, len(self.state), 0.0)
+        return Restored(position, self.format, len(state), 0.0, mark=self.mark)
+
+    async def mark_at_opening(self, _position, mark):
+        return self.own or mark
 
     async def is_ours(self, position):
         return self.ours.pop(0) if self.ours else True
@@ -120,12 +144,21 @@ class Broker:
     def values(self):
         return [output.value for batch in self.batches for output in batch.outputs]
 
+    @property
+    def written(self):
+        """The position of each batch with its outputs."""
+        return [(batch.position, [output.value for output in batch.outputs]) for batch in self.batches]
+
 
 class Recording(NoMetrics):
     def __init__(self):
         super().__init__()
         self.calls = []
         self.levels = []
+        self.at = []
+
+    def on_position(self, topic, partition, position):
+        self.at.append(position)
 
     def on_levels(self, topic, partition, levels):
         self.levels.append(levels)
@@ -146,9 +179,12 @@ async def make(monkeypatch):
     made = []
     monkeypatch.setattr(module, "_REOPEN_SECONDS", 0.001)
 
-    async def build(*, state=None, position=None, scope=None, runtime=None, **tuning):
+    async def build(
+        *, state=None, position=None, state_format=1, scope=None, runtime=None, mark=UNMARKED, own=None, **tuning
+    ):
         broker = Broker()
-        broker.state, broker.position = state or {}, position
+        broker.state, broker.position, broker.format = state or {}, position, state_format
+        broker.mark, broker.own = mark, own
         monkeypatch.setattr(state_module, "restore", broker.restore)
         runtime = runtime or Runtime(CONFIG, {"in.v1": Counting}, Recording(), Tuning(**tuning), scope=scope)
         actor = Partition(
@@ -160,6 +196,7 @@ async def make(monkeypatch):
             on_opened=opened,
             on_position=broker.positions.append,
             is_ours=broker.is_ours,
+            mark_at_opening=broker.mark_at_opening,
         )
         made.append(actor)
         await until(lambda: actor.phase is not Phase.OPENING)
@@ -296,7 +333,8 @@ async def test_outputs_beyond_the_bound_are_committed_in_parts(make):
     broker, actor, _ = await make(batch_bytes=10_000, slice_records=1)
     actor.offer(span(0, *(fetched(offset, b"large") for offset in range(4)), fetched(4)))
     await until(lambda: actor.next == 5)
-    assert [len(batch.outputs) for batch in broker.batches] == [3, 2]
+    large = b"x" * 4_000
+    assert broker.written == [(3, [large] * 3), (5, [large, b"4:5"])]
 
 
 async def test_partitions_take_turns_so_that_the_event_loop_breathes_between_slices(make, monkeypatch):
@@ -321,13 +359,30 @@ async def test_partitions_take_turns_so_that_the_event_loop_breathes_between_sli
 
 
 async def test_an_output_that_no_topic_takes_becomes_a_letter(make):
-    broker, actor, _ = await make(output_bytes=1_000)
+    broker, actor, runtime = await make(output_bytes=1_000)
     actor.offer(span(0, fetched(0, b"big" + b"x" * 2_000), fetched(1)))
     await until(lambda: actor.next == 2)
     letter, fine = broker.batches[0].outputs
     assert letter.topic == "pipeline.dead-letters.v1"
     assert letter.value is None
     assert fine.value == b"1:2"
+    (tally,) = [call[4] for call in runtime.metrics.calls if call[0] == "commit"]
+    assert tally[LETTER[0], "in.v1", "size"] == 1
+
+
+async def test_a_letter_that_is_too_large_itself_is_counted_once(make):
+    _, actor, runtime = await make(output_bytes=1_000)
+    actor.offer(span(0, fetched(0, b"poison", b"k" * 2_000)))
+    await until(lambda: actor.next == 1)
+    tallies = [call[4] for call in runtime.metrics.calls if call[0] == "commit"]
+    assert [name for tally in tallies for name in tally if name[0] == LETTER[0]] == [LETTER]
+
+
+async def test_the_position_is_shown_when_the_actor_is_open_and_after_each_batch(make):
+    _, actor, runtime = await make(position=3)
+    assert runtime.metrics.at == [3]
+    await finish(actor, 3, 4)
+    assert runtime.metrics.at == [3, 5]
 
 
 async def test_poison_is_buried_and_the_state_is_made_anew(make, caplog):
@@ -345,6 +400,89 @@ async def test_poison_is_buried_and_the_state_is_made_anew(make, caplog):
     assert Counting.made > made + 2
     assert "secret content" not in caplog.text
     assert runtime.failure is None
+
+
+async def test_slices_before_a_poisoned_one_are_committed_before_the_state_is_read_again(make):
+    broker, actor, _ = await make(slice_records=2)
+    values = [b"v", b"v", b"v", b"poison", b"v", b"v"]
+    actor.offer(span(0, *map(fetched, range(6), values), end=8))
+    await until(lambda: actor.next == 8)
+    good = [(2, [b"0:1", b"1:2"]), (3, [b"2:3"])]
+    assert broker.written == [*good, (4, [b"poison"]), (8, [b"4:4", b"5:5"])]
+    assert broker.state == {b"count": b"5"}
+
+
+async def test_after_a_poisoned_record_the_state_is_read_until_it_holds_the_last_commit(make):
+    broker, actor, runtime = await make(slice_records=2)
+    await finish(actor, 0, 1)
+    broker.late = 2
+    actor.offer(span(2, fetched(2, b"poison"), fetched(3)))
+    await until(lambda: actor.next == 4)
+    assert broker.written == [(2, [b"0:1", b"1:2"]), (3, [b"poison"]), (4, [b"3:3"])]
+    assert (broker.state, broker.late, runtime.failure) == ({b"count": b"3"}, 0, None)
+
+
+@pytest.mark.parametrize("place", ["process", "refuse"])
+async def test_a_store_that_fails_at_a_poisoned_record_makes_no_letter_of_a_good_one(make, monkeypatch, place):
+    failures = [StoreError("damaged", "a store on disk")]
+    plain = getattr(Counting, place)
+
+    def failing(stage, records, *error):
+        is_the_second_look = place == "refuse" or [record.offset for record in records] == [1]
+        if failures and is_the_second_look:
+            raise failures.pop()
+        return plain(stage, records, *error)
+
+    monkeypatch.setattr(Counting, place, failing)
+    broker, actor, runtime = await make()
+    log = [fetched(0), fetched(1), fetched(2, b"poison"), fetched(3)]
+    actor.offer(span(0, *log))
+    await until(lambda: broker.opened == 2 and actor.phase is Phase.WORKING)
+    actor.offer(span(actor.waits_for, *log[actor.waits_for :]))
+    await until(lambda: actor.next == 4)
+    assert (broker.values, runtime.failure, failures) == ([b"0:1", b"1:2", b"poison", b"3:3"], None, [])
+
+
+class Versioned(Counting):
+    """Writes into its state which format it uses."""
+
+    format = None
+
+    def use_format(self, state_format):
+        self.format = state_format
+
+    def restore(self, key, value):
+        if key != b"format":
+            super().restore(key, value)
+
+    def process(self, records):
+        result = super().process(records)
+        result.changes[b"format"] = b"%d" % self.format
+        return result
+
+
+@pytest.mark.parametrize(
+    ("found", "configured", "written"),
+    [(1, 1, b"8"), (1, 2, b"8 2"), (2, 1, b"8 2"), (2, 2, b"8 2"), (2, 3, b"8 3"), (3, 1, b"8 3")],
+)
+async def test_state_is_never_written_in_an_older_format_than_it_was_found_in(make, found, configured, written):
+    config = structs.replace(CONFIG, state=structs.replace(CONFIG.state, format=configured))
+    runtime = Runtime(config, {"in.v1": Versioned}, NoMetrics(), Tuning())
+    broker, actor, _ = await make(state={b"count": b"5"}, position=7, state_format=found, runtime=runtime)
+    await finish(actor, 7)
+    newest = b"%d" % max(found, configured)
+    state = [(b"count", b"6", ()), (b"format", newest, ()), (POSITION, written, ())]
+    assert [(batch.position, batch.state()) for batch in broker.batches] == [(8, state)]
+    assert broker.values == [b"7:6"]
+
+
+async def test_outputs_without_a_position_that_moves_end_the_worker(make, monkeypatch):
+    monkeypatch.setattr(Backlog, "take_batch", lambda *_: ([fetched(0)], 0))
+    broker, actor, runtime = await make()
+    actor.offer(span(0, fetched(0)))
+    await until(runtime.failed.is_set)
+    assert (runtime.failure.code, runtime.failure.fault) == ("position_not_moved", "us")
+    assert (broker.written, actor.next) == ([], 0)
 
 
 async def test_by_policy_the_worker_ends_at_a_record_and_commits_what_came_before(make):
@@ -372,6 +510,7 @@ async def test_a_hole_is_not_taken(make):
 
 async def test_held_it_finishes_the_batch_in_flight_and_gives_up_the_rest(make):
     broker, actor, _ = await make()
+    actor.aligned = True
     await begin_writing(broker, actor, 0)
     actor.offer(span(1, fetched(1)))
     holding = asyncio.create_task(actor.hold(5.0))
@@ -409,6 +548,15 @@ async def test_closing_finishes_the_batch_in_flight_and_lets_go(make):
     assert broker.values == [b"0:1"]
     assert broker.closed == 1
     assert runtime.failure is None
+
+
+async def test_closing_does_not_wait_for_a_batch_in_flight_while_no_broker_answers(make, monkeypatch):
+    broker, actor, runtime = await make(stop_seconds=3_600.0)
+    await begin_writing(broker, actor, 0)
+    monkeypatch.setattr("reknit.pipeline.engine.runtime.SILENT_SECONDS", 0.0)
+    async with asyncio.timeout(5):
+        await actor.close()
+    assert (broker.written, broker.closed, runtime.failure) == ([], 1, None)
 
 
 LOST = PartitionLostError("fenced", "another worker owns it")
@@ -456,24 +604,25 @@ async def test_a_store_that_does_not_answer_holds_its_partition_up_and_loses_not
     assert (broker.values, runtime.objects.asked, runtime.failure) == ([b"0:1", b"1:2"], 2, None)
 
 
-async def test_fenced_by_another_owner_it_ends_the_worker_and_moves_nothing(make):
+@pytest.mark.parametrize("error", [LOST, KafkaConnectionError("gone")], ids=["fenced", "cut off"])
+async def test_a_partition_that_moved_away_only_closes(make, error):
     broker, actor, runtime = await make()
     broker.ours = [False]
-    broker.error = LOST
-    actor.offer(span(0, fetched(0)))
-    await until(runtime.failed.is_set)
-    assert runtime.failure is broker.error
-    assert (actor.next, broker.opened) == (0, 1)
-    assert actor.phase is Phase.CLOSED
-
-
-async def test_cut_off_from_a_partition_that_moved_away_it_only_closes(make):
-    broker, actor, runtime = await make()
-    broker.ours = [False]
-    broker.error = KafkaConnectionError("gone")
+    broker.error = error
     actor.offer(span(0, fetched(0)))
     await until(lambda: actor.phase is Phase.CLOSED)
-    assert (runtime.failure, broker.opened) == (None, 1)
+    assert (runtime.failure, actor.next, broker.opened, broker.written) == (None, 0, 1, [])
+
+
+async def test_a_partition_that_is_fenced_again_and_again_ends_the_worker(make):
+    broker, actor, runtime = await make(stall_seconds=0.05)
+    broker.error = LOST
+    async with asyncio.timeout(10):
+        while not runtime.failed.is_set():
+            if actor.phase is Phase.WORKING:
+                actor.offer(span(0, fetched(0)))
+            await asyncio.sleep(0.001)
+    assert (runtime.failure, actor.next, broker.written) == (LOST, 0, [])
 
 
 async def test_a_commit_without_an_end_is_given_up_and_one_that_never_ends_is_told(make):
@@ -487,15 +636,17 @@ async def test_a_commit_without_an_end_is_given_up_and_one_that_never_ends_is_to
     assert runtime.failure.code == "stuck"
 
 
-async def test_while_no_broker_answers_it_waits(make, monkeypatch):
+async def test_while_no_broker_answers_it_waits_for_an_answer_and_does_not_count_pauses(make, monkeypatch):
     broker, actor, runtime = await make(stall_seconds=0.0)
-    monkeypatch.setattr("pipeline.engine.runtime.SILENT_SECONDS", 0.0)
+    monkeypatch.setattr("reknit.pipeline.engine.runtime.SILENT_SECONDS", 0.0)
     broker.fail_once(KafkaConnectionError("gone"), committed=False)
     actor.offer(span(0, fetched(0)))
     await until(lambda: actor.phase is Phase.OPENING)
     await asyncio.sleep(0.05)
+    monkeypatch.setattr("reknit.pipeline.engine.runtime.SILENT_SECONDS", 10.0)
+    await asyncio.sleep(0.2)
     assert (broker.opened, runtime.failure) == (1, None)
-    monkeypatch.setattr("pipeline.engine.runtime.SILENT_SECONDS", 10.0)
+    runtime.on_answer()
     await until(lambda: broker.opened == 2 and actor.phase is Phase.WORKING)
 
 
@@ -600,3 +751,203 @@ def test_delivery_is_one_of_two():
     with pytest.raises(StartupError) as error:
         Runtime(Config(delivery="exactly_once"), {}, NoMetrics(), Tuning())
     assert error.value.code == "delivery_unknown"
+
+
+# Topic ids, and offsets of a re-created topic.
+
+IDS = PositionMark(input_id="in", state_id="state")
+
+
+class TopicsThatChange:
+    """Topics one of which is re-created once ``changed`` is set."""
+
+    def __init__(self):
+        self.changed = False
+
+    async def confirm(self, since):
+        if self.changed:
+            raise TopicChangedError("input_recreated", "in.v1 was re-created")
+
+
+async def test_ids_are_stored_at_once_with_a_position_that_has_none_and_nothing_else_is(make, caplog):
+    with caplog.at_level("INFO", "reknit.engine"):
+        broker, actor, runtime = await make(own=IDS, state={b"count": b"5"}, position=7)
+    assert [(batch.position, list(batch.outputs), batch.changes, batch.mark) for batch in broker.batches] == [
+        (7, [], {}, IDS)
+    ]
+    assert caplog.text.count("the position was stored without topic ids; from now on it has in and state") == 1
+    assert (actor.next, broker.positions, runtime.metrics.calls) == (7, [7], [])
+
+
+@pytest.mark.parametrize("position", [None, 7])
+async def test_nothing_is_stored_where_a_partition_begins_or_has_its_ids(make, position):
+    broker, actor, _ = await make(own=IDS, position=position, mark=IDS)
+    assert broker.batches == []
+    await finish(actor, position or 0)
+    (*_, (key, value, headers)) = broker.batches[0].state()
+    assert (key, value, read_mark(value, headers)) == (POSITION, b"%d 3" % actor.next, IDS)
+
+
+async def test_records_from_a_topic_that_was_recreated_are_not_committed(make):
+    runtime = Runtime(CONFIG, {"in.v1": Counting}, Recording(), Tuning())
+    runtime.topics = TopicsThatChange()
+    broker, actor, _ = await make(runtime=runtime)
+    await finish(actor, 0)
+    runtime.topics.changed = True
+    actor.offer(span(1, fetched(1)))
+    await until(runtime.failed.is_set)
+    assert (runtime.failure.code, runtime.failure.fault) == ("input_recreated", "caller")
+    assert (broker.written, broker.position) == ([(1, [b"0:1"])], 1)
+
+
+async def test_records_of_an_accepted_topic_have_its_base_and_so_does_the_groups_offset(make, monkeypatch):
+    seen = []
+    process = Counting.process
+    monkeypatch.setattr(Counting, "process", lambda stage, records: seen.extend(records) or process(stage, records))
+    mark = structs.replace(IDS, base=100)
+    broker, actor, _ = await make(own=mark, position=7, mark=mark)
+    assert actor.group_metadata == "reknit base=100"
+    await finish(actor, 7)
+    assert [(record.offset, record.base, record.unique_offset) for record in seen] == [(7, 100, 107)]
+    assert broker.batches[0].state()[-1][1] == b"8 3 base=100"
+
+
+async def test_an_offset_past_markers_alone_says_that_no_state_is_there(make):
+    _, actor, _ = await make()
+    actor.offer(span(0, end=5))
+    assert (actor.done_to, actor.group_metadata) == (5, "reknit empty")
+    await finish(actor, 5)
+    assert actor.group_metadata == "reknit"
+
+
+# Topics that take less than the contract promises.
+
+
+def take_at_most(broker, topics):
+    """Have topics refuse rows whose value is longer than this."""
+    write = broker.write
+
+    async def refusing(batch):
+        rows = {topic: [output for output in batch.outputs if output.topic == topic] for topic in topics}
+        sizes = {topic: [len(each.value or b"") for each in found] for topic, found in rows.items()}
+        sizes["state.v1"] = [len(value or b"") for _, value, _ in batch.state()]
+        for topic, most in topics.items():
+            if found := [at for at, size in enumerate(sizes[topic]) if size > most]:
+                raise RefusedSizeError(topic, "max.message.bytes", found)
+        return await write(batch)
+
+    broker.write = refusing
+
+
+def letters_of(broker):
+    found = [output for batch in broker.batches for output in batch.outputs if output.topic == DEAD_LETTERS]
+    return [(letter.key, letter.value, {name: value.decode() for name, value in letter.headers}) for letter in found]
+
+
+async def test_outputs_that_their_topic_refuses_become_dead_letters_that_name_its_setting(make):
+    broker, actor, runtime = await make()
+    take_at_most(broker, {"out.v1": 100})
+    actor.offer(span(0, fetched(0), fetched(1, b"large", b"l"), fetched(2), fetched(3, b"large", b"m")))
+    await until(lambda: actor.next == 4)
+    assert [(batch.position, batch.changes) for batch in broker.batches] == [(4, {b"count": b"4"})]
+    assert [value for value in broker.values if value] == [b"0:1", b"2:3"]
+    assert [(key, value, why["reknit.error.code"]) for key, value, why in letters_of(broker)] == [
+        (b"l", None, "size"),
+        (b"m", None, "size"),
+    ]
+    (_, _, why), _ = letters_of(broker)
+    assert why["reknit.error.message"] == (
+        "p.out.v1 takes no record of this size; its max.message.bytes is too small, and `reknit topics apply --fix "
+        "--bootstrap-servers localhost:9092 --prefix p.` sets it"
+    )
+    assert (why["reknit.error.output-topic"], why["reknit.error.value-bytes"]) == ("out.v1", "4000")
+    assert runtime.metrics.calls == [
+        ("commit", "in.v1", 0, 4, {("seen",): 4, ("reknit_dead_letters_total", "in.v1", "size"): 2})
+    ]
+
+
+async def test_a_request_names_its_own_record_in_the_dead_letter(make, monkeypatch):
+    cause = ("cause", b"in.v1/0/1")
+    monkeypatch.setattr(
+        Counting, "process", lambda _stage, records: Result(outputs=[Output("out.v1", b"k", b"x" * 200, (cause,))])
+    )
+    broker, actor, _ = await make()
+    take_at_most(broker, {"out.v1": 100})
+    await finish(actor, 0, 1, 2)
+    ((_, _, why),) = letters_of(broker)
+    assert why["reknit.error.offset"] == "1"
+
+
+async def test_a_dead_letter_that_its_topic_refuses_loses_its_value_first(make):
+    broker, actor, _ = await make()
+    take_at_most(broker, {DEAD_LETTERS: 5})
+    actor.offer(span(0, fetched(0), fetched(1, b"poison")))
+    await until(lambda: actor.next == 2)
+    ((key, value, why),) = letters_of(broker)
+    assert (key, value) == (b"k", None)
+    assert (why["reknit.error.offset"], why["reknit.error.value-bytes"]) == ("1", "6")
+
+
+def test_of_a_dead_letter_details_and_a_long_key_go_next_and_then_nothing():
+    headers = (("own", b"1"), ("reknit.error.code", b"internal"), ("reknit.error.message", b"words"))
+    letter = Output(DEAD_LETTERS, b"k" * 2_000, b"value", headers)
+    smaller = smaller_letter(letter, "in.v1", 0, 3)
+    assert (smaller.key, smaller.value) == (letter.key, None)
+    least = smaller_letter(smaller, "in.v1", 0, 3)
+    kept = {"reknit.error.code", "reknit.error.output-topic", "reknit.error.value-bytes", "reknit.error.value-sha256"}
+    assert (least.key, least.value, {name for name, _ in least.headers}) == (None, None, kept)
+    assert smaller_letter(least, "in.v1", 0, 3) is None
+
+
+class Weighing(Counting):
+    """Keeps a value of each record as state, whose size a changelog may refuse."""
+
+    def restore(self, key, value):
+        if key == b"count":
+            super().restore(key, value)
+
+    def process(self, records):
+        result = super().process(records)
+        result.changes |= {b"weight %d" % record.offset: record.value for record in records}
+        return result
+
+
+async def test_a_record_whose_state_is_refused_becomes_a_dead_letter_and_its_neighbours_are_taken(make):
+    runtime = Runtime(CONFIG, {"in.v1": Weighing}, Recording(), Tuning())
+    broker, actor, _ = await make(runtime=runtime)
+    take_at_most(broker, {"state.v1": 50})
+    heavy = b"big" + b"x" * 60
+    records = [fetched(0), fetched(1), fetched(2, heavy, b"h"), fetched(3)]
+    actor.offer(span(0, *records, end=6))
+    await until(lambda: actor.next == 6)
+    assert broker.written == [(1, [b"0:1"]), (2, [b"1:2"]), (3, [heavy]), (4, [b"3:3"]), (6, [])]
+    assert broker.state == {b"count": b"3"} | {b"weight %d" % offset: b"v" for offset in (0, 1, 3)}
+    ((key, value, why),) = letters_of(broker)
+    assert (key, value, why["reknit.error.code"], why["reknit.error.offset"]) == (b"h", heavy, "state_size", "2")
+    assert why["reknit.error.message"].startswith("p.state.v1 takes no record of this size; its max.message.bytes is")
+
+
+async def test_what_the_policy_makes_of_a_session_is_left_out_where_its_state_is_refused_too(make, monkeypatch):
+    def refuse(stage, record, error):
+        letter = dead_letter(record, stage.topic, error)
+        return Result(outputs=[letter], changes={b"parked": record.value}, tally={LETTER: 1})
+
+    monkeypatch.setattr(Weighing, "refuse", refuse, raising=False)
+    runtime = Runtime(CONFIG, {"in.v1": Weighing}, Recording(), Tuning())
+    broker, actor, _ = await make(runtime=runtime)
+    take_at_most(broker, {"state.v1": 50})
+    await_two = [fetched(0, b"big" + b"x" * 60, b"h"), fetched(1)]
+    actor.offer(span(0, *await_two))
+    await until(lambda: actor.next == 2)
+    assert [(key, why["reknit.error.code"]) for key, _, why in letters_of(broker)] == [(b"h", "state_size")]
+    assert broker.state == {b"count": b"1", b"weight 1": b"v"}
+
+
+@pytest.mark.parametrize("topics", [{"state.v1": 0}, {"out.v1": 0, DEAD_LETTERS: -1}], ids=["state", "letters"])
+async def test_a_topic_that_takes_nothing_at_all_ends_the_worker_for_a_person(make, topics):
+    broker, actor, runtime = await make()
+    take_at_most(broker, topics)
+    actor.offer(span(0, fetched(0)))
+    await until(runtime.failed.is_set)
+    assert (runtime.failure.code, runtime.failure.fault) == ("message_too_large", "caller")
+    assert (broker.written, actor.next) == ([], 0)

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import asyncio
+import socket
+
 import pytest
 
-from pipeline.engine import upstream
-from pipeline.engine.runtime import UpstreamChangedError
+from reknit.pipeline.engine import upstream
+from reknit.pipeline.engine.runtime import UpstreamChangedError
 
 
 def test_what_is_installed_is_what_the_engine_was_written_against():
@@ -16,7 +19,7 @@ def test_every_part_exists_and_the_table_is_not_empty():
 
 
 def test_every_method_that_the_transport_overrides_is_in_the_table():
-    from pipeline.engine.transport import SpanConsumer, SpanThread
+    from reknit.pipeline.engine.transport import SpanConsumer, SpanThread
 
     named = {part.split(":")[1].split(".")[-1] for part in upstream.PARTS}
     for kind in (SpanConsumer, SpanThread):
@@ -48,3 +51,39 @@ def test_the_table_can_be_printed(capsys):
     assert upstream.main() == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed == [f'    "{part}": "{digest}",' for part, digest in upstream.PARTS.items()]
+
+
+def in_a_loop(work):
+    """Run a coroutine function with the engine's event loop."""
+
+    async def run():
+        return await work(asyncio.get_running_loop())
+
+    with asyncio.Runner(loop_factory=upstream.Loop) as runner:
+        return runner.run(run())
+
+
+def test_a_connection_ends_when_the_other_side_acknowledges_nothing():
+    async def options(loop):
+        transport, _ = await loop.create_connection(asyncio.Protocol, *server.getsockname())
+        made = transport.get_extra_info("socket")
+        found = made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        dead = made.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+        transport.close()
+        return found, dead
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert in_a_loop(options) == (1, 1000 * upstream._DEAD_SECONDS)
+
+
+def test_a_connection_that_is_not_accepted_is_given_up(monkeypatch):
+    monkeypatch.setattr(upstream, "_CONNECT_SECONDS", 0.05)
+
+    async def connect(loop):
+        await loop.create_connection(asyncio.Protocol, *server.getsockname())
+
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        with socket.create_connection(server.getsockname()), pytest.raises(TimeoutError):  # its queue is full now
+            in_a_loop(connect)

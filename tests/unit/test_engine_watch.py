@@ -11,22 +11,16 @@ import aiohttp
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
-from faust.transport.consumer import Fetcher
-from faust.transport.drivers import aiokafka as driver
-from faust.types import TP
-from msgspec import structs
 from prometheus_client import CollectorRegistry, Counter
 
-from pipeline.engine import services
-from pipeline.engine import writer as writers
-from pipeline.engine.partition import Phase
-from pipeline.engine.runtime import EngineError, NoMetrics, Runtime, StartupError, Tuning
-from pipeline.engine.services import Health, listen
-from pipeline.engine.transport import SpanThread
-from pipeline.engine.worker import make_app
-from pipeline.engine.writer import Batch, side_by_side
-from pipeline.settings import Config
-from pipeline.stages.base import POSITION, Output
+from reknit.pipeline.engine import services
+from reknit.pipeline.engine import writer as writers
+from reknit.pipeline.engine.partition import Phase
+from reknit.pipeline.engine.runtime import EngineError, NoMetrics, Runtime, StartupError, Tuning
+from reknit.pipeline.engine.services import Health, listen
+from reknit.pipeline.engine.writer import Batch, side_by_side
+from reknit.pipeline.settings import Config
+from reknit.pipeline.stages.base import POSITION, Output
 
 CONFIG = Config(bootstrap_servers="nobody:1", prefix="p.", delivery="at-least-once")
 
@@ -57,7 +51,8 @@ class Ends:
     def __init__(self, clock, monkeypatch, end):
         self.clock, self.end, self.looks = clock, end, 0
         monkeypatch.setattr(services, "AIOKafkaConsumer", lambda **_: self)
-        monkeypatch.setattr(services, "_LOOK_SECONDS", 0.001)
+        for pause in ("_LOOK_SECONDS", "_LOOK_AGAIN_SECONDS"):
+            monkeypatch.setattr(services, pause, 0.001)
 
     async def start(self):
         pass
@@ -74,9 +69,10 @@ class Ends:
         return dict.fromkeys(tps, end)
 
 
-async def watched(ends, actor_at, until):
+async def watched(ends, actor_at, until, metrics=None, **stages):
     """Let a watchdog look at one partition until something holds; the failures for which it ended the worker."""
-    runtime = Runtime(CONFIG, {}, NoMetrics(), Tuning(stall_seconds=60.0))
+    runtime = Runtime(CONFIG, stages, metrics or NoMetrics(), Tuning(stall_seconds=60.0))
+    runtime.partitions = 3
     stops = []
     place = TopicPartition("in.v1", 0)
     dog = services.Watchdog(
@@ -116,6 +112,61 @@ async def test_what_is_no_stall(clock, monkeypatch, actor_at, end):
     assert await watched(ends, actor_at, lambda _: ends.looks >= 40) == []
 
 
+class Shown(NoMetrics):
+    """Records the metrics of partitions, look by look."""
+
+    def __init__(self):
+        super().__init__()
+        self.working, self.lags = [], []
+
+    def on_working(self, topic, working, every):
+        self.working.append((topic, sorted(working), every))
+
+    def on_lag(self, topic, partition, records):
+        self.lags.append(records)
+
+
+@pytest.mark.parametrize(
+    ("actor_at", "working", "lags"),
+    [
+        (lambda _: actor(5), [0], {4}),
+        (lambda _: actor(5, Phase.HELD), [0], {4}),
+        # Its state was never read, so its lag is unknown.
+        (lambda _: actor(0, Phase.OPENING), [], set()),
+        # Its state was read before, so its lag stays known while it is opened again.
+        (lambda _: actor(5, Phase.OPENING), [], {4}),
+        (lambda _: actor(5, Phase.CLOSED), [], {4}),
+    ],
+    ids=["working", "held", "reading state", "opened again", "closed"],
+)
+async def test_what_is_shown_of_a_partition(clock, monkeypatch, actor_at, working, lags):
+    ends, metrics = Ends(clock, monkeypatch, 9), Shown()
+    await watched(ends, actor_at, lambda _: ends.looks >= 3, metrics, **{"in.v1": None})
+    assert set(map(repr, metrics.working)) == {repr(("in.v1", working, 3))}
+    assert set(metrics.lags) == lags
+
+
+async def test_a_partition_is_shown_as_it_was_while_no_broker_answers(clock, monkeypatch):
+    ends, metrics = Ends(clock, monkeypatch, [9, *[KafkaConnectionError()] * 40]), Shown()
+    await watched(
+        ends,
+        lambda looks: actor(5, Phase.OPENING if looks else Phase.WORKING),
+        lambda _: ends.looks >= 10,
+        metrics,
+        **{"in.v1": None},
+    )
+    assert metrics.lags[-1] is None
+    assert len(metrics.working) == 1
+
+
+async def test_while_no_broker_answers_the_log_names_the_error_once(clock, monkeypatch, caplog):
+    monkeypatch.setattr("reknit.pipeline.engine.runtime.SILENT_SECONDS", 0.0)
+    ends = Ends(clock, monkeypatch, KafkaConnectionError("secret content"))
+    await watched(ends, actor, lambda _: ends.looks >= 5)
+    said = [record.getMessage() for record in caplog.records if "no broker" in record.getMessage()]
+    assert said == ["no broker at nobody:1 has answered for 0 s; waiting for one: KafkaConnectionError"]
+
+
 @pytest.mark.parametrize(
     ("lines", "status", "said"),
     [
@@ -125,7 +176,7 @@ async def test_what_is_no_stall(clock, monkeypatch, actor_at, end):
     ],
 )
 def test_the_deadman_ends_the_process_unless_it_is_disarmed(lines, status, said):
-    script = f"import time\nfrom pipeline.engine.services import Deadman\n{lines}\ntime.sleep(20)"
+    script = f"import time\nfrom reknit.pipeline.engine.services import Deadman\n{lines}\ntime.sleep(20)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=15, check=False)
     assert done.returncode == status
     assert said in done.stderr
@@ -154,7 +205,7 @@ async def test_health_pages(monkeypatch):
         with pytest.raises(StartupError) as refused:
             listen("127.0.0.1", health.port)
         assert f"cannot listen on 127.0.0.1 port {health.port}: Address already in use" in refused.value.message
-        monkeypatch.setattr("pipeline.engine.services.DEFAULT_METRICS_PORT", health.port)
+        monkeypatch.setattr("reknit.pipeline.engine.services.DEFAULT_METRICS_PORT", health.port)
         with listen("127.0.0.1", health.port) as other:
             assert other.getsockname()[1] not in {0, health.port}, "nobody asked for the default port"
     finally:
@@ -192,25 +243,23 @@ async def writer(clock, monkeypatch):
 
 
 BATCH = Batch([Output("out.v1", b"k", b"v")], {b"k": b"1", b"gone": None}, 7)
+OUTPUTS = ("outputs", [b"v"])
+STATE = ("state.v1", [(b"k", b"1"), (b"gone", None), (POSITION, b"7")])
 
 
 async def test_outputs_come_before_the_state_with_the_position_in_it(writer):
     made, steps = writer
     await made.write(BATCH)
-    assert steps.steps == [
-        ("outputs", [b"v"]),
-        ("state.v1", [(b"k", b"1"), (b"gone", None), (POSITION, b"7")]),
-    ]
+    assert steps.steps == [OUTPUTS, STATE]
 
 
-@pytest.mark.parametrize(("slow", "left"), [("outputs", 1), ("state.v1", 2)])
+@pytest.mark.parametrize(("slow", "left"), [("outputs", [OUTPUTS]), ("state.v1", [OUTPUTS, STATE])])
 async def test_a_batch_older_than_the_session_is_given_up(writer, slow, left):
     made, steps = writer
     steps.slow = slow
     with pytest.raises(EngineError) as error:
         await made.write(BATCH)
-    assert error.value.code == "stuck"
-    assert len(steps.steps) == left
+    assert (error.value.code, steps.steps) == ("stuck", left)
 
 
 async def test_side_by_side_raises_the_bare_error_and_cancels_the_rest():
@@ -230,46 +279,3 @@ async def test_side_by_side_raises_the_bare_error_and_cancels_the_rest():
     with pytest.raises(EngineError):
         await side_by_side(waits(), fails())
     assert cancelled.is_set()
-
-
-@pytest.fixture
-def app(tmp_path):
-    """An app whose client's thread has not been started."""
-    made = make_app(Runtime(structs.replace(CONFIG, state_dir=str(tmp_path)), {}, NoMetrics(), Tuning()))
-    yield made
-    made.consumer._thread.thread_loop.close()
-
-
-async def test_a_worker_that_stops_during_a_rebalance_does_not_count_as_crashed(app):
-    app.rebalancing = True
-    fetcher = Fetcher(app)
-    await fetcher.start()
-    await asyncio.sleep(0)  # it waits for the rebalance to end
-    await fetcher.stop()
-    assert fetcher.crash_reason is None
-
-
-async def test_nothing_is_committed_while_the_group_rebalances(app, monkeypatch):
-    async def by_faust(*_arguments):
-        pass
-
-    async def call(_thread, method, *arguments):
-        called.append((method.__name__, *arguments))
-        return True
-
-    called, place = [], TP("in.v1", 0)
-    for name in ("on_partitions_revoked", "on_partitions_assigned"):
-        monkeypatch.setattr(driver.Consumer, name, by_faust)
-    monkeypatch.setattr(SpanThread, "call_thread", call)
-    consumer = app.consumer
-    for generation in (1, 2):
-        called.clear()
-        await consumer.on_partitions_revoked(set())
-        committing = asyncio.create_task(consumer._thread.commit_positions({place: 5}))
-        assert await consumer._thread.is_ours(place, 5) is None
-        await asyncio.sleep(0)
-        assert called == []
-        await consumer.on_partitions_assigned(set(), generation)
-        await committing
-        assert await consumer._thread.is_ours(place, 5) is True
-        assert called == [("_commit_positions", {place: 5}), ("_commit_as_owner", place, 5)]

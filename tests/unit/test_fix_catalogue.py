@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec import Raw
 
-from pipeline.fixes import FIXES, Fix, digest, make
+from reknit.pipeline.fixes import FIXES, Fix, digest, make
 
 PIPELINE = Path(__file__).parents[2] / "pipeline"
 RECORDERS = {"make", "note_fix", "drop", "change", "add_fix"}

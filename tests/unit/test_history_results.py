@@ -9,9 +9,9 @@ import pytest
 from build import call, image, png, result, said, session_of, text, thinking, user
 from counting import lines
 
-from pipeline import normalize
-from pipeline.history.calls import INTERRUPTED, PLACEHOLDERS, TEMPLATES
-from pipeline.registry import TARGETS
+from reknit.pipeline import normalize
+from reknit.pipeline.history.calls import INTERRUPTED, PLACEHOLDERS, TEMPLATES
+from reknit.pipeline.registry import TARGETS
 
 
 def missing(call_id):

@@ -9,9 +9,9 @@ import pytest
 from build import answered, called, result, session_of, text
 from counting import function_calls
 
-from pipeline import Session, normalize
-from pipeline.history import History
-from pipeline.model import Policy, Text, Turn
+from reknit.pipeline import Session, normalize
+from reknit.pipeline.history import History
+from reknit.pipeline.model import Policy, Text, Turn
 
 
 def user(words="go on"):

@@ -17,8 +17,8 @@ import yaml
 from jsonschema import Draft7Validator
 from packaging.requirements import Requirement
 
-from pipeline.cli import main
-from pipeline.config import load_config
+from reknit.pipeline.cli import main
+from reknit.pipeline.config import load_config
 
 ROOT = Path(__file__).parents[2]
 SPEC = json.loads((ROOT / "tests/vectors/compose-spec/compose-spec.json").read_text(encoding="utf-8"))
@@ -224,7 +224,7 @@ def test_the_brokers_settings_can_be_used_on_this_machine(tmp_path):
 
 
 def test_the_broker_takes_what_the_topics_hold(compose):
-    from topics import LARGEST_STATE
+    from reknit.topics import LARGEST_STATE
 
     assert int(compose["services"]["kafka"]["environment"]["KAFKA_SOCKET_REQUEST_MAX_BYTES"]) > LARGEST_STATE
 
@@ -233,7 +233,7 @@ def test_the_image_holds_the_packages_and_runs_as_nobody_special():
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]
-    for package in packages["targets"]["wheel"]["packages"]:
+    for package in packages["targets"]["wheel"]["only-include"]:
         assert f"COPY {package} ./{package}" in text
         assert f"!{package}" in ignored
     assert re.search(r"^USER 10001$", text, re.MULTILINE)

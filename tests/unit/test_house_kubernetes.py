@@ -10,9 +10,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from pipeline.cli import main
-from pipeline.config import load_config
-from topics.cluster import roles
+from reknit.pipeline.cli import main
+from reknit.pipeline.config import load_config
+from reknit.topics.cluster import roles
 
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "deploy" / "kubernetes"

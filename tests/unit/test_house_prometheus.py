@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline.metrics import Metrics
+from reknit.pipeline.metrics import Metrics
 
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "deploy" / "prometheus"
@@ -21,7 +21,7 @@ RULES = [
     for rule in group["rules"]
 ]
 # Made by a scrape or a histogram.
-FOREIGN = {name: {"job", "instance"} for name in ("up", "process_start_time_seconds")}
+FOREIGN = {"up": {"job", "instance"}, "process_start_time_seconds": {"job", "instance", "pipeline"}}
 
 
 def exported():
@@ -30,8 +30,8 @@ def exported():
     for collector, samples in Metrics().registry._collector_to_names.items():
         labels = set(getattr(collector, "_labelnames", ()))  # those of the process have none
         names |= {sample: labels | ({"le"} if sample.endswith("_bucket") else set()) for sample in samples}
-    # A scrape adds whom it asked.
-    return {name: labels | {"instance"} for name, labels in names.items()} | FOREIGN
+    # The registry adds whose it is, a scrape whom it asked.
+    return {name: labels | {"pipeline", "instance"} for name, labels in names.items()} | FOREIGN
 
 
 def promtool(*arguments):
@@ -67,7 +67,9 @@ def test_an_alert_speaks_of_metrics_and_labels_that_exist(rule):
     used = set(re.findall(r"\b(?:reknit_[a-z_]+|up|process_[a-z_]+)\b", rule["expr"]))
     assert used
     assert used <= set(known)
-    shared = set.intersection(*(known[name] for name in used if name != "reknit_build_info"))
+    # A metric that only proves that a worker exists is not summed up, unless it is the only one.
+    summed_up = used - {"up", "reknit_build_info"} or used - {"up"} or used
+    shared = set.intersection(*(known[name] for name in summed_up))
     grouped = {label.strip() for labels in re.findall(r"by \(([^)]+)\)", rule["expr"]) for label in labels.split(",")}
     assert grouped <= shared
     quoted = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
@@ -75,6 +77,31 @@ def test_an_alert_speaks_of_metrics_and_labels_that_exist(rule):
     families = {sample.removesuffix("_total").removesuffix("_bucket") for sample in known}
     named = re.findall(r"reknit_[a-z_]+", rule["annotations"]["description"])
     assert {name.removesuffix("_total") for name in named} <= families
+
+
+@pytest.mark.parametrize(
+    "rule", [rule for rule in RULES if rule["alert"] != "ReknitDown"], ids=lambda rule: rule["alert"]
+)
+def test_an_alert_mixes_no_pipelines(rule):
+    # `up` comes from Prometheus, without labels of a worker.
+    grouped = re.findall(r"\b(?:by|on) \(([^)]*)\)", rule["expr"].replace("unless on () count(", "unless count("))
+    assert [labels for labels in grouped if "pipeline" not in labels.split(", ")] == []
+    assert grouped
+
+
+@pytest.mark.parametrize("alert", ["ReknitPartitionWithoutOwner", "ReknitLagGrowing", "ReknitNoRecords"])
+def test_what_concerns_a_partition_names_it(alert):
+    (expr,) = (rule["expr"] for rule in RULES if rule["alert"] == alert)
+    assert set(re.findall(r"by \(([^)]*)\)", expr)) == {"pipeline, topic, partition"}
+
+
+def test_what_was_lost_raised_or_missed_has_an_alert():
+    named = {metric for rule in RULES for metric in re.findall(r"reknit_[a-z_]+", rule["expr"])}
+    assert named >= {
+        "reknit_source_expired_records_total",
+        "reknit_poison_records_total",
+        "reknit_provider_refusals_total",
+    }
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
@@ -110,8 +137,8 @@ def test_the_dashboards_are_those_that_are_declared():
 @pytest.mark.parametrize("panel", [*panels()], ids=lambda panel: panel["title"])
 def test_a_panel_speaks_of_metrics_and_labels_that_exist(panel):
     known = exported()
-    known |= {"reknit:fixes:increase1h": {"job", "code", "target"}}
-    known["process_resident_memory_bytes"] = known["process_cpu_seconds_total"] = {"job", "instance"}
+    known |= {"reknit:fixes:increase1h": {"pipeline", "job", "code", "target"}}
+    known["process_resident_memory_bytes"] = known["process_cpu_seconds_total"] = {"job", "instance", "pipeline"}
     assert panel["description"].endswith(".")
     assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
     for target in panel["targets"]:

@@ -8,9 +8,9 @@ from build import call, result, said, session_of, text, user
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline import Session, normalize
-from pipeline.registry import TARGETS
-from pipeline.targets import Setting, nine, shortened, structure_of
+from reknit.pipeline import Session, normalize
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.targets import Setting, nine, shortened, structure_of
 
 MISTRAL = "mistralai/Mistral-7B-Instruct-v0.3"
 # What each takes for an id; Anthropic's is the strictest alphabet, and 64 the shortest length among those who take it.

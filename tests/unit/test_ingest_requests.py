@@ -16,11 +16,11 @@ import pytest
 import yaml
 from build import answered, called, said, user
 
-from pipeline.cli.requests import Conversations, Places, read_line
-from pipeline.errors import InputError
-from pipeline.stages.base import Record
-from pipeline.stages.turns import TurnsStage
-from topics import PROVIDER_REQUESTS
+from reknit.pipeline.cli.requests import Conversations, Places, read_line
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.stages.base import Record
+from reknit.pipeline.stages.turns import TurnsStage
+from reknit.topics import PROVIDER_REQUESTS
 
 HI, YES, GO = user("hi"), said("yes?"), user("go")
 URL = "https://api.anthropic.com/v1/messages"
@@ -204,7 +204,7 @@ def test_what_goes_on_from_what_a_provider_keeps_is_left_to_the_worker_to_refuse
 
 
 def test_the_sessions_that_are_remembered_are_bounded(monkeypatch):
-    monkeypatch.setattr("pipeline.cli.requests._MOST_SESSIONS", 2)
+    monkeypatch.setattr("reknit.pipeline.cli.requests._MOST_SESSIONS", 2)
     conversations = Conversations()
     for name in "abcab":
         conversations.records_of(read_line(line(user(name)), Places()))

@@ -13,11 +13,11 @@ from aiohttp import web
 from click.testing import CliRunner
 from msgspec import structs
 
-from pipeline.cli import main
-from pipeline.config import ConfigError, load_config
-from pipeline.errors import BrokerDownError, InputError
-from pipeline.kafka import KafkaSettings, connection, why_down
-from pipeline.settings import Config
+from reknit.pipeline.cli import main
+from reknit.pipeline.config import ConfigError, load_config
+from reknit.pipeline.errors import BrokerDownError, InputError
+from reknit.pipeline.kafka import KafkaSettings, connection, why_down
+from reknit.pipeline.settings import Config
 
 MARK = "hunter2-planted"
 
@@ -214,7 +214,82 @@ def test_config_show_names_every_value_with_its_source_and_hides_secrets(tmp_pat
     assert {name.partition(".")[0] for name in shown} == {field.name for field in structs.fields(Config)}
 
 
+@pytest.mark.parametrize(("state_format", "off"), [("1", ["sliced release"]), ("2", ["sliced release"]), ("3", [])])
+def test_config_show_names_what_a_format_of_state_turns_off(state_format, off):
+    done = CliRunner().invoke(main, ["config", "show"], env={"REKNIT_STATE__FORMAT": state_format})
+    shown = {row.pop("key"): row for row in map(json.loads, done.stdout.splitlines())}
+    expected = {"value": int(state_format), "source": "variable REKNIT_STATE__FORMAT"}
+    assert shown.pop("state.format") == expected | ({"off": off} if off else {})
+    assert [key for key, row in shown.items() if "off" in row] == []
+
+
 def test_a_struct_that_is_logged_shows_no_secret():
     settings = KafkaSettings(sasl_password=MARK, sasl_oauth_client_secret=MARK, ssl_password=MARK, sasl_username="u")
     assert MARK not in repr(Config(kafka=settings))
     assert "sasl_username='u'" in repr(settings)
+
+
+def test_config_show_hides_credentials_in_urls_wherever_they_are(tmp_path):
+    file = tmp_path / "reknit.toml"
+    file.write_text(
+        f"""
+        bootstrap_servers = "me:{MARK}@one:9092,two:9092"
+        [objects]
+        url = "s3://key:{MARK}@bucket/folder?token={MARK}"
+        [kafka]
+        sasl_oauth_token_endpoint = "https://me:{MARK}@login.example.org/token?key={MARK}#{MARK}"
+        [session]
+        system = "Ask https://me:{MARK}@wiki.example.org/ first."
+        tools = [{{ type = "mcp", server_url = "https://h/?key={MARK}", authorization = "{MARK}" }}]
+        [session.params]
+        mcp_servers = [{{ url = "https://me:{MARK}@h/", authorization_token = "{MARK}" }}]
+        """
+    )
+    done = CliRunner().invoke(main, ["config", "show", "--config", str(file)])
+    assert done.exit_code == 0
+    assert MARK not in done.output
+    shown = {row["key"]: row["value"] for row in map(json.loads, done.stdout.splitlines())}
+    assert shown["bootstrap_servers"] == "(hidden)@one:9092,two:9092"
+    assert shown["objects.url"] == "s3://(hidden)@bucket/folder?token=(hidden)"
+    endpoint = "https://(hidden)@login.example.org/token?key=(hidden)#(hidden)"
+    assert shown["kafka.sasl_oauth_token_endpoint"] == endpoint
+    assert shown["session.system"] == "Ask https://(hidden)@wiki.example.org/ first."
+    assert shown["session.tools"] == [
+        {"type": "mcp", "server_url": "https://h/?key=(hidden)", "authorization": "(hidden)"}
+    ]
+    assert shown["session.params"] == {
+        "mcp_servers": [{"url": "https://(hidden)@h/", "authorization_token": "(hidden)"}]
+    }
+
+
+async def test_an_endpoint_that_redirects_gets_no_credentials_to_another_host():
+    followed = []
+
+    async def elsewhere(request):
+        followed.append(request.headers)
+        return web.json_response({"access_token": "t"})
+
+    async def redirect(_request):
+        return web.Response(status=302, headers={"location": f"http://127.0.0.1:{ports[0]}/token?{MARK}"})
+
+    runners, ports = [], []
+    for handler in (elsewhere, redirect):
+        app = web.Application()
+        app.router.add_route("*", "/token", handler)
+        runners.append(runner := web.AppRunner(app))
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        ports.append(runner.addresses[0][1])
+    client = {"sasl_oauth_client_id": "me", "sasl_oauth_client_secret": MARK}
+    endpoint = f"http://127.0.0.1:{ports[1]}/token?{MARK}"
+    provider = given(**OAUTH, **client, sasl_oauth_token_endpoint=endpoint)["sasl_oauth_token_provider"]
+    try:
+        with pytest.raises(OSError, match="gives no token") as caught:
+            await provider.token()
+    finally:
+        for runner in runners:
+            await runner.cleanup()
+    host = f"127.0.0.1:{ports[0]}"
+    shown = f"http://127.0.0.1:{ports[1]}/token?(hidden)"
+    assert str(caught.value) == f"{shown} gives no token (redirect to {host}, which is not followed)"
+    assert followed == []

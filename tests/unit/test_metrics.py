@@ -9,29 +9,32 @@ from typing import get_args
 
 import pytest
 from build import answered, called, said, user
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 from staged import OPENED, records, turn
 
-from pipeline import errors
-from pipeline.metrics import DEAD_LETTER_CODES, MOST_PRODUCERS, Metrics
-from pipeline.stages.base import Record, Result
-from pipeline.stages.defaults import Defaults
-from pipeline.stages.events import EventsStage
-from pipeline.stages.kept import Why
-from pipeline.stages.turns import TurnsStage
-from topics import AGENT_TURNS, PROVIDER_EVENTS
+from reknit.pipeline import __version__, errors
+from reknit.pipeline.metrics import DEAD_LETTER_CODES, MOST_PRODUCERS, Metrics
+from reknit.pipeline.stages.base import Record, Result
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.stages.events import EventsStage
+from reknit.pipeline.stages.kept import Why
+from reknit.pipeline.stages.turns import TurnsStage
+from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
 
 # Codes of errors that only who configures a worker or registers a target can meet.
 NOT_OF_RECORDS = {"bad_marker", "bad_root", "name_taken", "unknown_rule", "wrong_rules"}
 # Of no bad record: a session that is over, what a provider refuses, what a stage raised for, what no topic takes.
-OF_NO_ERROR = {"internal", "rejected", "size", *get_args(Why), "refused_foreseen", "refused_missed", "refused_unknown"}
+OF_NO_ERROR = {"internal", "rejected", "size", "state_size", *get_args(Why)}
+OF_NO_ERROR |= {"refused_foreseen", "refused_missed", "refused_unknown"}
 
 
 def stage_modules():
     """The files that a worker's stages consist of, as a fresh interpreter loads them."""
     script = (
-        "import sys, pipeline.stages.events, pipeline.stages.turns\n"
+        "import sys, reknit.pipeline.stages.events, reknit.pipeline.stages.turns\n"
         "print(*[module.__file__ for name, module in sys.modules.items()"
-        " if name.partition('.')[0] in ('pipeline', 'topics')], sep='\\n')"
+        " if name.startswith(('reknit.pipeline', 'reknit.topics'))], sep='\\n')"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return [Path(line) for line in done.stdout.splitlines()]
@@ -144,6 +147,45 @@ def test_a_session_that_needs_fixes_again_is_counted_once():
     counted = series(metrics)
     assert counted["reknit_sessions_mended_total", ("target", "anthropic")] == 1
     assert sum(value for (name, *_), value in counted.items() if name == "reknit_fixes_total") > 1
+
+
+def test_every_sample_names_its_pipeline():
+    metrics = Metrics(targets=["anthropic"], pipeline="live.")
+    metrics.on_partitions(AGENT_TURNS, 1, 2)
+    metrics.on_working(AGENT_TURNS, {1}, 2)
+    metrics.on_lag(AGENT_TURNS, 1, 7)
+    metrics.on_position(AGENT_TURNS, 1, 17)
+    pages = [generate_latest(metrics.registry).decode() for _ in range(2)]
+    families = [family for page in pages for family in text_string_to_metric_families(page)]
+    samples = [sample for family in families for sample in family.samples]
+    assert [sample.name for sample in samples if sample.labels.get("pipeline") != "live."] == []
+    # Those of the process as well.
+    assert {"process_start_time_seconds", "python_info", "reknit_build_info"} <= {sample.name for sample in samples}
+    assert len(samples) > 1000
+
+
+@pytest.mark.parametrize("pipeline", ["", "a.b_c-d."])
+def test_the_label_is_the_prefix_as_it_is(pipeline):
+    metrics = Metrics(pipeline=pipeline)
+    assert metrics.registry.get_sample_value("reknit_build_info", {"version": __version__, "pipeline": pipeline}) == 1
+
+
+def test_what_is_shown_of_partitions_goes_with_them():
+    metrics = Metrics()
+    shown = metrics.registry.get_sample_value
+    metrics.on_position(AGENT_TURNS, 1, None)  # it was never opened
+    metrics.on_position(AGENT_TURNS, 1, 17)
+    metrics.on_working(AGENT_TURNS, {1}, 3)
+    before = [shown("reknit_partition_working", place(number)) for number in range(3)]
+    assert (before, shown("reknit_source_position", place(1))) == ([0, 1, 0], 17)
+    metrics.on_position(AGENT_TURNS, 1, None)
+    metrics.on_working(AGENT_TURNS, (), 3)
+    after = [shown("reknit_partition_working", place(number)) for number in range(3)]
+    assert (after, shown("reknit_source_position", place(1))) == ([0, 0, 0], None)
+
+
+def place(number):
+    return {"topic": AGENT_TURNS, "partition": str(number)}
 
 
 def test_producers_beyond_the_bound_and_odd_names_are_others():

@@ -10,18 +10,18 @@ import pytest
 from build import user
 from obstore.store import MemoryStore
 
-from pipeline import objects as module
-from pipeline.client import Brokers, Place
-from pipeline.client.consumers import Request, with_body
-from pipeline.engine.writer import Batch, ObjectWriter
-from pipeline.errors import InputError
-from pipeline.objects import Objects, ObjectSettings, ObjectStoreError, open_objects, with_objects
-from pipeline.settings import Config
-from pipeline.stages.base import Output, Record
-from pipeline.stages.events import EventsStage
-from pipeline.stages.turns import TurnsStage
-from topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
-from topics.headers import RequestHeaders
+from reknit.pipeline import objects as module
+from reknit.pipeline.client import Brokers, Place
+from reknit.pipeline.client.consumers import Request, with_body
+from reknit.pipeline.engine.writer import Batch, ObjectWriter
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.objects import Objects, ObjectSettings, ObjectStoreError, open_objects, with_objects
+from reknit.pipeline.settings import Config
+from reknit.pipeline.stages.base import Output, Record
+from reknit.pipeline.stages.events import EventsStage
+from reknit.pipeline.stages.turns import TurnsStage
+from reknit.topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
+from reknit.topics.headers import RequestHeaders
 
 SESSION = b"session-1"
 OTHER = b"session-2"

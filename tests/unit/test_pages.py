@@ -4,9 +4,9 @@ import pytest
 from browser import ELSEWHERE, HOSTILE, needs_browser, open_page
 from jinja2 import DictLoader, UndefinedError
 
-import pipeline.pages
-from pipeline.pages import render, shown
-from pipeline.text import visible
+from reknit.pipeline import pages
+from reknit.pipeline.pages import render, shown
+from reknit.pipeline.text import visible
 
 PAGE = """{% extends "base.html" %}
 {% block title %}{{ texts[0] }}{% endblock %}
@@ -19,9 +19,9 @@ PAGE = """{% extends "base.html" %}
 @pytest.fixture
 def page(monkeypatch):
     """Renders a page of the given texts, each in every place where pages have texts."""
-    base = (pipeline.pages._HERE / "base.html").read_text(encoding="utf-8")
+    base = (pages._HERE / "base.html").read_text(encoding="utf-8")
     loader = DictLoader({"base.html": base, "page.html": PAGE})
-    monkeypatch.setattr(pipeline.pages, "FileSystemLoader", lambda _: loader)
+    monkeypatch.setattr(pages, "FileSystemLoader", lambda _: loader)
     return lambda *texts: render("page.html", texts=texts)
 
 
@@ -84,14 +84,14 @@ async def test_hostile_content_is_shown_and_never_runs(page, opened):
 
 @needs_browser
 async def test_the_policy_alone_lets_nothing_run(page, opened, monkeypatch):
-    monkeypatch.setattr(pipeline.pages, "shown", pipeline.pages.Markup)
+    monkeypatch.setattr(pages, "shown", pages.Markup)
     found = await opened(page(*HOSTILE))
     assert (found.requests, found.dialogs) == ([], [])
 
 
 @needs_browser
 async def test_the_browser_would_tell_what_runs(page, opened, monkeypatch):
-    monkeypatch.setattr(pipeline.pages, "shown", pipeline.pages.Markup)
+    monkeypatch.setattr(pages, "shown", pages.Markup)
     found = await opened(page(*HOSTILE).replace("Content-Security-Policy", "nothing"))
     assert "ran" in found.dialogs
     assert "http://127.0.0.1:9/x.png" in found.requests

@@ -8,9 +8,9 @@ import pytest
 from build import session_of
 from reading import hard, vectors
 
-from pipeline import Session, normalize, validate
-from pipeline.model import Policy
-from pipeline.registry import TARGETS
+from reknit.pipeline import Session, normalize, validate
+from reknit.pipeline.model import Policy
+from reknit.pipeline.registry import TARGETS
 
 LISTS = {"gemini": "contents", "openai-responses": "input"}
 HEAD = {"gemini": "gemini-3-pro-preview", "bedrock-converse": "us.anthropic.claude-opus-4-8"}
@@ -55,6 +55,7 @@ def test_every_policy_is_shown_on_every_target_with_every_value():
         "missing_result": ("synthesise", "drop"),
         "orphan_result": ("drop", "text"),
         "incomplete_call": ("drop", "text"),
+        "cut_text": ("auto", "keep", "mark", "drop"),
         "reasoning": ("keep", "strip"),
         "strip_tools": (True,),
     }

@@ -1,4 +1,4 @@
-"""``import reknit``: what it offers, what it loads, and what it says where a user's own files have our names."""
+"""``import reknit``: the names it offers, the modules it loads, and projects with a `pipeline` of their own."""
 
 import os
 import subprocess
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import pipeline
-import pipeline.testing
 import reknit
+import reknit.pipeline.testing
 import reknit.testing
+from reknit import pipeline
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,40 +63,32 @@ def test_importing_it_loads_nothing_that_is_not_asked_for(tmp_path):
     done = run(
         tmp_path,
         "import reknit, sys\n"
-        "print(sorted(name for name in sys.modules if name.startswith(('pipeline.', 'topics.', 'msgspec'))))\n"
+        "print(sorted(name for name in sys.modules if name.startswith(('reknit.', 'msgspec'))))\n"
         "reknit.validate\n"
-        "print('pipeline.rules' in sys.modules, 'pipeline.history' in sys.modules, 'faust' in sys.modules)\n",
+        "print([name in sys.modules for name in ('reknit.pipeline.rules', 'reknit.pipeline.history', 'faust')])\n",
     )
-    assert done.stdout == "['pipeline.errors']\nTrue False False\n"
+    assert done.stdout == "['reknit.pipeline', 'reknit.pipeline.errors']\n[True, False, False]\n"
     assert done.stderr == ""
 
 
 @pytest.mark.parametrize(
-    ("name", "place"),
-    [("pipeline", "pipeline.py"), ("pipeline", "pipeline/__init__.py"), ("topics", "topics/__init__.py")],
+    "places",
+    [["pipeline.py", "topics.py"], ["pipeline/__init__.py", "topics/__init__.py"]],
+    ids=["modules", "packages"],
 )
-@pytest.mark.parametrize("loaded", [False, True], ids=["found first", "loaded already"])
-def test_a_users_own_file_of_our_name_is_named(tmp_path, name, place, loaded):
-    theirs = write(tmp_path / place)
-    done = run(tmp_path, f"import {name}\nimport reknit\n" if loaded else "import reknit\n")
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == (
-        f"ImportError: reknit cannot load its package '{name}': {theirs.resolve()} has the same name and comes first "
-        "on the path; rename it, or start the program from another folder"
+def test_a_project_may_have_its_own_pipeline_and_topics(tmp_path, places):
+    for place in places:
+        write(tmp_path / place)
+    names = [Path(place).parts[0].removesuffix(".py") for place in places]
+    program = (
+        f"import {', '.join(names)}\n"
+        "import reknit.client\n"
+        "print(reknit.normalize([{'role': 'user', 'content': 'hi'}]).rejected)\n"
+        f"print({', '.join(f'{name}.__spec__.origin' for name in names)})\n"
     )
-
-
-def test_a_users_folder_that_is_no_package_does_no_harm(tmp_path):
-    # Python prefers a package that it finds later on the path to a folder without __init__.py.
-    write(tmp_path / "topics" / "notes.txt", "news\n")
-    done = run(tmp_path, "import reknit\nprint(reknit.normalize([{'role': 'user', 'content': 'hi'}]).rejected)\n")
-    assert (done.stdout, done.stderr) == ("False\n", "")
-
-
-def test_a_package_that_is_missing_is_named(tmp_path):
-    (tmp_path / "reknit").symlink_to(ROOT / "reknit")
-    done = python(tmp_path, "-S", "-c", "import reknit", path=tmp_path)
-    assert done.stderr.splitlines()[-1] == "ImportError: reknit is not installed whole: there is no package 'pipeline'"
+    done = run(tmp_path, program)
+    origins = " ".join(str(tmp_path / place) for place in places)
+    assert (done.stdout, done.stderr) == (f"False\n{origins}\n", "")
 
 
 def test_it_is_the_command_too(tmp_path):

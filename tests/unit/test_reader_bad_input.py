@@ -8,9 +8,9 @@ import pytest
 from msgspec import Raw
 from reading import one, refusal
 
-from pipeline.errors import InputError, InternalError, PolicyError, ReknitError, StreamError, UnknownTargetError
-from pipeline.history.readers import SHAPES, read, read_message
-from pipeline.model import Text, ToolResult, Unknown
+from reknit.pipeline.errors import InputError, InternalError, PolicyError, ReknitError, StreamError, UnknownTargetError
+from reknit.pipeline.history.readers.shapes import SHAPES, read, read_message
+from reknit.pipeline.model import Text, ToolResult, Unknown
 
 
 @pytest.mark.parametrize(

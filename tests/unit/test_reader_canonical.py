@@ -6,11 +6,22 @@ import pytest
 from msgspec import UNSET, Raw
 from reading import named, one, refusal
 
-from pipeline import normalize
-from pipeline.history.readers import read, read_message
-from pipeline.history.readers.fields import Notes
-from pipeline.history.readers.message import read_tolerantly
-from pipeline.model import Document, Image, Issuer, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
+from reknit.pipeline import normalize
+from reknit.pipeline.history.readers.fields import Notes
+from reknit.pipeline.history.readers.message import read_tolerantly
+from reknit.pipeline.history.readers.shapes import read, read_message
+from reknit.pipeline.model import (
+    Document,
+    Image,
+    Issuer,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    Turn,
+    Unknown,
+)
 
 PNG = '{"type":"base64","media_type":"image/png","data":"iVBORw0KGgo="}'
 
@@ -92,7 +103,7 @@ def test_every_canonical_block_is_kept_as_it_is():
 )
 def test_the_fast_and_the_tolerant_path_make_the_same_turn(message):
     notes = Notes()
-    turn, _ = read_tolerantly(message.encode(), 0, None, notes)
+    turn, *_ = read_tolerantly(message.encode(), 0, None, notes)
     assert one(message) == (turn, [])
     assert notes.fixes == []
 

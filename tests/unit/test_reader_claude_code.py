@@ -6,9 +6,9 @@ import pytest
 from build import call, result, text
 from reading import named, shown
 
-from pipeline.errors import InputError
-from pipeline.history.readers import read
-from pipeline.model import Issuer, Text, Thinking
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.history.readers.shapes import read
+from reknit.pipeline.model import Issuer, Text, Thinking
 
 
 def line(kind, uuid, parent=None, content=None, *, message_id=None, model="claude-x", **more):

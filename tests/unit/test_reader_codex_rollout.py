@@ -5,10 +5,10 @@ import json
 import pytest
 from reading import named, shown
 
-from pipeline import normalize
-from pipeline.errors import InputError
-from pipeline.history.readers import read
-from pipeline.registry import TARGETS
+from reknit.pipeline import normalize
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.history.readers.shapes import read
+from reknit.pipeline.registry import TARGETS
 
 META = ("session_meta", {"id": "th", "cwd": "/w"})
 CONTEXT = ("turn_context", {"model": "gpt-5.1-codex"})

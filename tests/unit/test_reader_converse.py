@@ -4,8 +4,8 @@ import pytest
 from msgspec import UNSET, Raw
 from reading import one
 
-from pipeline.history.readers import read
-from pipeline.model import (
+from reknit.pipeline.history.readers.shapes import read
+from reknit.pipeline.model import (
     Document,
     Image,
     Issuer,

@@ -9,9 +9,9 @@ from build import session_of
 from msgspec import UNSET, Raw
 from reading import named, one, refusal
 
-from pipeline import normalize
-from pipeline.history.readers import read
-from pipeline.model import Image, Issuer, Text, Thinking, Tool, ToolResult, ToolUse, Turn, Unknown
+from reknit.pipeline import normalize
+from reknit.pipeline.history.readers.shapes import read
+from reknit.pipeline.model import Image, Issuer, Text, Thinking, Tool, ToolResult, ToolUse, Turn, Unknown
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 SOURCE = b'{"type":"base64","media_type":"image/png","data":"%b"}' % PNG.encode()

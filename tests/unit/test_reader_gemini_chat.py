@@ -5,9 +5,9 @@ import json
 import pytest
 from reading import shown
 
-from pipeline.errors import InputError
-from pipeline.history.readers import read
-from pipeline.model import Issuer
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.history.readers.shapes import read
+from reknit.pipeline.model import Issuer
 
 HEAD = {"sessionId": "s", "projectHash": "p", "startTime": "t", "lastUpdated": "t", "kind": "main"}
 TOUCHED = {"$set": {"lastUpdated": "t2"}}

@@ -7,9 +7,9 @@ from build import result
 from msgspec import UNSET, Raw
 from reading import one
 
-from pipeline import normalize
-from pipeline.history.readers import read
-from pipeline.model import Document, Image, Issuer, Own, Text, Thinking, Tool, ToolResult, ToolUse, Turn, Unknown
+from reknit.pipeline import normalize
+from reknit.pipeline.history.readers.shapes import read
+from reknit.pipeline.model import Document, Image, Issuer, Own, Text, Thinking, Tool, ToolResult, ToolUse, Turn, Unknown
 
 ISSUER = Issuer(provider="openai-chat")
 

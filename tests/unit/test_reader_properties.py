@@ -6,10 +6,11 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import InputError
-from pipeline.fixes import FIXES
-from pipeline.history.readers import SHAPES, read, read_message
-from pipeline.model import Turn
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.fixes import FIXES
+from reknit.pipeline.history.readers.message import UNDECIDED
+from reknit.pipeline.history.readers.shapes import SHAPES, read, read_message, read_next
+from reknit.pipeline.model import Turn
 
 scalars = st.one_of(
     st.none(),
@@ -24,12 +25,13 @@ KEYS = re.findall(
     "role content type text id name input tool_use_id tool_calls tool_call_id function arguments args message_id "
     "message redact_message toolUse toolUseId toolResult json image source bytes format reasoningContent thinking "
     "signature cache_control issuer incomplete image_url url refusal reasoning_content is_error status messages "
-    "system tools params model uuid parentUuid isSidechain function_call custom file cachePoint document",
+    "system tools params model uuid parentUuid isSidechain function_call custom file cachePoint document "
+    "parts call_id output phase",
 )
 TYPES = re.findall(
     r"[\w.]+",
     "text image document thinking redacted_thinking tool_use tool_result image_url refusal file function custom "
-    "server_tool_use message user assistant reknit.unknown",
+    "server_tool_use message user assistant reknit.unknown input_text output_text input_image reasoning function_call",
 )
 ROLES = ("user", "assistant", "system", "developer", "tool", "function", "model", "human")
 
@@ -87,15 +89,16 @@ def test_any_bytes_give_turns_or_an_input_error(data, source):
 @settings(max_examples=300, deadline=None)
 def test_a_history_reads_like_its_messages_one_by_one(history, source):
     result, error = attempt(read, history, source)
-    turns, fixes = [], []
+    turns, fixes, decided = [], [], UNDECIDED
     for index, message in enumerate(history):
-        found, its_error = attempt(read_message, message, index=index, source=source)
+        found, its_error = attempt(read_next, message, index=index, source=source, decided=decided)
         if its_error is not None:
             assert error is not None
             assert (its_error.code, its_error.path) == (error.code, error.path)
             return
         turns += found[0]
         fixes += found[1]
+        decided = found[2]
     assert error is None
     assert (list(result.conversation.turns), list(result.fixes)) == (turns, fixes)
     assert [turn.index for turn in turns] == list(range(len(history)))
@@ -107,11 +110,12 @@ def test_a_history_reads_like_its_messages_one_by_one(history, source):
 @settings(max_examples=200, deadline=None)
 def test_every_block_has_a_path_inside_its_message(message, index):
     found, error = attempt(read_message, message, index=index)
+    roots = tuple(f"{root}.{index}" for root in ("messages", "input", "contents"))
     if error is not None:
-        assert error.path == "" or error.path.startswith(f"messages.{index}")
+        assert error.path == "" or error.path.startswith(roots)
         return
     (turn,), fixes = found
     if turn.paths is not None:
         assert len(turn.paths) == len(turn.blocks)
-        assert all(path.startswith(f"messages.{index}.") for path in turn.paths)
-    assert all(fix.path.startswith(f"messages.{index}") for fix in fixes)
+        assert all(path.startswith(roots) for path in turn.paths)
+    assert all(fix.path.startswith(roots) for fix in fixes)

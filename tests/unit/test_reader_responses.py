@@ -9,9 +9,20 @@ import pytest
 from msgspec import UNSET, Raw
 from reading import one, refusal
 
-from pipeline import Session, normalize
-from pipeline.history.readers import read, read_message
-from pipeline.model import Document, Issuer, Own, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
+from reknit.pipeline import Session, normalize
+from reknit.pipeline.history.readers.shapes import read, read_message
+from reknit.pipeline.model import (
+    Document,
+    Issuer,
+    Own,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    Turn,
+    Unknown,
+)
 
 ISSUER = Issuer(provider="openai-responses")
 SUMMARY = [{"type": "summary_text", "text": text} for text in "ab"]

@@ -13,11 +13,11 @@ from counting import decodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline import normalize
-from pipeline.errors import InputError
-from pipeline.history.readers import read, read_message
-from pipeline.history.readers.strict import StrictReader
-from pipeline.testing.strategies import PNG
+from reknit.pipeline import normalize
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.history.readers.shapes import read, read_message
+from reknit.pipeline.history.readers.strict import StrictReader
+from reknit.pipeline.testing.strategies import PNG
 
 DATA = f"data:image/png;base64,{PNG}"
 BLANK = text("")

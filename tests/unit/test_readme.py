@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pipeline.cli import COMMANDS
+from reknit.pipeline.cli import COMMANDS
 
 README = Path(__file__).parents[2] / "README.md"
 TEXT = README.read_text()

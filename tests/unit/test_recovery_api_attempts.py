@@ -10,7 +10,7 @@ from build import call, text
 from msgspec import Raw
 from streamed import marked, only, stepped
 
-from pipeline.streams.events import (
+from reknit.pipeline.streams.events import (
     BlockDelta,
     BlockNoted,
     BlockStarted,
@@ -24,10 +24,10 @@ from pipeline.streams.events import (
     WholeBlock,
     WholeMessage,
 )
-from pipeline.streams.recovery import Machine
-from pipeline.streams.recovery.memory import Context, Ids, Memory, MessageState
-from topics.items import AgentUnrecognized, ItemCompleted, ItemRetracted, TurnDelta, TurnStop, Usage
-from topics.reducer import reduce
+from reknit.pipeline.streams.recovery import Machine
+from reknit.pipeline.streams.recovery.memory import Context, Ids, Memory, MessageState
+from reknit.topics.items import AgentUnrecognized, ItemCompleted, ItemRetracted, TurnDelta, TurnStop, Usage
+from reknit.topics.reducer import reduce
 
 TEXT = [BlockStarted(index=0, kind="text"), BlockDelta(0, "text_delta", "Hello.")]
 STOPPED = [*TEXT, BlockStopped(0)]

@@ -6,8 +6,8 @@ import pytest
 from claude_lines import block_delta, start
 from streamed import items_of, only, texts
 
-from pipeline.streams.events import MOST_TEXT
-from topics.items import AgentUnrecognized, SessionRateLimit
+from reknit.pipeline.streams.events import MOST_TEXT
+from reknit.topics.items import AgentUnrecognized, SessionRateLimit
 
 LIMIT = b'{"type":"rate_limit_event","rate_limit_info":{"status":"allowed","note":"{\\"type\\":\\"x\\"}"}}'
 

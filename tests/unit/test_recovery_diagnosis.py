@@ -7,12 +7,12 @@ from anthropic_events import block, end, start, stop, text
 from staged import records
 from streamed import items_of, only
 
-from pipeline.stages.base import Record
-from pipeline.stages.events import EventsStage
-from pipeline.streams import Recovery, recover
-from pipeline.streams.recovery.beside import cause_of, is_loop
-from topics.items import TurnDiagnosis
-from topics.reducer import reduce
+from reknit.pipeline.stages.base import Record
+from reknit.pipeline.stages.events import EventsStage
+from reknit.pipeline.streams.recovery.beside import cause_of, is_loop
+from reknit.pipeline.streams.session import Recovery, recover
+from reknit.topics.items import TurnDiagnosis
+from reknit.topics.reducer import reduce
 
 START, TEXT, STOP = start(model="m"), block(0, "text", text=""), stop(0)
 

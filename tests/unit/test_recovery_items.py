@@ -3,12 +3,38 @@
 import json
 
 import pytest
-from claude_lines import RETRY, answer, block_delta, block_start, event, result, said, start, used, whole
+import streamed
+from claude_lines import (
+    RETRY,
+    answer,
+    block_delta,
+    block_start,
+    call,
+    end,
+    event,
+    finish,
+    result,
+    said,
+    start,
+    stop,
+    used,
+    whole,
+)
 from streamed import extras, only
 
-from pipeline.streams import recover
-from topics.items import AgentError, ItemResult, ItemRetracted, TurnDelta, TurnResult
-from topics.reducer import reduce
+from reknit.pipeline.streams.session import Recovery, recover
+from reknit.topics.items import AgentError, ItemResult, ItemRetracted, TurnDelta, TurnResult
+from reknit.topics.reducer import reduce
+
+
+def encoded(line):
+    return json.dumps(line).encode()
+
+
+def called(message_id, tool_id):
+    """A message that is one call, streamed and complete."""
+    streamed = [start(message_id), *call(tool_id, "{}"), whole(message_id, used(tool_id)), end()]
+    return [*streamed, finish("tool_use"), stop()]
 
 
 def recovered(*lines):
@@ -18,15 +44,14 @@ def recovered(*lines):
 # -- ids ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_call_id_that_comes_again_gets_an_id_of_its_own_and_its_own_result():
-    items = recovered(
-        whole("m1", used("call_0")),
-        answer("call_0", "one"),
-        whole("m2", used("call_0")),
-        answer("call_0", "two"),
-        whole("m3", used("call_0~2")),
+def test_a_call_id_that_comes_again_in_another_run_gets_an_id_of_its_own_and_its_own_result():
+    recovery = Recovery()
+    runs = (
+        ("r1", whole("m1", used("call_0")), answer("call_0", "one"), result()),
+        ("r2", whole("m2", used("call_0")), answer("call_0", "two"), result()),
+        ("r3", whole("m3", used("call_0~2")), result()),
     )
-    view = reduce(items)
+    view = reduce(item for run, *lines in runs for line in lines for item in recovery.feed(encoded(line), run))
     assert [(entry.item_id, entry.result and bytes(entry.result.content)) for entry in view.entries] == [
         ("call_0", b'[{"type":"text","text":"one"}]'),
         ("call_0~2", b'[{"type":"text","text":"two"}]'),
@@ -34,9 +59,29 @@ def test_a_call_id_that_comes_again_gets_an_id_of_its_own_and_its_own_result():
     ]
 
 
-def test_results_of_equal_call_ids_in_one_message_are_paired_in_order():
-    view = reduce(recovered(whole("m1", used("c"), used("c")), answer("c", "one"), answer("c", "two")))
-    assert [entry.result and bytes(entry.result.content)[24:27] for entry in view.entries] == [b"one", b"two"]
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [
+            whole("m1", used("c")),
+            answer("c", "one"),
+            whole("m2", used("c")),
+            answer("c", "two"),
+            whole("m3", said("x")),
+        ],
+        [whole("m1", used("c"), used("c")), answer("c", "one"), answer("c", "two"), whole("m3", said("x"))],
+        [*called("m1", "c"), answer("c", "one"), *called("m2", "c"), answer("c", "two"), whole("m3", said("x"))],
+    ],
+    ids=["messages", "one message", "streamed"],
+)
+def test_of_the_calls_of_one_id_in_a_run_the_first_stays_as_in_the_program(lines):
+    run = streamed.run("claude-cli", *lines, result("x"))
+    assert [(entry.item_type, entry.item_id) for entry in run.view.entries] == [
+        ("tool_use", "c"),
+        ("text", "cc-promoted-0"),
+    ]
+    assert run.view.retracted == {"c~2"}
+    assert [block["type"] for block in run.blocks if block["type"] == "tool_use"] == ["tool_use"]
 
 
 def test_the_id_of_a_withdrawn_call_is_not_used_again():

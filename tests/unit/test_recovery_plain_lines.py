@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pipeline.streams.claude_cli import ClaudeCli, decode, stream_events
-from pipeline.streams.framing.mending import make_sound, read_fields
+from reknit.pipeline.providers.claude_cli.stream import ClaudeCli, decode, stream_events
+from reknit.pipeline.streams.framing.mending import make_sound, read_fields
 
 FLEET = Path(__file__).parents[2] / "pipeline/demo/fleet/streams.jsonl"
 LINES = [

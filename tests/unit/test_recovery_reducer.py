@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from topics.items import (
+from reknit.topics.items import (
     AgentError,
     AgentUnrecognized,
     AnyItem,
@@ -17,7 +17,7 @@ from topics.items import (
     TurnResult,
     TurnStop,
 )
-from topics.reducer import reduce
+from reknit.topics.reducer import reduce
 
 
 def delta(content, at):

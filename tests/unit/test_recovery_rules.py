@@ -23,7 +23,7 @@ from claude_lines import (
 from streamed import items_of, only
 from streamed import run as outcome
 
-from topics.items import (
+from reknit.topics.items import (
     ItemCompleted,
     ItemDelta,
     ItemResult,
@@ -33,7 +33,7 @@ from topics.items import (
     TurnResult,
     TurnStop,
 )
-from topics.reducer import reduce
+from reknit.topics.reducer import reduce
 
 CUT_ANSWER = [start("m1"), *text("The answ")]
 WHOLE_ANSWER = whole("m2", said("The answer."))
@@ -264,7 +264,7 @@ def test_all_lines_of_the_replacement_are_one_message():
 
 
 @pytest.mark.parametrize("blank", ["", "\n\n", " \t"])
-@pytest.mark.parametrize("ending", [[finish("end_turn"), stop(), result("Real.")], [result("Real.")], []])
+@pytest.mark.parametrize("ending", [[finish("end_turn"), stop(), result("Real.")], [result("Real.")]])
 def test_a_blank_text_that_no_complete_message_holds_leaves_nothing_behind(blank, ending):
     run = [start("m1"), text(blank), end(), text("Real.", 1), whole("m1", said("Real.")), end(1)]
     items = recovered(*run, ending)
@@ -417,7 +417,7 @@ def test_a_result_ends_no_turn_once_more(run, *, incomplete):
 
 
 def test_what_a_replacement_says_again_stands_once_in_the_log():
-    run = [start("m1"), text("Same."), whole("m1", said("Same.")), whole("m2", said("Same."))]
+    run = [start("m1"), text("Same."), whole("m1", said("Same.")), whole("m2", said("Same.")), result("Same.")]
     assert [turn.message_id for turn in outcome("claude-cli", run).turns] == ["m2"]
 
 
@@ -504,7 +504,7 @@ def test_a_block_that_streamed_short_is_completed_with_the_rest():
 @pytest.mark.parametrize(("partial", "rest"), [('{"a": 1}', None), ('{"a"', b'{"a":1}'), ("", b'{"a":1}')])
 def test_a_call_is_completed_with_its_input_if_the_stream_fell_short(partial, rest):
     line = json.dumps(whole("m1", used("t1", a=1)), separators=(",", ":")).encode()
-    (done,) = only(recovered(start("m1"), call("t1", partial), line), ItemCompleted)
+    (done,) = only(recovered(start("m1"), call("t1", partial), line, result()), ItemCompleted)
     assert ((bytes(done.input) if done.input else None), done.incomplete) == (rest, False)
 
 

@@ -7,11 +7,12 @@ from build import call as tool_use
 from build import result, text, thinking, user
 from streamed import only, run, texts, without_deltas
 
-from pipeline.errors import InputError, UnknownTargetError
-from pipeline.streams import Recovery, framing, recover
-from pipeline.streams.recovery.message import Block
-from topics.items import ItemCompleted, ItemDelta, ItemStarted, SessionInit
-from topics.reducer import reduce
+from reknit.pipeline.errors import InputError, UnknownTargetError
+from reknit.pipeline.streams import framing
+from reknit.pipeline.streams.recovery.message import Block
+from reknit.pipeline.streams.session import Recovery, recover
+from reknit.topics.items import ItemCompleted, ItemDelta, ItemStarted, SessionInit
+from reknit.topics.reducer import reduce
 
 
 def line(uuid=None, **members):
@@ -232,7 +233,8 @@ def tool_result(tool_id, **members):
 
 
 def turns(*lines):
-    return run("claude-cli", *lines).turns
+    """The turns of a run that ends with a result."""
+    return run("claude-cli", *lines, line(type="result", is_error=True)).turns
 
 
 def content(turn):

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import lists, sampled_from
 
-from pipeline.errors import StreamError
-from pipeline.streams.recovery import MEANINGS, TABLE, attempts, beside, transition
-from pipeline.streams.recovery.attempts import (
+from reknit.pipeline.errors import StreamError
+from reknit.pipeline.streams.recovery import MEANINGS, TABLE, attempts, beside, transition
+from reknit.pipeline.streams.recovery.attempts import (
     extend_block,
     ignore,
     note_member,
@@ -18,9 +18,9 @@ from pipeline.streams.recovery.attempts import (
     stop_block,
     take_stray,
 )
-from pipeline.streams.recovery.beside import end_run, replace_said_again, replace_unconfirmed, show_aside
-from pipeline.streams.recovery.memory import Input
-from pipeline.streams.recovery.memory import MessageState as State
+from reknit.pipeline.streams.recovery.beside import end_run, replace_said_again, replace_unconfirmed, show_aside
+from reknit.pipeline.streams.recovery.memory import Input
+from reknit.pipeline.streams.recovery.memory import MessageState as State
 
 # Functions that take an event and give items, wherever they are written.
 ACTIONS = {

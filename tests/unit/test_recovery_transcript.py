@@ -6,13 +6,13 @@ import pytest
 from msgspec import json as decoding
 from streamed import errors
 
-from pipeline.stages.base import Record
-from pipeline.stages.defaults import Defaults
-from pipeline.stages.events import EventsStage
-from pipeline.streams import Recovery, recover
-from topics import AGENT_TURNS, DEAD_LETTERS, SESSION_ITEMS
-from topics.items import AnyItem
-from topics.reducer import reduce
+from reknit.pipeline.stages.base import Record
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.stages.events import EventsStage
+from reknit.pipeline.streams.session import Recovery, recover
+from reknit.topics import AGENT_TURNS, DEAD_LETTERS, SESSION_ITEMS
+from reknit.topics.items import AnyItem
+from reknit.topics.reducer import reduce
 
 
 def at(second):

@@ -1,6 +1,7 @@
 """A replay: what its plan takes, what a dry run writes and reads again, and what `reknit replay` says of both."""
 
 import asyncio
+import itertools
 import json
 import subprocess
 import tempfile
@@ -8,25 +9,26 @@ import tempfile
 import cramjam
 import msgspec
 import pytest
+from aiokafka import TopicPartition
 from build import user
 from click.testing import CliRunner
 from msgspec import structs
 
-from pipeline.cli import main
-from pipeline.cli.replay import Bar
-from pipeline.engine.batches import Span
-from pipeline.engine.dry import _DryWriter
-from pipeline.engine.partition import Partition
-from pipeline.engine.runtime import NoMetrics, Runtime, Scope, Tuning
-from pipeline.errors import InputError
-from pipeline.replay import Place, Plan, PlannedStage, Selection, Uncompared, digest_of
-from pipeline.replay.folder import PartitionFiles, begin, is_done, plan_of, read_partition, unfinished
-from pipeline.settings import Config
-from pipeline.stages.base import Output, Record, Result, Stage, dead_letter
-from pipeline.stages.defaults import Defaults
-from pipeline.stages.events import EventsStage
-from pipeline.stages.turns import TurnsStage
-from topics import AGENT_TURNS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
+from reknit.pipeline.cli import main
+from reknit.pipeline.cli.replay import Bar
+from reknit.pipeline.engine.batches import Span
+from reknit.pipeline.engine.dry import Fetched, _DryWriter
+from reknit.pipeline.engine.partition import Partition
+from reknit.pipeline.engine.runtime import NoMetrics, Runtime, Scope, Tuning
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.replay import Place, Plan, PlannedStage, Selection, Uncompared, digest_of
+from reknit.pipeline.replay.folder import PartitionFiles, begin, is_done, plan_of, read_partition, unfinished
+from reknit.pipeline.settings import Config
+from reknit.pipeline.stages.base import Output, Record, Result, Stage, dead_letter
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.stages.events import EventsStage
+from reknit.pipeline.stages.turns import TurnsStage
+from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
 
 PLAN = Plan(
     id="monday",
@@ -149,8 +151,8 @@ ROWS = [
 
 def written(folder, rows, number=1):
     begin(folder, FULL)
-    files = PartitionFiles(folder, number, lambda: NOW / 1000)
-    files.take(rows)
+    files = PartitionFiles(folder, number)
+    files.take(rows, NOW)
     files.finish(OFFSETS)
     files.close()
 
@@ -190,7 +192,7 @@ def test_what_was_interrupted_is_not_there_and_begins_anew(tmp_path):
     folder = tmp_path / "dry"
     begin(folder, FULL)
     files = PartitionFiles(folder, 0)
-    files.take(ROWS[:1])
+    files.take(ROWS[:1], NOW)
     assert (unfinished(folder), list(read_partition(folder, PROVIDER_REQUESTS, 0))) == ([0, 1], [])
     files.close()
     written(folder, ROWS[1:2], number=0)
@@ -302,7 +304,7 @@ class Outputs:
     def __init__(self):
         self.taken = []
 
-    def take(self, outputs):
+    def take(self, outputs, timestamp):
         self.taken += [(output.topic, output.value) for output in outputs]
 
 
@@ -344,3 +346,43 @@ async def test_a_dry_run_makes_its_state_anew_after_a_bug():
         ("pipeline.dead-letters.v1", b"bug"),
         ("out.v1", b"4:4"),
     ]
+
+
+class Arriving:
+    """A consumer whose fetches return records in groups of the given sizes, with transaction markers in between."""
+
+    def __init__(self, offsets, sizes, end):
+        self._records = [Record(partition=0, offset=at, key=b"k", value=b"v" * 700) for at in offsets]
+        self._sizes = itertools.cycle(sizes)
+        self._end = end
+        self._at = 0
+
+    def seek(self, _place, offset):
+        self._at = offset
+
+    async def position(self, _place):
+        return self._at
+
+    async def getmany(self, place, *, timeout_ms, max_records):
+        size = min(next(self._sizes), max_records)
+        if not size:
+            return {}  # nothing arrived in time
+        found = [record for record in self._records if record.offset >= self._at][:size]
+        self._at = found[-1].offset + 1 if found else self._end
+        return {place: found} if found else {}
+
+
+@pytest.mark.parametrize("sizes", [[1], [7, 0, 1900], [5000]])
+async def test_chunks_of_a_dry_run_do_not_depend_on_how_records_arrive(sizes):
+    # Every tenth offset is a marker; a chunk has 2,000 records.
+    offsets = [at for at in range(6700) if at % 10]
+    fetched = Fetched(Arriving(offsets, sizes, 6700), TopicPartition("t", 0), 6700, 2000)
+    fetched.seek(0)
+    chunks = []
+    while not chunks or chunks[-1].end < 6700:
+        chunks.append(await fetched.next_chunk())
+    assert [(len(chunk.records), chunk.records[0].offset) for chunk in chunks] == [
+        (2000, 1), (2000, 2223), (2000, 4445), (30, 6667)
+    ]  # fmt: skip
+    assert [record.offset for chunk in chunks for record in chunk.records] == offsets
+    assert all(chunk.end == after.start for chunk, after in itertools.pairwise(chunks))

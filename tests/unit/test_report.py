@@ -9,13 +9,13 @@ import pytest
 from browser import HOSTILE, needs_browser, open_page
 from build import called, said, user
 
-from pipeline.cli.reports import lines_of
-from pipeline.cli.requests import Conversations, Places, read_line
-from pipeline.pages import render
-from pipeline.report import Answered, Day, Logged, Mend, Refusal, Report, Tally, Unjudged
-from pipeline.stages.base import Record
-from pipeline.stages.turns import TurnsStage
-from topics import DEAD_LETTERS, HISTORY_FIXES
+from reknit.pipeline.cli.reports import lines_of
+from reknit.pipeline.cli.requests import Conversations, Places, read_line
+from reknit.pipeline.pages import render
+from reknit.pipeline.report import Answered, Day, Logged, Mend, Refusal, Report, Tally, Unjudged
+from reknit.pipeline.stages.base import Record
+from reknit.pipeline.stages.turns import TurnsStage
+from reknit.topics import DEAD_LETTERS, HISTORY_FIXES
 
 HI = user("hi")
 
@@ -128,6 +128,7 @@ def test_what_a_shadow_says_of_a_log():
 
 TOLD = f"""
 sessions: 4, of them mended: 2
+dead letters: 3 (records not processed: 2, requests rejected: 1, requests refused by providers: 0)
 
 Requests as they were sent, read from a log
        3  anthropic  crew/1.4; would be refused: 2, leave mended: 2, rejected: 0
@@ -176,6 +177,16 @@ def test_a_mend_that_is_only_observed_mends_no_session():
         ("turns_merged", "gemini", True, 1)
     ]
     assert (report.mended_sessions, report.days, report.mends_by_code()) == (0, [], [])
+
+
+@pytest.mark.parametrize("value", [None, b"\xff", b"x" * 20_000], ids=["null", "not UTF-8", "too long"])
+def test_a_producer_and_a_verdict_that_cannot_be_read_are_none(value):
+    tally = Tally()
+    tally.count_letter(b"s", letter("rejected", rule="ANT-01", message="m") | {"producer": value}, "day 0")
+    tally.count_input(b"s", 0, 8, {"judged": value, "producer": value}, "day 0")
+    report = tally.report()
+    assert [(row.rule, row.producer) for row in report.rejections] == [("ANT-01", "")]
+    assert (report.sessions, report.logged) == (1, [])
 
 
 def test_what_is_no_letter_and_no_fix_is_said():

@@ -21,8 +21,8 @@ from responses_events import (
 )
 from streamed import entries, extras, items_of, marked, only, shown, stop_reasons, texts
 
-from pipeline import normalize
-from topics.items import (
+from reknit.pipeline import normalize
+from reknit.topics.items import (
     AgentError,
     AgentUnrecognized,
     ItemCompleted,

@@ -7,7 +7,7 @@ import json
 import pytest
 from build import answered, call, said, text, thinking, user
 
-from pipeline import validate
+from reknit.pipeline import validate
 
 
 def broken(body):

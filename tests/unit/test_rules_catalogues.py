@@ -10,15 +10,15 @@ import string
 import pytest
 from build import said, user
 
-from pipeline.registry import TARGETS
-from pipeline.rules import RULES, validate
-from pipeline.rules.anthropic.catalogue import UNKNOWN as UNKNOWN_CLAUDE
-from pipeline.rules.anthropic.catalogue import family_of as claude_family
-from pipeline.rules.bedrock_converse.catalogue import family_of as converse_family
-from pipeline.rules.gemini.catalogue import family_of as gemini_family
-from pipeline.rules.openai_chat.catalogue import family_of as chat_family
-from pipeline.rules.vllm import UNKNOWN as UNKNOWN_TEMPLATE
-from pipeline.rules.vllm import template_of
+from reknit.pipeline.providers.anthropic.rules.catalogue import UNKNOWN as UNKNOWN_CLAUDE
+from reknit.pipeline.providers.anthropic.rules.catalogue import family_of as claude_family
+from reknit.pipeline.providers.bedrock_converse.rules.catalogue import family_of as converse_family
+from reknit.pipeline.providers.gemini.rules.catalogue import family_of as gemini_family
+from reknit.pipeline.providers.openai_chat.rules.catalogue import family_of as chat_family
+from reknit.pipeline.providers.vllm.rules import UNKNOWN as UNKNOWN_TEMPLATE
+from reknit.pipeline.providers.vllm.rules import template_of
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.rules.judge import RULES, validate
 
 NAMES = {
     claude_family: {
@@ -82,7 +82,8 @@ NAMES = {
     converse_family: {
         "claude-4-5": ["us.anthropic.claude-sonnet-4-5-20250929-v1:0"],
         "claude": ["anthropic.claude-v2"],
-        "nova": ["arn:aws:bedrock:us-east-1::foundation-model/amazon.nova-lite-v1:0"],
+        "nova": ["arn:aws:bedrock:us-east-1::foundation-model/amazon.nova-lite-v1:0", "amazon.nova-20-lite-v1:0"],
+        "nova-2": ["us.amazon.nova-2-lite-v1:0", "global.amazon.nova-2-pro-v1:0"],
         "mistral": ["us.mistral.pixtral-large-2502-v1:0"],
         "unknown": ["openai.gpt-oss-120b-1:0", "acme.innovation-1", "supernova"],
     },

@@ -6,9 +6,9 @@ import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.rules import RULE_SETS, validate
-from pipeline.rules import bedrock_converse as converse
-from pipeline.rules.bedrock_converse import pass_plain
+from reknit.pipeline.providers.bedrock_converse import rules as converse
+from reknit.pipeline.providers.bedrock_converse.rules import pass_plain
+from reknit.pipeline.rules.judge import RULE_SETS, validate
 
 HEAD = {"modelId": "anthropic.claude-3-haiku", "toolConfig": {"tools": []}}
 texts = st.sampled_from(["a", "b c", "a", "", " "])

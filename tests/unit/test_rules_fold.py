@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from request_bodies import BODIES
 
-from pipeline.errors import UnknownTargetError
-from pipeline.rules import RULE_SETS, RULES, Violation, validate
-from pipeline.rules.base import Seen
+from reknit.pipeline.errors import UnknownTargetError
+from reknit.pipeline.rules.base import Seen, Violation
+from reknit.pipeline.rules.judge import RULE_SETS, RULES, validate
 
 # They name a block in a string, a part that is not in a list, and the message that is missing or none.
 PLACES_OF_THEIR_OWN = {"anthropic", "gemini", "bedrock-converse"}

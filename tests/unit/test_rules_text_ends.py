@@ -8,8 +8,8 @@ from build import call, image, result, said, session_of, text, user
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline import Session, validate
-from pipeline.rules import RULE_SETS
+from reknit.pipeline import Session, validate
+from reknit.pipeline.rules.judge import RULE_SETS
 
 TEXTS = ("claude-cli", "codex-cli", "copilot-cli", "gemini-cli")
 ENVELOPE = '{"type": "user", "message": {"role": "user", "content": '

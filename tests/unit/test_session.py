@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from build import answered, called, rounds, said, session_of, text, user
 
-from pipeline import Session, normalize
-from pipeline.errors import InputError, InternalError, PolicyError, UnknownTargetError
-from pipeline.model import Policy, Text, Turn
-from pipeline.registry import TARGETS
+from reknit.pipeline import Session, normalize
+from reknit.pipeline.errors import InputError, InternalError, PolicyError, UnknownTargetError
+from reknit.pipeline.model import Policy, Text, Turn
+from reknit.pipeline.registry import TARGETS
 
 
 def test_a_message_is_taken_in_any_form():

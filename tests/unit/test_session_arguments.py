@@ -6,10 +6,10 @@ import pytest
 from msgspec import Raw
 from reading import refusal
 
-from pipeline import Session
-from pipeline.errors import PolicyError
-from pipeline.model import Policy, Tool
-from pipeline.session.arguments import policy_from, setting_from
+from reknit.pipeline import Session
+from reknit.pipeline.errors import PolicyError
+from reknit.pipeline.model import Policy, Tool
+from reknit.pipeline.session.arguments import policy_from, setting_from
 
 TOOL = {"name": "ls", "description": "Lists.", "input_schema": {"type": "object"}}
 
@@ -95,8 +95,8 @@ def test_single_mends_are_named_by_their_codes_and_by_targets():
         ({"mend.turns_merged": "off"}, "policy.mend.turns_merged", "expected one of observe, on, got 'off'"),
         ({"mend.turns_merged": {"anthropic": "on"}}, "policy.mend.turns_merged", "expected one of observe, on"),
         ({"mend": "observe"}, "policy.mend", "expected an object of codes"),
-        ({"mend.a.b.c": "on"}, "policy", "expected one of expires_after, "),
-        ({"tail.auto": "on"}, "policy", "expected one of expires_after, "),
+        ({"mend.a.b.c": "on"}, "policy", "expected one of cut_text, expires_after, "),
+        ({"tail.auto": "on"}, "policy", "expected one of cut_text, expires_after, "),
         (
             {"mend.words_neutralised": "observe"},
             "policy.mend.words_neutralised",

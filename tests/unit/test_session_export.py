@@ -11,13 +11,13 @@ from build import said, session_of, user
 from hypothesis import given
 from reading import refusal, vectors
 
-from pipeline import Session, normalize
-from pipeline.registry import TARGETS
-from pipeline.session.export import Export, export, restoring
-from pipeline.stages.defaults import Defaults
-from pipeline.stages.turns import TurnsStage
-from pipeline.testing.strategies import perturbed_histories
-from topics import DEAD_LETTERS, PROVIDER_REQUESTS
+from reknit.pipeline import Session, normalize
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.session.export import Export, export, restoring
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.stages.turns import TurnsStage
+from reknit.pipeline.testing.strategies import perturbed_histories
+from reknit.topics import DEAD_LETTERS, PROVIDER_REQUESTS
 
 FOREIGN = [*vectors("harmless_openai"), *vectors("harmless_anthropic_converse")]
 WANTED = {"type": "request.wanted"}

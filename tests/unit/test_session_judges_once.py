@@ -5,8 +5,8 @@ from unittest.mock import patch
 import pytest
 from build import call, result, said, user
 
-from pipeline import Session, validate
-from pipeline.rules import RULE_SETS
+from reknit.pipeline import Session, validate
+from reknit.pipeline.rules.judge import RULE_SETS
 
 TARGETS = ("anthropic", "bedrock-converse", "openai-chat", "gemini", "cascade")
 MODELS = {"gemini": "gemini-2.5-pro", "openai-chat": "gpt-4o"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from build import call, result, said, session_of, user
 
-from pipeline import Session, normalize
+from reknit.pipeline import Session, normalize
 
 
 def rounds(count):

@@ -9,13 +9,13 @@ import pytest
 from build import answered, called, said, user
 from staged import OPENED, in_batches, letters, of, processed, records, restored, turn
 
-from pipeline.model import Policy
-from pipeline.rules import read_refusal
-from pipeline.stages.defaults import Defaults
-from pipeline.stages.events import EventsStage
-from pipeline.stages.turns import TurnsStage
-from topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_REQUESTS
-from topics.headers import DeadLetterHeaders, decode
+from reknit.pipeline.model import Policy
+from reknit.pipeline.rules.judge import read_refusal
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.stages.events import EventsStage
+from reknit.pipeline.stages.turns import TurnsStage
+from reknit.topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_REQUESTS
+from reknit.topics.headers import DeadLetterHeaders, decode
 
 COUNTED = "reknit_provider_refusals_total"
 # A file of Anthropic's inside a tool's result is taken with a header that the body does not show.

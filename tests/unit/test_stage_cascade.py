@@ -11,19 +11,19 @@ import staged
 from build import answered, call, user
 from staged import in_batches, processed, restored, turn
 
-from pipeline.cli.config import session_defaults
-from pipeline.config import load_config
-from pipeline.errors import InputError
-from pipeline.metrics import Metrics
-from pipeline.model import Policy
-from pipeline.settings import Config
-from pipeline.stages.base import Output, Record, Result
-from pipeline.stages.defaults import Defaults
-from pipeline.stages.events import EventsStage
-from pipeline.stages.turns import TurnsStage
-from topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
-from topics.items import AnyItem
-from topics.reducer import reduce
+from reknit.pipeline.cli.config import session_defaults
+from reknit.pipeline.config import load_config
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.metrics import Metrics
+from reknit.pipeline.model import Policy
+from reknit.pipeline.settings import Config
+from reknit.pipeline.stages.base import Output, Record, Result
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.stages.events import EventsStage
+from reknit.pipeline.stages.turns import TurnsStage
+from reknit.topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
+from reknit.topics.items import AnyItem
+from reknit.topics.reducer import reduce
 
 SOURCE = (("source", b"cascade"), ("run", b"r1"))
 DEFAULTS = Defaults(targets=("cascade",), model="claude-sonnet-4-5", policy=Policy(record_assistant=True))

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from msgspec import structs
 from staged import bodies, letters, of, processed, turn
 
-from pipeline.model import Limits
-from pipeline.stages.base import Record, Result
-from pipeline.stages.defaults import Defaults
-from pipeline.stages.events import EventsStage
-from pipeline.stages.turns import TurnsStage
-from topics import DEAD_LETTERS, PROVIDER_EVENTS
+from reknit.pipeline.model import Limits
+from reknit.pipeline.stages.base import Record, Result
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.stages.events import EventsStage
+from reknit.pipeline.stages.turns import TurnsStage
+from reknit.topics import DEAD_LETTERS, PROVIDER_EVENTS
 
 OPENED = {"type": "session.opened", "policy": {"expires_after": 60}}
 CLOSED, FORGOTTEN = {"type": "session.closed"}, {"type": "session.forgotten"}

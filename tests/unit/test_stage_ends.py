@@ -12,15 +12,15 @@ import pytest
 from build import answered, call, called, said, user
 from staged import KEY, OPENED, bodies, letters, of, processed, records, restored, turn
 
-from pipeline import Session
-from pipeline.errors import InputError, InternalError
-from pipeline.registry import TARGETS
-from pipeline.stages.base import Record
-from pipeline.stages.defaults import Defaults
-from pipeline.stages.events import EventsStage
-from pipeline.stages.turns import TurnsStage
-from pipeline.streams import Recovery
-from topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
+from reknit.pipeline import Session
+from reknit.pipeline.errors import InputError, InternalError
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.stages.base import Record
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.stages.events import EventsStage
+from reknit.pipeline.stages.turns import TurnsStage
+from reknit.pipeline.streams.session import Recovery
+from reknit.topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
 
 CLOSED = {"type": "session.closed"}
 
@@ -208,8 +208,8 @@ def test_a_stream_that_cannot_be_read_never_passes_for_a_new_one():
 
 _ORDER = """
 import json
-from pipeline.stages.base import Record
-from pipeline.stages.turns import TurnsStage
+from reknit.pipeline.stages.base import Record
+from reknit.pipeline.stages.turns import TurnsStage
 
 def records(events):
     return [Record(partition=2, offset=i, key=b"s", value=json.dumps(e).encode()) for i, e in enumerate(events)]

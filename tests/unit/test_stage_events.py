@@ -11,14 +11,14 @@ from build import user
 from claude_lines import RETRY, block_delta, end, finish, result, said, start, stop, text, whole
 from staged import KEY, in_batches, of, processed, restored
 
-from pipeline.history import History
-from pipeline.history.readers import read_message
-from pipeline.model import Policy
-from pipeline.stages.base import Record
-from pipeline.stages.defaults import Defaults
-from pipeline.stages.events import EventsStage
-from topics import AGENT_TURNS, DEAD_LETTERS, SESSION_ITEMS
-from topics.items import AnyItem
+from reknit.pipeline.history import History
+from reknit.pipeline.history.readers.shapes import read_message
+from reknit.pipeline.model import Policy
+from reknit.pipeline.stages.base import Record
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.stages.events import EventsStage
+from reknit.topics import AGENT_TURNS, DEAD_LETTERS, SESSION_ITEMS
+from reknit.topics.items import AnyItem
 
 HEADERS = (("source", b"claude-cli"), ("run", b"r1"))
 
@@ -65,6 +65,20 @@ def test_a_streamed_answer_becomes_items_and_deltas_of_one_poll_are_joined():
     ]
     assert made[-1]["type"] == "turn/result"
     assert "unseen" not in made[-1]
+
+
+def test_a_new_conversation_of_the_program_takes_the_recorded_turns_back():
+    stage = EventsStage(Defaults(policy=Policy(record_assistant=True)))
+    reset = {"type": "conversation_reset", "trigger": "clear"}
+    found = stage.process(records([*streamed("Before."), reset, *streamed("After.", "msg_2"), result("After.")]))
+    log = [json.loads(output.value) for output in of(found, AGENT_TURNS)]
+    assert [(record["type"], record.get("to")) for record in log] == [
+        ("turn.appended", None),
+        ("history.rewound", 0),
+        ("turn.appended", None),
+    ]
+    assert len({record["id"] for record in log}) == 3
+    assert found.tally["reknit_turns_finished_total", "claude-cli"] == 2
 
 
 def test_records_one_by_one_give_the_same_text_at_the_same_places():
@@ -160,7 +174,7 @@ BAD = [
         id="unknown source",
     ),
     pytest.param(
-        Record(partition=3, offset=7, key=KEY, value=b"{}", headers=(("framing", b"\xff"),)),
+        Record(partition=3, offset=7, key=KEY, value=b"{}", headers=(("framing", b"lines"),)),
         "bad_framing",
         id="unknown framing",
     ),

@@ -9,9 +9,9 @@ from anthropic_events import block, start
 from build import called, said, user
 from staged import KEY, OPENED, in_batches, of, processed, records, turn
 
-from pipeline.stages.events import EventsStage
-from pipeline.stages.turns import TurnsStage
-from topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
+from reknit.pipeline.stages.events import EventsStage
+from reknit.pipeline.stages.turns import TurnsStage
+from reknit.topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
 
 WANTED = {"type": "request.wanted"}
 PASSED = (("producer", b"crew/1.4"), ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"))

@@ -5,10 +5,10 @@ import random
 import pytest
 from staged import deltas, records, settling, with_calls_open, written_bytes
 
-from pipeline.engine.stores import PackedRecords
-from pipeline.stages.events import EventsStage
-from pipeline.stages.records import WrittenHead
-from pipeline.stages.turns import TurnsStage
+from reknit.pipeline.engine.stores import PackedRecords
+from reknit.pipeline.stages.events import EventsStage
+from reknit.pipeline.stages.records import WrittenHead
+from reknit.pipeline.stages.turns import TurnsStage
 
 ROOM = 1 << 40
 SMALL_BYTES = 1 << 13

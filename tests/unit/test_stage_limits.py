@@ -8,12 +8,12 @@ import pytest
 from build import said, user
 from staged import in_batches, processed
 
-from pipeline.config import load_config
-from pipeline.model import Limit, Limits
-from pipeline.stages.base import Record
-from pipeline.stages.defaults import Defaults
-from pipeline.stages.turns import TurnsStage
-from topics import DEAD_LETTERS, PROVIDER_REQUESTS
+from reknit.pipeline.config import load_config
+from reknit.pipeline.model import Limit, Limits
+from reknit.pipeline.stages.base import Record
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.stages.turns import TurnsStage
+from reknit.topics import DEAD_LETTERS, PROVIDER_REQUESTS
 
 OPENED = json.dumps({"type": "session.opened", "model": "claude-sonnet-4-5", "params": {"max_tokens": 9}}).encode()
 CLOSED = b'{"type":"session.closed"}'

@@ -8,12 +8,12 @@ import pytest
 from build import answered, called, said, user
 from staged import OPENED, in_batches, letters, processed, turn
 
-from pipeline.errors import InternalError
-from pipeline.stages.base import Output, Record, StoppedError
-from pipeline.stages.defaults import Defaults
-from pipeline.stages.events import EventsStage
-from pipeline.stages.turns import TurnsStage
-from topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS
+from reknit.pipeline.errors import InternalError
+from reknit.pipeline.stages.base import Output, Record, StoppedError
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.stages.events import EventsStage
+from reknit.pipeline.stages.turns import TurnsStage
+from reknit.topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS
 
 KEY = b"s"
 CLOSED = {"type": "session.closed"}

@@ -11,11 +11,11 @@ import pytest
 from build import answered, called, said, user
 from staged import KEY, OPENED, bodies, in_batches, of, processed, records, restored, turn
 
-import pipeline
-from pipeline.model import Policy
-from pipeline.stages.defaults import Defaults
-from pipeline.stages.turns import TurnsStage
-from topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS
+from reknit import pipeline
+from reknit.pipeline.model import Policy
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.stages.turns import TurnsStage
+from reknit.topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS
 
 
 def run(*events: object, defaults: Defaults | None = None):

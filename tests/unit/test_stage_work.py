@@ -11,8 +11,8 @@ from build import answered, called, said, user
 from counting import lines
 from staged import OPENED, records, turn
 
-from pipeline.stages.defaults import Defaults
-from pipeline.stages.turns import TurnsStage
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.stages.turns import TurnsStage
 
 
 def begun(turns, policy="go-on"):

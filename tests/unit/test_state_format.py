@@ -4,16 +4,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.engine import state as module
-from pipeline.engine.runtime import EngineError
-from pipeline.stages.base import POSITION, position_value, read_position
+from reknit.pipeline.engine import state as module
+from reknit.pipeline.engine.runtime import EngineError
+from reknit.pipeline.stages.base import POSITION, position_value, read_position
 
 
 class Reader:
     """A changelog of these values under the position's key."""
 
     def __init__(self, **_):
-        self.values, self.at = [b"3", b"5 3"], 0
+        self.values, self.at = [b"3", b"5 4"], 0
 
     async def start(self): ...
 
@@ -34,12 +34,12 @@ class Reader:
         return self.at
 
     async def getmany(self, place, **_):
-        found = [SimpleNamespace(key=POSITION, value=value) for value in self.values[self.at :]]
+        found = [SimpleNamespace(key=POSITION, value=value, headers=()) for value in self.values[self.at :]]
         self.at = len(self.values)
         return {place: found}
 
 
-@pytest.mark.parametrize(("position", "state_format", "value"), [(7, 1, b"7"), (7, 2, b"7 2")])
+@pytest.mark.parametrize(("position", "state_format", "value"), [(7, 1, b"7"), (7, 2, b"7 2"), (7, 3, b"7 3")])
 def test_format_1_is_written_as_builds_that_know_no_other_read_it(position, state_format, value):
     assert position_value(position, state_format) == value
     assert read_position(value) == (position, state_format)
@@ -51,5 +51,5 @@ async def test_state_of_a_newer_format_is_refused_in_a_sentence(monkeypatch):
         await module.restore({}, "state.v1", 0, lambda _key, _value: None, committed_only=True)
     assert error.value.code == "state_newer"
     assert (
-        "holds state of format 3, which a newer version of Reknit wrote; this one reads up to 2" in error.value.message
+        "holds state of format 4, which a newer version of Reknit wrote; this one reads up to 3" in error.value.message
     )

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from streamed import frame, string_headers
 
-from pipeline.streams import framing
-from pipeline.streams.framing import Tail, payloads
+from reknit.pipeline.streams import framing
+from reknit.pipeline.streams.framing import Tail, payloads
 
 SSE = b'event: a\ndata: {"x":1}\n\ndata: {\ndata: "z":{}\ndata: }\n\n: ping\n\ndata: [DONE]\n\n'
 

@@ -12,8 +12,8 @@ from build import result, said, thinking, user
 from build import text as words
 from streamed import extras, marked, only, shown, texts
 
-from pipeline import normalize
-from topics.items import AgentError, ItemCompleted, TurnDelta, TurnStop, Usage
+from reknit.pipeline import normalize
+from reknit.topics.items import AgentError, ItemCompleted, TurnDelta, TurnStop, Usage
 
 
 def fed(*parts, reason="exit"):

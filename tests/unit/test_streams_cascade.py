@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from streamed import entries, errors, only
 
-from pipeline.fixes import digest
-from pipeline.streams import Recovery, recover
-from pipeline.streams.cascade.speech import Speech
-from topics.items import AgentError, AgentUnrecognized, ItemRetracted, TurnDiagnosis, TurnStop, Usage
+from reknit.pipeline.fixes import digest
+from reknit.pipeline.providers.cascade.stream.speech import Speech
+from reknit.pipeline.streams.session import Recovery, recover
+from reknit.topics.items import AgentError, AgentUnrecognized, ItemRetracted, TurnDiagnosis, TurnStop, Usage
 
 SPEECH = Speech(model="claude-sonnet-4-5")
 CALL = '<tool_call>{"name":"ls","arguments":{"path":"/srv"}}</tool_call>'

@@ -6,9 +6,9 @@ import pytest
 from build import call, image, result, text, thinking
 from streamed import entries, extras, items_of, only, run, texts
 
-from pipeline.streams import Recovery
-from pipeline.streams.fields import MOST_COUNTED
-from topics.items import AgentError, AgentUnrecognized, SessionInit, TurnDiagnosis, TurnResult, TurnStop, Usage
+from reknit.pipeline.streams.fields import MOST_COUNTED
+from reknit.pipeline.streams.session import Recovery
+from reknit.topics.items import AgentError, AgentUnrecognized, SessionInit, TurnDiagnosis, TurnResult, TurnStop, Usage
 
 THREAD = {"type": "thread.started", "thread_id": "th"}
 TURN = {"type": "turn.started"}

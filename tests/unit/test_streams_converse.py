@@ -10,8 +10,8 @@ from build import call, result, said, thinking, user
 from build import text as words
 from streamed import extras, only, stop_reasons
 
-from pipeline import normalize
-from topics.items import AgentError, ItemCompleted, ItemDelta, SessionSystem, TurnDelta, TurnStop, Usage
+from reknit.pipeline import normalize
+from reknit.topics.items import AgentError, ItemCompleted, ItemDelta, SessionSystem, TurnDelta, TurnStop, Usage
 
 START = {"messageStart": {"role": "assistant"}}
 USAGE = {"metadata": {"usage": {"inputTokens": 5, "outputTokens": 2, "totalTokens": 7}, "metrics": {"latencyMs": 1}}}

@@ -9,10 +9,10 @@ from gemini_chunks import END, call, chunk, extras, run, text, turn
 from msgspec import Raw
 from streamed import entries, errors, items_of, marked, only, shown, stop_reasons
 
-from pipeline import normalize
-from pipeline.streams import Recovery
-from pipeline.streams.gemini.wire import Arguments, PartialArg, steps
-from topics.items import AgentUnrecognized, ItemDelta, ItemRetracted, ItemStarted, TurnStop, Usage
+from reknit.pipeline import normalize
+from reknit.pipeline.providers.gemini.stream.wire import Arguments, PartialArg, steps
+from reknit.pipeline.streams.session import Recovery
+from reknit.topics.items import AgentUnrecognized, ItemDelta, ItemRetracted, ItemStarted, TurnStop, Usage
 
 ISSUER = {"provider": "gemini", "model": "gemini-3-pro"}
 

@@ -6,8 +6,8 @@ import pytest
 from gemini_chunks import END, call, chunk, extras, run, text, turn
 from streamed import entries, errors, items_of, marked, only, shown, stop_reasons, texts
 
-from pipeline.streams import Recovery
-from topics.items import ItemCompleted, ItemRetracted, ItemStarted, SessionSystem, TurnStop, Usage
+from reknit.pipeline.streams.session import Recovery
+from reknit.topics.items import ItemCompleted, ItemRetracted, ItemStarted, SessionSystem, TurnStop, Usage
 
 
 def system(items):

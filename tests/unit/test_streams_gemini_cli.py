@@ -8,10 +8,10 @@ from build import result as tool_result
 from build import said, text, user
 from streamed import errors, only, run
 
-from pipeline.streams import gemini_cli as attempts
-from pipeline.streams import recover
-from topics.items import AgentUnrecognized, SessionInit, TurnResult, TurnStop, Usage
-from topics.reducer import reduce
+from reknit.pipeline.providers.gemini_cli import stream as attempts
+from reknit.pipeline.streams.session import recover
+from reknit.topics.items import AgentUnrecognized, SessionInit, TurnResult, TurnStop, Usage
+from reknit.topics.reducer import reduce
 
 INIT = {"type": "init", "timestamp": "2026-11-22T09:00:00.000Z", "session_id": "s", "model": "gemini-2.5-flash"}
 PROMPT = {"type": "message", "timestamp": "t", "role": "user", "content": "Say hello"}

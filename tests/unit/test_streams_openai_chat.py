@@ -8,7 +8,7 @@ from build import call as tool_use
 from build import text, thinking
 from streamed import entries, errors, extras, items_of, only, shown, stop_reasons
 
-from topics.items import AgentUnrecognized, ItemCompleted, ItemRetracted, TurnStop, Usage
+from reknit.topics.items import AgentUnrecognized, ItemCompleted, ItemRetracted, TurnStop, Usage
 
 DONE = b"data: [DONE]\n\n"
 

@@ -9,8 +9,8 @@ from counting import lines
 from streamed import entries, items_of
 from streamed import shown as on_screen
 
-from pipeline.streams import Recovery
-from topics.items import ItemStarted
+from reknit.pipeline.streams.session import Recovery
+from reknit.topics.items import ItemStarted
 
 
 def call(index=None, id=None, name=None, arguments=None):  # noqa: A002  the member's name

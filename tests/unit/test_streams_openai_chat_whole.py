@@ -7,10 +7,10 @@ import streamed
 from build import call, result, said, text, thinking, user
 from streamed import errors, extras, only, stop_reasons
 
-from pipeline import normalize
-from pipeline.streams import Recovery
-from topics.items import AgentUnrecognized, ItemRetracted, ItemStarted, TurnStop, Usage
-from topics.reducer import reduce
+from reknit.pipeline import normalize
+from reknit.pipeline.streams.session import Recovery
+from reknit.topics.items import AgentUnrecognized, ItemRetracted, ItemStarted, TurnStop, Usage
+from reknit.topics.reducer import reduce
 
 DONE = b"data: [DONE]\n\n"
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3}

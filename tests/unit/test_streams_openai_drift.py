@@ -7,11 +7,11 @@ import pytest
 import streamed
 from streamed import only
 
-from pipeline.streams import Recovery
-from pipeline.streams.gemini import wire as gemini
-from pipeline.streams.openai_chat import wire as openai_chat_wire
-from pipeline.streams.openai_responses import wire as responses
-from topics.items import AgentUnrecognized, ItemCompleted, ItemDelta
+from reknit.pipeline.providers.gemini.stream import wire as gemini
+from reknit.pipeline.providers.openai_chat.stream import wire as openai_chat_wire
+from reknit.pipeline.providers.openai_responses.stream import wire as responses
+from reknit.pipeline.streams.session import Recovery
+from reknit.topics.items import AgentUnrecognized, ItemCompleted, ItemDelta
 
 chat_types = pytest.importorskip("openai.types.chat.chat_completion_chunk")
 response_types = pytest.importorskip("openai.types.responses")

@@ -21,9 +21,9 @@ from responses_events import (
 )
 from streamed import entries, errors, extras, items_of, marked, only, stop_reasons, texts
 
-from pipeline import normalize
-from pipeline.streams import Recovery
-from topics.items import AgentUnrecognized, ItemCompleted, ItemDelta, ItemRetracted, TurnStop, Usage
+from reknit.pipeline import normalize
+from reknit.pipeline.streams.session import Recovery
+from reknit.topics.items import AgentUnrecognized, ItemCompleted, ItemDelta, ItemRetracted, TurnStop, Usage
 
 ADDED = added(message())
 PART = event("content_part.added", output_index=0, content_index=0, part=text(""))

@@ -12,10 +12,10 @@ import staged
 from build import call, result, said, user
 from reading import hard
 
-from pipeline import Session, normalize, validate
-from pipeline.fixes import FIXES
-from pipeline.stages.turns import TurnsStage
-from topics import HISTORY_FIXES, PROVIDER_REQUESTS
+from reknit.pipeline import Session, normalize, validate
+from reknit.pipeline.fixes import FIXES
+from reknit.pipeline.stages.turns import TurnsStage
+from reknit.topics import HISTORY_FIXES, PROVIDER_REQUESTS
 
 MODELS = {
     "anthropic": "claude-sonnet-4-5",

@@ -9,8 +9,8 @@ import pytest
 from anthropic.types.beta.message_create_params import MessageCreateParamsBase
 from build import call, image, png, result, said, session_of, text, user
 
-from pipeline import Session, normalize, validate
-from pipeline.targets.anthropic.parameters import PARAMETERS
+from reknit.pipeline import Session, normalize, validate
+from reknit.pipeline.providers.anthropic.writer.parameters import PARAMETERS
 
 MARK = {"type": "ephemeral"}
 SIGNED = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
@@ -161,6 +161,56 @@ def test_provider_run_calls_and_results_go_together_or_not_at_all():
     assert made(user("q"), said(found, "so"), user("on"))[1] == ["server_tool_unpaired"]
     prefill = {"policy": {"tail": "prefill"}, "model": "claude-opus-4-1", "max_tokens": 9}
     assert made(user("q"), said("let me see", search), **prefill)[1] == []
+
+
+SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+FOUND = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+
+
+def kinds(done, at):
+    return [block["type"] for block in json.loads(done.body)["messages"][at]["content"]]
+
+
+def test_a_search_in_flight_settles_once_the_next_turn_is_known():
+    session = session_of(user("q"), said(SEARCH, call()), user(result()))
+    waiting = session.request()
+    assert kinds(waiting, 1) == ["server_tool_use", "tool_use"]
+    assert waiting.unjudged[: waiting.prefix_bytes].endswith(b'"q"}]}')
+    session.append(said(FOUND, "so"))
+    answered = session.request()
+    assert answered.unjudged[: answered.prefix_bytes].endswith(b'"content":"files"}]}')
+    assert (kinds(answered, 1), kinds(answered, 3), [fix.code for fix in answered.fixes]) == (
+        ["server_tool_use", "tool_use"],
+        ["web_search_tool_result", "text"],
+        ["tail_continued"],
+    )
+
+
+def test_a_search_in_flight_that_was_lost_is_left_out_once_the_loop_has_ended():
+    session = session_of(user("q"), said(SEARCH, call()), user(result()))
+    assert session.request().fixes == []
+    session.append(said("so"))
+    session.append(user("on"))
+    lost = session.request()
+    assert kinds(lost, 1) == ["tool_use"]
+    assert [(fix.code, fix.path) for fix in lost.fixes] == [("server_tool_unpaired", "messages.1.content.0")]
+
+
+@pytest.mark.parametrize(
+    ("caller", "first", "codes"),
+    [
+        ({}, ["tool_use"], ["server_tool_unpaired"]),
+        # Without the code's own call, the calls that it made would have no maker.
+        ({"caller": {"type": "code_execution_20250825", "tool_id": "srvtoolu_1"}}, ["server_tool_use", "tool_use"], []),
+    ],
+)
+def test_a_search_in_flight_is_waited_for_as_long_as_a_result(caller, first, codes):
+    loop = [message for at in range(3) for message in (said(call(f"more_{at}")), user(result(f"more_{at}")))]
+    history = [user("q"), said(SEARCH, call() | caller), user(result()), *loop]
+    expired = normalize(history, policy={"open_exchanges": 2})
+    assert (kinds(expired, 1), [fix.code for fix in expired.fixes]) == (first, codes)
+    patient = normalize(history, policy={"open_exchanges": 8})
+    assert (kinds(patient, 1), patient.fixes) == (["server_tool_use", "tool_use"], [])
 
 
 def test_a_turn_of_which_nothing_is_left_is_held_by_a_line_of_text():

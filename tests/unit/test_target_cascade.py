@@ -6,12 +6,12 @@ import json
 
 import build
 import pytest
-from build import said, text, thinking, user
+from build import said, session_of, text, thinking, user
 from reading import hard
 
-from pipeline import Session, normalize
-from pipeline.registry import TARGETS
-from pipeline.text.preamble import tool_fallback, tool_preamble
+from reknit.pipeline import Session, normalize
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.text.preamble import tool_fallback, tool_preamble
 
 TOOLS = [{"name": "read", "description": "Read a file.", "input_schema": {"type": "object"}}]
 LINE = tool_fallback(TOOLS)
@@ -330,6 +330,16 @@ def test_a_turn_of_which_nothing_can_be_shown_is_a_stub():
     shown, fixes = turns([user({"type": "hologram"})])
     assert shown == ["[Nothing of this turn can be shown to this model.]"]
     assert fixes == ["unknown_dropped", "turn_stubbed"]
+
+
+def test_the_environment_is_why_a_request_does_not_begin_as_the_last_one():
+    session = session_of(user("a"), said("b"), targets=["cascade"], tools=TOOLS)
+    before = session.request()
+    assert (before.prefix_reset, before.prefix_bytes > 0) == ("", True)
+    session.append(user("cwd: /srv/app"))
+    done = session.request()
+    assert (done.prefix_reset, done.prefix_bytes) == ("environment", 0)
+    assert not done.body.startswith(before.body[: before.prefix_bytes])
 
 
 def test_the_settled_part_of_one_request_begins_the_next():

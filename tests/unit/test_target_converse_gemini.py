@@ -8,9 +8,9 @@ import build
 import pytest
 from build import image, png, result, said, session_of, text, thinking, user
 
-from pipeline import normalize
-from pipeline.registry import TARGETS
-from pipeline.targets.gemini.blocks import function_name
+from reknit.pipeline import normalize
+from reknit.pipeline.providers.gemini.writer.blocks import function_name
+from reknit.pipeline.registry import TARGETS
 
 CLAUDE = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
 LLAMA = "us.meta.llama3-3-70b-instruct-v1:0"

@@ -8,8 +8,8 @@ import pytest
 from build import call, image, png, result, rounds, said, session_of, text, thinking, user
 from reading import hard
 
-from pipeline import normalize
-from pipeline.history.pieces import NATIVE_TYPES
+from reknit.pipeline import Session, normalize
+from reknit.pipeline.history.pieces import NATIVE_TYPES
 
 IMAGE = image()
 CHAT_IMAGE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{png()}"}}
@@ -382,3 +382,21 @@ def test_tools_of_other_providers_go():
     body, fixes = head(tools=[web, same, same])
     assert [each["function"]["name"] for each in body["tools"]] == ["ls"]
     assert fixes == ["tool_foreign", "tool_repeated"]
+
+
+def test_the_choice_among_tools_that_an_item_brought_is_kept_in_a_saved_session():
+    tool = {"type": "function", "name": "rate", "parameters": {"type": "object"}}
+    choice = {"type": "function", "name": "rate"}
+    params = {"tool_choice": choice, "parallel_tool_calls": False}
+    session = session_of(user("hello"), targets=["openai-responses"], params=params)
+    assert "tool_choice" not in json.loads(session.request().body)
+    session.append({"type": "additional_tools", "role": "developer", "tools": [tool]})
+    for message in rounds(10):
+        session.append(message)
+    segments = session.take_segments(flush=True)
+    session = Session.load(session.head(), [record for _, record in segments])
+    before = session.request()
+    session.append(user("more"))
+    body = json.loads(session.request().body)
+    assert (body["tool_choice"], body["parallel_tool_calls"]) == (choice, False)
+    assert session.request().body[: before.prefix_bytes] == before.body[: before.prefix_bytes] != b""

@@ -5,9 +5,9 @@ import json
 import pytest
 from build import call, result, said, text, user
 
-from pipeline.fixes import make
-from pipeline.registry import TARGETS
-from pipeline.testing.promises import differences
+from reknit.pipeline.fixes import make
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.testing.promises import differences
 
 TEXT = text("hello")
 CALL = call("toolu_1", depth=1)
@@ -53,6 +53,19 @@ def test_a_body_equals_itself_whatever_the_order_of_its_members(provider):
         ("anthropic", {"max_tokens": 5, "top_k": None}, {"max_tokens": 5.0}),
         ("openai-chat", {"messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": '{"a": 1}'}}]}]},
          {"messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": '{"a":1}'}}]}]}),
+        ("openai-chat", {"messages": [{"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}]},
+         {"messages": [{"role": "assistant", "content": None, "refusal": "no"}]}),
+        ("openai-chat",
+         {"messages": [{"role": "assistant", "content": [text("a"), {"type": "refusal", "refusal": "no"}]}]},
+         {"messages": [{"role": "assistant", "content": "a", "refusal": "no"}]}),
+        ("openai-chat", {"tools": [{"type": "function", "function": {"name": "ls"}}]},
+         {"tools": [{"type": "function",
+                     "function": {"name": "ls", "parameters": {"type": "object", "properties": {}}}}]}),
+        ("openai-responses", {"input": [{"type": "function_call_output", "call_id": "a", "output": "b"}]},
+         {"input": [{"type": "function_call_output", "call_id": "a",
+                     "output": [{"type": "input_text", "text": "b"}]}]}),
+        ("gemini", {"contents": [], "toolConfig": {"functionCallingConfig": {}}},
+         {"contents": [], "toolConfig": {"functionCallingConfig": {"mode": "AUTO"}}}),
         ("openai-responses", {"input": "hi"},
          {"input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}]}),
         ("gemini", {"contents": [{"parts": [{"text": "a", "thought": False}]}], "generation_config": {}},
@@ -91,6 +104,24 @@ def test_what_differs_is_told_with_its_place(came, found):
         assert told(SENT, came)
         return
     assert told(SENT, came) == found
+
+
+@pytest.mark.parametrize(
+    ("provider", "one", "other"),
+    [
+        ("openai-chat", {"messages": [{"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}]},
+         {"messages": [{"role": "assistant", "content": [text("no")]}]}),
+        ("openai-chat", {"functions": [{"name": "ls"}]},
+         {"functions": [{"name": "ls", "parameters": {"type": "object", "properties": {"a": {}}}}]}),
+        ("openai-responses", {"input": [{"type": "function_call_output", "call_id": "a", "output": "b"}]},
+         {"input": [{"type": "function_call_output", "call_id": "a",
+                     "output": [{"type": "input_text", "text": "b", "prompt_cache_breakpoint": {}}]}]}),
+        ("gemini", {"contents": [], "toolConfig": {"functionCallingConfig": {}}},
+         {"contents": [], "toolConfig": {"functionCallingConfig": {"mode": "ANY"}}}),
+    ],
+)  # fmt: skip
+def test_bodies_that_nearly_say_the_same_differ(provider, one, other):
+    assert told(one, other, provider=provider)
 
 
 def test_blocks_that_changed_places_are_told():

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.registry import register, unregister
-from pipeline.rules.base import Catalogue, WholeBody
-from pipeline.targets.programs import CopilotCli
+from reknit.pipeline.providers.programs.writer import CopilotCli
+from reknit.pipeline.registry import register, unregister
+from reknit.pipeline.rules.base import Catalogue, WholeBody
 from reknit.testing import Kit, broken_histories, healthy_histories
 
 CATALOGUE = Catalogue("house-cli")

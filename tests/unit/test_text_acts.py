@@ -5,9 +5,9 @@ import json
 import pytest
 from build import answered, called
 
-from pipeline import normalize
-from pipeline.explain.documents import ACTS
-from pipeline.registry import TARGETS
+from reknit.pipeline import normalize
+from reknit.pipeline.explain.documents import ACTS
+from reknit.pipeline.registry import TARGETS
 
 ROWS = [(act, example) for act in ACTS for example in act.examples]
 

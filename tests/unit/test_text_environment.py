@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.text.preamble import environment_facts, lift_environment, nearest_phrase
-from pipeline.text.redaction import Redactor
+from reknit.pipeline.text.preamble import environment_facts, lift_environment, nearest_phrase
+from reknit.pipeline.text.redaction import Redactor
 
 
 def lifted(text, role="system"):

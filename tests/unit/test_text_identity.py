@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from filtered import fed, in_halves, most_held
 
-from pipeline.text.identity import IdentityRewriter
+from reknit.pipeline.text.identity import IdentityRewriter
 
 MODEL = "claude-opus-4-7"
 

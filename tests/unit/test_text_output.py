@@ -4,9 +4,9 @@ from functools import partial
 
 from filtered import fed, in_halves, shown
 
-from pipeline.streams.cascade.speech import OutputFilter
-from pipeline.text.jsontext import ToolCall
-from pipeline.text.tool_calls import Removed
+from reknit.pipeline.providers.cascade.stream.speech import OutputFilter
+from reknit.pipeline.text.jsontext import ToolCall
+from reknit.pipeline.text.tool_calls import Removed
 
 CALL = '<tool_call>{"name":"Read","arguments":{"path":"/opt/windsurf/x","n":1.0}}</tool_call>'
 READ = ToolCall("Read", '{"path":"…","n":1.0}')

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from pipeline.model import Tool
-from pipeline.text.preamble import ENVIRONMENT_HEADING, tool_fallback, tool_preamble
+from reknit.pipeline.model import Tool
+from reknit.pipeline.text.preamble import ENVIRONMENT_HEADING, tool_fallback, tool_preamble
 
 # What models were seen to take for an attempt to override them, when it stands in the user's turn.
 FORBIDDEN = re.compile(

@@ -6,7 +6,7 @@ import pytest
 from filtered import fed, in_halves, most_held
 from reading import refusal
 
-from pipeline.text.redaction import SOURCE_ROOTS, Redactor
+from reknit.pipeline.text.redaction import SOURCE_ROOTS, Redactor
 
 
 def redacted(text, **options):

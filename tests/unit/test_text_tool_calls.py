@@ -5,8 +5,8 @@ import json
 import pytest
 from filtered import fed, in_halves, in_pieces, most_held, shown
 
-from pipeline.text.jsontext import ToolCall
-from pipeline.text.tool_calls import Removed, ToolCallParser
+from reknit.pipeline.text.jsontext import ToolCall
+from reknit.pipeline.text.tool_calls import Removed, ToolCallParser
 
 CALL = '{"name":"A","arguments":{"b":1}}'
 TAGGED = f"<tool_call>{CALL}</tool_call>"

@@ -13,12 +13,12 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-import pipeline.cli.topics
-import topics
-from pipeline.cli.topics import apply, compare
-from pipeline.cli.topics import topics as command
-from topics import TOPICS, documents
-from topics.cluster import Difference, Found, Wanted
+from reknit import topics
+from reknit.pipeline.cli import topics as topics_commands
+from reknit.pipeline.cli.topics import apply, compare
+from reknit.pipeline.cli.topics import topics as command
+from reknit.topics import TOPICS, documents
+from reknit.topics.cluster import Difference, Found, Wanted
 
 EXAMPLES = (Path(topics.__file__).parent / "examples.jsonl").read_bytes()
 
@@ -42,7 +42,7 @@ def listens(port):
 
 
 class Cluster:
-    """A cluster in memory, as `pipeline.cli.broker.Admin` shows one; `deaf` ones ignore settings."""
+    """A cluster in memory, as `reknit.pipeline.cli.broker.Admin` shows one; `deaf` ones ignore settings."""
 
     def __init__(self, *topics, deaf=False):
         self.topics = {topic.name: topic for topic in topics}
@@ -92,7 +92,7 @@ async def test_all_that_may_be_touched_is_or_nothing(there, fix, statuses, diffe
 
 
 async def test_a_broker_that_ignores_settings_is_not_believed(monkeypatch):
-    monkeypatch.setattr(pipeline.cli.topics, "_HEARD_OF_SECONDS", 0.0)
+    monkeypatch.setattr(topics_commands, "_HEARD_OF_SECONDS", 0.0)
     outcomes = await apply(Cluster(deaf=True), DECLARED)
     assert [outcome.status for outcome in outcomes] == ["drift", "drift"]
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from topics import TOPICS
-from topics.cluster import Difference, Found, Wanted, altered, by_topic, differences, wanted
+from reknit.topics import TOPICS
+from reknit.topics.cluster import Difference, Found, Wanted, altered, by_topic, differences, wanted
 
 WANTED = Wanted("t", 3, 1, {"cleanup.policy": "delete", "retention.ms": "1000"})
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-import topics
-from topics import BY_NAME, LARGEST_INPUT, LARGEST_OUTPUT, LARGEST_STATE, TOPICS
+from reknit import topics
+from reknit.topics import BY_NAME, LARGEST_INPUT, LARGEST_OUTPUT, LARGEST_STATE, TOPICS
 
 MIB = 1024 * 1024
 # What Kafka 4 accepts as a topic's name, with room for a prefix of 100 characters.

@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner
 from jsonschema import Draft7Validator, Draft202012Validator
 
-import topics
-from pipeline.cli import main
-from topics import documents
-from topics.records import RECORD_KINDS
+from reknit import topics
+from reknit.pipeline.cli import main
+from reknit.topics import documents
+from reknit.topics.records import RECORD_KINDS
 
 ROOT = Path(topics.__file__).parent
 EXAMPLES = (ROOT / "examples.jsonl").read_bytes()

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
-import topics
-from pipeline.model import Policy
-from topics import documents, headers
-from topics.records import RECORD_KINDS, TURN_RECORDS, PolicyChange, SessionOpened, StreamPolicy, TurnAppended
+from reknit import topics
+from reknit.pipeline.model import Policy
+from reknit.topics import documents, headers
+from reknit.topics.records import RECORD_KINDS, TURN_RECORDS, PolicyChange, SessionOpened, StreamPolicy, TurnAppended
 
 GOLDEN = Path(__file__).parents[1] / "vectors" / "records_v1.jsonl"
 ROWS = [json.loads(line) for line in GOLDEN.read_text(encoding="utf-8").splitlines()]
@@ -118,8 +118,60 @@ def test_the_last_header_of_a_name_counts_and_strange_ones_are_not_read():
     assert found == headers.EventHeaders(source="b", run="r")
 
 
-def test_a_header_that_says_something_else_is_refused():
-    with pytest.raises(msgspec.ValidationError, match=r"framing"):
-        headers.decode([("framing", b"lines")], headers.EventHeaders)
-    with pytest.raises(UnicodeDecodeError):
-        headers.decode([("source", b"\xff")], headers.EventHeaders)
+BAD_VALUES = {"null": None, "not UTF-8": b"\xc3", "too long": b"x" * (16 * 1024 + 1)}
+LETTER = {"code": b"no_key", "topic": b"agent.turns.v1", "partition": b"0", "offset": b"7", "version": b"1"}
+
+
+def letter_headers(**changed):
+    return [(f"reknit.error.{name}", value) for name, value in (LETTER | changed).items()]
+
+
+@pytest.mark.parametrize("value", [*BAD_VALUES.values(), b"GEM 1"], ids=[*BAD_VALUES, "well formed"])
+def test_an_optional_header_that_cannot_be_read_is_none(value):
+    given = letter_headers(rule=value)
+    for read in (headers.read, headers.decode):
+        found = read(given, headers.DeadLetterHeaders)
+        assert (found.rule, found.code, found.offset) == ("GEM 1" if value == b"GEM 1" else None, "no_key", 7)
+        assert found.path is msgspec.UNSET
+
+
+@pytest.mark.parametrize("value", [*BAD_VALUES.values(), b"-1", b"many"], ids=[*BAD_VALUES, "negative", "no number"])
+def test_a_required_header_that_cannot_be_read_is_none_or_an_error(value):
+    given = letter_headers(offset=value)
+    found = headers.read(given, headers.DeadLetterHeaders)
+    assert (found.offset, found.code, found.partition) == (None, "no_key", 0)
+    with pytest.raises(msgspec.ValidationError, match=r"`reknit\.error\.offset`"):
+        headers.decode(given, headers.DeadLetterHeaders)
+
+
+def test_a_required_header_that_is_missing_is_none_or_an_error():
+    given = letter_headers()[1:]
+    assert headers.read(given, headers.DeadLetterHeaders).code is None
+    assert headers.read([], headers.DeadLetterHeaders).version is None
+    with pytest.raises(msgspec.ValidationError, match=r"`reknit\.error\.code`"):
+        headers.decode(given, headers.DeadLetterHeaders)
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "fault"),
+    [
+        (b"", "", ""),
+        ("é".encode(), "é", ""),
+        (b"x" * 16 * 1024, "x" * 16 * 1024, ""),
+        (b"x" * (16 * 1024 + 1), None, "is longer than 16384 bytes"),
+        (b"\xff" * (16 * 1024 + 1), None, "is longer than 16384 bytes"),
+        (b"\xff", None, "is not UTF-8"),
+        (b"\xed\xa0\x80", None, "is not UTF-8"),
+        (None, None, "is null"),
+    ],
+)
+def test_a_value_has_a_text_or_a_fault(value, text, fault):
+    assert (headers.text_of(value), headers.fault_of(value)) == (text, fault)
+
+
+def test_headers_are_shown_and_escaped_whatever_they_hold():
+    given = (("a", b"x"), ("b", b"\xff"), ("c", None), ("d", b"\xff" * 5000))
+    assert headers.as_texts(given) == [("a", "x"), ("b", "\ufffd"), ("c", ""), ("d", "\ufffd" * 5000)]
+    assert headers.escaped(given) == (("a", b"x"), ("b", b"\\xff"), ("c", b""), ("d", b"\\xff" * 4096))
+    assert headers.well_formed((*given, ("\ufffd", b"x"))) == (("a", b"x"),)
+    assert [headers.find_text(given, name) for name in "abce"] == ["x", None, None, None]

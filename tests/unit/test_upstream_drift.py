@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Union, get_args, get_origin, get_type_hints
 
 import anthropic.types as anthropic_types
+import openai.types.beta as responses_beta
 import openai.types.chat as chat_types
 import openai.types.responses as responses_types
 import pytest
@@ -23,10 +24,10 @@ from google.genai import types as gemini_types
 from openai.types.chat.chat_completion_chunk import ChoiceDelta
 from openai.types.responses import response_output_message
 
-from pipeline import normalize, recover
-from pipeline.history.pieces import NATIVE_TYPES
-from pipeline.rules.anthropic.wire import BETA_BLOCKS, BETA_TOOLS, KINDS
-from topics.items import AgentUnrecognized
+from reknit.pipeline import normalize, recover
+from reknit.pipeline.history.pieces import NATIVE_TYPES
+from reknit.pipeline.providers.anthropic.rules.wire import BETA_BLOCKS, BETA_TOOLS, KINDS
+from reknit.topics.items import AgentUnrecognized
 
 ROOT = Path(__file__).parents[2]
 LISTED = json.loads((ROOT / "tests" / "vectors" / "upstream_types.json").read_text("utf-8"))
@@ -35,25 +36,25 @@ FATES = {"handled", "passed", "dropped"}
 PLACES = {
     "anthropic.content": ["model.py"],
     "anthropic.result_content": ["model.py"],
-    "anthropic.events": ["streams/anthropic/*.py", "streams/claude_cli/*.py"],
-    "anthropic.deltas": ["streams/anthropic/*.py", "streams/claude_cli/*.py"],
+    "anthropic.events": ["providers/anthropic/stream/*.py", "providers/claude_cli/stream/*.py"],
+    "anthropic.deltas": ["providers/anthropic/stream/*.py", "providers/claude_cli/stream/*.py"],
     "openai_chat.parts": ["history/readers/canonical.py"],
     "openai_chat.roles": ["history/readers/*.py"],
-    "openai_chat.calls": ["history/readers/openai_chat.py"],
-    "openai_chat.delta": ["streams/openai_chat/*.py"],
-    "openai_responses.items": ["history/readers/openai_responses.py"],
+    "openai_chat.calls": ["providers/openai_chat/reader.py"],
+    "openai_chat.delta": ["providers/openai_chat/stream/*.py"],
+    "openai_responses.items": ["providers/openai_responses/reader.py"],
     "openai_responses.content": ["history/readers/canonical.py"],
-    "openai_responses.output_items": ["streams/openai_responses/*.py"],
-    "openai_responses.output_content": ["streams/openai_responses/*.py"],
-    "openai_responses.events": ["streams/openai_responses/*.py"],
-    "gemini.parts": ["history/readers/gemini*.py"],
-    "gemini.candidate": ["streams/gemini/*.py"],
-    "converse.content": ["history/readers/converse.py"],
-    "converse.result_content": ["history/readers/converse.py"],
+    "openai_responses.output_items": ["providers/openai_responses/stream/*.py"],
+    "openai_responses.output_content": ["providers/openai_responses/stream/*.py"],
+    "openai_responses.events": ["providers/openai_responses/stream/*.py"],
+    "gemini.parts": ["providers/gemini*/reader.py"],
+    "gemini.candidate": ["providers/gemini/stream/*.py"],
+    "converse.content": ["providers/bedrock_converse/reader.py"],
+    "converse.result_content": ["providers/bedrock_converse/reader.py"],
     "converse.system": ["history/readers/*.py"],
-    "converse.events": ["streams/bedrock_converse/*.py"],
-    "converse.deltas": ["streams/bedrock_converse/*.py"],
-    "converse.starts": ["streams/bedrock_converse/*.py"],
+    "converse.events": ["providers/bedrock_converse/stream/*.py"],
+    "converse.deltas": ["providers/bedrock_converse/stream/*.py"],
+    "converse.starts": ["providers/bedrock_converse/stream/*.py"],
 }
 
 
@@ -80,7 +81,7 @@ def kinds(union, key="type"):
     found = set()
     for kind in members(union):
         names = tags(kind, key)
-        assert names or kind.__name__ == "EasyInputMessageParam", f"{kind} has no {key}"
+        assert names or kind.__name__.removeprefix("Beta") == "EasyInputMessageParam", f"{kind} has no {key}"
         found.update(names)
     return found
 
@@ -110,7 +111,8 @@ UPSTREAM = {
     "openai_chat.roles": kinds(chat_types.ChatCompletionMessageParam, "role"),
     "openai_chat.calls": kinds(chat_types.ChatCompletionMessageToolCallUnionParam),
     "openai_chat.delta": set(ChoiceDelta.model_fields),
-    "openai_responses.items": kinds(responses_types.ResponseInputItemParam),
+    "openai_responses.items": kinds(responses_types.ResponseInputItemParam)
+    | kinds(responses_beta.BetaResponseInputItemParam),
     "openai_responses.content": kinds(responses_types.ResponseInputContentParam),
     "openai_responses.output_items": kinds(responses_types.ResponseOutputItem),
     "openai_responses.output_content": kinds(response_output_message.Content),
@@ -221,6 +223,8 @@ PASSED = {
         "compaction": ("assistant", {"content": "So far."}),
         "container_upload": ("user", {"file_id": "file_1"}),
         "search_result": ("user", {"source": "s", "title": "t", "content": FOUND}),
+        "fallback": ("assistant", {"from": {"model": "claude-opus-5"}, "to": {"model": "claude-haiku-5"}}),
+        "mcp_tool_listing": ("assistant", {"mcp_server_name": "docs", "tools": []}),
     },
     "openai_chat.parts": {"input_audio": ("user", {"input_audio": {"data": "AAAA", "format": "wav"}})},
     "gemini.parts": {
@@ -231,6 +235,10 @@ PASSED = {
         "toolResponse": ("model", {"toolType": "GOOGLE_SEARCH_WEB", "id": "a"}),
         "videoMetadata": ("user", {"fps": 1}),
         "mediaResolution": ("user", {"level": "MEDIA_RESOLUTION_LOW"}),
+        "audioMetadata": ("user", {"startOffset": "1s"}),
+        "documentMetadata": ("user", {"startPage": 2}),
+        "mediaProcessing": ("user", "AGENTIC"),
+        "spreadsheetMetadata": ("user", {"sheetIndex": 1}),
     },
     "converse.content": {
         "cachePoint": ("user", {"type": "default"}),
@@ -238,11 +246,17 @@ PASSED = {
         "citationsContent": ("assistant", {"content": [{"text": "Kafka is a log."}], "citations": []}),
         "searchResult": ("user", {"source": "s", "title": "t", "content": [{"text": "Kafka is a log."}]}),
         "video": ("user", {"format": "mp4", "source": {"bytes": "AAAA"}}),
+        "audio": ("user", {"format": "mp3", "source": {"bytes": "AAAA"}}),
     },
 }
-# Stands beside another member of a part, and means nothing alone.
-BESIDE = {"videoMetadata": {"fileData": {"fileUri": "https://example.org/a"}}}
-BESIDE["mediaResolution"] = BESIDE["videoMetadata"]
+# Members of a part that describe another member, and mean nothing alone.
+BESIDE = {
+    name: {"fileData": {"fileUri": "https://example.org/a"}}
+    for name in (
+        "audioMetadata", "documentMetadata", "mediaProcessing", "mediaResolution", "spreadsheetMetadata",
+        "videoMetadata",
+    )
+}  # fmt: skip
 TARGETS = {
     "anthropic.content": ("anthropic", "anthropic", None),
     "openai_chat.parts": ("openai-chat", "openai-chat", "gpt-4o-audio-preview"),

@@ -10,16 +10,16 @@ from counting import function_calls
 from published import OPENED, appended, turns
 from viewing import HISTORIES
 
-from pipeline.fixes import Fix
-from pipeline.registry import TARGETS
-from pipeline.stages.defaults import Defaults
-from pipeline.stages.turns import TurnsStage
-from pipeline.targets import Setting
-from pipeline.viewer.aligned import Aligned, session_until
-from pipeline.viewer.cells import cell_of
-from topics import HISTORY_FIXES, PROVIDER_REQUESTS
-from topics.headers import RequestHeaders, decode
-from topics.records import FixRecord
+from reknit.pipeline.fixes import Fix
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.stages.turns import TurnsStage
+from reknit.pipeline.targets import Setting
+from reknit.pipeline.viewer.aligned import Aligned, session_until
+from reknit.pipeline.viewer.cells import cell_of
+from reknit.topics import HISTORY_FIXES, PROVIDER_REQUESTS
+from reknit.topics.headers import RequestHeaders, decode
+from reknit.topics.records import FixRecord
 
 HEALTHY = (user("Hi."), said("Hello.", call("a")), answered("a"), said("Two files."), user("Which?"))
 

@@ -9,7 +9,7 @@ from build import said, user
 from published import OPENED, appended
 from viewing import BEGAN_MS, demo_inputs, filled, served
 
-from pipeline.viewer import overview
+from reknit.pipeline.viewer import overview
 
 pytestmark = needs_browser
 

@@ -11,15 +11,15 @@ from build import call, called, result, said, text, user
 from published import OPENED, appended
 from viewing import Topics, pages_of, session_of
 
-from pipeline.diff import COMPARED_TOPICS
-from pipeline.pages import shown
-from pipeline.replay.sides import Side as ReplaySide
-from pipeline.session import Session
-from pipeline.targets import Setting
-from pipeline.viewer import compare
-from pipeline.viewer.aligned import Aligned
-from pipeline.viewer.compare import Side, compared
-from topics import AGENT_TURNS, PROVIDER_REQUESTS
+from reknit.pipeline.diff import COMPARED_TOPICS
+from reknit.pipeline.pages import shown
+from reknit.pipeline.replay.sides import Side as ReplaySide
+from reknit.pipeline.session import Session
+from reknit.pipeline.targets import Setting
+from reknit.pipeline.viewer import compare
+from reknit.pipeline.viewer.aligned import Aligned
+from reknit.pipeline.viewer.compare import Side, compared
+from reknit.topics import AGENT_TURNS, PROVIDER_REQUESTS
 
 BROKEN = (user("Run."), called("a"), user("Wait.", result("a")), said("Yes."), user("Go.", result("x")))
 

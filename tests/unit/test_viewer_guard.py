@@ -1,17 +1,19 @@
 """The viewer's guard: what other pages, other machines and forged headers may not get, attack by attack."""
 
+import asyncio
 import socket
 from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
 from aiohttp import web
+from browser import browsing, needs_browser
 from viewing import viewer_of
 
-from pipeline.errors import InputError
-from pipeline.viewer.guard import FIELD, HEADER, Guard, local
-from pipeline.viewer.pages import page
-from pipeline.viewer.server import application, serving
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.viewer.guard import FIELD, HEADER, Guard, local
+from reknit.pipeline.viewer.pages import page
+from reknit.pipeline.viewer.server import application, serving
 
 LOGIN = "a-token-that-nobody-guesses"
 LOCAL = "127.0.0.1"
@@ -211,7 +213,7 @@ async def test_somebody_logs_in_by_the_form(given, status):
         answer, text = await ask("POST", "/login", data={"login": given, "next": "//evil.example/a"})
         after, _ = await ask("GET", "/")
     assert (answer.status, after.status) == (status, 200 if status == 303 else 303)
-    assert answer.headers.get("Location") == ("/evil.example/a" if status == 303 else None)
+    assert answer.headers.get("Location") == ("/" if status == 303 else None)
     assert "That is not the token." in text or status == 303
 
 
@@ -224,7 +226,7 @@ async def test_a_cookie_cannot_be_made_up(forged):
 
 
 async def test_nobody_stays_logged_in_for_ever(monkeypatch):
-    monkeypatch.setattr("pipeline.viewer.guard.LOGGED_IN_SECONDS", -1)
+    monkeypatch.setattr("reknit.pipeline.viewer.guard.LOGGED_IN_SECONDS", -1)
     async with asked(login=LOGIN) as (ask, _):
         first, _ = await ask("GET", f"/?token={LOGIN}")
         [cookie] = first.cookies.values()
@@ -274,10 +276,156 @@ def test_beyond_this_machine_a_viewer_wants_a_login(options, code):
     assert raised.value.code == code
 
 
-@pytest.mark.parametrize("path", ["//evil.example/x", "///evil.example", "\\\\evil.example", "/\\evil.example", "x"])
-def test_what_to_go_on_to_is_never_another_sites(path):
-    assert local(path).count("/", 0, 2) == 1
-    assert local(path).startswith("/")
+# Browsers drop tabs and line ends from an address, and read a backslash as a slash.
+ELSEWHERE = [
+    "",
+    "x",
+    "//evil.example/x",
+    "///evil.example",
+    "\\\\evil.example",
+    "/\\evil.example",
+    "/\t/evil.example",
+    "\t//evil.example",
+    "/\n/evil.example",
+    "/\r\n/evil.example",
+    "/a\r\nSet-Cookie: a=b",
+    "/\x00/evil.example",
+    "/\u2028/evil.example",
+    "https://evil.example/",
+    "javascript:alert(1)",
+    "/" + "a" * 8000,
+]
+
+
+@pytest.mark.parametrize("path", ELSEWHERE)
+def test_what_is_no_path_of_ours_leads_to_the_overview(path):
+    assert local(path) == "/"
+
+
+@pytest.mark.parametrize("path", ["/", "/sessions?q=a%20b&code=x", "/sessions/a%2Fb/stream#e1", "/letters/0/1"])
+def test_a_path_of_ours_is_gone_on_to_as_it_is(path):
+    assert local(path) == path
+
+
+@pytest.mark.parametrize("path", ELSEWHERE)
+async def test_a_login_never_leads_to_another_site(path, caplog):
+    async with asked(login=LOGIN) as (ask, _):
+        form, _ = await ask("GET", "/login", params={"next": path})
+        answer, _ = await ask("POST", "/login", data={"login": LOGIN, "next": path})
+    assert (form.status, answer.status, answer.headers["Location"]) == (200, 303, "/")
+    assert caplog.text == ""
+
+
+@needs_browser
+@pytest.mark.parametrize(
+    "path", ["/%09/127.0.0.1:9/x", "/%5C127.0.0.1:9/x", "//127.0.0.1:9/x", "/%0D%0A/127.0.0.1:9/x"]
+)
+async def test_no_browser_leaves_the_viewer_by_a_login(path):
+    async with asked(login=LOGIN) as (ask, _), browsing() as browser, browser.tab() as page:
+        assert await page.go(f"{ask.origin}/login?next={path}") == 200
+        await page.type("#login", LOGIN)
+        await page.press("Enter")
+        await page.until("location.pathname === '/' && document.readyState === 'complete'")
+        assert await page.ask("location.origin") == ask.origin
+        assert page.did().requests == []
+
+
+MULTIPART = "multipart/form-data; boundary=b"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("application/x-www-form-urlencoded; charset=nonsense", b"token=a"),
+        ("application/x-www-form-urlencoded; charset=utf-16", b"token=a"),
+        ("application/x-www-form-urlencoded; charset=raw_unicode_escape", b"token=\\ud800"),
+        ("application/x-www-form-urlencoded; charset=zlib", b"token=a"),
+        (MULTIPART, b"no part"),
+        (MULTIPART, b"--b\r\n\r\nsecret"),
+        (MULTIPART, b'--b\r\nContent-Disposition: form-data; name="token"\r\n\r\nsecret'),
+        ("multipart/form-data", b"secret"),
+    ],
+)
+async def test_a_body_that_is_no_form_is_the_senders_fault(kind, body, caplog):
+    async with asked() as (ask, done):
+        answer, _ = await ask("POST", "/change/it", data=body, headers={"Content-Type": kind})
+    assert (answer.status in {400, 403}, done) == (True, [])
+    assert "secret" not in caplog.text
+    assert "a page failed" not in caplog.text
+
+
+async def test_bytes_that_are_no_text_are_no_token(caplog):
+    lines = []
+    async with asked(login=LOGIN, proxies=[LOCAL], audit=lines.append) as (ask, done):
+        odd = {"Cookie": f"{ask.token.cookie}=9.\udcff.\udcff", HEADER: "\udcff", "X-Forwarded-User": "\udcff"}
+        raw = "".join(f"{name}: {value}\r\n" for name, value in odd.items()).encode("utf-8", "surrogateescape")
+        answer = await raw_answer(ask.origin, b"GET / HTTP/1.1\r\nHost: localhost\r\n" + raw + b"\r\n")
+    assert answer.startswith(b"HTTP/1.1 303 ")
+    assert (done, caplog.text, [line.user for line in lines]) == ([], "", ["?"])
+
+
+async def raw_answer(origin, request):
+    """The first line of what answers these bytes, and all that the connection still brings where it is closed."""
+    _, _, port = origin.rpartition(":")
+    reading, writing = await asyncio.open_connection(LOCAL, int(port))
+    writing.write(request)
+    try:
+        return await reading.readuntil(b"\r\n")
+    except asyncio.IncompleteReadError as error:
+        return error.partial
+    finally:
+        writing.close()
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"\x16\x03\x01secret\r\n\r\n",
+        b"secret\r\n\r\n",
+        b"GET secret HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/9.secret\r\n\r\n",
+        b"GET / HTTP/1.1\r\nsecret\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nsecret : x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: secret\r\n\r\n",
+        b"GET /" + b"secret" * 2000 + b" HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"secret" * 2000 + b"\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nsecret\r\n",
+    ],
+)
+async def test_a_malformed_request_leaves_nothing_of_it_in_a_log(request_bytes, caplog):
+    caplog.set_level("DEBUG")
+    async with asked() as (ask, _):
+        answer = await raw_answer(ask.origin, request_bytes)
+        # The server still answers others.
+        healthy, _ = await ask("GET", "/healthz")
+    assert (answer[:13], healthy.status) in {(b"HTTP/1.0 400 ", 200), (b"HTTP/1.1 400 ", 200), (b"HTTP/1.1 403 ", 200)}
+    logged = [record for record in caplog.records if record.name != "asyncio"]
+    assert [record.name for record in logged] == ["reknit.http"] * len(logged)
+    assert "secret" not in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+async def test_half_open_requests_are_closed_and_others_are_answered_meanwhile(monkeypatch):
+    monkeypatch.setattr("reknit.pipeline.web.IDLE_SECONDS", 0.5)
+    async with asked() as (ask, _):
+        _, _, port = ask.origin.rpartition(":")
+        begun = [b"", b"GET / HTTP/1.1\r\nHo", b"GET / HTTP/1.1\r\nHost: localhost\r\n", b"P"]
+        open_ones = [await asyncio.open_connection(LOCAL, int(port)) for _ in range(60)]
+        for number, (_, writing) in enumerate(open_ones):
+            writing.write(begun[number % len(begun)])
+        healthy, _ = await ask("GET", "/")
+        ends = await asyncio.gather(*(reading.read() for reading, _ in open_ones))
+        for _, writing in open_ones:
+            writing.close()
+    assert (healthy.status, ends) == (200, [b""] * 60)
+
+
+async def test_a_body_that_does_not_end_is_given_up(monkeypatch):
+    monkeypatch.setattr("reknit.pipeline.viewer.guard.BODY_SECONDS", 0.1)
+    head = b"POST /change/it HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n"
+    async with asked() as (ask, done):
+        answer = await raw_answer(ask.origin, head + b"Content-Type: application/x-www-form-urlencoded\r\n\r\ntok")
+    assert (answer, done) == (b"HTTP/1.1 408 Request Timeout\r\n", [])
 
 
 @pytest.mark.parametrize("path", ["/", "/nothing", "/static/viewer.css", "/static/../pages.py", "/healthz", "/fails"])

@@ -13,12 +13,12 @@ from msgspec import structs
 from published import OPENED, answers, appended
 from viewing import Topics, contents, index_of
 
-from pipeline.config import load_config
-from pipeline.viewer.index import Index, IndexFileError, reading, search, timeline
-from pipeline.viewer.index.reading import Follower
-from topics import AGENT_TURNS, DAY_MS, PROVIDER_EVENTS, SESSION_ITEMS
-from topics.items import AnyItem, ItemCompleted, ItemRetracted, ItemStarted, TurnStop
-from topics.reducer import reduce
+from reknit.pipeline.config import load_config
+from reknit.pipeline.viewer.index import Index, IndexFileError, reading, search, timeline
+from reknit.pipeline.viewer.index.reading import Follower
+from reknit.topics import AGENT_TURNS, DAY_MS, PROVIDER_EVENTS, SESSION_ITEMS
+from reknit.topics.items import AnyItem, ItemCompleted, ItemRetracted, ItemStarted, TurnStop
+from reknit.topics.reducer import reduce
 
 FORGOTTEN = {"type": "session.forgotten"}
 

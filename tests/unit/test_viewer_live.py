@@ -9,13 +9,13 @@ import pytest
 from msgspec import structs
 from stream_pages import START, TEMPLATES, Rows, delta, entries, html_of, recorded
 
-from pipeline.stages.base import Record
-from pipeline.viewer import pages
-from pipeline.viewer.index.records import entry_of
-from pipeline.viewer.pages import AT_ONCE, NOWHERE
-from pipeline.viewer.streams import Drawing, Live, position_of
-from pipeline.viewer.streams.screen import Screen
-from topics import AGENT_TURNS
+from reknit.pipeline.stages.base import Record
+from reknit.pipeline.viewer import pages
+from reknit.pipeline.viewer.index.records import entry_of
+from reknit.pipeline.viewer.pages import AT_ONCE, NOWHERE
+from reknit.pipeline.viewer.streams import Drawing, Live, position_of
+from reknit.pipeline.viewer.streams.screen import Screen
+from reknit.topics import AGENT_TURNS
 
 
 class Log:

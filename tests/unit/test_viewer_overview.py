@@ -12,12 +12,12 @@ from multidict import MultiDict
 from published import OPENED, appended
 from viewing import BEGAN_MS, Still, filled, pages_of
 
-from pipeline.viewer import overview
-from pipeline.viewer.index.entries import TOLD_OF_ITEMS
-from pipeline.viewer.index.reading import Behind
-from pipeline.viewer.index.search import Count, Overview, Search
-from pipeline.viewer.overview import STREAMED, chips, meaning, stamp, summed
-from topics import AGENT_TURNS, SESSION_ITEMS
+from reknit.pipeline.viewer import overview
+from reknit.pipeline.viewer.index.entries import TOLD_OF_ITEMS
+from reknit.pipeline.viewer.index.reading import Behind
+from reknit.pipeline.viewer.index.search import Count, Overview, Search
+from reknit.pipeline.viewer.overview import STREAMED, chips, meaning, stamp, summed
+from reknit.topics import AGENT_TURNS, SESSION_ITEMS
 
 HOUR = 3_600_000
 SINCE = 1_000 * HOUR
@@ -64,9 +64,10 @@ def test_what_was_counted_is_added_up():
         "lossless fixes": 4,
         "lossy fixes": 2,
         "observed fixes": 1,
+        "dead letters": 3,
+        "records not processed": 2,
         "requests rejected": 1,
-        "refused by providers": 0,
-        "dead letters": 2,
+        "requests refused by providers": 0,
         "sessions parked now": 3,
     }
     assert {figure.name: figure.count for figure in found.streamed if figure.count} == {"promoted": 4, "incomplete": 1}
@@ -84,7 +85,8 @@ def test_every_number_has_an_address_of_its_own():
     leads = {figure.name: figure.href for figure in (*found.figures, *found.streamed)}
     assert leads["turns"] == f"/sessions?{STAMP}"
     assert leads["lossy fixes"] == f"/sessions?severity=lossy&{STAMP}"
-    assert leads["requests rejected"] == f"/sessions?rejected=1&{STAMP}"
+    assert leads["dead letters"] == f"/letters?{STAMP}"
+    assert leads["requests rejected"] == f"/letters?kind=rejected&{STAMP}"
     assert leads["sessions parked now"] == "/sessions?parked=1"
     assert leads["promoted"] == f"/sessions?code=promoted&{STAMP}"
     assert found.fixes[0].href == f"/sessions?code=result_moved&severity=lossless&{STAMP}"

@@ -5,7 +5,7 @@ from browser import HOSTILE
 from msgspec import structs
 from stream_pages import CALL, START, Rows, answer, completed, delta, entries, html_of, recorded, screen_of, shown
 
-from pipeline.viewer.streams.screen import DEEPEST, TEXT, Screen
+from reknit.pipeline.viewer.streams.screen import DEEPEST, TEXT, Screen
 
 
 def told(row):
@@ -24,8 +24,8 @@ STREAMS = {
     "replaced-thinking": "thinking retracted, text retracted, thinking promoted, text promoted, result",
     "second-call-cut": "text, call, call retracted, notice, text, result",
     "sub-agent": "text, call, >text, text retracted, text promoted, text, result, result",
-    "killed": "thinking, text incomplete, diagnosis",
-    "killed-in-call": "text, call incomplete, diagnosis",
+    "killed": "thinking doubtful, text incomplete, diagnosis",
+    "killed-in-call": "text doubtful, call incomplete, diagnosis",
     "never-shown": "text, result not on the screen",
     "refused": "notice, result error not on the screen",
     "recorded-calls": "text retracted, text promoted, call promoted, text, result",

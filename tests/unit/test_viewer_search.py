@@ -8,11 +8,11 @@ from multidict import MultiDict
 from published import OPENED, answers, appended
 from viewing import Topics, index_of
 
-from pipeline.errors import InputError
-from pipeline.stages.defaults import Defaults
-from pipeline.viewer.index import search, timeline
-from pipeline.viewer.index.search import Search
-from topics import AGENT_TURNS, PROVIDER_EVENTS
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.viewer.index import search, timeline
+from reknit.pipeline.viewer.index.search import Search
+from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
 
 
 @pytest.fixture

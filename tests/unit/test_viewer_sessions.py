@@ -12,14 +12,14 @@ from click.testing import CliRunner
 from published import OPENED, appended
 from viewing import HISTORIES, Topics, pages_of, session_of
 
-from pipeline.cli.dead_letters import Left
-from pipeline.cli.offline import test_command as reknit_test
-from pipeline.stages.base import Record
-from pipeline.stages.defaults import Defaults
-from pipeline.viewer import overview
-from pipeline.viewer import requests as viewed
-from pipeline.viewer.pages import session_path
-from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS
+from reknit.pipeline.cli.dead_letters import Left
+from reknit.pipeline.cli.offline import test_command as reknit_test
+from reknit.pipeline.stages.base import Record
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.viewer import overview
+from reknit.pipeline.viewer import requests as viewed
+from reknit.pipeline.viewer.pages import session_path
+from reknit.topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
 
 BROKEN = (user("Run."), called("a"), user("Wait.", result("a")), said("Yes."), user("Go.", result("x")))
 TOOLS = [{"name": "ls", "input_schema": {"type": "object"}}]
@@ -206,6 +206,20 @@ async def test_where_the_beginning_is_gone_both_sides_stand_by_position(tmp_path
     assert len(tried) == 2  # by the viewer's settings and by the request's, and not again for the next page
 
 
+async def test_a_request_of_a_session_that_began_in_a_recreated_topic_is_worked_out_from_its_records(tmp_path):
+    topics = Topics()
+    topics.base = 2
+    topics.put_turns("other", OPENED, *appended(user("hello"), said("hi")))
+    topics.put_turns("s1", OPENED, *appended(user("one"), said("two"), user("three")))
+    name, headers = requests_of(topics)[-1]
+    assert (name, headers["first"], headers["cause"]) == ("s1", "5", "agent.turns.v1/0/6")
+    async with pages_of(topics, tmp_path) as ask:
+        status, page = await ask(session_path(name, "requests", headers["request-id"]))
+    assert status == 200
+    assert "Worked out anew, its body is another one" not in page
+    assert "records that led to this request are no longer there" not in page
+
+
 # What an export says of a request's body, unless it is asked for.
 BODILESS = {"value": None, "lost": "left_out"}
 
@@ -320,3 +334,53 @@ async def test_a_request_that_says_nothing_of_itself_has_no_page(tmp_path):
     async with pages_of(topics, tmp_path) as ask:
         assert (await ask(session_path("s1")))[0] == 200
         assert (await ask(session_path("s1", "records", PROVIDER_REQUESTS, "0", "1")))[0] == 200
+
+
+# Records that any Kafka client can write.
+
+BAD_HEADERS = (("run", b"\xff"), ("producer", None), ("\ufffd\ufffdname", b"x"), ("traceparent", b"x" * 20_000))
+ODD_TIMES = (-1, 0, 2**63 - 1, -(2**63))
+
+
+async def test_every_page_shows_records_with_odd_keys_headers_and_times(tmp_path):
+    topics = session_of("s1", user("Hi."))
+    topics.put(AGENT_TURNS, "s1", appended(user("no name"))[0], BAD_HEADERS)
+    topics.put(PROVIDER_EVENTS, "s1", b"{}", BAD_HEADERS)
+    topics.put(PROVIDER_EVENTS, "s1", None, (("exit", None), ("policy", b"\xff")))
+    assert [dict(each.headers)["reknit.error.code"] for each in topics.logs[DEAD_LETTERS, 0]] == [b"bad_header"] * 3
+    for topic in (AGENT_TURNS, PROVIDER_EVENTS, PROVIDER_REQUESTS, HISTORY_FIXES, DEAD_LETTERS, SESSION_ITEMS):
+        for offset, time in enumerate(ODD_TIMES, 1000):
+            bad = ((name, None) for name in ("request-id", "reknit.error.code", "reknit.error.letter", "exit"))
+            record = Record(
+                partition=0, offset=offset, key=b"\xff", value=b"\xff", headers=(*BAD_HEADERS, *bad), timestamp=time
+            )
+            topics.put_raw(topic, record)
+    async with pages_of(topics, tmp_path) as ask:
+        for session in ("s1", "\ufffd"):
+            for more in ((), ("export",), ("stream",)):
+                status, page = await ask(session_path(session, *more))
+                assert status == 200, (session, more)
+                assert session in page
+        for topic in (AGENT_TURNS, DEAD_LETTERS):
+            for record in topics.logs[topic, 0]:
+                name = record.key.decode("utf-8", "replace")
+                address = session_path(name, "records", topic, "0", str(record.offset))
+                assert (await ask(address))[0] == 200, record
+        for page in ("/", "/sessions", "/letters", *(f"/letters/0/{offset}" for offset in (0, 1, 2))):
+            assert (await ask(page))[0] == 200, page
+
+
+async def test_a_withdrawal_is_in_the_timeline_and_no_request(tmp_path):
+    topics = session_of("s1", user("Hi."), said("Hello."), defaults=Defaults(withdraw=True))
+    (_, sent), (_, withdrawn) = requests_of(topics)
+    async with pages_of(topics, tmp_path) as ask:
+        for view in ("", "?view=requests"):
+            status, page = await ask(session_path("s1") + view)
+            assert (status, page.count("withdrawal</span>")) == (200, 1)
+            assert f"withdraws {sent['request-id']}" in page
+        status, page = await ask(session_path("s1", "requests", sent["request-id"]))
+        assert status == 200
+        status, _ = await ask(session_path("s1", "requests", withdrawn["request-id"]))
+        assert status == 404
+        status, page = await ask(session_path("s1", "records", PROVIDER_REQUESTS, "0", "1"))
+        assert (status, "answered" in page) == (200, True)

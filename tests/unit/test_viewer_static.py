@@ -6,7 +6,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 
-from pipeline.viewer.pages import STATIC, static_path
+from reknit.pipeline.viewer.pages import STATIC, static_path
 
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "pipeline/viewer/static"
@@ -46,7 +46,7 @@ def test_a_files_address_changes_with_its_bytes():
 def test_a_wheel_holds_them():
     # A wheel has all of a package that version control has not been told to leave out.
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
-    assert wheel["wheel"] == {"packages": ["reknit", "pipeline", "topics"]}
+    assert wheel["wheel"]["only-include"] == ["reknit", "pipeline", "topics"]
     files = [str(file) for folder in ("static", "templates") for file in (HERE.parent / folder).rglob("*.*")]
     done = subprocess.run(["git", "check-ignore", "-v", *files], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")

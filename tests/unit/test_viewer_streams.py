@@ -8,8 +8,8 @@ from browser import ELSEWHERE, HOSTILE, Opened, browsing, needs_browser
 from stream_pages import START, Rows, completed, delta, recorded
 from viewing import Topics, followed, listening
 
-from pipeline.viewer import pages, streams
-from pipeline.viewer.pages import session_path
+from reknit.pipeline.viewer import pages, streams
+from reknit.pipeline.viewer.pages import session_path
 
 NAME = "a/session <b>"
 

@@ -9,7 +9,7 @@ from build import called, rounds, said, user
 from published import appended
 from viewing import followed, listening, session_of
 
-from pipeline.viewer import sessions
+from reknit.pipeline.viewer import sessions
 
 NAME = "a/session <b>"
 MORE = [*appended(called("a"), user("never mind")), {"type": "session.closed"}]

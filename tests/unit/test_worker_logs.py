@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from pipeline.cli import CalmHandler
+from reknit.pipeline.cli import CalmHandler
 
 
 class Clock:

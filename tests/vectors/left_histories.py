@@ -174,6 +174,8 @@ def turns() -> Iterator[Json]:
     yield from _resets(made)
     yield from _shapes(made)
     yield from _ends(made)
+    yield from _mixtures(made)
+    yield from _midway(made)
 
 
 POLICIES: dict[str, Json] = {
@@ -280,6 +282,67 @@ def _ends(made: Any) -> Iterator[Json]:
     recorded = {"origin": "recorded", "source": "claude-cli", "self_driving": True}
     yield made("recorded turns", [opened(**SETTING), appended(user()), appended(said(call("s1")), **recorded)])
     yield made("thinking that nothing follows", [*one, appended(said(thinking()))], [appended(said()), *small_talk(1)])
+
+
+def _mixtures(made: Any) -> Iterator[Json]:
+    """Histories whose messages have more than one shape, and messages that several shapes can have."""
+    targets = ["openai-responses", "openai-chat", "anthropic"]
+    plain = [
+        {"role": "developer", "content": f"Mind {word()}"},
+        {"role": "user", "content": f"Go on {word()}", "id": "msg_plain"},
+        {"role": "user", "content": [{"type": "input_text", "text": f"Now {word()}"}]},
+    ]
+    of_responses = [
+        {"type": "function_call", "call_id": "m1", "name": "ls", "arguments": json.dumps({"path": word()})},
+        {"type": "function_call_output", "call_id": "m1", "output": f"files {word()}"},
+    ]
+    of_chat = [
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "m2", "type": "function", "function": _function("ls")}],
+        },
+        {"role": "tool", "tool_call_id": "m2", "content": f"files {word()}"},
+    ]
+    of_converse = [{"role": "user", "content": [{"text": f"And {word()}"}]}]
+    of_gemini = [{"role": "user", "parts": [{"text": f"And {word()}"}]}]
+    for name, messages in {
+        "responses first": [*plain[:1], *of_responses, *plain, *of_chat, *of_converse],
+        "chat first": [*plain[:1], *of_chat, *plain, *of_responses, *of_gemini],
+        "converse first": [*of_converse, *of_responses, *plain, *of_chat],
+        "gemini first": [*of_gemini, *of_chat, *plain, *of_responses],
+    }.items():
+        before = [opened(targets=targets, **SETTING), *map(appended, messages)]
+        again = [json.loads(json.dumps(message).replace('"m', '"again-m')) for message in messages]
+        yield made(f"mixed shapes: {name}", before, [WANTED, *map(appended, again), appended(said())])
+
+
+def _midway(made: Any) -> Iterator[Json]:
+    """Sessions that are left between two parts that belong together."""
+
+    def left(name: str, target: str, model: str, before: list[Json], then: list[Json]) -> Json:
+        setting = SETTING | {"model": model}
+        start = [opened(targets=[target], **setting), *map(appended, before)]
+        return made(f"left midway: {name}", start, [*map(appended, then), WANTED])
+
+    pictured = [user(result(name) | {"content": [text("picture"), image()]}) for name in ("p1", "p2")]
+    asked = [user(), said(call("p1"), call("p2"))]
+    for target, model in (("openai-chat", "gpt-5"), ("vllm", "mistral-small"), ("gemini", "gemini-2.5-flash")):
+        shown = [pictured[1], said(), user(), said(), user()]
+        yield left(f"parallel pictures, {target}", target, model, [*asked, pictured[0]], shown)
+    papers = [user(text(), document(), image()), said(), user(text(), document()), said()]
+    yield left("papers of earlier turns", "claude-cli", "claude-sonnet-4-5", papers, [user(), said(), user(image())])
+    search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": word()}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+    before = [user(), said(search, call("c1")), user(result("c1"))]
+    yield left("a search that runs", "anthropic", "claude-sonnet-4-5", before, [said(found, text()), user()])
+    changed = {"role": "system", "content": [{"toolAddition": {"tool": {"name": "cat"}}}]}
+    turns_ = [{"role": "user", "content": [{"text": word()}]}, changed]
+    yield left("a tool that is added", "bedrock-converse", "anthropic.claude-opus-4-8", turns_, [turns_[0], said()])
+    yield left("the model first", "gemini", "gemini-2.5-flash", [said(), user()], [said(), user()])
+    item = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "x"}}
+    hosted = [user(), item]
+    yield left("a hosted item", "openai-responses", "gpt-5", hosted, [said(), user()])
 
 
 def _function(name: str) -> Json:

@@ -14,11 +14,11 @@ import msgspec
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from pipeline.stages.base import Output, Record  # noqa: E402  the project is found beside this file
-from pipeline.stages.defaults import Defaults  # noqa: E402  as above
-from pipeline.stages.events import EventsStage  # noqa: E402  as above
-from pipeline.stages.turns import TurnsStage  # noqa: E402  as above
-from topics import PROVIDER_REQUESTS, SESSION_ITEMS  # noqa: E402  as above
+from reknit.pipeline.stages.base import Output, Record  # noqa: E402  the project is found beside this file
+from reknit.pipeline.stages.defaults import Defaults  # noqa: E402  as above
+from reknit.pipeline.stages.events import EventsStage  # noqa: E402  as above
+from reknit.pipeline.stages.turns import TurnsStage  # noqa: E402  as above
+from reknit.topics import PROVIDER_REQUESTS, SESSION_ITEMS  # noqa: E402  as above
 
 STAGES = {"turns": TurnsStage, "events": EventsStage}
 # Where the engine keeps, beside the state, how far the source was read.

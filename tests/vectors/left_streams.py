@@ -8,7 +8,7 @@ from typing import Any
 
 from left_sessions import ROOT, Json, Log, Sent, dumped, row
 
-from topics import SESSION_ITEMS
+from reknit.topics import SESSION_ITEMS
 
 
 def stream(values: Iterable[bytes | str | Json], source: str, run: str = "r1", **headers: str) -> list[Sent]:

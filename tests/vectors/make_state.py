@@ -18,7 +18,7 @@ from pathlib import Path
 from left_histories import turns
 from left_streams import events
 
-from pipeline import __version__
+from reknit.pipeline import __version__
 
 
 def main() -> None:

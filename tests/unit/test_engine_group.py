@@ -1,0 +1,308 @@
+"""The group's client in its thread: what it commits as a member, and what waits for a broker that does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import SimpleNamespace
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import (
+    CommitFailedError,
+    ConsumerStoppedError,
+    GroupAuthorizationFailedError,
+    IllegalGenerationError,
+    KafkaConnectionError,
+    KafkaError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
+from aiokafka.structs import OffsetAndMetadata
+from aiokafka.util import commit_structure_validate
+from faust.transport.consumer import ConsumerThread, Fetcher
+from faust.transport.drivers import aiokafka as driver
+from faust.types import TP
+from msgspec import structs
+
+from reknit.pipeline.engine import transport
+from reknit.pipeline.engine.runtime import NoMetrics, Runtime, Tuning
+from reknit.pipeline.engine.transport import SpanThread
+from reknit.pipeline.engine.worker import make_app
+from reknit.pipeline.settings import Config
+
+CONFIG = Config(bootstrap_servers="nobody:1", prefix="p.", delivery="at-least-once")
+PLACE = TP("in.v1", 0)
+
+
+@pytest.fixture
+async def app(tmp_path):
+    """An app whose client's thread has not been started."""
+    made = make_app(Runtime(structs.replace(CONFIG, state_dir=str(tmp_path)), {}, NoMetrics(), Tuning()))
+    yield made
+    loop = made.consumer._thread.thread_loop
+    if not loop.is_closed():
+        await asyncio.to_thread(lambda: loop.run_until_complete(asyncio.sleep(0)))  # for what was called in it
+        loop.close()
+
+
+async def test_a_worker_that_stops_during_a_rebalance_does_not_count_as_crashed(app):
+    app.rebalancing = True
+    fetcher = Fetcher(app)
+    await fetcher.start()
+    await asyncio.sleep(0)  # it waits for the rebalance to end
+    await fetcher.stop()
+    assert fetcher.crash_reason is None
+
+
+async def test_nothing_is_committed_while_the_group_rebalances(app, monkeypatch):
+    async def by_faust(*_arguments):
+        pass
+
+    async def call(_thread, method, *arguments):
+        called.append((method.__name__, *arguments))
+        return True
+
+    called, place = [], TP("in.v1", 0)
+    for name in ("on_partitions_revoked", "on_partitions_assigned"):
+        monkeypatch.setattr(driver.Consumer, name, by_faust)
+    monkeypatch.setattr(SpanThread, "call_thread", call)
+    consumer = app.consumer
+    for generation in (1, 2):
+        called.clear()
+        await consumer.on_partitions_revoked(set())
+        committing = asyncio.create_task(consumer._thread.commit_positions({place: 5}))
+        assert await consumer._thread.is_ours(place, 5) is None
+        await asyncio.sleep(0)
+        assert called == []
+        await consumer.on_partitions_assigned(set(), generation)
+        await committing
+        assert await consumer._thread.is_ours(place, 5) is True
+        assert called == [("_commit_positions", {place: 5}), ("_commit_as_owner", place, 5)]
+
+
+class GroupMember:
+    """A group consumer in generation 7, with the client's own check of what it commits."""
+
+    def __init__(self, assigned):
+        self.assigned, self.committed = assigned, []
+        self._coordinator = SimpleNamespace(generation=7)
+        self.sent = asyncio.Event()
+        self.answer = asyncio.Event()
+        self.answer.set()
+        self.error = None
+
+    def assignment(self):
+        return self.assigned
+
+    async def commit(self, offsets):
+        self.sent.set()
+        await self.answer.wait()
+        if self.error:
+            raise self.error
+        self.committed.append(commit_structure_validate(offsets))
+
+
+@pytest.mark.parametrize(
+    ("assigned", "positions", "committed"),
+    [
+        (set(), {}, []),
+        (set(), {TP("in.v1", 0): 5}, []),
+        ({TopicPartition("in.v1", 1)}, {TP("in.v1", 0): 5}, []),
+        (
+            {TopicPartition("in.v1", 0)},
+            {TP("in.v1", 0): 5, TP("in.v1", 1): 6},
+            [{TopicPartition("in.v1", 0): OffsetAndMetadata(5, "reknit")}],
+        ),
+    ],
+)
+async def test_a_member_commits_what_it_owns_and_asks_for_nothing_where_it_owns_nothing(
+    app, monkeypatch, assigned, positions, committed
+):
+    async def call(_thread, method, *arguments):
+        return await method(*arguments)
+
+    member = GroupMember(assigned)
+    monkeypatch.setattr(SpanThread, "call_thread", call)
+    monkeypatch.setattr(SpanThread, "_ensure_consumer", lambda _: member)
+    thread = app.consumer._thread
+    thread.in_group.set()
+    thread._generation = 7
+    await thread.commit_positions(positions)
+    assert member.committed == committed
+
+
+async def test_a_worker_without_partitions_says_how_far_others_are(app, monkeypatch):
+    async def call(_thread, method, *arguments):
+        return await method(*arguments)
+
+    async def fetch(places):
+        return {place: OffsetAndMetadata(7, "reknit") for place in places}
+
+    member = GroupMember(set())
+    member._coordinator.fetch_committed_offsets = fetch
+    monkeypatch.setattr(SpanThread, "call_thread", call)
+    monkeypatch.setattr(SpanThread, "_ensure_consumer", lambda _: member)
+    app.consumer._thread.in_group.set()
+    assert (await app.consumer.how_far([TP("in.v1", 0)]), member.committed) == ({TP("in.v1", 0): 7}, [])
+
+
+@pytest.fixture
+def member(app, monkeypatch):
+    """A member of generation 7 whose client runs in this loop, and its thread."""
+
+    async def by_faust(*_arguments):
+        pass
+
+    for name in ("on_partitions_revoked", "on_partitions_assigned"):
+        monkeypatch.setattr(ConsumerThread, name, by_faust)
+    made = GroupMember({TopicPartition(*PLACE)})
+    monkeypatch.setattr(SpanThread, "_ensure_consumer", lambda _: made)
+    return made, app.consumer._thread
+
+
+async def test_a_member_that_has_not_joined_sends_no_commit(member):
+    client, thread = member
+    assert (await thread._commit_as_owner(PLACE, 5), client.sent.is_set()) == (None, False)
+    await thread.on_partitions_assigned({PLACE}, 7)
+    assert (await thread._commit_as_owner(PLACE, 5), client.sent.is_set()) == (True, True)
+
+
+@pytest.mark.parametrize("then", ["joins", "joins and has joined", "was refused"])
+async def test_a_commit_that_leaves_its_generation_proves_nothing(member, then):
+    client, thread = member
+    await thread.on_partitions_assigned({PLACE}, 7)
+    client.answer.clear()
+    asking = asyncio.create_task(thread._commit_as_owner(PLACE, 5))
+    await client.sent.wait()
+    if then == "was refused":
+        client._coordinator.generation = -1  # a broker takes that commit if the group is empty
+    else:
+        await thread.on_partitions_revoked({PLACE})
+    if then == "joins and has joined":
+        client._coordinator.generation = 8
+        await thread.on_partitions_assigned({PLACE}, 8)
+    client.answer.set()
+    assert await asking is None
+    assert len(client.committed) == (then == "was refused"), "a commit is not sent again while its member joins"
+
+
+def refused(cause):
+    error = CommitFailedError()
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "is_ours"),
+    [
+        (refused(UnknownMemberIdError()), False),
+        (refused(IllegalGenerationError()), False),
+        (refused(RebalanceInProgressError()), None),
+        (KafkaConnectionError("gone"), None),
+    ],
+)
+async def test_what_a_refused_commit_says_of_the_owner(member, error, is_ours):
+    client, thread = member
+    await thread.on_partitions_assigned({PLACE}, 7)
+    client.error = error
+    assert await thread._commit_as_owner(PLACE, 5) is is_ours
+
+
+async def test_without_an_answer_the_owner_is_not_known(member, monkeypatch):
+    client, thread = member
+    monkeypatch.setattr(transport, "_ASK_SECONDS", 0.01)
+    await thread.on_partitions_assigned({PLACE}, 7)
+    client.answer.clear()
+    assert (await thread._commit_as_owner(PLACE, 5), client.committed) == (None, [])
+
+
+@pytest.fixture
+async def running(app):
+    """The thread's loop in a thread of its own, without a client."""
+    thread = app.consumer._thread
+    runs = threading.Thread(target=thread.thread_loop.run_forever)
+    runs.start()
+    yield thread
+    thread.thread_loop.call_soon_threadsafe(thread.thread_loop.stop)
+    await asyncio.to_thread(runs.join)
+
+
+async def test_calls_that_wait_for_a_broker_hold_up_no_other_and_end_with_their_caller(running):
+    ended = []
+
+    async def waits(number):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(number)
+
+    waiting = [asyncio.create_task(running.call_thread(waits, number)) for number in range(8)]
+    async with asyncio.timeout(10):
+        assert await running.call_thread(threading.get_ident) != threading.get_ident()
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await running.call_thread(asyncio.sleep, 0)
+    assert sorted(ended) == list(range(8))
+
+
+async def test_after_the_thread_has_ended_a_call_says_so_and_a_commit_is_given_up(app):
+    thread = app.consumer._thread
+    thread.thread_loop.close()
+    thread.in_group.set()
+    with pytest.raises(ConsumerStoppedError):
+        await thread.call_thread(asyncio.sleep, 0)
+    await thread.commit_positions({PLACE: 5})
+
+
+class Deaf:
+    """A client whose broker does not answer: it leaves no group, and no connection sends what it has."""
+
+    def __init__(self):
+        self.steps = []
+        self._client = self
+
+    async def stop(self):
+        self.steps.append("leave")
+        await asyncio.Event().wait()
+
+    async def close(self):
+        self.steps.append("close")
+        await asyncio.Event().wait()
+
+
+async def test_a_stop_does_not_wait_for_a_broker_that_does_not_answer(app, monkeypatch):
+    monkeypatch.setattr(transport, "_LEAVE_SECONDS", 0.01)
+    thread, client = app.consumer._thread, Deaf()
+    thread._consumer = client
+    async with asyncio.timeout(10):
+        await thread.on_thread_stop()
+    assert client.steps == ["leave", "close"]
+
+
+@pytest.mark.parametrize(
+    ("error", "failed"),
+    [
+        (KafkaError("a task of the client ended"), True),
+        (GroupAuthorizationFailedError("p.reknit"), True),
+        (KafkaConnectionError("gone"), False),
+    ],
+)
+async def test_an_error_that_keeps_the_client_out_of_the_group_is_taken_from_it(app, monkeypatch, error, failed):
+    taken = []
+
+    async def call(_thread, method):
+        taken.append(method.__name__)
+        if len(taken) == 1:
+            raise error
+
+    monkeypatch.setattr(transport, "_CHECK_SECONDS", 0.001)
+    monkeypatch.setattr(SpanThread, "call_thread", call)
+    runtime = app.runtime
+    watching = asyncio.create_task(app.consumer._watch_group.fun(app.consumer))
+    async with asyncio.timeout(10):
+        while not (runtime.failed.is_set() or len(taken) > 2):  # noqa: ASYNC110  polls what the task changes
+            await asyncio.sleep(0.001)
+    watching.cancel()
+    assert (runtime.failed.is_set(), taken[0]) == (failed, "check_group")

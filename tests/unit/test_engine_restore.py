@@ -1,0 +1,99 @@
+"""Reading a changelog to its end: what is held of it at once, and what ends it."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from aiokafka import TopicPartition
+
+from reknit.pipeline.engine import state
+from reknit.pipeline.engine.batches import fetched_size
+from reknit.pipeline.engine.runtime import PartitionLostError
+from reknit.pipeline.engine.state import restore
+from reknit.pipeline.stages.base import POSITION, position_value
+
+PLACE = TopicPartition("state.v1", 0)
+MIB = 1 << 20
+
+
+class Changelog:
+    """A partition on a broker, by a client: fetches hold records of ``fetched`` bytes, as a compressed fetch may."""
+
+    def __init__(self, values, fetched):
+        rows = [(b"k%d" % at, value) for at, value in enumerate(values)] + [(POSITION, position_value(7, 2))]
+        self.records = [SimpleNamespace(key=key, value=value, headers=()) for key, value in rows]
+        self.fetched, self.at, self.buffer, self.held = fetched, 0, [], []
+
+    def __call__(self, **options):
+        self.options = options
+        return self
+
+    async def start(self):
+        pass
+
+    async def stop(self):
+        pass
+
+    def assign(self, places):
+        pass
+
+    def seek(self, place, offset):
+        self.at = offset
+
+    async def end_offsets(self, places):
+        return {PLACE: len(self.records)}
+
+    async def beginning_offsets(self, places):
+        return {PLACE: 0}
+
+    async def position(self, place):
+        return self.at
+
+    async def getmany(self, place, *, timeout_ms, max_records=None):
+        if not self.buffer:
+            behind, size = self.at, 0
+            while behind < len(self.records) and size < self.fetched:
+                size += len(self.records[behind].value)
+                behind += 1
+            self.buffer = self.records[self.at : behind]
+        taken, self.buffer = self.buffer[:max_records], self.buffer[max_records:] if max_records else []
+        self.at += len(taken)
+        self.held.append(fetched_size(taken))
+        return {PLACE: taken}
+
+
+async def read(monkeypatch, changelog, **more):
+    """What a restore gave to the stage, and what it returned."""
+    monkeypatch.setattr(state, "AIOKafkaConsumer", changelog)
+    given = []
+    restored = await restore({}, *PLACE, lambda key, value: given.append((key, value)), committed_only=True, **more)
+    return given, restored
+
+
+@pytest.mark.parametrize("size", [100, 10_000, 60_000, 300_000, 5 * MIB])
+async def test_a_read_holds_a_few_mebibytes_however_well_the_changelog_compresses(monkeypatch, size):
+    values = [b"x" * size] * max(20, 60 * MIB // max(size, 4_000))
+    changelog = Changelog(values, fetched=160 * MIB)
+    given, restored = await read(monkeypatch, changelog)
+    assert [value for _, value in given] == values
+    assert (restored.position, restored.state_format, restored.records) == (7, 2, len(values) + 1)
+    assert max(changelog.held) <= max(4 * MIB + 64 * 1024, size + 1024)
+    assert changelog.options["max_partition_fetch_bytes"] <= MIB
+
+
+async def test_where_records_become_larger_one_read_holds_a_fetch_and_the_next_ones_less(monkeypatch):
+    changelog = Changelog([b"x" * 100] * 20_000 + [b"x" * 100_000] * 400, fetched=20 * MIB)
+    await read(monkeypatch, changelog)
+    most, *others = sorted(changelog.held, reverse=True)
+    assert (most <= 21 * MIB, max(others) <= 12 * MIB) == (True, True), changelog.held
+
+
+async def test_a_broker_that_does_not_answer_ends_the_read(monkeypatch):
+    changelog = Changelog([], fetched=MIB)
+    changelog.start = asyncio.Event().wait
+    with pytest.raises(PartitionLostError) as lost:
+        async with asyncio.timeout(10):
+            await read(monkeypatch, changelog, patience=0.01)
+    assert lost.value.code == "stuck"

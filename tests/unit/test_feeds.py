@@ -1,0 +1,91 @@
+"""The commands `reknit ingest turns --mirror` and `reknit send`: records made from input, and errors at start-up."""
+
+import json
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from reknit.pipeline.cli import main
+from reknit.pipeline.cli.feeds import records_of
+
+MESSAGE = {"role": "user", "content": "hi"}
+HISTORY = {"messages": [MESSAGE], "model": "m"}
+TURN = {"type": "turn.appended", "message": MESSAGE}
+
+
+def made(document, **options):
+    return [json.loads(record) for record in records_of(json.dumps(document).encode(), **options)]
+
+
+@pytest.mark.parametrize(
+    ("document", "plain", "mirrored"),
+    [
+        (MESSAGE, [TURN], [TURN | {"request": False}]),
+        (TURN | {"id": "a"}, [TURN | {"id": "a"}], [TURN | {"id": "a", "request": False}]),
+        (TURN | {"request": True}, [TURN | {"request": True}], [TURN | {"request": True}]),
+        ({"type": "request.wanted"}, [{"type": "request.wanted"}], [{"type": "request.wanted"}]),
+        (
+            HISTORY,
+            [
+                {"type": "session.opened", "model": "m"},
+                {"type": "history.restored", "messages": [MESSAGE]},
+                {"type": "request.wanted"},
+            ],
+            [{"type": "session.opened", "model": "m"}, {"type": "history.restored", "messages": [MESSAGE]}],
+        ),
+        (
+            [MESSAGE],
+            [{"type": "history.restored", "messages": [MESSAGE]}, {"type": "request.wanted"}],
+            [{"type": "history.restored", "messages": [MESSAGE]}],
+        ),
+    ],
+)
+def test_mirrored_input_makes_no_request_due_unless_a_record_asks_for_one(document, plain, mirrored):
+    assert made(document) == plain
+    assert made(document, mirror=True) == mirrored
+
+
+# `reknit send` reports errors that only a person can fix at the start, before it connects to a broker.
+
+SECRET = "sk-ant-4711"  # noqa: S105  not a real one
+TO = ("--to", "https://api.example.org/v1")
+
+
+def sent(*arguments, env=None):
+    return CliRunner().invoke(main, ["send", "--bootstrap-servers", "127.0.0.1:1", *arguments], env=env)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "say where requests go"),
+        (("--exec", "no-such-program --key sk-ant-4711"), "no-such-program is not an executable program"),
+        (("--exec", "/no/such/program"), "/no/such/program is not an executable program"),
+        (("--exec", "'"), "the command cannot be read"),
+        (("--exec", ""), "an empty command is not an executable"),
+        (("--to", "api.example.org/?key=sk-ant-4711"), "expected a URL that begins with http"),
+        ((*TO, "--header", "x-api-key sk-ant-4711"), "expected NAME: VALUE"),
+        ((*TO, "--header", "x-api-key: sk-ant-4711\nx: y"), "another control character"),
+        ((*TO, "--secret-header", "x-api-key: sk-ant-4711"), "expected NAME=VARIABLE with a variable that is set"),
+        ((*TO, "--secret-header", "x-api-key=sk-ant-4711"), "expected NAME=VARIABLE with a variable that is set"),
+        ((*TO, "--secret-header", "sk-ant-4711="), "expected NAME=VARIABLE with a variable that is set"),
+        ((*TO, "--source", "none"), "expected one of"),
+        ((*TO, "--target", "none"), "expected one of"),
+    ],
+)
+def test_unusable_options_end_the_command_with_2_and_print_no_secret(arguments, said):
+    done = sent(*arguments)
+    assert (done.exit_code, said in done.output) == (2, True), done.output
+    assert SECRET not in done.output
+
+
+def test_no_broker_ends_with_75():
+    done = sent(*TO, "--secret-header", "x-api-key=KEY", env={"KEY": SECRET})
+    assert (done.exit_code, "no Kafka broker answers" in done.output) == (75, True), done.output
+    assert SECRET not in done.output
+
+
+def test_a_program_is_found_on_the_path():
+    done = sent("--exec", f"{sys.executable} -c pass")
+    assert (done.exit_code, "no Kafka broker answers" in done.output) == (75, True), done.output
