@@ -6,9 +6,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from reknit.pipeline.rules.judge import validate
     from reknit.pipeline.session import Session, normalize
     from reknit.pipeline.streams.session import recover
+    from reknit.pipeline.validation import validate
 
 # What requests, segments and dead letters carry: the version of the installed build, with its commit.
 try:
@@ -23,7 +23,7 @@ _HOMES = {
     "Session": "reknit.pipeline.session",
     "normalize": "reknit.pipeline.session",
     "recover": "reknit.pipeline.streams.session",
-    "validate": "reknit.pipeline.rules.judge",
+    "validate": "reknit.pipeline.validation",
 }
 
 

@@ -28,11 +28,10 @@ from prometheus_client import (
 
 from reknit.pipeline import __version__
 from reknit.pipeline.fixes import FIXES, OBSERVABLE
-from reknit.pipeline.rules.judge import RULES
+from reknit.pipeline.registry import RULES, SOURCES
 from reknit.pipeline.stages import WRITTEN
 from reknit.pipeline.stages.base import Result
 from reknit.pipeline.stages.records import EVENT_HEADERS, TURN_HEADERS
-from reknit.pipeline.streams.sources import SOURCES
 from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
 from reknit.topics.items import Cause
 from reknit.topics.records import TurnRecord

@@ -24,10 +24,9 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from reknit.pipeline.registry import target_named
+from reknit.pipeline.registry import find_source, target_named
 from reknit.pipeline.rules.base import Violation
-from reknit.pipeline.rules.judge import validate
-from reknit.pipeline.streams.sources import find_source
+from reknit.pipeline.validation import validate
 from reknit.topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
 from reknit.topics import headers as names
 from reknit.topics.headers import Headers
@@ -187,7 +186,7 @@ def _open(request: Unmended, record: Json) -> None:
 
 
 def _judged(target: str, request: Unmended) -> list[Violation]:
-    if target_named(target).enveloped:
+    if target_named(target).is_enveloped:
         return [violation for line in _envelopes(request.messages) for violation in validate(line, target)]
     return validate(request.head | {"messages": request.messages}, target)
 

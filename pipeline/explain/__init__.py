@@ -22,11 +22,11 @@ from msgspec import Struct, structs
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.fixes import FIXES, Fix, FixCode
 from reknit.pipeline.providers.cascade.stream.speech import Speech
-from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.registry import RULES, TARGETS
 from reknit.pipeline.rules.base import Rule, Violation
-from reknit.pipeline.rules.judge import RULES, validate
 from reknit.pipeline.session import normalize
 from reknit.pipeline.streams.session import Recovery
+from reknit.pipeline.validation import validate
 
 
 class FixExample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"source": "from"}):
@@ -223,7 +223,7 @@ def _mend(example: FixExample) -> Mended:
         policy=example.policy,
         history=shortened(history),
         broken=_broken(history, example),
-        request=_shown(done.body, text=TARGETS[example.to].text),
+        request=_shown(done.body, text=TARGETS[example.to].is_text),
         fixes=tuple(done.fixes),
     )
 
@@ -246,7 +246,7 @@ def retold(events: Sequence[Any], source: str, model: str) -> tuple[list[Any], l
 
 
 def _broken(history: Any, example: FixExample) -> tuple[str, ...]:  # noqa: ANN401  any JSON
-    if example.source != "auto" or TARGETS[example.to].text or isinstance(history, str):
+    if example.source != "auto" or TARGETS[example.to].is_text or isinstance(history, str):
         return ()
     body = history if isinstance(history, dict) else {"messages": history}
     found = validate(body, target=example.to)
@@ -283,7 +283,7 @@ def _judge(rule: Rule, example: RuleExample) -> Broken:
 
 
 def _outcome(data: bytes, rule: Rule) -> tuple[Outcome | Literal[""], tuple[str, ...]]:
-    if rule.target not in TARGETS or TARGETS[rule.target].text:
+    if rule.target not in TARGETS or TARGETS[rule.target].is_text:
         return "", ()
     try:
         done = normalize(data, to=rule.target)

@@ -17,7 +17,8 @@ from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.readers.message import UNDECIDED, Decided
 from reknit.pipeline.history.readers.shapes import TRANSCRIPTS, decided_in, read, read_next
 from reknit.pipeline.model import Policy, Role, Turn
-from reknit.pipeline.registry import Target, target_named
+from reknit.pipeline.providers.base import Target
+from reknit.pipeline.registry import target_named
 from reknit.pipeline.session.arguments import GivenPolicy, GivenSystem, GivenTools, policy_from, setting_from
 from reknit.pipeline.session.request import Normalized
 from reknit.pipeline.session.state import LogEntry, decode_whole_log, encode_whole_log

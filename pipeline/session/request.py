@@ -20,9 +20,9 @@ from reknit.pipeline.history import History
 from reknit.pipeline.history.pieces import LedgerEntry
 from reknit.pipeline.history.render import Rendered
 from reknit.pipeline.model import Turn
-from reknit.pipeline.registry import Target
+from reknit.pipeline.providers.base import Target
+from reknit.pipeline.registry import RULES
 from reknit.pipeline.rules.base import Violation
-from reknit.pipeline.rules.judge import RULES
 from reknit.pipeline.session.settled import Mark, SettledPart, Shared, expanded
 from reknit.pipeline.targets import Ending, Row
 
@@ -175,7 +175,7 @@ class Normalized:
         self.prefix_reset = prefix_reset
         self.watched: Sequence[Fix] = ()
         self._told_by = account
-        self._is_text = target.text
+        self._is_text = target.is_text
         self._body, self._account = body, account
 
     @property
@@ -343,12 +343,12 @@ def _wherever(fix: Fix) -> Fix:
 
 def _tail(tail: str, target: Target) -> str:
     """The policy for the end as the target can have it: a text has no place for a half-said answer."""
-    return "continue" if target.text and tail in {"keep", "prefill"} else tail
+    return "continue" if target.is_text and tail in {"keep", "prefill"} else tail
 
 
 def _judged(settled: SettledPart, body: Body, ending: Ending, last: int, *, endless: bool) -> list[Violation]:
     target = settled.target
-    if target.text:
+    if target.is_text:
         return settled.judge_text(*body.ends, lambda: body.whole)
     violations = settled.judge(body.open_data, ending.head)
     if not endless:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from reknit.pipeline.fixes import Fix, make
 from reknit.pipeline.history.pieces import LedgerEntry, Message, Piece, message_of
 from reknit.pipeline.model import Turn
-from reknit.pipeline.registry import Target
+from reknit.pipeline.providers.base import Target
 from reknit.pipeline.rules.base import RuleSet, Violation, WholeBody
 from reknit.pipeline.targets import Ending, HealthyTurns, Row, Setting, first_given, healthy_encoder
 

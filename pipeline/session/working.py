@@ -14,7 +14,8 @@ from reknit.pipeline.history import History
 from reknit.pipeline.history.healthy import Stretch
 from reknit.pipeline.history.readers.message import UNDECIDED, Decided
 from reknit.pipeline.model import Policy, Turn
-from reknit.pipeline.registry import Target, target_named
+from reknit.pipeline.providers.base import Target
+from reknit.pipeline.registry import target_named
 from reknit.pipeline.session.mending import Lane, Mending, alike_lanes, ids_written, lanes_of, structure_for
 from reknit.pipeline.session.request import Normalized, choose_request, make_request
 from reknit.pipeline.session.settled import SettledHead, SettledPart

@@ -20,6 +20,7 @@ from msgspec import field, structs
 
 from reknit.pipeline.errors import InputError, InternalError, ReknitError
 from reknit.pipeline.providers.cascade.stream.speech import Speech
+from reknit.pipeline.registry import SOURCES, source_of_transcript
 from reknit.pipeline.stages.base import Output, Record, Result, count_dropped, dead_letter, stopped
 from reknit.pipeline.stages.defaults import Defaults
 from reknit.pipeline.stages.kept import EndedError, Endings, KeepsSessions, Kept, Why
@@ -40,7 +41,6 @@ from reknit.pipeline.stages.records import (
 from reknit.pipeline.stages.requests import crossing, publish_stream_fixes
 from reknit.pipeline.streams.recovery.render import FinishedTurn
 from reknit.pipeline.streams.session import Recovery
-from reknit.pipeline.streams.sources import SOURCES, source_of_transcript
 from reknit.topics import AGENT_TURNS, EVENTS_STATE, PROVIDER_EVENTS, SESSION_ITEMS
 from reknit.topics import headers as names
 from reknit.topics.headers import Headers

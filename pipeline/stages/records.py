@@ -10,8 +10,8 @@ from msgspec import Raw, Struct, structs
 
 from reknit.pipeline.errors import InputError, InternalError
 from reknit.pipeline.history.readers.rawjson import Mask, find_mask
+from reknit.pipeline.registry import SOURCES
 from reknit.pipeline.stages.base import Record
-from reknit.pipeline.streams.sources import SOURCES
 from reknit.topics import PROVIDER_EVENTS
 from reknit.topics import headers as names
 from reknit.topics.headers import Headers

@@ -19,8 +19,9 @@ from msgspec import UNSET, Struct, structs
 from reknit.pipeline import __version__
 from reknit.pipeline.errors import ReknitError
 from reknit.pipeline.fixes import Fix, name_where_not_shared
+from reknit.pipeline.registry import RULES, TARGETS
 from reknit.pipeline.rules.base import Violation
-from reknit.pipeline.rules.judge import RULES, Doubt, Refusal, read_refusal
+from reknit.pipeline.rules.refusals import Doubt, Refusal, read_refusal
 from reknit.pipeline.session import Normalized
 from reknit.pipeline.stages.base import Output, Record, Result, dead_letter, passed_on, place_of
 from reknit.pipeline.stages.records import EventDetails
@@ -319,7 +320,8 @@ def judge_answer(
     target, sent = found
     if sent.refused:
         return False
-    refusal = read_refusal(target, event.status, event.body, sent.doubts)
+    known = TARGETS.get(target)
+    refusal = read_refusal(known.catalogue if known else None, event.status, event.body, sent.doubts)
     tally["reknit_provider_refusals_total", target, refusal.outcome, refusal.rule] += 1
     if refusal.outcome != "not_shape":  # which may pass, so that a later answer says more
         requests.note_refused(event.request_id)

@@ -32,7 +32,7 @@ import msgspec
 from msgspec import UNSET, Struct, field, structs
 
 from reknit.pipeline.errors import InputError, InternalError, ReknitError
-from reknit.pipeline.rules.judge import Doubt
+from reknit.pipeline.rules.refusals import Doubt
 from reknit.pipeline.session import Session
 from reknit.pipeline.stages.base import Live, Record
 from reknit.pipeline.stages.defaults import SIZE, Usage

@@ -481,7 +481,7 @@ def _drives_itself(event: TurnAppended) -> bool:
 
 def _announcement(key: bytes, session: Session) -> Output:
     """What the stream side has to know, through its own log."""
-    speaks = any(target_named(name).speaks for name in session.targets)
+    speaks = any(target_named(name).has_filters for name in session.targets)
     policy = StreamPolicy(
         record_assistant=session.policy.record_assistant,
         incomplete_call=session.policy.incomplete_call,

@@ -16,6 +16,7 @@ from msgspec import Struct
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.providers.cascade.stream.speech import Speech
+from reknit.pipeline.registry import find_source
 from reknit.pipeline.streams.decoder import Decoder
 from reknit.pipeline.streams.events import Event, RunEnded, unrecognized
 from reknit.pipeline.streams.framing import Tail
@@ -26,7 +27,7 @@ from reknit.pipeline.streams.recovery.memory import EXCERPT, Context, Ids, Memor
 from reknit.pipeline.streams.recovery.render import FinishedTurn
 from reknit.pipeline.streams.recovery.session_file import SessionFile
 from reknit.pipeline.streams.recovery.transcript import Transcript
-from reknit.pipeline.streams.sources import RewritingDecoder, Source, TranscribedDecoder, find_source
+from reknit.pipeline.streams.source import RewritingDecoder, Source, TranscribedDecoder
 from reknit.topics.items import AnyItem, Item
 
 _items = msgspec.json.Decoder(list[AnyItem])

@@ -16,7 +16,6 @@ from reknit.pipeline.history.readers.shapes import read
 from reknit.pipeline.model import Policy
 from reknit.pipeline.registry import target_named
 from reknit.pipeline.rules.base import Violation
-from reknit.pipeline.rules.judge import validate
 from reknit.pipeline.session import Normalized, Session, normalize
 from reknit.pipeline.session.arguments import GivenPolicy, policy_from
 from reknit.pipeline.testing.promises import (
@@ -28,6 +27,7 @@ from reknit.pipeline.testing.promises import (
     lists_differ,
     values_differ,
 )
+from reknit.pipeline.validation import validate
 
 History: TypeAlias = Sequence[Any] | Mapping[str, Any] | bytes | str
 """A list of messages, a document that holds one and what stands beside it, their JSON text, or a transcript."""

@@ -113,7 +113,7 @@ class Aligned:
         self._at = {came.path: number for number, came in enumerate(self._came)}
         self._first = {came.turn.place: number for number, came in reversed([*enumerate(self._came)])}
         self._body, self._whole, self._setting = Document(body), body, setting
-        self.is_text = target in TARGETS and TARGETS[target].text
+        self.is_text = target in TARGETS and TARGETS[target].is_text
         self._texts: dict[str, str] = {}
         self._ids: Sequence[str | None] = ()
         self._pairs: list[_Pair] = []

@@ -35,8 +35,7 @@ from reknit.pipeline.explain import (
 from reknit.pipeline.explain.telling import Told, told
 from reknit.pipeline.fixes import FIXES, OBSERVABLE, severity_of
 from reknit.pipeline.history.readers.shapes import SHAPES
-from reknit.pipeline.registry import TARGETS
-from reknit.pipeline.rules.judge import RULES
+from reknit.pipeline.registry import RULES, TARGETS
 from reknit.pipeline.session.arguments import POLICY_OPTIONS
 from reknit.pipeline.text import visible
 from reknit.pipeline.viewer.guard import form_of

@@ -21,12 +21,12 @@ from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.readers.shapes import read as read_history
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.base import Violation
-from reknit.pipeline.rules.judge import validate
 from reknit.pipeline.session import Session, normalize
 from reknit.pipeline.session.export import export
 from reknit.pipeline.stages.base import Record
 from reknit.pipeline.stages.defaults import Defaults
 from reknit.pipeline.targets import Setting
+from reknit.pipeline.validation import validate
 from reknit.pipeline.viewer.aligned import LISTS, Aligned, session_until
 from reknit.pipeline.viewer.cells import items_of, members_of
 from reknit.pipeline.viewer.index import timeline
@@ -278,7 +278,7 @@ def case_of(found: Request) -> bytes:
             continue
         if done.sha256 == found.headers.body_sha256:
             body = done.unjudged
-            expect = body.decode() if TARGETS[target].text else Raw(body)
+            expect = body.decode() if TARGETS[target].is_text else Raw(body)
             wanted = {"expect": expect, "fixes": [fix.code for fix in done.fixes]}
             break
     else:

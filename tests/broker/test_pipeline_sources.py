@@ -11,7 +11,7 @@ import pipeline_lab as lab
 import pytest
 
 from reknit.pipeline.demo.recordings import Events, fleet
-from reknit.pipeline.streams.sources import SOURCES
+from reknit.pipeline.registry import SOURCES
 from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
 from reknit.topics.items import AnyItem
 from reknit.topics.reducer import reduce

@@ -13,8 +13,9 @@ import msgspec
 import pytest
 from reading import vectors
 
+from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.base import Violation
-from reknit.pipeline.rules.judge import RULE_SETS, validate
+from reknit.pipeline.validation import validate
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\x06\0\0\0\0\0\0\0").decode()
 # Rules of bodies that are no object, of which there is nothing to fold.
@@ -38,7 +39,7 @@ def text_of(vector):
 
 def fold(body, target):
     """Judge a body message by message; where there are any, they are its last key."""
-    rules = RULE_SETS[target]
+    rules = TARGETS[target].rules
     text = body.decode("utf-8", "surrogatepass") if hasattr(rules, "key") else ""
     head, listed, rest = text.partition(f'"{getattr(rules, "key", "")}":[')
     if not listed:
@@ -75,7 +76,7 @@ def has_list(target, vector):
 
 VECTORS = [
     pytest.param(target, vector, id=f"{target}-{vector.get('rule', vector.get('what', at))}-{vector.get('case', '')}")
-    for target in RULE_SETS
+    for target in TARGETS
     for at, vector in enumerate(vectors_of(target))
 ]
 
@@ -94,7 +95,7 @@ def test_message_by_message(target, vector):
     assert sorted(map(str, found)) == sorted(map(str, validate(text_of(vector), target)))
 
 
-@pytest.mark.parametrize("target", RULE_SETS)
+@pytest.mark.parametrize("target", TARGETS)
 def test_a_near_miss_breaks_nothing_hard(target):
     """A near miss is a request that the provider takes; were it broken elsewhere, it would prove little."""
     near = [vector for vector in vectors_of(target) if vector.get("case") == "near" or vector.get("violations") == []]
@@ -138,7 +139,7 @@ def test_a_long_line_is_quoted_in_part():
 
 @pytest.mark.parametrize(("target", "vector"), [param for param in VECTORS if param.values[0].endswith("-cli")])
 def test_the_fold_of_a_text_says_it_all_at_the_start(target, vector):
-    rules, text = RULE_SETS[target], text_of(vector)
+    rules, text = TARGETS[target].rules, text_of(vector)
     state, found = rules.judge_head(text)
     assert found == validate(text, target)
     assert rules.judge_messages(state, b"{}") == (state, [])

@@ -17,7 +17,7 @@ from recorded import rows
 
 from reknit.pipeline.explain.documents import REFUSALS_FILE, Refused
 from reknit.pipeline.rules.base import Violation
-from reknit.pipeline.rules.judge import validate
+from reknit.pipeline.validation import validate
 
 # Whose verdicts are asked of which recordings. Hosts that imitate an API are judged by the rules that are theirs.
 TARGETS: Final = {

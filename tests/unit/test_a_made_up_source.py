@@ -10,13 +10,14 @@ from types import ModuleType
 import pytest
 from msgspec import structs
 
-from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.providers.base import Provider
+from reknit.pipeline.registry import SOURCES, TARGETS
 from reknit.pipeline.stages.base import Record
 from reknit.pipeline.stages.defaults import Defaults
 from reknit.pipeline.stages.events import EventsStage
 from reknit.pipeline.stages.turns import TurnsStage
 from reknit.pipeline.streams.session import Recovery, recover
-from reknit.pipeline.streams.sources import SOURCES, Source
+from reknit.pipeline.streams.source import Source
 from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS, SESSION_ITEMS
 from reknit.topics.items import AgentUnrecognized
 from reknit.topics.reducer import reduce
@@ -37,7 +38,9 @@ def _parrot(monkeypatch):
     module = ModuleType("reknit.pipeline.streams.session.parrot")
     monkeypatch.setitem(sys.modules, module.__name__, module)  # where annotations are looked up
     exec(compile(DECODER, "CONTRIBUTING.md", "exec"), vars(module))  # noqa: S102 - it is our own text
-    source = eval(ENTRY, vars(module) | {"Source": Source})  # noqa: S307 - it is our own text
+    names = vars(module) | {"Provider": Provider, "Source": Source}
+    exec(compile(ENTRY, "CONTRIBUTING.md", "exec"), names)  # noqa: S102 - it is our own text
+    source = names["PROVIDER"].source
     monkeypatch.setitem(SOURCES, source.name, source)
 
 
@@ -134,5 +137,5 @@ def test_a_session_with_a_target_whose_words_are_filtered_tells_its_stream_side(
         return json.loads(policy).get("model")
 
     assert announced() is None
-    monkeypatch.setitem(TARGETS, "anthropic", structs.replace(TARGETS["anthropic"], speaks=True))
+    monkeypatch.setitem(TARGETS, "anthropic", structs.replace(TARGETS["anthropic"], has_filters=True))
     assert announced() == "m"

@@ -14,7 +14,6 @@ from reknit.pipeline import Session, normalize, validate
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.base import Violation
-from reknit.pipeline.rules.judge import RULE_SETS
 
 DEEP = "[" * 1000 + "]" * 1000
 LONE = "\\ud83d"
@@ -194,7 +193,7 @@ def test_what_can_be_mended_makes_a_valid_request(name, target):
 
 
 @pytest.mark.parametrize("name", [*REFUSED, *MENDED])
-@pytest.mark.parametrize("target", RULE_SETS)
+@pytest.mark.parametrize("target", TARGETS)
 def test_rules_judge_whatever_body_comes(name, target):
     given = REFUSED[name][0] if name in REFUSED else MENDED[name]
     for body in (given, {"messages": "x"}, b'{"messages": %b, "input": %b, "contents": %b}' % ((encoded(given),) * 3)):

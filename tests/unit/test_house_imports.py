@@ -167,6 +167,15 @@ def test_rules_share_no_code_with_what_they_judge():
     assert faults([*modules("rules"), *parts_of_providers("rules")], judge) == {}
 
 
+def test_every_provider_with_a_description_is_in_the_registry():
+    described = {path.parent.name for path in (ROOT / "pipeline" / "providers").glob("*/provider.py")}
+    tree = ast.parse((ROOT / "pipeline" / "registry.py").read_text(encoding="utf-8"))
+    (listed,) = [
+        node.value for node in tree.body if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "PROVIDERS"
+    ]
+    assert {name.id.lower() for name in listed.elts} == described
+
+
 def test_the_package_of_a_provider_has_only_a_docstring():
     fronts = (ROOT / "pipeline" / "providers").glob("*/__init__.py")
     assert [dotted(path) for path in fronts if len(ast.parse(path.read_text(encoding="utf-8")).body) != 1] == []

@@ -17,8 +17,8 @@ from reknit.pipeline.providers.gemini.rules.catalogue import family_of as gemini
 from reknit.pipeline.providers.openai_chat.rules.catalogue import family_of as chat_family
 from reknit.pipeline.providers.vllm.rules import UNKNOWN as UNKNOWN_TEMPLATE
 from reknit.pipeline.providers.vllm.rules import template_of
-from reknit.pipeline.registry import TARGETS
-from reknit.pipeline.rules.judge import RULES, validate
+from reknit.pipeline.registry import RULES, TARGETS
+from reknit.pipeline.validation import validate
 
 NAMES = {
     claude_family: {
@@ -122,7 +122,7 @@ def test_every_rule_can_be_explained():
         assert [name for _, name, _, _ in string.Formatter().parse(rule.message) if name == ""] == []
         assert (rule.severity == "model") == bool(rule.families)
         # What no body shows may be another's, of which nothing else is known.
-        known = {family.name for family in TARGETS[rule.target].families}
+        known = {family.name for family in TARGETS[rule.target].catalogue.families}
         assert rule.unchecked or {*rule.families} <= known
 
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from reknit.pipeline.providers.bedrock_converse import rules as converse
 from reknit.pipeline.providers.bedrock_converse.rules import pass_plain
-from reknit.pipeline.rules.judge import RULE_SETS, validate
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.validation import validate
 
 HEAD = {"modelId": "anthropic.claude-3-haiku", "toolConfig": {"tools": []}}
 texts = st.sampled_from(["a", "b c", "a", "", " "])
@@ -96,7 +97,7 @@ def test_with_and_without_the_pass(listed, cut):
     with patch.object(converse, "pass_plain", lambda walk, items: None):
         expected = validate(body, "bedrock-converse")
     assert validate(body, "bedrock-converse") == expected
-    rules = RULE_SETS["bedrock-converse"]
+    rules = TARGETS["bedrock-converse"].rules
     state, found = rules.judge_head(msgspec.json.encode(HEAD))
     for some in (listed[:cut], listed[cut:]):
         state, more = rules.judge_messages(state, msgspec.json.encode(some)[1:-1])
@@ -106,7 +107,7 @@ def test_with_and_without_the_pass(listed, cut):
 
 
 def test_a_healthy_history_is_passed_as_far_as_pairs_go():
-    rules = RULE_SETS["bedrock-converse"]
+    rules = TARGETS["bedrock-converse"].rules
     items = rules.items.decode(msgspec.json.encode([*HEALTHY, turn("user", SAID)]))
     walk, _ = rules.judge_head(msgspec.json.encode(HEAD))
     pass_plain(walk, items)

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from request_bodies import BODIES
 
 from reknit.pipeline.errors import UnknownTargetError
+from reknit.pipeline.registry import RULES, TARGETS
 from reknit.pipeline.rules.base import Seen, Violation
-from reknit.pipeline.rules.judge import RULE_SETS, RULES, validate
+from reknit.pipeline.validation import validate
 
 # They name a block in a string, a part that is not in a list, and the message that is missing or none.
 PLACES_OF_THEIR_OWN = {"anthropic", "gemini", "bedrock-converse"}
@@ -28,15 +29,15 @@ def encode(value: object) -> bytes:
 
 def fold(target, head, groups):
     """What is found in a body whose messages come in these groups."""
-    state, found = RULE_SETS[target].judge_head(encode(head))
+    state, found = TARGETS[target].rules.judge_head(encode(head))
     state, more = step_all(target, state, groups)
-    return sort(found + more + RULE_SETS[target].judge_end(state))
+    return sort(found + more + TARGETS[target].rules.judge_end(state))
 
 
 def step_all(target, state, groups):
     found = []
     for group in groups:
-        state, more = RULE_SETS[target].judge_messages(state, b",".join(map(encode, group)))
+        state, more = TARGETS[target].rules.judge_messages(state, b",".join(map(encode, group)))
         found += more
     return state, found
 
@@ -88,7 +89,7 @@ def test_a_state_can_be_stepped_from_twice(target, data):
     """Neither branch sees the other, and the state that both left from finishes as it would have before."""
     _, heads, histories = BODIES[target]
     head, trunk, left, right = data.draw(heads), *(data.draw(histories) for _ in range(3))
-    rules = RULE_SETS[target]
+    rules = TARGETS[target].rules
     state, found = rules.judge_head(encode(head))
     state, more = step_all(target, state, [trunk])
     base, before = found + more, rules.judge_end(state)
@@ -120,7 +121,7 @@ CALLS = {
 
 @pytest.mark.parametrize("target", CALLS)
 def test_a_fork_does_not_learn_its_siblings_ids(target):
-    rules = RULE_SETS[target]
+    rules = TARGETS[target].rules
     head, question, call, result, twice, unanswered = CALLS[target]
     asked, _ = rules.judge_messages(rules.judge_head(head, "anthropic.claude-sonnet-4-5")[0], question)
     one, found_one = rules.judge_messages(asked, call)
@@ -147,8 +148,8 @@ def test_a_growing_set_keeps_its_earlier_versions(batches):
 @each_target
 @pytest.mark.parametrize("nothing", [b"", b" "])
 def test_no_messages_change_nothing(target, nothing):
-    state, _ = RULE_SETS[target].judge_head(b"{}")
-    assert RULE_SETS[target].judge_messages(state, nothing) == (state, [])
+    state, _ = TARGETS[target].rules.judge_head(b"{}")
+    assert TARGETS[target].rules.judge_messages(state, nothing) == (state, [])
 
 
 BROKEN = [b"{", b'{"role":', b"\xff", b"]", b'{"role":"user","content":"a"},,', b"NaN", b"[" * 5000]
@@ -157,7 +158,7 @@ BROKEN = [b"{", b'{"role":', b"\xff", b"]", b'{"role":"user","content":"a"},,', 
 @each_target
 @pytest.mark.parametrize("broken", BROKEN)
 def test_text_that_cannot_be_read_ends_the_fold(target, broken):
-    rules = RULE_SETS[target]
+    rules = TARGETS[target].rules
     state, found = rules.judge_messages(rules.judge_head(b"{}")[0], broken)
     assert [(violation.rule, violation.severity) for violation in found] == [(rules.not_json.id, "hard")]
     assert rules.judge_messages(state, b'{"role":"nobody"}') == (state, [])
@@ -169,9 +170,8 @@ def test_text_that_cannot_be_read_ends_the_fold(target, broken):
 
 # No request at all, or one of any JSON.
 
-TARGETS = sorted(RULE_SETS)
 # Any words are a prompt; for the others a body is JSON.
-JSON_TARGETS = [target for target in TARGETS if target not in ("codex-cli", "copilot-cli", "gemini-cli")]
+JSON_TARGETS = [target for target in sorted(TARGETS) if target not in ("codex-cli", "copilot-cli", "gemini-cli")]
 KEYS = [
     "messages", "role", "content", "type", "text", "tool_use", "tool_result", "tool_use_id", "id", "name", "input",
     "source", "data", "media_type", "base64", "image", "document", "thinking", "signature", "system", "tools",
@@ -203,14 +203,14 @@ bodies = st.one_of(
 
 
 @settings(max_examples=600)
-@given(bodies, st.sampled_from(TARGETS))
+@given(bodies, st.sampled_from(sorted(TARGETS)))
 def test_arbitrary_json(body, target):
     well_formed(validate(body, target), target)
     well_formed(validate(json.dumps(body), target), target)
 
 
 @settings(max_examples=100)
-@given(st.binary(max_size=40), st.text(max_size=40), st.sampled_from(TARGETS))
+@given(st.binary(max_size=40), st.text(max_size=40), st.sampled_from(sorted(TARGETS)))
 def test_arbitrary_bytes_and_text(data, text, target):
     assert validate(data, target) or target not in JSON_TARGETS
     well_formed(validate(data, target), target)

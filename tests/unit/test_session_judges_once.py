@@ -6,9 +6,9 @@ import pytest
 from build import call, result, said, user
 
 from reknit.pipeline import Session, validate
-from reknit.pipeline.rules.judge import RULE_SETS
+from reknit.pipeline.registry import TARGETS
 
-TARGETS = ("anthropic", "bedrock-converse", "openai-chat", "gemini", "cascade")
+JUDGED = ("anthropic", "bedrock-converse", "openai-chat", "gemini", "cascade")
 MODELS = {"gemini": "gemini-2.5-pro", "openai-chat": "gpt-4o"}
 
 
@@ -28,7 +28,7 @@ def add_exchange(session, at, size=200):
 
 def judged(target):
     """The sizes of the messages that the target's rules were given, and the patch that notes them."""
-    rules = RULE_SETS[target]
+    rules = TARGETS[target].rules
     sizes = []
     judge_messages = type(rules).judge_messages
 
@@ -39,7 +39,7 @@ def judged(target):
     return sizes, patch.object(type(rules), "judge_messages", seen)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", JUDGED)
 def test_one_more_turn_is_one_step_over_what_is_new(target):
     session = session_for(target, 40)
     session.request()
@@ -54,7 +54,7 @@ def test_one_more_turn_is_one_step_over_what_is_new(target):
 
 
 @pytest.mark.parametrize("size", [10, 5_000])
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", JUDGED)
 def test_asking_again_reads_a_long_history_no_second_time(target, size):
     session = session_for(target, 200, size)
     session.request()
@@ -67,7 +67,7 @@ def test_asking_again_reads_a_long_history_no_second_time(target, size):
 
 
 @pytest.mark.parametrize("tail", ["continue", "keep"])
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", JUDGED)
 def test_the_same_words_again_and_again(target, tail):
     session = session_for(target, policy={"tail": tail})
     for _ in range(6):
@@ -81,7 +81,7 @@ def test_the_same_words_again_and_again(target, tail):
                     assert not request.rejected
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", JUDGED)
 def test_a_turn_that_grows_after_it_was_judged(target):
     session = session_for(target)
     session.append(user("begin"))

@@ -10,7 +10,8 @@ from build import answered, called, said, user
 from staged import OPENED, in_batches, letters, of, processed, records, restored, turn
 
 from reknit.pipeline.model import Policy
-from reknit.pipeline.rules.judge import read_refusal
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.rules.refusals import read_refusal
 from reknit.pipeline.stages.defaults import Defaults
 from reknit.pipeline.stages.events import EventsStage
 from reknit.pipeline.stages.turns import TurnsStage
@@ -196,5 +197,5 @@ ODD += [begin * depth + "1" + end * depth for depth in (900, 1800) for begin, en
 
 @pytest.mark.parametrize("body", ODD)
 def test_no_answer_is_too_odd_to_be_read(body):
-    assert read_refusal("anthropic", 400, body).outcome == "unknown"
-    assert read_refusal("nobody's", 400, body).outcome == "unknown"
+    assert read_refusal(TARGETS["anthropic"].catalogue, 400, body).outcome == "unknown"
+    assert read_refusal(None, 400, body).outcome == "unknown"

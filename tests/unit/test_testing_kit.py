@@ -14,9 +14,8 @@ from reknit.pipeline.fixes import make
 from reknit.pipeline.model import Text
 from reknit.pipeline.providers.anthropic.rules import Anthropic as AnthropicRules
 from reknit.pipeline.providers.anthropic.writer import Anthropic, AnthropicDialect
-from reknit.pipeline.registry import TARGETS, register, unregister
+from reknit.pipeline.registry import RULES, TARGETS, register, unregister
 from reknit.pipeline.rules.base import Catalogue, WholeBody
-from reknit.pipeline.rules.judge import RULE_SETS, RULES
 from reknit.pipeline.session.settled import SettledPart
 from reknit.pipeline.testing import CallableKit, ConformanceError, Kit, broken_histories, healthy_histories
 from reknit.pipeline.testing.promises import bytes_differ, lists_differ, values_differ
@@ -332,13 +331,12 @@ def test_a_registered_target_is_taken_by_name(own):
     assert Session.load(session.head(), []).request("own").body == session.request("anthropic").body
     unregister("own")
     assert "own" not in TARGETS
-    assert "own" not in RULE_SETS
     with pytest.raises(UnknownTargetError):
         normalize([HELLO], to="own")
 
 
 def test_what_cannot_be_registered_is_a_typed_error_and_changes_nothing(own):
-    before = (dict(TARGETS), dict(RULE_SETS), dict(RULES))
+    before = (dict(TARGETS), dict(RULES))
     taken = Catalogue("own")
     taken.rule("ANT-01", "hard", "m", summary="s", repair="r", source="s")
 
@@ -363,7 +361,7 @@ def test_what_cannot_be_registered_is_a_typed_error_and_changes_nothing(own):
         assert caught.value.code == code
     with pytest.raises(UnknownTargetError):
         unregister("anthropic")
-    assert (dict(TARGETS), dict(RULE_SETS), dict(RULES)) == before
+    assert (dict(TARGETS), dict(RULES)) == before
 
 
 # How differences are told.

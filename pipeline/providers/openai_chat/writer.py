@@ -7,15 +7,14 @@ prompt is the first message.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Struct, structs
 
 from reknit.pipeline.history.pieces import Book, Message, Piece
-from reknit.pipeline.model import Role, Structure, Text, Thinking, ToolResult, ToolUse, Unknown
+from reknit.pipeline.model import Structure, Text, Thinking, ToolResult, ToolUse, Unknown
 from reknit.pipeline.providers.openai.writer import (
     OpenAIDialect,
     OpenAIFitting,
@@ -29,8 +28,8 @@ from reknit.pipeline.providers.openai.writer import (
     system_messages,
 )
 from reknit.pipeline.providers.openai.writer.parameters import PARAMETERS, Chat, chat_model, write_chat_head
-from reknit.pipeline.providers.openai.writer.parts import ChatParts, ServedParts, call, custom_call, encode, own_members
-from reknit.pipeline.targets import STUB, Encoded, Row, Setting, in_common_words, nine, row, shortened, stub_for
+from reknit.pipeline.providers.openai.writer.parts import ChatParts, call, custom_call, encode, own_members
+from reknit.pipeline.targets import STUB, Encoded, Row, Setting, in_common_words, row, shortened, stub_for
 from reknit.pipeline.targets.head import WrittenHead, prompt_as_text
 
 # What the assistant says between results and the user where the template wants it to.
@@ -59,28 +58,6 @@ class Template(Struct, frozen=True):
     prefix: bool = False
     reasoning: bool = True
     one_system: bool = True
-
-
-_MISTRAL: Final = Template(short_ids=True, neighbours=True, prefix=True, reasoning=False)
-_STRICT_MISTRAL: Final = Template(short_ids=True, prefix=True, answer_first=True, reasoning=False)
-# The first that fits counts.
-_TEMPLATES: Final = tuple(
-    (re.compile(pattern), template)
-    for pattern, template in (
-        (r"gemma-?[123]|llama-?2(?!\d)", Template(plain=True, reasoning=False)),
-        (r"llama-?3(?!\d)", Template(single_call=True, neighbours=True, reasoning=False)),
-        (r"devstral|mistral-?(7b|nemo)|mixtral", _STRICT_MISTRAL),
-        (r"mistral|ministral|magistral|pixtral|codestral|voxtral", _MISTRAL),
-        (r"qwen|glm-4|gpt-oss", Template(neighbours=True)),
-    )
-)
-_ANY: Final = Template()
-
-
-def template(model: str | None) -> Template:
-    """What the template of a model's family asks for, by the name that a server gives the model."""
-    name = (model or "").lower()
-    return next((found for pattern, found in _TEMPLATES if pattern.search(name)), _ANY)
 
 
 class Waiting(Struct, frozen=True, array_like=True):
@@ -363,61 +340,3 @@ class OpenAIChat:
         )
         head = write_chat_head(setting, NAME, PARAMETERS, model)
         return ChatDialect(voice, head, setting, system, model=model, template=Template(one_system=False))
-
-
-# Servers of open models that speak it (vLLM and its kin), each model with its own chat template. What a template
-# refuses depends on the model's family; one that is not known gets the plain chat.
-SERVED: Final = "vllm"
-_SERVED_PARAMETERS: Final = PARAMETERS | {
-    "add_generation_prompt", "allowed_token_ids", "bad_words", "best_of", "chat_template", "chat_template_kwargs",
-    "continue_final_message", "echo", "guided_choice", "guided_grammar", "guided_json", "guided_regex", "ignore_eos",
-    "include_reasoning", "include_stop_str_in_output", "length_penalty", "min_p", "min_tokens", "priority",
-    "prompt_logprobs", "repetition_penalty", "return_token_ids", "skip_special_tokens",
-    "spaces_between_special_tokens", "stop_token_ids", "structured_outputs", "top_k", "truncate_prompt_tokens",
-    "use_beam_search",
-}  # fmt: skip
-# The API that is imitated reads and writes reasoning in the same field.
-_SERVED_OWN: Final = frozenset({SERVED, NAME})
-_MEDIA: Final = frozenset({"input_audio", "audio_url", "video_url"})
-
-# What the mends are for that one of a template's wishes takes.
-_ASKED: Final = {"assistant_inserted": "answer_first", "calls_serialised": "single_call", "calls_as_text": "plain"}
-
-
-class Vllm:
-    name = SERVED
-    text = False
-    tail_rule = "VLM-09"
-    tail_rules = frozenset({"VLM-OAI-06", "VLM-04", "VLM-09"})
-
-    def call_id(self, model: str | None) -> Callable[[str], str]:
-        """Nine letters and digits where the template wants them (VLM-06), else what the API takes."""
-        return nine if template(model).short_ids else shortened
-
-    def structure(self, setting: Setting) -> Structure:
-        """What a template takes; servers themselves refuse none of it."""
-        family = template(setting.model)
-        neighbours: frozenset[Role] = frozenset({"user", "assistant"} if family.neighbours else ())
-        # Only words are marked as a prefix.
-        last: Literal["text", "always"] = "text" if family.prefix else "always"
-        return Structure(assistant_last=last, neighbours=neighbours, ids_again=True)
-
-    def prepare(self, setting: Setting, system: Sequence[Piece]) -> ChatDialect:
-        family = template(setting.model)
-        # What a template asks for, a policy may want to see refused.
-        family = structs.replace(family, **{name: False for code, name in _ASKED.items() if code in setting.observed})
-        voice = Voice(
-            target=SERVED,
-            parts=ServedParts(),
-            call_id=self.call_id(setting.model),
-            model=setting.model,
-            providers=_SERVED_OWN if family.reasoning else frozenset(),
-            passed=_MEDIA,
-            plain=family.plain,
-            owners=_SERVED_OWN,
-            observed=setting.observed,
-        )
-        # The server takes functions alone.
-        model = structs.replace(chat_model(setting.model), other_tools=False)
-        head = write_chat_head(setting, SERVED, _SERVED_PARAMETERS, model)
-        return ChatDialect(voice, head, setting, system, model=model, template=family)

@@ -12,10 +12,9 @@ each other document that is not sent, with a fix. A prompt that is an argument h
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any
 
-import msgspec
 from msgspec import structs
 
 from reknit.pipeline.fixes import Fix
@@ -31,18 +30,15 @@ from reknit.pipeline.model import (
     ToolResult,
     ToolUse,
     Unknown,
-    on_the_wire,
 )
 from reknit.pipeline.providers.openai.writer.parts import document_as_text
 from reknit.pipeline.targets import Encoded, Ending, Setting, in_common_words, row, stub_for
 from reknit.pipeline.targets.fitting import is_bare, system_rows, without_own_inside
-from reknit.pipeline.targets.media import has_source, with_source
 from reknit.pipeline.text.flatten import (
     BETWEEN,
     CURRENT,
     DOCUMENT,
     IMAGE,
-    LINES,
     SO_FAR,
     current_input,
     flat,
@@ -56,13 +52,9 @@ from reknit.pipeline.text.flatten import (
     with_each,
     with_pieces,
 )
-from reknit.pipeline.text.jsontext import ascii_quoted, in_ascii, spaced
-from reknit.pipeline.text.neutral import ANY_MENTION, KEYWORDS, MENTION, PLUGIN, SKILL, Guard
+from reknit.pipeline.text.neutral import Guard
 
 _NUL, _INSTEAD = "\0", "\N{REPLACEMENT CHARACTER}"
-_OPENING: Final = '{"type": "user", "message": {"role": "user", "content": '
-
-_encode = msgspec.json.Encoder().encode
 
 
 class Program(ABC):
@@ -86,17 +78,6 @@ class Program(ABC):
         """Get ready for a session."""
 
 
-class ClaudeCli(Program):
-    """Claude Code's command line (``--input-format stream-json``)."""
-
-    name = "claude-cli"
-    guard = Guard(LINES, (MENTION, *KEYWORDS))
-    tail_rule = "CLI-01"
-
-    def prepare(self, setting: Setting, system: Sequence[Piece]) -> EnvelopeDialect:
-        return EnvelopeDialect(self, setting, system)
-
-
 class Prompt(Program):
     """A program that takes one prompt; ``holds_nul`` where it comes on standard input, and is no argument."""
 
@@ -104,31 +85,6 @@ class Prompt(Program):
 
     def prepare(self, setting: Setting, system: Sequence[Piece]) -> PromptDialect:
         return PromptDialect(self, setting, system)
-
-
-class CopilotCli(Prompt):
-    """The Copilot command line, which takes its prompt as an argument."""
-
-    name = "copilot-cli"
-    guard = Guard(LINES, (MENTION,))
-    holds_nul = False
-    tail_rule = "COP-05"
-
-
-class CodexCli(Prompt):
-    """``codex exec``, which takes its prompt on standard input."""
-
-    name = "codex-cli"
-    guard = Guard(LINES, (SKILL, PLUGIN))
-    tail_rule = "CDX-04"
-
-
-class GeminiCli(Prompt):
-    """The Gemini command line, which takes its prompt on standard input."""
-
-    name = "gemini-cli"
-    guard = Guard(LINES, (ANY_MENTION,))
-    tail_rule = "GCL-05"
 
 
 class ProgramDialect(ABC):
@@ -237,7 +193,7 @@ class PromptDialect(ProgramDialect):
         return section.replace(_NUL, _INSTEAD)
 
     def ending(self, parts: list[Encoded], given: Message, book: Book, *, alone: bool) -> Ending:
-        message = _stubbed_if_empty(self.shown(given, book), given, book)
+        message = stubbed_if_empty(self.shown(given, book), given, book)
         message = quiet(message, self._guard, book, message.pieces if alone else said_now(message))
         message = self.with_documents_as_text(message, book)
         last = self.written(message, book, _alone if alone else _current)
@@ -250,7 +206,7 @@ class PromptDialect(ProgramDialect):
         """A message with nothing in it that the prompt cannot hold."""
         pieces = [self._printable(_stubbed(piece, book), book) for piece in message.pieces]
         message = with_pieces(message, pieces)
-        return _encoded(BETWEEN.join(layout(message)), message, book)
+        return encoded(BETWEEN.join(layout(message)), message, book)
 
     def _printable(self, piece: Piece, book: Book) -> Piece:
         """The piece without NULs where none can be held; those in a call's input are escaped."""
@@ -276,7 +232,7 @@ class PromptDialect(ProgramDialect):
         return piece if clean is block else book.change("nul_replaced", piece, clean)
 
 
-def _without_media(message: Message, book: Book, current: Sequence[Piece] = ()) -> Message:
+def without_media(message: Message, book: Book, current: Sequence[Piece] = ()) -> Message:
     """The message with a line of text for each image and document, but for the ``current`` pieces."""
     return _with_others(message, current, lambda piece: _stubbed(piece, book))
 
@@ -306,87 +262,11 @@ def _stubbed(piece: Piece, book: Book) -> Piece:
     return piece
 
 
-class EnvelopeDialect(ProgramDialect):
-    """One ``type:user`` envelope with the text as a JSON string, and the current input's media before it.
-
-    The program refuses any other role (``Error: Expected message role 'user', got 'assistant'``), so earlier turns
-    become text. The envelope is written with the separators ``", "`` and ``": "``, escaped to ASCII, on one line:
-    versions up to 2.1.50 decode standard input chunk by chunk, and damage a longer character that a chunk ends in.
-    """
-
-    separator = b"\\n\\n"
-
-    def __init__(self, program: ClaudeCli, setting: Setting, system: Sequence[Piece]) -> None:
-        super().__init__(program, setting, system)
-        self.prefix = (_OPENING + '"' + _escaped(self.opening)).encode()
-
-    def ending(self, parts: list[Encoded], given: Message, book: Book, *, alone: bool) -> Ending:
-        message = _with_sources(given, book)
-        if alone:
-            return Ending(parts=[*parts, self._alone(message, book)], suffix=b"}}\n", prefix=_OPENING.encode())
-        message = _stubbed_if_empty(self.shown(message, book), given, book)
-        message = quiet(message, self._guard, book, said_now(message))
-        message = self.with_documents_as_text(message, book, said_now(message))
-        message = _without_media(message, book, said_now(message))
-        before, current = current_input(message)
-        parts.append(_encoded(_escaped(BETWEEN.join(_with_current(before, current))), message, book))
-        media = ", ".join(_written(medium) for medium in _media(current))
-        if not media:
-            return Ending(parts=parts, suffix=b'"}}\n')
-        prefix = self.prefix.removeprefix((_OPENING + '"').encode())
-        opening = f'{_OPENING}[{media}, {{"type": "text", "text": "'.encode()
-        return Ending(parts=parts, suffix=b'"}]}}\n', prefix=opening + prefix, reset="media")
-
-    def ending_of_nothing(self) -> Ending:
-        return Ending(parts=(), suffix=b'""}}\n', prefix=_OPENING.encode())
-
-    def _alone(self, message: Message, book: Book) -> Encoded:
-        """A single user turn as it is: its string, or its blocks, less those the program has no use for."""
-        pieces = []
-        for piece in in_common_words(message, book).pieces:
-            if isinstance(piece.block, Unknown):
-                book.drop_unknown(piece)
-            else:
-                pieces.append(without_own_inside(piece, book))
-        fitted = _stubbed_if_empty(with_pieces(message, pieces), message, book)
-        fitted = quiet(fitted, self._guard, book, fitted.pieces)
-        first = fitted.pieces[0]
-        if len(fitted.pieces) == 1 and isinstance(first.block, Text) and first.whole:
-            content = ascii_quoted(first.block.text)
-        else:
-            content = "[" + ", ".join(_written(piece.block) for piece in fitted.pieces) + "]"
-        return _encoded(content, fitted, book)
-
-    def written(self, message: Message, book: Book, layout: Callable[[Message], list[str]]) -> Encoded:
-        message = _without_media(message, book)
-        return _encoded(_escaped(BETWEEN.join(layout(message))), message, book)
-
-    def shows(self, block: Block) -> bool:
-        """A document without a source is no attachment."""
-        return not isinstance(block, Unknown) and not (isinstance(block, Document) and not has_source(block))
-
-    def bared(self, piece: Piece, book: Book) -> Piece:
-        """The piece without what the text does not show: citations, and parts of a result."""
-        piece = super().bared(piece, book)
-        result = piece.block
-        if not isinstance(result, ToolResult) or not isinstance(result.content, list):
-            return piece
-        kept = []
-        for at, part in enumerate(result.content):
-            if self.shows(part):
-                kept.append(part)
-            else:
-                piece = part_lost(piece, at, part, book)  # type: ignore[arg-type]  # only those are not shown
-        if len(kept) == len(result.content):
-            return piece
-        return structs.replace(piece, block=structs.replace(result, content=kept))
-
-
 def _current(message: Message) -> list[str]:
-    return _with_current(*current_input(message))
+    return with_current(*current_input(message))
 
 
-def _with_current(before: list[str], current: list[Piece]) -> list[str]:
+def with_current(before: list[str], current: list[Piece]) -> list[str]:
     return [*before, f"{CURRENT}\n{flat(current)}".rstrip()]
 
 
@@ -394,31 +274,10 @@ def _alone(message: Message) -> list[str]:
     return [flat(message.pieces)]
 
 
-def _stubbed_if_empty(fitted: Message, given: Message, book: Book) -> Message:
+def stubbed_if_empty(fitted: Message, given: Message, book: Book) -> Message:
     """The message, or a line of text where nothing of the given one can be shown."""
     return fitted if fitted.pieces else structs.replace(fitted, pieces=[stub_for(given, book)])
 
 
-def _with_sources(message: Message, book: Book) -> Message:
-    """The message whose media go out as they are, a line of text for an image or document that has no source."""
-    return with_pieces(message, [with_each(piece, lambda part: with_source(part, book)) for piece in message.pieces])
-
-
-def _media(pieces: Sequence[Piece]) -> Iterator[Image | Document]:
-    """The images and documents of the current input, in order, those inside of results too."""
-    for piece in pieces:
-        block = piece.block
-        parts = block.content if isinstance(block, ToolResult) and isinstance(block.content, list) else [block]
-        yield from (part for part in parts if isinstance(part, (Image, Document)))
-
-
-def _written(block: Any) -> str:  # noqa: ANN401  any block
-    return in_ascii(spaced(_encode(on_the_wire(block))))
-
-
-def _encoded(data: str, message: Message, book: Book) -> Encoded:
+def encoded(data: str, message: Message, book: Book) -> Encoded:
     return Encoded(data=data.encode(), rows=list(map(row, message.pieces)), fixes=book.fixes, gone=book.gone)
-
-
-def _escaped(text: str) -> str:
-    return ascii_quoted(text)[1:-1]

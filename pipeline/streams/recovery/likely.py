@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from reknit.pipeline.errors import ReknitError
+from reknit.pipeline.registry import SOURCES
 from reknit.pipeline.streams.recovery.beside import END_OF_INPUT
 from reknit.pipeline.streams.session import Recovery
-from reknit.pipeline.streams.sources import SOURCES
 from reknit.topics.items import AgentError, AgentUnrecognized, TurnDiagnosis
 
 # A guess needs no more than the beginning of an input.

@@ -328,10 +328,6 @@ class OpenAiChat(PayloadDecoder[ChatDecoderState]):
         return [*begun, *whole, *rest, *others, *ended, *told, MessageStopped()]
 
 
-class Vllm(OpenAiChat):
-    issuer: ClassVar[str] = "vllm"
-
-
 def _promoted(events: Sequence[Event], issuer: dict[str, str]) -> tuple[list[WholeBlock], list[Event]]:
     """The whole blocks in the events of a message's stream, and the events of all others, both in order.
 
