@@ -57,7 +57,7 @@ class Span(Struct, frozen=True):
         return Span(min(self.start, end), end, [record for record in self.records if record.offset < end], end)
 
 
-class Hole(Exception):  # noqa: N818 - a signal between two parts of the engine, not an error of anyone
+class OffsetGap(Exception):  # noqa: N818 - a signal between two parts of the engine, not an error of anyone
     """A span begins after the chain's end: records between them were fetched and discarded. Seek to ``offset``."""
 
     def __init__(self, offset: int) -> None:
@@ -78,10 +78,10 @@ class Chain:
         after the end are new.
 
         Raises:
-            Hole: the span does not touch the chain; nothing is accepted.
+            OffsetGap: the span does not touch the chain; nothing is accepted.
         """
         if span.start > self.end:
-            raise Hole(self.end)
+            raise OffsetGap(self.end)
         records = span.records
         if span.start < self.end:
             records = [record for record in records if record.offset >= self.end]
@@ -114,14 +114,14 @@ class Backlog:
         """Add the new records of a span.
 
         Raises:
-            Hole: as ``Chain.new_records``.
+            OffsetGap: as ``Chain.new_records``.
         """
         records = self._chain.new_records(span)
         self.limit = span.limit
         self._records.extend(records)
         self._bytes += fetched_size(records)
 
-    def fills(self, size: int, count: int) -> bool:
+    def is_full(self, size: int, count: int) -> bool:
         """Return whether the waiting records reach the limit of bytes or of records."""
         return self._bytes >= size or len(self._records) >= count
 
@@ -284,7 +284,7 @@ def walk(stage: Stage, records: Sequence[Record]) -> tuple[list[Result], Excepti
     return results, None
 
 
-def buried(stage: Stage, record: Record, why: ReknitError | None = None) -> tuple[Result, Exception | None]:
+def dead_letter_for(stage: Stage, record: Record, why: ReknitError | None = None) -> tuple[Result, Exception | None]:
     """Return the result for a record that made the stage raise: its dead letter and the policy's effect.
 
     ``why`` is another reason for which it cannot be processed.

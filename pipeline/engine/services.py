@@ -50,7 +50,7 @@ _LOOK_AGAIN_SECONDS = 1.0
 _ASK_SECONDS = 0.5
 
 # A partition in these phases is processed; a paused one resumes after the rebalance.
-_WORKING = frozenset({Phase.WORKING, Phase.HELD})
+_WORKING = frozenset({Phase.WORKING, Phase.PAUSED})
 
 # Returns None if healthy, else the problem.
 Check: TypeAlias = Callable[[], str | None]

@@ -38,7 +38,7 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from mode import Service
 
-from reknit.pipeline.engine.batches import Hole, Span
+from reknit.pipeline.engine.batches import OffsetGap, Span
 from reknit.pipeline.engine.partition import Partition, Phase
 from reknit.pipeline.engine.runtime import Runtime, TopicChangedError, log
 from reknit.pipeline.engine.upstream import close_client
@@ -360,7 +360,7 @@ class SpanConsumer(driver.Consumer):
         self._thread.in_group.clear()
         self._told_ready = False
         patience = self._runtime.tuning.hold_seconds
-        await asyncio.gather(*(actor.hold(patience) for actor in self.actors.values()))
+        await asyncio.gather(*(actor.pause(patience) for actor in self.actors.values()))
         await super().on_partitions_revoked(revoked)
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
@@ -373,7 +373,9 @@ class SpanConsumer(driver.Consumer):
             return  # the last rebalance of a leaving worker: no partition is opened
         continuous = generation_id == self._generation + 1
         self._generation = generation_id
-        stays = {tp for tp, actor in self.actors.items() if tp in assigned and actor.phase is Phase.HELD and continuous}
+        stays = {
+            tp for tp, actor in self.actors.items() if tp in assigned and actor.phase is Phase.PAUSED and continuous
+        }
         await self._close_partitions(self.actors.keys() - stays)
         for tp in assigned:
             topic = self._runtime.contract_name(tp.topic)
@@ -477,7 +479,7 @@ class SpanConsumer(driver.Consumer):
                 actor.aligned = False
             try:
                 actor.offer(span)
-            except Hole as hole:
+            except OffsetGap as hole:
                 log.info("%s: fetched from %d, going back to %d", tp, span.start, hole.offset)
                 actor.aligned = False
 

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from reknit.pipeline.engine import partition as module
 from reknit.pipeline.engine import state as state_module
-from reknit.pipeline.engine.batches import Backlog, Hole, Span, smaller_letter
+from reknit.pipeline.engine.batches import Backlog, OffsetGap, Span, smaller_letter
 from reknit.pipeline.engine.limits import RefusedSizeError
 from reknit.pipeline.engine.partition import Partition, Phase
 from reknit.pipeline.engine.runtime import (
@@ -246,7 +246,7 @@ async def test_the_position_is_told_once_the_actor_is_open_and_after_each_batch_
 async def test_the_position_is_told_again_after_a_rebalance(make):
     broker, actor, _ = await make()
     await finish(actor, 0)
-    await actor.hold(5)
+    await actor.pause(5)
     actor.resume()
     assert broker.positions == [0, 1, 1]
 
@@ -305,7 +305,7 @@ async def test_the_end_and_a_rebalance_do_not_wait_for_the_commit_interval(make)
     await finish(actor, 0)
     actor.offer(span(1, fetched(1)))
     async with asyncio.timeout(5):
-        await actor.hold(60)
+        await actor.pause(60)
         actor.resume()
         await actor.close()
     assert broker.values == [b"0:1"]
@@ -503,7 +503,7 @@ async def test_what_a_partition_holds_is_told_once_it_is_read_and_after_each_bat
 
 async def test_a_hole_is_not_taken(make):
     _, actor, _ = await make()
-    with pytest.raises(Hole):
+    with pytest.raises(OffsetGap):
         actor.offer(span(3, fetched(3)))
     assert actor.waits_for == 0
 
@@ -513,7 +513,7 @@ async def test_held_it_finishes_the_batch_in_flight_and_gives_up_the_rest(make):
     actor.aligned = True
     await begin_writing(broker, actor, 0)
     actor.offer(span(1, fetched(1)))
-    holding = asyncio.create_task(actor.hold(5.0))
+    holding = asyncio.create_task(actor.pause(5.0))
     await asyncio.sleep(0.01)
     assert not holding.done()
     broker.gate.set()
@@ -530,7 +530,7 @@ async def test_held_it_finishes_the_batch_in_flight_and_gives_up_the_rest(make):
 async def test_a_batch_that_outlives_its_hold_is_not_processed_twice(make):
     broker, actor, _ = await make()
     await begin_writing(broker, actor, 0, 1)
-    await actor.hold(0.01)
+    await actor.pause(0.01)
     actor.resume()
     actor.offer(span(0, fetched(0), fetched(1), fetched(2)))  # the position was not committed yet
     broker.gate.set()
@@ -663,7 +663,7 @@ async def test_closed_while_it_opens_it_ends_though_its_cancellation_is_lost(mak
     broker.fail_once(KafkaConnectionError("gone"), committed=False)
     actor.offer(span(0, fetched(0)))
     await opens.wait()
-    await asyncio.wait_for(actor.hold(5.0), 5)
+    await asyncio.wait_for(actor.pause(5.0), 5)
     assert (actor.phase, broker.closed) == (Phase.CLOSED, 2)
 
 

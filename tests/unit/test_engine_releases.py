@@ -264,7 +264,7 @@ async def test_a_rebalance_waits_for_the_record_in_hand_only(make):
         def process(self, records):
             made = super().process(records)
             if records[0].offset == 2:
-                holding.append(asyncio.create_task(actor.hold(10)))
+                holding.append(asyncio.create_task(actor.pause(10)))
             return made
 
     changelog, actor, _ = await make(stage=Holding, release_records=4)
