@@ -249,6 +249,13 @@ class TurnStates(Kept[TurnState]):
         entry = self._live.get(key)
         return _PARKED + key in self._standing[_PARKED] if entry is None else entry.parked is not None
 
+    def is_quarantined(self, key: bytes) -> bool:
+        """Return True if the session is quarantined, False where its state cannot be read."""
+        with suppress(InternalError):
+            entry = self.find(key)
+            return entry is not None and entry.quarantined
+        return False
+
     def get(self, key: bytes, record: Record) -> TurnState:
         """Return the session of a key; one that is not known yet begins with the record."""
         return self.find(key) or self._begin(key, TurnState(session=self._fresh(), first=record.unique_offset))
