@@ -1,8 +1,8 @@
-"""The fix catalogue: every change that Reknit makes to a history has a code here, and nothing changes without one.
+"""The fix catalogue: every change that Reknit makes to a history has a code here.
 
-A code is also the label of a metric and the anchor of a page, so it never changes its meaning; whether a mend is
-harmless is a property of its code, not of the case. A lossless mend leaves everything that was said and nothing else;
-so whatever is synthesised is lossy, since nobody said it, and what may be left out without a loss says why.
+A code is also the label of a metric and the anchor of a page, so it never changes its meaning. Whether a repair is
+lossless is a property of its code, not of the case. A lossless repair keeps all content and adds none. A repair that
+synthesises content is lossy, and a lossless code that drops something states why nothing is lost.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def severity_of(*, lossless: bool, observed: bool = False) -> Severity:
 
 
 class FixCode(Struct, frozen=True, kw_only=True):
-    """One kind of mend. ``code`` is also the metric label and the anchor in the docs.
+    """One kind of repair. ``code`` is also the metric label and the anchor in the docs.
 
-    ``spared`` says why nothing is lost by what is ``dropped`` and yet ``lossless``; every such code has it, no other.
-    ``always`` says why a policy cannot have the mend only observed (``mend.CODE=observe``), ``""`` where it can.
+    ``spared`` states why nothing is lost by a repair that is ``dropped`` and still ``lossless``; exactly those codes
+    have it. ``always`` states why a policy cannot only observe the repair (``mend.CODE=observe``), ``""`` where it can.
     """
 
     code: str
@@ -40,29 +40,28 @@ class FixCode(Struct, frozen=True, kw_only=True):
     lossless: bool
     spared: str = ""
     always: str = ""
-    # The provider's refusal that this mend avoids, and where it was seen.
+    # The provider's refusal that this repair avoids, and where it was seen.
     error: str = ""
     source: str = ""
 
 
 class Fix(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One mend: what was changed where, and what it was.
+    """One repair: the place of the change, and digests of the content before and after.
 
     Attributes:
-        path: the place in the input, in the provider's notation (``messages.3.content.1``). What was added has none:
-            ``result_synthesised``, ``lead_inserted`` and ``tail_continued`` name the place where it stands in the
-            mended history, in the canonical notation whatever the target; so does ``placeholder_dropped`` where such a
-            result gives way.
+        path: the place in the input, in the provider's notation (``messages.3.content.1``). Additions have none:
+            ``result_synthesised``, ``lead_inserted`` and ``tail_continued`` name the place in the repaired history, in
+            the canonical notation for every target; so does ``placeholder_dropped`` where a later result replaces it.
             ``assistant_inserted`` and ``tools_stubbed`` name the place in the target's own body; ``turn_stubbed`` and
-            ``document_text_added`` the block in the input that was to be sent, or stands beside what was added.
-            What a stream said is named by its item's id.
-        lossless: false where content is lost, and where what leaves says something that nobody said.
-        target: the target that needed it, ``""`` where all of a session's do; of a stream, its source.
-        before: digest of what was there: the first 16 hex digits of the SHA-256 of the block's canonical JSON.
-        after: digest of what is there now.
-        id: where the mended block is a tool call or a result, or stands in one, the call's id in the input; where it
-            came without, the one that reading gave it.
-        observed: by policy (``mend.CODE=observe``) the mend was not made; the body is as it was without it.
+            ``document_text_added`` the input block that would have been sent, or that is next to the addition. Output
+            of a stream is named by its item's id.
+        lossless: false where content is lost, and where the output has content that no party wrote.
+        target: the target that needed it, ``""`` where all of a session's targets do; for a stream, its source.
+        before: digest of the content before: the first 16 hex digits of the SHA-256 of the block's canonical JSON.
+        after: digest of the content after.
+        id: if the repaired block is a tool call or a result, or is in one, the call's id in the input, or the id that
+            the reader gave it.
+        observed: by policy (``mend.CODE=observe``) the repair was not made; the body is unchanged.
     """
 
     code: str
@@ -146,7 +145,7 @@ _NOT_UNIQUE = "`tool_use` ids must be unique"
 _ID_PATTERN = "tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'"
 _THINKING_CHANGED = "`thinking` or `redacted_thinking` blocks in the latest assistant message cannot be modified"
 
-# What the structure repair does, whatever the target.
+# Repairs of the structure, for every target.
 _STRUCTURE = (
     _spared("blank_dropped", "whitespace says nothing", "a text block with nothing but whitespace was left out",
          "messages: text content blocks must be non-empty", "anthropics/claude-code#59812"),
@@ -225,7 +224,7 @@ _STRUCTURE = (
          "ericc-ch/copilot-api#261; XiaomiMiMo/MiMo-Code#1702"),
 )  # fmt: skip
 
-# What single targets do on top.
+# Additional repairs of single targets.
 _DIALECT = (
     _lost("thinking_unsigned", "dropped", "reasoning without a signature was left out",
          "thinking.signature: Field required", "openclaw/openclaw#84430; dirge-code/dirge#823"),
@@ -323,7 +322,7 @@ _DIALECT = (
          source="dwgx/WindsurfAPI: four wordings in four releases"),
 )  # fmt: skip
 
-# What the readers do besides changing the shape (reknit.pipeline.history.readers).
+# Repairs of the readers (reknit.pipeline.history.readers).
 _READING = (
     _lost("field_dropped", "dropped", "a key that the canonical form has no place for was left out",
          "Extra inputs are not permitted"),
@@ -350,7 +349,7 @@ _READING = (
          "The request body is not valid JSON: no low surrogate in string", "anthropics/claude-code#60394"),
 )  # fmt: skip
 
-# What a stream's own words are spared, where its source writes calls and internals into its text.
+# Changes to a stream's words, where its source writes calls and internals into its text.
 _SPEECH = (
     _lost("path_redacted", "rewritten", "a path of the planner's own machine became a marker",
          source="dwgx/WindsurfAPI: paths of the language server in answers"),
@@ -360,7 +359,7 @@ _SPEECH = (
          source="dwgx/WindsurfAPI: results that the model repeats"),
 )  # fmt: skip
 
-# Mends that a policy cannot have observed only, by the reason.
+# Repairs that a policy cannot only observe, by the reason.
 _ALWAYS: Mapping[str, tuple[str, ...]] = {
     "the message could not be read without it": tuple(entry.code for entry in _READING),
     "reading makes an object of the text in which most shapes hold a call's input": ("input_parsed",),

@@ -61,7 +61,7 @@ def target_named(name: str) -> Target:
     """Return the target of this name.
 
     Raises:
-        UnknownTargetError: there is no such target.
+        UnknownTargetError: the target does not exist.
     """
     found = TARGETS.get(name)
     if found is None:
@@ -73,7 +73,7 @@ def find_source(name: str) -> Source:
     """Return the source of this name.
 
     Raises:
-        UnknownTargetError: there is no such source.
+        UnknownTargetError: the source does not exist.
     """
     found = SOURCES.get(name)
     if found is None:
@@ -105,7 +105,7 @@ def register(
         shape: the shape in which a body can be read as a history again (``anthropic``). None where the body is not a
             history, which holds for every text. For any other body without a stated shape, the kit asks for it.
         families: the families of its models, where rules differ between them.
-        equalities: when two bodies say the same, where bodies are to be compared.
+        equalities: when two bodies say the same, where bodies must be compared.
         blocks: the key of the body's list and the key of an item's blocks, where every block can be counted.
 
     Raises:

@@ -195,7 +195,7 @@ class Normalized:
 
     @property
     def parts(self) -> list[bytes]:
-        """The parts that are joined to the body, even if it violates rules; for a text one part for each message in it."""
+        """The parts that are joined to the body, even if it violates rules; for a text one part for each message."""
         return self._body.parts
 
     @property

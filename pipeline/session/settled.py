@@ -56,9 +56,7 @@ class SettledSlice(Struct, array_like=True):
 
 
 class SettledHead(Struct, array_like=True):
-    """The state with which a target's part continues: its own state, active breakpoints, and why its prefix was given
-    up.
-    """
+    """The state with which a target's part continues: its own state, breakpoints, and why its prefix was given up."""
 
     state: Any
     marks: list[Mark]

@@ -251,7 +251,7 @@ class WorkingHistory:
 
 
 def _told_once(made: Sequence[tuple[Mending, list[Fix]]]) -> list[Fix]:
-    """Return the fixes of machines that report: once if all of them made it, otherwise for each target that needed it."""
+    """Return the fixes of machines that report: once if all of them made it, otherwise once for each target."""
     if len(made) == 1:
         return made[0][1] if made[0][0].tells else []
     telling = {lane.target.name: fixes for mending, fixes in made if mending.tells for lane in mending.lanes}

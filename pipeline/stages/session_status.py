@@ -37,7 +37,7 @@ class Kind(Enum):
     RELEASED = "released"
     CLOSED = "closed"
     FORGOTTEN = "forgotten"
-    OTHER = "other"  # changes an existing history, or wants a request of it
+    OTHER = "other"  # changes an existing history, or asks for a request
 
 
 class Step(Enum):

@@ -58,7 +58,7 @@ class QuarantinedError(ReknitError):
 
 
 class _Batch(Struct):
-    """What a batch has led to so far, and the sessions whose state it changed."""
+    """The results of a batch so far, and the sessions whose state it changed."""
 
     result: Result = field(default_factory=Result)
     tally: Counter[tuple[str, ...]] = field(default_factory=Counter)
@@ -112,11 +112,14 @@ class TurnsStage(KeepsSessions):
         return not releases or (releases.count < most.parked_records and releases.size < most.parked_bytes)
 
     def find(self, key: bytes) -> TurnState | None:
-        """What is kept of a session; None where nothing is."""
+        """Return the state of a session, or None."""
         return self._states.find(key)
 
     def process(self, records: Sequence[Record]) -> Result:
-        """Work through records in order. What cannot be used becomes a dead letter; the policy says what follows."""
+        """Process records in order.
+
+        A record that cannot be used becomes a dead letter; the policy decides what follows.
+        """
         batch = _Batch()
         for record in records:
             if self._states.is_due(record):
@@ -131,7 +134,7 @@ class TurnsStage(KeepsSessions):
         return self._finished(batch)
 
     def refuse(self, record: Record, error: ReknitError) -> Result:
-        """Put a record into the dead letters; its session goes on as the policy says."""
+        """Write a record to the dead letters; its session continues as the policy says."""
         batch = _Batch()
         if self._states.is_due(record):
             self._take_due(record, batch, error)
@@ -193,11 +196,11 @@ class TurnsStage(KeepsSessions):
 
         Args:
             record: from the log, or from a release.
-            batch: what the step leads to.
-            is_due: the record's turn has come in a release, so it does not wait.
+            batch: receives the results.
+            is_due: the record is next in a release, so it does not wait.
 
         Raises:
-            EndedError: the session is over, and the record does not begin it again.
+            EndedError: the session has ended, and the record does not begin it again.
             InputError: the record cannot be decoded or used.
             QuarantinedError: the session is quarantined.
         """
@@ -253,7 +256,7 @@ class TurnsStage(KeepsSessions):
         return Status.QUARANTINED if is_quarantined else Status.LIVE
 
     def _take_record(self, key: bytes, event: TurnRecord, record: Record, batch: _Batch) -> None:
-        """Apply a record to its session, which begins with it if there is none."""
+        """Apply a record to its session, which begins with the record if it is new."""
         size = len(record.value or b"")
         if self._states.find(key) is None:
             self._usage.admit(key, event, size, begins=True)
@@ -300,9 +303,9 @@ class TurnsStage(KeepsSessions):
         batch.count_turn(event, "taken")
 
     def _free_session(self, key: bytes, how: str, record: Record, batch: _Batch) -> None:
-        """Free both sides of a session that is over; ``how`` is the header that tells the stream side.
+        """Free both sides of a session that has ended; ``how`` is the header that notifies the stream side.
 
-        The record that a session expires with is another session's as a rule.
+        The ``record`` at which a session expires usually belongs to another session.
         """
         self._states.forget_session(key)
         self._usage.note_freed(key)
@@ -419,7 +422,7 @@ class TurnsStage(KeepsSessions):
             self._arrive(record, batch)
 
     def _resume_clock(self, key: bytes) -> None:
-        """A released session's gap begins anew, also where none of its records could be taken."""
+        """Restart the clock of a released session, also if none of its records could be taken."""
         with suppress(InternalError):  # a session whose state cannot be read stays as it is
             entry = self._states.find(key)
             if entry is not None and entry.parked is None:
@@ -481,12 +484,12 @@ class TurnsStage(KeepsSessions):
 
 
 def _drives_itself(event: TurnAppended) -> bool:
-    """Whether the turn was recorded from an agent that goes on by itself, and so waits for no request."""
+    """Return True if the turn was recorded from an agent that continues by itself and needs no request."""
     return event.origin == RECORDED and event.self_driving
 
 
 def _announcement(key: bytes, session: Session) -> Output:
-    """What the stream side has to know, through its own log."""
+    """Return the record with the settings that the stream side needs, for its own log."""
     speaks = any(target_named(name).has_filters for name in session.targets)
     policy = StreamPolicy(
         record_assistant=session.policy.record_assistant,
