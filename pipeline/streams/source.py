@@ -1,4 +1,4 @@
-"""The description of a source: whose provider events a stream has, and what holds for them.
+"""The description of a source: everything that holds for its events.
 
 Code that depends on the kind of a source reads its description, never its name.
 """
@@ -14,21 +14,21 @@ from reknit.pipeline.providers.cascade.stream.speech import Speech
 from reknit.pipeline.streams.decoder import Decoder
 from reknit.pipeline.streams.events import Event, MessageDelta, MessageStopped, RunResult
 
-# What proves a block: a complete message that holds it, its own stop and its message's stop reason, or that it came.
+# The proof of a block: a complete message that holds it, its own stop and its message's stop reason, or its arrival.
 Proof: TypeAlias = Literal["message", "stop", "block"]
 
 
 class RewritingDecoder(Decoder, Protocol):
-    """What a source that rewrites words has beside."""
+    """The additional member of a source that rewrites words."""
 
     speech: Speech
 
 
 class TranscribedDecoder(Decoder, Protocol):
-    """What a source whose program keeps a transcript has beside.
+    """The additional members of a source whose program keeps a transcript.
 
-    ``began`` is when the run's first line was written, by the program's clock, and ``session`` what it calls itself;
-    each ``""`` where that is not known.
+    ``began`` is when the run's first line was written, by the program's clock, and ``session`` the program's name for
+    it; each is ``""`` if unknown.
     """
 
     @property
@@ -39,22 +39,21 @@ class TranscribedDecoder(Decoder, Protocol):
 
 
 class Source(Struct, frozen=True, kw_only=True):
-    """Whose events a stream has.
+    """The properties of a source.
 
     Attributes:
-        name: what the header ``source`` and ``--from`` say.
-        decoder: makes a decoder for a session (see ``decoder``).
-        prefix: begins the ids of the source's items. It never changes, for ids are kept.
-        issuer: the provider's name on reasoning in the session's log; ``""`` where complete messages tell all there is.
-        confirmed_by: what proves a block; ``message`` is for agent programs that tell which of several attempts they
-            took, ``block`` for those that tell nothing but whole blocks and keep them all, ``stop`` for everything
-            else.
-        self_driving: an agent program that runs its tools itself and goes on by itself, so that its recorded turns
-            never ask for a request.
-        rewrites: the decoder changes words, and is told by ``speech`` into what. Its records are fed one by one, so
-            that each fix names the record it is from.
-        transcript: what the header ``source`` says of the lines of its program's own transcript, which tell more of a
-            run than its stream; ``""`` where there is none, or where it tells nothing more.
+        name: the value of the header ``source`` and of ``--from``.
+        decoder: creates a decoder for a session (see ``decoder``).
+        prefix: begins the ids of the source's items. It never changes, because ids are stored.
+        issuer: the provider's name on reasoning in the session's log; ``""`` if complete messages have everything.
+        confirmed_by: what proves a block: ``message`` for agent programs that report which of several attempts they
+            took, ``block`` for those that send whole blocks only and keep them all, ``stop`` for everything else.
+        self_driving: an agent program that runs its tools itself and continues by itself, so its recorded turns never
+            make a request due.
+        rewrites: the decoder changes words, by the filters in ``speech``. Its records are fed one by one, so that each
+            fix names its record.
+        transcript: the value of the header ``source`` for lines of the program's own transcript, if that has more than
+            its stream; otherwise ``""``.
         final: common events that complete an answer; any of them suffices. An answer that ends without one was cut.
     """
 

@@ -33,7 +33,7 @@ def likely_source(data: bytes, named: str) -> str:
 
 
 def _recognised_share(data: bytes, source: str) -> float:
-    """The share of items that come of recognised events, 0 to 1."""
+    """Return the share of items that result from recognised events, 0 to 1."""
     recovery = Recovery(source)
     try:
         items = [*recovery.feed(data, framing="bytes"), *recovery.end_run(END_OF_INPUT)]
