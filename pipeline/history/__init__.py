@@ -1,16 +1,17 @@
-"""Structure repair: one history in, the same history out as every provider wants it, each change recorded.
+"""Structure repair: turns one history into the form that a provider accepts, and records each change.
 
-Theory of operation. The history is a list of exchanges. Only its end is open; what lies before has been settled, that
-is, handed out as finished messages, and is never touched again. A turn that comes in is cleaned by itself (``clean``),
-then its blocks go to the open exchanges: what an assistant says joins the last exchange or begins a new one, a result
-goes to its call, wherever that is among the open exchanges, anything else that a user says joins the last exchange's
-user turn. Neighbours of one role thereby merge, whatever was dropped between them; where they may stand side by side,
-the exchange remembers which turns begin a message. The machine finds; the ``Structure`` says what is mended.
+Theory of operation. The history is a list of exchanges. Only its end is open; everything before has been settled, that
+is, returned as finished messages, and never changes again. An incoming turn is first cleaned by itself (``clean``),
+then its blocks are added to the open exchanges: the assistant's content joins the last exchange or begins a new one, a
+result is added to its call in any of the open exchanges, and other user content joins the last exchange's user turn.
+Adjacent turns of one role thereby merge, also if blocks between them were dropped. If the target takes adjacent
+messages of one role, the exchange stores which turns begin a message. The machine finds deviations; the ``Structure``
+decides what is repaired.
 
 After each turn, everything before the earlier of these is settled: the last turn, which may still grow, and the first
-exchange with a call that has no real result yet, as long as it is among the last ``policy.open_exchanges``. A request
-renders the open exchanges as if nothing more came (``open_messages``), without changing them. A whole history is
-repaired by the same steps, so both ways give the same.
+exchange with a call that has no real result yet, if it is among the last ``policy.open_exchanges``. A request renders
+the open exchanges as if nothing followed (``open_messages``), without changing them. A whole history is repaired by the
+same steps, so both ways give the same result.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class History:
         self.user_spoke_last = False
         # The ids of the last assistant turn's calls that were cut off: none of them is a call any more.
         self.cut: set[str] = set()
-        self.referred = False  # to an item that stands with the provider, and may be a call
+        self.referred = False  # to an item that the provider stores, and may be a call
         self.last_item = ""  # the digest of the last turn, if it was an item with an id
         self._book = Book(observed=self.structure.observed)
         self._settled: list[Message] = []
@@ -108,13 +109,13 @@ class History:
 
     @property
     def rests(self) -> bool:
-        """Whether an assistant's turn that comes next settles all that stands before it."""
+        """Return True if a following assistant turn settles everything before it."""
         return len(self.exchanges) == 1 and self.exchanges[0].sealed and self.exchanges[0].closed
 
     def skip(self, stretch: Stretch) -> None:
-        """Go on behind a healthy stretch, as if its turns had come and settled one by one.
+        """Continue after a valid run of turns, as if its turns had been taken and settled one by one.
 
-        It opens the history or comes where the machine rests, and the table of ids admits its ids.
+        The run opens the history or follows settled turns only, and the table of ids admits its ids.
         """
         for exchange in self.exchanges:
             self._emit(user_messages(exchange, self.changed, self._book))
@@ -149,12 +150,12 @@ class History:
         return render_open(end, tail or self.policy.tail)
 
     def take_settled(self) -> tuple[list[Message], list[Fix], list[LedgerEntry], list[SettledCall]]:
-        """What has become certain since the last time: messages, fixes, ledger entries of blocks that went, calls."""
+        """Return what is certain since the last call: messages, fixes, entries of removed blocks, calls."""
         taken = self._settled, self._book.fixes, self._book.gone, self._calls
         self._settled, self._book, self._calls = [], Book(observed=self.structure.observed), []
         return taken
 
-    # What comes in.
+    # Input.
 
     def _comes_again(self, turn: Turn) -> bool:
         """Whether an item of Responses is the one before it once more, by its id and all that it holds.
@@ -195,7 +196,7 @@ class History:
         begins = held > 0 and not continues(exchange.assistant[-1], turn, pieces)
         apart = begins and (exchange.stays_apart(pieces, turn, self.structure) or not self._book.makes("turns_merged"))
         if held and not apart and self._book.makes("turns_merged"):
-            # An item that goes on with the last message joins it too, and text in it the messages with calls.
+            # An item that continues the last message joins it too, and text in it joins the messages with calls.
             joined = [] if self.structure.flat else exchange.join_calls(pieces)
             for place in [*joined, turn.place] if begins else joined:
                 self._book.note_fix("turns_merged", place)
@@ -224,7 +225,7 @@ class History:
                 self._book.drop("call_repeated", piece)
                 self.changed.add(piece.turn)
                 return
-            # An id that is made tells a call from those of all turns.
+            # A generated id identifies a call in all turns.
             made = turn.ids_made and call.id == made_id(call.name)
             again = made and (call_of(self.exchanges, call.id, by_name=False) or self.ids.answered(call.id)) is not None
             final = self.ids.claim(call.id, taken=again)
@@ -241,7 +242,7 @@ class History:
 
     def _user(self, turn: Turn, pieces: list[Piece]) -> None:
         if isinstance(pieces[0].block, Unknown) and all(is_foreign(each.block, self.structure.own) for each in pieces):
-            # Nobody says anything here that the target could be sent.
+            # The message has no content that the target accepts.
             for piece in pieces:
                 self._book.drop_unknown(piece)
             self.user_spoke_last = True
@@ -256,7 +257,7 @@ class History:
             elif (
                 not said and is_breakpoint(piece.block) and self.exchanges and self.exchanges[-1].was_answered_by(turn)
             ):
-                # It stays behind the result that it ends; more results may follow.
+                # It stays after the result that it ends; more results may follow.
                 self.exchanges[-1].results.append(piece)
             else:
                 said.append(piece)
@@ -283,7 +284,7 @@ class History:
             self._book.note_fix("turns_merged", turn.place)
 
     def _result(self, turn: Turn, piece: Piece, result: ToolResult, *, spoken: bool) -> bool:
-        """Give a result to its call; False where there is none that could take it."""
+        """Add a result to its call; return False if no call takes it."""
         found = call_of(self.exchanges, result.tool_use_id, by_name=turn.ids_made)
         if found is None:
             return False
@@ -313,7 +314,7 @@ class History:
         return True
 
     def _give_way(self, earlier: Piece, call: Call) -> None:
-        """Leave out a placeholder for a real result; one of our own stands in the first open user turn."""
+        """Remove a placeholder in favour of a real result; one of our own is in the first open user turn."""
         if earlier.fate == "synthesised":
             number, at = place_of_result(self.exchanges[0], call.result)
             place = f"messages.{self.messages + number}.content.{at}"
@@ -379,12 +380,12 @@ class History:
         return exchange.number <= self.number - max(self.policy.open_exchanges, 1)
 
     def _give_up(self, exchange: Exchange) -> bool:
-        """Do without the results that never came; False if no assistant turn is left."""
+        """Drop the calls whose results never arrived; return False if no assistant turn is left."""
         missing = exchange.lacking(self.structure)
         if missing and self.policy.missing_result == "drop":
             return self._drop_calls(exchange, missing)
         if missing:
-            # The assistant's own messages stand between what is settled and its results.
+            # The assistant's own messages are between the settled part and its results.
             spare = Book(observed=self.structure.observed)
             before = self.messages + len(assistant_messages(exchange, self.structure, set(self.changed), spare))
             for at, call in enumerate(missing, len(exchange.results)):

@@ -1,11 +1,11 @@
-"""Tool calls and their results: the id of each call, the call that a result answers, and what only stands for a result.
+"""Tool calls and their results: the id of each call, the call that a result answers, and placeholders for results.
 
-Ids are unique in the whole request, legal everywhere, and rewritten injectively. A legal id that nobody has used yet
-stays as it is. Any other gets a new one made from itself and a digest, so that the same history gives the same ids, and
-so that ``call.1`` never takes the place of ``call_1``.
+Ids are unique in the whole request, legal on every target, and rewritten injectively. A legal, unused id stays
+unchanged. Any other gets a new one made from itself and a digest, so the same history gives the same ids, and
+``call.1`` never takes the place of ``call_1``.
 
-Frameworks that find a call without a result write a text in its place. Such a text keeps a request valid, but it is
-not what the tool returned: when the real result is there too, or comes later, the placeholder gives way.
+Frameworks that find a call without a result write a text in its place. Such a text keeps a request valid, but it is not
+the tool's result: if the real result is present too, or arrives later, it replaces the placeholder.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def derived_id(name: str) -> str:
     return f"call_{_ILLEGAL.sub('_', name)}"
 
 
-# What a result has for an id that names neither its call nor a tool.
+# The id of a result that names neither its call nor a tool.
 NAMELESS = ""
 
 
@@ -64,9 +64,9 @@ IdWriter: TypeAlias = Callable[[str], str]
 class IdTable:
     """The tool ids of one session.
 
-    ``id_writers`` are how its targets write ids of their own making: what two ids would be there is kept apart as well,
-    so that a target may shorten each id by itself and never gives two calls one. ``again``: only the calls of one turn
-    have to be told apart.
+    ``id_writers`` are the functions by which its targets derive ids. Ids that would be equal after any of them are kept
+    different, so a target may shorten each id independently and never gives two calls one id. ``again``: only the calls
+    of one turn need different ids.
     """
 
     def __init__(self, id_writers: Sequence[IdWriter] = (), *, again: bool = False) -> None:
@@ -156,7 +156,7 @@ class IdTable:
             taken.add(image(final))
 
     def answered(self, original: str) -> bool | None:
-        """How the last settled call of this id ended; None where there was none."""
+        """Return how the last settled call of this id ended; None if there is none."""
         return self._answered.get(original)
 
 
@@ -182,7 +182,10 @@ class Call(Struct, omit_defaults=True):
 
 
 class Asked(Struct, gc=False):
-    """The calls under one id, in order. A call that has its result never loses it again, so nobody looks back."""
+    """The calls under one id, in order.
+
+    A call that has its result never loses it, so earlier calls are not read again.
+    """
 
     calls: list[Call] = []
     _waiting: int = 0
@@ -288,7 +291,7 @@ def same_content(one: Piece, other: Piece) -> bool:
     )
 
 
-# What we write ourselves.
+# Reknit's own placeholders.
 INTERRUPTED = "[No result was recorded for this tool call: it was interrupted, or its result was lost.]"
 
 # Exact texts that frameworks write, and who does. Nothing is matched by pattern: a tool may well return a text that
@@ -321,7 +324,7 @@ TEMPLATES: Mapping[str, str] = MappingProxyType(
 )
 
 
-# Longer than any of them with a name and an id in it, and what they begin with: most real results are told at once.
+# Longer than any placeholder with a name and an id, and their first characters: they exclude most real results.
 LONGEST_PLACEHOLDER = 400
 _STARTS = frozenset(text[0] for text in (*PLACEHOLDERS, *TEMPLATES))
 

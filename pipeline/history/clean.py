@@ -1,7 +1,7 @@
-"""What can be said of a turn by itself: blank blocks, blocks in the wrong role, inputs that are no objects.
+"""Repairs that need only one turn: blank blocks, blocks in the wrong role, inputs that are not objects.
 
-``clean`` turns one input turn into stretches of pieces, each of one role. A healthy turn comes out as one stretch.
-The data of images and documents, however a client has encoded it, becomes the base64 that providers take.
+``clean`` turns one input turn into runs of pieces, each of one role. A turn that is valid as is gives one run. The data
+of images and documents, in any encoding that clients use, becomes the base64 that providers accept.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from reknit.pipeline.model import (
 
 Stretch: TypeAlias = tuple[Speaker, list[Piece]]
 
-# What a system message inside the history becomes: user text that says what it is.
+# Marks a system message inside the history, which becomes user text.
 SYSTEM_MARK = "[System message]\n"
 
-# What is added to a text that was cut off.
+# Appended to a text that was cut off.
 CUT_MARK = "\n[The rest of this text was cut off.]"
 
 # A call without a name is called this.
@@ -45,7 +45,7 @@ UNNAMED = "tool"
 
 _OPEN_BRACE = ord("{")
 
-# Whose turn a block belongs to, where that is not the turn's own role.
+# The role of a block, where it is not the turn's own role.
 _ROLES: dict[type, Speaker] = {
     ToolUse: "assistant",
     ToolResult: "user",
@@ -55,7 +55,7 @@ _ROLES: dict[type, Speaker] = {
 
 
 def structure_under(policy: Policy, structure: Structure) -> Structure:
-    """What a history may be like for a target under a policy."""
+    """Return the structure that a target takes under a policy."""
     if policy.cut_text != "auto":
         structure = structs.replace(structure, cut_text=policy.cut_text)
     if policy.strip_tools:
@@ -64,14 +64,17 @@ def structure_under(policy: Policy, structure: Structure) -> Structure:
             structure, neighbours=frozenset(), blank=frozenset(), assistant_first=False, observed=frozenset()
         )
     if structure.observed:
-        # What the policy does not do about a call without a result cannot be observed.
+        # A repair that the policy never makes for a call without a result cannot be observed.
         other = "call_unanswered" if policy.missing_result == "synthesise" else "result_synthesised"
         return structs.replace(structure, observed=structure.observed - {other})
     return structure
 
 
 def clean(turn: Turn, policy: Policy, structure: Structure, book: Book, changed: set[int]) -> list[Stretch]:
-    """The turn's pieces in stretches of one role; what goes is in the book, a turn that loses blocks in ``changed``."""
+    """Return the turn's pieces in runs of one role.
+
+    Removed blocks are in the book, turns that lose blocks in ``changed``.
+    """
     if not turn.blocks:
         book.note_fix("turn_empty", turn.place)
         return []
@@ -84,7 +87,7 @@ def clean(turn: Turn, policy: Policy, structure: Structure, book: Book, changed:
         came = Piece(block, turn.index, block_path(turn, at))
         stays = blank_stays and is_blank(came)
         if policy.reasoning == "strip" and structure.flat and speaker == "assistant" and is_reasoning(came):
-            # The target leaves it out with what must not stand without it.
+            # The target removes it together with the blocks that depend on it.
             came.code, stays = STRIPPED, True
         piece = came if stays else _CLEANERS[type(block)](came, speaker, policy, book)
         if piece is not None and at == cut_at:
@@ -174,7 +177,7 @@ def system_pieces(turn: Turn, structure: Structure, book: Book, *, leading: bool
 
 
 def _own_of_user(own: Own) -> Own | UnsetType:
-    """What a system message has of its own that a user's message can have: the role is not."""
+    """Return the provider-specific members of a system message that a user message can have; the role is not one."""
     members = {name: value for name, value in own.members.items() if name != "role"}
     return structs.replace(own, members=members) if members else UNSET
 
@@ -226,7 +229,7 @@ def _incomplete(piece: Piece, call: ToolUse, policy: Policy, book: Book) -> Piec
 
 
 def _as_it_came(cut: Raw) -> str:
-    """What there was of an input: a reader keeps it as a JSON string."""
+    """Return the original text of an input, which a reader keeps as a JSON string."""
     text = bytes(cut).decode("utf-8", "replace")
     if not text.startswith('"'):
         return text
@@ -350,9 +353,9 @@ _SOURCE: Final = msgspec.json.Decoder(_Source)
 
 
 def with_plain_data(source: Raw) -> Raw | None:
-    """A source in plain base64, where it has line breaks, a ``data:`` prefix, the URL-safe alphabet or no padding.
+    """Return a source in plain base64 if it has line breaks, a ``data:`` prefix, the URL-safe alphabet or no padding.
 
-    The bytes stay the same. None where there is nothing to mend, or nothing that could be.
+    The bytes stay the same. None if there is nothing to repair, or it cannot be repaired.
     """
     try:
         found = _SOURCE.decode(source)

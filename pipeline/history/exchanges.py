@@ -15,12 +15,12 @@ from reknit.pipeline.history.calls import NAMELESS, Asked, AskedIndex, Call, mad
 from reknit.pipeline.history.pieces import Book, Piece, is_blank, is_breakpoint, is_foreign, is_row
 from reknit.pipeline.model import Block, Issuer, RedactedThinking, Structure, Text, Thinking, ToolUse, Turn, Unknown
 
-# What is done about a call without a result.
+# The repairs of a call without a result.
 _ANSWERING = frozenset({"result_synthesised", "call_unanswered"})
 
 
 class Start(Struct, frozen=True, array_like=True):
-    """Where a message of its own begins beside a neighbour of the same side: with this turn, under this id."""
+    """The start of a separate message next to one of the same side: this turn, under this id."""
 
     turn: int
     id: str | None = None
@@ -92,9 +92,9 @@ class Exchange(Struct, omit_defaults=True, dict=True):
         call.real = real
 
     def join_calls(self, said: Sequence[Piece]) -> list[str]:
-        """Make one message of those with calls, where text is said that joins the last; where the others began.
+        """Merge the messages with calls if text joins the last one; return where the others began.
 
-        Messages with calls stand side by side only as long as none but the first has text.
+        Messages with calls stay separate only while none but the first has text.
         """
         if not (self.calls and self.assistant_starts and any(isinstance(piece.block, Text) for piece in said)):
             return []
@@ -107,7 +107,7 @@ class Exchange(Struct, omit_defaults=True, dict=True):
         return [began[start.turn] for start in joined]
 
     def stays_apart(self, said: Sequence[Piece], turn: Turn, structure: Structure) -> bool:
-        """Whether what the assistant says next, in a turn, is a message of its own beside the last one."""
+        """Return True if the assistant's next content, in a turn, is a message of its own next to the last one."""
         new = [piece for piece in said if not self.has_asked(piece.block, turn)] or said
         if (
             "assistant" not in structure.neighbours
@@ -133,7 +133,7 @@ class Exchange(Struct, omit_defaults=True, dict=True):
         return before is not None and before.holds(self.assistant, block)
 
     def leave_out(self, calls: Sequence[Call]) -> None:
-        """Go on without some of the calls."""
+        """Continue without some of the calls."""
         gone = {call.at for call in calls}
         places = {at: new for new, at in enumerate(at for at in range(len(self.assistant)) if at not in gone)}
         self.assistant = [self.assistant[at] for at in places]
@@ -154,7 +154,8 @@ class Exchange(Struct, omit_defaults=True, dict=True):
 
     @property
     def _index(self) -> AskedIndex:
-        # No field, and so no part of the state: it is made anew for each list of calls, and follows it as it grows.
+        # Not a field, and so not part of the state: it is created for each list of calls, and updated as the list
+        # grows.
         index: AskedIndex | None = self.__dict__.get("index")
         if index is None or index.calls is not self.calls:
             index = self.__dict__["index"] = AskedIndex(self.calls)
@@ -195,7 +196,7 @@ class Exchange(Struct, omit_defaults=True, dict=True):
 
     @property
     def closed(self) -> bool:
-        """Whether the assistant turn is over: what the assistant says next is a turn of its own."""
+        """Whether the assistant turn is complete: the assistant's next content is a new turn."""
         return bool(self.user or self.results)
 
     def _last_message_stays(self, structure: Structure) -> bool:
@@ -214,7 +215,7 @@ class Exchange(Struct, omit_defaults=True, dict=True):
         return any(stands_alone(piece, structure) and at not in loose for at, piece in enumerate(self.assistant))
 
     def stays(self, structure: Structure) -> bool:
-        """Whether anything of the assistant turn stands alone; what was looked at once is not looked at again."""
+        """Return True if any piece of the assistant turn can be a message alone. The answer is cached."""
         at: int = self.__dict__.get("looked_at", 0)
         while at < len(self.assistant) and not stands_alone(self.assistant[at], structure):
             at += 1
@@ -239,7 +240,7 @@ def _is_apart(before: Sequence[Piece], first: Piece, structure: Structure) -> bo
 
 
 def _is_unjoined(last: Piece, piece: Piece, structure: Structure) -> bool:
-    """Whether nothing is joined where the user's pieces stand side by side: a row, or an item of a flat list."""
+    """Return True if adjacent user pieces stay separate: a row, or an item of a flat list."""
     return is_row(last) or (structure.flat and (isinstance(last.block, Unknown) or isinstance(piece.block, Unknown)))
 
 
@@ -269,10 +270,10 @@ def is_reasoning(piece: Piece) -> bool:
 
 
 def stands_alone(piece: Piece, structure: Structure) -> bool:
-    """Whether a piece may be all of an assistant's message.
+    """Return True if a piece may be the whole content of an assistant message.
 
-    Reasoning may not unless it is the target's own and the target takes it so; in what only another provider has,
-    nobody says anything to it, nor does a breakpoint.
+    Reasoning may only be if it is the target's own and the target accepts that. A block of another provider, or a
+    breakpoint, has no content for the target.
     """
     if isinstance(piece.block, Unknown) and not is_reasoning(piece):
         return not (is_foreign(piece.block, structure.own) or is_breakpoint(piece.block))
@@ -283,7 +284,7 @@ def stands_alone(piece: Piece, structure: Structure) -> bool:
 
 
 def leave_out(pieces: Sequence[Piece], book: Book) -> None:
-    """Record that an assistant's message goes, as none of its pieces stands alone."""
+    """Record that an assistant message is removed, because none of its pieces may be a message alone."""
     for piece in pieces:
         if is_reasoning(piece):
             book.drop("reasoning_alone", piece)
@@ -292,14 +293,14 @@ def leave_out(pieces: Sequence[Piece], book: Book) -> None:
 
 
 def is_paused_by(piece: Piece, structure: Structure) -> bool:
-    """Whether a piece is a call that the provider runs itself, behind which the model goes on with its own turn."""
+    """Return True if a piece is a call that the provider runs itself, after which the model continues its own turn."""
     return isinstance(piece.block, Unknown) and piece.block.kind in structure.paused_by
 
 
 def continues(last: Piece, turn: Turn, pieces: list[Piece]) -> bool:
-    """Whether an assistant turn goes on with ``turn`` as its shape writes it, so that nothing is joined.
+    """Return True if ``turn`` continues an assistant turn in the notation of its shape, so nothing is joined.
 
-    Responses' items are the pieces of one turn, but a message directly behind a message is a second one.
+    Responses' items are the pieces of one turn, but a message directly after a message is a second one.
     """
     return turn.root == "input" and not (
         isinstance(last.block, Text) and last.turn != turn.index and bool(pieces) and isinstance(pieces[0].block, Text)
@@ -307,9 +308,9 @@ def continues(last: Piece, turn: Turn, pieces: list[Piece]) -> bool:
 
 
 def calls_last(pieces: list[Piece], changed: set[int], book: Book) -> list[Piece]:
-    """An assistant turn's pieces with no text behind a call (ANT-07b); ``changed`` gets the turns of calls that moved.
+    """Return an assistant turn's pieces with no text after a call (ANT-07b); ``changed`` gets the turns of moved calls.
 
-    Reasoning and provider-run blocks keep their places relative to the texts, but for Gemini's signature of a call.
+    Reasoning and provider-run blocks keep their places relative to the texts, except for Gemini's signature of a call.
     """
     kinds = [type(piece.block) for piece in pieces]
     if ToolUse not in kinds or Text not in kinds[kinds.index(ToolUse) :] or not book.makes("call_moved"):

@@ -1,4 +1,4 @@
-"""Exchanges as messages: for good when they are settled, for one request while they are open."""
+"""Renders exchanges as messages: permanently when they are settled, for one request while they are open."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from reknit.pipeline.history.served import in_flight
 from reknit.pipeline.model import Role, Structure, Text, ToolResult
 
 _IS_SYSTEM: Final = attrgetter("system")
-# What the user says where a history must not end with the assistant.
+# The user turn that is added if a history must not end with the assistant.
 CONTINUE = "Continue."
-# What the user says where a history must not begin with the assistant.
+# The user turn that is added if a history must not begin with the assistant.
 LEAD = "Start."
 
 
 # Made with each request, and nothing that it holds knows of it, so the garbage collector need not look (gc=False).
 class OpenEnd(Struct, frozen=True, gc=False):
-    """What of a history is open.
+    """The open part of a history.
 
-    ``changed`` are the input messages that lost a block; ``settled`` counts the messages before. ``drops`` says that
-    calls that lack a result are left out.
+    ``changed`` are the input messages that lost a block; ``settled`` counts the messages before. ``drops``: calls
+    without a result are left out.
     """
 
     exchanges: Sequence[Exchange]
@@ -43,8 +43,8 @@ class OpenEnd(Struct, frozen=True, gc=False):
 class Rendered(Struct, frozen=True, gc=False):
     """The open end of a history as messages, with the fixes and ledger entries that hold for this request only.
 
-    ``final`` says that an assistant's turn stays the last one, for the model to go on with; ``refused`` that one is
-    the last against the policy.
+    ``final``: an assistant turn stays the last one, for the model to continue; ``refused``: one is the last against the
+    policy.
     """
 
     messages: list[Message]
@@ -96,7 +96,7 @@ def _holds_result(message: Message) -> bool:
 
 
 def place_of_result(exchange: Exchange, at: int) -> tuple[int, int]:
-    """Where a result stands in its exchange's user turn: which message, and which block of it."""
+    """Return the place of a result in its exchange's user turn: its message, and its block in that message."""
     number, start = 0, 0
     for one in _parted(exchange.results[: at + 1], exchange.user_starts)[:-1]:
         number, start = number + 1, start + len(one)
@@ -104,7 +104,10 @@ def place_of_result(exchange: Exchange, at: int) -> tuple[int, int]:
 
 
 def placeholders(exchange: Exchange, calls: Sequence[Call], before: int, book: Book) -> list[Piece]:
-    """Error results for calls that have none, behind the others; ``before`` counts the messages before the user's."""
+    """Return error results for calls without a result, after the others.
+
+    ``before`` counts the messages before the user's.
+    """
     number, first = place_of_result(exchange, len(exchange.results))
     made = []
     for at, call in enumerate(calls, first):
@@ -158,7 +161,7 @@ def _add_user(messages: list[Message], exchange: Exchange, changed: set[int], en
         return
     said = user_messages(exchange, changed, book, results)
     if messages and messages[-1].role == said[0].role == "user" and "user" not in end.structure.neighbours:
-        # What the assistant said between them is gone.
+        # The assistant's content between them was removed.
         if exchange.user:
             book.note_fix("turns_merged", exchange.user[0].message)
         last = messages.pop()
@@ -174,7 +177,7 @@ def _add_user(messages: list[Message], exchange: Exchange, changed: set[int], en
 def _ending(
     messages: Sequence[Message], structure: Structure, tail: str
 ) -> Literal["open", "final", "continued", "refused"]:
-    """What becomes of the end of a history; it is open where the user is the last, or where nobody is."""
+    """Return the treatment of the end of a history; it is open if the user is last, or if there is no message."""
     if tail == "prefill":
         return "final"
     if tail == "keep" or not messages or messages[-1].role != "assistant":
@@ -232,14 +235,14 @@ def _without_blanks(pieces: list[Piece], book: Book, *, items: bool) -> list[Pie
 
 
 def _is_item(piece: Piece, beside: Counter[int]) -> bool:
-    """Whether a piece is all of an item of Responses, of which several make one message."""
+    """Return True if a piece is a whole item of Responses; several items make one message."""
     return piece.path.startswith("input.") and beside[piece.turn] == 1
 
 
 def _parted(pieces: Sequence[Piece], starts: Sequence[Start]) -> list[list[Piece]]:
-    """The pieces of one side by message; a result that was moved or made stands with those before it.
+    """Split the pieces of one side into messages; a result that was moved or made joins those before it.
 
-    The turn that begins a message may be gone from it, a call that nobody answered: the next of its turns does then.
+    If the turn that begins a message was removed, a call without a result, the next of its turns begins it.
     """
     turns = [start.turn for start in starts]
     parted: list[list[Piece]] = []
@@ -247,7 +250,7 @@ def _parted(pieces: Sequence[Piece], starts: Sequence[Start]) -> list[list[Piece
     for piece in pieces:
         has_no_turn = isinstance(piece.block, ToolResult) and piece.fate in {"moved", "synthesised"}
         place = begun if parted and has_no_turn else bisect(turns, piece.turn)
-        # A result that was moved may be of a later turn; the system's messages after it are still told apart.
+        # A moved result may be of a later turn; the system messages after it must still be distinguished.
         later = place > (last if piece.stays_system else begun)
         if not parted or later or piece.stays_system != parted[-1][0].stays_system:
             parted.append([piece])

@@ -62,10 +62,10 @@ def unpaired(pieces: Sequence[Piece], opened: Iterable[str], calls: Collection[s
 def in_flight(
     exchanges: Sequence[Exchange], at: int, structure: Structure, *, drops: bool = False, ended: bool = False
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """The ids of an exchange's provider-run calls whose results begin a later turn; and of those that may still come.
+    """Return the ids of an exchange's provider-run calls whose results begin a later turn, and of those that may.
 
-    A turn in which a client's call is answered goes on with the next turn; a turn without such a call ends the loop.
-    ``drops``: calls without a result are left out. ``ended``: nothing more comes.
+    A turn in which a client's call is answered continues with the next turn; a turn without such a call ends the loop.
+    ``drops``: calls without a result are left out. ``ended``: nothing follows.
     """
     exchange = exchanges[at]
     if not (structure.paused_by and _has_call(exchange, drops=drops)):
@@ -83,7 +83,7 @@ def in_flight(
 
 
 def is_called_by_code(exchange: Exchange) -> bool:
-    """Whether code that the provider runs made one of the client's calls, and goes on with its result."""
+    """Return True if code that the provider runs made one of the client's calls, and continues with its result."""
     return any(exchange.tool_use(call).caller is not UNSET for call in exchange.calls)
 
 
