@@ -12,15 +12,15 @@ from msgspec import Struct
 
 from reknit.pipeline.rules.base import Catalogue
 
-# What decided a provider's refusal of a request: one of its rules, or nothing that the request's shape shows. A refusal
-# is compared with the rules by its words. Those that the request was found to break, and was sent all the same, are
-# asked first; then all rules of the target, whose messages have names where a refusal has indices and ids.
+# The cause of a provider's refusal: one of its rules, or something that the request's shape does not show. The
+# refusal's words are compared with the rules: first with those that the request was found to break and was sent
+# despite, then with all rules of the target. A rule's message has names in place of indexes and ids.
 
 # foreseen: by a rule that the request broke, and that is not hard. missed: a rule has these words, and found nothing in
 # the request. unknown: no rule has them. not_shape: a key, a quota, a model, a length in tokens, the provider's state.
 Outcome: TypeAlias = Literal["foreseen", "missed", "unknown", "not_shape"]
 
-# Statuses by which a provider speaks of the request itself.
+# Statuses of refusals that are about the request itself.
 _OF_THE_REQUEST: Final = frozenset({400, 413, 422})
 # Providers' own codes for what no shape decides, and words where they give none.
 _OTHER_CODES: Final = frozenset({
@@ -37,7 +37,7 @@ _OTHER_WORDS: Final = re.compile(
     r"|model (version )?(has reached|is not available|does not exist)|requested model"
     r"|too long|too many (total|input|tokens)|(token|context)[^.]{0,60}exceed|exceed[^.]{0,60}(token|context)"  # length
     r"|maximum (context|prompt) length"
-    r"|(download|fetch)[^.]{0,40}(file|content|url|http|image)|url_"  # what lay behind a URL
+    r"|(download|fetch)[^.]{0,40}(file|content|url|http|image)|url_"  # content at a URL
     r"|content (management )?policy|usage guidelines|safety|output blocked",  # a filter
     re.IGNORECASE,
 )
@@ -53,7 +53,7 @@ class Doubt(Struct, frozen=True, array_like=True):
 
 
 class Refusal(Struct, frozen=True):
-    """What a provider said, what decided it, and the rule where it was one."""
+    """The provider's words, the cause of the refusal, and the rule if there is one."""
 
     outcome: Outcome
     message: str
@@ -71,7 +71,7 @@ def read_refusal(catalogue: Catalogue | None, status: int, body: str, doubts: Se
         catalogue: the rules of the target that refused. None if the target is unknown.
         status: the HTTP status.
         body: the provider's answer.
-        doubts: the rules that are not hard and that the refused request was found to break.
+        doubts: the rules, not hard, that the refused request was found to break.
     """
     answer = _decoded(body)
     message = _message_of(answer) or body.strip()
@@ -97,7 +97,7 @@ def _rule_of(message: str, rules: Sequence[_Said]) -> str:
 
 
 def _saying(words: str, rules: Sequence[_Said]) -> str:
-    # Behind a comma a provider may repeat what it was given; a rule does not.
+    # After a comma a provider may repeat the input; a rule does not.
     begun = words.split(",", maxsplit=1)[0]
     return next((rule for rule, pieces in rules if _is_made_of(words, pieces) or _is_made_of(begun, pieces)), "")
 
@@ -120,7 +120,7 @@ def _is_made_of(words: str, pieces: tuple[str, ...]) -> bool:
 
 @cache
 def _messages(catalogue: Catalogue) -> tuple[_Said, ...]:
-    """What a target's rules say, those with the most words of their own first."""
+    """Return the messages of a target's rules, those with the most words of their own first."""
     found = []
     for rule in catalogue.rules.values():
         pieces = tuple(re.split(r"\{\w+\}", rule.message))
@@ -142,7 +142,7 @@ _DEEPEST: Final = 6
 
 
 def _message_of(answer: object, depth: int = 0) -> str:
-    """The provider's words, or those of the provider behind it where a router passes them on."""
+    """Return the provider's words, or those of the original provider if a router passes them on."""
     match answer:
         case [first, *_] | {"error": Mapping() as first} if depth < _DEEPEST:
             passed_on = first.get("metadata") if isinstance(first, Mapping) else None

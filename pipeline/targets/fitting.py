@@ -1,8 +1,8 @@
-"""One message's blocks, fitted to what a provider takes.
+"""Adapts one message's blocks to the members that a provider has.
 
-What comes out is still canonical, but holds nothing that the target has no place for; the target then only has to
-write it. Names, media and results are mended. What only some providers have beside a block (its own members,
-citations, callers, cache breakpoints) goes where a provider has none.
+The result is still canonical, but holds nothing that the target cannot express, so the target only has to write it.
+Names, media and results are repaired. Members of a block that only some providers have (provider-specific ones,
+citations, callers, cache breakpoints) are removed if the target has none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from reknit.pipeline.model import Document, Image, Own, RedactedThinking, Text, 
 from reknit.pipeline.text.flatten import with_each
 
 _NOTHING: Final = frozenset({b"null", b"[]"})
-# What a provider's own members need not say to another: where it keeps them, and what is said otherwise.
+# Provider-specific members that another provider does not need: storage details, and values that are expressed in
+# another way.
 _SILENT: Final = frozenset({"id", "status", "role", "content", "logprobs", "index"})
 _WITH_DEVELOPERS: Final = frozenset({CHAT, RESPONSES})
 _ALL_FIT: Final[Mapping[int, str]] = MappingProxyType({})
@@ -33,21 +34,21 @@ class _AbstractStruct(StructMeta, ABCMeta):
 
 
 class Fitting(Struct, metaclass=_AbstractStruct, kw_only=True, eq=False):
-    """The work on one message: pieces go in by ``add_piece``; what is to be written stands in ``out`` at the end.
+    """Adapts one message: ``add_piece`` takes its pieces; ``out`` has the pieces to write.
 
-    ``dropped`` are the input messages that have lost a block, ``media`` what of results has to stand behind them. A
-    subclass says what its provider takes: each of its methods gives the piece to go on with, or None where nothing of
-    it goes on.
+    ``dropped`` are the input messages that have lost a block, ``media`` the parts of results that must follow them. A
+    subclass defines what its provider takes: each of its methods returns the piece to continue with, or None to remove
+    it.
 
-    The results of one assistant turn may come in several messages. Providers refuse a medium between two of them, so
-    while ``results_follow``, media are kept in ``held``, and the fitting of the next message takes them up.
+    The results of one assistant turn may be in several messages. Providers refuse a medium between two of them, so
+    while ``results_follow``, media are kept in ``held``, and the adapter of the next message takes them.
     """
 
     marks: ClassVar[bool] = True
-    """Whether the provider takes cache breakpoints somewhere, so that one which is left behind is a fix."""
+    """Whether the provider takes cache breakpoints anywhere, so that dropping one is a fix."""
 
     left_behind: ClassVar[tuple[Text, ...]] = ()
-    """What stands in a result for a medium that had to move. Where something does, a stub stays in the result too."""
+    """The text in a result for a medium that had to move. If there is one, the result keeps a stub too."""
 
     book: Book
     out: list[Piece] = []
@@ -58,7 +59,7 @@ class Fitting(Struct, metaclass=_AbstractStruct, kw_only=True, eq=False):
 
     @property
     def media_at_once(self) -> bool:
-        """Whether media out of a result stand behind it, and not behind all results."""
+        """Whether media of a result follow it directly instead of all results."""
         return False
 
     @abstractmethod
@@ -67,11 +68,11 @@ class Fitting(Struct, metaclass=_AbstractStruct, kw_only=True, eq=False):
 
     @abstractmethod
     def image(self, piece: Piece, image: Image) -> Piece | None:
-        """An image that the provider takes, or what stands for it."""
+        """Return an image that the provider takes, or its replacement."""
 
     @abstractmethod
     def document(self, piece: Piece, document: Document) -> Piece | None:
-        """A document that the provider takes, or what stands for it."""
+        """Return a document that the provider takes, or its replacement."""
 
     @abstractmethod
     def unknown(self, piece: Piece, unknown: Unknown, inside: ToolResult | None) -> Piece | None:
@@ -79,10 +80,10 @@ class Fitting(Struct, metaclass=_AbstractStruct, kw_only=True, eq=False):
 
     @abstractmethod
     def moves(self, part: Image | Document | Unknown, result: ToolResult) -> str:
-        """The fix that moves a part of a result behind the results; ``""`` where it may stay."""
+        """Return the fix that moves a part of a result after the results; ``""`` if it may stay."""
 
     def bared(self, piece: Piece) -> Piece:
-        """A block, of a result too, without what stands beside it and the provider has no field for."""
+        """Return a block, also of a result, without members that the provider has no field for."""
         return bare(piece, self.book, marks=self.marks, empty=True)
 
     def text(self, piece: Piece, text: Text) -> Piece:  # noqa: ARG002  most take any text
@@ -185,7 +186,7 @@ class Fitting(Struct, metaclass=_AbstractStruct, kw_only=True, eq=False):
         return structs.replace(piece, block=structs.replace(result, content=content))
 
     def _touched(self, piece: Piece, code: str, detail: str) -> Piece:
-        """Record that a part of a result is gone from it; the result itself stays."""
+        """Record that a part of a result was removed; the result itself stays."""
         self.book.change(code, piece, detail=detail)
         return touched(piece, code)
 
@@ -213,16 +214,16 @@ def bare(
     owners: Collection[str] = (),
     message_owners: Collection[str] | None = None,
 ) -> Piece:
-    """The piece without what only Anthropic or another provider has a field for, each with its fix.
+    """Return the piece without members that only Anthropic or another provider has a field for, each with its fix.
 
     Args:
         piece: a block of a message, or one inside a result.
-        book: where the fixes go.
-        refusals: the target keeps a refusal apart from what else the model says.
-        marks: a cache breakpoint that is left behind is a fix.
-        empty: so are citations and callers that say nothing (``null``, ``[]``); else the writer passes over them.
-        owners: the providers whose own the target writes again.
-        message_owners: those of them whose members of a message it writes, where these differ.
+        book: receives the fixes.
+        refusals: the target separates a refusal from the model's other output.
+        marks: dropping a cache breakpoint is a fix.
+        empty: dropping empty citations and callers (``null``, ``[]``) is one too; otherwise the writer ignores them.
+        owners: the providers whose specific members the target writes again.
+        message_owners: those of them whose members of a message it writes, if these differ.
     """
     block = piece.block
     if isinstance(block, Unknown) or not (piece.own is block.own is block.cache_control is UNSET):
@@ -279,14 +280,14 @@ def only_members(piece: Piece, taken: Collection[str], book: Book) -> Piece:
 
 
 def _shared(own: Own, owners: Collection[str]) -> Own | UnsetType:
-    """What a message has that the owners know, too: both of OpenAI's APIs have developers, by the same word."""
+    """Return a message's members that its owners share: both of OpenAI's APIs have developers, under the same name."""
     if "role" in own.members and own.provider in _WITH_DEVELOPERS and not _WITH_DEVELOPERS.isdisjoint(owners):
         return Own(own.provider, {"role": own.members["role"]})
     return UNSET
 
 
 def without_own_inside(piece: Piece, book: Book) -> Piece:
-    """The piece, and the parts of a result, without what another provider has beside them."""
+    """Return the piece, and the parts of a result, without members of other providers."""
     return with_each(without_own(piece, book), lambda part: without_own(part, book))
 
 
@@ -302,7 +303,7 @@ def _lost_members(piece: Piece, own: Own, path: str, book: Book) -> Piece:
 
 
 def system_rows(rows: Sequence[Piece], target: str, fixes: list[Fix], owners: Collection[str] = ()) -> list[Piece]:
-    """The texts of leading system messages without what only another provider has beside them."""
+    """Return the texts of leading system messages without members of other providers."""
     book = Book(target)
     bare_rows = [without_own(piece, book, owners) for piece in rows]
     fixes += book.fixes
@@ -310,14 +311,14 @@ def system_rows(rows: Sequence[Piece], target: str, fixes: list[Fix], owners: Co
 
 
 def touched(piece: Piece, code: str) -> Piece:
-    """A result of which a part has changed, or is gone; if nothing graver has happened to it."""
+    """Return a result of which a part has changed or was removed; a more severe outcome stays."""
     return structs.replace(piece, fate="rewritten", code=code) if piece.fate == "kept" else piece
 
 
-# Cache breakpoints. One is an order to its provider's cache and no part of what a block says. Where a provider has none
-# (it caches by itself, or is given a text) all are left behind, always, so that this is a property of the target and no
-# fix. Anthropic sets one in a field of a block, Converse as a block behind it; both take only so many in one request,
-# those on the head and the newest ones, and one that the request does not set is a fix.
+# Cache breakpoints. A breakpoint is an instruction to its provider's cache and not part of a block's content. If a
+# provider has none (it caches automatically, or takes a text), all are always dropped, so that is a property of the
+# target and not a fix. Anthropic sets one in a field of a block, Converse as a block after it. Both take a limited
+# number in one request, those on the head and the newest ones, and dropping one because of that is a fix.
 
 # `A maximum of 4 blocks with cache_control may be provided.` (ANT-28)
 MOST_MARKS: Final = 4

@@ -21,8 +21,8 @@ CURRENT: Final = "## Current input"
 BETWEEN: Final = "\n\n"
 IMAGE: Final = "[image attachment]"
 DOCUMENT: Final = "[document attachment]"
-# The beginnings of the lines that are written here, and of those that the repair writes into texts. Nobody else's words
-# may begin a line like one of them, the current user's own excepted.
+# The beginnings of lines that this module writes, and of those that the repair writes into texts. Except for the
+# current user's own words, no text may begin a line like one of them.
 LINES: Final = (
     SO_FAR,
     CURRENT,
@@ -53,11 +53,11 @@ def sections(message: Message) -> list[str]:
 
 
 def runs(message: Message) -> list[list[Piece]]:
-    """A turn in parts that each have a header of their own.
+    """Split a turn into parts that each have a header.
 
-    A system message inside the history is one, and so are results that came by themselves: what the user says after
-    them is a turn of its own. Results and words of one input message stay together. What an agent program wrote in the
-    user's place is a part of its own, because it is not what the user said.
+    A system message inside the history is a part, and so are results in a message of their own: the user's words after
+    them are a separate turn. Results and words of one input message stay together. Text that an agent program wrote in
+    the user's place is a separate part, because the user did not write it.
     """
     parts: list[list[Piece]] = []
     spoken = next((piece.turn for piece in message.pieces if not isinstance(piece.block, ToolResult)), None)
@@ -73,9 +73,9 @@ def runs(message: Message) -> list[list[Piece]]:
 
 
 def current_input(message: Message) -> tuple[list[str], list[Piece]]:
-    """The sections before the current input that the final turn has, and the pieces of the current input.
+    """Return the sections of the final turn before the current input, and the pieces of the current input.
 
-    What the user said last is the current input; where that is nothing, the results are, or the system message.
+    The user's last words are the current input; without words, the results are, or the system message.
     """
     parts = runs(message)
     current = parts.pop(_last_said(parts))
@@ -108,8 +108,8 @@ def _last_said(parts: Sequence[Sequence[Piece]]) -> int:
 class PromptText(Struct, frozen=True):
     """One text of a system prompt.
 
-    ``text`` is ``""`` where nothing is said. ``keys`` are those of its block, as they were given, and ``at`` its place;
-    a prompt that is one string has neither.
+    ``text`` is ``""`` for a blank one. ``keys`` are those of its block, unchanged, and ``at`` its index; a prompt that
+    is one string has neither.
     """
 
     text: str
@@ -125,10 +125,10 @@ def prompt_texts(
     *,
     keeps_blanks: bool = False,
 ) -> Iterator[PromptText]:
-    """The texts of a system prompt that stands beside the messages, with a fix for each block that is not one.
+    """Return the texts of a document's system prompt, with a fix for each block that is not a text.
 
-    A block whose keys are in ``own`` is the target's, and comes without a text; so does a blank one, which a target may
-    write as it came.
+    A block whose keys are in ``own`` is the target's, and has no text; neither has a blank one, which a target may
+    write unchanged.
     """
     if system is None:
         return
@@ -154,7 +154,7 @@ def prompt_texts(
 
 
 def _said(keys: Mapping[str, Raw]) -> str | None:
-    """What a block of a system prompt says: null says nothing, a number or an object is its JSON; None for no text."""
+    """Return the text of a system prompt's block: that of null is empty; None for a block without text."""
     if "text" not in keys or bytes(keys.get("type", b'"text"')) != b'"text"':
         return None
     value = msgspec.json.decode(keys["text"])
@@ -173,7 +173,7 @@ def system_section(piece: Piece) -> str:
 
 
 def flat(pieces: Sequence[Piece]) -> str:
-    """Blocks as text, one below the other; those that cannot be shown leave nothing behind.
+    """Return blocks as text, one below the other; blocks that cannot be shown are left out.
 
     A content that was one plain string keeps its outer whitespace.
     """
@@ -233,7 +233,7 @@ def uncited(piece: Piece, book: Book) -> Piece:
 
 
 def part_lost(piece: Piece, at: int, part: Document | Unknown, book: Book) -> Piece:
-    """Record that a part of a result leaves nothing behind in the text; the result itself stays."""
+    """Record that a part of a result is absent from the text; the result itself stays."""
     kind = part.kind if isinstance(part, Unknown) else "document"
     code = code_for_unknown(part, book.target)
     changed = book.change(code, piece, detail=f"content.{at}: {kind}")
