@@ -54,11 +54,11 @@ class Target(Struct, frozen=True, kw_only=True):
 
 
 class Provider(Struct, frozen=True, kw_only=True):
-    """One provider or agent program: what Reknit can write for it, and what it can read from it.
+    """One provider or agent program: the target that Reknit writes for, and the source that it reads.
 
     Attributes:
-        target: how its requests are written and judged. None where only its streams are known.
-        source: how its streams are decoded. None where it has none.
+        target: its requests and the rules that judge them. None if only its streams are known.
+        source: its streams. None if it has none.
     """
 
     target: Target | None = None

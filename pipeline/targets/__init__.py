@@ -217,7 +217,7 @@ class Dialect(Protocol):
         """Write a message permanently. A message without any content for this target has empty ``data``."""
 
     def encode_ending(self, messages: Sequence[Message], state: Any, settled: int, *, final: bool) -> Ending:  # noqa: ANN401  the target's own
-        """Write the open messages, each after the previous one, by ``write`` where it returns a result."""
+        """Write the open messages, each after the previous one."""
 
 
 class ListDialect(ABC):
@@ -241,9 +241,7 @@ class ListDialect(ABC):
         final: bool,
         write: Callable[..., Encoded] | None = None,
     ) -> list[Encoded]:
-        """Write the open messages, each after the previous one, by ``write`` if it returns a result, else like any
-        message.
-        """
+        """Write the open messages, each after the previous one."""
         write = write or self.encode_message
         parts: list[Encoded] = []
         for at, message in enumerate(messages):

@@ -1,5 +1,4 @@
-"""Histories and tool calls as text: flattening for targets that take one prompt, and tools that are described and
-called in text.
+"""Histories and tool calls as text: flattening for targets that take one prompt, and tools in text.
 
 The filters of a planner's output process it piece by piece: redaction, identity and tool calls.
 

@@ -1,7 +1,7 @@
 """The rules of a planner that takes text only, with tools emulated in the text, as a fold over a request's messages.
 
-They share no code with what writes such requests: what a tag is, and where it may stand, is said again here. The
-planner's own refusals carry few words, so most messages are ours; sources name where the trouble was seen.
+They share no code with the writer of such requests: the syntax and the places of tags are defined here again. The
+planner's own refusals have few words, so most messages are Reknit's; sources name where the problem was seen.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ _BEGINS_LIKE_ONE = re.compile(r"\s*<tool_result", re.IGNORECASE)
 _WORD = re.compile(r"<[/|]?\w{1,40}")
 _END = "</tool_result>"
 
-# What a user's turn must not tell of tools, and how it is called.
+# Instructions on tools and calls that a user's turn must not contain.
 _CONFIGURATION = (
     (re.compile(r"^[ \t]*#{1,6} ", re.MULTILINE), "a heading"),
     (re.compile(r"parameters schema:|^[ \t]*parameters:", re.IGNORECASE | re.MULTILINE), "a schema"),
@@ -189,7 +189,7 @@ def _judge_results(walk: Turns, text: str, path: str) -> None:
 
 
 def _judge_instructions(text: str, path: str) -> list[Violation]:
-    """The latest turn of the user's, if its first paragraph tells how to call tools."""
+    """Judge the latest user turn: its first paragraph must not instruct how to call tools."""
     told, _, rest = text.partition("\n\n")
     if '<tool_call>{"name"' not in told or "<tool_result" not in told:
         return []

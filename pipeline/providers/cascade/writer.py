@@ -1,14 +1,14 @@
-"""A planner that takes text only (Windsurf's Cascade, and models reached through it): tools emulated in text.
+"""Requests for a planner that takes text only: Windsurf's Cascade, and models reached through it.
 
 A body is ``{"model", "system", "messages": [{"role", "content": TEXT}], …}``. The system slot holds the authoritative
-preamble, the caller's environment first, then the system prompt; a call is a ``<tool_call>`` line of the assistant's,
-a result a ``<tool_result tool_call_id="…">`` of the user's, in front of what the user says. The latest turn of the
-user's that is no result has the one-line fallback before it. Calls and results are wrapped so that neither a tool's
-output, nor anybody's words, pass for either. Request parameters that other APIs share go under Anthropic's names;
-whoever passes the body on decides about them.
+preamble, the caller's environment first, then the system prompt. A call is a ``<tool_call>`` line of the assistant's, a
+result a ``<tool_result tool_call_id="…">`` of the user's, before the user's words. The latest user turn without results
+has the one-line fallback before it. Calls and results are wrapped so that neither a tool's output nor the words of any
+party can be taken for either. Request parameters that other APIs share have Anthropic's names; the party that forwards
+the body decides about them.
 
-The fallback belongs to the latest turn of the user's and to no other. So that it never has to be taken back from
-settled bytes, a settled user turn is held until the assistant's answer is settled too: both are one chunk.
+The fallback belongs to the latest user turn only. To avoid removing it from settled bytes, a settled user turn is held
+until the assistant's answer is settled too: both are one chunk.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ _encode = msgspec.json.Encoder().encode
 
 
 class CascadeHead(Struct, frozen=True):
-    """A request without its messages, but for the environment, which the messages may have to tell.
+    """A request without its messages, except for the environment, which the messages may contain.
 
     Attributes:
         keys: model and parameters.
         tools: those that can be called in text.
         choice: the tool choice, in any shape.
         prompt: the caller's own system prompt.
-        line: the fallback for the user's turn, ``""`` where there is nothing to call.
-        fixes: what was mended.
+        line: the fallback for the user's turn, ``""`` without tools.
+        fixes: the repairs.
     """
 
     keys: Mapping[str, Any]
@@ -101,8 +101,8 @@ def _prepare_head(setting: Setting, system: Sequence[Piece]) -> CascadeHead:
 
 
 _ERROR: Final = "[Tool error]"
-# The beginnings of the lines that we write, outside of the wrappers, which are broken otherwise. The repair's own text
-# for a cut call is an assistant's, and would be broken when the turn is read again.
+# The beginnings of the lines that this module writes, outside of the wrappers, which are neutralized in another way.
+# The repair's own text for a cut call is an assistant's, and would be neutralized when the turn is read again.
 _GUARD: Final = Guard(
     (
         ENVIRONMENT_HEADING,
@@ -117,18 +117,19 @@ _GUARD: Final = Guard(
         "[Document]",
     ),
 )
-# What stands for a result without content.
+# The form of a result without content.
 _NOTHING: Final = '""'
 
 
 def _write_turn(message: Message, book: Book) -> tuple[str, list[Row]]:
-    """A turn's text and where its blocks come from; a turn of which nothing can be shown is a stub."""
+    """Return a turn's text and the origin of its blocks; a turn without any content that can be shown is a stub."""
     fitting = _TextOnly(book=book)
     for piece in in_common_words(message, book).pieces:
         if isinstance(piece.block, (Thinking, RedactedThinking)):
             book.drop("thinking_dropped", piece)
         else:
-            # A call is one line, and what the user says is the user's; no other line may begin like one of ours.
+            # A call is one line, and the user's words are the user's; no other line may begin like one of this
+            # module's.
             own = isinstance(piece.block, ToolUse) or (message.role == "user" and is_own(piece))
             fitting.add_piece(piece if own else _GUARD.piece(piece, book))
     pieces = fitting.out or [stub_for(message, book)]
@@ -137,9 +138,9 @@ def _write_turn(message: Message, book: Book) -> tuple[str, list[Row]]:
 
 
 def _said(piece: Piece, book: Book) -> Piece:
-    """What the assistant says, so that nothing in it passes for a result, nor for a call that was not made.
+    """Return the assistant's text, in which nothing can be taken for a result, nor for a call that was not made.
 
-    In a turn that may have been flattened before, lines that are calls, whole and well-formed, are its calls.
+    In a turn that may have been flattened before, whole and well-formed lines of calls are its calls.
     """
     block = piece.block
     if not isinstance(block, Text) or not _MARKER.search(block.text):
@@ -170,11 +171,11 @@ class _TextOnly(Fitting, kw_only=True, eq=False):
 
 
 def _guarded(pieces: list[Piece], book: Book) -> list[Piece]:
-    """A user's turn in which only our own tags can be read as such.
+    """Return a user turn in which only the writer's own tags can be read as tags.
 
-    Tags in results, and in words that share a turn with them, are broken. So are those of words that begin like a
-    result without being one, or like instructions on tools. What else the user says of tags is nobody's output and
-    stays.
+    Tags in results, and in words that share a turn with them, are neutralized. So are those of words that begin like a
+    result without being one, or like instructions on tools. Other mentions of tags by the user are not a tool's output
+    and stay.
     """
     if not any(isinstance(piece.block, ToolResult) for piece in pieces):
         said = "\n".join(map(_shown, pieces))
@@ -222,13 +223,13 @@ def _output(result: ToolResult) -> str:
 
 # Where a tag of the protocol, or of a model family's own, begins.
 _MARKER: Final = re.compile(r"<(?=/?tool_(?:call|result)|\|tool_)", re.IGNORECASE)
-_ESCAPED: Final = r"\\u003c"  # for re.sub: what JSON reads as ``<``
-# Ends of lines that JSON may hold as they are: what follows one in a string would stand at the beginning of a line.
+_ESCAPED: Final = r"\\u003c"  # for re.sub: a ``<`` in JSON
+# Line ends that JSON strings may hold raw: the text after one would be at the beginning of a line.
 _LINE_ENDS: Final = re.compile(r"[\x85\u2028\u2029]")
 _OPENING: Final = re.compile(r'<tool_result tool_call_id="[A-Za-z0-9_.:-]{1,128}">')
 _CLOSING: Final = "</tool_result>"
 _CALL, _CALL_END = "<tool_call>", "</tool_call>"
-# What a user's turn must not say of tools.
+# Instructions on tools that a user's turn must not contain.
 _OVERRIDING: Final = re.compile(
     r"^[ \t]*(?:#{1,6} |parameters:)|parameters schema:|```|ignore (?:any earlier|previous instructions)"
     r"|for this request only|\[tool-calling context",
@@ -258,14 +259,14 @@ def _is_call(line: str) -> bool:
 
 
 def _passes_for_result(text: str) -> bool:
-    """Whether a turn begins like a result, so that the model goes on where it was."""
+    """Return True if a turn begins like a result, so that the model continues its work."""
     return _BEGINNING.match(text) is not None
 
 
 def _instructs(text: str) -> bool:
-    """Whether a turn begins by telling how to call tools in a way, or in a place, that makes models refuse.
+    """Return True if a turn begins with instructions on calls in a form or place that makes models refuse.
 
-    Our own fallback is neither; histories of other programs hold older ones.
+    The writer's own fallback is neither; histories of other programs hold older ones.
     """
     told, _, rest = text.partition("\n\n")
     if '<tool_call>{"name"' not in told or "<tool_result" not in told:
@@ -274,7 +275,7 @@ def _instructs(text: str) -> bool:
 
 
 def _is_wrapped(text: str) -> bool:
-    """Whether a text is well-formed results and, behind them, words without a tag: a turn that was flattened before."""
+    """Return True if a text is well-formed results and words without a tag: a turn that was flattened before."""
     at = 0
     while beginning := _BEGINNING.match(text, at):
         opening = _OPENING.match(text, beginning.end())
@@ -286,13 +287,13 @@ def _is_wrapped(text: str) -> bool:
 
 
 class CascadeProgress(Struct, frozen=True, array_like=True):
-    """What the turns so far leave behind.
+    """The state after the turns so far.
 
     Attributes:
-        held: the text of a user's turn that has not been written yet.
-        facts: what was lifted of the environment. Once a directory is among them they stay as they are, for the
-            head of a request must not change with every turn.
-        missed: a phrase that looked like an environment before there was one, and where it stands.
+        held: the text of a user turn that has not been written yet.
+        facts: the extracted environment. Once a directory is among them they never change, because the head of a
+            request must not change with every turn.
+        missed: a phrase that looked like an environment before there was one, and its place.
     """
 
     held: str | None = None
@@ -343,7 +344,7 @@ class CascadeDialect:
         lines = environment_lines(state.facts)
         if lines == self._lines:
             return Ending(parts=parts, suffix=b"]}")
-        # The directory is the user's to tell: the head is not the one that was prepared, and promises no prefix.
+        # The user's words have the directory: the head is not the prepared one, and promises no prefix.
         head = self._head_with(lines)
         return Ending(parts=parts, suffix=b"]}", prefix=before_list(head, "messages"), head=head, reset="environment")
 
@@ -356,7 +357,7 @@ class CascadeDialect:
     # The environment.
 
     def _listened(self, message: Message, state: CascadeProgress) -> CascadeProgress:
-        """What the user's words add; a result that became text is not the user's."""
+        """Return the facts that the user's words add; a result that became text is not the user's."""
         said = [piece for piece in message.pieces if isinstance(piece.block, Text) and piece.fate != "flattened"]
         text = "\n".join(piece.block.text for piece in said if isinstance(piece.block, Text))
         return self._heard(text, said[0].path, state) if said else state
@@ -365,7 +366,7 @@ class CascadeDialect:
         if not self._head.tools or not text or WORKING_DIRECTORY in state.facts:
             return state
         found = environment_facts(text, self._redactor)
-        # What was said first counts, and stands first.
+        # The first value counts, and comes first.
         facts = state.facts | found | state.facts
         missed = state.missed
         if WORKING_DIRECTORY not in found and not missed[0]:

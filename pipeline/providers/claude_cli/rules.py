@@ -48,15 +48,14 @@ COMMAND = CATALOGUE.rule("CLI-09", "soft", "{at}: `{word}` is taken as a command
     repair="the user's own words are left; put something before the slash", source=_MEASURED)
 # fmt: on
 
-# A path is none: a command's name ends with the text, or in white space.
+# A path does not match: a command's name ends with the text, or in white space.
 _COMMAND = re.compile(r"/[A-Za-z0-9:_-]+(?=\s|\Z)")
 _ENVELOPE_KEYS = frozenset({"type", "message", "uuid", "session_id", "parent_tool_use_id", "isSynthetic"})
 _THINKING = frozenset({"thinking", "redacted_thinking"})
 _MEDIA = frozenset({"image", "document"})
 # How much of a line its error quotes; the CLI quotes all of it.
 _QUOTED = 200
-# What stands for the inside of a line that is judged by its ends: white space, which says nothing by itself, and how
-# it is escaped.
+# Replaces the inside of a line that is judged by its ends: white space, which has no content, and its escaped form.
 _GAP = "\u2028\u2029\u2028"
 _GAP_ESCAPES = (b"\\u2028", b"\\u2029")
 
@@ -101,7 +100,7 @@ def _judge_line(body: bytes) -> tuple[object, list[Violation]]:
 
 
 def _holds_gap(envelope: Any) -> bool:  # noqa: ANN401  any JSON, found valid
-    """Whether the gap is in a text that the model would be told, behind words that begin no command."""
+    """Return True if the gap is in a text for the model, after words that do not begin a command."""
     content = envelope["message"]["content"]
     texts = [content] if isinstance(content, str) else [block["text"] for block in content if block["type"] == "text"]
     before = next((text.partition(_GAP)[0] for text in texts if _GAP in text), "")
@@ -168,7 +167,7 @@ def _judge_text(text: str, path: str) -> list[Violation]:
 
 
 def _says_something(block: object) -> bool:
-    """Tell whether a block puts anything before the model; what could not be read gets the benefit of the doubt."""
+    """Return True if a block has content for the model; a block that could not be read counts as content."""
     if not isinstance(block, dict):
         return True
     text = block.get("text")

@@ -41,7 +41,7 @@ MENTIONS = CATALOGUE.rule(
 MOST_MENTIONS = 100
 ends_with_assistant(CATALOGUE, "GCL-05")
 
-# A comment is none: a command's name has no further slash.
+# A comment does not match: a command's name has no further slash.
 _COMMAND = re.compile(r"/[^\s/*]+(?=\s|\Z)")
 _MENTION = re.compile(r"@(?!\s|@|\Z)")
 

@@ -32,22 +32,22 @@ from reknit.pipeline.providers.openai.writer.parts import ChatParts, call, custo
 from reknit.pipeline.targets import STUB, Encoded, Row, Setting, in_common_words, row, shortened, stub_for
 from reknit.pipeline.targets.head import WrittenHead, prompt_as_text
 
-# What the assistant says between results and the user where the template wants it to.
+# The assistant's text between results and the user, if the template requires one.
 ANSWERED: Final = "Understood."
 
 
 class Template(Struct, frozen=True):
-    """What the chat template of an open model's family asks for.
+    """The requirements of an open model family's chat template.
 
     Attributes:
         short_ids: ids of calls are nine letters and digits (VLM-06).
         single_call: a message has one call (VLM-05).
-        answer_first: the assistant speaks between results and the user (VLM-02, VLM-08).
-        plain: there are no calls and results at all; they are written as text (VLM-01).
-        neighbours: two messages of the user's, or of the assistant's, may follow each other.
-        prefix: an answer to go on with is marked as one (VLM-09).
+        answer_first: an assistant message is required between results and the user (VLM-02, VLM-08).
+        plain: calls and results are not supported; they are written as text (VLM-01).
+        neighbours: two user messages, or two assistant messages, may follow each other.
+        prefix: an answer to continue is marked as one (VLM-09).
         reasoning: readable reasoning of earlier turns.
-        one_system: the system speaks once, at the beginning (VLM-03).
+        one_system: only one system message, at the beginning (VLM-03).
     """
 
     short_ids: bool = False
@@ -262,7 +262,7 @@ def _assistant_rows(pieces: Sequence[Piece], place: str, alone: int | None, *, t
             case ToolUse():
                 at = f"{place}.tool_calls.{called}"
                 if alone is not None and called:
-                    # The results stand between: call, result, call, result.
+                    # Calls and results alternate: call, result, call, result.
                     at = f"messages.{alone + 2 * called}.tool_calls.0"
                 called += 1
             case Thinking():
@@ -304,7 +304,7 @@ class OpenAIChat:
 
     name = NAME
     text = False
-    # The API itself takes an assistant's message at the end: what refuses it is the policy.
+    # The API itself takes an assistant message at the end: only the policy refuses it.
     tail_rule = "OAI-22"
     tail_rules = frozenset({"OAI-06"})
 
@@ -313,7 +313,7 @@ class OpenAIChat:
         return shortened
 
     def structure(self, setting: Setting) -> Structure:
-        """What recorded requests were accepted with; every call is answered directly, and every result has its call."""
+        """Return the structure of accepted recorded requests: every call and result is paired directly."""
         model = chat_model(setting.model)
         return Structure(
             assistant_first=True,

@@ -19,7 +19,7 @@ class Prompt(WholeBody):
 
     @abstractmethod
     def judge_text(self, text: str, body: bytes) -> list[Violation]:
-        """What else the program has against a prompt; ``body`` is its text in bytes."""
+        """Return the program's further violations in a prompt; ``body`` is its text in bytes."""
 
     def validate(self, body: bytes, model: str | None = None) -> list[Violation]:
         del model
@@ -38,7 +38,7 @@ class Prompt(WholeBody):
         return True
 
     def say_something(self, opening: bytes, ending: bytes) -> bool:
-        """Whether the ends of a prompt are inert and not blank, so that inert pieces between them change nothing."""
+        """Return True if a prompt's ends are inert and not blank, so inert pieces between them change nothing."""
         return self.inert(opening) and self.inert(ending) and bool((opening + ending).decode().strip())
 
 

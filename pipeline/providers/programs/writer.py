@@ -70,7 +70,7 @@ class Program(ABC):
     tail_rules: frozenset[str] = frozenset()
 
     def structure(self, setting: Setting) -> Structure:  # noqa: ARG002  it is the same for every model
-        """What a history may be like for the program."""
+        """Return the structure that the program takes."""
         return self._structure
 
     @abstractmethod
@@ -130,7 +130,7 @@ class ProgramDialect(ABC):
 
     @abstractmethod
     def ending(self, parts: list[Encoded], given: Message, book: Book, *, alone: bool) -> Ending:
-        """Write the current input behind the other open turns; ``alone`` if nothing stands before it."""
+        """Write the current input after the other open turns; ``alone`` if nothing precedes it."""
 
     @abstractmethod
     def ending_of_nothing(self) -> Ending:
@@ -157,7 +157,7 @@ class ProgramDialect(ABC):
         return uncited(without_own_inside(piece, book), book)
 
     def shows(self, block: Block) -> bool:
-        """Whether something can stand for a block that is no reasoning."""
+        """Return True if a block that is not reasoning can be shown in some form."""
         return not isinstance(block, Unknown)
 
     def with_documents_as_text(self, message: Message, book: Book, current: Sequence[Piece] = ()) -> Message:
@@ -176,7 +176,7 @@ class ProgramDialect(ABC):
 
 
 class PromptDialect(ProgramDialect):
-    """A prompt, in which a line of text stands for every image and document."""
+    """A prompt, in which a line of text replaces every image and document."""
 
     separator = BETWEEN.encode()
 

@@ -37,7 +37,7 @@ _ANY: Final = Template()
 
 
 def template(model: str | None) -> Template:
-    """What the template of a model's family asks for, by the name that a server gives the model."""
+    """Return the requirements of a model family's template, by the name that a server gives the model."""
     name = (model or "").lower()
     return next((found for pattern, found in _TEMPLATES if pattern.search(name)), _ANY)
 
@@ -55,7 +55,7 @@ _PARAMETERS: Final = PARAMETERS | {
 _OWN: Final = frozenset({NAME, "openai-chat"})
 _MEDIA: Final = frozenset({"input_audio", "audio_url", "video_url"})
 
-# What the mends are for that one of a template's wishes takes.
+# Repairs that follow from one of a template's requirements.
 _ASKED: Final = {"assistant_inserted": "answer_first", "calls_serialised": "single_call", "calls_as_text": "plain"}
 
 
@@ -66,11 +66,11 @@ class Vllm:
     tail_rules = frozenset({"VLM-OAI-06", "VLM-04", "VLM-09"})
 
     def call_id(self, model: str | None) -> Callable[[str], str]:
-        """Nine letters and digits where the template wants them (VLM-06), else what the API takes."""
+        """Return the writer of ids: nine letters and digits if the template requires them (VLM-06)."""
         return nine if template(model).short_ids else shortened
 
     def structure(self, setting: Setting) -> Structure:
-        """What a template takes; servers themselves refuse none of it."""
+        """Return the structure that a template takes; servers themselves refuse none of it."""
         family = template(setting.model)
         neighbours: frozenset[Role] = frozenset({"user", "assistant"} if family.neighbours else ())
         # Only words are marked as a prefix.
@@ -79,7 +79,7 @@ class Vllm:
 
     def prepare(self, setting: Setting, system: Sequence[Piece]) -> ChatDialect:
         family = template(setting.model)
-        # What a template asks for, a policy may want to see refused.
+        # A policy may ask that a template's refusal is observed instead.
         family = structs.replace(family, **{name: False for code, name in _ASKED.items() if code in setting.observed})
         voice = Voice(
             target=NAME,

@@ -146,7 +146,7 @@ class Anthropic(Fold[Messages, Message]):
 
 
 def _each(betas: object) -> frozenset[str]:
-    """The names of beta features, in a list or as in the header, where commas stand between them."""
+    """Return the names of beta features, from a list or from the comma-separated header."""
     listed = [betas] if isinstance(betas, str) else betas if isinstance(betas, Iterable) else ()
     return frozenset(name.strip() for item in listed if isinstance(item, str) for name in item.split(",") if name)
 

@@ -1,4 +1,4 @@
-"""What each kind of block may hold and where it may stand, and the way from message to message."""
+"""The members and places of each kind of block, and the walk from message to message."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from reknit.pipeline.providers.anthropic.rules.wire import (
 )
 from reknit.pipeline.rules._misfits import Hole, look
 
-IMAGE_BYTES = 5_242_880  # base64 text of one image: the provider counts that, not the bytes it stands for
+IMAGE_BYTES = 5_242_880  # base64 text of one image: the provider counts that, not the decoded bytes
 
 # fmt: off
 # One paragraph a rule.
@@ -104,7 +104,7 @@ class Messages(Turns):
 
 
 def _is_hollow(message: Message) -> bool:
-    """Tell an assistant message with empty content, which only the last message of a request may have."""
+    """Return True for an assistant message with empty content, which only the last message of a request may have."""
     return message.role == "assistant" and not message.content and message.content is not UNSET
 
 
@@ -131,7 +131,7 @@ def _text(walk: Turns, block: Text, at: int) -> None:
 
 
 def judge_blank(walk: Turns, block: Text, path: str, at: str, where: str = "messages", *, alone: bool) -> None:
-    """Judge a blank text block; whitespace ``alone`` in its message fails it, beside others it warns."""
+    """Judge a blank text block: an error if it is ``alone`` in its message, a warning next to others."""
     if block.text:
         walk.refuse(rules.BLANK_TEXT if alone else rules.BLANK_BESIDE, path, where=where)
         return

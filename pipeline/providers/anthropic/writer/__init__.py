@@ -74,9 +74,9 @@ class AnthropicProgress(Struct, frozen=True, array_like=True):
     large: bool = False
     # The ids of provider-run calls whose results are still to come.
     opened: tuple[str, ...] = ()
-    # The answer with which the tool loop at the end began: whether it begins with thinking, or has lost it to a mend.
+    # The answer with which the tool loop at the end began: whether it begins with thinking, or has lost it to a repair.
     loop: Literal["", "thinks", "bare", "lost"] = ""
-    # Whether the last user turn held results, so that the loop goes on.
+    # Whether the last user turn held results, so that the loop continues.
     answered: bool = False
     # Media of results that more results follow; none once all messages of an exchange are written.
     held: list[Piece] = []
@@ -143,7 +143,7 @@ class AnthropicDialect(ListDialect):
     def encode_ending(
         self, messages: Sequence[Message], state: AnthropicProgress, settled: int, *, final: bool
     ) -> Ending:
-        """Write the open messages; an answer that the model is to go on with must not end in whitespace (ANT-24)."""
+        """Write the open messages; an answer that the model continues must not end in whitespace (ANT-24)."""
         del settled
         parts = self.encode_open(messages, state, final=final)
         behind = parts[-1].state if parts else state
@@ -159,7 +159,7 @@ class AnthropicDialect(ListDialect):
         return Ending(parts=parts, suffix=b"]}", prefix=before_list(bare, "messages"), head=bare, reset=fix.code)
 
     def _must_not_think(self, messages: Sequence[Message], state: AnthropicProgress) -> bool:
-        """Whether the model goes on with a tool loop whose first answer lacks the thinking that it must begin with."""
+        """Return True if the model continues a tool loop whose first answer lacks its required thinking."""
         if "thinking_disabled" in self._observed:
             return False
         if not self._thinks_first or not messages or not (state.answered or messages[-1].role == "assistant"):
@@ -205,7 +205,7 @@ class AnthropicDialect(ListDialect):
         opened = left_open(message, state.opened) if message.role == "assistant" else state.opened
         unfit = unfit_reasoning(message, self.model, self._observed)
         if prefill and not (self._thinks if thinks is None else thinks):
-            # An answer that the model is to go on with holds no reasoning, unless thinking is on (ANT-23b).
+            # An answer that the model continues holds no reasoning, unless thinking is enabled (ANT-23b).
             reasoning = (at for at, piece in enumerate(message.pieces) if is_reasoning(piece))
             unfit = dict.fromkeys(reasoning, "thinking_dropped") | unfit
         other_type = takes_other_type(self.model)
@@ -247,7 +247,7 @@ class AnthropicDialect(ListDialect):
 
 
 def _loop_behind(state: AnthropicProgress, role: str, blocks: Sequence[Block], *, lost: bool) -> AnthropicProgress:
-    """The state behind a message of these blocks, as far as it tells where a tool loop began; ``lost`` is a mend."""
+    """Return the state of the tool loop after a message of these blocks; ``lost`` is a repair."""
     first = blocks[0] if blocks else None
     if role == "user":
         return structs.replace(state, answered=isinstance(first, ToolResult))
@@ -309,7 +309,7 @@ class Anthropic:
     tail_rules = frozenset({"ANT-01", "ANT-20", "ANT-23", "ANT-23b", "ANT-24", "ANT-25"})
 
     def structure(self, setting: Setting) -> Structure:
-        """What recorded requests were accepted with, by the model's version; of later ones what the newest take."""
+        """Return the structure of accepted recorded requests, by the model's version; the newest for later ones."""
         version = version_of(setting.model)
         prefill = version is not None and version < NO_PREFILL_SINCE and not is_thinking(setting)
         system = version is not None and version >= _SYSTEM_INSIDE_SINCE

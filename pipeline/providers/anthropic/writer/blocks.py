@@ -1,8 +1,8 @@
-"""One message's blocks as the Messages API takes them: which may go back, and how they fit.
+"""One message's blocks for the Messages API: which ones may be sent back, and their form.
 
-Its own blocks may, and reasoning (ANT-17 to ANT-23). A thinking block goes back exactly as its issuer signed it or not
-at all, and a turn keeps all of its reasoning or none: ``thinking blocks in the latest assistant message cannot be
-modified``. What is blank or what was said by somebody else does not count as part of the turn.
+The API's own blocks may, and reasoning (ANT-17 to ANT-23). A thinking block is sent back exactly as its issuer signed
+it or not at all, and a turn keeps all of its reasoning or none: ``thinking blocks in the latest assistant message
+cannot be modified``. Blank blocks and blocks of other issuers do not count as part of the turn.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from reknit.pipeline.targets.media import (
     with_source,
 )
 
-# Calls that the provider runs itself: a turn that ends in one is paused, and any model goes on with it.
+# Calls that the provider runs itself: a turn that ends in one is paused, and any model continues it.
 PAUSING: Final = frozenset({"server_tool_use", "mcp_tool_use"})
 # Blocks of a system message inside the history other than text (recorded), and the settings of one without content.
 SYSTEM_BLOCKS: Final = frozenset({"tool_addition", "tool_removal", SETTINGS})
@@ -58,10 +58,10 @@ _TAKEN: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
 
 
 def untaken(message: Message, opened: Collection[str], *, paused: bool) -> dict[int, str]:
-    """The pieces of a message that the API does not take, each with the code of the fix that says why.
+    """Return the pieces of a message that the API does not take, each with its fix code.
 
     ``opened`` are the provider-run calls that earlier messages left open (`left_open`). ``paused`` says that the
-    message is the last one and the model goes on with it: its own calls may still be open.
+    message is the last one and the model continues it: its own calls may still be open.
     """
     unknown = [at for at, piece in enumerate(message.pieces) if isinstance(piece.block, Unknown)]
     if not unknown:
@@ -110,9 +110,9 @@ _OTHER_TYPES: Final = ((3, 0), (3, 5))
 
 
 def unfit_reasoning(message: Message, model: str | None, observed: Collection[str] = ()) -> dict[int, str]:
-    """The pieces of a message that cannot go back, each with the code of the fix that says why.
+    """Return the pieces of a message that cannot be sent back, each with its fix code.
 
-    Those that only a mend among the ``observed`` ones would leave out stay.
+    Pieces that only an ``observed`` repair would leave out stay.
     """
     pieces = message.pieces
     reasoning = [at for at, piece in enumerate(pieces) if isinstance(piece.block, (Thinking, RedactedThinking))]
@@ -122,7 +122,7 @@ def unfit_reasoning(message: Message, model: str | None, observed: Collection[st
         at: code for at in reasoning if (code := _reasoning_fault(pieces[at], message, model)) and code not in observed
     }
     last = len(pieces) - 1 if "thinking_trailing" not in observed else -1
-    # A breakpoint ends with what stands before it.
+    # A breakpoint ends with the block before it.
     while last >= 0 and (last in unfit or last in reasoning or _kind(pieces[last]) == POINT):
         if last in reasoning:
             unfit.setdefault(last, "thinking_trailing")
@@ -175,7 +175,7 @@ def refuses_bare_loop(model: str | None) -> bool:
 # Block types beyond the model's own that the API takes inside a tool's result.
 _TAKEN_IN_RESULTS: Final = frozenset({"browser_state", "search_result", "tool_reference"})
 
-# Those of them that may stand beside an error result, which holds text only.
+# Those of them that may be next to an error result, which holds text only.
 _TAKEN_IN_ERRORS: Final = frozenset({"search_result"})
 
 _MOST_IMAGE_BYTES: Final = 5_242_880  # of base64 text (ANT-30)
@@ -203,9 +203,11 @@ _OWN: Final = frozenset({ANTHROPIC})
 
 
 class AnthropicFitting(Fitting, kw_only=True, eq=False):
-    """``images`` is how many the messages before hold, ``large`` whether one of them is (ANT-30b); both go on here.
+    """Adapts blocks for the Messages API. ``images`` is the number of earlier images.
 
-    ``tool_name`` writes a tool's name; ``other_type`` says that the model takes an image of another type than declared.
+    ``large``: one of them is large (ANT-30b). Both are updated.
+    ``tool_name`` converts a tool's name; ``other_type`` says that the model takes an image of another type than
+    declared.
     """
 
     tool_name: Callable[[str], str]
@@ -220,7 +222,7 @@ class AnthropicFitting(Fitting, kw_only=True, eq=False):
             super().add_piece(piece)
 
     def _set_mark(self, point: Piece, block: Unknown) -> None:
-        """Put a breakpoint that is a block by itself on the block before it, which is where it stands."""
+        """Put a breakpoint in a block of its own on the block before it, which is its position."""
         mark, before = mark_of(block.raw), self.out[-1] if self.out else None
         if mark is None or before is None or isinstance(before.block, (Thinking, RedactedThinking, Unknown)):
             self.book.drop("cache_point_dropped", point)
@@ -229,7 +231,7 @@ class AnthropicFitting(Fitting, kw_only=True, eq=False):
         self.book.drop("cache_point_joined", point)
 
     def bared(self, piece: Piece) -> Piece:
-        """The piece without what another provider has beside it, or a cache breakpoint that the API would refuse."""
+        """Return the piece without other providers' members and without a refused cache breakpoint."""
         piece = without_own(piece, self.book, _OWN, message_owners=_OWN if piece.stays_system else ())
         block = piece.block
         if isinstance(block, Unknown) or block.cache_control is UNSET or is_mark(block.cache_control):
@@ -240,7 +242,7 @@ class AnthropicFitting(Fitting, kw_only=True, eq=False):
         return self.tool_name(name)
 
     def text(self, piece: Piece, text: Text) -> Piece:
-        """A text without what another provider says beside it."""
+        """Return a text without other providers' members."""
         if text.refusal:
             text = structs.replace(text, refusal=False)
             piece = self.book.change("refusal_as_text", piece, text)
@@ -256,13 +258,13 @@ class AnthropicFitting(Fitting, kw_only=True, eq=False):
         return self.book.change("cache_control_dropped", piece, structs.replace(reasoning, cache_control=UNSET))
 
     def result(self, piece: Piece, result: ToolResult) -> Piece:
-        """A result; one of which nothing may stay says nothing, which is not the same as an empty list."""
+        """Return a result; one whose content is removed gets no content, which differs from an empty list."""
         fitted = super().result(piece, result)
         emptied = isinstance(fitted.block, ToolResult) and fitted.block.content == [] != result.content
         return structs.replace(fitted, block=structs.replace(result, content=UNSET)) if emptied else fitted
 
     def unknown(self, piece: Piece, unknown: Unknown, inside: ToolResult | None) -> Piece | None:
-        """What is not of a result was chosen before (``untaken``)."""
+        """Blocks outside of a result were selected before (``untaken``)."""
         return piece if inside is None or unknown.kind in _taken_in(inside) else None
 
     def moves(self, part: Image | Document | Unknown, result: ToolResult) -> str:
@@ -288,12 +290,12 @@ class AnthropicFitting(Fitting, kw_only=True, eq=False):
 
 
 def _taken_in(result: ToolResult) -> frozenset[str]:
-    """The types beyond the model's own that may come with a result: in it, or beside one that is an error."""
+    """Return the types beyond the model's own that may be in a result, or next to one that is an error."""
     return _TAKEN_IN_ERRORS if result.is_error else _TAKEN_IN_RESULTS
 
 
 def _image_fault(facts: Facts, images: int, *, large: bool) -> str:
-    """Why the API would refuse an image behind so many others, one of them ``large``; ``""`` where it takes it."""
+    """Return why the API would refuse an image after so many others, one of them ``large``; ``""`` if it takes it."""
     fault = facts.fault(MEDIA_TYPES.__contains__, _MOST_IMAGE_BYTES)
     if not fault and images >= _MANY_IMAGES and (large or facts.longest_side > _MANY_IMAGES_SIDE):
         return f"a side over {_MANY_IMAGES_SIDE} pixels in a request of more than {_MANY_IMAGES} images"
@@ -301,9 +303,9 @@ def _image_fault(facts: Facts, images: int, *, large: bool) -> str:
 
 
 def as_it_is(turn: Turn, images: int, *, large: bool) -> tuple[int, bool] | None:
-    """The count of images behind a healthy turn, and whether one is large, if the turn is written just as it is.
+    """Return the count of images after a valid turn, and whether one is large, if the turn is written unchanged.
 
-    None where it is not, or where that takes more than a look.
+    None if it is not, or if that needs a closer check.
     """
     if turn.own is not UNSET:
         return None
@@ -323,7 +325,7 @@ def as_it_is(turn: Turn, images: int, *, large: bool) -> tuple[int, bool] | None
 
 
 def stays(block: Any) -> bool:  # noqa: ANN401  a block that the model knows; looked at by its class, for speed
-    """Whether a block, media apart, has nothing in or beside it that the API does not take."""
+    """Return True if a block, media excepted, has no content or member that the API does not take."""
     if not (block.cache_control is block.issuer is block.own is UNSET):
         return False
     kind = type(block)

@@ -1,7 +1,7 @@
 """A Messages request without its messages: model, system, tools and the other parameters, in that order.
 
-What another provider has under another name, with the same meaning, is translated; that is constant and makes no fix.
-What the API has no name for is left out, and recorded. Parameters that are all Anthropic's stay as they are.
+Another provider's name with the same meaning is translated; that is constant and makes no fix. A parameter without a
+name in the API is left out with a fix. Anthropic's own parameters stay unchanged.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LONGEST_NAME: Final = 128
 _FOREIGN: Final = frozenset(
     {"web_search_preview", "file_search", "code_interpreter", "computer_use_preview", "image_generation", "local_shell"}
 )
-# What else of a tool in another shape this API has under the same name.
+# Other members of a tool in another shape that this API has under the same name.
 _OWN_KEYS: Final = ("strict", "cache_control")
 
 
@@ -91,9 +91,9 @@ def _choice(value: Raw) -> Raw | None:
 
 
 def _limited(value: Raw, path: str, marks: int, writer: HeadWriter) -> tuple[Raw, int]:
-    """A list with as many of its breakpoints as there is room for behind ``marks``, and how many there are then.
+    """Return a list with as many of its breakpoints as fit after ``marks``, and the number of breakpoints then.
 
-    Nothing is written anew where nothing is taken off.
+    The list is only rewritten if a breakpoint is removed.
     """
     if b'"cache_control"' not in bytes(value) or bytes(value)[:1] != b"[":
         return value, marks

@@ -1,7 +1,7 @@
-"""The Bedrock Converse API's rules: what it, or a model behind it, refuses and in which words.
+"""The Bedrock Converse API's rules: what it, or a model behind it, refuses, in its words.
 
-Ids, texts and sources follow the published reports named beside each rule; "recorded" means seen in recorded traffic.
-What a model refuses comes back behind "The model returned the following errors: ".
+Ids, texts and sources are those of the published reports named with each rule; "recorded" means seen in recorded
+traffic. A model's refusal follows the words "The model returned the following errors: ".
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from reknit.pipeline.rules.base import Catalogue, Family
 
 
 class Converse(Family, frozen=True):
-    """What one family of models takes through Bedrock's Converse API.
+    """Requests that one family of models takes through Bedrock's Converse API.
 
     Attributes:
         name: the family; for Claude, that of ``family``.
@@ -26,11 +26,11 @@ class Converse(Family, frozen=True):
         neighbours: two messages of one role in a row (refused for Claude 3.5: langgenius/dify#9294; recorded for Nova
             and Titan).
         blank_text: text blocks of whitespace (refused for Claude: aws/aws-sdk-net#4015; recorded for Nova).
-        mixed_results: tool results beside other blocks (refused for Llama and Mistral: strands-agents/harness-sdk#1223,
-            langchain-ai/langchain-aws#141; recorded for Claude and Nova).
+        mixed_results: tool results next to other blocks (refused for Llama and Mistral:
+            strands-agents/harness-sdk#1223, langchain-ai/langchain-aws#141; recorded for Claude and Nova).
         reasoning: reasoning may be sent back (refused for DeepSeek: langchain-ai/langchain-aws#401).
         unsigned_reasoning: reasoning without a signature.
-        unlike_anthropic: ids used again and blocks of the other role, which Anthropic's own API refuses.
+        unlike_anthropic: repeated ids and blocks of the other role, which Anthropic's own API refuses.
         prefill: a conversation may end with the assistant (accepted by Nova 2).
         prefill_with_tools: also when it has tools (Claude 3 recorded to refuse).
         video, s3_images: video blocks; images by S3 location (Claude recorded to refuse, Nova to take).

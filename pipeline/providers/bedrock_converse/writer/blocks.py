@@ -1,6 +1,6 @@
-"""One message's blocks as Converse takes them: first fitted, then written.
+"""One message's blocks for Converse: first adapted, then written.
 
-Turns of nothing but text, calls, and results that are text are written in one go.
+Turns of text, calls, and results of text are written in one pass.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from reknit.pipeline.targets.media import fit_document, fit_image, inline
 
 _MOST_IMAGE_BYTES: Final = 5_242_880  # of base64 text, 3.75 MB of data (the service's documentation)
 _FORMATS: Final[Mapping[str, str]] = MappingProxyType({media_type: name for name, media_type in MEDIA_TYPES.items()})
-# What the service documents for a document's name, and the underscore, which it was recorded to take.
+# Characters outside of the documented ones of a document's name, and the underscore, which was recorded as accepted.
 _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9 ()\[\]_-]+")
 _SPACES: Final = re.compile(r"\s+")
 _LONGEST_TITLE: Final = 180  # less than the service's 200: a number may follow
@@ -63,10 +63,9 @@ _OWN: Final = frozenset({NAME})
 class ConverseFitting(Fitting, kw_only=True, eq=False):
     """``before`` are the names of the documents so far, ``added`` the message's; they are unique in a request (BED-20).
 
-    ``taken`` are all of them, once one is looked for.
-    ``numbers`` has the last number that each repeated name was told apart by, behind which the next one is looked for.
-    ``points`` are the places of blocks whose cache breakpoint is set, as a block of its own behind it. ``system``: the
-    message is the system's.
+    ``taken`` are all of them, once one is searched. ``numbers`` has the last number that distinguishes each repeated
+    name, from which the search continues. ``points`` are the indexes of blocks whose cache breakpoint is set, as a
+    separate block after them. ``system``: it is a system message.
     """
 
     model: str
@@ -78,7 +77,7 @@ class ConverseFitting(Fitting, kw_only=True, eq=False):
     taken: set[str] = field(default_factory=set)
 
     def add_piece(self, piece: Piece) -> None:
-        """Take the next piece, and set its breakpoint behind it."""
+        """Take the next piece, and set its breakpoint after it."""
         point = point_behind(piece.block) if piece.path in self.points else None
         if point is None:
             super().add_piece(piece)
@@ -163,7 +162,7 @@ class ConverseFitting(Fitting, kw_only=True, eq=False):
 
 
 def point_behind(block: Block) -> Raw | None:
-    """What Converse has for a block's cache breakpoint; none behind reasoning."""
+    """Return Converse's form of a block's cache breakpoint; none after reasoning."""
     if isinstance(block, (Unknown, Thinking, RedactedThinking)) or block.cache_control is UNSET:
         return None
     return point_of(block.cache_control)
@@ -204,7 +203,7 @@ def _parts(result: ToolResult) -> list[Any]:
 
 
 def _structured(part: Block) -> dict[str, Raw] | None:
-    """A part that a tool returned as an object, as Converse has it; None where it is none."""
+    """Return Converse's form of a part that a tool returned as an object; None for other parts."""
     if not isinstance(part, Text) or not part.structured:
         return None
     data = part.text.encode("utf-8", "replace")
@@ -290,7 +289,7 @@ def written_as_they_are(healthy: HealthyTurns, start: int, model: str) -> tuple[
 
 
 def _says_nothing_more(turn: Turn) -> bool:
-    """Whether a turn's texts, calls and results have nothing beside them for which Converse has no place."""
+    """Return True if a turn's texts, calls and results have no members that Converse does not have."""
     if turn.own is not UNSET:
         return False
     for block in turn.blocks:

@@ -1,8 +1,8 @@
-"""Which blocks may go back through Converse: its own, and reasoning, which has its place in its turn.
+"""Selects the blocks that may be sent back through Converse: its own, and reasoning at its place in its turn.
 
-Blocks that the canonical form has no place for go back only if they are well-formed. Reasoning goes back to the service
-that wrote it, first in its turn, and for Claude with its signature (BED-18) and exactly as it was: a turn keeps all of
-its reasoning or none.
+Blocks without a canonical form are sent back only if they are well-formed. Reasoning is sent back to the service that
+wrote it, first in its turn, and for Claude with its signature (BED-18) and unchanged: a turn keeps all of its reasoning
+or none.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ _OF_SERVED_TOOLS: Final = frozenset({"toolUse", "toolResult"})
 # Images by S3 location (BED-23) and videos at all (BED-24), which Claude was recorded to refuse, and tools that the
 # service runs, which it does not have; in results Nova was recorded to refuse videos (BED-25).
 _NOT_FOR_CLAUDE: Final = _OF_SERVED_TOOLS | {"image", "video"}
-# What a message of the system's alone may hold.
+# Blocks that only a system message may hold.
 SYSTEM_BLOCKS: Final = frozenset({"toolAddition", "toolRemoval"})
 # Not content by itself: a turn of nothing else says nothing.
 MARKERS: Final = frozenset({"cachePoint"})
@@ -287,7 +287,7 @@ def fit_reasoning(message: Message, model: str, book: Book) -> list[Piece]:
 
 
 def reasoning_stays(turn: Turn, model: str) -> bool:
-    """Whether all reasoning of a healthy turn stands first in it, and is fit."""
+    """Return True if all reasoning of a valid turn is first in it, and may be sent."""
     reasoning = [isinstance(block, (Thinking, RedactedThinking)) for block in turn.blocks]
     count = sum(reasoning)
     return count < len(reasoning) and all(reasoning[:count]) and not any(_fault(b, model) for b in turn.blocks[:count])

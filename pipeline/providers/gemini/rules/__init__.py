@@ -1,6 +1,6 @@
-"""The rules of the Gemini API (generateContent): the walk through the contents, and what a request's parameters may be.
+"""The rules of the Gemini API (generateContent): the walk through the contents, and the parameters of a request.
 
-What the API knows and refuses is its ``catalogue``.
+The API's refusals and known values are in its ``catalogue``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MIME_TYPES: Final = re.compile(
     re.IGNORECASE,
 ).fullmatch
 
-# Whose run of neighbouring contents is being read; "" before the first.
+# The role of the current run of neighbouring contents; "" before the first.
 Role: TypeAlias = Literal["", "user", "model"]
 
 
@@ -54,14 +54,14 @@ class Unsigned(Struct, frozen=True):
 
 
 class Turns(Walk, kw_only=True, eq=False):
-    """Where the conversation stands.
+    """The state of the conversation.
 
     Attributes:
-        role: whose run it is.
-        calls: how many calls the last model run holds.
-        responses: how many responses the user run after it holds.
+        role: the role of the current run.
+        calls: the number of calls in the last model run.
+        responses: the number of responses in the user run after it.
         called_at: the last content with calls.
-        unsigned: the calls that lack a signature since the user last said something else than responses.
+        unsigned: the calls without a signature since the user's last content other than responses.
     """
 
     family: GeminiFamily
@@ -155,7 +155,7 @@ class Turns(Walk, kw_only=True, eq=False):
         if part.mediaResolution is not UNSET:
             self.refuse(rules.MEDIA_RESOLUTION, f"{path}.mediaResolution", at=place(path))
         if part.text == "":
-            # An empty text with a signature is the model's own, sent back as it came.
+            # An empty text with a signature is the model's own, sent back unchanged.
             if not part.thoughtSignature:
                 self.refuse(rules.EMPTY_TEXT, f"{path}.text")
         elif all(getattr(part, name) is None for name in DATA):
@@ -278,7 +278,7 @@ def _either(value: dict[str, Any], name: str) -> object:
 
 
 def _functions(tools: object, walk: Turns) -> list[tuple[str, dict[str, Any]]]:
-    """Collect the declared functions with their paths; a list of one may stand without its brackets."""
+    """Return the declared functions with their paths; a list of one may be without its brackets."""
     if tools is None:
         return []
     if not isinstance(tools, list | dict):

@@ -36,12 +36,12 @@ _NONE: Final = frozenset[str]()
 
 
 class Voice(Struct, frozen=True, kw_only=True):
-    """How a target says things.
+    """The options of a target's encoding.
 
-    ``providers`` are the issuers whose readable reasoning goes back (none where the model takes none), ``passed`` the
-    unknown blocks of a user's that are parts as they are; ``plain`` writes calls and results as text.
-    ``refusals``: a refusal stands in a field of its own. ``owners`` are the providers whose own is written again;
-    ``shows_results``: results hold media. ``observed`` are the codes of the mends that are not made.
+    ``providers`` are the issuers whose readable reasoning is sent back (none if the model takes none), ``passed`` the
+    unknown user blocks that are parts unchanged; ``plain`` writes calls and results as text. ``refusals``: a refusal
+    has a field of its own. ``owners`` are the providers whose specific members are written again; ``shows_results``:
+    results hold media. ``observed`` are the codes of the repairs that are not made.
     """
 
     target: str
@@ -58,7 +58,7 @@ class Voice(Struct, frozen=True, kw_only=True):
 
 
 class OpenAIDialect(ListDialect):
-    """A dialect whose system messages stand before the first message, in its list."""
+    """A dialect whose system messages precede the first message, in its list."""
 
     system: list[dict[str, Any]]
     state: Any
@@ -74,11 +74,11 @@ class OpenAIDialect(ListDialect):
 
 
 class OpenAIFitting(Fitting, kw_only=True, eq=False):
-    """Blocks of one turn, for either API.
+    """The blocks of one turn, for either API.
 
-    Text of a result goes with the call, media go to the user's message behind all results: ``Image URLs are only
+    The text of a result stays with the call; media go to the user's message after all results: ``Image URLs are only
     allowed for messages with role 'user'`` (OAI-10). There is no field for a failed call either, so the text of an
-    error begins with ``[Tool error]``; what Reknit itself writes for a result that is missing says so by itself.
+    error begins with ``[Tool error]``; Reknit's own placeholder for a missing result states it already.
     """
 
     left_behind = (Text(text="[Shown in the next user message]"),)
@@ -89,7 +89,7 @@ class OpenAIFitting(Fitting, kw_only=True, eq=False):
 
     @property
     def media_at_once(self) -> bool:
-        """Where results are text, nothing tells where they end."""
+        """If results are text, nothing marks their end."""
         return self.voice.plain
 
     def bared(self, piece: Piece) -> Piece:
@@ -160,7 +160,7 @@ class OpenAIFitting(Fitting, kw_only=True, eq=False):
             content = fitted.block.content
         if result.is_error and result.content != INTERRUPTED:
             content = _as_error(content)
-        # What a fix says was there before is the result as it came.
+        # The fix's content before is the unchanged result.
         piece = fitted if fitted.block is result else structs.replace(fitted, block=result)
         if self.voice.plain:
             texts = [block.text for block in _as_blocks(content) if isinstance(block, Text)]
@@ -216,7 +216,7 @@ def parts_of(block: Block, parts: Parts) -> list[Any]:
 
 
 class Said:
-    """What the user says in one message: its parts, the pieces that they are of, and what stands beside."""
+    """The content of one user message: its parts, their pieces, and its other members."""
 
     def __init__(self, beside: dict[str, Raw]) -> None:
         self.parts: list[Any] = []
@@ -243,9 +243,9 @@ class Said:
 
 
 def said_by_user(pieces: Sequence[Piece], voice: Voice) -> list[Said | Piece]:
-    """The messages of a user's fitted pieces, results apart, and what stands between them as it came.
+    """Return the messages of a user's fitted pieces, results excepted, with the unchanged items between them.
 
-    A piece begins a new message where it has something of its own beside it.
+    A piece with provider-specific members begins a new message.
     """
     said: list[Said | Piece] = []
     turn = -1

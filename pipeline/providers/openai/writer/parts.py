@@ -1,7 +1,7 @@
-"""Calls and parts of messages in OpenAI's words; images and documents as such parts.
+"""Calls and parts of messages in OpenAI's form; images and documents as such parts.
 
-What a provider refuses is replaced by a line of text that says so. A document of plain text becomes text, under its
-title; its context, where it has one, goes before it.
+A part that a provider refuses is replaced by a line of text. A document of plain text becomes text, under its title;
+its context, if it has one, precedes it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _Source(Struct, frozen=True):
 
 
 def image_part(image: Image, parts: Parts) -> Any:  # noqa: ANN401  a part
-    """An image as a part, as far as its source tells; None where the API has none for it."""
+    """Return an image as a part, by its source; None if the API has none for it."""
     source, extras = _read(image.source), own_members(image.own)
     if source.type == "file":
         return parts.uploaded_image(source.file_id, extras) if source.file_id else None
@@ -113,7 +113,7 @@ def _image_type(source: _Source) -> tuple[str, str]:
 
 
 def document_parts(document: Document, parts: Parts) -> list[Any]:
-    """A document as a part, behind what is said about it; nothing where the API has no part for it."""
+    """Return a document as a part, after the text about it; nothing if the API has no part for it."""
     part = _file_part(_read(document.source), _said(document.title), parts, own_members(document.own))
     context = _said(document.context)
     about = [parts.text(Text(text=f"[About the document: {context}]"))] if context else []

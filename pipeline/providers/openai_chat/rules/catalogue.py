@@ -1,9 +1,9 @@
-"""The Chat Completions API: what it refuses and in which words, and what a message may hold.
+"""The Chat Completions API: its refusals, in its words, and the members of a message.
 
-Ids, texts and sources follow the published reports named beside each rule; "recorded" means seen in recorded traffic,
-"the API's documentation" that no refusal was recorded or reported, and nothing recorded speaks against the rule.
-``{at}`` is the path with brackets, the other names are filled in where the rule is broken. Limits stand here and
-nowhere else.
+Ids, texts and sources are those of the published reports named with each rule; "recorded" means seen in recorded
+traffic, "the API's documentation" that no refusal was recorded or reported, and no recording contradicts the rule.
+``{at}`` is the path with brackets; the other names are filled in when the rule is broken. All limits are in this
+module.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ TEMPERATURE = 2
 
 
 class ChatFamily(Family, frozen=True):
-    """What one family of models takes through Chat Completions, at OpenAI or at a look-alike.
+    """Requests that one family of models takes through Chat Completions, at OpenAI or at a look-alike.
 
     Attributes:
         name: the family.
-        system: messages of role system (o1-mini recorded to refuse; every other model is taken to take them).
+        system: messages of role system (o1-mini recorded to refuse; every other model is assumed to take them).
         max_tokens: the parameter (gpt-5-mini and gpt-5-nano recorded to refuse).
         audio: speech in a message (gpt-5-mini and gpt-4.1-mini recorded to refuse, gpt-audio to take).
-        echo: the rule by which a message with calls must carry its reasoning, "" where there is none.
-        thinks: the model cannot do otherwise; where False, the request decides.
+        echo: the rule by which a message with calls must carry its reasoning, "" if there is none.
+        thinks: the model always thinks; where False, the request decides.
     """
 
     system: bool = True
@@ -247,8 +247,8 @@ ENDS_WITH_ASSISTANT = rule(
 # fmt: on
 
 
-# What a message, its parts and its calls may hold. Keys that are not named here are skipped: the provider was seen to
-# take ``annotations`` and ``index``, and look-alikes have their own. Free-form JSON is skipped too, not kept.
+# The members of a message, of its parts and of its calls. Other keys are skipped: the provider was seen to take
+# ``annotations`` and ``index``, and look-alikes have their own. Free-form JSON is skipped too, not kept.
 
 Role: TypeAlias = Literal["system", "assistant", "user", "function", "tool", "developer"]
 

@@ -1,9 +1,9 @@
-"""The Responses API: what it refuses and in which words, and what an item may hold.
+"""The Responses API: its refusals, in its words, and the members of an item.
 
-Ids, texts and sources follow the published reports named beside each rule; "recorded" means seen in recorded traffic,
-"the API's documentation" that no refusal was recorded or reported, and nothing recorded speaks against the rule.
-``{at}`` is the path with brackets, the other names are filled in where the rule is broken. Limits stand here and
-nowhere else.
+Ids, texts and sources are those of the published reports named with each rule; "recorded" means seen in recorded
+traffic, "the API's documentation" that no refusal was recorded or reported, and no recording contradicts the rule.
+``{at}`` is the path with brackets; the other names are filled in when the rule is broken. All limits are in this
+module.
 """
 
 from __future__ import annotations
@@ -307,7 +307,7 @@ class Reference(_Tagged, frozen=True, gc=False, tag="item_reference"):
 
 
 class Other(_Item, frozen=True, gc=False, kw_only=True):
-    """What the provider's own tools leave; their fields change too often to be judged one by one."""
+    """An item of the provider's own tools; its fields change too often to be judged individually."""
 
     call_id: str | None = None
     execution: str | None = None
@@ -318,7 +318,7 @@ class ConfigurationUpdate(_Item, frozen=True, gc=False, tag="configuration_updat
     text: Raw | UnsetType = UNSET
 
 
-# What the provider's own tools leave, by type, and how the ids of such items begin, where that was recorded.
+# The items of the provider's own tools, by type, and the prefix of their ids, if it was recorded.
 _OTHERS = {
     "file_search_call": "fs",
     "computer_call": "",

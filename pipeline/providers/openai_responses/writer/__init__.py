@@ -1,8 +1,8 @@
-"""OpenAI's Responses API: a flat list of items instead of messages.
+"""Requests for OpenAI's Responses API: a flat list of items instead of messages.
 
-What came as an item of this API goes back as it came, with its id. Such an id names what the provider keeps, and then
-an item must not stand without the one beside it (RSP-03 to RSP-06), so it goes where that has gone. Reasoning goes back
-to its issuer only.
+An item of this API is sent back unchanged, with its id. Such an id names an object that the provider stores, and then
+an item must not be without its neighbour (RSP-03 to RSP-06), so the id is removed if the neighbour was. Reasoning is
+sent back to its issuer only.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _write_choice(value: Raw) -> tuple[Any, bool | None]:
 
 
 def _in_own_words(params: Params) -> Params:
-    """What Chat Completions says in other words."""
+    """Convert parameters of Chat Completions to their form in this API."""
     values = params.values
     if "reasoning_effort" in values:
         params = params.said_as("reasoning_effort", {"reasoning": Raw(encode({"effort": values["reasoning_effort"]}))})
@@ -163,7 +163,7 @@ _SHAPE: Final = HeadShape(
 )
 
 
-# So many ids are remembered, lest one come twice (RSP-05): what is sent again stands near.
+# The number of remembered ids, by which a repeated one is recognised (RSP-05): a repetition is usually near.
 _REMEMBERED = 64
 _SYSTEM = ("system", "developer")
 
@@ -183,9 +183,9 @@ class ResponsesProgress(Struct, frozen=True, array_like=True):
 class _Items(Struct, gc=False):
     """The items of one message, each with the places of its pieces.
 
-    ``asked``, ``ids`` and ``tools`` are those of ``ResponsesProgress``, ``count`` says how many items stand before;
-    ``said`` is what the next one says, which ``said_stays`` as it came. ``lost``: the reasoning that led to what comes
-    now is gone.
+    ``asked``, ``ids`` and ``tools`` are those of ``ResponsesProgress``, ``count`` is the number of items before;
+    ``said`` is the next one's text, unchanged if ``said_stays``. ``lost``: the reasoning that led to the next item was
+    removed.
     """
 
     book: Book
@@ -208,13 +208,13 @@ class _Items(Struct, gc=False):
         self.rows += rows
 
     def put_native(self, block: Unknown, piece: Piece) -> None:
-        """Write an item of the provider's own as it came."""
+        """Write a provider-specific item unchanged."""
         if block.kind == _BRINGS_TOOLS:
             self.tools = self.tools or bool(msgspec.json.decode(block.raw).get("tools"))
         self.put(block.raw, row(piece, self.place))
 
     def with_id(self, item: dict[str, Any], piece: Piece, *, stays: bool = True) -> Piece:
-        """Take the id off an item if it must not ``stay``, was there before, or is none of its type's."""
+        """Remove the id of an item if it must not ``stay``, is a repetition, or does not belong to its type."""
         if "id" not in item or item["type"] in {"mcp_approval_request", "local_shell_call_output"}:
             return piece
         name = msgspec.json.decode(item["id"], type=str)
@@ -228,7 +228,7 @@ class _Items(Struct, gc=False):
         """Say a text of the assistant's; an item of the provider's own stays one."""
         if self.said and self.said[0].turn != piece.turn:
             own = not (self.said[0].own is piece.own is UNSET)
-            # An item has one id: what came as two items stays two. A text that says nothing stands beside no other.
+            # An item has one id: two input items stay two. A blank text is never next to another text.
             if own or is_blank(piece) or is_blank(self.said[-1]):
                 self.put_said()
         if not self.said:
@@ -303,7 +303,7 @@ class ResponsesDialect(OpenAIDialect):
     ) -> Ending:
         """Write the open messages and, after them, the choice among tools that only items bring."""
         del final
-        # The API goes on with an answer as with anything else; only reasoning must be followed by something.
+        # The API continues after an answer like after anything else; only reasoning must be followed by an item.
         ending = super().encode_ending(messages, state, settled, final=True)
         brought = (ending.parts[-1].state if ending.parts else state).tools
         if not brought or self._choice in {b"", b"{}"}:
@@ -377,13 +377,13 @@ class ResponsesDialect(OpenAIDialect):
 
 
 def _leaves_nothing(message: Message, *, final: bool) -> bool:
-    """Whether a message of which nothing is written needs nothing in its place."""
+    """Return True if a message of which nothing is written needs no replacement."""
     reasons = final and all(is_reasoning_block(piece.block) for piece in message.pieces)
     return reasons or all(piece.code == STRIPPED for piece in message.pieces)
 
 
 class _ResponsesFitting(OpenAIFitting):
-    """What the assistant says: which reasoning and which items may go back was decided before (``unfit_reasoning``)."""
+    """The assistant's content: ``unfit_reasoning`` decided before which reasoning and which items may be sent back."""
 
     def reasoning(self, piece: Piece, reasoning: Thinking | RedactedThinking) -> Piece:  # noqa: ARG002  decided before
         return piece
@@ -395,12 +395,12 @@ class _ResponsesFitting(OpenAIFitting):
 class OpenAIResponses:
     name = NAME
     text = False
-    # The API goes on after whatever comes last: what refuses an assistant's turn there is the policy.
+    # The API continues after any last item: only the policy refuses an assistant turn there.
     tail_rule = "RSP-23"
     tail_rules: frozenset[str] = frozenset()
 
     def structure(self, setting: Setting) -> Structure:
-        """What recorded requests were accepted with: items stand for themselves, and roles need not alternate."""
+        """Return the structure of accepted recorded requests: items are independent, and roles need not alternate."""
         return Structure(
             assistant_first=True,
             assistant_last="always",

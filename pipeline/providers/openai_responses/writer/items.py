@@ -1,9 +1,9 @@
-"""The items that are written, their parts, and which reasoning and ids may go back.
+"""The written items, their parts, and which reasoning and ids may be sent back.
 
-Reasoning comes as an item of type ``reasoning``, which the canonical form keeps whole, or as thinking of this issuer
-with the encrypted content for a signature. Encrypted content is bound to its model (RSP-07), and reasoning stands
-before what it led to (RSP-03): a turn that lost something keeps none of it. An id names what the provider keeps, so it
-goes back only beside the reasoning that it came with (RSP-04), and once (RSP-05).
+Reasoning is an item of type ``reasoning``, which the canonical form keeps whole, or thinking of this issuer with the
+encrypted content for a signature. Encrypted content is bound to its model (RSP-07), and reasoning precedes the items
+that it led to (RSP-03): a turn that lost a block keeps none of it. An id names an object that the provider stores, so
+it is sent back only with the reasoning of its response (RSP-04), and once (RSP-05).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def result_item(piece: Piece, result: ToolResult, content: str | list[Any], aske
     kind = "" if own is UNSET else own.kind
     if kind and kind != "custom_tool_call_output":
         return {"type": kind, native_type(RESPONSES, kind).answers: call_id, **own_members(own)}
-    # An item of its own came as a function's output. An approval is none: a function's output would answer nothing.
+    # An item of its own came as a function's output. An approval is not one: a function's output would answer nothing.
     came_as_output = is_item(piece) and asked != "mcp_approval_request"
     answer = None if kind or came_as_output else _answer_in_words(asked, content, said=piece.fate != "synthesised")
     if answer is not None:
@@ -167,12 +167,12 @@ def takes_trailing(model: str | None) -> bool:
 
 
 def unfit_reasoning(message: Message, model: str | None, *, stored: bool, final: bool) -> dict[int, str]:
-    """The pieces of an assistant's message that cannot go back, each with the code of the fix that says why.
+    """Return the pieces of an assistant message that cannot be sent back, each with its fix code.
 
     Args:
         message: the message.
-        model: the model that is asked.
-        stored: the provider keeps items, so that an id stands for reasoning too.
+        model: the model of the request.
+        stored: the provider keeps items, so an id represents reasoning too.
         final: nothing follows the message.
     """
     trails = takes_trailing(model) and not final
