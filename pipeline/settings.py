@@ -1,4 +1,4 @@
-"""The settings of a worker and of the commands beside it, with what is said of each in help and docs."""
+"""The settings of a worker and of the other commands, with their texts for help and docs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MIB = 1024 * 1024
 
 
 class SessionDefaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What holds for a session that did not say otherwise in ``session.opened``."""
+    """Defaults of a session, for options that ``session.opened`` does not set."""
 
     targets: Annotated[tuple[str, ...], Meta(min_length=1, description="Whom requests are written for.")] = (
         "anthropic",
@@ -65,7 +65,7 @@ class RequestSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class TextSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is changed in the words of planners that speak text only (source ``cascade``)."""
+    """Changes to the words of planners that output text only (source ``cascade``)."""
 
     redact_roots: Annotated[
         tuple[str, ...],
@@ -75,10 +75,10 @@ class TextSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a worker and the commands beside it need to know. Sizes are in bytes, times in the unit of their name.
+    """The configuration of a worker and of the other commands. Sizes are in bytes, times in the unit of their name.
 
-    The engine's bounds that depend on the place are here too. ``reknit.pipeline.engine.runtime.Tuning`` has the same
-    names and defaults.
+    It includes those limits of the engine that depend on the deployment. ``reknit.pipeline.engine.runtime.Tuning`` has
+    the same names and defaults.
     """
 
     bootstrap_servers: Annotated[

@@ -20,7 +20,7 @@ def validate(
 ) -> list[Violation]:
     """Return the target's rules that a request body breaks, in the provider's words; an empty list for a valid body.
 
-    Nothing in a body raises: text that is not JSON is a violation itself.
+    The content of a body never raises: text that is not JSON is a violation itself.
 
     Args:
         body: the request body, as JSON or as Python objects.
@@ -30,7 +30,7 @@ def validate(
             unknown, and no rule depends on them.
 
     Raises:
-        UnknownTargetError: there is no such target.
+        UnknownTargetError: the target does not exist.
     """
     rules = target_named(target).rules
     if betas and isinstance(rules, KnowsBetas):

@@ -1,11 +1,11 @@
-"""What a fix or a rule means: what the catalogue says of its code, and its example as it was just run.
+"""The explanation of a fix or a rule: its entry in the catalogue, and its example, which is run when it is shown.
 
-``telling`` puts that into words, which it sets for a terminal, ``documents`` for docs/, and the viewer for a browser. A
-page never claims what the installed version does not do: its before and after are made when it is asked for.
+``telling`` puts that into words and formats them for a terminal, ``documents`` for docs/, and the viewer for a browser.
+A page never claims more than the installed version does, because its before and after are computed on request.
 
-The examples are data, ``fixes.jsonl``, ``streams.jsonl`` and ``rules.jsonl`` beside this module, one a line: for each
-fix a history or a stream that needs it, for each rule a body that breaks it. Where a string has to be long,
-``{"repeat": TEXT, "times": N}`` stands for it.
+The examples are data, ``fixes.jsonl``, ``streams.jsonl`` and ``rules.jsonl`` in this folder, one in a line: for each
+fix a history or a stream that needs it, for each rule a body that breaks it. A long string is written as ``{"repeat":
+TEXT, "times": N}``.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class FixPage(Struct, frozen=True, kw_only=True, tag_field="kind", tag="fix"):
 
 
 class RulePage(Struct, frozen=True, kw_only=True, tag_field="kind", tag="rule"):
-    """What a rule means; one that a body alone cannot show to be broken has no example."""
+    """The explanation of a rule; one that a body alone cannot show to be broken has no example."""
 
     code: str
     target: str
@@ -170,10 +170,10 @@ class RulePage(Struct, frozen=True, kw_only=True, tag_field="kind", tag="rule"):
 
 
 def explain(code: str) -> FixPage | RulePage:
-    """The page of a fix code or a rule id; neither case nor a leading zero makes a difference.
+    """Return the page of a fix code or a rule id; case and a leading zero do not matter.
 
     Raises:
-        InputError: there is no such code; the message names the nearest ones.
+        InputError: the code does not exist; the message names the nearest ones.
     """
     name = _known(code)
     if name in FIXES:
@@ -209,7 +209,7 @@ def _known(code: str) -> str:
 
 
 def _key(code: str) -> str:
-    """What two spellings of one code have in common: ``ant-7`` is ``ANT-07``."""
+    """Return a normal form of the spellings of one code: ``ant-7`` is ``ANT-07``."""
     return code.strip().casefold().replace("-0", "-")
 
 

@@ -1,8 +1,8 @@
 """The Markdown that `make docs` writes into docs/ from the catalogues, their examples and recorded traffic.
 
-A code is its heading, so that its anchor is the code itself: ``fixes.md#result_moved``, ``rules/anthropic.md#ant-08``.
-``shares.jsonl`` is what became of accepted requests when they were last measured over recorded traffic, and
-``refusals.jsonl`` what decided the refused ones.
+A code is its heading, so its anchor is the code itself: ``fixes.md#result_moved``, ``rules/anthropic.md#ant-08``.
+``shares.jsonl`` has the outcomes of accepted requests in the last measurement over recorded traffic, and
+``refusals.jsonl`` the causes of the refused ones.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Shares(Struct, frozen=True, kw_only=True):
     """The requests of one provider, sent back to it.
 
     Attributes:
-        provider: whose traffic it is.
-        accepted: how many requests were recorded accepted.
-        mended: in how many of them something was mended without a loss.
-        codes: in how many each fix was made.
-        harmed: the ids of those in which something was lost, refused, or changed without a fix, each with the reason.
+        provider: the provider of the traffic.
+        accepted: the number of requests that were recorded as accepted.
+        mended: the number of those with a lossless repair.
+        codes: the number of those with each fix.
+        harmed: the ids of those with a loss, a refusal, or a change without a fix, each with the reason.
     """
 
     provider: str
@@ -143,18 +143,18 @@ def place_of(code: str) -> str:
 
 
 class Act(Struct, frozen=True, kw_only=True):
-    """Words that a target's program, or the model behind it, acts on although nobody asked for it.
+    """Words that a target's program, or the model behind it, acts on without being asked.
 
     Attributes:
-        words: what they look like.
-        effect: what they do.
-        basis: ``measured`` on the program itself, ``documented`` by its makers or users, or ``ours``: the model behind
-            it would take a line for one that we wrote.
-        source: where that is known from.
+        words: the form of the words.
+        effect: their effect.
+        basis: ``measured`` on the program itself, ``documented`` by its makers or users, or ``ours``: the model would
+            take a line for one that Reknit wrote.
+        source: the source of that.
         answer: ``broken`` in all but the current user's own words; ``told`` by a soft rule, since they are the current
             user's own; ``left`` as ordinary words.
-        why: why that is the answer, where it is not to break them.
-        examples: texts with such words, as a tool might put them out.
+        why: the reason for an answer other than breaking them.
+        examples: texts with such words, as tools may return them.
     """
 
     target: str
@@ -168,7 +168,7 @@ class Act(Struct, frozen=True, kw_only=True):
 
 
 _ACTS_FILE: Final = Path(__file__).with_name("acts.jsonl")
-# What is broken of it, and how, stands in ``reknit.pipeline.text.neutral``.
+# ``reknit.pipeline.text.neutral`` defines which words are neutralized, and how.
 ACTS: Final = tuple(msgspec.json.decode(line, type=Act) for line in _ACTS_FILE.read_bytes().splitlines())
 
 
