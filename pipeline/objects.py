@@ -189,9 +189,10 @@ _AT_ONCE = 4
 
 
 async def with_objects(records: Sequence[Record], objects: Objects | None) -> Sequence[Record]:
-    """Return records with the values that they refer to, up to the first few that refer to one.
+    """Return records with the values that they refer to.
 
-    The others are left for another call. A record whose object is missing stays without a value, and the stage decides its outcome.
+    Only the first few records that refer to one are returned; the others are left for another call. A record whose
+    object is missing stays without a value, and the stage decides its outcome.
     """
     naming = [at for at, record in enumerate(records) if record.value is None and find_dataref(record.headers)]
     if objects is None or not naming:
