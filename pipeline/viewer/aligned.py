@@ -155,7 +155,8 @@ class Aligned:
     def _paired(self, ledger: Sequence[LedgerEntry]) -> Iterator[_Pair]:
         """Return the rows in the order of the body.
 
-        A block in another order has two rows, each with a reference to the other. A block that was left out is at its input place.
+        A block in another order has two rows, each with a reference to the other. A block that was left out is at its
+        input place.
         """
         sent = [(entry, self._at.get(entry.path, -1)) for entry in ledger if entry.output]
         entries = {entry.path: entry for entry in ledger if entry.path in self._at}
