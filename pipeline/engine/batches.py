@@ -1,4 +1,4 @@
-"""Batches of records, none skipped or taken twice, and dead letters for records that fail.
+"""Batches of records, without skipped or duplicate records, and dead letters for records that fail.
 
 A gap in offsets proves nothing by itself. Transaction markers, aborted records and compaction leave gaps in a complete
 log; a rebalance or a discarded fetch leaves the same gap where records were lost. So offsets are not compared with
@@ -40,7 +40,7 @@ _FETCHED_OVERHEAD = 600
 
 
 class Span(Struct, frozen=True):
-    """A part of one partition's log, ``[start, end)``, and the records in it. It may be empty: markers only.
+    """A part of one partition's log, ``[start, end)``, and its records. It may contain only transaction markers.
 
     ``limit`` is the first offset that a reader cannot see yet, as the broker reported it last.
     """
@@ -153,16 +153,16 @@ class Backlog:
 
 
 def fetched_size(records: Sequence[Record]) -> int:
-    """Estimate the memory of fetched records in bytes. Any part of a record may be as large as a record."""
+    """Estimate the memory of fetched records in bytes. The key or a header may be as large as a whole record."""
     contents = sum([len(record.value or b"") + len(record.key or b"") for record in records])
     headers = sum([len(value) for record in records for _, value in record.headers if value])
     return contents + headers + _FETCHED_OVERHEAD * len(records)
 
 
 class Slices:
-    """The number of records that the stage gets at once: few if each has large outputs or takes long.
+    """The number of records per call of the stage: fewer if each has large outputs or takes long.
 
-    This limits memory, and the time that other parts of the worker wait. Results do not depend on it.
+    This limits memory, and the time for which other parts of the worker wait. Results do not depend on it.
     """
 
     def __init__(self, records: int, seconds: float) -> None:
@@ -289,7 +289,7 @@ def dead_letter_for(stage: Stage, record: Record, why: ReknitError | None = None
 
     ``why`` is another reason for which it cannot be processed.
 
-    If the stage raises for that as well, the result is the letter alone; the stage must then not be used again.
+    If the stage raises for that as well, the result has only the dead letter; the stage must then not be used again.
 
     Raises:
         StoppedError: the policy ends the worker there.

@@ -113,7 +113,7 @@ class Partition:
         self._end = runtime.end_of(topic, number)
         self.phase = Phase.OPENING
         self.next = 0  # the next source offset to process; known once the changelog is read
-        self.aligned = False  # whether the source consumer fetches from `next`
+        self.aligned = False  # True if the source consumer fetches from `next`
         self._runtime = runtime
         self._tuning = runtime.tuning
         self._on_room = on_room
@@ -128,7 +128,7 @@ class Partition:
         # Failures that a new opening may repair: the last one, and the first since the last commit.
         self._failed_at = self._failing_since = float("-inf")
         self._next_batch_at = 0.0
-        self._has_due = False  # whether records that are kept in state are due, as of the last commit
+        self._has_due = False  # True if records that are kept in state are due, as of the last commit
         self._released_at: int | None = None  # the unique offset of their release
         self._committed_to: int | None = None  # the changelog's offset after the last commit, if known
         self._backlog = Backlog()
@@ -173,7 +173,7 @@ class Partition:
 
     @property
     def at_end(self) -> bool:
-        """Whether everything before the worker's end offset was fetched."""
+        """True if everything before the worker's end offset was fetched."""
         return self._end is not None and self._backlog.end >= self._end
 
     @property
@@ -183,14 +183,14 @@ class Partition:
 
     @property
     def done_to(self) -> int:
-        """The offset up to which everything is done: markers after the last record count as done."""
+        """The offset up to which everything is done: transaction markers after the last record count as done."""
         if self._has_due:
             return group_offset(self.next, has_due=True)
         return self.next if self._backlog or not self._idle.is_set() else self._backlog.end
 
     @property
     def group_metadata(self) -> str:
-        """The metadata of this partition's group offset. An offset above 0 can be that of markers alone."""
+        """The metadata of this partition's group offset. Transaction markers alone can move it above 0."""
         return group_metadata(self._kept.mark.base, self.next, released_at=self._released_at)
 
     async def pause(self, seconds: float) -> None:
@@ -339,7 +339,7 @@ class Partition:
             await self._adopt_ids(position)
         self._backlog.clear(self.next)
         if self.phase is Phase.CLOSED:
-            return  # closed meanwhile: asyncio.wait_for may lose a cancellation before Python 3.12
+            return  # closed in the meantime: asyncio.wait_for may lose a cancellation before Python 3.12
         self.phase = Phase.WORKING
         self._committed_to = None
         self._has_due = self._is_due()
@@ -362,7 +362,7 @@ class Partition:
         self._kept.committed({}, position, behind)
 
     def _is_due(self) -> bool:
-        """Whether records kept in state are due and may be processed."""
+        """True if records kept in state are due and may be processed."""
         has_due = not self._runtime.scope.holds_due and self._kept.stage.due_record() is not None
         self._released_at = self._kept.stage.released_at() if has_due else None
         return has_due
@@ -394,7 +394,7 @@ class Partition:
                 made, took = await self._process(part)
             except OSError:
                 raise  # a stage does nothing that can raise it: its store failed
-            except Exception as error:  # noqa: BLE001 - a stage's bug, whatever it raises; or it wants to stop
+            except Exception as error:  # noqa: BLE001 - a stage's bug, whatever it raises; or its request to stop
                 self._log_raised(error)
                 await self._settle(work, part[0].offset)
                 await self._process_poisoned(part)
@@ -616,7 +616,7 @@ class Partition:
             await self._rebuild()
 
     async def _drop_due(self, made: Result, record: Record) -> None:
-        """Return a letter whose only change of state is that its record is no longer due."""
+        """Return a dead letter whose only change of state is that its record is no longer due."""
         await self._rebuild()
         made.changes = self._kept.stage.drop_due(record)
 
@@ -629,8 +629,8 @@ class Partition:
         deadline = time.monotonic() + self._tuning.start_seconds
         while True:
             position = await self._kept.read() or 0
-            # A commit returns before its markers are written, so a reader may not see the last one yet. A slice of a
-            # release does not move the position, so the changelog's own offset is compared as well.
+            # A commit returns before its transaction markers are written, so a reader may not see the last one yet. A
+            # slice of a release does not move the position, so the changelog's own offset is compared as well.
             if position >= self.next and self._kept.read_to >= (self._committed_to or 0):
                 return
             if time.monotonic() > deadline:
