@@ -127,7 +127,7 @@ def test_turns_of_a_source_that_drives_itself_say_so(monkeypatch):
 
 
 def test_a_session_with_a_target_whose_words_are_filtered_tells_its_stream_side(monkeypatch):
-    """What is announced to the stream side depends on the target's entry, for it answers as the source of its name."""
+    """The announcement to the stream side depends on the target's description, because the target is also a source."""
     opened = json.dumps({"type": "session.opened", "targets": ["anthropic"], "model": "m"}).encode()
     record = Record(partition=0, offset=0, key=b"s", value=opened)
 

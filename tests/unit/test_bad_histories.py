@@ -60,7 +60,7 @@ def block(role: str, text: str) -> str:
     return history(USER, said(role, text, SO), USER)
 
 
-# What cannot be understood at all: the code and the place of the error.
+# Input that cannot be understood: the code and the place of the error.
 OF_ANOTHER_TYPE = {
     "null": ("null", ""),
     "a number": ("7", ""),
@@ -121,7 +121,7 @@ def test_what_cannot_be_understood_is_a_typed_error_with_its_place(name, target)
     assert error.path == place or error.path.startswith(f"{place}.")
 
 
-# What can be mended, or left out: valid requests come of it.
+# Input that can be repaired, or left out: the requests are valid.
 MENDED = {
     "content is null": history('{"role": "user", "content": null}', USER),
     "content is missing": history('{"role": "user"}', USER),

@@ -62,7 +62,7 @@ def test_rates_and_disk_are_reckoned_from_the_load():
     load = capacity.Load(sessions=6_000, working=0.5, turn_seconds=30.0, answer_events=10, busy_hours=6.0, replicas=1)
     assert (load.turn_rate, load.event_rate) == (100.0, 500.0)
     plan = capacity.plan(load)
-    # Twelve partitions, each of which gathers 25 ms.
+    # Twelve partitions, each of which collects records for 25 ms.
     transactions = 100 / (1 + 100 / 12 * 0.025) + 500 / (1 + 500 / 12 * 0.025)
     cpu = 100 * cost["turn_cpu"] + 500 * cost["event_cpu"] + transactions * cost["batch_cpu"]
     assert (plan.partitions, plan.worker_cores) == (12, pytest.approx(cpu / 1e6))

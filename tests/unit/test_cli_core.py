@@ -13,7 +13,7 @@ from build import said, user
 from claude_lines import RETRY, result, start, stop, text, whole
 
 HEALTHY = {"model": "claude-sonnet-4-5", "max_tokens": 64, "messages": [user("hi")]}
-# Its model takes no answer to go on with.
+# Its model does not continue an answer.
 BROKEN = HEALTHY | {"model": "claude-opus-4-6", "messages": [user("hi"), said("a")]}
 ROOT = Path(__file__).parents[2]
 
@@ -335,7 +335,7 @@ def test_a_platform_watches_one_mend_before_it_makes_it(policies, code, said, ro
 
 
 FULL = "/dev/full"
-# What Anthropic requires beside the messages.
+# Members that Anthropic requires besides the messages.
 HEAD = {"model": "ANT-37", "max_tokens": "ANT-37b"}
 
 

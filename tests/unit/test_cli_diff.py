@@ -1,4 +1,4 @@
-"""``reknit diff`` over folders of dry runs: what it prints, how it ends, and the page that it writes."""
+"""``reknit diff`` over folders of dry runs: output, exit code, and the written page."""
 
 import asyncio
 import hashlib
@@ -72,7 +72,7 @@ def lines(done):
 
 @pytest.fixture
 def both(tmp_path):
-    """Two dry runs of three sessions, one of which said something else."""
+    """Two dry runs of three sessions, one of which differs."""
     same = [session(b"s1", "one", "two"), session(b"s3", "five")]
     before = folder(tmp_path / "a", same[0], session(b"s2", "three"), same[1])
     after = folder(tmp_path / "b", same[0], session(b"s2", "Three", answer="Goodbye"), same[1])
@@ -178,7 +178,7 @@ EXPIRED = {PROVIDER_EVENTS: "its items may have expired in p."}
     ("late", "lost", "expected", "why"),
     [
         ({}, None, SHOWN, {}),
-        # Of the record that the oldest request is of, others may be gone.
+        # Other outputs of the oldest request's record may be deleted.
         ({(PROVIDER_REQUESTS, 0): {AGENT_TURNS: 1}}, None, SHOWN | {PROVIDER_REQUESTS: 1}, {}),
         ({(PROVIDER_REQUESTS, 0): {AGENT_TURNS: 3}}, None, {SESSION_ITEMS: 6, AGENT_TURNS: 1}, {}),
         ({(PROVIDER_REQUESTS, 0): {}}, None, {SESSION_ITEMS: 6, AGENT_TURNS: 1}, {}),

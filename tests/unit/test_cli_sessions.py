@@ -1,4 +1,4 @@
-"""What a retry writes for a dead letter, and why it writes nothing; what ``inspect --records`` prints of a record."""
+"""Records that a retry of a dead letter writes, reasons to write none, and the output of ``inspect --records``."""
 
 from __future__ import annotations
 

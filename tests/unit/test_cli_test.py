@@ -29,7 +29,7 @@ def test_a_case_without_expectations_holds_on_every_target():
         ("interrupted", target) for target in sorted(TARGETS)
     ]
     assert all(result["passed"] and "failures" not in result for result in results)
-    # Gemini takes a call that nobody answered.
+    # Gemini takes a call without a result.
     assert {result["target"] for result in results if "fixes" not in result} == {"gemini"}
     assert all("result_synthesised" in result["fixes"] for result in results if "fixes" in result)
     assert words == f"{len(TARGETS)} passed, 0 failed, 0 cannot be used\n"

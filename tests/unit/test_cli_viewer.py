@@ -1,4 +1,4 @@
-"""The command ``reknit viewer``: whom it lets in, what it says, what it leaves behind, without a broker."""
+"""The command ``reknit viewer``: access, output, and remaining files, without a broker."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from reknit.pipeline.viewer.guard import Viewed
 
 @pytest.fixture
 def started(monkeypatch):
-    """Runs the command with a server that only says what it was given, and ends after it was told to."""
+    """Runs the command with a server that only prints its arguments, and ends when it is stopped."""
     given, root = {}, logging.getLogger()
     for name in ("handlers", "level"):  # which the command sets for its process
         monkeypatch.setattr(root, name, getattr(root, name))

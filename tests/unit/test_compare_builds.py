@@ -1,4 +1,4 @@
-"""The comparison of two builds says nothing of a build and itself, and tells where another one parts from it."""
+"""The comparison of a build with itself is empty, and the comparison with another one names the difference."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory):
-    """A build that words one thing otherwise."""
+    """A build with one changed text."""
     build = tmp_path_factory.mktemp("builds") / "other"
     for name in ("reknit", "pipeline", "topics"):
         shutil.copytree(ROOT / name, build / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))

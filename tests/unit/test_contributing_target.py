@@ -82,7 +82,7 @@ MODULE = textwrap.dedent(
     '''
 )
 
-# One body that breaks only the rule, and one beside it that just does not.
+# One body that breaks only the rule, and a near miss.
 VECTORS = [
     ({"messages": [{"role": "narrator", "content": "x"}]}, ["HOUSE-01"]),
     ({"messages": [{"role": "user", "content": "x"}]}, []),

@@ -1,6 +1,6 @@
-"""The demo's fleet: small, free of anybody's machine, covering what it claims; and what is told of each session of it.
+"""The demo's fleet: small, without data of a machine, with full coverage; and the report on each session.
 
-What is told comes from both stages in one process: exact, for every session.
+The reports are made from both stages in one process: exact, for every session.
 """
 
 import json
@@ -95,7 +95,7 @@ def test_a_session_that_its_stream_writes_too_has_no_refusal_of_its_own():
     assert all(refusals(one) == [] for one in recorded)
 
 
-# What is told of each.
+# The reports.
 
 VECTORS = Path(__file__).parents[1] / "conformance" / "demo_fleet.jsonl"
 EXPECTED = {row["session"]: row for row in map(msgspec.json.decode, VECTORS.read_bytes().splitlines())}

@@ -1,4 +1,4 @@
-"""The demo's words: what is told of a session, the summary, and the changing line."""
+"""The demo's output: the report on a session, the summary, and the progress line."""
 
 import asyncio
 import re

@@ -77,7 +77,7 @@ def edited(output, old, new):
 
 
 def altered(edit):
-    """What differs once this was done to the messages of the last request."""
+    """Return the differences after this change of the messages of the last request."""
     body = json.loads(LAST.value)
     edit(body["messages"])
     return changes(OUTPUTS, replaced(LAST, with_value(LAST, json.dumps(body).encode())))
@@ -122,7 +122,7 @@ def test_bodies_are_read_where_they_differ_and_nowhere_else():
     assert len(read) == 2
 
 
-# Records of items without an id or a number; repeats of them cannot be told from other such records.
+# Records of items without an id or a number; their repetitions cannot be recognised.
 ANONYMOUS = sum(each.value.startswith((b'{"type":"turn/delta', b'{"type":"turn/stop')) for each in of(SESSION_ITEMS))
 TWICE = [each for output in OUTPUTS for each in (output, output)]
 
@@ -300,7 +300,7 @@ def test_of_several_fixes_of_one_record_the_one_that_is_missing_is_named(number)
     [
         (names.REASON, b"wanted", "changed", "header reason"),
         (names.PREFIX_RESET, b"because", "appeared", "header prefix-reset"),
-        # What is settled of a body counts where the bodies are the same.
+        # The settled part of a body counts if the bodies are equal.
         (names.PREFIX_BYTES, b"1", "changed", "header prefix-bytes"),
     ],
 )
@@ -315,7 +315,7 @@ def test_a_header_that_is_not_derived_counts(name, value, how, label):
         (("Hello World", "Once more"),
          [("item", "changed", "text", "cc-block-0", "text"),
           ("recorded", "changed", "turn.appended", "", "message.content.0.text")]),
-        # Ids and numbers behind it are others, which is no difference of its own.
+        # Later ids and numbers differ, which is not a difference of its own.
         (("Once more",),
          [("item", "vanished", "text", "cc-block-0", ""),
           ("item", "vanished", "turn/delta", "", ""),
@@ -335,7 +335,7 @@ def test_what_a_stream_showed_otherwise_is_named(texts, expected):
     assert [(*each[:3], each[3] if each[0] == "item" else "", each[4]) for each in found] == expected
 
 
-# What a screen shows of one call and its answer, and what is said beside it.
+# The items of one call and its answer, and the other records.
 SHOWN = (
     ItemStarted(item_id="i1", item_type="tool_use", name="ls", input=Raw(b'{"deep":1}')),
     ItemDelta(item_id="i1", delta_type="news", raw=Raw(b'{"new":1}')),
@@ -369,7 +369,7 @@ def shown(items, run=b"r1"):
         (4, {"repeats": ""}, [("text", "i2", "repeats")]),
         (5, {"incomplete": False}, [("text", "i2", "incomplete")]),
         (5, {"reason": "killed"}, [("text", "i2", "reason")]),
-        (6, {"text": "otherwise"}, []),  # nobody sees it
+        (6, {"text": "otherwise"}, []),  # not visible
         (8, {"stop_reason": "refusal"}, [("turn/stop", "", "stop_reason")]),
         (9, {"message": "down"}, [("agent/error", "4", "message")]),
     ],
@@ -404,7 +404,7 @@ def test_a_dead_letter_that_says_something_else_is_named():
     assert changes(OUTPUTS, [*OUTPUTS, note]) == []
 
 
-# One thing that the pipeline does otherwise.
+# One difference of the pipeline.
 
 
 def test_a_policy_that_is_changed_shows_in_the_sessions_that_it_touches_and_only_there():
@@ -421,7 +421,7 @@ def test_a_policy_that_is_changed_shows_in_the_sessions_that_it_touches_and_only
         ("fix", "vanished", "result_synthesised lossy"),
         ("fix", "appeared", "call_unanswered lossy"),
     }
-    # Each is told of the first request that has it.
+    # Each is reported for the first request that has it.
     assert {place.rpartition(" ")[2] for _, _, _, place, _ in found} == {"agent.turns.v1/0/4"}
     assert {each.again for each in compared(before, after).changes if each.subject == "request"} == {1}
 
@@ -483,7 +483,7 @@ def test_a_rule_that_becomes_hard_shows_as_requests_that_are_rejected(monkeypatc
     assert [each[:3] for each in found if each[0] not in {"request", "rejection"}] == []
 
 
-# What cannot be compared, and what is listed apart.
+# Sessions that cannot be compared, or are listed separately.
 
 
 @pytest.mark.parametrize(

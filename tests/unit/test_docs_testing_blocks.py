@@ -1,4 +1,4 @@
-"""The other blocks of docs/testing.md are run as they stand: its cases, any history, any function."""
+"""The other blocks of docs/testing.md are run unchanged: its cases, any history, any function."""
 
 import re
 from pathlib import Path

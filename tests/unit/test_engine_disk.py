@@ -1,4 +1,4 @@
-"""The store on disk: what it holds equals a full read of the changelog, or it is thrown away."""
+"""The store on disk: its content equals a full read of the changelog, or it is deleted."""
 
 import asyncio
 import shutil
@@ -60,7 +60,7 @@ class Changelog:
         return self.end
 
     def whole(self):
-        """What a full read keeps."""
+        """The state after a full read."""
         state = dict(self.records)
         return {key: value for key, value in state.items() if value is not None and key != POSITION}
 
@@ -252,7 +252,7 @@ DAMAGES = [(flipped, at / 5) for at in range(6)] + [(cut, at / 12) for at in ran
 
 @pytest.fixture
 async def image(worker, tmp_path):
-    """What a killed worker leaves on disk, with tables that it merged, and the changelog; paths have "lock" in them."""
+    """The files of a killed worker, with merged tables, and the changelog; paths have "lock" in them."""
     changelog = Changelog()
     made = await worker(changelog, directory=tmp_path / "block")
     for _ in range(4):
@@ -383,7 +383,7 @@ class Durable:
 
 
 async def outputs_of(tmp_path, monkeypatch, log, *, damage=False):
-    """What an actor writes of these records, a batch each, and the stores that it threw away.
+    """An actor's outputs for these records, one batch each, and the stores that it deleted.
 
     Before the last record all tables are damaged; that record's session is not in memory.
     """

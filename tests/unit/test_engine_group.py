@@ -1,4 +1,4 @@
-"""The group's client in its thread: what it commits as a member, and what waits for a broker that does not answer."""
+"""The group's client in its thread: its commits as a member, and its waits for a broker that does not answer."""
 
 from __future__ import annotations
 

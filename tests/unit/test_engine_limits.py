@@ -1,4 +1,4 @@
-"""What topics refuse for its size: batches are divided, and single records are named."""
+"""Records that are too large for a topic: batches are divided, and single records are named."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_what_was_refused_is_not_sent_again_until_a_while_has_passed():
     with pytest.raises(RefusedSizeError) as caught:
         sender.check_sizes(Batch(outputs, {}, 1), "state.v1")
     assert caught.value.rows == [1], "counted among the topic's own"
-    producer.most = 1 << 20  # somebody has raised the limit
+    producer.most = 1 << 20  # an operator has raised the limit
     clock.now = 61.0
     sender.check_sizes(Batch(outputs, {}, 1), "state.v1")
     assert await sender.send("out.v1", [small, large]) == 2

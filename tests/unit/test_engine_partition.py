@@ -83,7 +83,7 @@ class Counting(Stage):
 
 
 class Broker:
-    """What is durable: the changelog and what was written, batch by batch."""
+    """The durable data: the changelog and the outputs, batch by batch."""
 
     def __init__(self):
         self.state = {}
@@ -94,7 +94,7 @@ class Broker:
         self.gate.set()
         self.error = None
         self.once = None
-        self.ours = []  # what the group says when it is asked, True once nothing is left
+        self.ours = []  # the group's answers, True once none is left
         self.opened = self.closed = self.writing = 0
         self.format = 1
         self.mark = UNMARKED  # of the position that is read
@@ -567,7 +567,7 @@ PASSING = [LOST, PartitionLostError("stuck", "too long"), KafkaConnectionError("
 @pytest.mark.parametrize("committed", [False, True])
 async def test_after_a_write_of_unknown_outcome_it_is_opened_anew(make, error, committed):
     broker, actor, runtime = await make()
-    broker.ours = [None, True]  # nobody knows at first
+    broker.ours = [None, True]  # the first answer is "unknown"
     broker.fail_once(error, committed=committed)
     actor.offer(span(0, fetched(0), fetched(1)))
     await until(lambda: broker.opened == 2 and actor.phase is Phase.WORKING)

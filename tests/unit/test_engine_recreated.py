@@ -41,7 +41,7 @@ class Cluster:
         self.rows = []
         self.ids = {AGENT_TURNS: "in", TURNS_STATE: "state"}
 
-    # What the commands ask.
+    # Queries of the commands.
 
     async def check(self, runtime, _read, _written):
         runtime.partitions = 1
@@ -102,7 +102,7 @@ class Cluster:
     async def end_offsets(self, _places):
         return {PLACE: self.first + len(self.input)}
 
-    # What is there in the end.
+    # The final state.
 
     @property
     def state(self):
@@ -163,7 +163,7 @@ def requests_of(outputs):
 
 
 def worked(records, most=None):
-    """What a worker publishes of these records; with ``most`` it has taken only so many records that were due."""
+    """A worker's outputs for these records; with ``most`` it has taken only that many due records."""
     sliced = Sliced(lambda: TurnsStage(PARK))
     for record in records:
         sliced.take(record)

@@ -1,4 +1,4 @@
-"""Reading a changelog to its end: what is held of it at once, and what ends it."""
+"""Reading a changelog to its end: the memory that it needs, and the conditions that end it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Changelog:
 
 
 async def read(monkeypatch, changelog, **more):
-    """What a restore gave to the stage, and what it returned."""
+    """Return the records that a restore passed to the stage, and its result."""
     monkeypatch.setattr(state, "AIOKafkaConsumer", changelog)
     given = []
     restored = await restore({}, *PLACE, lambda key, value: given.append((key, value)), committed_only=True, **more)

@@ -1,4 +1,4 @@
-"""Topic ids: what a worker compares, and what it says of a topic that was re-created."""
+"""Topic ids: the comparison at opening, and the error for a topic that was re-created."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ COMMAND = "--bootstrap-servers localhost:9092 --prefix p."
 
 
 class Brokers:
-    """What the brokers have; ``ids`` by name, of 16 bytes, or no bytes where they have no ids."""
+    """The brokers' topics; ``ids`` by name, of 16 bytes, or empty if they have no ids."""
 
     def __init__(self):
         self.ids = {INPUT: uuid4().bytes, STATE: uuid4().bytes}
         self.asked = 0
-        self.errors = []  # what the next requests meet
+        self.errors = []  # errors of the next requests
 
     def recreate(self, name):
         self.ids[name] = uuid4().bytes

@@ -1,4 +1,4 @@
-"""What notices that a worker only looks alive, what it serves, and the order of the at-least-once writer."""
+"""Detection of a stalled worker, its HTTP endpoints, and the order of the at-least-once writer."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def actor(done_to, phase=Phase.WORKING):
 
 
 class Ends:
-    """What the brokers say of the log's end, always or look by look; an error where none answers. A look takes 5 s."""
+    """The brokers' answers about the log's end, constant or one by one; an error if none answers. A look takes 5 s."""
 
     def __init__(self, clock, monkeypatch, end):
         self.clock, self.end, self.looks = clock, end, 0

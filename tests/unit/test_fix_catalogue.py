@@ -29,7 +29,7 @@ def test_what_was_added_or_left_out_is_a_loss_unless_the_catalogue_says_why_not(
 
 
 def recorded_codes():
-    """Codes that the sources hand to a recorder, as they stand there."""
+    """Return the codes in the sources that are passed to a recorder."""
     for path in sorted(PIPELINE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not (isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant)):

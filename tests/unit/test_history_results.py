@@ -1,4 +1,4 @@
-"""Calls and results: which result belongs to which call, and what becomes of the others."""
+"""Calls and results: pairing, and the outcome of unpaired ones."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_four_times_the_calls_are_four_times_the_work(target):
         results = [result(block["id"], str(at)) for at, block in enumerate(calls)]
         return lines(partial(written, asked(calls, results[::-1]), target))
 
-    of(10)  # what is made once
+    of(10)  # created once
     assert of(800) < 4.2 * of(200)
 
 

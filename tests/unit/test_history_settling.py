@@ -1,4 +1,4 @@
-"""What is settled, what stays open, and when it is the model's turn."""
+"""Settled and open parts, and the moments at which the model is next."""
 
 from __future__ import annotations
 

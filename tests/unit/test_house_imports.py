@@ -1,4 +1,4 @@
-"""Who may import whom: the core is pure, rules share nothing with renderers, the engine knows nothing of sessions."""
+"""Allowed imports: the core is pure, rules and writers share nothing, the engine knows nothing of sessions."""
 
 import ast
 import sys
@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 FRONT_DOOR = ROOT / "pipeline" / "__init__.py"  # imports the core by name, when a name is first asked for
-# What may touch the world. Everything else in `pipeline` is the core, also what is added tomorrow.
+# Packages with I/O. Every other package in `pipeline` is the core, including future ones.
 EDGE = (
     "cli",
     "client",
@@ -71,7 +71,7 @@ def imports(tree, path):
 
 
 def imported(tree, path):
-    """What a file imports, wherever in it: the module, and the name that is taken from it, if one is."""
+    """Return a file's imports, anywhere in it: the module, and the imported name if there is one."""
     package = dotted(path) if path.name == "__init__.py" else dotted(path).rpartition(".")[0]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -118,7 +118,7 @@ def test_the_core_is_what_the_design_says_it_is():
 
 
 def faults(paths, judge):
-    """What is wrong, by module; nothing where all is well."""
+    """Return the errors by module; empty if there are none."""
     return {dotted(path): found for path in paths if (found := list(judge(path)))}
 
 
@@ -245,9 +245,9 @@ def test_the_engine_knows_nothing_of_sessions():
 
 
 def imported_modules():
-    """The modules of ours that each module imports, wherever in it: for types only, and inside functions, too.
+    """Return Reknit's modules that each module imports, anywhere in it, including type-only imports.
 
-    What is taken from a package is its module of that name, if there is one, else it is the package's front.
+    A name that is imported from a package is its module of that name, if there is one, else the package itself.
     """
     paths = {dotted(path): path for path in modules("topics", *(entry.stem for entry in (ROOT / "pipeline").iterdir()))}
     graph = {}
@@ -259,7 +259,7 @@ def imported_modules():
 
 
 def circles(graph):
-    """The groups of modules of which each imports every other, directly or by way of others."""
+    """Return the groups of modules that import each other, directly or indirectly."""
     reached = {module: reachable(graph, module) for module in graph}
     groups = {frozenset(other for other in reached[module] if module in reached[other]) for module in graph}
     return sorted(map(sorted, filter(None, groups)))

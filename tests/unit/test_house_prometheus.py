@@ -1,4 +1,4 @@
-"""Alerts and dashboards: they parse, alerts fire when they should, and both speak of metrics and labels that exist."""
+"""Alerts and dashboards: they parse, alerts fire at the right time, and all metrics and labels exist."""
 
 import json
 import re

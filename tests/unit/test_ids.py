@@ -1,4 +1,4 @@
-"""Ids of calls in a request: kept where they can be, else made anew, so that no two calls ever have one."""
+"""Ids of calls in a request: unchanged if possible, otherwise new ones, so that no two calls have the same."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.targets import Setting, nine, shortened, structure_of
 
 MISTRAL = "mistralai/Mistral-7B-Instruct-v0.3"
-# What each takes for an id; Anthropic's is the strictest alphabet, and 64 the shortest length among those who take it.
+# Each provider's form of an id; Anthropic's is the strictest alphabet, and 64 the shortest limit.
 TAKEN = {
     ("anthropic", None): r"[a-zA-Z0-9_-]{1,64}",
     ("openai-chat", None): r"[a-zA-Z0-9_-]{1,40}",

@@ -1,4 +1,4 @@
-"""Lines of an HTTP log become turns of sessions: whose they are, what is new in them, and what they lead to."""
+"""Lines of an HTTP log become turns of sessions: their session, their new messages, and their results."""
 
 from __future__ import annotations
 

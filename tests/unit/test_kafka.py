@@ -1,4 +1,4 @@
-"""How clients are told to connect: which settings make which arguments, what contradicts, and what is never shown."""
+"""Connection arguments of clients: the arguments of each setting, contradictions, and secrets that are never shown."""
 
 from __future__ import annotations
 

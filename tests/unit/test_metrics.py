@@ -41,7 +41,7 @@ def stage_modules():
 
 
 def raised_in(path):
-    """The codes of our own errors that a module makes."""
+    """Return the codes of the errors that a module raises."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         match node:
             case ast.Call(func=ast.Name(id=name), args=[ast.Constant(value=str(code)), *_]) if name in KINDS:

@@ -1,4 +1,4 @@
-"""Values too large for a topic: written as objects, read back by whom they are for, refused to everybody else."""
+"""Values that are too large for a topic: written as objects, read by their readers, refused to all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages that stand alone: what others wrote is text in them, can be seen, and never runs."""
+"""Self-contained pages: texts of other parties are text in them, visible, and never run."""
 
 import pytest
 from browser import ELSEWHERE, HOSTILE, needs_browser, open_page

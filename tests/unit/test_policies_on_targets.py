@@ -21,7 +21,7 @@ each_vector = pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vect
 
 
 def said(done):
-    """What a request says: its messages, or its text."""
+    """Return a request's content: its messages, or its text."""
     if done.body is None:
         return None
     if TARGETS[done.target].prompt:

@@ -29,7 +29,7 @@ def python(folder, *arguments, path=ROOT):
 
 
 def run(folder, program):
-    """Run a program that stands in a folder of its own, as a user's does; ours is found behind it on the path."""
+    """Run a program in a folder of its own, like a user's; Reknit's packages come later on the path."""
     (folder / "program.py").write_text(program, encoding="utf-8")
     return python(folder, "program.py")
 

@@ -1,4 +1,4 @@
-"""Gemini's contents become canonical turns, and healthy ones come back as they were, without a fix."""
+"""Gemini's contents become canonical turns, and valid ones are written back unchanged, without a fix."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_any_json_gives_turns_or_an_input_error(value, source):
         return
     assert all(isinstance(turn, Turn) for turn in result.conversation.turns)
     assert all(fix.code in FIXES for fix in result.fixes)
-    # What was read can be kept: nothing in it is half a character or broken JSON.
+    # The result can be stored: it has no lone surrogate and no invalid JSON.
     msgspec.json.decode(msgspec.json.encode(result.conversation))
 
 

@@ -1,4 +1,4 @@
-"""OpenAI's Responses items become canonical turns, and a healthy input comes back as it was, without a fix."""
+"""OpenAI's Responses items become canonical turns, and a valid input is written back unchanged, without a fix."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ROUND = [
 
 
 def own(kind="", **members):
-    """What an item has beside the canonical form."""
+    """Return an item's provider-specific members."""
     return Own("openai-responses", {name: Raw(msgspec.json.encode(value)) for name, value in members.items()}, kind)
 
 

@@ -1,4 +1,4 @@
-"""The strict readers give what the tolerant one gives, whatever there is to mend, down to the request."""
+"""The strict readers give the result of the tolerant one for any damage, including the request."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def tolerantly():
 
 
 def outcome(function, *arguments, **options):
-    """What comes back, less what only the strict readers know; or the error."""
+    """Return the result without the data that only strict readers have, or the error."""
     try:
         value = function(*arguments, **options)
     except InputError as error:
@@ -187,7 +187,7 @@ def test_what_nests_too_deeply_beside_a_content_is_refused_where_it_is(shape):
     assert (code, f"{root}.{len(messages)}" in said) == ("nested_too_deeply", True)
 
 
-# How often JSON is decoded to read one appended message: twice at most where it is healthy, five times to mend it.
+# The number of JSON decodes for one appended message: at most two if it is valid, five to repair it.
 
 
 SAID = 'a\n"b"'

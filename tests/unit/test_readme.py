@@ -1,4 +1,4 @@
-"""What the README shows is run: its Python, its JSON and its commands."""
+"""The examples of the README are run: its Python, its JSON and its commands."""
 
 import json
 import re
@@ -38,7 +38,7 @@ def test_the_broken_history_is_mended_into_what_the_provider_accepts():
     assert [json.loads(line)["severity"] for line in judged.stdout.splitlines()] == ["soft"]
 
 
-# Exit codes of the README's commands, where they are not 0: what is mended, what a provider would refuse.
+# Exit codes of the README's commands other than 0: repaired, or refused by a provider.
 CODES = {"normalize": 3, "recover": 3, "validate": 4}
 
 

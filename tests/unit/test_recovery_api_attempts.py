@@ -1,6 +1,6 @@
-"""An API's attempts: broken off in every state, retried in every state, and everything told once.
+"""An API's attempts: cut in every state, retried in every state, and all content reported once.
 
-No message comes whole: a block is proved by its stop and the message's stop reason.
+No message is complete: a block is proved by its stop and the message's stop reason.
 """
 
 import json
@@ -31,7 +31,7 @@ from reknit.topics.reducer import reduce
 
 TEXT = [BlockStarted(index=0, kind="text"), BlockDelta(0, "text_delta", "Hello.")]
 STOPPED = [*TEXT, BlockStopped(0)]
-# What brings a first attempt to a state, and whether it is whole there.
+# Events that bring a first attempt to a state, and whether it is whole there.
 REACHED = {
     MessageState.IDLE: ([], False),
     MessageState.OPEN: ([MessageStarted("m1"), *STOPPED], False),
@@ -154,7 +154,7 @@ def test_a_complete_block_of_another_kind_is_not_the_one_that_streamed():
     assert marked(items) == [("Hello.", True), ("thinking 0", False)]
 
 
-# -- what proves a block where no complete message does ------------------------------------------------------------
+# -- proof of a block without complete messages --------------------------------------------------------------------
 
 CALL = [
     BlockStarted(index=1, kind="tool_use", tool_id="t1", name="Bash"),

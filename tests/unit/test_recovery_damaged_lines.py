@@ -130,7 +130,7 @@ def test_a_long_text_is_whole():
     [b'{"type":"system"', b'{"type":"system"}', b'{"a":{"type":"rate_limit_event",', b"{" + b" " * 50, b'"\\'],
 )
 def test_a_hostile_line_is_told_with_its_size(hostile):
-    """What it costs is measured by ``tests/benchmarks/bench_growth.py``."""
+    """``tests/benchmarks/bench_growth.py`` measures its cost."""
     line = hostile * (250_000 // len(hostile))
     (item,) = recovered(line)
     assert isinstance(item, AgentUnrecognized)

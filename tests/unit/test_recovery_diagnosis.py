@@ -1,4 +1,4 @@
-"""What a run that did not finish leaves: the ends of its text, counts, and why."""
+"""The diagnosis of a run that did not finish: the ends of its text, counts, and the reason."""
 
 import json
 

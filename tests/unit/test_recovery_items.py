@@ -1,4 +1,4 @@
-"""What recovery makes of complete messages beside their recovery: ids, unknown things, and whether a result is seen."""
+"""Complete messages in recovery: ids, unknown content, and whether a result is seen."""
 
 import json
 

@@ -18,13 +18,13 @@ LINES = [
     if line.startswith("{") and line.endswith("}")
 ]
 RECORDED = [fields for line in LINES if (fields := json.loads(line)).get("type") == "stream_event"]
-# One of each kind of line, by the kinds of what stands in it.
+# One of each kind of line, by the kinds of its content.
 KINDS = {
     (event["type"], *(event.get(inner, {}).get("type") for inner in ("delta", "content_block"))): fields
     for fields in RECORDED
     for event in [fields["event"]]
 }
-# What a member may be instead.
+# Other types for a member.
 OTHERS = [None, 1, 1.5, True, "", "x", [], ["x"], {}, {"type": "text"}, {"stop_reason": "x"}, "\ud800", "é"]
 # Members that a line or an event may have more than the recorded one.
 MORE = ["abandoned_blocks", "api_message_id", "context_management", "usage", "signature", "citations", "new_member"]
@@ -35,7 +35,7 @@ def read_at_once(line):
 
 
 def read_by_member(line):
-    """What the other way of reading makes of it: the characters for halves of surrogates are the decoder's."""
+    """Return the result of the other reader: the characters for lone surrogates are the decoder's."""
     decoder = ClaudeCli()
     sound, masked = make_sound(line)
     decoder.halves.masked = masked

@@ -1,4 +1,4 @@
-"""The reference reducer: what items add up to, and that nothing changes when they come again."""
+"""The reference reducer: the sum of items, and that repetitions change nothing."""
 
 import msgspec
 import pytest
@@ -120,7 +120,7 @@ def test_what_equals_its_default_is_left_out():
         ([delta("Hello", 0), delta("lo, you", 3)], "Hello, you"),
         ([delta("Hello", 0), delta("ell", 1)], "Hello"),
         ([delta("👩‍👧", 0), delta("!", 3)], "👩‍👧!"),
-        # A piece between is missing: what does not fit is not shown, until the whole text comes.
+        # A piece in the middle is missing: text that does not fit is not shown until the whole text arrives.
         ([delta("He", 0), delta("o", 4)], "He"),
         ([delta("He", 0), delta("o", 4), ItemCompleted(item_id="a", text="Hello")], "Hello"),
         ([delta("Hello", 0), ItemCompleted(item_id="a", text="Hi"), delta("Hello", 0)], "Hi"),

@@ -44,7 +44,7 @@ def recovered(*run, **options):
 
 
 def ids(items):
-    """What is on the screen in the end."""
+    """Return the ids on the final screen."""
     return [entry.item_id for entry in reduce(items).entries]
 
 
@@ -61,7 +61,7 @@ def kinds(items):
     return [item.__struct_config__.tag for item in items]
 
 
-# -- what is on the screen ----------------------------------------------------------------------------------------
+# -- the screen ---------------------------------------------------------------------------------------------------
 
 FIRST = [start("m1"), text("First."), whole("m1", said("First.")), text("Sec", 1)]
 THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
@@ -334,7 +334,7 @@ def test_a_notice_is_an_error_and_neither_confirms_nor_replaces(notice):
     assert [told.unseen for told in view.results.values()] == [True]
 
 
-# -- rule 6: what stands inside a stream ---------------------------------------------------------------------------
+# -- rule 6: content inside a stream ------------------------------------------------------------------------------
 
 
 def test_tool_results_and_sub_agents_inside_a_stream_do_not_touch_it():

@@ -1,4 +1,4 @@
-"""What recovery keeps between feeds: runs, redelivery, framing, snapshots, finished turns."""
+"""The state of recovery between feeds: runs, redelivery, framing, snapshots, finished turns."""
 
 import json
 

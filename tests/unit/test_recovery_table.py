@@ -32,7 +32,7 @@ ACTIONS = {
 }
 
 BLOCK_INPUTS = {Input.BLOCK_START, Input.BLOCK_DELTA, Input.BLOCK_NOTE, Input.BLOCK_STOP}
-# What only an attempt can get; elsewhere the classification makes it late.
+# Inputs that only an attempt can have; elsewhere they are classified as late.
 ATTEMPT_INPUTS = BLOCK_INPUTS | {
     Input.FINISH,
     Input.FINISH_ANSWERED,
@@ -101,7 +101,7 @@ def test_what_was_accepted_is_never_replaced():
         assert {action for (from_, _), (_, action) in TABLE.items() if from_ is state} & replacing == set()
 
 
-# What moves a message from one state to another, input by input; every other pair of the table stays where it is.
+# The transitions between different states, by input; every other pair of the table keeps its state.
 MOVES = {
     Input.START: dict.fromkeys(State, State.OPEN),
     Input.UNSTARTED: dict.fromkeys(set(State) - {State.CUT}, State.OPEN),

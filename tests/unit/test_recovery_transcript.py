@@ -1,4 +1,4 @@
-"""What a run showed is brought to what its program's transcript holds; turns wait for it where it is expected."""
+"""A run's items are corrected by its program's transcript; turns wait for an expected transcript."""
 
 import json
 

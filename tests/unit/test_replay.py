@@ -1,4 +1,4 @@
-"""A replay: what its plan takes, what a dry run writes and reads again, and what `reknit replay` says of both."""
+"""A replay: the records of its plan, the files of a dry run, and the output of `reknit replay` for both."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""The case for the switch: requests of a log go through a shadow's stage, and the report says what became of them."""
+"""The report for a migration: requests of a log pass a shadow's stage, and the report has their outcomes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def line(*messages, program="crew/1.4", **more):
 LOG = (
     line(HI),
     line(HI, called("a"), user("no result")),
-    line(HI, called("a"), user("no result"), said("ok"), user("go on")),  # broken as before, and mended by then
+    line(HI, called("a"), user("no result"), said("ok"), user("go on")),  # broken as before, and repaired by then
     line(user("   "), program="bots/2"),
     line(user("x"), previous_response_id="resp_1", program="bots/2"),
     line({"role": "nobody", "content": "x"}, program="bots/2"),
@@ -37,7 +37,7 @@ LOG = (
 
 
 def tallied(lines):
-    """What a shadow makes of a log, a record a second, each line on a day of its own."""
+    """A shadow's outputs for a log, one record in a second, each line on a day of its own."""
     conversations, stage, inputs, tally = Conversations(), TurnsStage(), [], Tally()
     for day, each in enumerate(lines):
         logged = read_line(each, Places(producer="program"))

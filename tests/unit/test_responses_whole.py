@@ -112,7 +112,7 @@ def test_reasoning_that_is_told_whole_part_by_part():
     parts = [event("reasoning_summary_text.done", summary_index=at, text=f"Part {at}.") for at in range(3)]
     lost = event("reasoning_summary_text.delta", summary_index=1, delta="rt 1")
     assert texts(run(CREATED, added(sealed()), parts[0], lost, parts[1], parts[2])) == ["Part 0.\n\nPart 1.\n\nPart 2."]
-    # Without the first part nobody knows how the whole reads.
+    # Without the first part the whole text is unknown.
     assert texts(run(CREATED, added(sealed()), lost, parts[1])) == ["rt 1"]
     items = run(CREATED, added(sealed()), lost, parts[1], done(sealed("A", "B")), response("completed"))
     assert marked(items) == [("A\n\nB", False)]

@@ -1,4 +1,4 @@
-"""Refusals at the very edge of what they are about: half a character, and the turn that the model goes on with."""
+"""Refusals at the limits of their subject: a lone surrogate, and the turn that the model continues."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ASKED = user(text("a question"))
         # A question ends it.
         ([ASKED, said(THINKING, text("old")), ASKED, said(call("a")), answered("a")], ["messages.3.content.0"]),
         ([ASKED, said(text("old")), ASKED], []),
-        # What the assistant has begun is gone on with too.
+        # The model continues an unfinished assistant turn too.
         ([ASKED, said(text("The answer"))], ["messages.1.content.0"]),
         ([ASKED, said(THINKING, text("The answer"))], []),
     ],

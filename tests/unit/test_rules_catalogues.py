@@ -1,6 +1,6 @@
-"""What the catalogues know: names of models, in every spelling, lead to their family, and every rule can be explained.
+"""The catalogues: model names in every spelling lead to their family, and every rule can be explained.
 
-What is not known of a model is not claimed.
+Unknown facts of a model are not claimed.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def test_every_rule_can_be_explained():
         assert rule.source
         assert [name for _, name, _, _ in string.Formatter().parse(rule.message) if name == ""] == []
         assert (rule.severity == "model") == bool(rule.families)
-        # What no body shows may be another's, of which nothing else is known.
+        # A rule that no body shows may be about another family, of which nothing else is known.
         known = {family.name for family in TARGETS[rule.target].catalogue.families}
         assert rule.unchecked or {*rule.families} <= known
 
@@ -147,7 +147,7 @@ def reasoning(**text):
     return {"reasoningContent": {"reasoningText": {"text": "r", **text}}}
 
 
-# What breaks each rule that only some models behind Converse have.
+# Bodies that break each rule that only some models behind Converse have.
 BREACHES = {
     "BED-01b": [said(HI), user(HI)],
     "BED-02": [user(HI), user(HI)],
@@ -163,7 +163,7 @@ BREACHES = {
 }
 
 
-# h: hard, m: only some models, nobody knows of this one, -: taken, or nothing said; in the order of the rules above.
+# h: hard, m: only some models, and unknown for this one, -: accepted or not stated; in the order of the rules above.
 @pytest.mark.parametrize(
     ("model", "severities"),
     [

@@ -28,7 +28,7 @@ def encode(value: object) -> bytes:
 
 
 def fold(target, head, groups):
-    """What is found in a body whose messages come in these groups."""
+    """Return the violations of a body whose messages arrive in these groups."""
     state, found = TARGETS[target].rules.judge_head(encode(head))
     state, more = step_all(target, state, groups)
     return sort(found + more + TARGETS[target].rules.judge_end(state))

@@ -125,7 +125,7 @@ def test_what_streams_after_the_reported_text_is_part_of_the_block():
     assert (block.settle_text(), block.text()) == ("Hello there.", "Hello there.")
 
 
-# -- what reading changed ---------------------------------------------------------------------------------------------
+# -- changes by the reader -------------------------------------------------------------------------------------------
 
 
 def test_a_block_that_reading_changed_is_not_kept_and_its_neighbours_are():

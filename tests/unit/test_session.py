@@ -209,7 +209,7 @@ def test_a_segment_that_is_not_what_was_written_is_our_fault(damage):
         Session.load(session.head(), [] if damage == "missing" else [other] if record != other else [])
 
 
-# What is given.
+# Arguments.
 
 
 @pytest.mark.parametrize("policy", [{"tail": "sideways"}, {"nothing": 1}, {"open_exchanges": "many"}])

@@ -1,4 +1,4 @@
-"""What callers give beside messages, in whichever form they have it."""
+"""Arguments besides messages, in every accepted form."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ DEFAULTS = Defaults(model="m", params={"max_tokens": msgspec.Raw(b"9")})
 
 
 def asked(events: list, defaults: Defaults = DEFAULTS) -> tuple[list[bytes], list[tuple[str, str]], TurnsStage]:
-    """The bodies that records lead to, why others did not, and the stage behind them."""
+    """Return the bodies that records lead to, the errors of the others, and the stage afterwards."""
     stage = TurnsStage(defaults)
     found = stage.process(staged.records(map(msgspec.json.encode, events), key=b"s"))
     letters = [dict(output.headers) for output in staged.of(found, DEAD_LETTERS)]

@@ -1,4 +1,4 @@
-"""A request says the same however its session goes on, and a session that is read back says what it still had to."""
+"""A request never changes when its session continues, and a restored session reports everything that was pending."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reknit.pipeline import Session, normalize
 
 
 def rounds(count):
-    """Rounds of which each has a text without words, which is left out, and a result of a call that nobody made."""
+    """Rounds with a blank text, which is left out, and a result of a call that does not exist."""
     return [
         message
         for number in range(count)

@@ -1,4 +1,4 @@
-"""What a provider answered to a published request: it crosses from the stream side and is judged beside the history."""
+"""A provider's answer to a published request: the stream side forwards it, and the history side judges it."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_an_event_that_answers_no_request_does_not_cross():
 
 
 def test_what_goes_to_the_log_does_not_depend_on_batches():
-    """A turn that a refusal's record finishes goes there before the refusal behind it."""
+    """A turn that a refusal's record finishes is written to the log before the refusal."""
     headers = (("source", b"claude-cli"), ("run", b"r"), ("request-id", b"q"), ("status", b"400"))
     value = b"\n".join(json.dumps(each).encode() for each in (cli.whole("m", cli.said("hm")), cli.result("hm")))
     given = records([value] * 2, headers)

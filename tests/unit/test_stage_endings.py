@@ -56,7 +56,7 @@ def requested(found: Result) -> list[list[str]]:
 
 
 def told(found: Result) -> list[tuple[bytes, str]]:
-    """What the stream side is told: of whom, and by which header."""
+    """Return the notices to the stream side: the session, and the header."""
     return [(output.key, output.headers[0][0]) for output in of(found, PROVIDER_EVENTS)]
 
 

@@ -1,4 +1,4 @@
-"""Sessions that end, that cannot be read, or that have nothing to say: each leaves no state and no silence behind."""
+"""Sessions that end, that cannot be read, or that are empty: each leaves neither state nor an unreported error."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def items(found) -> list[dict]:
 
 
 def policy(*, record: bool, first: int = 0) -> list[Record]:
-    """What the history side tells of a session's policy."""
+    """Return the history side's record of a session's policy."""
     return records([None], (("policy", json.dumps({"record_assistant": record}).encode()),), first=first)
 
 

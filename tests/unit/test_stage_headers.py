@@ -1,4 +1,4 @@
-"""What outputs say beside their values: which record they are from, why, whose it was, and what belongs together."""
+"""Headers of outputs: their source record, its cause, its producer, and its group."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def sse(event: dict) -> bytes:
 
 @pytest.mark.parametrize("batch", [1, 4], ids=["one by one", "in one batch"])
 def test_items_name_their_run_and_the_request_that_they_answer(batch: int):
-    """The last items of a run are the run's, though only the next one tells that it is over."""
+    """The last items of a run belong to that run, although only the next one reports its end."""
     fed = []
     for name in ("1", "2"):
         headers = (("source", b"anthropic"), ("run", f"r{name}".encode()), ("request-id", f"q{name}".encode()))

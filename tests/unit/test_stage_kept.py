@@ -1,4 +1,4 @@
-"""What a stage keeps: heads as what changed of them, sessions at work within a bound, and formats of state."""
+"""State of a stage: heads as changes, bounded live sessions, and formats of state."""
 
 import random
 
@@ -15,7 +15,7 @@ SMALL_BYTES = 1 << 13
 
 
 def processed(stage, values, keys=(b"session",), room=ROOM, state=None):
-    """What comes out record by record, and the changelog behind it; each commit leaves so much room."""
+    """Return the outputs record by record, and the changelog afterwards; each commit leaves this much room."""
     outputs, state = [], {} if state is None else state
     for offset, value in enumerate(values):
         key = keys[offset % len(keys)]

@@ -1,4 +1,4 @@
-"""What a tenant may have in a partition; what is beyond it is a dead letter that says so."""
+"""The limits of a tenant in a partition; records beyond them become dead letters with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A parked session: what comes behind a record that could not be processed waits, and ends as if nothing had been."""
+"""A parked session: records after a failed one wait, and give the same result once it is released."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def log(events, base=0, key=KEY):
 
 
 def run(before, after, defaults=None, *, restart=None):
-    """What both topics lead to, one record a batch."""
+    """Return the outputs for both topics, one record in a batch."""
     batches = in_batches([*log(before), *log(after, BASE)], 1)
     return processed(lambda: TurnsStage(defaults or Defaults()), batches, restart)
 
@@ -85,7 +85,7 @@ def test_records_that_wait_are_processed_in_order_across_topics(restart):
     after = [turn(user("three")), turn(user("four")), {"type": "session.released", "id": "r"}, turn(user("five"))]
     outputs, stage, _ = run(before, after, PARK, restart=restart)
     assert [texts[-1] for texts, *_ in sent(outputs)] == ["zero", "one", "two", "three", "four", "five"]
-    # What waited since the former topic belongs to the life that began there.
+    # Records that waited since the former topic belong to the life that began there.
     assert [first for _, first, *_ in sent(outputs)] == [0, 0, 0, BASE, BASE, BASE]
     assert stage.levels() == {"reknit_sessions_parked": 0, "reknit_turns_waiting": 0}
 

@@ -32,7 +32,7 @@ def fixes_of(found) -> list[dict]:
 
 
 def needing_a_result(found) -> list[str]:
-    """The targets for which a result was put in; one for all is told without a name."""
+    """Return the targets for which a result was inserted; one for all has no name."""
     return [fix.get("target", "") for fix in fixes_of(found) if fix["code"] == "result_synthesised"]
 
 
@@ -208,7 +208,7 @@ def test_an_observed_mend_is_told_once_and_again_when_it_had_to_be_made():
     assert found.tally["reknit_fixes_observed_total", "param_dropped", "bedrock-converse"] == 1
     assert ("reknit_fixes_total", "param_dropped", "bedrock-converse") not in found.tally
     assert found.tally["reknit_requests_total", "bedrock-converse", "clean"] == 2
-    # Without a declaration of the tools that are called the target takes no request, so all mends are made.
+    # Without a declaration of the called tools the target takes no request, so all repairs are made.
     found = run(WATCHED, *questions, turn(called("a")), turn(answered("a")), turn(said("b")), *questions)
     requests = of(found, PROVIDER_REQUESTS)
     assert [("seed" in body, "toolConfig" in body) for body in bodies(found)] == [(True, False)] * 2 + [

@@ -1,7 +1,6 @@
-"""What a record costs depends on it and on the open end, not on how long its session is already.
+"""The cost of a record depends on it and on the open end, not on the length of its session.
 
-But for those that make the history anew: a far rewind, a restore, the end, and openings that change something, however
-many come at once.
+Exceptions rebuild the history: a distant rewind, a restore, the end, and openings that change something, in any number.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from reknit.pipeline.stages.turns import TurnsStage
 
 
 def begun(turns, policy="go-on"):
-    """A stage with a session of so many turns."""
+    """Return a stage with a session of N turns."""
     stage = TurnsStage(Defaults(on_dead_letter=policy))
     said_so_far = [turn((said if at % 2 else user)(f"{at}"), id=f"i{at}") for at in range(turns)]
     for offset, each in enumerate([OPENED, *said_so_far]):
@@ -25,7 +24,7 @@ def begun(turns, policy="go-on"):
 
 
 def work(turns, event, policy):
-    """The lines that run for an event in a session of so many turns."""
+    """Return the number of executed lines for an event in a session of N turns."""
     stage = begun(turns, policy)
     return lines(lambda: stage.process(records([event], first=turns + 1)))
 
@@ -51,7 +50,7 @@ def test_a_record_costs_no_more_in_a_long_session(event):
 
 
 def openings(turns, count):
-    """The lines that run for openings in one batch, each of which changes something, and the request behind them."""
+    """Return the number of executed lines for openings in one batch, each a change, and the request after them."""
     stage = begun(turns)
     opened = [OPENED | {"system": f"be brief {(count - at) % 2}"} for at in range(count)]
     *opened, asked = records([*opened, turn(user("x"))], first=turns + 1)
@@ -84,7 +83,7 @@ REWINDS = {
 
 
 def rewinding(turns, to):
-    """The lines that run for a rewind and the turn behind it, several times."""
+    """Return the number of executed lines for a rewind and the following turn, repeated."""
     stage, cost = begun(turns), []
     again = [turn((said if at % 2 else user)(f"{at} again"), id=f"i{at}") for at in range(turns - 60, turns)]
     for offset in range(0, 300, 100):

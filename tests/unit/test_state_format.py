@@ -1,4 +1,4 @@
-"""The format of state that stands beside the next source offset."""
+"""The format of state that is stored with the next source offset."""
 
 from types import SimpleNamespace
 

@@ -1,9 +1,8 @@
-"""What earlier versions kept of sessions is read by this one, and the sessions go on (``tests/vectors/make_state.py``).
+"""This version reads the state of earlier versions, and the sessions continue (``tests/vectors/make_state.py``).
 
-Two questions, asked apart. Is everything there: the settled part of each request byte for byte, each word that was
-said, each item under its id with its text? That holds for as long as the topics are called ``v1``. And is all that
-comes out exactly what came out then? A later version may deliberately say something otherwise; it then says so in
-``CHANGED``.
+Two separate questions. Is everything present: the settled part of each request byte for byte, each word, each item
+under its id with its text? That holds for as long as the topics are called ``v1``. And are all outputs exactly those of
+the earlier version? A later version may deliberately differ; it then lists the difference in ``CHANGED``.
 """
 
 from __future__ import annotations
@@ -139,7 +138,7 @@ SENT_MORE_OFTEN = {
 # Sessions whose requests show words that were left out: the texts of documents.
 SHOWS_MORE = SENT_MORE_OFTEN | {"claude-cli: a varied history", "copilot-cli: a varied history"}
 
-# A key that is no UTF-8 is none of a session's (`bad_key`): what such a session did before has ended.
+# A key that is not UTF-8 belongs to no session (`bad_key`): the former behaviour of such a session has ended.
 REFUSED = {"a key that is no text"}
 
 # Headers that name the version, those that came later and only add to what it wrote, and ids of requests, which are
@@ -195,7 +194,7 @@ def loaded(row: Row) -> Any:
 
 
 def gone_on(row: Row) -> list[Row]:
-    """What comes out when the session goes on, written as the rows have it."""
+    """Return the outputs when the session continues, written in the form of the rows."""
     stage, key = loaded(row), base64.b64decode(row["key"])
     found = []
     for at, (value, headers) in enumerate(row["then"]):
@@ -307,7 +306,7 @@ def test_every_word_of_a_history_stays_where_it_was(row: Row):
 
 
 def accounts(row: Row) -> Row:
-    """What each target's request says of itself, as the session was left."""
+    """Return each target's account of its request, at the end of the session."""
     entry = loaded(row)._states.find(base64.b64decode(row["key"]))
     found = {} if entry is None else {name: entry.session.request(name) for name in entry.session.targets}
     return {
@@ -334,7 +333,7 @@ def test_every_block_is_still_accounted_for(row: Row):
 
 
 def shown(row: Row, outputs: list[Row]) -> list[tuple[Any, ...]]:
-    """What a reader of the items sees of the session, from its beginning on: all that says something."""
+    """Return a reader's view of the session's items, from its beginning on: all with content."""
     later = [output["value"] for output in outputs if output["topic"] == SESSION_ITEMS]
     records = [*map(json.dumps, row["items"]), *later]
     view = reduce([msgspec.json.decode(record, type=AnyItem) for record in records])
@@ -353,7 +352,7 @@ def test_items_keep_their_ids_and_their_texts_go_on(row: Row):
 
 
 def appended(outputs: list[Row]) -> list[tuple[str, str, list[Any]]]:
-    """The turns for the log: what each says, and what it calls."""
+    """Return the turns for the log: the text of each, and its calls."""
     records = [json.loads(output["value"]) for output in outputs if output["topic"] == AGENT_TURNS]
     return [
         (
@@ -370,7 +369,7 @@ def test_finished_turns_still_go_to_the_log(row: Row):
     assert appended(gone_on(row)) == appended(row["outputs"])
 
 
-# -- and is as it was --------------------------------------------------------------------------------------------------
+# -- and is unchanged -------------------------------------------------------------------------------------------------
 
 TOPICS = (PROVIDER_REQUESTS, HISTORY_FIXES, SESSION_ITEMS, AGENT_TURNS, DEAD_LETTERS)
 

@@ -130,7 +130,7 @@ def test_a_signature_alone_is_in_the_log_and_no_item():
         items, view, (turn,) = fed(start(), *events)
         assert turn[0]["signature"] == "s"
         named = {item.item_id for item in items if hasattr(item, "item_id")}
-        # One that may still go on when the next block starts has its place on the screen.
+        # A block that may continue when the next one starts has its place on the screen.
         has_place = len(events) > 2 and events[2] != alone[2]
         assert ("an-block-0" in named) is has_place
         assert [entry.item_type for entry in view.entries] == ["thinking"] * has_place + ["text"] * (len(events) > 2)
@@ -241,7 +241,7 @@ def test_messages_of_one_run_follow_one_another():
     assert (len(stops(items)), len(turns)) == (2, 2)
 
 
-# -- what is lost or out of order -----------------------------------------------------------------------------------
+# -- lost or reordered events -------------------------------------------------------------------------------------
 
 
 def test_a_message_whose_start_was_lost():
@@ -286,7 +286,7 @@ def test_deltas_of_blocks_that_nobody_knows_are_passed_on():
     assert stops(items)[0].incomplete is False
 
 
-# -- what is not an event -------------------------------------------------------------------------------------------
+# -- input that is not an event -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_chunks_of_an_invoke_body_as_json():
     assert pairs(streamed.run("anthropic", wrapped).view) == [("an-block-0", "Hello", False)]
 
 
-# -- what the next request makes of it ------------------------------------------------------------------------------
+# -- the next request ---------------------------------------------------------------------------------------------
 
 
 def test_the_next_request_repeats_the_turn_as_it_was():

@@ -1,4 +1,4 @@
-"""Bad input, whatever the source: it becomes an item that says so, in linear time, and the session goes on."""
+"""Bad input of every source becomes an item that reports it, in linear time, and the session continues."""
 
 import json
 

@@ -35,7 +35,7 @@ def done(reason="stop", **members):
 
 
 class Run:
-    """Events, fed one by one; where ``restarts`` says so, what goes on is what was saved."""
+    """Events, fed one by one; with ``restarts``, the state is saved and restored in between."""
 
     def __init__(self, *events, speech=SPEECH, restarts=frozenset()):
         self.items = []
@@ -340,7 +340,7 @@ ROOT = re.compile(r"(?<![\w.~/\\])/(?:opt/windsurf|root/WindsurfAPI)/", re.ASCII
 
 @st.composite
 def stretches(draw):
-    """Stretches of text and reasoning in turn, each cut into pieces somewhere."""
+    """Parts of text and reasoning, alternating, each cut into pieces anywhere."""
     found = []
     for number in range(draw(st.integers(1, 4))):
         words = "".join(draw(st.lists(PIECES, min_size=1, max_size=10)))

@@ -1,4 +1,4 @@
-"""What the Claude CLI says of itself: interruptions, killed runs, new conversations, and lines beside the messages."""
+"""The Claude CLI's own reports: interruptions, killed runs, new conversations, and lines without a message."""
 
 import json
 
@@ -147,7 +147,7 @@ def kept(*lines):
 
 
 def settled(file, *, late, framing="events", named="r1"):
-    """What comes of the killed run with this session file, and the run after it."""
+    """Return the outputs of the killed run with this session file, and of the run after it."""
     recovery, items, turns = Recovery("claude-cli"), [], []
     for line in KILLED:
         items += recovery.feed(json.dumps(line).encode(), "r1")

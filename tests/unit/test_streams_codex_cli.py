@@ -1,4 +1,4 @@
-"""Output of ``codex exec --json``: what is shown and recorded of it, however it ends."""
+"""Output of ``codex exec --json``: items and recorded turns for every kind of end."""
 
 import json
 
@@ -223,7 +223,7 @@ def test_a_run_that_resumes_a_thread_has_its_own_items_and_its_own_share_of_toke
     items += recovery.end_run()
     calls = [entry.item_id for entry in entries(items) if entry.item_type == "tool_use"]
     assert calls == ["run-0-item_0", "run-1-item_0", "run-2-item_0"]
-    # The third run's total is smaller than the one before: it tells its own, as old versions do.
+    # The third run's total is smaller than the previous one: it reports its own tokens, as old versions do.
     shares = [Usage(7, 5, 1, 2), Usage(14, 10, 2, 4), Usage(7, 5, 1, 2)]
     assert [ended.usage for ended in only(items, TurnResult)] == shares
     roles = [json.loads(turn.message)["role"] for turn in recovery.take_finished()]

@@ -286,7 +286,7 @@ def test_what_is_no_chunk_is_passed_on(data):
 
 # -- attempts that are over -----------------------------------------------------------------------------------------
 
-# The ids of so many messages before the one that streams are remembered: a saved state must not grow without end.
+# The ids of this many earlier messages are remembered: saved state must not grow without end.
 REMEMBERED = 8
 LAST = REMEMBERED + 1
 
@@ -320,7 +320,7 @@ def test_an_attempt_that_is_long_over_is_forgotten():
 
 
 def test_a_message_that_goes_on_after_its_end_is_none_that_is_over():
-    """The same id again is the same attempt, however often it goes on."""
+    """The same id again is the same attempt, however often it continues."""
     recovery = Recovery("gemini", records=False)
     recovery.feed(attempted(0, "words"))
     said = [recovery.feed(attempted(1, f"answer {number}", "STOP")) for number in range(REMEMBERED + 1)]

@@ -1,4 +1,4 @@
-"""What Gemini says beside its parts: sources, enums as numbers, other candidates, answers that come whole."""
+"""Gemini's data outside of parts: sources, enums as numbers, other candidates, whole answers."""
 
 import json
 
@@ -11,11 +11,11 @@ from reknit.topics.items import ItemCompleted, ItemRetracted, ItemStarted, Sessi
 
 
 def system(items):
-    """What was said beside no item."""
+    """Return the notes without an item."""
     return [(item.subtype, json.loads(bytes(item.event))) for item in only(items, SessionSystem)]
 
 
-# -- beside the words -----------------------------------------------------------------------------------------------
+# -- notes about the words ----------------------------------------------------------------------------------------
 
 
 def source(name):
@@ -179,7 +179,7 @@ def test_numbers_serve_where_a_part_is_odd():
     assert extras(run(broken)) == [{"groundingMetadata": grounded("a")}]
 
 
-# -- what is no item of its own, and what is whole --------------------------------------------------------------------
+# -- content without an item of its own, and whole answers ----------------------------------------------------------
 
 
 def test_a_signature_alone_is_in_the_log_and_no_item():

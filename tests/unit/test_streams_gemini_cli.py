@@ -1,4 +1,4 @@
-"""The Gemini CLI's output: what it says is kept, and what it does not say of its attempts is marked."""
+"""The Gemini CLI's output: its content is kept, and unreported attempts are marked."""
 
 import json
 

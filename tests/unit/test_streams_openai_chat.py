@@ -1,4 +1,4 @@
-"""Chat chunks to items: what grows, what ends it, and what tells that another attempt has begun."""
+"""Chat chunks to items: growth, ends, and the signs of another attempt."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Chats that came whole, what stands beside a chat's text, and answers that have no end."""
+"""Whole chats, notes about a chat's text, and answers without an end."""
 
 import json
 
@@ -136,7 +136,7 @@ def test_other_choices_of_a_whole_answer_are_shown_beside_the_first():
     assert blocks[0] == {"type": "text", "text": "A"}
 
 
-# -- beside the text ------------------------------------------------------------------------------------------------
+# -- notes about the text -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["citations", "search_results", "annotations", "moderation"])
@@ -221,9 +221,9 @@ def test_a_refusal_goes_back_as_one(records):
 
 
 def test_addresses_are_no_citations_of_anthropics():
-    """Perplexity's citations stand in the item and not in the log, for no request takes them back.
+    """Perplexity's citations are in the item and not in the log, because no request takes them back.
 
-    Logs of versions before this one have them.
+    Logs of earlier versions have them.
     """
     cited = {"citations": ["https://a.example"]}
     items, blocks = run(chunk(content="Hi", members=cited), chunk("stop"))

@@ -1,4 +1,4 @@
-"""What the official SDKs know, against what the decoders do: a new event or block is to be noticed, not passed over."""
+"""The types of the official SDKs against the decoders: a new event or block must be detected, not ignored."""
 
 import json
 from typing import get_args
@@ -35,7 +35,7 @@ ABOUT_ITEMS = {
 ABOUT_NOTHING = {"audio.delta", "audio.done", "audio.transcript.delta", "audio.transcript.done"}
 # Items that are blocks of the canonical form; and those that stay as they are.
 READ_ITEMS = {"message", "reasoning", "function_call", "custom_tool_call"}
-# Parts of Gemini's that are blocks of the canonical form, with what stands beside them.
+# Gemini's parts with a block in the canonical form, with their notes.
 READ_PARTS = {"text", "thought", "thought_signature", "function_call"}
 
 

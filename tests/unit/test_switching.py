@@ -1,7 +1,7 @@
-"""A session that goes from provider to provider, and one that has several at once.
+"""A session that moves from provider to provider, and one that has several simultaneously.
 
-Each target's request is valid; reasoning and signatures go to whoever wrote them and to nobody else, which is recorded;
-nothing else is lost; and who comes back finds its own as it was.
+Each target's request is valid; reasoning and signatures are sent to their issuer only, with a record; nothing else is
+lost; and a provider that returns finds its own content unchanged.
 """
 
 import json
@@ -29,7 +29,7 @@ MODELS = {
     "gemini-cli": "gemini-2.5-flash",
     "copilot-cli": "gpt-5-mini",
 }
-# Who signs, and how each says that it thought.
+# The signing providers, and their forms of reasoning.
 THOUGHTS = {
     "anthropic": {"type": "thinking", "thinking": "MARK-anthropic", "signature": "c2ln"},
     "openai-responses": {"type": "thinking", "thinking": "MARK-openai-responses", "signature": "Z0FB"},
@@ -40,7 +40,7 @@ THOUGHTS = {
 SIGNATURES = {"anthropic": "c2ln", "openai-responses": "Z0FB", "gemini": "Z2Vt", "bedrock-converse": "YmVk"}
 # vLLM speaks the chat API: reasoning that came through that one goes back through this one.
 SHARED = {"vllm": "openai-chat"}
-# Mends that tell of a target and not of the switch.
+# Fixes that depend on a target and not on the switch.
 OF_TARGETS = {"signature_skipped", "tools_stubbed"}
 
 

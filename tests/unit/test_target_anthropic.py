@@ -1,4 +1,4 @@
-"""The Messages API: what it refuses and the repair lets through, and its head."""
+"""The Messages API: rejected histories that repair makes valid, and its head."""
 
 from __future__ import annotations
 
@@ -367,7 +367,7 @@ def test_numbers_in_tool_inputs_keep_their_digits():
     assert b'"input":{"a":1.0,"b":1e400}' in normalize(history).body
 
 
-# Content as it came.
+# Unchanged content.
 
 
 def test_a_string_stays_a_string_and_blocks_stay_blocks():

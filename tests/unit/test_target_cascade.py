@@ -200,7 +200,7 @@ def test_where_no_tool_may_be_called_there_is_no_line():
         assert turns([user("q")], tools=TOOLS, tool_choice=choice) == (["q"], [])
 
 
-# What stands beside the messages.
+# Parameters besides the messages.
 
 
 def body(**beside):
@@ -302,7 +302,7 @@ def test_other_facts_without_a_directory_look_like_an_environment():
     assert body(system="Your workspace: /srv/app")[1] == []
 
 
-# What cannot be shown.
+# Content that cannot be shown.
 
 
 def test_reasoning_media_and_unknown_blocks():

@@ -1,4 +1,4 @@
-"""Chat Completions, the Responses API and vLLM: what a turn becomes, and the head of a request."""
+"""Chat Completions, the Responses API and vLLM: the form of a turn, and the head of a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparer of bodies: what it calls equal, what it does not, and what a fix excuses."""
+"""The comparer of bodies: equal bodies, different ones, and the differences that a fix excuses."""
 
 import json
 
@@ -100,7 +100,7 @@ def test_what_says_the_same_is_equal(provider, one, other):
 def test_what_differs_is_told_with_its_place(came, found):
     kinds = [kind for kind, _ in found]
     if kinds == ["missing"] and found[0][1].startswith("messages.1.content"):
-        # Position by position: what follows a block that is missing stands in its place.
+        # Position by position: the block after a missing one is compared with it.
         assert told(SENT, came)
         return
     assert told(SENT, came) == found

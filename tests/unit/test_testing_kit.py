@@ -73,7 +73,7 @@ class OneByOne(AnthropicDialect):
 
 
 def encoding(change, base=OneByOne):
-    """A dialect that changes each message behind its encoding."""
+    """A dialect that changes each message after its encoding."""
 
     class Changed(base):
         def encode_message(self, message, state, *, final):
@@ -235,7 +235,7 @@ def test_a_history_that_is_none_is_a_typed_error():
 def test_the_bundled_histories_are_broken_or_healthy():
     broken = {sample.name: sample.history for sample in broken_histories()}
     assert len(broken) > 60
-    # Nothing is known of the model, so all of the structure is mended; the rest is mended for other targets.
+    # The model is unknown, so all of the structure is repaired; the rest is repaired for other targets.
     kit = Kit("bedrock-converse")
     assert {name for name, history in broken.items() if not kit.normalize(history).fixes} == {
         "cache_point_dropped",
@@ -364,7 +364,7 @@ def test_what_cannot_be_registered_is_a_typed_error_and_changes_nothing(own):
     assert (dict(TARGETS), dict(RULES)) == before
 
 
-# How differences are told.
+# The reports of differences.
 
 
 def test_differences_are_told_by_their_place():

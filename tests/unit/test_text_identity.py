@@ -120,7 +120,7 @@ def test_an_open_fence_reaches_to_the_end():
         ("kimi-k2", "Moonshot"),
         ("glm-4.6", "Zhipu"),
         ("swe-1.5", "Windsurf"),
-        ("mystery", "Codeium"),  # nobody knows; the maker that is named stays
+        ("mystery", "Codeium"),  # unknown; a named maker stays
     ],
 )
 def test_the_maker_is_told_by_the_models_name(model, maker):

@@ -1,4 +1,4 @@
-"""Tools told in text: the shape of the line for the user's turn and of the preamble, whatever the tools."""
+"""Tools in text: the form of the line for the user's turn and of the preamble, for any tools."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from msgspec import Raw
 from reknit.pipeline.model import Tool
 from reknit.pipeline.text.preamble import ENVIRONMENT_HEADING, tool_fallback, tool_preamble
 
-# What models were seen to take for an attempt to override them, when it stands in the user's turn.
+# Texts that models were seen to take for an attempt to override them in the user's turn.
 FORBIDDEN = re.compile(
     r"^\s*#{1,6} |### |parameters schema:|parameters:|```|ignore any earlier|ignore previous instructions"
     r"|for this request only|\[tool-calling context",
@@ -86,7 +86,7 @@ def test_whatever_the_names_the_line_holds_no_forbidden_shape(names):
 
 
 def read_back(text):
-    """The functions that a preamble tells, by its own shape."""
+    """Return the functions in a preamble, by its own form."""
     _, _, listed = text.partition("\n\nAvailable functions:\n\n")
     found = []
     for section in re.split(r"^### ", listed, flags=re.MULTILINE)[1:]:
@@ -151,7 +151,7 @@ TOOLS = [function("Bash", "Run.", {"type": "object"})]
 MAY = "6. Call a function where it helps; otherwise answer in plain text."
 MUST = "6. This answer has to call at least one function."
 MUST_NOT = "6. This answer must not call any function; answer in plain text."
-# What the last rules are, and the choices that they tell.
+# The last rules, and the choices that they state.
 CHOICES = {
     (MAY,): [None, "auto", {"type": "auto"}, {"type": "function"}, "later", {"type": ["any"]}, 7],
     (MUST,): ["any", "required", {"type": "any"}],

@@ -1,4 +1,4 @@
-"""Redaction: what is a token of a root and what is not, whole values, markers, roots and state."""
+"""Redaction: tokens of a root and near misses, whole values, markers, roots and state."""
 
 import hashlib
 
@@ -151,7 +151,7 @@ def test_a_flush_begins_a_new_text():
 @pytest.mark.parametrize("unit", ["/", "\\", "/home/user/projects/workspace-", "/opt/windsurf", " ", "\x00", "C:"])
 def test_little_is_held_back(unit):
     redactor = Redactor()
-    # A token that goes on is replaced, not held.
+    # A token that continues is replaced, not held.
     assert most_held(redactor, (unit * 20_000)[:20_000]) <= 150 or unit == "/opt/windsurf"
     assert len(redactor.save()) < 1_000 or unit == "/opt/windsurf"
 

@@ -97,7 +97,7 @@ def test_with_tools_a_bare_call_must_name_one():
     other = '{"name":"Alice","arguments":{}}'
     assert parsed(f"{CALL} {other}", tools=["A"]) == [A, f" {other}"]
     assert parsed('{"tool_code": "B()"}', tools=["A"]) == ['{"tool_code": "B()"}']
-    # A tag says what it is; a name that nobody knows is for the caller to refuse.
+    # A tag is explicit; an unknown name is for the caller to refuse.
     assert parsed(f"<tool_call>{other}</tool_call>", tools=["A"]) == [ToolCall("Alice", "{}")]
 
 

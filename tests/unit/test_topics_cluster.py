@@ -1,4 +1,4 @@
-"""What is called a difference between the declared topics and a cluster's."""
+"""Differences between the declared topics and a cluster's."""
 
 import pytest
 

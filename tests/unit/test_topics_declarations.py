@@ -8,7 +8,7 @@ from reknit import topics
 from reknit.topics import BY_NAME, LARGEST_INPUT, LARGEST_OUTPUT, LARGEST_STATE, TOPICS
 
 MIB = 1024 * 1024
-# What Kafka 4 accepts as a topic's name, with room for a prefix of 100 characters.
+# The topic names that Kafka 4 accepts, with room for a prefix of 100 characters.
 LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,149}")
 
 

@@ -151,7 +151,7 @@ def schema(document, name):
             lambda d: d["components"]["messages"]["Request"].update(contentType="text/plain"),
             "provider.requests.v1: Request has another content type, text/plain",
         ),
-        # What stays or is only added breaks nothing.
+        # Unchanged members and additions break nothing.
         (lambda _: None, None),
         (lambda d: schema(d, "TurnAppended")["properties"].update(extra={"type": "string"}), None),
         (lambda d: schema(d, "FixRecord")["properties"].update(extra={"type": "string"}), None),

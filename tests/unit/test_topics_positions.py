@@ -1,4 +1,4 @@
-"""Position records and group offsets: what they say besides the offset, and what older builds make of them."""
+"""Position records and group offsets: their data besides the offset, and how older builds read them."""
 
 import pytest
 
@@ -17,7 +17,7 @@ IDS = {"input_id": "9Xr3", "state_id": "q-_1"}
 
 
 def read_as_before_topic_ids(value):
-    """What builds without topic ids do with the value."""
+    """Return the value as builds without topic ids read it."""
     position, _, state_format = value.partition(b" ")
     return int(position), int(state_format or 1)
 

@@ -1,4 +1,4 @@
-"""Records and headers: what was once written decodes, and what is not a record is refused."""
+"""Records and headers: formerly written ones decode, and other input is refused."""
 
 import json
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_what_v1_wrote_is_valid_by_the_published_schema(row):
         Draft202012Validator(schema).validate(json.loads(row["value"]))
     if message.headers is not None and "headers" in row:
         schema = json.loads(files[f"schemas/{row['topic']}.headers.json"])
-        # Headers are text; the schema speaks of what the text says.
+        # Headers are text; the schema describes the content of the text.
         typed = msgspec.to_builtins(headers.decode(pairs(row), message.headers))
         Draft202012Validator(schema).validate(typed)
 

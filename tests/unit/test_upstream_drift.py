@@ -1,8 +1,8 @@
-"""What the providers' own libraries know of blocks, items and events is what we know of them.
+"""The blocks, items and events of the providers' own libraries are those of Reknit.
 
-The libraries are pinned. When a pin moves, a type that they have gained is neither handled nor listed, and this fails:
-`tests/vectors/upstream_types.json` says of each type whether it is `handled` (a shape of its own), `passed` (as it
-came: blocks to their own provider, events as opaque items) or `dropped` (recorded), and why.
+The libraries are pinned. When a pin moves, a new type is neither handled nor listed, and this fails:
+`tests/vectors/upstream_types.json` states for each type whether it is `handled` (a shape of its own), `passed`
+(unchanged: blocks to their own provider, events as opaque items) or `dropped` (recorded), and why.
 """
 
 import inspect
@@ -185,7 +185,7 @@ def test_what_is_handled_has_a_name_in_the_sources(surface, name):
     assert named(name, sources(surface))
 
 
-# What becomes of events, tried.
+# The outcomes of events.
 
 
 def items_of(event, source):
@@ -205,12 +205,12 @@ def test_a_stream_that_failed_says_so(name):
     assert [(item.code, item.message) for item in errors] == [(name, "Too much.")]
 
 
-# What becomes of the blocks, tried.
+# The outcomes of the blocks.
 
 FOUND = [{"type": "text", "text": "Kafka is a log."}]
 RAN = {"id": "srvtoolu_1", "name": "web_search", "input": {}}
 RAN_BY_MCP = RAN | {"server_name": "docs"}
-# Blocks that go back to their own provider as they came: an example of each, and whose turn it is in.
+# Blocks that are sent back to their own provider unchanged: an example of each, and the role of its turn.
 PASSED = {
     "anthropic.content": {
         "server_tool_use": ("assistant", RAN),

@@ -17,7 +17,7 @@ NEXT = re.search(r'^NEXT = "(.*)"$', SOURCE.read_text(encoding="utf-8"), re.MULT
 
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
-    """A copy of the file that tells the version, in a folder of its own."""
+    """A copy of the file that computes the version, in a folder of its own."""
     monkeypatch.delenv("BUILD_VERSION", raising=False)
     (tmp_path / "deploy").mkdir()
     shutil.copy(SOURCE, tmp_path / "deploy")

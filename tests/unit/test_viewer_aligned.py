@@ -1,4 +1,4 @@
-"""The history that came in beside the body that went out: what stands beside what, and each fix at its block."""
+"""The input history aligned with the output body: the pairs, and each fix at its block."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What a browser makes of the viewer's pages: the keys that lead through them, and all of them with scripts off."""
+"""The viewer's pages in a browser: keyboard navigation, and all of them without scripts."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Two requests side by side: what stands beside what, what folds away, and what a replay made otherwise."""
+"""Two requests in columns: the pairs, the folded rows, and the differences of a replay."""
 
 import json
 import re
@@ -34,13 +34,13 @@ def made(*messages, target="anthropic", **given):
 
 
 def published(*messages):
-    """A side of which nothing but the body is known."""
+    """A side of which only the body is known."""
     data = json.dumps({"messages": messages}).encode()
     return Side("anthropic", data, Aligned.by_position((), data, "anthropic", Setting(), ()))
 
 
 def rows(found):
-    """What each row that is shown says: how, and the texts of both sides; folded ones by their number."""
+    """Return each shown row: its kind, and the texts of both sides; folded ones by their number."""
     told = []
     for part in found.parts:
         told += [part.same] if part.same else []
@@ -180,7 +180,7 @@ async def test_hostile_words_are_shown_and_nothing_of_them_is_a_tag(tmp_path):
         assert not any(text in page for text in HOSTILE if "<" in text)
 
 
-# A replay, whose topics stand in memory.
+# A replay whose topics are in memory.
 
 
 @pytest.fixture

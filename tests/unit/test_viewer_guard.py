@@ -1,4 +1,4 @@
-"""The viewer's guard: what other pages, other machines and forged headers may not get, attack by attack."""
+"""The viewer's guard: requests of other pages, other machines and forged headers are refused, attack by attack."""
 
 import asyncio
 import socket
@@ -163,7 +163,7 @@ async def test_what_proxies_say_counts_only_where_the_proxy_is_named(proxies, fo
     [
         ([], "6.6.6.6", LOCAL),
         ([LOCAL], "6.6.6.6", "6.6.6.6"),
-        ([LOCAL], "6.6.6.6, 7.7.7.7", "7.7.7.7"),  # what the browser itself claimed stands first
+        ([LOCAL], "6.6.6.6, 7.7.7.7", "7.7.7.7"),  # the browser's own claim is first
         ([LOCAL, "7.7.7.0/24"], "6.6.6.6, 7.7.7.7", "6.6.6.6"),
         ([LOCAL], "", LOCAL),
     ],

@@ -1,4 +1,4 @@
-"""The index: it holds what the topics hold, each record once, and nothing of what is gone."""
+"""The index: it holds the topics' records, each once, and no deleted ones."""
 
 import asyncio
 import sqlite3
@@ -117,7 +117,7 @@ def test_items_reduce_to_what_the_topic_reduces_to(index, topics):
     found = reduce(decode(values[entry.number]) for entry in kept)
     assert found.entries == reduce(decode(each.value) for each in published).entries
     assert [entry.text for entry in found.entries] == ["s1 answers"]
-    # What came in ten pieces is one.
+    # An item in ten pieces is one.
     assert [entry.kind for entry in kept].count("item/delta") == 1
 
 
@@ -239,7 +239,7 @@ def test_nothing_of_a_batch_is_written_when_some_of_it_cannot_be(index, topics):
 
 
 class ToldTooEarly:
-    """A consumer of one partition, whose broker tells an end of 1; what it serves ends at ``holds``."""
+    """A consumer of one partition, whose broker reports an end of 1; its records end at ``holds``."""
 
     def __init__(self, holds):
         self._holds, self._served, self.at = holds, None, 0

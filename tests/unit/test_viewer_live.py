@@ -1,4 +1,4 @@
-"""A stream as it goes on: each record once for everybody who looks, through lost connections and slow browsers."""
+"""A live stream: each record once for every browser, with lost connections and slow browsers."""
 
 import asyncio
 import html
@@ -19,7 +19,7 @@ from reknit.topics import AGENT_TURNS
 
 
 class Log:
-    """A session's records, as far as they are in the index; ``reads`` is how often somebody read it."""
+    """A session's records in the index so far; ``reads`` counts the reads."""
 
     def __init__(self, *items):
         self.all = list(entries(*items))
@@ -35,14 +35,14 @@ class Log:
         return [entry for entry in self.indexed if after < position_of(entry) <= until][:limit]
 
     def publish(self, count=None):
-        """The next records are in the index, and whoever looks hears of it."""
+        """Add the next records to the index, and notify all pages."""
         batch = self.all[len(self.indexed) :][:count]
         self.indexed += batch
         self.live.take_entries(batch)
 
 
 class Page:
-    """What a browser has of a stream: rows by their ids, with their words. It does what ``live.js`` does."""
+    """A browser's content of a stream: rows by their ids, with their words. It works like ``live.js``."""
 
     def __init__(self, screen):
         self.rows, self.seen = {}, []

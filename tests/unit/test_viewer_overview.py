@@ -1,4 +1,4 @@
-"""The pages that lead to sessions: what the overview adds up, and that every number of it leads to what it counts."""
+"""The pages that lead to sessions: the overview's sums, and that every number links to the sessions that it counts."""
 
 import html
 import re
@@ -142,7 +142,7 @@ def test_each_condition_of_a_search_can_be_taken_away():
 
 @asynccontextmanager
 async def asked(tmp_path, monkeypatch, after_ms=HOUR):
-    """Asks a viewer of three sessions, a while after they began: healthy, mended, not understood."""
+    """Queries a viewer of three sessions, some time after they began: valid, repaired, not understood."""
     topics = filled()
     topics.put_turns("healthy/one", OPENED, *appended(user("hello"), said("well")))
     topics.put_turns("mended <b>", OPENED, *appended(user("list them"), called("a"), user("go on")))
@@ -292,7 +292,7 @@ async def test_what_is_no_address_is_said(tmp_path, monkeypatch, path, status):
         assert (await ask(path))[0] == status
 
 
-# A bar stands where its row is among the rows, and begins at the chart's foot.
+# A bar has the index of its row, and begins at the chart's foot.
 CLICK_ON_THE_BAR = """(() => {
     const rows = [...document.querySelectorAll("table[data-chart] tbody tr")];
     const place = document.querySelector("#fixes-chart .u-over");

@@ -204,7 +204,7 @@ def multipart(file, **fields):
     return form
 
 
-# What fixes and rules mean.
+# The explanations of fixes and rules.
 
 
 CODES = [code for codes in summaries().values() for code in codes]
@@ -258,7 +258,7 @@ def test_codes_in_a_text_are_links(text, expected):
     assert linked(text) == expected
 
 
-# The process beside the viewer.
+# The separate process of the viewer.
 
 
 PID = "__import__('os').getpid()"

@@ -1,4 +1,4 @@
-"""What a page shows of a session's stream, row by row, and what each record changes of it."""
+"""The rows of a session's stream, and the change by each record."""
 
 import pytest
 from browser import HOSTILE
@@ -9,11 +9,11 @@ from reknit.pipeline.viewer.streams.screen import DEEPEST, TEXT, Screen
 
 
 def told(row):
-    """A row in words: where it stands, what it is, and its marks without their signs."""
+    """Return a row in words: its place, its kind, and its marks without their signs."""
     return ">" * row["depth"] + " ".join([row["kind"], *(mark for mark in row["badges"] if len(mark) > 1)])
 
 
-# Each session's rows as somebody reads them, without those that stand beside its answer.
+# Each session's rows as a reader sees them, without those next to its answer.
 STREAMS = {
     "stream-plain": "text, result",
     "blackout": "text promoted, result",
@@ -130,7 +130,7 @@ def test_a_run_is_named_where_it_begins():
 
 
 def changed(*items):
-    """Of each record whether its row is new, drawn anew (False) or goes on, or None."""
+    """For each record, return whether its row is new, rendered again (False) or continued, or None."""
     _, changes = screen_of(*items)
     return [change and ((change.added, change.at) if change.added else change.new) for change in changes]
 

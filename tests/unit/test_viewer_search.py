@@ -1,4 +1,4 @@
-"""What is found in the index: by everything that a search can say, each session once, part by part."""
+"""The results of searches in the index: by every condition, each session once, part by part."""
 
 from urllib.parse import parse_qsl
 
@@ -85,7 +85,7 @@ EVERY = ["streamed", "restored", "gemini/1", "rejected", "parked", "mended"]
 def test_a_search_finds(reader, query, expected):
     wanted = Search.from_query(MultiDict(query))
     assert names(search.sessions(reader, wanted)) == expected
-    # It is a URL: what it says is what it was read from.
+    # The query is a URL, and reading it back gives the same search.
     assert Search.from_query(MultiDict([pair for pair in query if pair[0] != "nonsense"])) == wanted
 
 

@@ -52,7 +52,7 @@ def requests(topics):
 
 
 def fixes_on(page):
-    """The fixes that stand at blocks, by code."""
+    """Return the fixes at blocks, by code."""
     marks = re.findall(r'<span class="tag (?:lossy|lossless|observed)">\w+</span> <a href="/explain/(\w+)">', page)
     return Counter(marks)
 
@@ -220,7 +220,7 @@ async def test_a_request_of_a_session_that_began_in_a_recreated_topic_is_worked_
     assert "records that led to this request are no longer there" not in page
 
 
-# What an export says of a request's body, unless it is asked for.
+# The export's form of a request's body, unless it is requested.
 BODILESS = {"value": None, "lost": "left_out"}
 
 

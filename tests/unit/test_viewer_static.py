@@ -44,7 +44,7 @@ def test_a_files_address_changes_with_its_bytes():
 
 
 def test_a_wheel_holds_them():
-    # A wheel has all of a package that version control has not been told to leave out.
+    # A wheel has all files of a package that version control does not ignore.
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
     assert wheel["wheel"]["only-include"] == ["reknit", "pipeline", "topics"]
     files = [str(file) for folder in ("static", "templates") for file in (HERE.parent / folder).rglob("*.*")]

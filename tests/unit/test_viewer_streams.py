@@ -86,7 +86,7 @@ async def test_a_stream_that_is_resumed_has_every_record_once(tmp_path):
         seen = []
         for number in range(5, len(values), 3):
             batch = values[number : number + 3]
-            viewer.publish(*batch[:1])  # while nobody is connected
+            viewer.publish(*batch[:1])  # while no browser is connected
             async with listening(http, live, **{"Last-Event-ID": had}) as read:
                 seen += await read(1)
                 viewer.publish(*batch[1:])
@@ -124,9 +124,9 @@ async def test_a_browser_that_reads_nothing_is_let_go_of(tmp_path, monkeypatch):
             for number in range(8):
                 viewer.publish(START | {"item_id": f"b{number}", "text": "\u202e" * streams.TEXT})
                 await asyncio.sleep(0.01)
-            while viewer.app[streams.LIVE].viewings:  # noqa: ASYNC110  a viewer tells nobody who is gone
+            while viewer.app[streams.LIVE].viewings:  # noqa: ASYNC110  a viewer does not report disconnections
                 await asyncio.sleep(0.01)
-        # The page that it has goes on where it was, as soon as it reads again.
+        # The page continues as soon as it reads again.
         async with listening(http, viewer.path("live", after="0/7")) as read:
             assert [place for place, _ in await read(1)] == ["0/8"]
 
@@ -138,7 +138,7 @@ async def test_a_page_goes_on_with_the_next_viewer_where_it_was_with_the_last(tm
             answer = await http.get(viewer.path("live", after="-1/-1"))
             while b"data: {" not in await answer.content.readline():
                 pass
-        # It was let go of without a word that would keep a browser from coming back.
+        # The connection was closed without a message that would keep a browser from reconnecting.
         assert b"reload" not in await answer.content.read()
         async with served(tmp_path) as viewer:
             viewer.publish(START, delta("more"))
@@ -184,7 +184,7 @@ async def test_a_text_grows_while_its_row_stays_the_same_and_a_cut_is_seen(tmp_p
         assert await page.ask("document.querySelector('.said').textContent") == "Hello, <b>wU+202Eorld"
         viewer.publish({"type": "item/retracted", "item_id": "a"})
         await page.until("document.querySelector('.stream-row').classList.contains('is-retracted')")
-        # Whoever opened a fold keeps it open when its row is drawn anew.
+        # A fold that a user opened stays open when its row is rendered again.
         viewer.publish({"type": "turn/result", "is_error": False, "result": "x", "seq": 1})
         await page.until("document.querySelectorAll('.stream-row').length === 2")
 

@@ -1,4 +1,4 @@
-"""A session's timeline as it goes on: each entry once, whoever looks and however the connection holds."""
+"""A session's live timeline: each entry once, for any browser and any connection."""
 
 import re
 
@@ -20,7 +20,7 @@ def served(tmp_path, *messages):
 
 
 async def page_of(http, url):
-    """What a page has: the ids of its rows, and the place that it ends with."""
+    """Return a page's content: the ids of its rows, and the position at its end."""
     async with http.get(url) as answer:
         page = await answer.text()
     return re.findall(r'<tr [^>]*id="(e\d+)"', page), re.search(r'data-place="([^"]*)"', page)[1]
@@ -61,7 +61,7 @@ async def test_whoever_lost_the_connection_comes_to_have_every_entry(tmp_path):
         had, place = await page_of(http, viewer.path())
         for number in range(4):
             viewer.put(*appended(user(f"while nobody is connected {number}")))
-            viewer.topics.now_ms -= 3500  # what comes late, from before what this page has
+            viewer.topics.now_ms -= 3500  # late entries, from before those of this page
             viewer.put(*appended(said("late")))
             rows, _ = await page_of(http, viewer.path())
             async with listening(http, viewer.path("timeline"), **{"Last-Event-ID": place}) as read:

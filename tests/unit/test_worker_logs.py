@@ -1,4 +1,4 @@
-"""What a worker says: each thing in a line, what repeats counted, as JSON where JSON is asked for."""
+"""A worker's log: one line for each event, repetitions counted, as JSON on request."""
 
 import io
 import json
