@@ -1,9 +1,9 @@
-"""Each rule against its vectors: what breaks it, in which words, and what only nearly does.
+"""Each rule against its vectors: violations, with their words, and near misses.
 
-A vector holds what is judged: a ``body``, ``raw`` text, a ``line`` or a ``prompt``. One of a ``rule`` says what that
-rule finds (a ``breach``), or that it finds nothing (a ``near`` miss); one with ``violations`` names all that is found.
-``pad`` repeats a prompt; in a body the string ``@pad`` stands for so many characters, of an image's base64 or of text.
-``whole_only`` marks what has no list of messages to fold.
+A vector holds the judged input: a ``body``, ``raw`` text, a ``line`` or a ``prompt``. One of a ``rule`` has that rule's
+violation (a ``breach``), or none (a ``near`` miss); one with ``violations`` names all violations. ``pad`` repeats a
+prompt; in a body the string ``@pad`` represents N characters, of an image's base64 or of text. ``whole_only`` marks
+input without a list of messages to fold.
 """
 
 import base64
@@ -18,7 +18,7 @@ from reknit.pipeline.rules.base import Violation
 from reknit.pipeline.validation import validate
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\x06\0\0\0\0\0\0\0").decode()
-# Rules of bodies that are no object, of which there is nothing to fold.
+# Rules of bodies that are not objects, which have nothing to fold.
 NO_OBJECT = {"GEM-17", "BED-33"}
 
 
@@ -112,7 +112,7 @@ def test_a_near_miss_breaks_nothing_hard(target):
     ],
 )
 def test_the_model_given_wins_over_the_model_named(target, rule, by_model):
-    """A rule of one model family is not held against another, and of a model that nobody knows it is the model's."""
+    """A rule of one model family is not applied to another, and for an unknown model it has severity ``model``."""
     body = next(vector["body"] for vector in vectors_of(target) if vector["rule"] == rule)
     for model, severities in by_model.items():
         assert [found.severity for found in validate(body, target, model) if found.rule == rule] == severities
@@ -147,7 +147,7 @@ def test_the_fold_of_a_text_says_it_all_at_the_start(target, vector):
 
 
 def botocore_report(body):
-    """What botocore's client would say of a body before it sends it; bytes are base64 on the wire, not for clients."""
+    """Return the errors of botocore's client for a body; bytes are base64 on the wire, not for clients."""
     session = pytest.importorskip("botocore.session", reason="botocore is a development dependency")
     from botocore.validate import ParamValidator
 

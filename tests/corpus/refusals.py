@@ -1,6 +1,6 @@
-"""What decided each recorded refusal: a rule that foresees it in the provider's words, or a fact that no body shows.
+"""The cause of each recorded refusal: a rule that foresees it in the provider's words, or a fact that no body shows.
 
-Run as a program, it writes that down for the page in docs/ and for the tests beside it:
+Run as a program, it writes them for the page in docs/ and for the tests in this folder:
 
     python tests/corpus/refusals.py
 """
@@ -19,7 +19,7 @@ from reknit.pipeline.explain.documents import REFUSALS_FILE, Refused
 from reknit.pipeline.rules.base import Violation
 from reknit.pipeline.validation import validate
 
-# Whose verdicts are asked of which recordings. Hosts that imitate an API are judged by the rules that are theirs.
+# The rules that judge each recording. Hosts that imitate an API are judged by their own rules.
 TARGETS: Final = {
     "anthropic": "anthropic",
     "gemini": "gemini",
@@ -79,7 +79,7 @@ def judge(provider: str, row: dict[str, Any]) -> list[Violation]:
 
 
 def fact_of(row: dict[str, Any]) -> str:
-    """What decided a refusal that no rule foresees, ``""`` where nobody knows."""
+    """Return the cause of a refusal that no rule foresees, ``""`` if it is unknown."""
     words, kind = row["error_message"] or "", row["error_class"]
     return next((fact for each, start, fact in FACTS if each in {"", kind} and re.match(start, words)), "")
 

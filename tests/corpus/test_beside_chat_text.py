@@ -1,7 +1,7 @@
-"""Recorded chats: what stands beside the text is in its items, and whole answers are promoted.
+"""Recorded chats: notes about the text are in its items, and whole answers are promoted.
 
-Thinking, stop reasons and usage are what the official SDK's accumulator makes of a stream; an answer that came whole
-shows and records what its message says.
+Thinking, stop reasons and usage equal those of the official SDK's accumulator; a whole answer is shown and recorded
+with its message's content.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Recorded streams of Bedrock's ConverseStream.
 
-The oracle is the turn that the client sent again and the service took; where there is none, a plain reading of the
-events, for no official client puts them together.
+The oracle is the turn that the client sent again and the service accepted; without one, a plain reading of the events,
+because no official client joins them.
 """
 
 import base64
@@ -114,7 +114,7 @@ def test_the_name_of_an_event_may_stand_beside_it(recording):
 @each
 @lab.each_check
 def test_cut_redelivered_broken_off_and_asked_for_again(recording, check):
-    # Without its start, a second attempt cannot be told from more of the first.
+    # Without its start, a second attempt cannot be distinguished from a continuation.
     if check is not lab.check_retry or b"messageStart" in recording.events[0]:
         check(recording)
 

@@ -14,11 +14,11 @@ BRIEF = {"system": st.just("Be brief.")}
 
 
 class Provider(NamedTuple):
-    """How one target differs from the others.
+    """The differences of one target.
 
-    ``models``: each with the fixes that even a healthy history needs for it. ``refusals``: the rules by which an ending
-    is refused that the policy says is to stay. ``root``: where the body has its messages, if each block has a place of
-    its own there. ``shape``: what the body is read as again.
+    ``models``: each with the fixes that even a valid history needs for it. ``refusals``: the rules that refuse an
+    ending which the policy keeps. ``root``: the body's list of messages, if each block has a place of its own there.
+    ``shape``: the shape in which the body is read again.
     """
 
     models: Mapping[str | None, AbstractSet[str]]

@@ -1,4 +1,4 @@
-"""Property tests: the strategies are a module beside the tests."""
+"""Property tests: the strategies are a module in this folder."""
 
 import sys
 from pathlib import Path

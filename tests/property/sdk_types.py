@@ -1,6 +1,6 @@
-"""The request types of the providers' own client libraries, made strict: oracles that are not ours.
+"""The request types of the providers' own client libraries, made strict: independent oracles.
 
-The types of `anthropic` and `openai` are TypedDicts, which pydantic reads; of its schema every list is made eager,
+The types of `anthropic` and `openai` are TypedDicts, which pydantic reads; in its schema every list is made eager,
 every object closed, and nothing is coerced. Those of `google-genai` are closed pydantic models, one for each part of a
 body. Converse has botocore's service model.
 """
@@ -12,7 +12,7 @@ from functools import cache
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import SchemaValidator
 
-# What a body may hold that the library's types leave to `extra_body`: each with its reason.
+# Members of a body that the library's types leave to `extra_body`: each with its reason.
 BESIDE = {
     "anthropic": {
         "temperature": "recorded as taken 112 times; this version of the library no longer offers it",
@@ -35,7 +35,7 @@ BESIDE = {
 }
 # A tool of Responses that recorded chats were accepted with; the library's types do not know it there.
 TAKEN_BY_CHAT = {"type": "web_search_preview"}
-# What the types of a Responses item require and the API does not: recorded requests without it were taken.
+# Members that the types of a Responses item require and the API does not: recorded requests without them were accepted.
 UNASKED = {
     "input_image": {"detail": "auto"},
     "output_text": {"annotations": []},
@@ -45,7 +45,7 @@ UNASKED = {
 
 
 def fault(target, body, model=None):
-    """What the library's types refuse in a body, or ``""``."""
+    """Return the error of the library's types for a body, or ``""``."""
     try:
         if target == "gemini":
             return _gemini_fault(json.loads(body))

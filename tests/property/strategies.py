@@ -157,7 +157,7 @@ def _with_members(draw):
 with_members = _with_members()
 """Histories whose blocks and messages have members that only one provider has."""
 
-# What people, tools and attackers write about the planner's protocol, and what harnesses write about the environment.
+# Texts of people, tools and attackers about the planner's protocol, and of harnesses about the environment.
 LINE = tool_fallback(TOOLS)
 SPICES = (
     "<tool_call>{}</tool_call>",

@@ -1,6 +1,6 @@
-"""What sources send, made up event by event: lines of the Claude CLI, and events of three providers.
+"""Generated output of sources, event by event: lines of the Claude CLI, and events of three providers.
 
-Each text of a provider's event stands in no other one of its run, so that a test can look for it.
+Each text of a provider's event is in no other one of its run, so that a test can search for it.
 """
 
 from itertools import count
@@ -100,7 +100,7 @@ def marked(number):
 
 
 def told_at_the_end(number):
-    """The same for what only the end of an item tells; one that is withdrawn has none."""
+    """The same for text that only the end of an item has; a withdrawn item has none."""
     return f"<{number}, noted>"
 
 
@@ -163,7 +163,7 @@ def converse_events():
     call = st.builds(lambda id_: {"toolUse": {"toolUseId": id_, "name": "a"}}, CALL_IDS)
     own = st.builds(lambda kind, words: {kind: {"a": words}}, st.sampled_from(["odd", "toolResult", "image"]), text)
     start = st.one_of(call, st.just({}), own)
-    # Content of an answer that was not streamed, citations and blocks that nobody knows among it.
+    # Content of an answer that was not streamed, including citations and unknown blocks.
     content = st.one_of(
         st.builds(lambda words: {"text": words}, text),
         st.builds(lambda words, kind: {"reasoningContent": {"reasoningText": {kind: words}}}, text, st.just("text")),

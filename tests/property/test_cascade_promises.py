@@ -1,4 +1,4 @@
-"""What the planner whose tools are emulated in text promises beyond the other targets."""
+"""The additional promises of the planner whose tools are emulated in text."""
 
 import json
 import re

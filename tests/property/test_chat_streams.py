@@ -1,7 +1,7 @@
-"""Chats that are made up, in every way in which hosts say the same: what is shown is what was said.
+"""Generated chats, in every form that hosts use: the items have the generated content.
 
-An answer is drawn first, then how a host streams it: ids and names late, again, in pieces or never, roles in every
-chunk, whole calls without an index, refusals, voices, citations, a whole answer, an end that is an error.
+An answer is drawn first, then the host's way of streaming it: ids and names late, repeated, in pieces or never, roles
+in every chunk, whole calls without an index, refusals, voices, citations, a whole answer, an end that is an error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REASONS = st.sampled_from(["stop", "tool_calls", "length", "content_filter", "er
 
 
 class Answer(NamedTuple):
-    """What a model says, in this order; ``end`` is its reason, None where ``[DONE]`` alone ends it."""
+    """A model's output, in order; ``end`` is its reason, None if ``[DONE]`` alone ends it."""
 
     thought: str
     text: str
@@ -76,7 +76,7 @@ def named(data, at, name, *, has_index):
 
 
 def deltas_of_calls(data, calls):
-    """The deltas of all calls, one behind the other or side by side."""
+    """The deltas of all calls, sequential or interleaved."""
     way = data.draw(st.sampled_from(["whole", "one list", "by index", "by id", "side by side"]))
     whole = [{"function": {"name": name, "arguments": given}} for name, given in calls]
     if way == "whole":
@@ -143,13 +143,13 @@ def whole(answer):
 
 
 def run(records, sizes):
-    """The items and the log's blocks of records that come so many at a time, with the state saved between."""
+    """The items and the log's blocks of records in batches of a size, with the state saved in between."""
     found = streamed.run("openai-chat", records, sizes=sizes)
     return found.items, found.blocks
 
 
 def check(answer, items, blocks):
-    """What was said is what is shown and recorded, and whole unless the server failed."""
+    """Check that the generated content is shown and recorded, and whole unless the server failed."""
     failed = answer.end == "error"
     texts = [text for text in (answer.text, answer.refusal, answer.voice) if text]
     entries = reduce(items).entries

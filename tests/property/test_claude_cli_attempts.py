@@ -1,8 +1,8 @@
-"""Runs as the Claude CLI writes them, made up: what is on the screen at the end follows from how they were made.
+"""Generated runs of the Claude CLI: the final screen follows from their construction.
 
 Messages stream in the order of old versions (all complete messages at the end, with words of their own for blank texts)
-or of new ones (each before its block's stop, blank texts left out). Starts come twice, stops are lost; a message is cut
-and another one comes in its place, by its stream or without a word, saying again a part of what was confirmed; a run
+or of new ones (each before its block's stop, blank texts left out). Starts are repeated, stops are lost; a message is
+cut and another one replaces it, by its stream or without a notice, repeating a part of the confirmed content; a run
 ends without a result and another one begins in the same pipe.
 """
 
@@ -17,7 +17,7 @@ from reknit.pipeline.streams.session import Recovery
 from reknit.topics.items import ItemCompleted, ItemRetracted, TurnStop
 from reknit.topics.reducer import reduce
 
-# What a block says: a text, or the input of a call.
+# A block's content: a text, or the input of a call.
 WORDS = st.sampled_from(["", "\n\n", " ", "Yes.", "Yes. And more.", "No.", "(no content)"])
 SAID = st.one_of(st.tuples(st.just("text"), WORDS), st.tuples(st.just("call"), st.sampled_from(["1", "2"])))
 CUTS = st.lists(st.integers(1, 6), max_size=20)
@@ -34,7 +34,7 @@ class Program:
         self.retracted = 0
         self.calls = 0
         self.messages = 0
-        # Of the attempt that is open: where what it has confirmed stands in `expected`, and what was cut of it.
+        # For the open attempt: the index in `expected` of its confirmed content, and its cut content.
         self.confirmed = None
         self.cut = ""
 
@@ -70,7 +70,7 @@ class Program:
         self.expected.append(said)
 
     def replaced(self):
-        """Another message begins to stream: what the open attempt did not confirm is gone."""
+        """Another message begins to stream: unconfirmed content of the open attempt is dropped."""
         self.retracted += bool(self.cut.strip())
         self.confirmed, self.cut = None, ""
 
@@ -129,7 +129,7 @@ class Program:
             self.whole(self.block(one), one)
 
     def ended(self):
-        """What is open stays: a result comes, or another run begins in the same pipe."""
+        """Open content stays: a result arrives, or another run begins in the same pipe."""
         if self.cut.strip():
             self.incomplete.append(self.cut)
         self.confirmed, self.cut = None, ""

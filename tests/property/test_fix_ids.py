@@ -9,7 +9,7 @@ from strategies import SCALE, histories, policies
 from reknit.pipeline import Session, normalize
 from reknit.pipeline.registry import TARGETS
 
-# Where what they name stands is no place in the input.
+# Fixes whose place is not in the input.
 ADDED = {"result_synthesised", "tail_continued", "assistant_inserted", "lead_inserted", "tools_stubbed"}
 
 
@@ -35,7 +35,7 @@ def expected(messages, fix):
     if fix.code == "result_synthesised":
         return called(messages, fix.detail.partition(":")[0])
     if not fix.path or (fix.code == "placeholder_dropped" and not fix.before):
-        # What was mended is a result of our own: it answers one of the calls, and stands nowhere in the input.
+        # The repaired block is a generated result: it answers one of the calls, and is not in the input.
         return fix.id if fix.id in calls(messages) else "the id of a call"
     return "" if fix.code in ADDED else called(messages, fix.path)
 

@@ -1,4 +1,4 @@
-"""Mends that a policy only observes: not made and told so, or made and told so, on every target."""
+"""Repairs that a policy only observes: not made and reported, or made and reported, on every target."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reknit.pipeline.session import Session
 from reknit.pipeline.testing.kit import Kit
 
 NAMES = sorted(TARGETS)
-# The mends whose example the target takes as it came; it refuses the others', so that they are made after all.
+# The repairs whose example the target accepts unchanged; it refuses the others', so that they are made after all.
 TAKEN = {
     "blank_dropped", "document_renamed", "image_type_corrected", "lead_inserted", "leading_dropped", "param_dropped",
     "system_inlined", "tail_continued", "thinking_foreign", "thinking_moved", "thinking_of_changed_turn",
@@ -28,7 +28,7 @@ TAKEN = {
 
 
 def mends_of(done):
-    """What was mended, wherever what was added stands."""
+    """Return the repairs, without the places of additions."""
     return Counter(
         (fix.code, fix.target, fix.before, fix.after, "" if FIXES[fix.code].fate == "synthesised" else fix.path)
         for fix in done.fixes
@@ -103,6 +103,6 @@ def test_each_mend_can_be_observed(code):
         assert (observed, done.prefix_reset) == ({code}, "")
         assert done.body not in {None, made.body}
     else:
-        # What the target said of the body without the mend is why it was made.
+        # The target's refusal of the body without the repair is why it was made.
         assert (observed, done.prefix_reset) == (set(), "mended")
         assert (done.body, done.fixes) == (made.body, made.fixes)

@@ -1,4 +1,4 @@
-"""What each policy promises, over arbitrary histories and on every target."""
+"""The promises of each policy, over arbitrary histories and on every target."""
 
 import json
 from collections import defaultdict
@@ -124,7 +124,7 @@ def test_reasoning_is_stripped_for_everybody_or_kept_for_its_issuer(target, mess
 @settings(max_examples=60 * SCALE)
 @given(messages=histories, policy=policies)
 def test_what_a_history_ends_with(target, messages, policy):
-    """A tail that is kept is the tail that is continued, less the words put behind it."""
+    """A kept tail is the continued tail without the appended words."""
     going_on = made(messages, target, policy, tail="continue")
     kept, refused = (made(messages, target, policy, tail=tail) for tail in ("keep", "reject"))
     continued = any(fix.code == "tail_continued" for fix in going_on.fixes)

@@ -24,7 +24,7 @@ data = st.data()
 
 
 def assert_same(one, other):
-    """The same request, and of each block the same is told, in whichever order."""
+    """Assert equal requests, with equal accounts of each block, in any order."""
     assert (one.body, one.unjudged, one.sha256, one.ids) == (other.body, other.unjudged, other.sha256, other.ids)
     assert sorted(one.fixes, key=repr) == sorted(other.fixes, key=repr)
     assert sorted(one.ledger, key=repr) == sorted(other.ledger, key=repr)
@@ -41,8 +41,8 @@ def test_what_comes_out_is_valid_and_its_fixes_are_in_the_catalogue(asked, data,
     done = Kit(asked.target, policy).valid(data.draw(asked.documents))
     hard = {violation.rule for violation in done.violations if violation.severity == "hard"}
     if done.body is None:
-        # The only thing that may be wrong is what the policy was asked not to mend, or what the caller asked for; or
-        # there is nothing to send.
+        # The only violations are those that the policy keeps, or that the caller asked for; or there is nothing to
+        # send.
         assert not done.ids or policy["tail"] in {"reject", "prefill"}
         assert not done.ids or policy["tail"] == "reject" or hard <= {"BED-11", "BED-11b"}
         assert hard <= asked.provider.refusals
@@ -126,7 +126,7 @@ def test_the_ledgers_places_are_in_the_body_and_what_was_kept_stands_there(asked
             assert text == (shown if isinstance(shown, str) else shown["text"])
     if done.ids:  # a prompt by itself is no message of the history
         assert len(done.ids) == len(body[root])
-    # A signature without words shares the part that it stands on; so does reasoning that was joined.
+    # A signature without words shares its part; so does reasoning that was joined.
     joined = [
         entry
         for entry in entries
@@ -182,7 +182,7 @@ def test_a_session_goes_on_from_its_records(model, messages, beside, policy, dat
 @settings(max_examples=45 * SCALE)
 @given(messages=st.one_of(histories, own, reasoned, spiced, mixed_histories), policy=policies, data=data)
 def test_a_session_that_goes_back_is_as_one_that_never_heard_the_rest(model, messages, policy, data):
-    """Also from its records, and whatever stood in segments by then; what a request said before stays as it was."""
+    """Also from its records, and for content that was in segments by then; former requests stay unchanged."""
     session, segments = Session(TARGETS, policy, model=model), []
     asked = data.draw(st.sampled_from(sorted(TARGETS)))
     for _ in range(3):
@@ -304,7 +304,7 @@ def numbered(messages):
     return [{**message, "content": [known(block) for block in message["content"]]} for message in messages]
 
 
-# What the Messages API's own shape promises beyond the others: what is kept is unchanged, and strings stay strings.
+# Additional promises of the Messages API's own shape: kept blocks are unchanged, and strings stay strings.
 
 
 @settings(max_examples=100 * SCALE)
@@ -348,7 +348,7 @@ def blocks_of(message):
 
 
 def plain(block):
-    """A block as everybody reads it: without breakpoints, the issuer, and a flag that says nothing."""
+    """Return a block's common content: without breakpoints, the issuer, and an empty flag."""
     if isinstance(block, list):
         return [plain(part) for part in block]
     if not isinstance(block, dict):

@@ -111,7 +111,7 @@ def ended(run):
 
 
 def tokens(run):
-    """The texts that came in, complete messages apart: what one of those repeats of a complete block is not new."""
+    """Return the input texts, complete messages excepted: they repeat complete blocks."""
     events = msgspec.json.encode([event for event in run if not isinstance(event, WholeMessage)]).decode()
     return {marked(number) for number in range(len(run)) if marked(number) in events}
 

@@ -78,7 +78,7 @@ TWO = [
         ([{"role": "user", "content": "one"}, {"role": "user", "content": "two"}], [7, 6]),
         # A call without its result is waited for through eight exchanges, that is four pairs.
         ([{"role": "user", "content": "one"}, {"role": "assistant", "content": [CALL]}, *HELLO[:7]], [9, 4]),
-        # Several results in rows of their own are one message, and nothing to mend.
+        # Several results in separate rows are one message without repairs.
         ([HELLO[0], *TWO], [18]),
     ],
 )

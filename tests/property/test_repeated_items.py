@@ -33,7 +33,7 @@ CALLED = [
 
 @st.composite
 def sequences(draw):
-    """Items of which each has an id of its own, and how often each comes in a row."""
+    """Items with different ids, and the number of repetitions of each."""
     kinds = draw(st.lists(st.sampled_from(HOSTED), min_size=1, max_size=6))
     items = [kind | {"id": f"item_{at}"} for at, kind in enumerate(kinds)]
     if draw(st.booleans()):

@@ -1,6 +1,6 @@
-"""Properties of Responses streams: made-up answers that lose pieces, go out of order, fail and follow each other.
+"""Properties of Responses streams: generated answers that lose pieces, are reordered, fail and follow each other.
 
-What is expected is the answer itself: it is there whole as long as one event still says it.
+The expected result is the answer itself: it is whole as long as one event still has it.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def block(item):
 
 
 def on_screen(output):
-    """What of an output is shown: a type and a text, an input, or the whole item."""
+    """Return the shown part of an output: a type and a text, an input, or the whole item."""
     blocks = map(block, output)
     shown = [found for found in blocks if found["type"] != "redacted_thinking" and found.get("thinking") != ""]
     return [json.dumps(found.get("text") or found.get("thinking") or found.get("input") or found) for found in shown]
@@ -166,7 +166,7 @@ def screen(items):
 
 
 def recovered(run, sizes):
-    """The items of a run in batches of these sizes, with a restart behind each, and the turns for the log."""
+    """The items of a run in batches of these sizes, with a restart after each, and the turns for the log."""
     found = streamed.run("openai-responses", run, sizes=sizes)
     return found.items, found.contents
 
@@ -227,7 +227,7 @@ def test_a_failure_is_told_once_and_retracts_nothing(answer, data, sizes):
 @settings(max_examples=150)
 @given(answers(), st.lists(st.booleans(), min_size=1, max_size=3), SIZES, st.data())
 def test_responses_that_follow_are_all_there(answer, streams, sizes, data):
-    """The same words in each response, streamed or whole; and, where events are numbered, any stretch comes again."""
+    """The same words in each response, streamed or whole; and, if events are numbered, any range is repeated."""
     run = []
     for number, is_stream in enumerate(streams):
         one = answer._replace(name=f"r{number}", numbered=True)

@@ -19,7 +19,7 @@ from reknit.topics.reducer import reduce
 _item = msgspec.json.Decoder(AnyItem)
 each_source = pytest.mark.parametrize("source", sorted(SOURCES))
 
-# -- what a source says ---------------------------------------------------------------------------------------------
+# -- the output of a source ----------------------------------------------------------------------------------------
 
 
 def anthropic(words):
@@ -165,7 +165,7 @@ EVENTS = {
     "vllm": chat,
 }
 MARK = "<here>"
-# What stands for the mark in JSON text: words, whole characters, halves of one, bytes that are none, numbers' ends.
+# The replacements of the mark in JSON text: words, whole characters, lone surrogates, invalid bytes, ends of numbers.
 WORDS = [
     b"a",
     b"b c ",
@@ -222,7 +222,7 @@ NEWLINES = [b"\n", b"\n", b"\r\n", b"\r"]
 
 @st.composite
 def streams(draw, source):
-    """Events in one kind of newline, each laid out in its own way; what a framing tells apart once is not mixed."""
+    """Events with one kind of newline, each in its own layout; a framing's choices are not mixed."""
     newline = draw(st.sampled_from(NEWLINES[:2] if source == "claude-cli" else NEWLINES))
     layouts = LAYOUTS
     if source == "claude-cli" or (source == "gemini" and draw(st.booleans())):
@@ -312,7 +312,7 @@ SHAPES = [(source, shape) for source, shapes in sorted(GROWING.items()) for shap
 
 
 def cut_in_units(text, cuts):
-    """A text in pieces of so many UTF-16 units, as they stand in JSON."""
+    """A text in pieces of N UTF-16 units, as JSON strings."""
     units = text.encode("utf-16-le")
     found = []
     for size in [*cuts, len(units)]:

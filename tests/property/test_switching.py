@@ -13,7 +13,7 @@ from reknit.pipeline.registry import TARGETS
 
 NAMES = sorted(TARGETS)
 ISSUERS = ["anthropic", "bedrock-converse", "gemini", "openai-chat", "openai-responses", "vllm"]
-# Fixes that say of reasoning, or of a signature, that it is somebody else's, or no longer of use.
+# Fixes that report that reasoning, or a signature, is another issuer's, or no longer useful.
 OF_REASONING = ("thinking_", "reasoning_", "signature_")
 
 
@@ -34,7 +34,7 @@ def reissued_blocks(blocks, provider):
 
 
 def parts(messages, cuts):
-    """The messages in the stretches between the cuts."""
+    """The messages of the runs between the cuts."""
     places = sorted({0, len(messages), *(cut % (len(messages) + 1) for cut in cuts)})
     return [messages[start:end] for start, end in pairwise(places)]
 
@@ -70,7 +70,7 @@ def test_wherever_a_session_has_been_a_request_is_the_one_of_its_whole_history(m
 @settings(max_examples=150 * SCALE)
 @given(messages=written_by_many(), target=st.sampled_from(NAMES), other=st.sampled_from(ISSUERS))
 def test_whose_reasoning_it_was_decides_over_the_reasoning_and_nothing_else(messages, target, other):
-    """Give all reasoning to one issuer: what else the request says and lacks is the same."""
+    """Give all reasoning to one issuer: everything else of the request is equal."""
     first = normalize(msgspec.json.encode(reissued(messages, "nobody")), to=target)
     second = normalize(msgspec.json.encode(reissued(messages, other)), to=target)
     assert others(first.fixes) == others(second.fixes)
@@ -87,7 +87,7 @@ def reissued(messages, provider):
 
 
 def others(fixes):
-    """The fixes of everything but reasoning; a turn of nothing else may be gone with it."""
+    """The fixes of everything but reasoning; a turn with nothing else may be removed with it."""
     ours = [fix for fix in fixes if not fix.code.startswith(OF_REASONING)]
     return sorted((fix.code, fix.path, fix.detail) for fix in ours if fix.code != "turn_stubbed")
 

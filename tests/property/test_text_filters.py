@@ -105,7 +105,7 @@ def cut_up(draw, text):
 
 
 def streamed(make, pieces, *, saved=False):
-    """What a filter gives for pieces, by way of its saved state if so wished."""
+    """A filter's output for pieces, optionally through its saved state."""
     one, outputs = make(), []
     for piece in pieces:
         outputs.append(one.feed(piece))
@@ -159,8 +159,8 @@ def test_all_three_streamed_are_whole(case, saved):
     assert told(streamed(make, pieces, saved=saved)) == told(streamed(make, [text]))
 
 
-# The same in other words: a root between two boundaries. Looked behind is one character, so the boundary in front is
-# stricter here than in the filter, which knows more of what is no boundary.
+# The same definition in other words: a root between two boundaries. It looks back one character, so the boundary before
+# is stricter here than in the filter.
 LEFT_OVER = re.compile(
     r"(?:^|[\s\"'(=:,;<>`\[\]{}])"
     r"(?:/opt/windsurf|/tmp/windsurf-workspace|/home/user/projects/workspace-[A-Za-z0-9]{1,64}|/root/WindsurfAPI)"
@@ -182,7 +182,7 @@ def test_nothing_outside_of_a_token_changes(text):
     marker = "\u2042\u2051"  # not in any text here
     assert marker not in text
     kept = Redactor(marker=marker).whole(text).split(marker)
-    # What was kept stands in the text in this order, and what stood between holds a root each.
+    # The kept parts are in the text in this order, and each gap between them holds a root.
     found = re.fullmatch("(.+?)".join(map(re.escape, kept)), text, re.DOTALL)
     assert found
     assert all(re.search(r"[/\\](opt|tmp|home|root)[/\\]", token) for token in found.groups())

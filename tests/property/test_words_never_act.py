@@ -1,6 +1,7 @@
-"""Whatever tools, models and earlier turns say: nothing of it makes a text target's program act.
+"""No text of tools, models and earlier turns makes a text target's program act.
 
-What acts is said again here, character by character and line by line, and shares nothing with what breaks it.
+The acting words are defined here again, character by character and line by line, and independently of the code that
+neutralizes them.
 """
 
 import json
@@ -60,7 +61,7 @@ def paper(word):
 
 
 def filled(shape, end, word):
-    """A history of a shape; ``word`` gives the next text. What the user says last is ``own``."""
+    """A history of a shape; ``word`` returns the next text. The user's last words are ``own``."""
     history = [{"role": "user", "content": word()}]
     for number, kind in enumerate([*shape, end]):
         called = call(f"t{number}", "read")
@@ -96,7 +97,7 @@ def filled(shape, end, word):
 
 @st.composite
 def histories(draw, texts=words):
-    """A history, the same with a token for each text, and what the tokens stand for."""
+    """A history, the same with a token for each text, and the texts of the tokens."""
     shape, end, system = draw(shapes), draw(ends), draw(st.one_of(st.none(), texts))
     stand_for = {}
 
@@ -136,7 +137,7 @@ def squeezed(text):
 
 
 def like_ours(line):
-    """What of ours a line begins like, if anything."""
+    """Return which of Reknit's line beginnings a line has, or None."""
     line = line.lstrip("\ufeff \t\x1f\u00a0\u1680\u2003\u3000").casefold()
     if line.startswith("["):
         inner = " ".join(squeezed(line[1:]))
