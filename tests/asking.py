@@ -1,4 +1,4 @@
-"""A viewer of nothing, for pages that need no index: who asks it gets the status and the page."""
+"""An empty viewer, for pages that need no index: a query returns the status and the page."""
 
 import html
 import re
@@ -22,7 +22,7 @@ async def serving_nothing():
 
 @asynccontextmanager
 async def asking():
-    """``get(path, form=None, part=False)``; a form is posted with the page's token, ``part`` as a script of ours."""
+    """``get(path, form=None, part=False)``: a form has the page's token; ``part`` is a script's request."""
     async with serving_nothing() as url, aiohttp.ClientSession() as http:
         async with http.get(f"{url}explain/size") as answer:
             token = re.search(f'<meta name="{HEADER}" content="([^"]+)">', await answer.text())[1]
@@ -37,5 +37,5 @@ async def asking():
 
 
 def words(page):
-    """What a page says, without its marks."""
+    """Return a page's text, without markup."""
     return html.unescape(re.sub(r"<[^>]+>", "", page))

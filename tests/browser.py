@@ -17,12 +17,12 @@ from msgspec import Struct, field
 
 # So long a script may take to do what it is for; what runs at once is seen at once.
 SETTLED_SECONDS = 1.0
-# A condition that a page comes to hold is waited for so long, on a machine that does other things beside.
+# The time limit for a page to fulfil a condition, on a machine that runs other work.
 PATIENCE_SECONDS = 30.0
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 REQUIRED = "REQUIRE_BROWSER" in os.environ
 AXE = Path(__file__).parent / "axe" / "axe.min.js.gz"
-# What WCAG asks for at its levels A and AA, up to version 2.2.
+# The rules of WCAG at its levels A and AA, up to version 2.2.
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22a", "wcag22aa"]
 
 # Each would ask for a picture, show a dialog or write to the console, if a browser took it for more than text.
@@ -45,7 +45,7 @@ needs_browser = pytest.mark.skipif(CHROMIUM is None and not REQUIRED, reason="no
 
 
 class Opened(Struct):
-    """What a page did while it was open. ``requests`` are all URLs but the page's own that no policy stopped."""
+    """The events of a page while it was open. ``requests`` are all URLs but the page's own that no policy stopped."""
 
     text: str = ""
     values: list = field(default_factory=list)
@@ -137,14 +137,14 @@ class Page:
         return base64.b64decode(shot["data"])
 
     async def look(self, *, dark, width=1200, height=900):
-        """Go on by day or by night, in a window of this size."""
+        """Switch to light or dark colours, in a window of this size."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await self._call("Emulation.setEmulatedMedia", features=[scheme])
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         await self._call("Emulation.setDeviceMetricsOverride", **size)
 
     async def violations(self):
-        """What axe finds against WCAG A and AA, as lines: the rule, the element, what is wrong."""
+        """Return axe's findings against WCAG A and AA, as lines: the rule, the element, the fault."""
         if not await self.ask("'axe' in window"):
             await self.ask(gzip.decompress(AXE.read_bytes()).decode() + ";0")
         options = {"runOnly": WCAG, "resultTypes": ["violations"], "preload": False}

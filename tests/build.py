@@ -1,4 +1,4 @@
-"""Messages for tests in the canonical shape. A turn takes blocks; a string stands for a block of text."""
+"""Messages for tests in the canonical shape. A turn takes blocks; a string is a block of text."""
 
 import base64
 import struct
@@ -55,7 +55,7 @@ def answered(call_id, content="files"):
 
 
 def rounds(count):
-    """So many questions, each answered after a call."""
+    """N questions, each answered after a call."""
     return [
         message
         for at in range(count)

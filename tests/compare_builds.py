@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 DRIVER = Path(__file__).resolve().parent / "outcomes_of_a_build.py"
 DIFFERENT = 3
-# So much of an outcome is shown on each side of the place where two of them part.
+# This much of an outcome is shown on each side of the first difference.
 AROUND = 120
 
 Outcomes = dict[tuple[str, str], str]
@@ -51,7 +51,7 @@ def started(build: Path, arguments: list[str], output: Path) -> subprocess.Popen
 
 
 def outcomes(builds: list[Path], arguments: list[str], scratch: Path) -> list[list[list[str]]]:
-    """What the driver writes of each build; both run at once."""
+    """Return the driver's output for each build; both run simultaneously."""
     files = [scratch / f"outcomes-{number}" for number in range(len(builds))]
     running = [started(build, arguments, file) for build, file in zip(builds, files, strict=True)]
     for build, process in zip(builds, running, strict=True):

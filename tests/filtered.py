@@ -4,7 +4,7 @@ from itertools import chain
 
 
 def fed(one, pieces):
-    """What a filter gives for these pieces and at their end: a text, or texts, calls and what was removed in a list."""
+    """Return a filter's output for these pieces and at their end: a text, or a list of texts, calls and removals."""
     given = [*map(one.feed, pieces), one.flush()]
     return "".join(given) if isinstance(given[-1], str) else [*chain.from_iterable(given)]
 
@@ -14,7 +14,7 @@ def in_pieces(text, size):
 
 
 def in_halves(make, text):
-    """For each cut what two filters give, of which the second goes on from the state of the first, and the second."""
+    """For each cut, return the output of two filters, the second with the state of the first, and the second filter."""
     for at in range(len(text) + 1):
         one, other = make(), make()
         before = one.feed(text[:at])

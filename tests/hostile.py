@@ -1,4 +1,4 @@
-"""What a hostile fleet sends and publishes: in each of its fields a text that would run, hide or misplace."""
+"""The inputs and outputs of a hostile fleet: each field has a text that would run, hide or misplace."""
 
 import json
 import zlib
@@ -14,9 +14,9 @@ VECTORS = Path(__file__).parent / "vectors" / "records_v1.jsonl"
 # Written backwards, invisible, above its line, coloured in a terminal, half a character.
 INVISIBLE = "\u202egnp.\u202c\u2066a\u200b\u200d\ufeff\u2069 Z\u0351\u0351\u0351\u0351 \x1b[31m \U000e0041 \x00\ud800"
 TEXTS = (*HOSTILE, ELSEWHERE, INVISIBLE)
-# What others wrote with a link in it, as a page might take one over.
+# Texts of other parties with a link, as a page might copy it.
 LINKS = ("javascript:alert('ran')", "data:text/html,<script>alert('ran')</script>", "//127.0.0.1:9/x")
-# Without these a stage would read nothing of a record; `poisoned` leaves them where it is told to.
+# Without these a stage would read nothing of a record; `poisoned` leaves them on request.
 SHAPE = frozenset(
     {"type", "role", "subtype", "targets", "policy", "target", "framing", "transcript", "code", "origin", "doubt"}
     | {"cause", "item_type", "delta_type", "media_type", "usage"}
@@ -24,7 +24,7 @@ SHAPE = frozenset(
 
 
 def poison(text):
-    """A text with a hostile one behind it, always the same one: what was alike stays alike, and calls find results."""
+    """A text with a hostile one after it, always the same one: equal texts stay equal, and calls find results."""
     texts = TEXTS + LINKS
     return f"{text} {texts[zlib.crc32(text.encode()) % len(texts)]}"
 
@@ -47,7 +47,7 @@ def poisoned(value, kept=SHAPE, name=""):
 
 
 def poisoned_json(text, kept=SHAPE):
-    """A line of JSON, poisoned; one that is none gets its poison at the end."""
+    """A line of JSON, poisoned; other lines get the poison at the end."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -56,7 +56,7 @@ def poisoned_json(text, kept=SHAPE):
 
 
 def poisoned_headers(headers, kept=SHAPE):
-    """Headers with poison in each text; numbers, digests and places stay what they must be for a reader to go on."""
+    """Headers with poison in each text; numbers, digests and places stay valid for a reader."""
     return tuple((name, _header(name, value, kept)) for name, value in headers.items())
 
 
@@ -83,7 +83,7 @@ def sessions():
 def records():
     """Each kind of record of the contract with poison in its members, as `(topic, Record)`, twice.
 
-    The second time also where a reader looks first: what they are would then be said by a hostile text.
+    The second time also in the members that a reader reads first: a hostile text would then be the record's type.
     """
     found = []
     vectors = [json.loads(line) for line in VECTORS.read_text().splitlines()]

@@ -71,9 +71,9 @@ SOURCE_OF = {
     "other": "openai-chat",
     "responses-compat": "openai-responses",
 }
-# The lists that messages stand in.
+# The names of message lists.
 ROOTS = ("messages", "input", "contents")
-# Of a session's turns so many have their requests made, evenly spread; the last ones always.
+# The number of a session's turns whose requests are made, evenly spread; the last ones always.
 MOST_TURNS = 12
 
 
@@ -98,7 +98,7 @@ def plain(value: Any) -> Any:
 
 
 def attempted(kind: str, make: Callable[[], Any]) -> Outcome:
-    """What comes of a call, or the error that it ends in."""
+    """Return the result of a call, or its error."""
     try:
         return kind, make()
     except Exception as error:  # noqa: BLE001  whatever one build raises, the other should
@@ -197,7 +197,7 @@ def turn_by_turn(history: Any, policy: Any) -> Iterator[Outcome]:
 
 
 def summary(done: Any) -> list[Any]:
-    """A request in short: the digest stands for the body."""
+    """A request in short: the digest replaces the body."""
     fixes = [[fix.code, fix.path] for fix in done.open_fixes]
     return [done.sha256, done.prefix_bytes, done.reset, done.fix_count, fixes, done.violations]
 
@@ -210,7 +210,7 @@ def read_back(session: Any, state: list[Any]) -> list[Any]:
 
 
 def staged(history: Any) -> Iterator[Outcome]:
-    """The same as records of the log: what the stage puts out and keeps."""
+    """The same as records of the log: the stage's outputs and state."""
     given = history if isinstance(history, dict) else {}
     setting = {name: given[name] for name in ("system", "tools", "model") if given.get(name)}
     opened = {"type": "session.opened", "targets": ["anthropic", "openai-chat"], "params": {"max_tokens": 9}} | setting
@@ -221,7 +221,7 @@ def staged(history: Any) -> Iterator[Outcome]:
 def fed(
     stage: Any, values: Iterable[tuple[bytes | None, tuple[Any, ...]]], name: str, key: bytes = b"session"
 ) -> Iterator[Outcome]:
-    """What a stage puts out and keeps of these records, in batches of three."""
+    """A stage's outputs and state for these records, in batches of three."""
     records = [
         Record(partition=0, offset=offset, key=key, value=value, headers=headers, timestamp=1)
         for offset, (value, headers) in enumerate(values)
@@ -243,7 +243,7 @@ def kept() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def gone_on(row: dict[str, Any]) -> Iterator[Outcome]:
-    """What comes of a session that an earlier version left, and what is kept of it then."""
+    """Return the outputs of a session that an earlier version left, and its state then."""
     stage = {"turns": TurnsStage, "events": EventsStage}[row["side"]]()
     for key, value in row["state"]:
         if (name := base64.b64decode(key))[:1] != b"\0":
@@ -329,7 +329,7 @@ def in_pieces(source: str, records: list[bytes]) -> list[Any]:
 
 
 def streamed(source: str, records: list[bytes]) -> Iterator[Outcome]:
-    """The same as records of provider events: what the stage puts out and keeps."""
+    """The same as records of provider events: the stage's outputs and state."""
     headers = (("source", source.encode()), ("run", b"r1"))
     policy = (None, (("policy", b'{"record_assistant":true,"model":"m"}'),))
     end = (None, (*headers, ("exit", b"0")))
@@ -360,7 +360,7 @@ def cases() -> Iterator[tuple[int, Case]]:
 
 
 def chosen(sample: int, only: frozenset[str]) -> Iterator[Case]:
-    """The cases to run: of each kind every so many-th by its name, so that builds agree; or those that are named."""
+    """The cases to run: of each kind every Nth by its name, so that builds agree; or the named ones."""
     for every, case in cases():
         number = int.from_bytes(hashlib.sha256(case[0].encode()).digest()[:4], "big")
         if case[0] in only or (not only and number % (every * sample) == 0):

@@ -1,4 +1,4 @@
-"""What the stages publish, as one side of a comparison: sessions through the history and the stream side, in memory."""
+"""The stages' outputs as one side of a comparison: sessions through the history and the stream side, in memory."""
 
 import hashlib
 import json
@@ -79,7 +79,7 @@ def published(output, offset=0, partition=0):
 
 
 def side(outputs, key=b"s1"):
-    """What a side holds of a session."""
+    """Return a side's records of a session."""
     made = [output for output in outputs if output.key == key and output.topic in COMPARED_TOPICS]
     return [published(output, at) for at, output in enumerate(made)]
 

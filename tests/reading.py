@@ -1,4 +1,4 @@
-"""What readers make of a message or a transcript, told briefly, and the vectors of the conformance tests."""
+"""Short forms of the readers' results for a message or a transcript, and the vectors of the conformance tests."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ SAY = {
 
 
 def vectors(name):
-    """The rows of a file beside the conformance tests."""
+    """Return the rows of a file of the conformance tests."""
     lines = (Path(__file__).parent / "conformance" / f"{name}.jsonl").read_text(encoding="utf-8").split("\n")
     return [json.loads(line) for line in lines if line]
 

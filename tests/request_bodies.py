@@ -213,7 +213,7 @@ converse_heads = record(
     promptVariables=st.just({"a": {"text": "b"}}),
 )
 
-# Where a body has its messages, what may stand beside them, and the messages.
+# The place of a body's messages, its other members, and the messages.
 BODIES = {
     "anthropic": ("messages", anthropic_heads, anthropic_messages),
     "openai-chat": ("messages", chat_heads, chat_messages),

@@ -18,7 +18,7 @@ def turn(message, **fields):
 
 
 def records(events, headers=(), *, key=KEY, first=0):
-    """The log of one session: what is neither bytes yet nor nothing becomes JSON."""
+    """The log of one session: values other than bytes and None become JSON."""
     values = [event if event is None or isinstance(event, bytes) else json.dumps(event).encode() for event in events]
     return [
         Record(partition=2, offset=first + at, key=key, value=value, headers=headers) for at, value in enumerate(values)
@@ -26,12 +26,12 @@ def records(events, headers=(), *, key=KEY, first=0):
 
 
 def of(found, topic):
-    """What a batch gave for a topic."""
+    """Return a batch's outputs for a topic."""
     return [output for output in found.outputs if output.topic == topic]
 
 
 def letters(outputs):
-    """Of which offset and with which code the dead letters are."""
+    """Return the offset and the code of each dead letter."""
     headers = [dict(output.headers) for output in outputs if output.topic == DEAD_LETTERS]
     return [(int(each["reknit.error.offset"]), each["reknit.error.code"].decode()) for each in headers]
 
@@ -48,9 +48,9 @@ def restored(stage, state):
 
 
 def processed(make, batches, restart=None):
-    """All outputs, the stage in the end, and its changelog.
+    """Return all outputs, the final stage, and its changelog.
 
-    With ``restart`` a new stage goes on after each batch; it reads the ``changelog``, or has a ``store`` that did.
+    With ``restart`` a new stage continues after each batch; it reads the ``changelog``, or has a ``store`` that did.
     """
     stage, state, outputs, store = make(), {}, [], Records()
     stage.keep_in(store)
@@ -113,7 +113,7 @@ class Sliced:
 
 
 def written_bytes(stage, events):
-    """What each record writes to the changelog, with its key."""
+    """Return the bytes that each record writes to the changelog, with its key."""
     sizes = []
     for record in records(events):
         made = stage.process([record])

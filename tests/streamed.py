@@ -43,7 +43,7 @@ class Run(NamedTuple):
 
 
 def records(*parts):
-    """Events as records, whatever lists they stand in; bytes are records already."""
+    """Events as records, from nested lists; bytes are records already."""
     for part in parts:
         if isinstance(part, list | tuple):
             yield from records(*part)
@@ -52,10 +52,10 @@ def records(*parts):
 
 
 def run(source, *parts, sizes=None, end="exit", **options):
-    """What comes of one run of a source.
+    """Return the result of one run of a source.
 
-    With ``sizes``, so many records come in one, what is left over in a last one, and the state is saved and read behind
-    each; ``options`` are those of ``feed``.
+    With ``sizes``, records are batched by these sizes, with the rest in a last batch, and the state is saved and
+    restored after each; ``options`` are those of ``feed``.
     """
     recovery, items, turns = Recovery(source), [], []
     rest = list(records(*parts))
@@ -103,7 +103,7 @@ def marked(items):
 
 
 def shown(items):
-    """What is there in the end: types and texts."""
+    """Return the final types and texts."""
     return [(entry.item_type, entry.text) for entry in entries(items)]
 
 
@@ -112,7 +112,7 @@ def stop_reasons(items):
 
 
 def errors(items):
-    """What errors say, and their codes."""
+    """Return the messages of errors, and their codes."""
     return [(item.message, item.code) for item in only(items, AgentError)]
 
 

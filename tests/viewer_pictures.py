@@ -1,9 +1,9 @@
 """Pictures of the viewer for README and docs, from a browser that opens a running one on the demo's fleet.
 
-    reknit demo --viewer                                       # in another terminal; it says its URL
+    reknit demo --viewer                                       # in another terminal; it prints its URL
     python tests/viewer_pictures.py http://127.0.0.1:PORT/ [--to docs/pictures] [--every DIRECTORY]
 
-``--every`` writes what nobody keeps but somebody should look at: each kind of page by day, by night and in a narrow
+``--every`` writes pictures for review that are not kept: each kind of page in light and dark colours and in a narrow
 window.
 """
 
@@ -18,7 +18,7 @@ from browser import browsing
 ROOT = Path(__file__).resolve().parents[1]
 BROKEN = '{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "ls", "input": {}}]}'
 HISTORY = f'[{{"role": "user", "content": "What is here?"}},\n {BROKEN},\n {{"role": "user", "content": "Well?"}}]'
-# A row is a file, the page, what is to be there, the window, and whether by night.
+# A row is a file, the page, the required content, the window, and whether dark.
 KEPT = (
     ("overview", "/", "h1", (1200, 900), False),
     ("request", "/sessions/lost-result", "a[href*='/requests/'][href*='at=']", (1200, 900), False),

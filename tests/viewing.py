@@ -1,4 +1,4 @@
-"""What the viewer follows, without a broker: topics in memory that the real stages fill, their index, and its pages."""
+"""The viewer's data without a broker: topics in memory that the real stages fill, their index, and its pages."""
 
 import asyncio
 import json
@@ -103,7 +103,7 @@ def session_of(session, *messages, defaults=None, **opened):
 
 
 def demo_inputs():
-    """The demo's fleet as ``filled`` wants it."""
+    """The demo's fleet in the form of ``filled``."""
     return [
         (one.session, [(step.topic, step.value, step.headers) for step in inputs(one) if isinstance(step, Input)])
         for one in fleet()
@@ -149,7 +149,7 @@ class Still:
 
 
 class InMemory(Values):
-    """Values that are too large for the index lie in the topics, as ever."""
+    """Values that are too large for the index are in the topics, as usual."""
 
     def __init__(self, reader, topics):
         super().__init__(load_config(env={}), reader, None)
@@ -187,7 +187,9 @@ async def served(topics, path, routes=(), *, index=None, **options):
 
 @asynccontextmanager
 async def pages_of(topics, tmp_path, **options):
-    """Something that asks for pages by their addresses, a ``part`` as a script of ours, and gives status and text."""
+    """Returns a function that requests pages by their addresses, a ``part`` like the viewer's script, with status and
+    text.
+    """
     async with served(topics, tmp_path / "index", **options) as url, aiohttp.ClientSession() as http:
 
         async def ask(path, *, part=False, post=None):
@@ -202,7 +204,7 @@ async def pages_of(topics, tmp_path, **options):
 
 
 class Followed:
-    """A viewer of one session that goes on: what comes is in its index at once, as its follower puts it there."""
+    """A viewer of one live session: new records are in its index immediately, as its follower adds them."""
 
     def __init__(self, url, app, session, topics):
         self.url, self.app, self.topics = url.rstrip("/"), app, topics
@@ -239,7 +241,7 @@ async def followed(topics, session, path):
 
 @asynccontextmanager
 async def listening(http, url, **headers):
-    """What reads so many events of a live stream: the place of each, and what it changes."""
+    """Returns a function that reads N events of a live stream: the place of each, and its change."""
     async with http.get(url, headers=headers) as answer:
         assert answer.content_type == "text/event-stream"
 

@@ -49,7 +49,7 @@ async def pipeline(broker, prefix, tmp_path, free_port):
 
 
 async def shown_text(items, session):
-    """What a screen shows of a session once its turn has ended."""
+    """Return a session's text on the screen once its turn has ended."""
     screen = View()
     async for shown in items:
         if shown.session == session and shown.item is not None:

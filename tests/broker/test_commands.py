@@ -1,4 +1,4 @@
-"""The commands beside a worker as a person types them, on a real broker."""
+"""The commands next to a worker as a person types them, on a real broker."""
 
 import asyncio
 import json

@@ -51,7 +51,7 @@ def marked(n):
 
 
 class Prometheus:
-    """A real one that looks at a worker every second; where the program is not installed, nobody looks."""
+    """A real one that scrapes a worker every second; if the program is not installed, nothing is checked."""
 
     def __init__(self, folder, port, worker):
         self._program = shutil.which("prometheus")
@@ -82,7 +82,7 @@ class Prometheus:
             self._process.wait()
 
     def fires(self, alert, **labels):
-        """Whether the alert fires; always true where nobody looks."""
+        """Return True if the alert fires; always True without Prometheus."""
         if self._process is None:
             return True
         with (

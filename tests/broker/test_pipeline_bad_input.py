@@ -115,7 +115,7 @@ async def test_a_record_of_64_mib_goes_through(broker, prefix, tmp_path, free_po
         await worker.ready(60)
         await lab.drained(broker.bootstrap, prefix, 120)
         assert await worker.stop() == 0
-    # Beyond the provider's own limit nothing is sent: the record is named by its digest, or stands there whole.
+    # Nothing larger than the provider's own limit is sent: the record is named by its digest, or is whole.
     letters = await read(broker.bootstrap, prefix + DEAD_LETTERS)
     headers = [dict(letter.headers) for letter in letters]
     assert [h["reknit.error.rule"] for h in headers] == [b"size", b"size"]

@@ -1,7 +1,7 @@
 """Sessions of the history side that are left in the middle.
 
-Every word that a history says is numbered (``w12w``), so that a later version, which may write a request otherwise, can
-still be asked whether each is there.
+Every word of a history is numbered (``w12w``), so that a later version, which may write a request differently, can
+still be checked for each of them.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def varied() -> list[Sent]:
 
 
 def goes_on() -> list[Sent]:
-    """What every session is asked when it goes on: the late result, a repeated id, more turns, a rewind."""
+    """The inputs of every session when it continues: the late result, a repeated id, more turns, a rewind."""
     return [
         WANTED,
         appended(user(result("late")), id="again"),
@@ -193,7 +193,7 @@ POLICIES: dict[str, Json] = {
 
 
 def _resets(made: Any) -> Iterator[Json]:
-    """Sessions that went back, started anew, changed what is given, or ended."""
+    """Sessions that were rewound, started again, reconfigured, or ended."""
     begun = [opened(**SETTING), *small_talk(20)]
     yield made("many segments", [*begun, *calls(100, 30), *small_talk(30)], restart=True)
     yield made("rewound to a number", [*begun, rewound(7), *small_talk(1)])
@@ -259,7 +259,7 @@ def _shapes(made: Any) -> Iterator[Json]:
 
 
 def _ends(made: Any) -> Iterator[Json]:
-    """Sessions whose end is what matters: open calls, requests that nobody answered, fixes that are told already."""
+    """Sessions whose end matters: open calls, requests without an answer, published fixes."""
     one = [opened(targets=["anthropic", "openai-responses"], **SETTING), *small_talk(2), appended(user())]
     yield made("a request that nobody answered", one, [appended(user()), WANTED])
     yield made("a request that was answered", [*one, appended(said())], [appended(user())])

@@ -1,4 +1,4 @@
-"""A session that is left in the middle: what is fed to its stage, and the row that is written of it."""
+"""A session that is left in the middle: the inputs of its stage, and its row."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import msgspec
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from reknit.pipeline.stages.base import Output, Record  # noqa: E402  the project is found beside this file
+from reknit.pipeline.stages.base import Output, Record  # noqa: E402  the project is found next to this file
 from reknit.pipeline.stages.defaults import Defaults  # noqa: E402  as above
 from reknit.pipeline.stages.events import EventsStage  # noqa: E402  as above
 from reknit.pipeline.stages.turns import TurnsStage  # noqa: E402  as above
 from reknit.topics import PROVIDER_REQUESTS, SESSION_ITEMS  # noqa: E402  as above
 
 STAGES = {"turns": TurnsStage, "events": EventsStage}
-# Where the engine keeps, beside the state, how far the source was read.
+# The engine's key of the source position in the state.
 POSITION = b"\0position"
 
 Json = dict[str, Any]
@@ -35,7 +35,7 @@ def sent(event: Json | bytes, **headers: str) -> Sent:
 
 
 class Log:
-    """One session of a stage: what is fed to it, and its changelog as compaction leaves it."""
+    """One session of a stage: its inputs, and its changelog after compaction."""
 
     def __init__(self, side: str, defaults: Json, key: bytes, state: dict[bytes, bytes | None] | None = None) -> None:
         self.side, self.defaults, self.key = side, defaults, key
@@ -88,7 +88,7 @@ def row(
     batch: int = 3,
     restart: bool = False,
 ) -> Json:
-    """A session that is left after ``before`` and goes on with ``then``."""
+    """A session that is left after ``before`` and continues with ``then``."""
     log = Log(side, defaults or {}, key)
     half = len(before) // 2 if restart else 0
     shown = log.feed(before[:half], batch)
@@ -116,7 +116,7 @@ def row(
 
 
 def _heads(log: Log) -> dict[str, int]:
-    """How many bytes stand before the messages in each target's request, which no state holds."""
+    """Return the number of bytes before the messages in each target's request, which are not in the state."""
     look = Log(log.side, log.defaults, log.key, log.state)
     one = {"type": "history.restored", "messages": [{"role": "user", "content": "hi"}]}
     outputs = look.feed([sent(one), sent({"type": "request.wanted"})])
@@ -125,7 +125,7 @@ def _heads(log: Log) -> dict[str, int]:
 
 
 def _accounts(log: Log) -> Json:
-    """What each target's request says of itself: its messages' ids, its fixes, and what became of every block."""
+    """Return each target's account of its request: its messages' ids, its fixes, and the outcome of every block."""
     entry = Log(log.side, log.defaults, log.key, log.state).stage._states.find(log.key)  # no output holds it
     if entry is None:
         return {}
@@ -141,7 +141,7 @@ def _accounts(log: Log) -> Json:
 
 
 def _value(value: bytes | None) -> str | Json | None:
-    """A record's value: as text, or in base64 where it is none."""
+    """A record's value: as text, or in base64 if it is not text."""
     if value is None:
         return None
     try:

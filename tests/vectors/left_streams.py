@@ -178,7 +178,7 @@ def events() -> Iterator[Json]:
 
 
 def _left_midway(source: str, one: list[bytes], other: list[bytes]) -> Iterator[Json]:
-    """A run that is left wherever something new is open, at its end, or over; then it goes on, and another comes."""
+    """A run that is left at each new open part, at its end, and after it; then it continues, and another follows."""
     run = stream(one, source)
     after = [*stream(other, source, "r2"), ended(source, run="r2")]
     for place, what in _places(source, run):
@@ -225,7 +225,7 @@ def _in_bytes(source: str, one: list[bytes]) -> Json:
 
 
 def _cli_sessions() -> Iterator[Json]:
-    """What only the Claude CLI does: retries, sub-agents, lines that come again, several runs."""
+    """Features of the Claude CLI only: retries, sub-agents, repeated lines, several runs."""
     lines, second = cli("msg_1", "a"), cli("msg_2", "b")
     half = len(lines) // 2
     run = stream(lines, "claude-cli")
