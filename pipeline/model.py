@@ -179,8 +179,8 @@ class Policy(Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unkno
         Literal["auto", "continue", "prefill", "keep", "reject"],
         Meta(
             description="A history that ends with the assistant: a short user turn follows (`continue`), the model "
-            "goes on with the words (`prefill`), they stay for a next user turn (`keep`), no request is made "
-            "(`reject`), or what the model takes (`auto`)."
+            "continues the words (`prefill`), they stay for a next user turn (`keep`), no request is made"
+            " (`reject`), or the model's default (`auto`)."
         ),
     ] = "auto"
     missing_result: Annotated[
@@ -253,7 +253,7 @@ class Limits(Limit, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The limits of every tenant, and exceptions by tenant."""
 
     separator: Annotated[
-        str, Meta(min_length=1, description="What stands before the first one in a session's id is its tenant.")
+        str, Meta(min_length=1, description="The part of a session's id before the first separator is its tenant.")
     ] = "/"
     tenants: Annotated[
         dict[str, Limit], Meta(description="Tenants with limits of their own: `{acme = {sessions = 100}}`.")

@@ -37,12 +37,13 @@ class ObjectSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     url: Annotated[
         str,
         Meta(
-            description="The store: `file:///folder`, `s3://bucket/folder`, `gs://bucket/folder`; with which rights is "
-            "told by the variables of the provider's own programs. Empty: everything stays in the topics."
+            description="The store: `file:///folder`, `s3://bucket/folder`, `gs://bucket/folder`; the rights are "
+            "those of the variables of the provider's own programs. Empty: everything stays in the "
+            "topics."
         ),
     ] = ""
     threshold_bytes: Annotated[
-        int, Meta(ge=1, description="A request's body, or an input, of so many bytes and more becomes an object.")
+        int, Meta(ge=1, description="Minimum bytes of a request's body, or an input, that becomes an object.")
     ] = _LARGE_BYTES
 
 

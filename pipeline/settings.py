@@ -69,9 +69,12 @@ class TextSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     redact_roots: Annotated[
         tuple[str, ...],
-        Meta(description="Absolute paths of the planner's own machine, `{id}` stands for an id; none redacts nothing."),
+        Meta(
+            description="Absolute paths of the planner's own machine; `{id}` represents an id. An empty list "
+            "redacts nothing."
+        ),
     ] = SOURCE_ROOTS
-    redact_marker: Annotated[str, Meta(description="Stands for such a path with all that follows it.")] = MARKER
+    redact_marker: Annotated[str, Meta(description="Replaces such a path with all that follows it.")] = MARKER
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,14 +93,14 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         str,
         Meta(
             pattern=r"^[a-zA-Z0-9._-]{0,100}$",
-            description="Stands before every topic, group and transactional id: two pipelines differ in nothing else.",
+            description="Prefix of every topic, group and transactional id: two pipelines differ in nothing else.",
         ),
     ] = ""
     source_prefix: Annotated[
         Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{0,100}$")] | None,
         Meta(
-            description="Stands before the inputs that a worker reads, where they are another pipeline's; it then "
-            "writes no input, and refuses a prefix that has inputs of its own.",
+            description="Prefix of the inputs that a worker reads, if they are another pipeline's; it then writes no"
+            " input, and refuses a prefix that has inputs of its own.",
         ),
     ] = None
     publish: Annotated[
@@ -113,7 +116,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 1
     delivery: Annotated[
         Literal["exactly-once", "at-least-once"],
-        Meta(description="What a crash may cost: nothing, or on brokers without transactions the same record twice."),
+        Meta(
+            description="The possible cost of a crash: nothing, or on brokers without transactions a repeated record."
+        ),
     ] = "exactly-once"
 
     metrics_host: Annotated[str, Meta(description="Address of /metrics, /livez and /readyz.")] = "127.0.0.1"
@@ -131,8 +136,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(
             ge=0,
             le=10_000,
-            description="A partition's next transaction begins so many milliseconds after its last one at the "
-            "earliest: fewer and larger ones cost the brokers less, and records wait that long at most.",
+            description="Minimum milliseconds between a partition's transactions: fewer and larger ones cost the "
+            "brokers less, and records wait that long at most.",
         ),
     ] = 0
     transaction_seconds: Annotated[
@@ -168,9 +173,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     on_dead_letter: Annotated[
         Literal["go-on", "follow", "park", "stop"],
         Meta(
-            description="After a record that could not be processed its session goes on without it; or its later "
-            "records follow it into the dead letters until the history is restored; or they wait until the session is "
-            "released; or the worker stops there."
+            description="After a record that could not be processed its session continues without it (`go-on`); or "
+            "its later records follow it into the dead letters until the history is restored (`follow`); "
+            "or they wait until the session is released (`park`); or the worker stops (`stop`)."
         ),
     ] = "go-on"
     parked_records: Annotated[

@@ -120,7 +120,7 @@ _COMPACTED = (
     Setting(
         "max.compaction.lag.ms",
         str(7 * DAY_MS),
-        "A forgotten session is gone from the log within this time, also on a topic that is hardly written.",
+        "A forgotten session is removed from the log within this time, also on a topic with few writes.",
     ),
     _COMPRESSION,
     _SEGMENT,
@@ -141,7 +141,7 @@ TOPICS: tuple[Topic, ...] = (
     Topic(
         name=AGENT_TURNS,
         direction="in",
-        summary="The one log that orders a session: what was said, restored, rewound and asked for.",
+        summary="The one log that orders a session: turns, restored and rewound histories, requests for a request.",
         content_type="application/json",
         settings=(*_deleted(TURNS_DAYS, _REPLAY, largest=LARGEST_INPUT), _BROKERS_TIME),
     ),
@@ -160,12 +160,14 @@ TOPICS: tuple[Topic, ...] = (
         direction="out",
         summary="Request bodies that the provider accepts, ready to POST or to write to stdin.",
         content_type="application/octet-stream",
-        settings=_deleted(7, "A sender that was away longer would send what nobody waits for.", largest=LARGEST_OUTPUT),
+        settings=_deleted(
+            7, "A sender that was away longer would send requests that no agent waits for.", largest=LARGEST_OUTPUT
+        ),
     ),
     Topic(
         name=SESSION_ITEMS,
         direction="out",
-        summary="What a screen shows: items started, grown, completed and withdrawn, results, errors.",
+        summary="Display records: items started, grown, completed and withdrawn, results, errors.",
         content_type="application/json",
         settings=_deleted(
             7, "A screen that opens later is filled from here; a replay makes older ones again.", largest=LARGEST_OUTPUT

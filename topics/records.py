@@ -265,7 +265,7 @@ class FixRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ]
     lossless: Annotated[
         bool,
-        Meta(description="False where content is lost, and where what leaves says something that nobody said."),
+        Meta(description="False where content is lost, and where the output has content that no party wrote."),
     ]
     turn: Annotated[
         Count,
@@ -377,7 +377,7 @@ RECORD_KINDS: tuple[RecordKind, ...] = (
     RecordKind(
         name="Request",
         topic=PROVIDER_REQUESTS,
-        summary="A request body, byte for byte what is to be sent.",
+        summary="A request body, byte for byte as it must be sent.",
         headers=headers.RequestHeaders,
     ),
     RecordKind(
@@ -398,7 +398,7 @@ RECORD_KINDS: tuple[RecordKind, ...] = (
     RecordKind(
         name="DeadLetter",
         topic=DEAD_LETTERS,
-        summary="A record as it came, key, value and headers, with the error's headers added.",
+        summary="An unchanged record, key, value and headers, with the error's headers added.",
         headers=headers.DeadLetterHeaders,
     ),
 )

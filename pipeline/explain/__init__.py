@@ -194,7 +194,7 @@ def summaries() -> Mapping[str, Mapping[str, str]]:
 
 def _group(fix: FixCode) -> str:
     if fix.fate == "synthesised":
-        return "fixes that add what nobody said"
+        return "fixes that add content"
     return "fixes that lose nothing" if fix.lossless else "fixes that lose something"
 
 

@@ -49,12 +49,12 @@ _FATES = {
     "rewritten": "rewrites content",
     "flattened": "makes text of a block",
     "dropped": "leaves something out",
-    "synthesised": "adds what nobody said",
+    "synthesised": "adds content that no party wrote",
 }
 _SEVERITIES = {
     "hard": "A body that breaks it is refused.",
     "model": "Only some models refuse it: {families}. For a model that is not known it is reported, not fatal.",
-    "soft": "A warning: bodies that break it were seen to be accepted, or a body alone cannot tell.",
+    "soft": "A warning: bodies that break it were seen to be accepted, or a body alone is not sufficient.",
 }
 _OUTCOMES = {
     "mended": "reknit normalize mends it: {fixes}.",

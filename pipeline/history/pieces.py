@@ -286,7 +286,7 @@ def _paired(call: str, answer: str, opens: str = "call_id", answers: str = "call
 
 def _ran(kind: str) -> NativeType:
     """A call that Anthropic runs itself."""
-    return NativeType(provider=ANTHROPIC, kind=kind, beside="its result, or the end of a turn that goes on")
+    return NativeType(provider=ANTHROPIC, kind=kind, beside="its result, or the end of a turn that continues")
 
 
 def _found(kind: str) -> NativeType:
@@ -298,7 +298,7 @@ NATIVE_TYPES: tuple[NativeType, ...] = (
     NativeType(
         provider=RESPONSES,
         kind="reasoning",
-        beside="what it led to, directly behind it",
+        beside="the items that it led to, directly after it",
         bound=True,
     ),
     *_paired("custom_tool_call", "custom_tool_call_output"),
@@ -319,9 +319,9 @@ NATIVE_TYPES: tuple[NativeType, ...] = (
     _run("multi_agent_call"),
     _run("multi_agent_call_output", "its call"),
     _run("agent_message", ""),
-    _run(REFERENCE, "what it names stands with the provider, as the call of a later result may"),
+    _run(REFERENCE, "the provider stores the named item, which may be the call of a later result"),
     NativeType(
-        provider=RESPONSES, kind="compaction", turn="user", beside="what it sums up stands before it", bound=True
+        provider=RESPONSES, kind="compaction", turn="user", beside="the summarised items are before it", bound=True
     ),
     NativeType(provider=RESPONSES, kind="compaction_trigger", turn="user"),
     NativeType(provider=RESPONSES, kind="additional_tools", turn="user"),
@@ -330,7 +330,7 @@ NATIVE_TYPES: tuple[NativeType, ...] = (
         provider=CHAT,
         kind="custom",
         opens="id",
-        beside="its results, directly behind the message",
+        beside="its results, directly after the message",
         elsewhere="a function's call",
     ),
     NativeType(provider=CHAT, kind="input_audio", turn="user"),
@@ -338,7 +338,7 @@ NATIVE_TYPES: tuple[NativeType, ...] = (
     NativeType(provider=GEMINI, kind="thoughtSignature", beside="the part that it seals", bound=True),
     NativeType(provider=GEMINI, kind="inlineData", turn="either", elsewhere="an image or a document, or left out"),
     NativeType(provider=GEMINI, kind="fileData", turn="either"),
-    NativeType(provider=GEMINI, kind="videoMetadata", turn="either", beside="the video, in its part or behind it"),
+    NativeType(provider=GEMINI, kind="videoMetadata", turn="either", beside="the video, in its part or after it"),
     *(
         NativeType(provider=GEMINI, kind=kind, turn="either", beside="the medium, in its part")
         for kind in (
@@ -357,7 +357,7 @@ NATIVE_TYPES: tuple[NativeType, ...] = (
             "web_fetch", "web_search",
         )
     ),
-    NativeType(provider=ANTHROPIC, kind="compaction", beside="what it sums up stands before it"),
+    NativeType(provider=ANTHROPIC, kind="compaction", beside="the summarised items are before it"),
     NativeType(provider=ANTHROPIC, kind="fallback", beside="the answers of both models, between them"),
     NativeType(provider=ANTHROPIC, kind="mcp_tool_listing"),
     NativeType(provider=ANTHROPIC, kind="container_upload", turn="user"),

@@ -53,7 +53,7 @@ _TOKEN_USED = 0.8
 class KafkaSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Connection settings, by Kafka's own names. Secrets come from the environment or from a separate file."""
 
-    client_id: Annotated[str, Meta(description="What the brokers' logs and quotas call the client.")] = "reknit"
+    client_id: Annotated[str, Meta(description="The client's name in the brokers' logs and quotas.")] = "reknit"
     security_protocol: Annotated[
         Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"], Meta(description="How the brokers are spoken to.")
     ] = "PLAINTEXT"
@@ -61,7 +61,7 @@ class KafkaSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None,
         Meta(description="How a client proves who it is, under SASL_PLAINTEXT and SASL_SSL."),
     ] = None
-    sasl_username: Annotated[str | None, Meta(description="Who it is, for PLAIN and SCRAM.")] = None
+    sasl_username: Annotated[str | None, Meta(description="The user name for PLAIN and SCRAM.")] = None
     sasl_password: Annotated[str | None, Meta(description="Its password; only from the environment.")] = None
     sasl_password_file: Annotated[File | None, Meta(description="Or a file with the password alone.")] = None
     sasl_oauth_token_file: Annotated[
@@ -85,9 +85,7 @@ class KafkaSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ssl_keyfile: Annotated[File | None, Meta(description="PEM: its key.")] = None
     ssl_password: Annotated[str | None, Meta(description="The key's password; only from the environment.")] = None
     ssl_password_file: Annotated[File | None, Meta(description="Or a file with the password alone.")] = None
-    ssl_check_hostname: Annotated[bool, Meta(description="Whether a broker's name must stand in its certificate.")] = (
-        True
-    )
+    ssl_check_hostname: Annotated[bool, Meta(description="Whether a broker's name must be in its certificate.")] = True
 
     def __repr__(self) -> str:
         """Return the usual form of a struct, without the secrets."""

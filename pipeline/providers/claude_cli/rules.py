@@ -40,7 +40,7 @@ SHAPE = CATALOGUE.rule("CLI-07", "hard", "{at}: {words}",
     summary="The envelope has a message, the message a content, blocks their fields.",
     repair="depends on the field", source=_MEASURED)
 EXTRA = CATALOGUE.rule("CLI-08", "soft", "{at}: ignored by the CLI",
-    summary="Only keys that the CLI reads (a list of messages beside the message is ignored).",
+    summary="Only keys that the CLI reads (a list of messages next to the message is ignored).",
     repair="drop the key", source=_MEASURED)
 COMMAND = CATALOGUE.rule("CLI-09", "soft", "{at}: `{word}` is taken as a command, no request is made",
     summary="No text begins with a slash and a word: such a turn is a command, and never reaches the model. Versions "

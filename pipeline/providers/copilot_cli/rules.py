@@ -17,10 +17,10 @@ ARGUMENT_BYTES = 131_072
 # One paragraph a rule.
 ENCODING = CATALOGUE.rule("COP-01", "hard", "the prompt is not valid UTF-8 at byte {byte}",
     summary="The prompt is UTF-8 text.",
-    repair="encode it again", source="ours: the prompt is text")
+    repair="encode it again", source="Reknit: the prompt is text")
 BLANK = CATALOGUE.rule("COP-02", "hard", "the prompt is blank",
     summary="The prompt says something.",
-    repair="send no prompt", source="ours: nothing to ask")
+    repair="send no prompt", source="Reknit: nothing to ask")
 NUL = CATALOGUE.rule(
     "COP-03", "hard", "the prompt holds a NUL character at byte {byte}, where an argument would end",
     summary="The prompt holds no NUL, which no argument of a program can.",

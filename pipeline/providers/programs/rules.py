@@ -49,6 +49,6 @@ def ends_with_assistant(catalogue: Catalogue, rule_id: str) -> None:
         "The last message is the assistant's, so that the prompt would ask for nothing.",
         summary="Under the policy tail=reject, a history does not end with the assistant.",
         repair="append a user turn, or choose another policy",
-        source="ours: a prompt is what the user says",
+        source="Reknit: a prompt is what the user says",
         unchecked="a prompt does not show whose words are its last",
     )

@@ -63,14 +63,14 @@ Action: TypeAlias = Callable[[Context, Any], list[Item]]
 MEANINGS: Final[dict[MessageState, str]] = {
     MessageState.IDLE: "There is no message yet in this run.",
     MessageState.OPEN: "An attempt at a message streams. Only here does a block grow.",
-    MessageState.CUT: "The attempt was cut, with a false stop, without a stop reason, or by a retry. What is "
-    "unconfirmed waits: a later attempt withdraws it, the end of the run keeps it.",
+    MessageState.CUT: "The attempt was cut, with a false stop, without a stop reason, or by a retry. Unconfirmed "
+    "content waits: a later attempt withdraws it, the end of the run keeps it.",
     MessageState.FINISHED: "The attempt has a stop reason, but not yet its stop. The connection can still be lost "
     "here, and then some versions ask again.",
     MessageState.ANSWERED: "It was finished by tool calls, and all of them have results, so it was accepted.",
     MessageState.DONE: "It is finished and stopped. Complete messages of it may still come.",
     MessageState.PROMOTED: "The message never streamed and is known from complete messages only.",
-    MessageState.CLOSED: "The run's result has come. What is on the screen stays.",
+    MessageState.CLOSED: "The run's result has arrived. Items on the screen stay.",
 }
 
 S, I = MessageState, Input  # noqa: E741  the table reads best with one letter each

@@ -85,7 +85,7 @@ class Input(Word):
     USAGE = "token counts"
     RETRY = "retry, or an error that ends the attempt"
     ANSWER = "the last missing tool result of a finished message"
-    ASIDE = "something beside the messages"
+    ASIDE = "event without a message"
     LATE = "event of a message that is over"
     RESULT = "result"
     RESULT_BEFORE = "result of messages before this one"

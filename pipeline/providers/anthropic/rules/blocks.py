@@ -38,7 +38,7 @@ IMAGE_TOO_BIG = rule("ANT-30", "hard", f"{{at}}: image exceeds 5 MB maximum: {{b
     summary="The base64 text of an image has at most 5 MiB.",
     repair="replace it by a stub", source="anthropics/claude-code#2939, #11181; earendil-works/pi#824")
 IMAGE_BROKEN = rule("ANT-30c", "hard", "Could not process image",
-    summary="An image is base64 and complete, as far as its header tells.",
+    summary="An image is base64 and complete, by its header.",
     repair="replace it by a stub", source="anthropics/claude-code#4083")
 IMAGE_UNKNOWN = rule("ANT-30d", "soft", "Could not process image",
     summary="An image's first bytes are those of a format that we know.",

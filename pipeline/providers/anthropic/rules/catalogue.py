@@ -132,7 +132,7 @@ SYSTEM_ROLE = rule(
     "model",
     'messages: Unexpected role "system". The Messages API accepts a top-level `system` parameter, not '
     '"system" as an input message role.',
-    summary="System messages stand outside the list (4.8 and later take them inside).",
+    summary="System messages are outside of the list (4.8 and later take them inside).",
     repair="hoist it, or make it user text",
     source="LiteLLM supports_mid_conversation_system; recorded accepted on Opus 4.8 and Fable 5",
     fact="system_turns",
@@ -173,7 +173,7 @@ BLANK_BESIDE = rule(
     "ANT-05b",
     "soft",
     BLANK_TEXT.message,
-    summary="No text block is whitespace only (recorded accepted beside other blocks).",
+    summary="No text block is whitespace only (recorded accepted next to other blocks).",
     repair="drop the block",
     source="anthropics/claude-code#23440",
 )
@@ -268,7 +268,8 @@ SAME_ID_LATER = rule(
     "ANT-11b",
     "soft",
     SAME_ID.message,
-    summary="No id of a call comes again in a later turn (agents number anew in each turn, and are answered).",
+    summary="No id of a call is repeated in a later turn (agents restart their numbering in each turn, and are "
+    "answered).",
     repair="give the later call a new id",
     source="anthropics/claude-code#20901",
 )
@@ -325,7 +326,7 @@ ERROR_RESULT = rule(
     "hard",
     "{at}: all content must be type `text` if `is_error` is true",
     summary="An error result is text only.",
-    repair="move media behind the results",
+    repair="move media after the results",
     source="public source files",
 )
 SERVER_UNANSWERED = rule(
@@ -413,7 +414,7 @@ rule(
     summary="The latest assistant turn's thinking is verbatim.",
     repair="keep all of it, or none",
     source="anthropics/claude-code#19539, #63404; NousResearch/hermes-agent#26959",
-    unchecked="only who knows the original response can tell",
+    unchecked="the original response is needed to decide",
 )
 THINKING_FIRST = rule(
     "ANT-23",

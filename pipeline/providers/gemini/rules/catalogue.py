@@ -170,7 +170,7 @@ BAD_JSON = rule("GEM-17", "hard", "Invalid JSON payload received.",
     repair="encode it again", source="the API's own front end")
 HALF_CHARACTER = rule("GEM-17b", "soft", "Invalid JSON payload received. Half a surrogate pair at '{at}'.",
     summary="Text holds no half of a surrogate pair, which UTF-8 cannot carry.",
-    repair="replace it by U+FFFD", source="ours; the API's own words are not recorded")
+    repair="replace it by U+FFFD", source="Reknit's; the API's own words are not recorded")
 
 # A request's parameters
 
@@ -194,7 +194,7 @@ UNKNOWN_GENERATION = rule("GEM-21b", "soft",
     summary="Members of generationConfig are those of the API's schema; new ones come.",
     repair="drop the member", source="recorded")
 NO_MODEL = rule("GEM-22", "soft", "model is not specified",
-    summary="Somebody names the model: the body, or the URL that the sender makes.",
+    summary="The model is named: by the body, or by the URL that the sender makes.",
     repair="set the model", source="the API's own URL", by_sender=True)
 # fmt: on
 
