@@ -32,20 +32,20 @@ TARGETS: Final = {
 # Hosts with words of their own for what a rule finds.
 _OWN_WORDS: Final = {"responses-compat", "openai-compat"}
 
-_MODEL = "what that model takes, which its name does not say"
+_MODEL = "the limits of that model, which its name does not show"
 _SCHEMA = "which schemas the provider's compiler takes for that model that day"
-_SERVER = "what that server's programs read, which others of its kind do"
+_SERVER = "the formats that this server reads, unlike others of its kind"
 _BYTES = "the bytes of an image or document, which the recording leaves out"
 # Class of the refusal ("" for any), a pattern at the beginning of its words, and what decided it.
 FACTS: Final[tuple[tuple[str, str, str], ...]] = (
-    ("auth", "", "the key, and what it may do: a header"),
+    ("auth", "", "the key and its rights: a header"),
     ("quota", "", "the account's limits and the provider's load at that moment"),
     ("5xx", "", "the provider's state at that moment"),
     ("model", "", "which models there were that day, where, and for whom"),
     ("length", "", "how many tokens the prompt has, which the provider counts"),
-    ("fetch", "", "what lay behind a URL that day"),
-    ("policy", "", "what a filter thought of the words"),
-    ("model-output", "", "what the model answered"),
+    ("fetch", "", "the content of a URL on that day"),
+    ("policy", "", "a filter's judgement of the words"),
+    ("model-output", "", "the model's answer"),
     ("schema", "Invalid JSON payload", "which members the API had that day; now its types have this one"),
     ("schema", "", _SCHEMA),
     (
@@ -53,12 +53,12 @@ FACTS: Final[tuple[tuple[str, str, str], ...]] = (
         "container: ",
         "the header that offered containers as objects; now the API's types have them",
     ),
-    ("param", "Invalid file data: 'file_id'", "what kind of file had been uploaded"),
+    ("param", "Invalid file data: 'file_id'", "the kind of the uploaded file"),
     ("param", "Validation: Temperature|Field 'temperature'", _SERVER),
     ("param", "", _MODEL),
     ("other", "", _MODEL),
     ("MESSAGE-STRUCTURE", "Previous response with id", "which responses the provider had kept"),
-    ("MESSAGE-STRUCTURE", "Invalid input: Expected context stuffing", "what kind of file had been uploaded"),
+    ("MESSAGE-STRUCTURE", "Invalid input: Expected context stuffing", "the kind of the uploaded file"),
     ("MESSAGE-STRUCTURE", r"messages\.0\.content\.1\.image\.source\.base64\.data: The file format", _BYTES),
     ("MESSAGE-STRUCTURE", "Provided image is not valid|Failed to load image|One of the image|invalid image", _BYTES),
     ("MESSAGE-STRUCTURE", "A request containing images|Invalid 'messages|After the .optional.", _MODEL),
