@@ -162,7 +162,7 @@ SOURCES = toy_stage.SOURCES
 
 
 @pytest.mark.parametrize("failpoint", ["lost before the commit", "lost after the commit", "no end"])
-async def test_a_commit_of_unknown_outcome_opens_the_partition_anew(broker, prefix, tmp_path, free_port, failpoint):
+async def test_a_commit_of_unknown_outcome_reopens_the_partition(broker, prefix, tmp_path, free_port, failpoint):
     tuning = {"session_seconds": 6.0, "heartbeat_seconds": 1.0, "batch_seconds": 4.0}
     async with harness.toys(
         broker.bootstrap, prefix, tmp_path, free_port, partitions=2, tuning=tuning, failpoint=failpoint
@@ -185,7 +185,7 @@ async def test_a_commit_of_unknown_outcome_opens_the_partition_anew(broker, pref
         assert await worker.stop() == 0
 
 
-async def test_a_frozen_worker_whose_partitions_moved_goes_on_with_what_the_group_gives_it(
+async def test_a_frozen_worker_whose_partitions_moved_continues_with_its_new_assignment(
     broker, prefix, tmp_path, free_port
 ):
     tuning = {"session_seconds": 4.0, "heartbeat_seconds": 1.0, "rebalance_seconds": 8.0}

@@ -67,7 +67,7 @@ async def read(bootstrap, topic):
     return [record for part in await harness.read_all(bootstrap, topic, lab.PARTITIONS) for record in part]
 
 
-async def test_hostile_records_become_dead_letters_or_items_and_every_session_goes_on(
+async def test_hostile_records_become_dead_letters_or_items_and_every_session_continues(
     broker, prefix, tmp_path, free_port
 ):
     await lab.make_topics(broker.bootstrap, prefix)

@@ -85,7 +85,7 @@ async def bodies_are_those_of_one_run(bootstrap, prefix):
     return sum(map(len, found.values()))
 
 
-async def test_a_worker_with_a_store_on_disk_is_killed_and_goes_on_from_it(broker, prefix, tmp_path, free_port):
+async def test_a_worker_with_a_store_on_disk_continues_from_it_after_a_kill(broker, prefix, tmp_path, free_port):
     pytest.importorskip("rocksdict")
     await lab.make_topics(broker.bootstrap, prefix)
     more = '[state]\nstore = "disk"\nmemory_mib = 1\n'
@@ -141,7 +141,7 @@ def former(build_at):
     return build_at(FORMER)
 
 
-async def test_a_build_that_writes_the_former_format_runs_beside_it(broker, prefix, tmp_path, free_port, former):
+async def test_a_build_with_the_former_format_runs_in_the_same_group(broker, prefix, tmp_path, free_port, former):
     await lab.make_topics(broker.bootstrap, prefix)
     place = (broker.bootstrap, prefix)
     old = lab.make_fleet(*place, tmp_path / "old", free_port, build=former)

@@ -194,7 +194,7 @@ async def test_a_replay_differs_from_live_work_where_its_configuration_does(live
     }
 
 
-async def test_an_interrupted_dry_run_begins_its_partition_anew_and_shares_are_the_whole(live, tmp_path, free_port):
+async def test_an_interrupted_dry_run_restarts_its_partition_and_shares_are_the_whole(live, tmp_path, free_port):
     place = tmp_path / "dry"
     command = live.replay_command("--dry-run", str(place), "--rate", "150")
     with harness.Fleet(lambda _: command, tmp_path, free_port) as fleet:

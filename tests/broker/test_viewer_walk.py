@@ -115,7 +115,7 @@ async def test_a_blackout_is_seen_as_it_happens(demo, page):
     assert await page.ask("window.stays")
 
 
-async def test_a_timeline_goes_on_as_turns_come(demo, page):
+async def test_a_timeline_grows_as_turns_arrive(demo, page):
     recording = next(each for each in fleet() if each.session == "lost-result")
     steps = [step for step in inputs(recording) if isinstance(step, Input)]
     async with sending(demo, "followed") as send:

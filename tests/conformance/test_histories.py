@@ -104,7 +104,7 @@ def cases():
 
 
 @pytest.mark.parametrize(("vector", "target", "why"), list(cases()))
-def test_what_comes_of_a_history_is_what_should(vector, target, why):
+def test_history_vectors_normalize_as_expected(vector, target, why):
     case = read_case(json.dumps(vector).encode())
     found = run_case(case, target)
     assert found.failures == [], why

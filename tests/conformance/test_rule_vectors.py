@@ -126,7 +126,7 @@ def test_a_known_model_has_a_rule_or_has_it_not(target, known):
     assert [violation for violation in found if violation.severity == "model"] == []
 
 
-def test_a_model_that_is_given_beside_the_body_counts():
+def test_a_model_given_with_the_body_counts():
     body = {"messages": [{"role": "user", "content": "q"}]}
     assert [found.rule for found in validate(body, "cascade")] == ["CAS-08"]
     assert validate(body, "cascade", "claude-opus-4-7") == []

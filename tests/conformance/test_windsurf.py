@@ -184,6 +184,6 @@ def test_a_history_becomes_turns_of_text(row):
     assert [found for found in validate(done.body, "cascade") if found.severity == "hard"] == []
 
 
-def test_what_was_decided_otherwise_says_why():
+def test_a_different_decision_gives_its_reason():
     assert DECIDED.keys() <= {row["name"] for row in ROWS}
     assert all(row["why"].endswith(".") for row in DECIDED.values())

@@ -137,7 +137,7 @@ def is_empty(block):
 
 
 @each
-def test_tokens_are_told_once(recording):
+def test_tokens_are_reported_once(recording):
     usage = next(row["sdk_final"]["usage"] for row in claude_rows() if row["id"] == recording.id)
     items = lab.fed("anthropic", recording.events)
     (told,) = [item.usage for item in only(items, TurnStop | TurnDelta)]

@@ -67,7 +67,7 @@ def test_thinking_reasons_and_tokens_are_what_the_accumulator_makes_of_a_stream(
 
 
 @each_provider
-def test_no_answer_whose_end_was_told_is_cut(provider):
+def test_no_answer_with_a_reported_end_is_cut(provider):
     for row in recordings(provider):
         chunks = events(row)
         reasons = [choice.get("finish_reason") for chunk in chunks for choice in chunk.get("choices") or []]

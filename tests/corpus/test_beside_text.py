@@ -180,7 +180,7 @@ def test_every_address_and_every_title_is_in_the_items(source):
 
 
 @each_of_blocks
-def test_sources_of_a_text_stand_with_the_text_and_not_beside_it(source):
+def test_sources_of_a_text_are_only_with_the_text(source):
     """If an answer has a text and names sources, they are with the text."""
     apart = [
         row["id"]
@@ -202,7 +202,7 @@ def reasons(row):
 
 
 @each_of_blocks
-def test_an_answer_whose_end_was_told_is_not_called_cut(source):
+def test_an_answer_with_a_reported_end_is_not_called_cut(source):
     for row in [*streamed(source), *answers(source)]:
         items = fed(source, row)
         said = reasons(row)

@@ -113,7 +113,7 @@ def test_cut_after_any_line_it_ends_with_what_was_confirmed(run):
 
 
 @each_run
-def test_results_are_seen_unless_they_tell_an_error(run):
+def test_results_are_seen_unless_they_report_an_error(run):
     for result in reduce(recover(run["lines"])).results.values():
         assert result.unseen == result.is_error
         assert result.expanded == result.is_error

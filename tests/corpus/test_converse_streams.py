@@ -102,7 +102,7 @@ def test_what_is_on_the_screen_is_what_the_client_sent_again(row):
 
 
 @each
-def test_the_name_of_an_event_may_stand_beside_it(recording):
+def test_the_name_of_an_event_may_be_separate(recording):
     row = next(row for row in rows() if row["id"] == recording.id)
     whole = without_deltas(lab.fed("bedrock-converse", recording.events))
     named = [lab.sse(json.dumps(body), name) for event in row["stream"] for name, body in event.items()]
@@ -120,7 +120,7 @@ def test_cut_redelivered_broken_off_and_asked_for_again(recording, check):
 
 
 @each
-def test_tokens_are_told_once(recording):
+def test_tokens_are_reported_once(recording):
     row = next(row for row in rows() if row["id"] == recording.id)
     counts = [event["metadata"]["usage"] for event in row["stream"] if "metadata" in event]
     told = [item.usage for item in only(lab.fed(recording.source, recording.events), TurnStop | TurnDelta)]

@@ -180,7 +180,7 @@ def test_a_transcript_that_comes_after_the_end_still_corrects_the_screen(run):
 
 @each_run
 @pytest.mark.parametrize("together", [1, 3, 1000])
-def test_the_pipeline_records_what_the_transcript_holds_and_goes_on_with_the_next_run(run, together):
+def test_the_pipeline_records_the_transcripts_turns_and_continues_with_the_next_run(run, together):
     following = RUNS["rst-after-call-0.61.0"]
     records = []
 

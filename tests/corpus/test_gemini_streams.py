@@ -145,7 +145,7 @@ def test_nothing_is_withdrawn_incomplete_or_not_understood_where_nothing_went_wr
         check_named(items)
 
 
-def test_tokens_are_told_once_a_message():
+def test_tokens_are_reported_once_a_message():
     for row in all_rows():
         items = fed("gemini", sse(row))
         told = [item.usage for item in items if isinstance(item, TurnStop | TurnDelta) and item.usage]

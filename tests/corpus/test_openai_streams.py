@@ -227,7 +227,7 @@ def test_only_what_was_cut_is_incomplete(provider):
 
 
 @each
-def test_tokens_are_told_once_a_message(provider):
+def test_tokens_are_reported_once_a_message(provider):
     for row in recordings(provider):
         items = fed(source(provider), sse(row))
         told = [item for item in items if isinstance(item, TurnStop | TurnDelta) and item.usage]
@@ -254,7 +254,7 @@ def test_the_turn_goes_into_the_next_request_to_the_same_api(provider):
 
 
 @each_responses
-def test_sealed_reasoning_goes_back_as_it_came(provider):
+def test_sealed_reasoning_is_sent_back_unchanged(provider):
     """Unless the turn has what cannot go back, such as a search of the provider's own."""
     for row in recordings(provider):
         items = [item for output in responses_in(row) for item in output]

@@ -240,7 +240,7 @@ def test_a_whole_answer_is_promoted(provider):
 
 
 @each
-def test_a_whole_answer_behind_its_stream_is_nothing_new(provider):
+def test_a_whole_answer_after_its_stream_adds_nothing(provider):
     for row in recordings(provider):
         if len(ends(row)) != 1:
             continue

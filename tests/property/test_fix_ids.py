@@ -47,7 +47,7 @@ def assert_named(messages, done):
 @pytest.mark.parametrize("target", TARGETS)
 @settings(max_examples=60 * SCALE)
 @given(messages=histories, policy=policies)
-def test_a_fix_names_the_call_as_it_came(target, messages, policy):
+def test_a_fix_names_the_call_by_its_input_id(target, messages, policy):
     done = normalize(json.dumps(messages), to=target, policy=policy)
     assert_named(messages, done)
 

@@ -39,7 +39,7 @@ def mends_of(done):
 @pytest.mark.parametrize("target", NAMES)
 @settings(max_examples=40 * SCALE)
 @given(messages=st.one_of(histories, perturbed_histories()), policy=policies, data=st.data())
-def test_an_observed_mend_is_told_and_not_made_or_made_and_told(target, messages, policy, data):
+def test_an_observed_repair_is_reported_and_not_made_or_made_and_reported(target, messages, policy, data):
     given = msgspec.json.encode(messages)
     mended = normalize(given, to=target, policy=policy)
     codes = sorted({fix.code for fix in mended.fixes} & OBSERVABLE)
@@ -77,7 +77,7 @@ def test_the_promises_hold_with_mends_that_are_observed(target, messages, codes)
     codes=st.sets(st.sampled_from(sorted(OBSERVABLE)), min_size=1).map(sorted),
     at=st.integers(0, 30),
 )
-def test_a_saved_session_goes_on_as_it_would_have(target, messages, codes, at):
+def test_a_saved_session_continues_unchanged(target, messages, codes, at):
     sessions = [Session([target, "vllm"], {"mend": {target: dict.fromkeys(codes, "observe")}}) for _ in range(2)]
     segments = []
     for number, message in enumerate(messages):

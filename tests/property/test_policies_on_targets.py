@@ -110,7 +110,7 @@ def test_strip_tools_leaves_no_tool(target, messages, policy):
 @pytest.mark.parametrize("target", NAMES)
 @settings(max_examples=60 * SCALE)
 @given(messages=histories, policy=policies)
-def test_reasoning_is_stripped_for_everybody_or_kept_for_its_issuer(target, messages, policy):
+def test_reasoning_is_stripped_for_all_or_kept_for_its_issuer(target, messages, policy):
     done = made(messages, target, policy, tail="continue", reasoning="strip")
     assume(done.body)
     if target not in TEXTS:

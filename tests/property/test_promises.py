@@ -111,7 +111,7 @@ def found(body, place):
 @pytest.mark.parametrize("asked", ROOTED, ids=str)
 @settings(max_examples=80 * SCALE)
 @given(data=data, policy=policies)
-def test_the_ledgers_places_are_in_the_body_and_what_was_kept_stands_there(asked, data, policy):
+def test_the_ledgers_places_are_in_the_body_and_kept_blocks_are_there(asked, data, policy):
     document = data.draw(asked.documents)
     done = normalize(msgspec.json.encode(document), to=asked.target, policy=policy)
     body, root = json.loads(done.unjudged), asked.provider.root
@@ -163,7 +163,7 @@ def test_whole_and_turn_by_turn_are_the_same_and_what_is_settled_stays(asked, da
     policy=policies,
     data=data,
 )
-def test_a_session_goes_on_from_its_records(model, messages, beside, policy, data):
+def test_a_session_continues_from_its_records(model, messages, beside, policy, data):
     beside |= {} if model is None else {"model": model}
     session, segments = Session(TARGETS, policy, **beside), []
     for message in messages:

@@ -82,7 +82,7 @@ TWO = [
         ([HELLO[0], *TWO], [18]),
     ],
 )
-def test_the_quick_path_is_taken_again_behind_what_was_mended(monkeypatch, between, taken):
+def test_the_fast_path_is_taken_again_after_a_repair(monkeypatch, between, taken):
     skipped = []
     skip = Mending._skip
     monkeypatch.setattr(

@@ -196,7 +196,7 @@ def test_what_one_event_still_says_is_there(answer, chance, teller, sizes):
 
 @settings(max_examples=200)
 @given(answers(), st.randoms(use_true_random=False), SIZES)
-def test_pieces_that_are_told_whole_make_up_for_their_deltas(answer, chance, sizes):
+def test_whole_pieces_replace_their_lost_deltas(answer, chance, sizes):
     told = [item for item in answer.output if item["type"] != "web_search_call"]
     shown = answer._replace(output=told)
     ending = completed(shown._replace(output=[]))
@@ -211,7 +211,7 @@ def test_pieces_that_are_told_whole_make_up_for_their_deltas(answer, chance, siz
 
 @settings(max_examples=150)
 @given(answers(), st.data(), SIZES)
-def test_a_failure_is_told_once_and_retracts_nothing(answer, data, sizes):
+def test_a_failure_is_reported_once_and_retracts_nothing(answer, data, sizes):
     failed = response("failed", *answer.output, id=answer.name, model="m", error={"code": "e", "message": "Oh."})
     run = events(answer, failed)
     said = [each for each in run[:-1] if not each["type"].endswith("done")]

@@ -249,7 +249,7 @@ forged = st.lists(st.sampled_from(FORGED), min_size=1, max_size=5).map("".join).
 
 @settings(max_examples=200 * SCALE)
 @given(first=forged, output=forged, second=forged, name=forged)
-def test_nothing_passes_for_what_the_planner_is_told(first, output, second, name):
+def test_no_text_passes_for_the_planners_instructions(first, output, second, name):
     history = [
         {"role": "user", "content": "go"},
         said(first, {"type": "tool_use", "id": "a", "name": name, "input": {name: first}}),

@@ -126,7 +126,7 @@ def test_turns_of_a_source_that_drives_itself_say_so(monkeypatch):
     assert [json.loads(o.value)["self_driving"] for o in outputs if o.topic == AGENT_TURNS] == [True]
 
 
-def test_a_session_with_a_target_whose_words_are_filtered_tells_its_stream_side(monkeypatch):
+def test_a_session_with_a_filtering_target_notifies_its_stream_side(monkeypatch):
     """The announcement to the stream side depends on the target's description, because the target is also a source."""
     opened = json.dumps({"type": "session.opened", "targets": ["anthropic"], "model": "m"}).encode()
     record = Record(partition=0, offset=0, key=b"s", value=opened)

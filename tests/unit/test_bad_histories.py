@@ -166,7 +166,7 @@ MENDED = {
 
 
 @pytest.mark.parametrize("turn", [message("user", DEEP), call(DEEP), result(DEEP)])
-def test_a_session_names_the_message_that_nests_too_deeply_and_goes_on(turn):
+def test_a_session_names_the_message_that_nests_too_deeply_and_continues(turn):
     session = session_of(USER)
     before = session.request().body
     code, path = refusal(session.append, turn)

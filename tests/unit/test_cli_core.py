@@ -146,7 +146,7 @@ def test_validate_prints_one_violation_a_line_in_the_providers_words():
     assert {line["line"] for line in lines(numbered)} == {2}
 
 
-def test_validate_is_told_which_betas_go_with_a_body():
+def test_validate_takes_the_betas_of_a_body():
     block = {"type": "document", "source": {"type": "file", "file_id": "f1"}}
     body = HEALTHY | {"messages": [{"role": "user", "content": [block]}]}
     found = [
@@ -370,6 +370,6 @@ def test_a_place_that_cannot_be_written_to_is_said_in_a_sentence(arguments, tmp_
         ("claude-cli", []),
     ],
 )
-def test_what_a_target_requires_and_nobody_gave_is_warned_of(target, said):
+def test_a_missing_requirement_of_a_target_is_a_warning(target, said):
     done = reknit("normalize", "--to", target, given=[{"role": "user", "content": "hi"}])
     assert (done.returncode, done.stderr.decode().splitlines()) == (0, said)

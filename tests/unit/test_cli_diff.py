@@ -87,7 +87,7 @@ def test_the_same_twice_differs_in_nothing(both):
     )
 
 
-def test_what_differs_is_told_by_session_and_summed(both):
+def test_differences_are_reported_by_session_and_summed(both):
     done = diff(*both, "--expect-none", "--json")
     assert done.exit_code == 3
     session, summary = lines(done)
@@ -133,7 +133,7 @@ def test_nothing_compared_is_not_nothing_that_differs(both):
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_session_that_one_side_lacks_is_told(both, tmp_path, number):
+def test_a_session_that_one_side_lacks_is_reported(both, tmp_path, number):
     less = folder(tmp_path / "c", session(b"s1", "one", "two"))
     sides = [both[0], less]
     summary = lines(diff(*sides[:: 1 - 2 * number], "--json"))[-1]["summary"]["compared"]
@@ -159,7 +159,7 @@ def test_what_a_plan_leaves_out_is_listed_and_not_compared(both, tmp_path):
     assert told["compared"]["counts"] == {"requests": 2, "records of items": 6, "recorded turns": 1}
 
 
-def test_what_lies_beyond_a_plan_is_left_out_on_both_sides(both, tmp_path):
+def test_records_outside_of_a_plan_are_left_out_on_both_sides(both, tmp_path):
     ranges = {AGENT_TURNS: [[(0, 2)], [(0, 2)]], PROVIDER_EVENTS: [[], []]}
     plan = structs.replace(PLAN, ranges=ranges, chosen={"s1": []})
     first = [
@@ -197,7 +197,7 @@ def test_what_a_topic_has_forgotten_is_left_out(late, lost, expected, why):
 
 
 @pytest.mark.parametrize("lost", range(7))
-def test_a_session_of_which_some_items_are_gone_is_listed(lost):
+def test_a_session_with_missing_items_is_listed(lost):
     outputs = session(b"s1", "one")
     items = [output for output in outputs if output.topic == SESSION_ITEMS]
     both = Both(b"s1", side(items[lost:]), side(items))

@@ -133,7 +133,7 @@ def test_a_session_that_is_being_released_is_listed_with_what_still_waits():
         release_of(found, None)
 
 
-def test_who_releases_a_session_and_who_retries_its_letter_do_it_under_one_id():
+def test_a_release_and_a_retry_of_its_dead_letter_have_one_id():
     assert json.loads(release_of(PARKED, None)) == {"type": "session.released", "id": ID, "origin": "reknit"}
     assert release_of(PARKED, json.dumps(TURN).encode()) == retry_of(letter(), PARKED, None).value
     with pytest.raises(InputError, match="is not parked"):

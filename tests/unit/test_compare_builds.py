@@ -37,7 +37,7 @@ def test_a_build_is_like_itself(tmp_path):
     assert int(done.stdout.split()[0]) > 500
 
 
-def test_what_is_worded_otherwise_is_told(other, tmp_path):
+def test_a_changed_wording_is_reported(other, tmp_path):
     done = compared(other, ROOT, corpus=tmp_path)
     assert (done.returncode, done.stderr) == (3, "")
     assert "  body anthropic\n" in done.stdout

@@ -158,7 +158,7 @@ def test_every_setting_can_be_said_in_the_environment():
     assert load_config(env={f"REKNIT_{name.upper()}": text for name, text in texts.items()}) == said
 
 
-def test_what_planners_must_not_tell_can_be_said_in_the_environment():
+def test_forbidden_instructions_can_occur_in_the_environment():
     given = {"REKNIT_TEXT__REDACT_ROOTS": "/srv/a,/srv/b-{id}", "REKNIT_TEXT__REDACT_MARKER": "∎"}
     text = load_config(env=given).text
     assert (text.redact_roots, text.redact_marker) == (("/srv/a", "/srv/b-{id}"), "∎")

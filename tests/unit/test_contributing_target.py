@@ -148,7 +148,7 @@ def test_a_module_that_is_not_there_cannot_be_loaded(tmp_path):
     assert "module 'house_gateway' cannot be imported: No module named 'house_gateway'" in done.stderr
 
 
-def test_a_kit_that_was_not_told_of_a_bodys_shape_does_not_skip_the_check(house):
+def test_a_kit_without_a_stated_shape_does_not_skip_the_check(house):
     class Silent(OpenAIChat):
         name = "silent"
 

@@ -95,7 +95,7 @@ def test_titles_fit_a_terminal_of_a_hundred_columns():
         assert re.search(rf"\S {{2,}}{re.escape(recording.source.partition('; ')[0])}$", line)
 
 
-def test_how_to_go_on_names_broker_prefix_and_metrics():
+def test_the_next_steps_name_broker_prefix_and_metrics():
     config = load_config(env={}, overrides={"bootstrap_servers": "127.0.0.1:1234", "prefix": "demo."})
     text = click.unstyle("\n".join(show.how_to_go_on(config, "http://127.0.0.1:99")))
     assert "export REKNIT_BOOTSTRAP_SERVERS=127.0.0.1:1234 REKNIT_PREFIX=demo. REKNIT_DELIVERY=exactly-once" in text
@@ -154,7 +154,7 @@ def test_away_from_a_terminal_progress_is_a_line_now_and_then(monkeypatch, capsy
     assert capsys.readouterr().err.splitlines() == ["  fleet      102", "  fleet      104", "  fleet      done"]
 
 
-async def test_beside_the_decisive_work_the_rest_is_cancelled():
+async def test_concurrent_tasks_are_cancelled_when_the_main_work_ends():
     ended = []
 
     async def forever():
@@ -167,7 +167,7 @@ async def test_beside_the_decisive_work_the_rest_is_cancelled():
     assert ended == ["rest"]
 
 
-async def test_an_error_beside_the_work_ends_it():
+async def test_an_error_of_a_concurrent_task_ends_the_work():
     async def fails():
         raise LookupError
 

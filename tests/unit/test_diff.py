@@ -262,7 +262,7 @@ def test_a_message_of_another_role_is_another_message():
 
 
 @pytest.mark.parametrize("output", [each for each in OUTPUTS if each.topic in COMPARED_TOPICS])
-def test_every_record_that_one_side_lacks_is_told(output):
+def test_every_record_that_one_side_lacks_is_reported(output):
     less = replaced(output)
     there, back = changes(OUTPUTS, less), changes(less, OUTPUTS)
     assert {how for _, how, *_ in there} <= {"vanished", "changed"}
@@ -329,7 +329,7 @@ def test_a_header_that_is_not_derived_counts(name, value, how, label):
           ("recorded", "vanished", "turn.appended", "", "")]),
     ],
 )  # fmt: skip
-def test_what_a_stream_showed_otherwise_is_named(texts, expected):
+def test_differences_of_a_streams_screen_are_named(texts, expected):
     found = changes(OUTPUTS, processed(LOG, answers(*texts)))
     # A recorded turn's id is made of its content.
     assert [(*each[:3], each[3] if each[0] == "item" else "", each[4]) for each in found] == expected
@@ -426,7 +426,7 @@ def test_a_policy_that_is_changed_shows_in_the_sessions_that_it_touches_and_only
     assert {each.again for each in compared(before, after).changes if each.subject == "request"} == {1}
 
 
-def test_a_target_that_writes_otherwise_shows_in_its_own_requests(monkeypatch):
+def test_a_target_with_another_writer_shows_in_its_own_requests(monkeypatch):
     write = openai_chat._call
 
     def compactly(use):
@@ -445,7 +445,7 @@ def test_a_target_that_writes_otherwise_shows_in_its_own_requests(monkeypatch):
 
 
 @pytest.mark.parametrize(("target", "path"), [("claude-cli", "message.content"), ("copilot-cli", "")])
-def test_in_a_history_that_is_one_text_a_line_that_differs_is_told_once(target, path):
+def test_in_a_history_that_is_one_text_a_different_line_is_reported_once(target, path):
     def talk(word):
         turns_of_it = [user("one"), said("a"), user(word), said("b"), user("three"), said("c"), user("four")]
         return processed(turns(OPENED | {"targets": [target]}, *appended(*turns_of_it, said("d"), user("five"))))
@@ -454,7 +454,7 @@ def test_in_a_history_that_is_one_text_a_line_that_differs_is_told_once(target, 
     assert [(each.path, each.again) for each in found] == [(path, 2)]
 
 
-def test_what_was_added_is_named_where_it_stands_behind_what_went():
+def test_an_addition_is_named_at_its_place_after_dropped_blocks():
     def move_on(messages):
         del messages[0]
         messages[0]["content"].append({"type": "image", "source": "new"})
@@ -567,7 +567,7 @@ def test_one_value_that_is_changed_somewhere_is_named_exactly_there(value, data)
     assert found.after == "another"
 
 
-def test_lists_too_long_to_align_are_compared_in_order_behind_what_they_begin_alike_with(monkeypatch):
+def test_lists_too_long_to_align_are_compared_in_order_after_their_common_start(monkeypatch):
     monkeypatch.setattr(values, "_MOST_TO_ALIGN", 3)
     assert aligned("abcde", "axcbe") == [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4)]
     assert aligned("abe", "axbe") == [(0, 0), (None, 1), (1, 2), (2, 3)]

@@ -135,7 +135,7 @@ def is_preamble(node):
     return docstring or (isinstance(node, ast.ImportFrom) and node.module == "__future__")
 
 
-def test_writing_takes_the_pages_of_gone_targets_away(tmp_path):
+def test_writing_removes_the_pages_of_removed_targets(tmp_path):
     (tmp_path / "rules").mkdir()
     (tmp_path / "rules" / "gone.md").write_text("gone")
     (tmp_path / "testing.md").write_text("by hand")

@@ -190,7 +190,7 @@ def test_walk_stops_at_the_record_that_raises():
     assert isinstance(error, ValueError)
 
 
-def test_the_letter_of_a_poison_record_keeps_it_as_it_came_also_where_its_session_has_a_bug():
+def test_the_dead_letter_of_a_poison_record_is_unchanged_also_where_its_session_has_a_bug():
     record = Record(partition=2, offset=9, key=b"k", value=b"v", headers=(("h", b"1"), ("h", b"2")))
     made, error = dead_letter_for(Fussy(), record)
     why = (("code", b"internal"), ("topic", b"in.v1"), ("partition", b"2"), ("offset", b"9"), ("version", VERSION))

@@ -194,7 +194,7 @@ async def test_a_partition_that_comes_back_has_what_others_wrote_and_deleted(wor
 
 
 @pytest.mark.parametrize("topic_id", ["another topic", "cluster another"])
-async def test_a_topic_that_was_made_anew_is_read_anew(worker, topic_id):
+async def test_a_recreated_topic_is_read_from_its_start(worker, topic_id):
     changelog, anew = Changelog(), Changelog()
     for log, turns in ((changelog, 30), (anew, 45)):
         first = await worker(log, topic_id="cluster topic" if log is changelog else topic_id, turns=turns)
@@ -204,7 +204,7 @@ async def test_a_topic_that_was_made_anew_is_read_anew(worker, topic_id):
     assert back.close() == ["foreign"]
 
 
-async def test_an_offset_outside_of_the_changelog_has_it_read_anew(worker):
+async def test_an_offset_outside_of_the_changelog_makes_it_be_read_again(worker):
     changelog = Changelog()
     first = await worker(changelog, 30)
     first.close()
@@ -328,7 +328,7 @@ async def test_a_damaged_store_is_rebuilt_on_disk_once(worker, image):
         ("IO error: Too many open files: While open a file for lock: /s/LOCK", "failed"),
     ],
 )
-def test_what_rocksdb_says_is_told_by_its_status_alone(tmp_path, status, reason):
+def test_rocksdb_errors_are_reported_by_their_status_only(tmp_path, status, reason):
     class Db:
         def write(self, *_):
             raise Exception(status)  # noqa: TRY002  the library raises no other

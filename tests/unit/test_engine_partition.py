@@ -230,7 +230,7 @@ async def until(condition):
             await asyncio.sleep(0.001)
 
 
-async def test_the_position_is_told_once_the_actor_is_open_and_after_each_batch_is_durable(make):
+async def test_the_position_is_reported_once_the_actor_is_open_and_after_each_durable_batch(make):
     broker, actor, _ = await make(position=3)
     assert broker.positions == [3]
     actor.aligned = True
@@ -243,7 +243,7 @@ async def test_the_position_is_told_once_the_actor_is_open_and_after_each_batch_
     assert broker.positions == [3, 5]
 
 
-async def test_the_position_is_told_again_after_a_rebalance(make):
+async def test_the_position_is_reported_again_after_a_rebalance(make):
     broker, actor, _ = await make()
     await finish(actor, 0)
     await actor.pause(5)
@@ -251,7 +251,7 @@ async def test_the_position_is_told_again_after_a_rebalance(make):
     assert broker.positions == [0, 1, 1]
 
 
-async def test_it_goes_on_where_the_changelog_says_with_its_state(make):
+async def test_it_continues_from_the_changelogs_position_with_its_state(make):
     broker, actor, _ = await make(state={b"count": b"5"}, position=7)
     assert actor.waits_for == 7
     actor.offer(span(7, fetched(7), fetched(9), end=11))
@@ -385,7 +385,7 @@ async def test_the_position_is_shown_when_the_actor_is_open_and_after_each_batch
     assert runtime.metrics.at == [3, 5]
 
 
-async def test_poison_is_buried_and_the_state_is_made_anew(make, caplog):
+async def test_poison_is_dead_lettered_and_the_state_is_rebuilt(make, caplog):
     broker, actor, runtime = await make(slice_records=4)
     values = [b"v", b"v", b"poison", b"v", b"poison", b"v"]
     made = Counting.made
@@ -493,7 +493,7 @@ async def test_by_policy_the_worker_ends_at_a_record_and_commits_what_came_befor
     assert (broker.values, broker.position) == ([b"0:1", b"1:2"], 2)
 
 
-async def test_what_a_partition_holds_is_told_once_it_is_read_and_after_each_batch_and_taken_back_at_its_end(make):
+async def test_a_partitions_levels_are_reported_once_it_is_read_after_each_batch_and_reset_at_its_end(make):
     _, actor, runtime = await make(state={b"count": b"5"}, position=7)
     await finish(actor, 7)
     await actor.close()
@@ -565,7 +565,7 @@ PASSING = [LOST, PartitionLostError("stuck", "too long"), KafkaConnectionError("
 
 @pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("committed", [False, True])
-async def test_after_a_write_of_unknown_outcome_it_is_opened_anew(make, error, committed):
+async def test_after_a_write_of_unknown_outcome_it_is_reopened(make, error, committed):
     broker, actor, runtime = await make()
     broker.ours = [None, True]  # the first answer is "unknown"
     broker.fail_once(error, committed=committed)
@@ -625,7 +625,7 @@ async def test_a_partition_that_is_fenced_again_and_again_ends_the_worker(make):
     assert (runtime.failure, actor.next, broker.written) == (LOST, 0, [])
 
 
-async def test_a_commit_without_an_end_is_given_up_and_one_that_never_ends_is_told(make):
+async def test_a_commit_without_an_end_is_aborted_and_reported(make):
     broker, actor, runtime = await make(batch_seconds=0.05, stall_seconds=0.1)
     broker.gate.clear()
     for _ in range(4):
@@ -705,7 +705,7 @@ async def test_it_ends_at_a_frozen_end_whatever_is_fetched_beyond(make):
     assert (broker.values, actor.done_to, actor.wants(1 << 20, 10)) == ([b"0:1", b"1:2"], 2, False)
 
 
-async def test_markers_behind_the_last_record_are_done_at_the_end(make):
+async def test_markers_after_the_last_record_are_done_at_the_end(make):
     _, actor, _ = await make(scope=Scope(ends={"in.v1": [4]}))
     actor.offer(span(0, fetched(0), end=3))
     actor.offer(span(3, end=9))

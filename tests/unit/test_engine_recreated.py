@@ -189,7 +189,7 @@ async def test_an_input_is_accepted_with_its_state_and_a_base(cluster):
     assert (outcome.before, outcome.position, outcome.base) == (0, 6, 6)
 
 
-async def test_a_position_without_an_id_is_accepted_where_the_topic_ends_before_it_or_somebody_knows(cluster):
+async def test_a_position_without_an_id_is_accepted_where_the_topic_ends_before_it_or_an_operator_confirms(cluster):
     cluster.input = log(TALK)
     cluster.rows = [(POSITION, b"4 3", ())]
     assert (await accept()).status == "unchanged"

@@ -191,7 +191,7 @@ async def test_a_slice_ends_once_its_outputs_are_larger_than_a_batch(make):
     assert sizes == [[1, 3, 5], [7, 9], [11, 13], [15]], "with their state, of which each holds less than the history"
 
 
-async def test_the_group_is_told_that_a_partition_is_done_once_nothing_is_due(make):
+async def test_the_group_is_notified_of_a_finished_partition_once_nothing_is_due(make):
     changelog, actor, _ = await make(release_records=2)
     await feed(actor, log(*released(4)))
     assert [batch.position for batch in changelog.batches] == [6, 6, 6]

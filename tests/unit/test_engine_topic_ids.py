@@ -193,7 +193,7 @@ async def test_records_fetched_after_a_topic_was_recreated_are_not_confirmed(bro
     assert f"{name} was re-created while the worker ran" in caught.value.message
 
 
-async def test_those_who_wait_share_an_answer_to_a_request_that_was_sent_after_they_asked(brokers):
+async def test_waiting_callers_share_an_answer_to_a_request_that_was_sent_after_they_asked(brokers):
     topics = topics_of(brokers)
     looks = await asyncio.gather(*(topics.look() for _ in range(5)))
     assert brokers.asked == 2

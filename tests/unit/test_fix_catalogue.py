@@ -17,7 +17,7 @@ def test_codes_are_labels():
     assert all(FIXES[code].code == code for code in FIXES)
 
 
-def test_summaries_are_told_in_one_line():
+def test_summaries_are_one_line():
     assert len({entry.summary for entry in FIXES.values()}) == len(FIXES)
     assert all(entry.summary[0].islower() and not entry.summary.endswith(".") for entry in FIXES.values())
 

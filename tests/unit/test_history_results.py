@@ -162,7 +162,7 @@ def test_results_in_the_assistants_turn_become_the_users():
     assert codes == ["block_moved"]
 
 
-def test_text_behind_a_call_comes_before_it():
+def test_text_after_a_call_comes_before_it():
     messages, codes = mended(user("q"), said(call("a"), "let me see", call("b")), user(result("a"), result("b")))
     assert messages[1] == said("let me see", call("a"), call("b"))
     assert codes == ["call_moved"]
@@ -189,13 +189,13 @@ def test_users_around_a_turn_of_which_only_reasoning_is_left_speak_as_one():
     assert [fix.code for fix in done.fixes] == ["call_unanswered", "reasoning_alone", "turns_merged"]
 
 
-def test_results_that_are_made_up_are_placed_behind_the_ones_that_came():
+def test_generated_results_follow_the_real_ones():
     history = [user("q"), said(call("a"), call("b"), call("c")), user(result("a")), said("so"), user("on")]
     places = [fix.path for fix in normalize(history).fixes if fix.code == "result_synthesised"]
     assert places == ["messages.2.content.1", "messages.2.content.2"]
 
 
-def test_which_media_of_a_result_were_mended_is_told():
+def test_repaired_media_of_a_result_are_named():
     folded = image(f"{png()[:20]}\n{png()[20:]}")
     done = normalize([user("q"), said(call("a")), user(result("a", [folded, text("x"), folded]))])
     assert [(fix.path, fix.detail) for fix in done.fixes] == [("messages.2.content.0", "content.0, content.2")]

@@ -51,7 +51,7 @@ def test_the_boundary_moves_on_when_the_window_has_passed():
     assert session.request().prefix_bytes > held
 
 
-def test_the_result_that_is_made_for_one_of_two_calls_stands_behind_the_other():
+def test_the_generated_result_of_one_of_two_calls_follows_the_other():
     session = session_of(user(), called("a", "b"), answered("a"), *[user(), said()] * 9, user())
     assert [(fix.code, fix.path) for fix in session.request().fixes] == [("result_synthesised", "messages.2.content.1")]
 
@@ -63,7 +63,7 @@ def test_the_result_that_is_made_for_one_of_two_calls_stands_behind_the_other():
         ("bedrock-converse", ["m1", None, "m3", None, None], [("turns_merged", "messages.4")]),
     ],
 )
-def test_what_a_user_says_behind_an_answer_that_goes_is_said_in_the_turn_before(target, ids, merged):
+def test_user_words_after_a_dropped_answer_join_the_previous_turn(target, ids, merged):
     thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln", "issuer": {"provider": target}}
     gone = {"role": "assistant", "content": [thinking, *called("a")["content"]]}
     first, second, third = (user(words) | {"id": f"m{at}"} for at, words in enumerate(("one", "two", "three"), 1))

@@ -229,7 +229,7 @@ def test_the_broker_takes_what_the_topics_hold(compose):
     assert int(compose["services"]["kafka"]["environment"]["KAFKA_SOCKET_REQUEST_MAX_BYTES"]) > LARGEST_STATE
 
 
-def test_the_image_holds_the_packages_and_runs_as_nobody_special():
+def test_the_image_holds_the_packages_and_runs_without_privileges():
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]

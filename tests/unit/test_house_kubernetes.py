@@ -58,7 +58,7 @@ def test_a_manifest_is_valid(name):
 
 
 @pytest.mark.parametrize("kind", ["StatefulSet", "KafkaUser", "ServiceMonitor"])
-def test_a_member_that_nobody_knows_is_noticed(kind):
+def test_an_unknown_member_is_noticed(kind):
     manifest = next(one for one in MANIFESTS.values() if one["kind"] == kind)
     with pytest.raises(jsonschema.ValidationError):
         validate({**manifest, "spec": {**manifest["spec"], "unheard": 1}})
@@ -130,7 +130,7 @@ def test_everything_selects_the_workers_pods():
     assert labels[only("ServiceMonitor")["spec"]["jobLabel"]] == "reknit"
 
 
-def test_nobody_has_more_power_than_it_needs(pod, container):
+def test_each_role_has_the_least_rights(pod, container):
     assert pod["securityContext"]["runAsUser"] == 10001
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,

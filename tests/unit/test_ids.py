@@ -54,7 +54,7 @@ others = st.one_of(st.sampled_from(["a.b", "a:b", "", "ü", "x" * 116]), st.text
 @pytest.mark.parametrize(("target", "model"), TAKEN)
 @settings(max_examples=60)
 @given(ids=st.lists(st.one_of(legal, others), max_size=20), data=st.data())
-def test_ids_are_unique_and_taken_and_a_session_that_was_saved_goes_on_with_them(target, model, ids, data):
+def test_ids_are_unique_and_accepted_and_a_restored_session_continues_with_them(target, model, ids, data):
     found = made(ids, target, model)
     assert len(found) == len(ids)
     # Each call has a turn of its own, so ids may come again where the models take that.
@@ -80,12 +80,12 @@ def test_legal_ids_stay_as_they_are(ids):
     ("ids", "kept"),
     [(["toolu_1", "toolu_1"], [0, 1]), (["call.1", "call_1", "call:1", "call.1"], [1]), (["x" * 65], []), ([""], [])],
 )
-def test_what_cannot_stay_is_made_anew_and_takes_no_others_place(ids, kept):
+def test_an_illegal_id_is_replaced_and_takes_no_others_place(ids, kept):
     found = made(ids)
     assert [at for at, each in enumerate(found) if each == ids[at]] == kept
 
 
-def test_an_id_that_looks_like_one_of_ours_is_taken_like_any_other():
+def test_an_id_that_looks_generated_is_taken_like_any_other():
     ours = made(["call.1"])[0]
     assert made([ours]) == [ours]
     assert made([ours, "call.1"])[0] == ours

@@ -78,14 +78,14 @@ ANSWERED = [HI, called("a"), answered("a")]
         ([[HI, YES, GO], [HI, YES, user("stop")]], [NEW, ["restored", "wanted"]]),
     ],
 )
-def test_a_body_that_goes_on_appends_what_is_new_and_any_other_restores(bodies, expected):
+def test_a_continued_body_appends_new_messages_and_any_other_restores(bodies, expected):
     found = fed(*[line(*messages) for messages in bodies], session="headers.x-session")
     assert kinds(found) == expected
     assert {session for session, _ in found} == {"s"}
     assert [len(one) for one in published(found)] == [1 if records else 0 for records in expected]
 
 
-def test_other_tools_or_another_model_open_the_session_anew_and_keep_its_history():
+def test_other_tools_or_another_model_reopen_the_session_and_keep_its_history():
     found = fed(line(HI), line(HI, YES, GO, model="claude-opus-4-1"), line(HI, YES, GO, max_tokens=10))
     assert kinds(found) == [NEW, ["opened", "appended", "appended"], ["opened", "wanted"]]
     assert [one[0]["model"] for one in published(found)] == [
@@ -101,7 +101,7 @@ def test_a_cache_mark_that_moves_and_a_text_that_becomes_a_block_are_no_other_hi
     assert kinds(found) == [NEW, ["appended", "appended"]]
 
 
-def test_conversations_without_a_name_are_told_apart_by_what_they_go_on_from():
+def test_conversations_without_a_name_are_identified_by_their_continuation():
     other = [HI, said("no"), user("why?")]
     found = fed(
         line(HI), line(HI, YES, GO), line(*other), line(HI, YES, GO, said("ok"), user("on")), line(*other, YES, GO)
@@ -111,7 +111,7 @@ def test_conversations_without_a_name_are_told_apart_by_what_they_go_on_from():
     assert kinds(found) == [NEW, ["appended"] * 2, NEW, ["appended"] * 2, ["appended"] * 2]
 
 
-def test_the_same_log_gives_the_same_records_and_what_goes_on_may_be_fed_again():
+def test_the_same_log_gives_the_same_records_and_a_continued_one_may_be_fed_again():
     lines = [line(HI), line(HI, YES, GO), line(user("else")), line(HI, YES, user("other")), line(HI)]
     assert fed(*lines) == fed(*lines)
     first = fed(*lines, session="headers.x-session")
@@ -198,7 +198,7 @@ def test_places_name_the_session_the_program_and_whose_requests_they_are():
     assert read_line(text, places).session == "u1"
 
 
-def test_what_goes_on_from_what_a_provider_keeps_is_left_to_the_worker_to_refuse():
+def test_references_to_provider_state_are_left_to_the_worker_to_refuse():
     ((session, records),) = fed(json.dumps({"input": "hi", "previous_response_id": "resp_1"}).encode())
     assert (session, [record["type"] for record in records]) == ("log-chained", ["session.opened"])
 

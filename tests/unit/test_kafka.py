@@ -145,7 +145,7 @@ async def test_an_endpoint_is_asked_again_once_its_token_has_aged():
         ({"security_protocol": "SSL"}, "and does it speak SSL?"),
     ],
 )
-async def test_a_port_where_nobody_listens_may_pass(settings, said):
+async def test_a_port_without_a_listener_is_temporary(settings, said):
     port = (probe := await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)).sockets[0].getsockname()[1]
     probe.close()
     cluster = SimpleNamespace(bootstrap_servers=f"127.0.0.1:{port}", kafka=KafkaSettings(**settings))
@@ -154,7 +154,7 @@ async def test_a_port_where_nobody_listens_may_pass(settings, said):
     assert said in error.message
 
 
-async def test_a_certificate_that_nobody_trusts_is_named(certificate):
+async def test_an_untrusted_certificate_is_named(certificate):
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
     server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=context)

@@ -60,7 +60,7 @@ def test_reading_begins_at_any_offset_of_a_batch(position):
     assert fetched(log(position=position), position) == EXPECTED[position:]
 
 
-def test_a_name_that_was_not_utf8_is_told_from_others():
+def test_a_name_that_was_not_utf8_differs_from_others():
     found = {offset: has_bad_name(headers) for offset, *_, headers in fetched(log())}
     assert [offset for offset, is_bad in found.items() if is_bad] == [2, 4, 5]
 
@@ -76,7 +76,7 @@ def test_a_damaged_batch_is_still_an_error():
         fetched(bytes(damaged))
 
 
-def test_whoever_connects_reads_such_names():
+def test_a_connection_reads_such_names():
     connection(Config())
     assert fetcher.MemoryRecords is TolerantRecords
 

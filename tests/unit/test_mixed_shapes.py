@@ -163,7 +163,7 @@ def test_a_history_that_is_put_in_place_of_another_decides_too(history, path):
     assert appended(message, session=session) == [path]
 
 
-def test_an_imported_log_goes_on_as_its_session_did():
+def test_an_imported_log_continues_like_its_session():
     session = session_of(HELLO, ITEM, OUTPUT, targets=["openai-responses"])
     other = Session(["openai-responses"])
     other.replace_by_log(session.log())

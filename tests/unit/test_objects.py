@@ -56,7 +56,7 @@ async def listed(store) -> list[str]:
     return sorted(await store.every())
 
 
-async def test_a_value_lies_under_the_digests_of_its_session_and_of_itself(store):
+async def test_a_value_is_stored_under_the_digests_of_its_session_and_of_itself(store):
     key = await store.put(SESSION, b"a large value")
     assert key == f"{sha(SESSION)}/{sha(b'a large value')}"
     assert await store.get(SESSION, key) == b"a large value"
@@ -86,7 +86,7 @@ async def test_all_of_a_session_is_forgotten_and_nothing_of_another(store):
     assert await store.forget(SESSION) == 0
 
 
-async def test_what_is_gone_already_can_be_deleted(store):
+async def test_deleted_objects_can_be_deleted_again(store):
     key = await store.put(SESSION, b"one")
     await store.delete([key])
     await store.delete([key])

@@ -90,7 +90,7 @@ async def test_the_policy_alone_lets_nothing_run(page, opened, monkeypatch):
 
 
 @needs_browser
-async def test_the_browser_would_tell_what_runs(page, opened, monkeypatch):
+async def test_the_browser_would_report_running_code(page, opened, monkeypatch):
     monkeypatch.setattr(pages, "shown", pages.Markup)
     found = await opened(page(*HOSTILE).replace("Content-Security-Policy", "nothing"))
     assert "ran" in found.dialogs

@@ -257,7 +257,7 @@ def test_an_id_with_half_a_pair():
     assert fixes == [("surrogate_replaced", "messages.0.id")]
 
 
-def test_what_stands_for_a_half_is_never_shown():
+def test_masks_of_surrogates_are_never_shown():
     drop = r'{"role":"user","content":"a","x\ud83d":"\ud83d"}'
     alone = read_message(drop, index=1)[1]
     among = read('[{"role":"user","content":"\U000f0000"},' + drop + "]")

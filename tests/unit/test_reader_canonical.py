@@ -44,7 +44,7 @@ def test_the_mark_of_what_an_agent_program_wrote_stays_with_the_turn():
     assert (turn.synthetic, fixes) == (False, [("field_dropped", "messages.0.synthetic")])
 
 
-def test_a_document_keeps_its_words_beside_what_is_left_out():
+def test_a_document_keeps_its_words_next_to_dropped_parts():
     given = {"type": "document", "source": {"type": "text", "data": "x"}, "title": "T", "context": "C", "mood": 1}
     turn, fixes = one({"role": "user", "content": [given]})
     assert [(block.title, block.context) for block in turn.blocks] == [("T", "C")]
@@ -281,13 +281,13 @@ def test_the_wrong_shape_is_refused_when_the_shape_is_named():
     assert read([call], source="openai-chat").shape == "openai-chat"
 
 
-def test_an_issuer_is_read_from_the_wire_and_absent_otherwise():
+def test_an_issuer_is_read_from_the_wire_or_absent():
     turn, _ = one('{"role":"assistant","content":[{"type":"thinking","thinking":"t","issuer":{"provider":"p"},"x":1}]}')
     assert turn.blocks[0].issuer == Issuer(provider="p")
     assert one({"role": "assistant", "content": [{"type": "thinking", "thinking": "t"}]})[0].blocks[0].issuer is UNSET
 
 
-def test_redacted_thinking_stays_beside_a_member_that_goes():
+def test_redacted_thinking_stays_next_to_a_dropped_member():
     issuer = {"provider": "anthropic", "model": "claude-sonnet-4-5"}
     sealed = {"type": "redacted_thinking", "data": "c2ln"}
     request = normalize(

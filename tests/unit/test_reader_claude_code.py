@@ -198,7 +198,7 @@ PATHS = {
 
 
 @pytest.mark.parametrize("name", PATHS)
-def test_the_conversation_is_one_path_and_what_is_beside_it_is_counted(name):
+def test_the_conversation_is_one_path_and_lines_off_it_are_counted(name):
     lines, turns, skipped = PATHS[name]
     found = transcript(*lines)
     assert (shown(found), found.skipped) == (turns, skipped)

@@ -128,7 +128,7 @@ def test_a_row_answers_one_call_and_what_says_so_twice_goes_with_a_fix(beside, d
         ),
     ],
 )
-def test_older_forms_beside_a_text_are_never_passed_over(beside, blocks, fixes):
+def test_older_forms_next_to_a_text_are_never_ignored(beside, blocks, fixes):
     turn, found = one({"content": "x", **beside})
     assert (turn.blocks, found) == ((Text(text="x"), *blocks), fixes)
 

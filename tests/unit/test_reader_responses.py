@@ -149,7 +149,7 @@ def test_an_item(item, block, fixes):
         ({"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAA"}, "user"),
     ],
 )
-def test_what_stands_with_the_provider_is_kept_whole_and_is_the_models_unless_others_add_it(item, role):
+def test_items_that_the_provider_stores_are_kept_whole_and_are_the_models_by_default(item, role):
     turn, fixes = one(item, source="openai-responses")
     whole = Unknown(kind=item["type"], raw=Raw(msgspec.json.encode(item)), issuer=ISSUER)
     assert (turn.role, turn.blocks, fixes) == (role, (whole,), [])

@@ -178,7 +178,7 @@ def test_both_readers_make_one_request(shape, data):
 
 
 @pytest.mark.parametrize("shape", ["openai-chat", "openai-responses"])
-def test_what_nests_too_deeply_beside_a_content_is_refused_where_it_is(shape):
+def test_deep_nesting_next_to_a_content_is_refused_at_its_place(shape):
     root, messages = HEALTHY[shape]
     member = {"openai-chat": "annotations", "openai-responses": "status"}[shape]
     deep = [*messages, {"role": "assistant", "content": "a", member: "DEEP"}]
@@ -308,7 +308,7 @@ def gemini_calls(times):
         ("gemini", gemini_calls, "contents.0.parts.3.functionCall.odd"),
     ],
 )
-def test_an_unknown_member_deep_within_takes_no_more_decodes_for_what_stands_beside_it(source, message, path):
+def test_an_unknown_nested_member_takes_no_more_decodes_for_its_neighbours(source, message, path):
     assert most([message(18)], source) == most([message(3)], source) <= 6
     _, fixes = read_message(msgspec.json.encode(message(3)), index=0)
     assert [(fix.code, fix.path) for fix in fixes] == [("field_dropped", path)]

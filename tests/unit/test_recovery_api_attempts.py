@@ -111,7 +111,7 @@ def test_a_note_about_no_block_is_passed_on():
     assert [item.event for item in only(items, AgentUnrecognized)] == [Raw(b"[1]")]
 
 
-def test_token_counts_are_told_once():
+def test_token_counts_are_reported_once():
     counted = [UsageKnown(Usage(output_tokens=tokens)) for tokens in (1, 2, 2)]
     told = [UsageKnown(Usage(output_tokens=2)), UsageKnown(Usage(output_tokens=3))]
     stop = TurnStop(stop_reason="end_turn", usage=Usage(output_tokens=2))
@@ -142,7 +142,7 @@ def whole(*kinds):
     return WholeMessage(message_id="m1", blocks=tuple(blocks))
 
 
-def test_a_complete_message_that_tells_places_may_come_as_often_as_it_likes():
+def test_a_complete_message_with_places_may_be_repeated():
     events = [MessageStarted("m1"), BlockStarted(index=1, kind="text"), BlockDelta(1, "text_delta", "te")]
     items, _ = stepped(*events, whole("thinking", "text"), whole("thinking", "text", "text"), RunEnded("exit"))
     assert marked(items) == [("text 1", False), ("thinking 0", False), ("text 2", False)]
@@ -181,7 +181,7 @@ def test_blocks_that_stopped_are_complete_when_the_message_has_its_stop_reason()
     assert not turn.incomplete
 
 
-def test_a_stop_reason_behind_the_stop_proves_the_blocks_and_closes_the_turn_once_more():
+def test_a_stop_reason_after_the_stop_proves_the_blocks_and_closes_the_turn_again():
     items, (turn,) = run(*STOPPED, *CALL, *reversed(FINISH), MessageDelta("tool_use"))
     assert completed(items) == [("x-block-0", False), ("t1", False)]
     stops = [(item.incomplete, item.stop_reason) for item in only(items, TurnStop)]
@@ -189,7 +189,7 @@ def test_a_stop_reason_behind_the_stop_proves_the_blocks_and_closes_the_turn_onc
     assert not turn.incomplete
 
 
-def test_a_stop_reason_behind_an_error_and_a_stop_proves_nothing():
+def test_a_stop_reason_after_an_error_and_a_stop_proves_nothing():
     items, (turn,) = run(*STOPPED, Failed("overloaded", "overloaded_error"), *reversed(FINISH))
     assert completed(items) == [("x-block-0", True)]
     assert turn.incomplete

@@ -113,7 +113,7 @@ def test_a_lone_surrogate_in_a_delta_is_mended_by_the_complete_message():
     assert texts(recovered(*cut, answer("\U0001f600"))) == ["\U0001f600"]
 
 
-def test_a_long_line_that_is_not_json_is_cut_and_its_size_told():
+def test_a_long_line_that_is_not_json_is_cut_and_its_size_reported():
     line = b"x" * (10 * 1024 * 1024)
     (item,) = recovered(line)
     assert isinstance(item, AgentUnrecognized)
@@ -129,7 +129,7 @@ def test_a_long_text_is_whole():
     "hostile",
     [b'{"type":"system"', b'{"type":"system"}', b'{"a":{"type":"rate_limit_event",', b"{" + b" " * 50, b'"\\'],
 )
-def test_a_hostile_line_is_told_with_its_size(hostile):
+def test_a_hostile_line_is_reported_with_its_size(hostile):
     """``tests/benchmarks/bench_growth.py`` measures its cost."""
     line = hostile * (250_000 // len(hostile))
     (item,) = recovered(line)

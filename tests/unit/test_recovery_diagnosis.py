@@ -111,7 +111,7 @@ def test_reasons_in_words_that_a_metric_can_bear(reason, failed, cause):
     assert cause_of(reason, failed) == cause
 
 
-def test_an_agent_program_has_finished_when_it_has_told_its_result():
+def test_an_agent_program_has_finished_when_it_has_reported_its_result():
     whole = {"type": "assistant", "message": {"id": "m1", "content": [{"type": "text", "text": "Hi"}]}}
     result = {"type": "result", "is_error": False, "result": "Hi"}
     for lines, finished in (([whole, result], True), ([whole], False)):
@@ -139,7 +139,7 @@ def test_it_is_one_item_and_one_metric():
     assert [item["type"] for item in told].count("turn/diagnosis") == 1
 
 
-def test_the_reference_view_keeps_it_beside_the_screen():
+def test_the_reference_view_keeps_it_apart_from_the_screen():
     items = fed(START, TEXT, delta("Hi"))
     view = reduce([*items, *items])
     assert list(view.diagnoses) == [0]

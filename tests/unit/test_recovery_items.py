@@ -123,13 +123,13 @@ def test_a_tool_of_a_server_is_named_in_its_parts(name, parts):
     assert (entry.started.name, entry.started.tool_server, entry.started.tool_source) == parts
 
 
-def test_what_stands_beside_a_result_is_told_with_it():
+def test_a_results_other_members_are_reported_with_it():
     items = recovered(whole("m1", used("t1")), answer("t1", "out") | {"request_id": "r1"})
     (told,) = only(items, ItemResult)
     assert {name: bytes(raw) for name, raw in told.extras.items()} == {"request_id": b'"r1"'}
 
 
-def test_members_that_nobody_knows_are_carried_as_extras():
+def test_unknown_members_are_carried_as_extras():
     cited = {"type": "text", "text": "Hi", "citations": [1]}
     items = recovered(whole("m1", cited, request_id="r1"))
     assert extras(items) == [{"citations": [1]}]
@@ -152,7 +152,7 @@ def test_members_that_nobody_knows_are_carried_as_extras():
         ({"type": "user", "message": {"content": 3}}, "malformed user"),
     ],
 )
-def test_what_nobody_knows_is_passed_on_whole(line, reason):
+def test_unknown_content_is_passed_on_whole(line, reason):
     (item,) = recovered(line)
     assert item.__struct_config__.tag == "agent/unrecognized"
     assert (item.reason, json.loads(bytes(item.event))) == (reason, line)
@@ -189,5 +189,5 @@ def test_a_withdrawn_text_is_not_seen():
     assert [item.unseen for item in only(recovered(*cut, start("m2"), result("The answ")), TurnResult)] == [True]
 
 
-def test_a_retry_notice_tells_that_it_goes_on():
+def test_a_retry_notice_says_that_the_run_continues():
     assert recovered(RETRY) == [AgentError(message="API error: 529 x (attempt 1/10)", will_retry=True, seq=0)]

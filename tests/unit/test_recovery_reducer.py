@@ -48,7 +48,7 @@ STREAM = [
 ]
 
 
-def test_a_doubtful_item_is_so_until_its_last_record_says_otherwise():
+def test_a_doubtful_item_stays_so_until_its_last_record():
     doubted = ItemStarted(item_id="d", item_type="text", text="Half", doubtful="attempt", repeats="a")
     view = reduce([*STREAM, doubted, ItemCompleted(item_id="d", doubtful="end")])
     entry = view.blocks("text")[-1]

@@ -265,7 +265,7 @@ def test_all_lines_of_the_replacement_are_one_message():
 
 @pytest.mark.parametrize("blank", ["", "\n\n", " \t"])
 @pytest.mark.parametrize("ending", [[finish("end_turn"), stop(), result("Real.")], [result("Real.")]])
-def test_a_blank_text_that_no_complete_message_holds_leaves_nothing_behind(blank, ending):
+def test_a_blank_text_without_a_complete_message_leaves_nothing(blank, ending):
     run = [start("m1"), text(blank), end(), text("Real.", 1), whole("m1", said("Real.")), end(1)]
     items = recovered(*run, ending)
     (entry,) = reduce(items).entries
@@ -273,7 +273,7 @@ def test_a_blank_text_that_no_complete_message_holds_leaves_nothing_behind(blank
     assert only(items, ItemCompleted) == [ItemCompleted(item_id="cc-block-1")]
 
 
-def test_words_of_the_program_in_place_of_a_blank_text_stand_in_its_place():
+def test_words_of_the_program_replace_a_blank_text():
     run = [start("m1"), text("\n\n"), end(), call("t1", "{}", 1), end(1)]
     view = reduce(recovered(*run, whole("m1", said("(no content)")), whole("m1", used("t1"))))
     assert [(entry.item_id, entry.text) for entry in view.entries] == [("cc-block-0", "(no content)"), ("t1", "{}")]
@@ -416,7 +416,7 @@ def test_a_result_ends_no_turn_once_more(run, *, incomplete):
     assert [item.incomplete for item in only(items, TurnStop)] == [incomplete]
 
 
-def test_what_a_replacement_says_again_stands_once_in_the_log():
+def test_repeated_content_of_a_replacement_is_in_the_log_once():
     run = [start("m1"), text("Same."), whole("m1", said("Same.")), whole("m2", said("Same.")), result("Same.")]
     assert [turn.message_id for turn in outcome("claude-cli", run).turns] == ["m2"]
 

@@ -85,7 +85,7 @@ def test_after_two_messages_and_in_another_run_a_line_is_new():
 # -- runs ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_run_ends_the_former_one_and_ids_go_on():
+def test_a_new_run_ends_the_former_one_and_ids_continue():
     recovery = Recovery()
     items = feed(recovery, *streamed("m1", "cut"), run="r1") + feed(recovery, *streamed("m1", "again"), run="r2")
     assert ItemCompleted(item_id="cc-block-0", incomplete=True, reason="next run") in items
@@ -283,7 +283,7 @@ def test_results_of_a_call_under_the_id_of_one_that_was_withdrawn_are_kept():
     assert (made.message_id, content(made), answered(results)) == ("m2", [call("t1")], ["t1"])
 
 
-def test_unknown_blocks_and_members_are_kept_as_they_came():
+def test_unknown_blocks_and_members_are_kept_unchanged():
     odd = {"type": "odd", "x": [1.50]}
     (turn,) = turns(answer("m1", odd, text("Hi", citations=[{"a": 1}])))
     expected = b'[{"type": "odd", "x": [1.5]},{"type": "text", "text": "Hi", "citations": [{"a": 1}]}]}'
@@ -316,13 +316,13 @@ def test_turn_ids_are_unique_and_the_same_when_the_same_lines_come_again():
     assert [turn.id.rpartition("-")[0] for turn in turns(*own)] == ["cc-turn-0", "cc-turn-1"]
 
 
-def test_nothing_is_kept_for_nobody():
+def test_nothing_is_kept_without_a_reader():
     recovery = Recovery(records=False)
     recovery.feed(answer("m1", "a") + b"\n" + answer("m2", "b"))
     assert recovery.take_finished() == []
 
 
-def test_the_first_line_is_who_speaks():
+def test_the_first_line_names_the_speaker():
     (item,) = Recovery().feed(line(type="system", subtype="init", session_id="s", model="m", tools=["Bash"], fast=True))
     assert isinstance(item, SessionInit)
     assert (item.session_id, item.model, bytes(item.tools), item.seq) == ("s", "m", b'["Bash"]', 0)

@@ -127,7 +127,7 @@ def test_what_is_shown_in_the_end(stream, transcript, expected):
     assert shown(recover(lines, "gemini-cli", transcript=joined([head(), *transcript]))) == expected
 
 
-def test_a_result_that_the_stream_lost_is_told():
+def test_a_result_that_the_stream_lost_is_reported():
     items = recover(joined([init(0), call("1")]), "gemini-cli", transcript=joined([head(), answer(2, "", "1")]))
     (entry,) = reduce(items).blocks("tool_use")
     assert bytes(entry.result.content) == b'[{"type":"text","text":"held"}]'
@@ -147,7 +147,7 @@ ODD = {"id": "1", "name": "f", "parts": 5}
         pytest.param([head(), answer(2, "No\ud83d")], UNREADABLE, id="half a character"),
     ],
 )
-def test_a_transcript_that_cannot_be_used_changes_nothing_and_is_told(transcript, message):
+def test_a_transcript_that_cannot_be_used_changes_nothing_and_is_reported(transcript, message):
     lines = joined([init(0), *words("Hello"), DONE])
     items = list(recover(lines, "gemini-cli", transcript=joined(transcript)))
     assert shown(items) == [(FIRST, "Hello", "stream", "end")]

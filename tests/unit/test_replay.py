@@ -119,7 +119,7 @@ def test_items_are_those_of_whole_runs(runs, shown):
     assert made == shown
 
 
-def test_dead_letters_of_records_without_a_key_belong_to_nobody():
+def test_dead_letters_of_records_without_a_key_belong_to_no_session():
     nobody = [Record(partition=0, offset=at, key=None, value=b"{}") for at in range(2)]
     plan = structs.replace(ONE, ranges={AGENT_TURNS: [[(1, 2)]]}, chosen={})
     assert len(PlannedStage(TurnsStage(DEFAULTS), plan).process(nobody).outputs) == 1
@@ -188,7 +188,7 @@ def test_many_records_are_several_frames_and_one_order(tmp_path):
     assert found == [(b"%d" % at * 2)[:2] for at in range(40)]
 
 
-def test_what_was_interrupted_is_not_there_and_begins_anew(tmp_path):
+def test_an_interrupted_partition_is_absent_and_starts_again(tmp_path):
     folder = tmp_path / "dry"
     begin(folder, FULL)
     files = PartitionFiles(folder, 0)
@@ -312,7 +312,7 @@ async def opened(_position):
     return True
 
 
-async def test_a_dry_run_makes_its_state_anew_after_a_bug():
+async def test_a_dry_run_rebuilds_its_state_after_a_bug():
     scope = Scope(source_prefix="p.", ends={"in.v1": [5]})
     runtime = Runtime(Config(prefix="p.replay.r."), {"in.v1": Buggy}, NoMetrics(), Tuning(batch_records=2), scope=scope)
     outputs = Outputs()

@@ -54,7 +54,7 @@ def errors(items):
 
 
 @pytest.mark.parametrize("lost", [[], ["H"], ["He", "l"], ["lo"], ["He", "l", "lo"]])
-def test_a_text_that_is_told_whole_makes_up_for_what_was_lost(lost):
+def test_a_text_that_is_reported_whole_replaces_lost_deltas(lost):
     pieces = [delta(words) for words in ("He", "l", "lo") if words not in lost]
     cut = recovered(CREATED, *pieces, TEXT_DONE)
     assert (marked(cut.items), cut.blocks) == ([("Hello", True)], [{"type": "text", "text": "Hello"}])
@@ -64,16 +64,16 @@ def test_a_text_that_is_told_whole_makes_up_for_what_was_lost(lost):
     assert len(only(items, ItemCompleted)) == 1
 
 
-def test_what_streams_behind_a_whole_text_stays():
+def test_content_streamed_after_a_whole_text_stays():
     assert texts(run(CREATED, delta("He"), TEXT_DONE, delta("!"))) == ["Hello!"]
 
 
-def test_a_whole_piece_behind_the_whole_response_is_no_news():
+def test_a_whole_piece_after_the_whole_response_adds_nothing():
     clean = [CREATED, delta("Hello"), response("completed", message("Hello"))]
     assert run(*clean, TEXT_DONE) == run(*clean)
 
 
-def test_a_part_that_is_told_whole_has_what_stands_beside_it():
+def test_a_whole_part_has_its_members_next_to_the_words():
     cited = {"type": "url_citation", "url": "https://example.com", "title": "T"}
     part = event(
         "content_part.done", content_index=0, part={"type": "output_text", "text": "Hi", "annotations": [cited]}
@@ -85,7 +85,7 @@ def test_a_part_that_is_told_whole_has_what_stands_beside_it():
 
 
 @pytest.mark.parametrize("streamed", ["", '{"a"', '{"a":1}', ":1}"])
-def test_arguments_that_are_told_whole_make_up_for_what_was_lost(streamed):
+def test_arguments_that_are_reported_whole_replace_lost_deltas(streamed):
     pieces = [added(call("")), event("function_call_arguments.delta", delta=streamed)]
     whole = event("function_call_arguments.done", arguments='{"a":1}')
     cut = recovered(CREATED, *pieces, whole)
@@ -94,21 +94,21 @@ def test_arguments_that_are_told_whole_make_up_for_what_was_lost(streamed):
     assert block == {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}
 
 
-def test_a_call_that_is_told_whole_and_then_incomplete_is_not_whole():
+def test_a_call_reported_whole_and_then_incomplete_is_not_whole():
     whole = event("function_call_arguments.done", arguments="{}")
     partial = call("{}", status="incomplete")
     (block,) = log(CREATED, added(call("")), whole, done(partial), response("incomplete", partial))
     assert block == {"type": "tool_use", "id": "t1", "name": "f", "input": "{}", "incomplete": True}
 
 
-def test_a_custom_tools_text_that_is_told_whole():
+def test_a_custom_tools_text_that_is_reported_whole():
     custom = {"type": "custom_tool_call", "id": "c1", "call_id": "t1", "name": "run", "input": ""}
     events = [CREATED, added(custom), event("custom_tool_call_input.delta", delta="l")]
     (block,) = log(*events, event("custom_tool_call_input.done", input='ls "é"'), response("completed"))
     assert block["input"] == {"input": 'ls "é"'}
 
 
-def test_reasoning_that_is_told_whole_part_by_part():
+def test_reasoning_that_is_reported_whole_part_by_part():
     parts = [event("reasoning_summary_text.done", summary_index=at, text=f"Part {at}.") for at in range(3)]
     lost = event("reasoning_summary_text.delta", summary_index=1, delta="rt 1")
     assert texts(run(CREATED, added(sealed()), parts[0], lost, parts[1], parts[2])) == ["Part 0.\n\nPart 1.\n\nPart 2."]
@@ -118,7 +118,7 @@ def test_reasoning_that_is_told_whole_part_by_part():
     assert marked(items) == [("A\n\nB", False)]
 
 
-def test_members_of_own_tools_that_are_told_whole_stand_in_the_log():
+def test_members_of_own_tools_that_are_reported_whole_are_in_the_log():
     item = {"type": "code_interpreter_call", "id": "ci", "status": "in_progress", "code": ""}
     (block,) = log(CREATED, added(item), event("code_interpreter_call_code.done", item_id="ci", code="1+1"))
     assert block == item | {"code": "1+1"}
@@ -133,7 +133,7 @@ def test_a_call_whose_beginning_was_lost_waits_for_its_name():
     assert texts(run(CREATED, arguments)) == ['{"a":1}']
 
 
-def test_an_item_that_never_gets_its_place_is_told_at_the_end():
+def test_an_item_without_a_place_is_reported_at_the_end():
     homeless = done(message("Hello", id="m7"), None)
     for last in ([], [response("completed")], [response("failed", error={"message": "Oh."})]):
         assert texts(run(CREATED, homeless, *last)) == ["Hello"]
@@ -211,7 +211,7 @@ FAILED = response("failed", error={"code": "server_error", "message": "Oh."})
         ([FAILED, FAILED], ["Oh."]),
     ],
 )
-def test_one_failure_is_told_once(events, told):
+def test_one_failure_is_reported_once(events, told):
     assert errors(run(CREATED, delta("He"), *events)) == told
 
 
@@ -244,7 +244,7 @@ def fed(events):
 
 
 @pytest.mark.parametrize("members", [{}, {"item_id": ""}])
-def test_numbers_begin_anew_with_each_response(members):
+def test_each_response_has_its_own_numbers(members):
     pieces = [*numbered(stream("r1", **members)), *numbered(stream("r2", **members))]
     assert texts(fed(pieces)) == ["hahaho", "hahaho"]
 
@@ -265,7 +265,7 @@ def test_a_stretch_that_comes_again_across_two_responses_changes_nothing():
             assert fed([*pieces[:last], *pieces[first:]]) == clean, (first, last)
 
 
-def test_a_stream_that_goes_on_after_a_number_goes_on():
+def test_a_stream_that_continues_after_a_number_continues():
     pieces = numbered(stream("r1"))
     assert texts(fed([*pieces[:3], *pieces[2:]])) == ["hahaho"]
 
@@ -317,7 +317,7 @@ def test_a_whole_answer_that_failed_is_an_error():
     assert only(items, AgentUnrecognized) == []
 
 
-def test_an_answer_that_is_asked_for_until_it_is_there_is_told_once():
+def test_an_answer_that_is_polled_is_reported_once():
     first, second = message("One", status="completed"), message("Two", id="m2")
     polls = [
         answer(status="queued"),
@@ -337,7 +337,7 @@ def test_a_whole_answer_takes_the_place_of_a_stream_that_was_cut():
     assert marked(items) == [("Hello", False)]
 
 
-def test_what_a_response_says_beside_its_output_stands_with_its_end():
+def test_a_responses_members_next_to_its_output_are_at_its_end():
     found = [{"title": "T", "url": "https://example.com"}]
     for one in (
         response("completed", message("Hi"), search_results=found, tools=[1], moderation=None),

@@ -25,7 +25,7 @@ def test_half_a_pair_is_found_and_its_place_is_named(escape):
 
 
 @pytest.mark.parametrize("escape", [rb"\ud7ff", rb"\ue000", rb"\ud83d\ude00", rb"\uDBFF\uDFFF", rb"\ud800\udc00"])
-def test_what_only_stands_beside_the_halves_is_text(escape):
+def test_text_next_to_the_halves_is_text(escape):
     body = b'{"model":"claude-sonnet-4-5","max_tokens":9,"messages":[{"role":"user","content":"%s"}]}' % escape
     assert broken(body) == []
 

@@ -180,7 +180,7 @@ BREACHES = {
         ("acme.innovation-1", "mmm--m-mmmm"),
     ],
 )
-def test_what_models_behind_converse_refuse(model, severities):
+def test_refusals_of_models_behind_converse(model, severities):
     tools = {"tools": [{"toolSpec": {"name": "f", "inputSchema": {"json": {"type": "object"}}}}]}
     told = ""
     for rule, messages in BREACHES.items():

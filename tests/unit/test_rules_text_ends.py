@@ -61,7 +61,7 @@ pieces = st.one_of(st.sampled_from([piece.encode() for piece in PIECES]), st.jus
 @example("copilot-cli", b"a", [b"x" * 131_072], b"b")
 @example("codex-cli", b"a", [b"x" * 1_048_574], b"b")
 @example("codex-cli", b"a", [b"x" * 1_048_575], b"b")
-def test_the_ends_tell_what_the_whole_tells(target, opening, inside, ending):
+def test_the_ends_give_the_verdict_of_the_whole(target, opening, inside, ending):
     rules = TARGETS[target].rules
     if not all(map(rules.inert, inside)):
         return

@@ -16,7 +16,7 @@ WHOLE = b"".join(anthropic())
 ENDED = "end of stream"
 
 
-async def test_an_answer_is_published_as_it_came_and_then_committed():
+async def test_an_answer_is_published_unchanged_and_then_committed():
     async with sending(anthropic()) as sent:
         sent.requests.put(request("r1", offset=4))
         assert await sent.events.next_end() == ("s", "r1", ENDED)
@@ -350,7 +350,7 @@ async def test_the_final_event_is_published_with_the_end_of_its_run():
     assert done[-4:-1] == ["others", "event", "end"]
 
 
-async def test_an_answer_that_goes_on_after_a_final_event_is_published_as_it_comes():
+async def test_an_answer_that_continues_after_a_final_event_is_published_as_it_arrives():
     more = anthropic(message_id="m2")
     async with sending([*anthropic(), *more[:2], asyncio.Event()]) as sent:
         sent.requests.put(request("r1", offset=0))
@@ -361,7 +361,7 @@ async def test_an_answer_that_goes_on_after_a_final_event_is_published_as_it_com
 # Several senders of one group.
 
 
-async def test_an_answer_goes_on_where_its_partition_stays_and_is_left_where_it_moves():
+async def test_an_answer_continues_where_its_partition_stays_and_is_dropped_where_it_moves():
     held = asyncio.Event()
     stays = [*anthropic()[:1], held, *anthropic()[1:]]
     async with sending(stays, [*anthropic()[:1], asyncio.Event()], assigned=(0, 1)) as sent:

@@ -21,7 +21,7 @@ def test_a_message_is_taken_in_any_form():
     assert len({session_of(form).request().body for form in forms}) == 1
 
 
-def test_several_targets_stand_side_by_side():
+def test_several_targets_are_independent():
     session = session_of(*rounds(3), targets=("anthropic", "claude-cli"))
     assert session.targets == ("anthropic", "claude-cli")
     for target in session.targets:
@@ -43,7 +43,7 @@ def test_a_request_is_a_value_that_later_turns_do_not_change():
     assert early.ledger == whole.ledger
 
 
-def test_append_tells_what_is_certain_and_the_request_what_it_stands_on():
+def test_append_returns_certain_fixes_and_the_request_all_of_its_fixes():
     session = Session()
     assert session.append(user("q")) == []
     assert session.append(called("a.b"))[0].code == "id_rewritten"
@@ -84,7 +84,7 @@ def test_a_target_that_is_added_leaves_the_others_as_they_are():
     assert added.body == normalize(rounds(3), to="claude-cli").body
 
 
-def test_a_policy_that_changes_mends_the_history_anew():
+def test_a_changed_policy_repairs_the_history_again():
     history, policy = [user("q"), called("a"), user("stop"), said("ok"), user("on")], {"missing_result": "drop"}
     session = session_of(*history)
     session.configure(policy=policy)
@@ -188,7 +188,7 @@ def test_segments_of_an_abandoned_history_are_ignored():
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_going_back_leaves_the_segments_before_it_and_frees_the_ids_behind_it(target):
+def test_a_rewind_keeps_earlier_segments_and_frees_later_ids(target):
     session, history = Session([target]), rounds(20)
     for message in history:
         session.append(message)
@@ -233,7 +233,7 @@ def test_a_session_says_what_it_was_given():
     assert json.loads(session.request().body)["system"] == [text("s")]
 
 
-def test_what_nobody_gave_is_a_warning():
+def test_missing_parameters_are_a_warning():
     done = normalize([user("q")])
     assert {violation.severity for violation in done.violations} == {"soft"}
     assert repr(done) == f"<Normalized for anthropic: accepted, 0 fixes, {len(done.violations)} violations>"

@@ -72,7 +72,7 @@ def test_a_document_is_what_normalize_takes():
     assert json.loads(normalize(document).body)["messages"] == history
 
 
-def test_what_reading_took_is_told_again():
+def test_fixes_of_readers_are_reported_again():
     odd = {"role": "user", "content": [{"type": "text", "text": "hi", "colour": "red"}]}
     session, copy = Session(), Session()
     told = session.append(odd)

@@ -178,7 +178,7 @@ def test_a_status_that_is_none_is_said():
     assert len(found.outputs) == 1
 
 
-def test_what_crosses_holds_the_answer_as_it_came_and_who_wrote_it():
+def test_a_forwarded_answer_is_unchanged_and_names_its_writer():
     body = b"\xff" + b"x" * 20_000
     found = EventsStage().process(event("r", b"422", body))
     (crossed,) = of(found, AGENT_TURNS)

@@ -55,7 +55,7 @@ def shown(found):
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", ["source", "run", "framing", "transcript", "status"])
-def test_an_event_without_a_header_that_it_needs_is_a_dead_letter_and_the_session_goes_on(name: str, fault: str):
+def test_an_event_without_a_required_header_is_a_dead_letter_and_the_session_continues(name: str, fault: str):
     bad, good = records([EVENT], headers(**{name: FAULTS[fault]})), records([EVENT], headers(), first=1)
     found, alone = EventsStage().process([*bad, *good]), EventsStage().process(good)
     assert letters(found.outputs) == [(0, "bad_header")]

@@ -134,7 +134,7 @@ def test_what_a_session_wants_is_announced_where_its_target_is_the_planner() -> 
         assert json.loads(dict(output.headers)["policy"]) == told
 
 
-def test_a_planner_that_is_given_up_is_told_and_counted() -> None:
+def test_an_abandoned_planner_is_reported_and_counted() -> None:
     stage = EventsStage(DEFAULTS)
     result = stage.process(records([text("Thinking about /opt/windsurf/x "), b'{"type":"max_wait"}']))
     (diagnosis,) = [item for item in of(result.outputs, SESSION_ITEMS) if item["type"] == "turn/diagnosis"]
@@ -145,7 +145,7 @@ def test_a_planner_that_is_given_up_is_told_and_counted() -> None:
     assert [item for item in of(ended.outputs, SESSION_ITEMS) if item["type"] == "turn/diagnosis"] == []
 
 
-def test_what_the_filters_held_is_told_when_another_source_takes_over() -> None:
+def test_held_text_is_released_when_another_source_takes_over() -> None:
     stage = EventsStage(DEFAULTS)
     held = stage.process(records([text("See /opt/windsurf/log")]))
     assert (of(held.outputs, HISTORY_FIXES), shown(held.outputs)) == ([], [("text", "See ")])

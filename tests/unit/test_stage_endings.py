@@ -115,7 +115,7 @@ def test_a_session_expires_by_the_times_of_its_own_records(rows, dead, texts):
     assert (letters(found.outputs), requested(found)) == (dead, texts)
 
 
-def test_a_parked_session_does_not_expire_and_its_gap_begins_anew_with_the_release():
+def test_a_parked_session_does_not_expire_and_its_clock_restarts_with_the_release():
     stage = turns(on_dead_letter="park")
     found = stage.process(
         log(("a", 0, OPENED), ("a", 1, b"nonsense"), ("a", 500, hello()), ("a", 501, RELEASED), ("a", 561.001, WANTED))
@@ -153,7 +153,7 @@ def test_sessions_that_expire_together_are_freed_a_few_a_record():
     assert [name for some in freed for name in some] == names
 
 
-def test_a_marker_goes_once_no_input_can_be_read_that_is_older():
+def test_a_marker_is_dropped_once_no_older_input_can_be_read():
     stage = turns(marker_ms=1000_000)
     found = stage.process(
         log(
@@ -210,7 +210,7 @@ def _headers(names: tuple[str, ...]) -> tuple:
         ("forgotten", [(2, "forgotten"), (3, "forgotten"), (4, "forgotten")]),
     ],
 )
-def test_the_stream_side_goes_on_where_the_history_side_says_so(end: str, dead: list):
+def test_the_stream_side_continues_where_the_history_side_says(end: str, dead: list):
     told = events(
         *(("a", 0, DELTA.encode(), ()), ("a", 1, None, (end,)), ("a", 2, DELTA.encode(), ())),
         *(("a", 3, None, ("policy",)), ("a", 4, DELTA.encode(), ())),

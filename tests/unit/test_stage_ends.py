@@ -36,7 +36,7 @@ def codes(found) -> list[str]:
     return [code for _, code in letters(found.outputs)]
 
 
-def test_a_session_closed_begun_anew_and_closed_in_one_batch_leaves_nothing_behind():
+def test_a_session_closed_reopened_and_closed_in_one_batch_leaves_no_state():
     twice = [CLOSED, turn(user("again"), id="0user"), CLOSED]
     *_, state = processed(TurnsStage, [records([OPENED, *LONG]), records(twice, first=100)])
     assert state == {}
@@ -57,7 +57,7 @@ def test_a_session_that_was_never_decoded_is_closed_with_all_its_records():
     assert found.changes == dict.fromkeys(state)
 
 
-def test_closing_a_session_tells_the_stream_side_where_its_log_closed_it():
+def test_closing_a_session_notifies_the_stream_side_where_its_log_closed_it():
     (told,) = of(run(CLOSED), PROVIDER_EVENTS)
     said = (("closed", b"agent.turns.v1/2/0"), ("origin", b"reknit"))
     assert (told.key, told.value, told.headers) == (KEY, None, said)

@@ -89,7 +89,7 @@ def test_records_one_by_one_give_the_same_text_at_the_same_places():
 
 
 @pytest.mark.parametrize("cut", range(1, 9))
-def test_state_read_back_goes_on_as_if_nothing_had_happened(cut: int):
+def test_state_read_back_continues_as_without_an_interruption(cut: int):
     lines = records(streamed("Hello world"))
     expected, *_ = processed(EventsStage, in_batches(lines, 1))
     before, _, state = processed(EventsStage, in_batches(lines[:cut], 1))
@@ -185,7 +185,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("record", "code"), BAD)
-def test_what_cannot_be_used_becomes_a_dead_letter_and_the_neighbours_go_on(record: Record, code: str):
+def test_an_unusable_record_becomes_a_dead_letter_and_its_neighbours_continue(record: Record, code: str):
     neighbour = records(streamed("Hello"), key=b"other", first=8)
     found = EventsStage().process([record, *neighbour])
     (letter,) = of(found, DEAD_LETTERS)
@@ -212,7 +212,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("value", HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_events_give_items_or_dead_letters_and_the_session_goes_on(value: bytes):
+def test_hostile_events_give_items_or_dead_letters_and_the_session_continues(value: bytes):
     stage = EventsStage()
     first = stage.process(records([value]))
     assert first.outputs

@@ -58,7 +58,7 @@ def test_each_request_that_is_asked_for_has_an_id_of_its_own():
     assert [each.get("supersedes") for each in found] == [None, ids[0], ids[1], None, ids[3]]
 
 
-def test_a_session_that_begins_anew_makes_other_ids():
+def test_a_restarted_session_makes_other_ids():
     life = [OPENED, turn(user("hi")), {"type": "session.closed"}]
     first, second = requests(*life, *life)
     assert first["request-id"] != second["request-id"]
@@ -81,7 +81,7 @@ def test_a_request_says_why_it_does_not_begin_like_the_one_before():
     assert "prefix-reset" not in third
 
 
-def test_who_wrote_a_turn_and_its_trace_go_on_to_requests_and_fixes():
+def test_a_turns_producer_and_trace_are_copied_to_requests_and_fixes():
     broken = turn(user("hi", " "))
     for topic in (PROVIDER_REQUESTS, HISTORY_FIXES):
         found = told(TurnsStage(), [OPENED, broken], topic, PASSED)

@@ -105,7 +105,7 @@ def test_changes_of_an_earlier_head_that_were_left_are_not_taken():
     ("stage", "values"),
     [(TurnsStage, settling(120)), (TurnsStage, with_calls_open(200)), (EventsStage, deltas(600))],
 )
-def test_sessions_without_room_go_on_as_with_it(stage, values):
+def test_sessions_without_room_continue_as_with_it(stage, values):
     keys = (b"one", b"two", b"three")
     calm = [value for value in values for _ in keys]
     outputs, state = processed(stage(), calm, keys)

@@ -43,7 +43,7 @@ def test_neither_results_nor_words_over_an_open_call_make_one():
     assert requests(found) == []
 
 
-def test_a_turn_is_in_the_next_request_whoever_makes_it_due():
+def test_a_turn_is_in_the_next_request_whatever_makes_it_due():
     history = [user("one"), said("1"), user("two")]
     mirror = run(OPENED, *map(mirrored, history[:2]), turn(history[2]))
     wanted = run(OPENED, *map(mirrored, history), {"type": "request.wanted"})

@@ -86,7 +86,7 @@ def test_a_session_that_is_released_ends_as_if_nothing_had_been(case, poison, re
     assert state.keys() - calm.keys() <= {b"i\0\0\0\1r" + KEY}
 
 
-def test_a_session_that_is_released_without_the_record_goes_on_behind_it():
+def test_a_session_released_without_the_record_continues_after_it():
     outputs, stage, _ = run([OPENED, POISON, turn(user("one")), turn(said("two")), turn(user("three")), released()])
     assert letters(outputs) == [(1, "unknown_role")]
     assert texts(outputs) == ["one", "three"]
@@ -124,7 +124,7 @@ def test_a_release_with_a_record_that_cannot_be_processed_changes_nothing(mended
     assert texts(run([*log, released(turn(said("so")), id="r")])[0]) == ["one"]
 
 
-def test_two_who_release_at_once_do_it_once():
+def test_concurrent_release_is_idempotent():
     once = [OPENED, POISON, turn(user("one")), released(turn(said("so")), id="r")]
     for restart in (None, "changelog", "store"):
         outputs, stage, _ = run([*once, once[-1], turn(said("two")), turn(user("three"))], restart=restart)
@@ -187,7 +187,7 @@ def test_where_the_policy_is_to_stop_nothing_is_made_of_the_record():
     assert "secret" not in caught.value.message
 
 
-def test_a_stream_goes_on_without_its_record_or_the_worker_stops_there():
+def test_a_stream_continues_without_its_record_or_the_worker_stops():
     bad = Record(partition=2, offset=1, key=KEY, value=None)
     for policy in ("go-on", "follow", "park"):
         stage = EventsStage(Defaults(on_dead_letter=policy))
@@ -198,7 +198,7 @@ def test_a_stream_goes_on_without_its_record_or_the_worker_stops_there():
         stage.process([bad])
 
 
-def test_nothing_of_the_worker_s_own_writing_is_lost_behind_a_failed_opening():
+def test_no_write_of_the_worker_is_lost_after_a_failed_opening():
     outputs, *_ = run([{**OPENED, "targets": ["nobody"]}, turn(user("go")), released(OPENED)])
     assert [o.topic for o in outputs] == [DEAD_LETTERS, PROVIDER_EVENTS, PROVIDER_REQUESTS]
     assert HISTORY_FIXES not in {o.topic for o in outputs}

@@ -106,7 +106,7 @@ def test_a_release_in_slices_is_the_same_across_topics(restart, pace):
     assert sliced.state.keys() == state.keys()
 
 
-def test_fixes_and_dead_letters_of_equal_offsets_are_told_apart_by_their_base():
+def test_fixes_and_dead_letters_of_equal_offsets_are_distinguished_by_their_base():
     mended = [OPENED, turn({"role": "user", "content": ""}), turn(LETTER)]
     outputs, *_ = run(mended, mended)
     fixes = [json.loads(output.value) for output in outputs if output.topic == HISTORY_FIXES]

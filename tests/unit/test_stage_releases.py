@@ -227,7 +227,7 @@ def test_what_waited_is_taken_in_order_one_record_at_a_time(restart):
 
 
 @pytest.mark.parametrize("restart", [None, "changelog", "store"])
-def test_later_records_of_a_session_wait_behind_those_that_are_released_and_its_neighbours_do_not(restart):
+def test_later_records_of_a_session_wait_for_released_ones_and_its_neighbours_do_not(restart):
     sliced = Sliced(lambda: TurnsStage(PARK), restart)
     records = log(
         *(("a", 0, event) for event in [*parked_behind(*SAID), RELEASED]),
@@ -287,7 +287,7 @@ def test_forgetting_takes_effect_between_slices(restart):
 
 
 @pytest.mark.parametrize("restart", [None, "changelog", "store"])
-def test_a_record_that_fails_parks_the_session_and_a_second_release_goes_on_from_there(restart):
+def test_a_record_that_fails_parks_the_session_and_a_second_release_continues_from_there(restart):
     sliced = Sliced(lambda: TurnsStage(PARK), restart)
     records = of_session(*parked_behind(hello("one"), b"{", hello("two")), RELEASED, hello("three"), REPAIRED)
     sliced.take(*records[:6])

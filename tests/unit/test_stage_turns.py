@@ -106,7 +106,7 @@ def test_only_what_the_user_says_settles_an_open_call(said):
     assert len(bodies(found)) == 1
 
 
-def test_a_request_that_nobody_answered_is_superseded():
+def test_an_unanswered_request_is_superseded():
     found = run(OPENED, turn(user("one")), turn(user("two")), turn(said("ok")), turn(user("three")))
     first, second, third = of(found, PROVIDER_REQUESTS)
     assert header(second, "supersedes") == header(first, "request-id")
@@ -141,7 +141,7 @@ def test_a_restore_and_a_rewind_send_nothing_but_a_wanted_request_does():
     assert [body["messages"] for body in bodies(found)] == [[user("a")]]
 
 
-def test_a_rewind_goes_to_an_id_and_frees_the_ids_behind_it():
+def test_a_rewind_goes_to_an_id_and_frees_later_ids():
     turns = [turn(user("a"), id="1"), turn(said("b"), id="2"), turn(user("c"), id="3")]
     found = run(OPENED, *turns, {"type": "history.rewound", "to": "2"}, turn(user("d"), id="3"))
     assert letters(found) == []
@@ -160,7 +160,7 @@ def test_recorded_turns_of_an_agent_that_drives_itself_send_nothing():
     assert len(bodies(found)) == 1
 
 
-def test_each_fix_is_told_once_first_with_its_request():
+def test_each_fix_is_published_once_first_with_its_request():
     found = run(
         OPENED,
         turn(user("go")),
@@ -173,14 +173,14 @@ def test_each_fix_is_told_once_first_with_its_request():
     assert found.tally["reknit_fixes_total", "id_rewritten", ""] == 1
 
 
-def test_a_fix_that_only_some_targets_need_is_told_once_for_each_of_them():
+def test_a_fix_of_some_targets_is_reported_once_for_each():
     """Gemini takes a call without a result, so only the others need one."""
     turns = [user("go"), called("c"), user("stop"), said("ok"), user("more"), said("yes"), user("on")]
     found = run(OPENED | {"targets": ["anthropic", "openai-chat", "gemini"]}, *map(turn, turns))
     assert needing_a_result(found) == ["anthropic", "openai-chat"]
 
 
-def test_a_fix_that_all_targets_needed_is_told_once_though_it_is_certain_later_for_one():
+def test_a_fix_of_all_targets_is_reported_once_though_it_is_certain_later_for_one():
     """Where the blank turn is left out, its neighbours are one exchange, so that the call settles an exchange later."""
     turns = [user("go"), called("c"), user(""), said("ok"), *[user("q"), said("a")] * 9]
     found = run(OPENED | {"targets": ["openai-responses", "cascade"]}, *map(turn, turns))
@@ -200,7 +200,7 @@ def told(found) -> list[tuple[str, bool]]:
     return [(fix["code"], fix.get("observed", False)) for fix in fixes_of(found)]
 
 
-def test_an_observed_mend_is_told_once_and_again_when_it_had_to_be_made():
+def test_an_observed_repair_is_reported_once_and_again_when_it_had_to_be_made():
     questions = [turn(user("q")), turn(said("a")), turn(user("q"))]
     found = run(WATCHED, *questions)
     assert [body["seed"] for body in bodies(found)] == [7, 7]
@@ -230,7 +230,7 @@ def test_what_a_session_says_of_one_mend_leaves_the_others_as_they_are():
     assert letters(run({**OPENED, "policy": {"mend": {"id_rewritten": "observe"}}})) == ["policy"]
 
 
-def test_the_records_of_a_mend_that_one_of_two_targets_observes_tell_them_apart():
+def test_the_records_of_a_repair_that_one_of_two_targets_observes_differ():
     policy = {"mend": {"anthropic": {"blank_dropped": "observe"}}}
     opened = {**OPENED, "targets": ["anthropic", "bedrock-converse"], "policy": policy}
     found = run(opened, turn(user("a")), turn(said("b")), turn(user("c", " ")))
@@ -243,7 +243,7 @@ def test_the_records_of_a_mend_that_one_of_two_targets_observes_tell_them_apart(
 
 
 @pytest.mark.parametrize("name", ["previous_response_id", "conversation"])
-def test_a_request_that_goes_on_from_what_a_provider_keeps_is_refused(name):
+def test_a_request_that_continues_from_provider_state_is_refused(name):
     found = run(OPENED | {"params": {name: "x_1"}})
     (letter,) = of(found, DEAD_LETTERS)
     assert header(letter, "reknit.error.code") == "chained"
@@ -271,7 +271,7 @@ def test_several_targets_get_a_request_each():
     )
 
 
-def test_what_the_target_requires_and_nobody_gave_is_a_rejection():
+def test_a_missing_required_parameter_is_a_rejection():
     found = run(turn(user("hi")))
     assert not bodies(found)
     assert letters(found) == ["rejected"]
@@ -281,14 +281,14 @@ def test_what_the_target_requires_and_nobody_gave_is_a_rejection():
     assert found.tally["reknit_requests_total", "anthropic", "rejected"] == 1
 
 
-def test_opening_a_session_tells_the_stream_side_its_policy():
+def test_opening_a_session_sends_its_policy_to_the_stream_side():
     found = run({"type": "session.opened", "policy": {"record_assistant": True}})
     (told,) = of(found, PROVIDER_EVENTS)
     assert (told.key, told.value) == (KEY, None)
     assert json.loads(header(told, "policy")) == {"record_assistant": True}
 
 
-def test_a_closed_session_leaves_nothing_behind():
+def test_a_closed_session_leaves_no_state():
     events = [turn(m, id=f"{n}{m['role']}") for n in range(40) for m in (user("q" * 900), said("a"))]
     log = records([OPENED, *events, {"type": "session.closed"}])
     assert processed(TurnsStage, in_batches(log, 1))[2] == {}
@@ -311,7 +311,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("value", "code"), BAD)
-def test_what_cannot_be_used_is_a_dead_letter_and_session_and_neighbours_go_on(value, code: str):
+def test_an_unusable_record_is_a_dead_letter_and_session_and_neighbours_continue(value, code: str):
     stage = TurnsStage()
     stage.process(records([OPENED, turn(user("one"))]))
     bad = stage.process(records([value], first=2))

@@ -67,7 +67,7 @@ def test_however_many_openings_come_at_once_the_history_is_mended_once():
 
 
 @pytest.mark.parametrize("policy", ["follow", "park"])
-def test_neither_does_putting_its_session_aside(policy):
+def test_neither_does_parking_its_session(policy):
     assert work(1_000, b"{", policy) <= 1.25 * work(100, b"{", policy) + 40
 
 

@@ -345,7 +345,7 @@ def shown(row: Row, outputs: list[Row]) -> list[tuple[Any, ...]]:
 
 
 @of("events")
-def test_items_keep_their_ids_and_their_texts_go_on(row: Row):
+def test_items_keep_their_ids_and_their_texts_continue(row: Row):
     now = shown(row, gone_on(row))
     assert now == shown(row, row["outputs"])
     assert now

@@ -154,7 +154,7 @@ def test_frames_cut_anywhere(size):
     assert found == [b'{"a":{}}', b'{"b":' + long + b"}", b'{"c":{}}']
 
 
-def test_bytes_that_are_no_frames_go_on_at_once():
+def test_bytes_that_are_not_frames_are_passed_on_immediately():
     assert framing.frames(b"\x00\x00\x00\x01garbage", framing.Scan()) == (11, 11)
     assert framing.frames(b'{"a":1}\n{"b', framing.Scan()) == (8, 8)
 

@@ -41,7 +41,7 @@ THOUGHT = [
 # -- one message ----------------------------------------------------------------------------------------------------
 
 
-def test_a_message_is_its_blocks_and_one_stop_that_tells_all_about_it():
+def test_a_message_is_its_blocks_and_one_stop_with_all_its_data():
     usage = {"input_tokens": 7, "cache_read_input_tokens": 3, "output_tokens": 1}
     items, view, (turn,) = fed(start(usage=usage), hello(), end(usage={"output_tokens": 20}))
     assert pairs(view) == [("an-block-0", "Hello", False)]
@@ -51,7 +51,7 @@ def test_a_message_is_its_blocks_and_one_stop_that_tells_all_about_it():
     assert only(items, TurnDelta) == []
 
 
-def test_parallel_calls_that_interleave_are_told_apart_by_index():
+def test_interleaved_parallel_calls_are_identified_by_index():
     first, *of_first, first_stop = call(0, "t1", '{"a":', "1}", name="a")
     second, *of_second, second_stop = call(1, "t2", '{"b"', ":2}", name="mcp__git__log")
     pieces = [of_second[0], of_first[0], of_second[1], of_first[1]]
@@ -77,7 +77,7 @@ def test_reasoning_is_kept_with_its_signature_and_its_issuer():
     ]
 
 
-def test_citations_stand_in_the_history_and_beside_the_text():
+def test_citations_are_in_the_history_and_with_the_text():
     cited = [delta(0, "citations_delta", citation={"cited_text": cited}) for cited in ("a", "b")]
     items, view, (turn,) = fed(start(), block(0, "text", text="", citations=[]), text(0, "x"), cited, stop(0), end())
     assert turn == [words("x", citations=[{"cited_text": "a"}, {"cited_text": "b"}])]
@@ -152,7 +152,7 @@ def test_thinking_with_more_than_a_signature_has_an_item():
     assert extras(items) == [{"summary": [{"url": "https://x"}]}]
 
 
-def test_an_input_may_stand_in_the_start_of_its_call():
+def test_an_input_may_be_in_the_start_of_its_call():
     given = call(0, "t1", input={"a": 1}, caller={"type": "direct"})
     _, view, (turn,) = fed(start(), given, end("tool_use"))
     assert turn == [tool_use("t1", a=1) | {"caller": {"type": "direct"}}]
@@ -187,7 +187,7 @@ def test_reasoning_of_an_answer_that_came_whole_has_its_issuer_in_the_log_alone(
     assert [raw is not msgspec.UNSET for raw in raws] == [False, True]
 
 
-def test_a_fallback_names_the_model_that_goes_on():
+def test_a_fallback_names_the_model_that_continues():
     fallback = block(0, "fallback", **{"from": {"model": "a"}, "to": {"model": "b"}})
     items, _, _ = fed(start(), fallback, stop(0), hello(1), end())
     assert stops(items)[0].model == "b"
@@ -278,7 +278,7 @@ def test_text_after_the_stop_reason_is_not_lost():
     assert marked(items) == [("Hello", False), (" world", True), ("!", False)]
 
 
-def test_deltas_of_blocks_that_nobody_knows_are_passed_on():
+def test_deltas_of_unknown_blocks_are_passed_on():
     items, view, _ = fed(start(), delta(5, "citations_delta", citation={"x": 1}), hello(), end())
     kinds = [json.loads(msgspec.json.encode(seen.event)) for seen in view.unrecognized.values()]
     assert kinds == [{"type": "citations_delta", "citation": {"x": 1}}, {"x": 1}]
@@ -308,7 +308,7 @@ def test_deltas_of_blocks_that_nobody_knows_are_passed_on():
         (b"\x00\x00\x00\x10binary noise here", "non-JSON output"),
     ],
 )
-def test_what_nobody_understands_is_passed_on_and_the_message_goes_on(line, reason):
+def test_unknown_input_is_passed_on_and_the_message_continues(line, reason):
     lines = [f"data: {json.dumps(event)}\n\n".encode() for event in (start(), *hello(), *end())]
     view = streamed.run("anthropic", lines[:3], line, lines[3:]).view
     assert [entry.text for entry in view.entries] == ["Hello"]

@@ -56,7 +56,7 @@ def test_runs_that_interleave_lose_nothing():
     assert view.retracted == set()
 
 
-def test_blocks_that_nobody_started_are_shown():
+def test_blocks_without_a_start_are_shown():
     data = b"".join(encoded(START, text(7, "a"), text(2**31 - 1, "b"), *END))
     assert texts(Recovery("anthropic").feed(data)) == ["a", "b"]
 

@@ -90,7 +90,7 @@ def test_text_and_calls_become_blocks_in_their_order():
     assert run.fixes == []
 
 
-def test_ids_of_calls_go_on_over_messages_and_runs():
+def test_ids_of_calls_continue_over_messages_and_runs():
     recovery = Recovery("cascade")
     for _ in range(2):
         recovery.feed(json.dumps(text(CALL)).encode())
@@ -170,13 +170,13 @@ def test_each_change_names_the_item_where_it_stood():
     assert run.kinds == ["thinking", "text", "tool_use", "text"]
 
 
-def test_other_roots_and_another_marker_can_be_told():
+def test_other_roots_and_another_marker_can_be_set():
     speech = Speech(roots=("/srv/secret",), marker="∎")
     run = Run(text("/srv/secret/a and /opt/windsurf/b"), done(), speech=speech)
     assert run.content[0]["text"] == "∎ and /opt/windsurf/b"
 
 
-def test_an_echoed_result_goes_and_is_told():
+def test_an_echoed_result_is_removed_and_reported():
     run = Run(text(f"I saw{ECHO} it."), done())
     assert run.content == [words_of("I saw it.")]
     assert run.told == [("tool_text_removed", "cascade-block-0")]
@@ -186,7 +186,7 @@ def test_an_echoed_result_goes_and_is_told():
     assert (alone.turns, alone.told) == ([], [("tool_text_removed", "")])
 
 
-def test_what_stands_beside_a_call_is_told():
+def test_a_calls_other_members_are_reported():
     run = Run(text('<tool_call>{"name":"ls","arguments":{},"id":"7"}</tool_call>'), done())
     assert run.content[0]["input"] == {}
     (fix,) = run.fixes
@@ -252,7 +252,7 @@ def test_a_bare_call_must_name_a_tool_where_tools_are_known():
     assert Run(text(CALL), done(), speech=told).shown[0][0] == "tool_use"
 
 
-def test_reasoning_between_texts_stands_between_them():
+def test_reasoning_between_texts_stays_between_them():
     run = Run(thinking("One."), text("A <tool_"), thinking("Two."), text('call>{"name":"ls"}</tool_call>'), done())
     assert run.shown == [
         ("thinking", "One.", False),
@@ -292,7 +292,7 @@ def test_a_planner_that_is_given_up_leaves_head_and_tail(ending):
     assert diagnosis.length == len(shown)
 
 
-def test_why_a_planner_was_given_up_is_told_without_paths():
+def test_the_reason_of_an_abandoned_planner_is_reported_without_paths():
     run = Run(text("Hm"), {"type": "max_wait", "message": "180 s in /opt/windsurf/bin"})
     assert isinstance(run.items[-1], TurnDiagnosis)
     assert run.items[-1].reason == "max_wait: 180 s in …"
@@ -302,7 +302,7 @@ def test_why_a_planner_was_given_up_is_told_without_paths():
     assert stalled.items[-1].cause == "stall"
 
 
-def test_what_nobody_understands_is_passed_on_without_paths():
+def test_unknown_input_is_passed_on_without_paths():
     run = Run(
         {"type": "step", "log": "/opt/windsurf/log"},
         b"not JSON in /opt/windsurf/log",
@@ -364,7 +364,7 @@ def test_any_split_and_any_restart_is_the_same_as_the_whole(said, restarts, endi
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(PIECES, min_size=1, max_size=14).map("".join))
-def test_nothing_is_lost_that_is_not_told(words):
+def test_every_loss_is_reported(words):
     run = Run(text(words), done())
     if not run.fixes and "tool_use" not in run.kinds:
         assert "".join(shown for _, shown, _ in run.shown) == ("" if words.isspace() else words)

@@ -122,7 +122,7 @@ def test_each_list_that_the_model_writes_is_a_call_of_its_own():
     assert len({block["id"] for block in found.blocks if block["type"] == "tool_use"}) == 3
 
 
-def test_what_else_is_told_of_a_message_stands_beside_it():
+def test_other_members_of_a_message_are_kept_with_it():
     found = whole(item(0, "agent_message", text="A", phase="commentary"))
     assert extras(found.items) == [{"phase": "commentary"}]
     assert found.blocks == [text("A")]
@@ -253,7 +253,7 @@ UNKNOWN = [
 
 
 @pytest.mark.parametrize(("line", "reason"), UNKNOWN, ids=lambda value: str(value)[:40])
-def test_what_is_not_known_is_passed_on_as_it_came(line, reason):
+def test_unknown_input_is_passed_on_unchanged(line, reason):
     found = items_of("codex-cli", THREAD, TURN, said(0, "A"), line, said(1, "B"), DONE)
     (odd,) = only(found, AgentUnrecognized)
     assert odd.reason == reason

@@ -115,7 +115,7 @@ def test_the_result_of_a_servers_own_tool_is_kept_whole():
     assert turn[1] == {"toolResult": start["toolResult"] | {"content": content}}
 
 
-def test_citations_stand_beside_their_text():
+def test_citations_are_with_their_text():
     _, _, (turn,) = fed(START, delta(0, citation={"title": "t"}), *HELLO, end(), USAGE)
     assert turn == [words("Hello", citations=[{"title": "t"}])]
 
@@ -298,7 +298,7 @@ def test_the_next_request_repeats_the_turn_as_it_was():
         b"{}",
     ],
 )
-def test_what_nobody_understands_is_passed_on(line):
+def test_unknown_input_is_passed_on(line):
     _, view, _ = fed(START, HELLO[0], line, *HELLO[1:], end(), USAGE)
     assert pairs(view) == [("text", "Hello", False)]
     assert len(view.unrecognized) == 1

@@ -17,7 +17,7 @@ from reknit.topics.items import AgentUnrecognized, ItemDelta, ItemRetracted, Ite
 ISSUER = {"provider": "gemini", "model": "gemini-3-pro"}
 
 
-def test_words_of_one_kind_go_on():
+def test_words_of_one_kind_continue():
     first, second = chunk(text("Let", thought=True)), chunk(text(" me.", thought=True), text("Tw"))
     items = run(first, second, chunk(text("o."), reason="STOP"))
     assert shown(items) == [("thinking", "Let me."), ("text", "Two.")]
@@ -37,7 +37,7 @@ def test_a_call_is_whole_at_once():
     assert [block["input"] for block in turn(chunk(*parts, reason="STOP"))] == [{"a": 1.0}, {}, {}]
 
 
-def test_a_signature_stands_in_front_of_its_part_and_goes_back_on_it():
+def test_a_signature_precedes_its_part_and_is_sent_back_on_it():
     chunks = [
         chunk(text("Hm.", thought=True)),
         chunk(call("f", args={}) | {"thoughtSignature": "one"}, call("g", args={})),
@@ -60,12 +60,12 @@ def test_a_signature_stands_in_front_of_its_part_and_goes_back_on_it():
     assert normalized.violations == []
 
 
-def test_a_signed_text_behind_another_is_a_block_of_its_own():
+def test_a_signed_text_after_another_is_a_block_of_its_own():
     blocks = turn(chunk(text("Hel")), chunk(text("lo", thoughtSignature="s")), END)
     assert [block.get("text", block.get("signature")) for block in blocks] == ["Hel", "s", "lo"]
 
 
-def test_gemini_s_own_parts_stay_as_they_came():
+def test_geminis_own_parts_stay_unchanged():
     code = {"executableCode": {"language": "PYTHON", "code": "1"}, "thoughtSignature": "s"}
     image = {"inlineData": {"mimeType": "image/png", "data": "eA=="}}
     items = run(chunk(text("A"), code, text("B"), image, reason="STOP"))
@@ -74,7 +74,7 @@ def test_gemini_s_own_parts_stay_as_they_came():
     assert turn(chunk(code, image), END) == [{"type": "executableCode"} | code, {"type": "inlineData"} | image]
 
 
-def test_what_stands_beside_words_does_not_hide_them():
+def test_members_next_to_words_do_not_hide_them():
     about = {"partMetadata": {"x": 1}, "mediaResolution": {"level": "LOW"}}
     items = run(chunk(text("A") | about), chunk(text("B") | {"brandNew": {"x": 1}}), chunk(text("C")), END)
     assert shown(items) == [("text", "ABC")]
@@ -90,7 +90,7 @@ def raws_of(items):
 
 
 @pytest.mark.parametrize("where", ["call", "part"])
-def test_what_a_call_has_beside_its_arguments_is_kept_with_it(where):
+def test_a_calls_other_members_are_kept_with_it(where):
     new = {"brandNew": {"x": 1}, "type": "function"}
     part = call("f", id="t1", args={"a": 1}) | (new if where == "part" else {})
     part["functionCall"] |= new if where == "call" else {}
@@ -103,13 +103,13 @@ def test_what_a_call_has_beside_its_arguments_is_kept_with_it(where):
     assert extras(items) == [kept]
 
 
-def test_a_call_in_pieces_keeps_what_nobody_knows_of_each():
+def test_a_call_in_pieces_keeps_unknown_members_of_each():
     items = run(*PIECES[:2], chunk(call(odd=1)), END)
     assert [(entry.started.name, entry.incomplete) for entry in entries(items)] == [("f", False)]
     assert extras(items) == [{"odd": 1}]
 
 
-def test_a_part_that_nobody_knows_is_passed_on_and_the_others_serve():
+def test_an_unknown_part_is_passed_on_and_the_others_are_used():
     odd = {"brandNew": {"x": 1}, "thought": False}
     items = run(chunk(text("A"), odd, {"text": 7}, text("B")), END)
     assert shown(items) == [("text", "A"), ("brandNew", ""), ("unknown", ""), ("text", "B")]
@@ -196,7 +196,7 @@ def test_nothing_is_written_twice(second):
 # -- ends ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_stream_may_go_on_behind_its_end():
+def test_a_stream_may_continue_after_its_end():
     result = {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "63"}}
     items = run(chunk(text("One."), reason="STOP"), chunk(result), chunk(text("Two."), reason="STOP"))
     assert [(entry.item_type, entry.text, entry.incomplete) for entry in entries(items)] == [
@@ -208,7 +208,7 @@ def test_a_stream_may_go_on_behind_its_end():
 
 
 @pytest.mark.parametrize("reason", ["SAFETY", "RECITATION", "PROHIBITED_CONTENT", "MAX_TOKENS"])
-def test_why_it_stopped_is_told(reason):
+def test_the_stop_reason_is_reported(reason):
     last = {"candidates": [{"finishReason": reason, "finishMessage": "Because."}], "responseId": "r1"}
     items = run(chunk(text("Hi")), last)
     assert shown(items) == [("text", "Hi")]
@@ -229,7 +229,7 @@ def test_an_error_cuts_the_message(*, wrap):
     assert (errors(items), marked(items)) == ([("Overloaded.", "UNAVAILABLE")], [("Hi", True)])
 
 
-def test_tokens_are_told_once_the_last_counts():
+def test_tokens_are_reported_once_and_the_last_counts():
     first = {"promptTokenCount": 10, "totalTokenCount": 10}
     last = {"promptTokenCount": 10, "candidatesTokenCount": 2, "thoughtsTokenCount": 3, "cachedContentTokenCount": 4}
     items = run(chunk(text("H"), usageMetadata=first), chunk(text("i"), reason="STOP", usageMetadata=last))
@@ -254,7 +254,7 @@ def test_code_assist_wraps_its_chunks():
     assert marked(run({"response": chunk(text("Hi")), "traceId": "x"}, {"response": END})) == [("Hi", False)]
 
 
-def test_other_candidates_are_shown_beside_the_first():
+def test_other_candidates_are_shown_next_to_the_first():
     def candidate(index, words, reason=None):
         ended = {"finishReason": reason} if reason else {}
         return {"index": index, "content": {"parts": [text(words)]}} | ended
@@ -319,7 +319,7 @@ def test_an_attempt_that_is_long_over_is_forgotten():
     assert [type(item) for item in items] == [ItemRetracted, TurnStop, ItemStarted, ItemDelta]
 
 
-def test_a_message_that_goes_on_after_its_end_is_none_that_is_over():
+def test_a_message_that_continues_after_its_end_is_not_a_finished_one():
     """The same id again is the same attempt, however often it continues."""
     recovery = Recovery("gemini", records=False)
     recovery.feed(attempted(0, "words"))

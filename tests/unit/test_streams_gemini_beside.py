@@ -32,7 +32,7 @@ def said(*parts, reason=None, **beside):
     return made
 
 
-def test_sources_stand_beside_the_text_wherever_they_come():
+def test_sources_are_with_the_text_wherever_they_arrive():
     grounding, pages = grounded("a"), {"urlMetadata": [{"retrievedUrl": "https://b.example"}]}
     told = {"groundingMetadata": grounding, "urlContextMetadata": pages}
     empty = {"groundingMetadata": {}}
@@ -49,7 +49,7 @@ def test_sources_stand_beside_the_text_wherever_they_come():
         assert turn(*chunks)[0] == {"type": "text", "text": "AB"}  # Gemini does not take it back
 
 
-def test_sources_add_up_and_what_is_said_again_stands_once():
+def test_sources_are_joined_and_repeated_ones_occur_once():
     first, second, third = (grounded(*names, webSearchQueries=["q"]) for names in ("a", "ab", "c"))
     entry = {"searchEntryPoint": {"renderedContent": "<a>"}}
     last = said(text("C"), reason="STOP", groundingMetadata=third | entry)
@@ -68,27 +68,27 @@ def test_each_kind_of_source_is_seen_in_the_middle_of_a_text(name):
     assert extras(run(chunk(text("A")), said(text("B"), **told), chunk(text("C")), END)) == [told]
 
 
-def test_sources_of_a_text_stand_with_that_text():
+def test_sources_of_a_text_are_with_that_text():
     last = said(text("B"), reason="STOP", groundingMetadata=grounded("b"))
     items = run(said(text("A"), groundingMetadata=grounded("a")), chunk(call("f", args={})), last)
     assert texts(items) == ["A", "{}", "B"]
     assert extras(items) == [{"groundingMetadata": grounded("a")}, {}, {"groundingMetadata": grounded("b")}]
 
 
-def test_sources_of_a_text_that_was_cut_stand_with_it():
+def test_sources_of_a_text_that_was_cut_are_with_it():
     items = run(said(text("A"), groundingMetadata=grounded("a")))
     assert (entries(items)[0].incomplete, extras(items)) == (True, [{"groundingMetadata": grounded("a")}])
 
 
 @pytest.mark.parametrize("part", [text("Hm.", thought=True), {"inlineData": {"mimeType": "image/png", "data": "eA=="}}])
 @pytest.mark.parametrize("last", [[END], []], ids=["whole", "cut"])
-def test_sources_without_a_text_are_told_all_the_same(part, last):
+def test_sources_without_a_text_are_reported(part, last):
     items = run(said(part, groundingMetadata=grounded("a")), *last)
     assert system(items) == [("groundingMetadata", grounded("a"))]
     assert len(entries(items)) == 1
 
 
-def test_sources_behind_the_end_are_told_all_the_same():
+def test_sources_after_the_end_are_reported():
     items = run(said(text("A"), reason="STOP", groundingMetadata=grounded("a")), said(groundingMetadata=grounded("b")))
     assert extras(items) == [{"groundingMetadata": grounded("a")}]
     assert system(items) == [("groundingMetadata", grounded("b"))]
@@ -108,7 +108,7 @@ def test_each_candidate_has_its_own_sources():
     assert json.loads(bytes(other.raw)) == whole
 
 
-def test_another_candidate_s_own_parts_are_kept_as_they_came():
+def test_another_candidates_own_parts_are_kept_unchanged():
     code = {"executableCode": {"language": "PYTHON", "code": "1"}}
     items = run({"candidates": [{"index": 1, "content": {"parts": [code]}}], "responseId": "r1"}, ONE_END)
     (entry,) = entries(items)
@@ -119,7 +119,7 @@ def test_another_candidate_s_own_parts_are_kept_as_they_came():
 ONE_END = {"candidates": [{"index": 1, "finishReason": "MAX_TOKENS"}], "responseId": "r1"}
 
 
-def test_a_number_that_is_none_of_ours_is_no_error():
+def test_an_unknown_number_is_no_error():
     huge = {"groundingChunks": [10**30], "score": 10**40}
     items = run(said(text("A"), groundingMetadata=huge), said(text("B"), groundingMetadata=huge | {"score": 1}), END)
     assert extras(items) == [{"groundingMetadata": huge | {"score": 1}}]
@@ -151,7 +151,7 @@ def test_a_finish_reason_may_be_a_number(number, name, *, cut):
 @pytest.mark.parametrize(
     ("number", "name"), [(1, "STOP"), (9, "MALFORMED_FUNCTION_CALL"), (16, "NO_IMAGE"), (17, "17")]
 )
-def test_vertex_counts_its_reasons_otherwise(number, name):
+def test_vertex_counts_its_reasons_differently(number, name):
     for part in (text("A"), text("A") | {"odd": 1}):
         made = said(part, finishReason=number) | {"createTime": "2025-12-19T23:45:36.565494Z"}
         assert stop_reasons(run(made)) == [name]

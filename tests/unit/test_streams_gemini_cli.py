@@ -132,7 +132,7 @@ def test_what_is_shown(lines, expected):
     assert shown(items_of(INIT, PROMPT, *lines)) == expected
 
 
-def test_what_stands_beside_the_answer():
+def test_notes_next_to_the_answer():
     notice = {"type": "error", "timestamp": "t", "severity": "warning", "message": "Loop detected"}
     items = items_of(INIT, PROMPT, *words("a"), notice, {"type": "new", "of": 1}, *words("b"), DONE)
     assert shown(items) == [("ab", "end")]

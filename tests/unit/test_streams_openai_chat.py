@@ -68,7 +68,7 @@ def test_reasoning_is_thinking_under_any_of_its_names(name):
     assert turn(BEGIN, *pieces, END, source="vllm")[0] == thinking("Let me see.", issuer=issuer)
 
 
-def test_reasoning_that_is_told_twice_is_shown_once():
+def test_repeated_reasoning_is_shown_once():
     details = [{"type": "reasoning.text", "text": "Hm.", "index": 0}]
     piece = chunk(choice(reasoning_content="Hm.", reasoning="Hm.", reasoning_details=details))
     assert shown(run(BEGIN, piece, END)) == [("thinking", "Hm.")]
@@ -127,7 +127,7 @@ def test_calls_grow_side_by_side():
         pytest.param([call(0, "t0", "f", "{"), call(0, "other", None, "}"), call(1, "t1", "g", "{}")], id="id-changes"),
     ],
 )
-def test_calls_are_told_apart_by_index_and_by_id(calls):
+def test_calls_are_identified_by_index_and_by_id(calls):
     assert calls_of(run(BEGIN, *calling(*calls))) == [("t0", "f", "{}"), ("t1", "g", "{}")]
 
 
@@ -165,7 +165,7 @@ def test_a_call_without_arguments_has_none():
 
 
 @pytest.mark.parametrize("reason", ["stop", "length", "content_filter", "eos"])
-def test_why_it_stopped_is_told_in_the_servers_words(reason):
+def test_the_stop_reason_is_reported_in_the_servers_words(reason):
     items = run(BEGIN, chunk(choice(content="Hi")), chunk(choice(reason)), DONE)
     assert (stop_reasons(items), shown(items)) == ([reason], [("text", "Hi")])
 
@@ -175,7 +175,7 @@ def test_done_ends_what_no_chunk_has_ended():
     assert whole(run(chunk(choice(content="4"), id=""))) == []
 
 
-def test_done_may_have_blanks_behind_it():
+def test_done_may_be_followed_by_blanks():
     items = run(BEGIN, chunk(choice(content="Hi")), END, b"data: [DONE] \n\n")
     assert items[-1] == TurnStop(model="m", stop_reason="stop")
     assert only(items, AgentUnrecognized) == []
@@ -221,7 +221,7 @@ def test_an_error_cuts_the_message(payload, message, code):
     assert [entry.text for entry in entries(items) if entry.incomplete] == ['{"a']
 
 
-def test_an_error_is_told_before_anything_began():
+def test_an_error_is_reported_before_anything_began():
     assert errors(run(b'data: {"choices": [], "error": {"message": "Full"}}\n\n')) == [("Full", "")]
 
 
@@ -307,7 +307,7 @@ def test_a_chunk_of_a_message_that_is_over_is_passed_on():
 # -- odd things ---------------------------------------------------------------------------------------------------
 
 
-def test_what_nobody_knows_is_one_block_for_each_name():
+def test_unknown_members_are_one_block_for_each_name():
     pieces = [chunk(choice(content="Hi", audio={"data": part})) for part in ("a", "b")]
     items = run(BEGIN, *pieces, END)
     assert shown(items) == [("text", "Hi" + "Hi"), ("audio", "")]
@@ -332,7 +332,7 @@ def test_what_is_no_chunk_is_passed_on(line):
     assert isinstance(item, AgentUnrecognized)
 
 
-def test_other_choices_are_shown_beside_the_first():
+def test_other_choices_are_shown_next_to_the_first():
     first = chunk(choice(role="assistant", content="A"), choice(index=1, role="assistant", content="B"))
     items = run(first, chunk(choice("stop", content="a")), chunk(choice("length", index=1, content="b")))
     assert shown(items) == [("text", "Aa"), ("choice", "Bb")]
@@ -340,7 +340,7 @@ def test_other_choices_are_shown_beside_the_first():
     assert [entry.incomplete for entry in entries(items)] == [False, False]
 
 
-def test_other_choices_are_no_part_of_what_the_model_is_told_that_it_said():
+def test_other_choices_are_not_part_of_the_models_history():
     calls = [choice(index=index, tool_calls=[call(0, f"t{index}", "f", "{}")]) for index in (0, 1)]
     said = [choice(index=index, content=words) for index, words in ((0, "A"), (1, "B"))]
     blocks = turn(chunk(*said), chunk(*calls), chunk(choice("tool_calls"), choice("tool_calls", index=1)))
@@ -358,7 +358,7 @@ def test_the_call_of_another_choice_ends_with_its_input():
     assert raws == [{"type": "choice", "choice": 1, "of": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}]
 
 
-def test_what_comes_behind_the_end_of_its_choice_is_passed_on():
+def test_events_after_the_end_of_their_choice_are_passed_on():
     first = chunk(choice(role="assistant", content="A"), choice(index=1, role="assistant", content="B"))
     late = chunk(choice(content="a", audio={"data": "x"}))
     items = run(first, chunk(choice("stop")), late, chunk(choice("stop", index=1)))

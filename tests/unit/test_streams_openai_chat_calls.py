@@ -78,7 +78,7 @@ def test_whole_calls_without_index_or_id_are_several(lists):
     assert len({item.item_id for item in items if isinstance(item, ItemStarted)}) == 2
 
 
-def test_another_name_behind_the_input_is_another_call():
+def test_another_name_after_the_input_is_another_call():
     lists = [[call(0, None, "f", "{}")], [call(0, None, "g", "{}")], [call(None, None, "h", '"}{\\""')]]
     found = [(name, text) for _, name, text in shown(run(pieces(*lists)))]
     assert found == [("f", "{}"), ("g", "{}"), ("h", '"}{\\""')]
@@ -92,7 +92,7 @@ def test_one_id_for_several_calls_leaves_their_indexes_or_places():
         assert [(name, text) for _, name, text in shown(run(pieces(*lists)))] == [("f", "{} "), ("f", "{}")]
 
 
-def test_names_in_pieces_may_stand_side_by_side():
+def test_names_in_pieces_may_interleave():
     lists = [
         [call(0, "t0", "get_"), call(1, "t1", "set_")],
         [call(0, name="weather"), call(1, name="time")],
@@ -101,18 +101,18 @@ def test_names_in_pieces_may_stand_side_by_side():
     assert shown(run(pieces(*lists))) == [("t0", "get_weather", "[0]"), ("t1", "set_time", "[1]")]
 
 
-def test_calls_that_wait_when_the_run_ends_are_shown_as_far_as_they_came():
+def test_calls_that_wait_when_the_run_ends_are_shown_as_received():
     items = run([chunk(tool_calls=[call(0, "t0", "get_")]), chunk(tool_calls=[call(1, None, "f", '{"a')])])
     found = [(entry.started.name, entry.text, entry.incomplete) for entry in entries(items)]
     assert found == [("get_", "", True), ("f", '{"a', True)]
 
 
-def test_calls_begin_before_the_text_behind_them():
+def test_calls_begin_before_the_text_after_them():
     items = run([chunk(tool_calls=[call(0, "t0", "f")]), chunk(content="Done."), chunk("stop")])
     assert on_screen(items) == [("tool_use", ""), ("text", "Done.")]
 
 
-def test_state_of_calls_that_was_saved_before_calls_waited_goes_on():
+def test_state_of_calls_from_before_calls_waited_continues():
     """A version whose calls began with their first chunk saved a block, an index, an id, and whether they are free."""
     recovery = Recovery("openai-chat")
     recovery.feed(chunk(tool_calls=[call(0, "t0", "f", '{"a"')]))

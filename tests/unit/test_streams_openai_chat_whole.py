@@ -118,7 +118,7 @@ def test_the_old_completions_are_read_whole_and_streamed():
     assert stop_reasons(streamed) == ["length"]
 
 
-def test_what_there_is_of_the_message_beside_its_pieces_is_not_said_again():
+def test_the_partial_message_next_to_its_pieces_is_not_repeated():
     def piece(delta, message, reason=None):
         both = {"delta": {"role": "assistant", "content": delta}, "message": {"content": message}}
         return event(choices=[{"index": 0, "finish_reason": reason} | both])
@@ -129,7 +129,7 @@ def test_what_there_is_of_the_message_beside_its_pieces_is_not_said_again():
     assert shown(only_the_end) == [("text", "Hello", False)]
 
 
-def test_other_choices_of_a_whole_answer_are_shown_beside_the_first():
+def test_other_choices_of_a_whole_answer_are_shown_next_to_the_first():
     choices = [{"index": at, "message": {"content": text}, "finish_reason": "stop"} for at, text in enumerate("AB")]
     items, blocks = run(event(choices=choices))
     assert shown(items) == [("text", "A", False), ("choice", "B", False)]
@@ -141,7 +141,7 @@ def test_other_choices_of_a_whole_answer_are_shown_beside_the_first():
 
 @pytest.mark.parametrize("name", ["citations", "search_results", "annotations", "moderation"])
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_what_a_chunk_says_beside_its_choices_goes_with_the_text(name, place):
+def test_a_chunks_members_next_to_its_choices_belong_to_the_text(name, place):
     pieces = [("assistant", "", None), (None, "Hello", None), (None, "", "stop")]
     records = [
         chunk(reason, members={name: ["https://a.example"]} if at >= place else None, role=role, content=words)
@@ -152,7 +152,7 @@ def test_what_a_chunk_says_beside_its_choices_goes_with_the_text(name, place):
     assert shown(items) == [("text", "Hello", False)]
 
 
-def test_what_comes_beside_no_text_or_behind_the_end_is_a_block_of_its_own():
+def test_notes_without_a_text_or_after_the_end_are_blocks_of_their_own():
     late = event(choices=[], citations=["https://a.example"])
     items, _ = run(chunk(content="Hi"), chunk("stop"), late, late, DONE)
     assert shown(items) == [("text", "Hi", False), ("citations", "", False)]
@@ -260,19 +260,19 @@ def test_an_answer_that_ends_with_an_error_is_not_whole():
         assert [(item.incomplete, item.stop_reason) for item in only(items, TurnStop)] == [(True, None)]
 
 
-def test_one_failure_is_told_once():
+def test_one_failure_is_reported_once():
     items, _ = run(chunk(content="Hel"), chunk("error", members={"error": {"message": "Lost", "code": 502}}), DONE)
     assert errors(items) == [("Lost", "502")]
 
 
-def test_an_end_that_nobody_gave_a_reason_for_has_none():
+def test_an_end_without_a_reason_has_none():
     items, _ = run(chunk(content="Hello"), DONE)
     assert shown(items) == [("text", "Hello", False)]
     assert [(item.incomplete, item.stop_reason) for item in items if isinstance(item, TurnStop)] == [(False, None)]
 
 
 @pytest.mark.parametrize("end", [[], [DONE], [chunk("stop"), DONE]])
-def test_what_comes_behind_the_end_with_the_same_id_is_of_the_same_message(end):
+def test_events_after_the_end_with_the_same_id_belong_to_the_same_message(end):
     items, blocks = run(chunk(content="Hel"), chunk("stop"), chunk(content="lo"), chunk(content="!"), *end)
     assert shown(items) == [("text", "Hel", False), ("text", "lo!", False)]
     assert [block["text"] for block in blocks] == ["Hel", "lo!"]
@@ -280,12 +280,12 @@ def test_what_comes_behind_the_end_with_the_same_id_is_of_the_same_message(end):
     assert set(stop_reasons(items)) == {"stop"}
 
 
-def test_groqs_counts_may_stand_beside_the_usage():
+def test_groqs_counts_may_be_next_to_the_usage():
     items, _ = run(chunk(content="Hi"), chunk("stop", members={"x_groq": {"id": "r", "usage": USAGE}}), DONE)
     assert [item.usage for item in items if isinstance(item, TurnStop)] == [Usage(input_tokens=7, output_tokens=3)]
 
 
-def test_counts_beyond_what_readers_of_json_agree_on_are_the_largest_that_is_told():
+def test_counts_beyond_the_range_of_json_readers_are_limited():
     recovery = Recovery("openai-chat")
     recovery.feed(chunk("stop", members={"usage": {"prompt_tokens": 10**30, "completion_tokens": -5}}, content="Hi"))
     items = Recovery.restore(recovery.snapshot()).end_run("exit")

@@ -80,7 +80,7 @@ def test_other_events_are_passed_on(name):
     assert json.loads(bytes(item.event)) == event
 
 
-def test_every_other_item_of_the_responses_api_stays_as_it_came():
+def test_every_other_item_of_the_responses_api_stays_unchanged():
     others = kinds(response_types.ResponseOutputItem) - READ_ITEMS
     assert len(others) > 15
     for kind in others:

@@ -146,7 +146,7 @@ def test_a_custom_tools_text_is_an_object_of_one_member():
     assert log(CREATED, begun, *deltas, done(whole))[0]["input"] == {"input": 'echo "é"\n'}
 
 
-def test_the_providers_own_tools_stay_as_they_came():
+def test_the_providers_own_tools_stay_unchanged():
     whole = {"type": "web_search_call", "id": "w1", "status": "completed", "action": {"query": "x"}}
     searching = event("web_search_call.searching", item_id="w1")
     begun = added(whole | {"status": "in_progress"})
@@ -235,11 +235,11 @@ def test_numbered_events_may_come_again_in_any_stretch():
             assert items_of("openai-responses", [*pieces[:last], *pieces[first:]]) == clean
 
 
-def test_unnumbered_events_are_never_told_apart_by_content():
+def test_unnumbered_events_are_never_compared_by_content():
     assert texts(run(*HELLO[:3], delta("ha"), delta("ha"))) == ["haha"]
 
 
-def test_numbers_begin_anew_with_each_run():
+def test_each_run_has_its_own_numbers():
     pieces = encoded(*numbered(HELLO))
     recovery = Recovery("openai-responses")
     items = [item for run in ("a", "b") for piece in pieces for item in recovery.feed(piece, run)]
@@ -259,13 +259,13 @@ def test_numbers_begin_anew_with_each_run():
         {"type": "response.created", "response": 7},
     ],
 )
-def test_what_nobody_knows_is_passed_on_and_the_stream_goes_on(odd):
+def test_unknown_events_are_passed_on_and_the_stream_continues(odd):
     items = run(*HELLO[:-1], odd, HELLO[-1])
     assert [json.loads(bytes(item.event)) for item in only(items, AgentUnrecognized)] == [odd]
     assert texts(items) == ["Hello"]
 
 
-def test_an_item_with_a_member_of_a_wrong_type_stays_as_it_came():
+def test_an_item_with_a_member_of_a_wrong_type_stays_unchanged():
     odd = call("{}", name=["f"])
     items = run(CREATED, added(odd), done(odd))
     assert [(entry.item_type, json.loads(bytes(entry.started.raw))) for entry in entries(items)] == [("unknown", odd)]

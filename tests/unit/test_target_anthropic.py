@@ -27,7 +27,7 @@ def made(*messages, policy=None, **head):
 
 
 @pytest.mark.parametrize("thought", [SIGNED, REDACTED])
-def test_signed_reasoning_goes_back_as_it_came(thought):
+def test_signed_reasoning_is_sent_back_unchanged(thought):
     history = [user("q"), said(thought, "a", call()), user(result())]
     assert made(*history) == ({"messages": history}, [])
 
@@ -111,7 +111,7 @@ def test_names_that_look_alike_stay_apart():
     assert len({block["name"] for block in body["messages"][1]["content"]}) == 3
 
 
-def test_media_of_an_error_result_stand_behind_the_results():
+def test_media_of_an_error_result_follow_the_results():
     broken = result("a", [text("failed"), image()], is_error=True)
     body, codes = made(user("q"), said(call("a"), call("b")), user(broken, result("b"), "so?"))
     assert body["messages"][2] == user(result("a", [text("failed")], is_error=True), result("b"), image(), "so?")

@@ -61,7 +61,7 @@ def test_what_the_target_has_no_parameter_for_is_recorded():
     assert (body["additionalModelRequestFields"], fixes) == ({"top_k": 3}, [])
 
 
-def test_tools_stand_behind_the_messages_for_converse():
+def test_tools_follow_the_messages_for_converse():
     tools = [{"name": "read file", "description": "reads", "input_schema": {"type": "object"}}]
     choice = {"type": "tool", "name": "read file"}
     body, fixes = asked("bedrock-converse", [user("q")], tools=tools, params={"tool_choice": choice})
@@ -75,7 +75,7 @@ def test_tools_stand_behind_the_messages_for_converse():
     assert fixes == ["tool_name_rewritten"]
 
 
-def test_tools_of_the_history_are_declared_where_nobody_gave_any():
+def test_undeclared_tools_of_the_history_are_declared():
     body, fixes = asked("bedrock-converse", [*LOOP, said(call("b", "list")), user(result("b"))])
     assert [tool["toolSpec"]["name"] for tool in body["toolConfig"]["tools"]] == ["read", "list"]
     assert fixes == ["tools_stubbed"]
@@ -92,7 +92,7 @@ def test_a_tool_that_the_history_calls_later_leaves_the_settled_bytes_alone():
     assert after.body[: before.prefix_bytes] == before.body[: before.prefix_bytes]
 
 
-def test_results_stand_alone_for_llama():
+def test_results_are_alone_in_their_turn_for_llama():
     history = [user("go"), said(call("a")), user(result("a"), "and")]
     body, fixes = asked("bedrock-converse", history, model=LLAMA)
     assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user", "assistant", "user"]
@@ -121,7 +121,7 @@ def test_reasoning_goes_back_to_converse_first_in_its_turn():
     assert asked("bedrock-converse", history, model=CLAUDE)[1] == ["thinking_foreign"]
 
 
-def test_documents_have_names_of_their_own_and_a_text_beside_them():
+def test_documents_have_names_of_their_own_and_a_text_next_to_them():
     source = {"type": "text", "media_type": "text/plain", "data": "w"}
     pair = [{"type": "document", "title": "a", "source": source}] * 2
     body, fixes = asked("bedrock-converse", [user(*pair)])

@@ -158,13 +158,13 @@ def test_anthropics_reasoning_does_not():
     assert fixes == ["thinking_foreign"]
 
 
-def test_encrypted_reasoning_stands_before_what_it_led_to():
+def test_encrypted_reasoning_precedes_the_items_that_it_led_to():
     items, fixes = made(user("q"), said(ENCRYPTED, "so", call()), user(result()), to="openai-responses")
     assert items[1:3] == [{"type": "reasoning", "summary": [], "encrypted_content": "gAAA"}, item("assistant", "so")]
     assert fixes == []
 
 
-def test_what_is_said_behind_a_call_stays_there_with_the_reasoning_before_it():
+def test_text_after_a_call_stays_there_with_the_reasoning_before_it():
     items, fixes = made(user("q"), said(ENCRYPTED, call(), "so"), user(result()), to="openai-responses")
     assert [each["type"] for each in items[1:4]] == ["reasoning", "function_call", "message"]
     assert fixes == []
@@ -189,7 +189,7 @@ def test_every_type_of_responses_is_tried():
 
 
 @pytest.mark.parametrize("name", [*ANSWERS, *ALONE])
-def test_what_only_responses_has_goes_back_as_it_came_and_elsewhere_with_a_fix(name):
+def test_responses_specific_items_are_sent_back_unchanged_and_elsewhere_with_a_fix(name):
     own = [{"type": name, "status": "completed"}]
     if name in ANSWERS:
         answer = ANSWERS[name]
@@ -282,7 +282,7 @@ def test_gemma_reads_calls_as_text():
     assert sorted(fixes) == ["calls_as_text", "calls_as_text", "result_media_moved"]
 
 
-def test_an_answer_to_go_on_with_is_a_prefix_for_mistral():
+def test_an_answer_to_continue_is_a_prefix_for_mistral():
     done = normalize({"model": MISTRAL, "messages": [user("q"), said("The")]}, to="vllm", policy={"tail": "prefill"})
     assert json.loads(done.body)["messages"][-1] == {"role": "assistant", "content": "The", "prefix": True}
 

@@ -97,7 +97,7 @@ def test_what_says_the_same_is_equal(provider, one, other):
         (changed(messages=SENT["messages"][:2]), [("missing", "messages.2")]),
     ],
 )  # fmt: skip
-def test_what_differs_is_told_with_its_place(came, found):
+def test_differences_are_reported_with_their_place(came, found):
     kinds = [kind for kind, _ in found]
     if kinds == ["missing"] and found[0][1].startswith("messages.1.content"):
         # Position by position: the block after a missing one is compared with it.
@@ -124,7 +124,7 @@ def test_bodies_that_nearly_say_the_same_differ(provider, one, other):
     assert told(one, other, provider=provider)
 
 
-def test_blocks_that_changed_places_are_told():
+def test_blocks_that_changed_places_are_reported():
     assert told(SENT, with_content(2, [text("and?"), RESULT]))
 
 

@@ -192,7 +192,7 @@ def test_a_refusal_is_the_policys_choice_or_a_breach(own):
         own(Faithful, Refused()).valid(ended)
 
 
-def test_what_stands_beside_the_messages_is_part_of_the_check():
+def test_the_head_is_part_of_the_check():
     setting = {
         "model": "claude-sonnet-4-5",
         "system": "Be brief.",
@@ -367,7 +367,7 @@ def test_what_cannot_be_registered_is_a_typed_error_and_changes_nothing(own):
 # The reports of differences.
 
 
-def test_differences_are_told_by_their_place():
+def test_differences_are_reported_by_their_place():
     assert bytes_differ(b"abc", b"abc") == ""
     assert bytes_differ(b"abc", b"abd") == "byte 2: b'abc', expected b'abd'"
     assert bytes_differ(b"ab", b"abc") == "byte 2: b'ab', expected b'abc'"

@@ -38,7 +38,7 @@ def test_an_example_is_broken_or_left_as_the_list_says(act, example):
 
 
 @pytest.mark.parametrize("act", [act for act in ACTS if act.answer == "told"], ids=lambda act: act.words)
-def test_what_is_told_is_told_of_the_users_own_words(act):
+def test_soft_rules_report_only_the_users_own_words(act):
     for example in act.examples:
         done = normalize([{"role": "user", "content": example}], to=act.target)
         said = json.loads(done.body)["message"]["content"] if act.target == "claude-cli" else done.text

@@ -84,7 +84,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_what_cannot_be_told_on_is_refused(text):
+def test_values_that_cannot_be_used_are_refused(text):
     assert lifted(text) == ""
 
 
@@ -105,7 +105,7 @@ def test_the_other_facts_come_with_a_directory_only():
     )
 
 
-def test_the_first_message_that_says_it_counts_and_lines_stand_in_the_order_of_discovery():
+def test_the_first_value_counts_and_lines_are_in_the_order_of_discovery():
     messages = [
         {"role": "developer", "content": "Platform: linux"},
         {"role": "user", "content": [{"type": "text", "text": "cwd: /a"}, {"type": "text", "text": "Platform: mac"}]},

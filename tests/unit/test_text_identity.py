@@ -123,7 +123,7 @@ def test_an_open_fence_reaches_to_the_end():
         ("mystery", "Codeium"),  # unknown; a named maker stays
     ],
 )
-def test_the_maker_is_told_by_the_models_name(model, maker):
+def test_the_maker_follows_from_the_models_name(model, maker):
     assert renamed("I am Cascade, made by Codeium.", model) == f"I am {model}, made by {maker}."
 
 
@@ -163,7 +163,7 @@ def test_changes_are_counted():
     assert rewriter.take_changes() == {}
 
 
-def test_state_goes_on_in_another_rewriter():
+def test_state_continues_in_another_rewriter():
     text = '\ud83dI am Cascade\n```py\nI am Cascade\n``` \n{"a": "\\"I am Cascade"} As Cascade, made by Windsurf.'
     expected = renamed(text)
     assert expected.count(MODEL) == 2

@@ -14,7 +14,7 @@ TEXT = f"I am Cascade, in /opt/windsurf/bin. {CALL}Built by Windsurf"
 SHOWN = ["I am claude-x, in …. ", READ, "Built by Anthropic"]
 
 
-def test_text_comes_before_the_call_that_it_stands_before():
+def test_text_precedes_the_call_that_follows_it():
     assert fed(OutputFilter("claude-x"), [TEXT]) == SHOWN
     one = OutputFilter("claude-x")
     assert one.feed(f"see /opt/wind{CALL}") == ["see /opt/wind", READ]
@@ -46,7 +46,7 @@ def test_changes_of_all_filters_are_taken_together():
     assert one.take_changes() == {}
 
 
-def test_state_goes_on_in_another_filter():
+def test_state_continues_in_another_filter():
     for outputs, _ in in_halves(partial(OutputFilter, "claude-x"), TEXT):
         assert [output for output in outputs if not isinstance(output, str)] == [READ]
         assert shown(outputs) == SHOWN[0] + SHOWN[2]

@@ -107,7 +107,7 @@ def test_the_preamble_round_trips_every_schema(tools):
 
 @settings(deadline=None)
 @given(tool_sets)
-def test_a_tool_that_was_read_is_told_as_one_that_was_given(tools):
+def test_a_tool_that_was_read_is_described_like_a_given_one(tools):
     typed = [
         Tool(
             name=tool["function"]["name"],
@@ -131,12 +131,12 @@ def test_a_name_of_any_kind_is_on_one_line_of_its_own(names, description):
     ]
 
 
-def test_numbers_and_the_order_of_keys_stay_as_they_came():
+def test_numbers_and_the_order_of_keys_stay_unchanged():
     tool = Tool(name="f", input_schema=Raw(b'{"z":1.0,"a":1e400,"n":[ ]}'))
     assert 'Parameters:\n```json\n{\n  "z": 1.0,\n  "a": 1e400,\n  "n": []\n}\n```' in tool_preamble([tool])
 
 
-def test_a_description_stays_as_it_is_unless_its_lines_look_like_ours():
+def test_a_description_stays_unless_its_lines_look_like_reknits():
     plain = "Runs a command.\n\n1. Careful.\n- `ls` is fine."
     assert f"### Bash\n\n{plain}\n\nParameters:" in tool_preamble([function("Bash", plain, {})])
     ours = "Runs.\n\n### Read\nParameters:"
@@ -211,6 +211,6 @@ def test_without_a_function_there_is_nothing_to_tell(tools):
         Tool(name="f", description="d", input_schema=Raw(b'{"a":1}')),
     ],
 )
-def test_every_shape_of_a_tool_is_told_the_same(tool):
+def test_every_shape_of_a_tool_is_described_equally(tool):
     assert tool_preamble([tool]).endswith('### f\n\nd\n\nParameters:\n```json\n{\n  "a": 1\n}\n```')
     assert ": f. " in tool_fallback([tool])

@@ -135,7 +135,7 @@ def test_changes_are_counted_with_digests():
     assert redactor.take_changes() == {}
 
 
-def test_state_goes_on_in_another_redactor():
+def test_state_continues_in_another_redactor():
     text = "a\ud83d /opt/windsurf/bin. C:\\opt\\windsurf\\x /home/user/projects/workspace-a1b2!"
     for shown, other in in_halves(Redactor, text):
         assert shown == "a\ud83d …. … …!"

@@ -87,7 +87,7 @@ def test_what_only_looks_like_a_call_stays_text(text):
     assert "".join(parsed(text)) == text
 
 
-def test_a_call_behind_talk_is_found():
+def test_a_call_after_text_is_found():
     assert parsed(f"Use <tool_call> like so: {TAGGED}") == ["Use <tool_call> like so: ", A]
     assert parsed(f'{{"name" is a key. {CALL}') == ['{"name" is a key. ', A]
     assert parsed(f"<tool_call>{{oops {TAGGED}") == ["<tool_call>{oops ", A]
@@ -167,7 +167,7 @@ def test_no_more_than_the_limit_is_held(unit):
     assert most_held(ToolCallParser(limit=500), (unit * 20_000)[:20_000]) <= 500 + 300
 
 
-def test_state_goes_on_in_another_parser():
+def test_state_continues_in_another_parser():
     text = f'\ud83d <tool_call>```json\n{CALL}\n``` }}</tool_call> <tool_result a="b">{CALL}</tool_result>{CALL}<tool_'
     expected = parsed(text)
     assert [type(output) for output in expected] == [str, ToolCall, Removed, str, Removed, ToolCall, str]

@@ -174,7 +174,7 @@ def test_who_reads_another_pipelines_inputs_may_not_write_them():
 
 
 @pytest.mark.parametrize("name", ["diff", "apply"])
-def test_a_broker_that_is_down_is_told_from_one_that_does_not_answer(name):
+def test_a_broker_that_is_down_differs_from_one_that_does_not_answer(name):
     port = free_port()
     code, rows, words = reknit(name, "--bootstrap-servers", f"127.0.0.1:{port}")
     assert (code, rows) == (75, [])

@@ -24,7 +24,7 @@ def found(partitions=3, copies=1, **settings):
     ],
     ids=["as declared", "absent", "fixed", "a setting", "a setting that the broker does not tell"],
 )
-def test_what_differs_is_told_by_what_can_be_done_about_it(there, expected):
+def test_differences_are_reported_by_their_remedy(there, expected):
     assert differences(WANTED, there) == [Difference("t", *told) for told in expected]
 
 

@@ -57,7 +57,7 @@ def test_a_dead_letter_lives_as_long_as_the_longest_input():
     assert int(settings(BY_NAME[topics.DEAD_LETTERS])["retention.ms"]) >= max(inputs)
 
 
-def test_every_setting_has_its_reason_and_stands_once():
+def test_every_setting_has_its_reason_and_occurs_once():
     for topic in TOPICS:
         names = [setting.name for setting in topic.settings_on(3)]
         assert len(names) == len(set(names))

@@ -113,7 +113,7 @@ def test_the_internal_topics_are_not_published():
 
 
 @pytest.mark.parametrize("released", RELEASED, ids=lambda path: path.stem)
-def test_programs_written_for_a_release_go_on_working(released):
+def test_programs_written_for_a_release_continue_to_work(released):
     assert documents.breaches(json.loads(released.read_text(encoding="utf-8")), NOW) == []
 
 

@@ -98,7 +98,7 @@ def test_the_published_policy_is_the_one_that_histories_are_mended_by():
     }
 
 
-def test_what_the_stream_side_is_told_has_the_policys_own_defaults():
+def test_the_stream_sides_policy_has_the_policys_own_defaults():
     told = StreamPolicy()
     assert (told.record_assistant, told.incomplete_call) == (Policy().record_assistant, Policy().incomplete_call)
     assert set(StreamPolicy.__struct_fields__) - {"model", "tools"} <= set(Policy.__struct_fields__)

@@ -145,7 +145,7 @@ def test_every_surface_is_listed():
 
 
 @pytest.mark.parametrize(("surface", "name", "fate", "why"), ENTRIES)
-def test_an_entry_says_what_becomes_of_it_and_why(surface, name, fate, why):
+def test_an_entry_has_its_outcome_and_reason(surface, name, fate, why):
     assert fate in FATES
     assert re.fullmatch(r"[A-Za-z].*[^.]", why)
 
@@ -291,7 +291,7 @@ def named_by_member(surface):
 
 
 @pytest.mark.parametrize(("surface", "name"), [(surface, name) for surface in PASSED for name in PASSED[surface]])
-def test_what_is_passed_goes_back_as_it_came(surface, name):
+def test_passed_types_are_sent_back_unchanged(surface, name):
     role, value = PASSED[surface][name]
     body, codes = tried(surface, name, role, value)
     assert f'"{name}"' in body

@@ -66,7 +66,7 @@ def test_without_a_repository_it_is_what_the_builder_says(tree, monkeypatch):
     assert version_of(tree) == "1.2.3"
 
 
-def test_somebody_elses_repository_is_not_asked(tree):
+def test_another_projects_repository_is_not_queried(tree):
     git(tree, "init", "-q")
     commit(tree, "somebody else's")
     inner = tree / "vendored"

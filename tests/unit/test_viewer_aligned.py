@@ -78,7 +78,7 @@ def identity(fix):
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", HISTORIES)
-def test_every_fix_that_was_published_stands_at_exactly_one_place(name, target):
+def test_every_published_fix_is_at_exactly_one_place(name, target):
     defaults = Defaults(targets=(target,), model="claude-sonnet-4-5", params={"max_tokens": msgspec.Raw(b"100")})
     records = records_of(HISTORIES[name], target)
     outputs = TurnsStage(defaults).process(records).outputs
@@ -91,7 +91,7 @@ def test_every_fix_that_was_published_stands_at_exactly_one_place(name, target):
         assert Counter(map(identity, mine)) <= Counter(map(identity, shown(found)))
 
 
-def test_what_was_healthy_stands_beside_itself():
+def test_a_valid_block_is_aligned_with_itself():
     found = of(HEALTHY)
     rows = found.rows(0, len(found))
     assert told(found) == [("same", path, path) for path in (
@@ -157,7 +157,7 @@ MENDED = {
 
 
 @pytest.mark.parametrize("case", MENDED)
-def test_a_fix_stands_at_its_block(case):
+def test_a_fix_is_at_its_block(case):
     messages, rows = MENDED[case]
     assert told(of(messages))[1 : len(rows) + 1] == rows
 
@@ -178,7 +178,7 @@ def test_a_text_has_one_cell_for_each_of_its_messages():
     ]
 
 
-def test_what_stands_beside_the_messages_is_a_row_of_its_own():
+def test_the_head_is_a_row_of_its_own():
     found = of(
         (system("Be brief."), user("Hi.")), "openai-chat", params={"max_tokens": 5, "top_k": 3}, system="Be kind."
     )
@@ -205,7 +205,7 @@ def test_a_session_that_was_parked_is_as_it_was_when_its_request_was_made():
     assert [len(aligned(records, described, defaults)) for described in made] == [1, 3, 5, 7]
 
 
-def test_without_its_beginning_both_sides_stand_by_position():
+def test_without_its_beginning_both_sides_are_shown_by_position():
     fixes = [Fix(code="result_moved", path="messages.2.content.0", lossless=True)]
     body = json.dumps({"model": "m", "messages": [user("Hi.", "You."), {"role": "assistant", "tool_calls": [{}]}]})
     records = turns(*appended(user("Hello."), said("Yes."), user("Go.")))

@@ -73,11 +73,11 @@ MARKED = user(text("Hello.", cache_control={"type": "ephemeral"}))
     ],
     ids=["another text", "one that is gone", "one before others", "a cache breakpoint", "another spelling of a number"],
 )  # fmt: skip
-def test_blocks_of_one_form_stand_beside_each_other_by_what_they_say(before, after, expected):
+def test_blocks_of_one_form_are_aligned_by_content(before, after, expected):
     assert rows(compared(published(*before), published(*after))) == expected
 
 
-def test_what_a_cell_does_not_show_is_told_in_lines():
+def test_content_that_a_cell_does_not_show_is_listed_in_lines():
     (row,) = compared(published(user("Hello.")), published(MARKED)).parts[0].rows
     assert [line for line in row.lines if line[0] in "+-" and "cache_control" in line] == ['+  "cache_control": {']
     long = "\n".join(f"line {number}" for number in range(40))
@@ -85,7 +85,7 @@ def test_what_a_cell_does_not_show_is_told_in_lines():
     assert [line for line in row.lines if line[0] in "+-"] == ["-line 20", "+another"]
 
 
-def test_two_targets_stand_beside_each_other_by_the_block_that_came_in():
+def test_two_targets_are_aligned_by_the_input_block():
     found = compared(made(*BROKEN), made(*BROKEN, target="openai-chat"))
     (part,) = found.parts
     assert found.by_origin
@@ -100,7 +100,7 @@ def test_two_targets_stand_beside_each_other_by_the_block_that_came_in():
     assert [row.left.text for row in part.rows] == ["Run.", "{}", "files", "Wait.", "Yes.", "Go."]
 
 
-def test_texts_stand_beside_each_other_message_by_message():
+def test_texts_are_aligned_message_by_message():
     found = compared(
         made(user("One."), said("Two."), user("Three."), target="codex-cli"),
         made(user("One."), said("Two!"), user("Three."), target="codex-cli"),
@@ -113,7 +113,7 @@ def test_texts_stand_beside_each_other_message_by_message():
     assert found.parts[0].rows[1].lines[-2:] == ("-Two.", "+Two!")
 
 
-def test_fixes_that_only_one_side_stands_on_are_told():
+def test_fixes_that_only_one_side_has_are_reported():
     broken, whole = made(*BROKEN), made(*BROKEN[:1])
     found = compared(whole, broken)
     assert found.fixes[0] == []

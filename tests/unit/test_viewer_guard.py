@@ -93,7 +93,7 @@ async def test_who_asks_by_another_name_or_from_another_site_is_refused(headers,
     assert (answer.status, "what agents said" in text) == (status, status == 200)
 
 
-async def test_a_name_that_nobody_allowed_is_refused():
+async def test_a_name_that_is_not_allowed_is_refused():
     async with asked() as (ask, _):
         answer, _ = await ask("GET", "/", headers={"Host": "viewer.internal"})
     assert answer.status == 421
@@ -168,7 +168,7 @@ async def test_what_proxies_say_counts_only_where_the_proxy_is_named(proxies, fo
         ([LOCAL], "", LOCAL),
     ],
 )
-async def test_the_audit_log_says_who_viewed_what(proxies, forwarded, peer):
+async def test_the_audit_log_records_user_and_page(proxies, forwarded, peer):
     lines = []
     async with asked(proxies=proxies, login=LOGIN, audit=lines.append) as (ask, _):
         headers = {"X-Forwarded-For": forwarded, "X-Forwarded-User": "ada"}
@@ -200,7 +200,7 @@ async def test_a_login_token_in_an_address_is_taken_out_of_it_at_once():
     assert (after.status, LOGIN in text) == (200, False)
 
 
-async def test_behind_tls_the_cookie_is_for_tls_alone():
+async def test_with_tls_the_cookie_is_for_tls_only():
     async with asked(login=LOGIN, proxies=[LOCAL]) as (ask, _):
         answer, _ = await ask("GET", f"/?token={LOGIN}", headers={"X-Forwarded-Proto": "https"})
     [cookie] = answer.cookies.values()
@@ -208,7 +208,7 @@ async def test_behind_tls_the_cookie_is_for_tls_alone():
 
 
 @pytest.mark.parametrize(("given", "status"), [(LOGIN, 303), ("something-else", 403), ("", 403)])
-async def test_somebody_logs_in_by_the_form(given, status):
+async def test_a_user_logs_in_by_the_form(given, status):
     async with asked(login=LOGIN) as (ask, _):
         answer, text = await ask("POST", "/login", data={"login": given, "next": "//evil.example/a"})
         after, _ = await ask("GET", "/")
@@ -225,7 +225,7 @@ async def test_a_cookie_cannot_be_made_up(forged):
     assert answer.status == 303
 
 
-async def test_nobody_stays_logged_in_for_ever(monkeypatch):
+async def test_no_login_lasts_for_ever(monkeypatch):
     monkeypatch.setattr("reknit.pipeline.viewer.guard.LOGGED_IN_SECONDS", -1)
     async with asked(login=LOGIN) as (ask, _):
         first, _ = await ask("GET", f"/?token={LOGIN}")
@@ -243,7 +243,7 @@ async def test_who_is_not_in_sees_no_way_further():
     assert ['href="/sessions"' in text for text in (outside, inside)] == [False, True]
 
 
-async def test_whoever_logs_out_is_out():
+async def test_a_logout_ends_the_login():
     async with asked(login=LOGIN) as (ask, _):
         await ask("GET", f"/?token={LOGIN}")
         _, text = await ask("GET", "/")
@@ -298,12 +298,12 @@ ELSEWHERE = [
 
 
 @pytest.mark.parametrize("path", ELSEWHERE)
-def test_what_is_no_path_of_ours_leads_to_the_overview(path):
+def test_an_unknown_path_leads_to_the_overview(path):
     assert local(path) == "/"
 
 
 @pytest.mark.parametrize("path", ["/", "/sessions?q=a%20b&code=x", "/sessions/a%2Fb/stream#e1", "/letters/0/1"])
-def test_a_path_of_ours_is_gone_on_to_as_it_is(path):
+def test_a_local_path_is_followed_unchanged(path):
     assert local(path) == path
 
 

@@ -90,7 +90,7 @@ DOUBTFUL = ItemCompleted(item_id="x", text="cut o", doubtful="end")
         ([CUT_OFF, DOUBTFUL], {"doubtful": 1}, ("doubtful",)),
     ],
 )
-def test_an_item_counts_once_for_what_becomes_of_it(tmp_path, items, counted, marks, size):
+def test_an_item_counts_once_by_its_outcome(tmp_path, items, counted, marks, size):
     topics, entries = Topics(), []
     for seq, item in enumerate(items, 1):
         topic = AGENT_TURNS if item is FORGOTTEN else SESSION_ITEMS
@@ -139,7 +139,7 @@ def test_an_index_has_one_writer(index):
 
 
 @pytest.mark.parametrize("other", [{"cluster": "d", "prefix": ""}, {"cluster": "c", "prefix": "p."}])
-def test_an_index_of_elsewhere_is_refused_and_made_anew_on_request(tmp_path, topics, other):
+def test_an_index_of_another_pipeline_is_refused_and_rebuilt_on_request(tmp_path, topics, other):
     index_of(tmp_path / "index", topics).close()
     with pytest.raises(IndexFileError, match="--rebuild") as raised:
         Index.open(tmp_path / "index", **other)
@@ -150,7 +150,7 @@ def test_an_index_of_elsewhere_is_refused_and_made_anew_on_request(tmp_path, top
 
 
 @pytest.mark.parametrize(("damage", "code"), [(b"no database", "index_damaged"), (b"", "index_version")])
-def test_a_file_that_is_none_says_how_to_go_on(tmp_path, damage, code):
+def test_a_file_that_is_not_an_index_names_the_remedy(tmp_path, damage, code):
     path = tmp_path / "index"
     if damage:
         path.write_bytes(damage * 1000)
@@ -203,7 +203,7 @@ def test_what_comes_late_of_a_forgotten_session_is_not_taken(index, topics):
     assert search.session(index.reader, "s2") is not None
 
 
-def test_what_a_topic_no_longer_holds_is_gone(tmp_path, index, topics):
+def test_deleted_records_leave_the_index(tmp_path, index, topics):
     """As if the topics had never held it, but for what was counted."""
     ends = {place: len(log) // 2 for place, log in topics.logs.items()}
     for (topic, partition), end in ends.items():
@@ -266,7 +266,7 @@ class ToldTooEarly:
         return {}
 
 
-async def test_an_end_that_is_told_too_early_is_not_that_of_another_topic(index, monkeypatch):
+async def test_an_end_that_is_reported_too_early_is_not_that_of_another_topic(index, monkeypatch):
     place = TopicPartition(AGENT_TURNS, 0)
     monkeypatch.setattr(reading, "ANSWER_SECONDS", 0.01)
     monkeypatch.setattr(reading, "every_place", AsyncMock(return_value={AGENT_TURNS: [place]}))

@@ -93,7 +93,7 @@ async def test_a_page_that_is_open_shows_what_a_page_loaded_now_would(session):
     assert page.seen == [position_of(entry) for entry in log.all]
 
 
-async def test_whoever_lost_the_connection_anywhere_gets_each_record_once():
+async def test_a_lost_connection_at_any_point_gets_each_record_once():
     log = Log(*recorded("silent-replacement"))
     log.publish()
     everything = [position_of(entry) for entry in log.all]
@@ -107,7 +107,7 @@ async def test_whoever_lost_the_connection_anywhere_gets_each_record_once():
         assert page.shown() == whole
 
 
-async def test_what_comes_while_somebody_resumes_is_neither_lost_nor_doubled():
+async def test_records_during_a_reconnection_are_neither_lost_nor_duplicated():
     log = Log(*recorded("blackout-tools"))
     log.publish(5)
     page = Page(screen_of_log(log, (0, 2)))
@@ -126,7 +126,7 @@ async def test_what_comes_while_somebody_resumes_is_neither_lost_nor_doubled():
     assert page.shown() == Page(screen_of_log(log, page.seen[-1])).shown()
 
 
-async def test_records_that_are_told_again_change_nothing():
+async def test_repeated_records_change_nothing():
     log = Log(START, delta("once"))
     async with log.live.watching("s") as viewing:
         log.publish()
@@ -134,7 +134,7 @@ async def test_records_that_are_told_again_change_nothing():
         assert [message.position for message in await viewing.messages(0)] == [(0, 0), (0, 1)]
 
 
-async def test_a_session_is_read_once_for_all_who_look():
+async def test_a_session_is_read_once_for_all_browsers():
     log = Log(START)
     log.publish()
     async with asyncio.TaskGroup() as group:
@@ -150,7 +150,7 @@ async def test_a_session_is_read_once_for_all_who_look():
     assert (log.reads, log.live.viewings, log.live._watched) == (1, 0, {})
 
 
-async def test_who_does_not_read_is_cut_off_and_holds_nobody_up(monkeypatch):
+async def test_a_slow_reader_is_disconnected_and_delays_no_other(monkeypatch):
     monkeypatch.setattr(pages, "_WAITING", 3)
     log = Log(START, *[delta("x", at) for at in range(5)])
     async with log.live.watching("s") as slow, log.live.watching("s") as quick:
@@ -162,7 +162,7 @@ async def test_who_does_not_read_is_cut_off_and_holds_nobody_up(monkeypatch):
         assert (await slow.messages(0), slow.ended) == ([], "This browser does not keep up: reload the page.")
 
 
-async def test_large_texts_that_nobody_reads_are_not_kept(monkeypatch):
+async def test_large_unread_texts_are_not_kept(monkeypatch):
     monkeypatch.setattr(pages, "_WAITING_BYTES", 1000)
     log = Log(START, delta("x" * 500), delta("x" * 500, 500))
     async with log.live.watching("s") as viewing:
@@ -182,7 +182,7 @@ def turn(value):
         (lambda log: log.live.stop(), ""),
     ],
 )
-async def test_a_page_that_cannot_go_on_is_told_so_and_the_next_one_begins_anew(happens, words):
+async def test_a_page_that_cannot_continue_is_notified_and_the_next_one_starts_again(happens, words):
     log = Log(START, *[delta("x", at) for at in range(AT_ONCE)])
     async with log.live.watching("s") as viewing:
         happens(log)

@@ -101,7 +101,7 @@ def test_every_number_has_an_address_of_its_own():
         ("severity", ["lossless", "lossy", "observed"], [[3, 0, 0], [1, 2, 1]]),
     ],
 )
-def test_fixes_are_told_apart_as_one_likes(by, names, cells):
+def test_fixes_can_be_grouped_by_choice(by, names, cells):
     series = summed(COUNTED, by).series
     assert series.names == names
     assert series.steps == [SINCE // 1000, (SINCE + HOUR) // 1000]
@@ -199,7 +199,7 @@ async def test_a_search_is_an_address(tmp_path, monkeypatch, query, names):
     assert ("No session fits." in text) == (not names)
 
 
-async def test_a_list_goes_on_where_it_ended(tmp_path, monkeypatch):
+async def test_a_list_continues_after_its_end(tmp_path, monkeypatch):
     monkeypatch.setattr(overview, "ROWS", 2)
     async with asked(tmp_path, monkeypatch) as ask:
         _, first = await ask("/sessions")
@@ -243,7 +243,7 @@ async def test_a_session_of_streams_says_what_became_of_them(tmp_path):
     }
 
 
-def test_everything_that_is_told_of_items_has_its_words():
+def test_all_properties_of_items_have_their_words():
     assert set(STREAMED) == TOLD_OF_ITEMS
 
 

@@ -73,7 +73,7 @@ def check_example(name):
     ],
     ids=["a place in the text", "a place in the history", "target", "policy", "mend", "nesting"],
 )
-def test_what_cannot_be_used_is_told_at_its_place(text, choice, wrong):
+def test_unusable_input_is_reported_at_its_place(text, choice, wrong):
     found = outcome_of(text, Choice(**choice)).wrong
     assert (found.code, found.path, found.line, found.column, found.value) == wrong
 
@@ -107,7 +107,7 @@ async def test_a_form_without_scripts_gets_the_page_with_its_text_and_what_becam
         assert "<option selected>drop</option>" in page
 
 
-async def test_each_fix_stands_at_its_block_between_what_came_in_and_what_goes_out():
+async def test_each_fix_is_at_its_block_between_input_and_output():
     outcome = outcome_of(EXAMPLES["displaced-result"].text, Choice())
     (moved,) = [row for row in outcome.rows if row.marks]
     assert ([mark.code for mark in moved.marks], moved.left.path, moved.right) == (
@@ -146,7 +146,7 @@ async def test_a_text_that_is_too_large_is_refused_before_it_is_read():
         assert "the playground takes 2 MiB at most" in words(part)
 
 
-async def test_an_example_and_a_choice_stand_in_an_address():
+async def test_an_example_and_a_choice_are_part_of_an_address():
     async with asking() as get:
         status, page = await get("/playground?example=rejected")
         assert status == 200
@@ -224,7 +224,7 @@ async def test_every_fix_and_every_rule_has_a_page_that_says_what_explain_says()
             assert unknown == set(), code
 
 
-async def test_all_codes_stand_in_one_list_and_words_choose_among_them():
+async def test_all_codes_are_in_one_list_that_words_filter():
     async with asking() as get:
         _, page = await get("/explain")
         assert re.findall(r'<td class="mono"><a href="/explain/([^"]+)">', page) == CODES
@@ -295,7 +295,7 @@ async def test_a_fault_says_nothing_of_what_was_pasted():
         assert await run("1") == 1
 
 
-async def test_a_process_that_dies_is_told_of_and_started_again():
+async def test_a_process_that_dies_is_reported_and_restarted():
     with helping(eval) as run:
         with pytest.raises(InternalError, match="helper_ended"):
             await run("__import__('os')._exit(1)")

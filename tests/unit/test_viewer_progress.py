@@ -86,7 +86,7 @@ def test_a_record_that_waited_before_the_viewer_began_has_waited_all_the_same(cl
     assert clocks.says() == ("warn", "45,000 records wait, the oldest for 3,602 s")
 
 
-def test_a_partition_that_moves_and_stays_behind_is_late_and_one_that_does_not_is_stuck(clocks):
+def test_a_partition_that_moves_and_lags_is_late_and_one_that_does_not_is_stuck(clocks):
     for step in range(20):
         clocks.look(p0=waiting(1000 + step, position=100 + step), p1=waiting(500, has_records=True))
         level, words = clocks.says()
@@ -330,7 +330,7 @@ async def test_an_open_page_stays_as_it_is_while_answers_come(tmp_path, clocks):
 
 
 @needs_browser
-async def test_a_page_whose_viewer_has_ended_does_not_go_on_saying_that_all_is_well(tmp_path, clocks):
+async def test_a_page_of_an_ended_viewer_does_not_report_success(tmp_path, clocks):
     index = index_of(tmp_path / "index", session_of("one", user("hello")))
     clocks.look()
     async with browsing() as browser, browser.tab() as page:

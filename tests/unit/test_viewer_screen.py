@@ -35,7 +35,7 @@ STREAMS = {
 
 
 @pytest.mark.parametrize("session", STREAMS)
-def test_a_stream_is_told_as_what_became_of_it(session):
+def test_a_stream_is_described_by_its_outcome(session):
     rows = shown(*recorded(session))
     assert ", ".join(told(row) for row in rows if "kind-aside" not in row["classes"]) == STREAMS[session]
 
@@ -65,7 +65,7 @@ def test_what_is_said_again_leads_to_where_it_was_said():
     assert (told(again), again["links"]) == ("text said again", [f"#{first['id']}"])
 
 
-def test_an_answer_stands_at_its_call_and_the_last_one_counts():
+def test_an_answer_is_at_its_call_and_the_last_one_counts():
     (row,) = shown(CALL, answer(content="old"), answer(content="no such file", is_error=True))
     assert row["answers"] == ["no such file"]
     assert "error" in row["badges"]
@@ -90,7 +90,7 @@ def test_a_result_is_open_where_its_text_was_on_no_screen():
     assert seen["open"] == [False]
 
 
-def test_a_diagnosis_is_a_paragraph_that_somebody_can_act_on():
+def test_a_diagnosis_is_an_actionable_paragraph():
     why = {"reason": "SIGKILL", "cause": "stopped", "error": "overloaded_error", "counts": {"text_delta": 2}}
     wrote = {"head": "It said", "tail": "and so on", "length": 1234, "repeats": True}
     (row,) = shown({"type": "turn/diagnosis", **why, **wrote, "seq": 1})
@@ -101,7 +101,7 @@ def test_a_diagnosis_is_a_paragraph_that_somebody_can_act_on():
     )
 
 
-def test_what_nobody_knows_is_shown_as_it_came():
+def test_unknown_content_is_shown_unchanged():
     rows = shown(
         {**START, "item_type": "hologram", "raw": {"type": "hologram", "beam": 7}},
         {"type": "agent/unrecognized", "reason": "unknown event", "event": {"n": 1}, "seq": 1},
@@ -112,7 +112,7 @@ def test_what_nobody_knows_is_shown_as_it_came():
     assert ["not json" in rows[2]["text"], '"what": "new"' in rows[3]["text"]] == [True, True]
 
 
-def test_sub_agents_stand_inside_of_their_call_but_no_deeper_than_a_page_is_wide():
+def test_sub_agents_are_inside_of_their_call_within_the_page_width():
     calls = [{**CALL, "item_id": "c0"}]
     calls += [{**CALL, "item_id": f"c{n}", "parent_tool_use_id": f"c{n - 1}"} for n in range(1, 10)]
     orphan = {**START, "parent_tool_use_id": "nobody"}
@@ -162,7 +162,7 @@ def test_a_text_is_shown_up_to_a_bound_and_then_grows_no_more():
 
 
 @pytest.mark.parametrize("poison", [*HOSTILE, "\u202e\u200b", "x" * 1_000_000])
-def test_whatever_stands_in_a_record_is_text_on_the_page(poison):
+def test_every_value_of_a_record_is_text_on_the_page(poison):
     known = Rows(html_of(screen_of(*[item for _, item in every("plain")])[0])).tags
     html = html_of(screen_of(*[item for _, item in every(poison)])[0], limit=400)
     assert Rows(html).tags <= known | {"span"}

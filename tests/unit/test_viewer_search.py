@@ -113,7 +113,7 @@ def test_a_cursor_that_is_none_is_the_askers_fault(reader, after):
         search.sessions(reader, Search(), after)
 
 
-def test_a_session_is_told_with_what_it_adds_up_to(reader):
+def test_a_session_is_shown_with_its_sums(reader):
     row = search.session(reader, "mended")
     assert (row.turns, row.requests, row.fixes, row.lossy, row.letters) == (3, 3, 1, 1, 0)
     assert (row.targets, row.parked) == (("anthropic",), False)

@@ -58,7 +58,7 @@ def fixes_on(page):
 
 
 @pytest.mark.parametrize("targets", [("anthropic", "openai-chat", "gemini"), ("claude-cli", "codex-cli", "cascade")])
-async def test_every_request_of_the_demo_stands_side_by_side_with_its_fixes(targets, tmp_path):
+async def test_every_request_of_the_demo_is_aligned_with_its_fixes(targets, tmp_path):
     topics = of_fleet(*targets)
     async with pages_of(topics, tmp_path) as ask:
         for name in {name for name, _ in requests_of(topics)}:
@@ -191,7 +191,7 @@ async def test_a_timeline_comes_by_parts(tmp_path):
     assert re.findall(r"/records/agent.turns.v1/0/(\d+)", first)[0] == "0"
 
 
-async def test_where_the_beginning_is_gone_both_sides_stand_by_position(tmp_path, monkeypatch):
+async def test_with_a_missing_beginning_both_sides_are_shown_by_position(tmp_path, monkeypatch):
     tried, until = [], viewed.session_until
     monkeypatch.setattr(viewed, "session_until", lambda *given: tried.append(given) or until(*given))
     topics = session_of("s1", *BROKEN)
@@ -268,7 +268,7 @@ async def test_a_letter_says_why_and_what_it_holds(tmp_path):
         assert '<form method="post"' not in letter
 
 
-async def test_a_letter_is_retried_once_by_who_holds_the_token(tmp_path, monkeypatch):
+async def test_a_dead_letter_is_retried_once_with_the_token(tmp_path, monkeypatch):
     asked = []
     outcomes = [None, Left("it has no key, so nobody knows whose it is"), Left("it is no JSON object", "what is meant")]
 

@@ -131,7 +131,7 @@ async def test_a_browser_that_reads_nothing_is_let_go_of(tmp_path, monkeypatch):
             assert [place for place, _ in await read(1)] == ["0/8"]
 
 
-async def test_a_page_goes_on_with_the_next_viewer_where_it_was_with_the_last(tmp_path):
+async def test_a_page_continues_with_the_next_viewer(tmp_path):
     async with aiohttp.ClientSession() as http:
         async with served(tmp_path) as viewer:
             viewer.publish(START)

@@ -56,7 +56,7 @@ async def test_a_row_is_what_the_page_has_for_it(tmp_path):
     assert [html for html in found if html not in page] == []
 
 
-async def test_whoever_lost_the_connection_comes_to_have_every_entry(tmp_path):
+async def test_a_lost_connection_gets_every_entry(tmp_path):
     async with served(tmp_path, *rounds(3)) as viewer, aiohttp.ClientSession() as http:
         had, place = await page_of(http, viewer.path())
         for number in range(4):
@@ -79,7 +79,7 @@ async def test_whoever_lost_the_connection_comes_to_have_every_entry(tmp_path):
         (0, [], "Much has come since: reload the page."),
     ],
 )
-async def test_a_page_that_cannot_go_on_is_told_so(tmp_path, monkeypatch, limit, records, words):
+async def test_a_page_that_cannot_continue_is_notified(tmp_path, monkeypatch, limit, records, words):
     monkeypatch.setattr(sessions, "AT_ONCE", limit)
     async with served(tmp_path, user("first")) as viewer, aiohttp.ClientSession() as http:
         _, place = await page_of(http, viewer.path())
@@ -128,7 +128,7 @@ async def test_new_entries_appear_at_the_end_and_the_counters_follow(tmp_path):
 
 
 @needs_browser
-async def test_who_has_scrolled_up_stays_there_and_is_told_how_much_is_new(tmp_path):
+async def test_a_reader_further_up_stays_there_and_sees_the_number_of_new_entries(tmp_path):
     async with served(tmp_path, *rounds(12)) as viewer, browsing() as browser, browser.tab(height=500) as page:
         await page.go(viewer.path(view="turns"))
         await page.until(LIVE)

@@ -33,7 +33,7 @@ def told():
     handler.close()
 
 
-def test_a_clients_line_is_told_once_in_ten_seconds_with_a_count(told):
+def test_a_clients_log_line_is_logged_once_in_ten_seconds_with_a_count(told):
     log, clock, lines = told
     for n in range(400):
         log("aiokafka.conn", "no node %d", n)
@@ -59,7 +59,7 @@ def test_who_may_say_how_much(told, name, shown):
     assert lines() == [f"one {n}" for n in range(shown)]
 
 
-def test_a_different_wording_is_told_and_a_clients_traceback_is_not(told):
+def test_a_different_wording_is_logged_and_a_clients_traceback_is_not(told):
     log, _, lines = told
     log("faust.worker", "crashed", exc_info=(ValueError, ValueError("content"), None))
     log("mode", "crashed")
