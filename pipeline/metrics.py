@@ -29,7 +29,8 @@ from prometheus_client import (
 
 from reknit.pipeline import __version__
 from reknit.pipeline.fixes import FIXES, OBSERVABLE
-from reknit.pipeline.registry import RULES, SOURCES
+from reknit.pipeline.registry import SOURCES
+from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.stages import WRITTEN
 from reknit.pipeline.stages.base import Result
 from reknit.pipeline.stages.records import EVENT_HEADERS, TURN_HEADERS

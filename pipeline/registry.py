@@ -1,8 +1,9 @@
-"""The list of providers, and everything that is looked up by the name of a target, a source or a rule.
+"""The list of providers, and everything that is looked up by the name of a target or a source.
 
-A provider is added by one line here. A registered target (`register`) is available wherever Reknit's own targets are:
-``normalize``, ``validate``, ``Session`` and the conformance kit (``reknit.pipeline.testing``). Register it when the
-program starts. The targets that a worker's configuration names must be registered in the worker's process.
+A provider is added by one line here, and its rules by one line in `reknit.pipeline.rules.sets`. A registered target
+(`register`) is available wherever Reknit's own targets are: ``normalize``, ``validate``, ``Session`` and the
+conformance kit (``reknit.pipeline.testing``). Register it when the program starts. The targets that a worker's configuration names
+must be registered in the worker's process.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from reknit.pipeline.providers.openai_responses.provider import PROVIDER as OPEN
 from reknit.pipeline.providers.vllm.provider import PROVIDER as VLLM
 from reknit.pipeline.rules.base import Catalogue, Family, Rule, RuleSet
 from reknit.pipeline.rules.equalities import Equality
+from reknit.pipeline.rules.sets import RULE_SETS, RULES
 from reknit.pipeline.streams.source import Source
 from reknit.pipeline.targets import Writer
 
@@ -51,10 +53,6 @@ SOURCES: Final[dict[str, Source]] = {
     provider.source.name: provider.source for provider in PROVIDERS if provider.source is not None
 }
 """Sources by name."""
-RULES: Final[dict[str, Rule]] = {
-    rule_id: rule for target in TARGETS.values() for rule_id, rule in target.catalogue.rules.items()
-}
-"""The rules of all targets by id."""
 
 
 def target_named(name: str) -> Target:
@@ -134,6 +132,7 @@ def register(
         is_registered=True,
     )
     RULES.update(known.rules)
+    RULE_SETS[target.name] = rules
     TARGETS[target.name] = target
     return target
 
@@ -149,4 +148,4 @@ def unregister(name: str) -> None:
         raise UnknownTargetError("unknown_target", f"no target {name!r} was registered")
     for rule in target.catalogue.rules:
         del RULES[rule]
-    del TARGETS[name]
+    del RULE_SETS[name], TARGETS[name]

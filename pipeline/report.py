@@ -16,7 +16,7 @@ from msgspec import UNSET, Struct, field
 
 from reknit.pipeline.fixes import FIXES
 from reknit.pipeline.letters import REFUSED, letter_kind
-from reknit.pipeline.registry import RULES
+from reknit.pipeline.rules.sets import RULES
 from reknit.topics import AGENT_TURNS
 from reknit.topics import headers as names
 from reknit.topics.headers import DeadLetterHeaders

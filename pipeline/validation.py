@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
-from reknit.pipeline.registry import target_named
+from reknit.pipeline.errors import UnknownTargetError, expected_one_of
 from reknit.pipeline.rules.base import KnowsBetas, Violation
+from reknit.pipeline.rules.sets import RULE_SETS
 
 
 def validate(
@@ -32,7 +33,9 @@ def validate(
     Raises:
         UnknownTargetError: the target does not exist.
     """
-    rules = target_named(target).rules
+    rules = RULE_SETS.get(target)
+    if rules is None:
+        raise UnknownTargetError("unknown_target", expected_one_of(RULE_SETS, target))
     if betas and isinstance(rules, KnowsBetas):
         rules = rules.with_betas(betas)
     return rules.validate(_encode(body), model)

@@ -23,7 +23,7 @@ from reknit.pipeline.cli import Exit, describe, fail, read_input, say, stdin, wo
 from reknit.pipeline.errors import InputError, PolicyError, ReknitError
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.readers.shapes import SHAPES
-from reknit.pipeline.providers.cascade.stream.speech import Speech
+from reknit.pipeline.providers.cascade.stream.speech import OutputFilters
 from reknit.pipeline.registry import SOURCES, TARGETS, find_source, target_named
 from reknit.pipeline.rules.base import Violation
 from reknit.pipeline.session import Normalized
@@ -213,7 +213,7 @@ def recover_command(source: str, model: str | None, transcript: str | None, file
         if transcript is not None and not find_source(source).transcript:
             raise InputError("no_transcript", f"of {source} no transcript is read")
         recovery = Recovery(source)
-        recovery.speak(Speech(model=model))
+        recovery.speak(OutputFilters(model=model))
         for items in _recovered(recovery, file, transcript, begins):
             recovery.take_finished()
             told.update(fix.code for fix in recovery.take_fixes())

@@ -21,9 +21,10 @@ from msgspec import Struct, structs
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.fixes import FIXES, Fix, FixCode
-from reknit.pipeline.providers.cascade.stream.speech import Speech
-from reknit.pipeline.registry import RULES, TARGETS
+from reknit.pipeline.providers.cascade.stream.speech import OutputFilters
+from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.base import Rule, Violation
+from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.session import normalize
 from reknit.pipeline.streams.session import Recovery
 from reknit.pipeline.validation import validate
@@ -238,7 +239,7 @@ def _retell(example: StreamExample) -> Retold:
 def retold(events: Sequence[Any], source: str, model: str) -> tuple[list[Any], list[Fix]]:
     """The messages that a session's log gets of a source's events, and the fixes of what was said in them."""
     recovery = Recovery(source)
-    recovery.speak(Speech(model=model))
+    recovery.speak(OutputFilters(model=model))
     for event in events:
         recovery.feed(msgspec.json.encode(event))
     recovery.end_run()

@@ -17,7 +17,7 @@ from msgspec import Struct
 from reknit.pipeline.explain import explain, summaries
 from reknit.pipeline.explain.telling import Said, told, written
 from reknit.pipeline.history.pieces import NATIVE_TYPES
-from reknit.pipeline.registry import RULES
+from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.streams.recovery import MEANINGS, TABLE
 from reknit.pipeline.streams.recovery.memory import Input, MessageState
 

@@ -22,7 +22,7 @@ from msgspec import structs
 
 from reknit.pipeline.fixes import Fix, digest
 from reknit.pipeline.history.calls import (
-    NAMELESS,
+    NO_ID,
     Call,
     IdTable,
     IdWriter,
@@ -37,10 +37,10 @@ from reknit.pipeline.history.exchanges import Exchange, Start, call_of, continue
 from reknit.pipeline.history.healthy import Stretch
 from reknit.pipeline.history.pieces import (
     REFERENCE,
-    Book,
+    FixLog,
     LedgerEntry,
     Message,
-    Piece,
+    TrackedBlock,
     block_path,
     is_blank,
     is_breakpoint,
@@ -73,7 +73,7 @@ class History:
         self.structure = structure_under(self.policy, structure)
         self.ids = IdTable(id_writers, again=structure.ids_again)
         self.exchanges: list[Exchange] = []
-        self.system: list[Piece] = []
+        self.system: list[TrackedBlock] = []
         self.messages = self.turns = self.number = 0
         self.changed: set[int] = set()
         self.user_spoke_last = False
@@ -81,7 +81,7 @@ class History:
         self.cut: set[str] = set()
         self.referred = False  # to an item that the provider stores, and may be a call
         self.last_item = ""  # the digest of the last turn, if it was an item with an id
-        self._book = Book(observed=self.structure.observed)
+        self._book = FixLog(observed=self.structure.observed)
         self._settled: list[Message] = []
         self._calls: list[SettledCall] = []
 
@@ -91,7 +91,7 @@ class History:
         book, before = self._book, len(self._book.fixes)
         if self._comes_again(turn):
             for at, block in enumerate(turn.blocks):
-                book.drop("item_repeated", Piece(block, turn.index, block_path(turn, at)))
+                book.drop("item_repeated", TrackedBlock(block, turn.index, block_path(turn, at)))
             return book.fixes[before:]
         if turn.role == "system":
             self._system(turn)
@@ -152,7 +152,7 @@ class History:
     def take_settled(self) -> tuple[list[Message], list[Fix], list[LedgerEntry], list[SettledCall]]:
         """Return what is certain since the last call: messages, fixes, entries of removed blocks, calls."""
         taken = self._settled, self._book.fixes, self._book.gone, self._calls
-        self._settled, self._book, self._calls = [], Book(observed=self.structure.observed), []
+        self._settled, self._book, self._calls = [], FixLog(observed=self.structure.observed), []
         return taken
 
     # Input.
@@ -182,7 +182,7 @@ class History:
             self._take_said(turn, pieces, self._last_for_user())
             self.user_spoke_last = False
 
-    def _assistant(self, turn: Turn, pieces: list[Piece]) -> None:
+    def _assistant(self, turn: Turn, pieces: list[TrackedBlock]) -> None:
         if not (self.exchanges or self.structure.assistant_first) and not self._lead(pieces):
             for piece in pieces:
                 self._book.drop("leading_dropped", piece)
@@ -207,17 +207,17 @@ class History:
         elif len(exchange.assistant) > held:  # no message begins with calls that only come again
             exchange.assistant_starts.append(Start(turn.index, turn.id))
 
-    def _lead(self, pieces: Sequence[Piece]) -> bool:
+    def _lead(self, pieces: Sequence[TrackedBlock]) -> bool:
         """Put a user turn before what the assistant says first, where the structure has it and it will stay."""
         says = any(stands_alone(piece, self.structure) and not is_blank(piece) for piece in pieces)
         if not (self.structure.leads and says and self._book.makes("lead_inserted")):
             return False
         self._book.note_fix("lead_inserted", f"messages.{self.messages}.content.0")
-        lead = Piece(Text(text=LEAD), -1, "", fate="synthesised", code="lead_inserted")
+        lead = TrackedBlock(Text(text=LEAD), -1, "", fate="synthesised", code="lead_inserted")
         self._last_for_user().user.append(lead)
         return True
 
-    def _add_assistant_piece(self, exchange: Exchange, piece: Piece, turn: Turn) -> None:
+    def _add_assistant_piece(self, exchange: Exchange, piece: TrackedBlock, turn: Turn) -> None:
         call = piece.block
         self.referred = self.referred or (isinstance(call, Unknown) and call.kind == REFERENCE)
         if isinstance(call, ToolUse):
@@ -234,20 +234,20 @@ class History:
                 piece = self._under_id(final, piece, structs.replace(call, id=final), made=made)
         exchange.assistant.append(piece)
 
-    def _under_id(self, final: str, piece: Piece, block: Block, *, made: bool) -> Piece:
+    def _under_id(self, final: str, piece: TrackedBlock, block: Block, *, made: bool) -> TrackedBlock:
         """A piece whose block has its final id now; where the input has none, one is ``made`` and none rewritten."""
         if made:
             return structs.replace(piece, block=block, came_as=piece.tool_id)
         return self._book.change("id_rewritten", piece, block, detail=final)
 
-    def _user(self, turn: Turn, pieces: list[Piece]) -> None:
+    def _user(self, turn: Turn, pieces: list[TrackedBlock]) -> None:
         if isinstance(pieces[0].block, Unknown) and all(is_foreign(each.block, self.structure.own) for each in pieces):
             # The message has no content that the target accepts.
             for piece in pieces:
                 self._book.drop_unknown(piece)
             self.user_spoke_last = True
             return
-        said: list[Piece] = []
+        said: list[TrackedBlock] = []
         for piece in pieces:
             if isinstance(piece.block, ToolResult):
                 if not self._result(turn, piece, piece.block, spoken=bool(said)):
@@ -276,14 +276,14 @@ class History:
             self.exchanges.append(Exchange(number=self.number, user_number=self.number, sealed=True))
         return self.exchanges[-1]
 
-    def _take_said(self, turn: Turn, pieces: list[Piece], exchange: Exchange) -> None:
+    def _take_said(self, turn: Turn, pieces: list[TrackedBlock], exchange: Exchange) -> None:
         if not exchange.user_number:
             self.number += 1
             exchange.user_number = self.number
         if exchange.add_said(pieces, turn, self.structure):
             self._book.note_fix("turns_merged", turn.place)
 
-    def _result(self, turn: Turn, piece: Piece, result: ToolResult, *, spoken: bool) -> bool:
+    def _result(self, turn: Turn, piece: TrackedBlock, result: ToolResult, *, spoken: bool) -> bool:
         """Add a result to its call; return False if no call takes it."""
         found = call_of(self.exchanges, result.tool_use_id, by_name=turn.ids_made)
         if found is None:
@@ -293,7 +293,7 @@ class History:
         real = not is_placeholder(result, use.name, call.original)
         if call.result >= 0:
             earlier = exchange.results[call.result]
-            if real and earlier.came_as == NAMELESS != result.tool_use_id:
+            if real and earlier.came_as == NO_ID != result.tool_use_id:
                 if not exchange.pass_on(call):
                     self._book.drop("result_orphan", earlier)
             elif call.real or not real:
@@ -305,7 +305,7 @@ class History:
         if exchange is not self.exchanges[-1] or exchange.user or spoken:
             piece = self._book.change("result_moved", piece)
         if use.id != result.tool_use_id:
-            made = turn.ids_made and result.tool_use_id in {made_id(use.name), NAMELESS}
+            made = turn.ids_made and result.tool_use_id in {made_id(use.name), NO_ID}
             piece = self._under_id(use.id, piece, structs.replace(result, tool_use_id=use.id), made=made)
         exchange.add_result(call, piece, self.structure, real=real)
         if exchange is self.exchanges[-1]:
@@ -313,7 +313,7 @@ class History:
         self.user_spoke_last = True
         return True
 
-    def _give_way(self, earlier: Piece, call: Call) -> None:
+    def _give_way(self, earlier: TrackedBlock, call: Call) -> None:
         """Remove a placeholder in favour of a real result; one of our own is in the first open user turn."""
         if earlier.fate == "synthesised":
             number, at = place_of_result(self.exchanges[0], call.result)
@@ -322,7 +322,7 @@ class History:
         else:
             self._book.drop("placeholder_dropped", earlier)
 
-    def _orphan(self, piece: Piece, result: ToolResult) -> list[Piece]:
+    def _orphan(self, piece: TrackedBlock, result: ToolResult) -> list[TrackedBlock]:
         answered = self.ids.answered(result.tool_use_id)
         if answered is None and self.structure.calls_elsewhere in {"always", "referred" if self.referred else ""}:
             return [piece]
@@ -386,7 +386,7 @@ class History:
             return self._drop_calls(exchange, missing)
         if missing:
             # The assistant's own messages are between the settled part and its results.
-            spare = Book(observed=self.structure.observed)
+            spare = FixLog(observed=self.structure.observed)
             before = self.messages + len(assistant_messages(exchange, self.structure, set(self.changed), spare))
             for at, call in enumerate(missing, len(exchange.results)):
                 call.result = at

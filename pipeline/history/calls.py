@@ -19,7 +19,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import UNSET, Struct
 
-from reknit.pipeline.history.pieces import Book, Piece
+from reknit.pipeline.history.pieces import FixLog, TrackedBlock
 from reknit.pipeline.model import Document, Image, Text, ToolResult, ToolUse, Unknown
 
 # The strictest alphabet and length among the targets: `^[a-zA-Z0-9_-]+$` (Anthropic), 1..64 (Bedrock, Responses).
@@ -46,7 +46,7 @@ def derived_id(name: str) -> str:
 
 
 # The id of a result that names neither its call nor a tool.
-NAMELESS = ""
+NO_ID = ""
 
 
 class SettledCall(Struct, frozen=True, array_like=True):
@@ -174,14 +174,14 @@ class Call(Struct, omit_defaults=True):
     result: int = -1
     real: bool = False
 
-    def block(self, assistant: Sequence[Piece]) -> ToolUse:
+    def block(self, assistant: Sequence[TrackedBlock]) -> ToolUse:
         """The call itself, among the pieces of the turn that made it; with the id that it has in the output."""
         block = assistant[self.at].block
         assert isinstance(block, ToolUse)  # noqa: S101  calls point at nothing else
         return block
 
 
-class Asked(Struct, gc=False):
+class CallsWithId(Struct, gc=False):
     """The calls under one id, in order.
 
     A call that has its result never loses it, so earlier calls are not read again.
@@ -205,7 +205,7 @@ class Asked(Struct, gc=False):
             self._unreal += 1
         return calls[self._unreal] if self._unreal < len(calls) else None
 
-    def holds(self, assistant: Sequence[Piece], call: ToolUse) -> bool:
+    def holds(self, assistant: Sequence[TrackedBlock], call: ToolUse) -> bool:
         """Whether one of the calls, which the assistant's pieces have, asks for the same as this one."""
         for other in self.calls[self._compared :]:
             self._inputs.add(_asks_for(other.block(assistant)))
@@ -213,7 +213,7 @@ class Asked(Struct, gc=False):
         return _asks_for(call) in self._inputs
 
 
-class AskedIndex(Struct, gc=False):
+class CallIndex(Struct, gc=False):
     """The calls of an exchange by the id that they came under, and by the one that their tool's name makes.
 
     A result that names nothing answers any of them, in order.
@@ -221,24 +221,24 @@ class AskedIndex(Struct, gc=False):
 
     calls: list[Call]
     _indexed: int = 0
-    _by_id: dict[str, Asked] = {}
+    _by_id: dict[str, CallsWithId] = {}
     _named: int = 0
-    _by_name: dict[str, Asked] = {}
+    _by_name: dict[str, CallsWithId] = {}
     _real: int = 0
 
-    def find(self, assistant: Sequence[Piece], original: str, *, by_name: bool) -> Asked | None:
+    def find(self, assistant: Sequence[TrackedBlock], original: str, *, by_name: bool) -> CallsWithId | None:
         """The calls under an id, else, ``by_name``, those of the tool that a made id names, if there are any."""
         for call in self.calls[self._indexed :]:
-            self._by_id.setdefault(call.original, Asked()).calls.append(call)
+            self._by_id.setdefault(call.original, CallsWithId()).calls.append(call)
         self._indexed = len(self.calls)
         return self._by_id.get(original) or (self._find_by_name(assistant, original) if by_name else None)
 
-    def _find_by_name(self, assistant: Sequence[Piece], original: str) -> Asked | None:
+    def _find_by_name(self, assistant: Sequence[TrackedBlock], original: str) -> CallsWithId | None:
         for call in self.calls[self._named :]:
-            self._by_name.setdefault(made_id(call.block(assistant).name), Asked()).calls.append(call)
+            self._by_name.setdefault(made_id(call.block(assistant).name), CallsWithId()).calls.append(call)
         self._named = len(self.calls)
-        if original == NAMELESS:
-            self._by_name.setdefault(original, Asked()).calls = self.calls
+        if original == NO_ID:
+            self._by_name.setdefault(original, CallsWithId()).calls = self.calls
         return self._by_name.get(original)
 
     @property
@@ -262,7 +262,7 @@ def _asks_for(call: ToolUse) -> tuple[str, bytes]:
 ORPHAN_MARK = "[Tool result without its call]"
 
 
-def orphan_pieces(piece: Piece, result: ToolResult, code: str, book: Book) -> list[Piece]:
+def orphan_pieces(piece: TrackedBlock, result: ToolResult, code: str, book: FixLog) -> list[TrackedBlock]:
     """A result as user text, followed by the media it held."""
     if isinstance(result.content, list):
         texts = [part.text for part in result.content if isinstance(part, Text)]
@@ -275,12 +275,12 @@ def orphan_pieces(piece: Piece, result: ToolResult, code: str, book: Book) -> li
     return [flat, *(_medium(piece, at, part, code) for at, part in media)]
 
 
-def _medium(piece: Piece, at: int, part: Image | Document | Unknown | Text, code: str) -> Piece:
+def _medium(piece: TrackedBlock, at: int, part: Image | Document | Unknown | Text, code: str) -> TrackedBlock:
     path = f"{piece.path}.content.{at}"
-    return Piece(part, piece.turn, path, fate="flattened", code=code, came_as=piece.tool_id)
+    return TrackedBlock(part, piece.turn, path, fate="flattened", code=code, came_as=piece.tool_id)
 
 
-def same_content(one: Piece, other: Piece) -> bool:
+def same_content(one: TrackedBlock, other: TrackedBlock) -> bool:
     """Whether two results say the same, whatever the ids they came under."""
     left, right = one.block, other.block
     return (

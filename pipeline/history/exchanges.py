@@ -11,8 +11,8 @@ from itertools import takewhile
 
 from msgspec import UNSET, Struct, structs
 
-from reknit.pipeline.history.calls import NAMELESS, Asked, AskedIndex, Call, made_id
-from reknit.pipeline.history.pieces import Book, Piece, is_blank, is_breakpoint, is_foreign, is_row
+from reknit.pipeline.history.calls import NO_ID, Call, CallIndex, CallsWithId, made_id
+from reknit.pipeline.history.pieces import FixLog, TrackedBlock, is_blank, is_breakpoint, is_foreign, is_row
 from reknit.pipeline.model import Block, Issuer, RedactedThinking, Structure, Text, Thinking, ToolUse, Turn, Unknown
 
 # The repairs of a call without a result.
@@ -35,10 +35,10 @@ class Exchange(Struct, omit_defaults=True, dict=True):
     """
 
     number: int
-    assistant: list[Piece] = []
+    assistant: list[TrackedBlock] = []
     calls: list[Call] = []
-    results: list[Piece] = []
-    user: list[Piece] = []
+    results: list[TrackedBlock] = []
+    user: list[TrackedBlock] = []
     assistant_id: str | None = None
     user_id: str | None = None
     user_number: int = 0
@@ -60,7 +60,7 @@ class Exchange(Struct, omit_defaults=True, dict=True):
         else:
             self.user_id = identity or self.user_id
 
-    def add_said(self, pieces: Sequence[Piece], turn: Turn, structure: Structure) -> bool:
+    def add_said(self, pieces: Sequence[TrackedBlock], turn: Turn, structure: Structure) -> bool:
         """Add what the user says in a turn; whether it is joined with what the user said before."""
         before, joined = self.user or self.results, False
         if before and before[-1].turn != turn.index:
@@ -79,7 +79,7 @@ class Exchange(Struct, omit_defaults=True, dict=True):
         self.name_user(turn.id)
         return joined
 
-    def add_result(self, call: Call, piece: Piece, structure: Structure, *, real: bool) -> None:
+    def add_result(self, call: Call, piece: TrackedBlock, structure: Structure, *, real: bool) -> None:
         """Add a call's result, or put it in the place of the one that was not real."""
         if call.result >= 0:
             self.results[call.result] = piece
@@ -91,7 +91,7 @@ class Exchange(Struct, omit_defaults=True, dict=True):
             self.results.append(piece)
         call.real = real
 
-    def join_calls(self, said: Sequence[Piece]) -> list[str]:
+    def join_calls(self, said: Sequence[TrackedBlock]) -> list[str]:
         """Merge the messages with calls if text joins the last one; return where the others began.
 
         Messages with calls stay separate only while none but the first has text.
@@ -106,7 +106,7 @@ class Exchange(Struct, omit_defaults=True, dict=True):
         began = {piece.turn: piece.message for piece in self.assistant}
         return [began[start.turn] for start in joined]
 
-    def stays_apart(self, said: Sequence[Piece], turn: Turn, structure: Structure) -> bool:
+    def stays_apart(self, said: Sequence[TrackedBlock], turn: Turn, structure: Structure) -> bool:
         """Return True if the assistant's next content, in a turn, is a message of its own next to the last one."""
         new = [piece for piece in said if not self.has_asked(piece.block, turn)] or said
         if (
@@ -148,23 +148,23 @@ class Exchange(Struct, omit_defaults=True, dict=True):
         self.user += later.user
         self.user_number = self.user_number or later.user_number
 
-    def asked(self, original: str, *, by_name: bool = False) -> Asked | None:
+    def asked(self, original: str, *, by_name: bool = False) -> CallsWithId | None:
         """The calls that came under an id, or, ``by_name``, else those of the tool that a made id names."""
         return self._index.find(self.assistant, original, by_name=by_name) if self.calls else None
 
     @property
-    def _index(self) -> AskedIndex:
+    def _index(self) -> CallIndex:
         # Not a field, and so not part of the state: it is created for each list of calls, and updated as the list
         # grows.
-        index: AskedIndex | None = self.__dict__.get("index")
+        index: CallIndex | None = self.__dict__.get("index")
         if index is None or index.calls is not self.calls:
-            index = self.__dict__["index"] = AskedIndex(self.calls)
+            index = self.__dict__["index"] = CallIndex(self.calls)
         return index
 
     def pass_on(self, call: Call) -> bool:
         """Give a result that named no call to the next call without one, as another names the call that it went to."""
         earlier = self.results[call.result]
-        asked = self.asked(NAMELESS, by_name=True)
+        asked = self.asked(NO_ID, by_name=True)
         waiting = asked.waiting if asked is not None else None
         if not call.real or waiting is None or waiting.result >= 0:
             return False
@@ -223,12 +223,12 @@ class Exchange(Struct, omit_defaults=True, dict=True):
         return at < len(self.assistant)
 
 
-def _may_stand_behind(last: Piece, structure: Structure) -> bool:
+def _may_stand_behind(last: TrackedBlock, structure: Structure) -> bool:
     """Whether the user's next message may stay one of its own; a shape that writes each result as one means no turn."""
     return "user" in structure.neighbours and not is_row(last)
 
 
-def _is_apart(before: Sequence[Piece], first: Piece, structure: Structure) -> bool:
+def _is_apart(before: Sequence[TrackedBlock], first: TrackedBlock, structure: Structure) -> bool:
     """Whether one of two system messages has members that the target takes, and that hold for that message alone."""
     if not first.stays_system:
         return False
@@ -239,7 +239,7 @@ def _is_apart(before: Sequence[Piece], first: Piece, structure: Structure) -> bo
     )
 
 
-def _is_unjoined(last: Piece, piece: Piece, structure: Structure) -> bool:
+def _is_unjoined(last: TrackedBlock, piece: TrackedBlock, structure: Structure) -> bool:
     """Return True if adjacent user pieces stay separate: a row, or an item of a flat list."""
     return is_row(last) or (structure.flat and (isinstance(last.block, Unknown) or isinstance(piece.block, Unknown)))
 
@@ -263,13 +263,13 @@ def call_of(exchanges: Sequence[Exchange], original: str, *, by_name: bool) -> t
     return latest
 
 
-def is_reasoning(piece: Piece) -> bool:
+def is_reasoning(piece: TrackedBlock) -> bool:
     """Whether a piece is thinking, readable or not; an item of that type, which came among other blocks, is too."""
     block = piece.block
     return isinstance(block, (Thinking, RedactedThinking)) or (isinstance(block, Unknown) and block.kind == "reasoning")
 
 
-def stands_alone(piece: Piece, structure: Structure) -> bool:
+def stands_alone(piece: TrackedBlock, structure: Structure) -> bool:
     """Return True if a piece may be the whole content of an assistant message.
 
     Reasoning may only be if it is the target's own and the target accepts that. A block of another provider, or a
@@ -283,7 +283,7 @@ def stands_alone(piece: Piece, structure: Structure) -> bool:
     return structure.reasoning_alone and issuer is not UNSET and issuer.provider == structure.own
 
 
-def leave_out(pieces: Sequence[Piece], book: Book) -> None:
+def leave_out(pieces: Sequence[TrackedBlock], book: FixLog) -> None:
     """Record that an assistant message is removed, because none of its pieces may be a message alone."""
     for piece in pieces:
         if is_reasoning(piece):
@@ -292,12 +292,12 @@ def leave_out(pieces: Sequence[Piece], book: Book) -> None:
             book.drop_unknown(piece)
 
 
-def is_paused_by(piece: Piece, structure: Structure) -> bool:
+def is_paused_by(piece: TrackedBlock, structure: Structure) -> bool:
     """Return True if a piece is a call that the provider runs itself, after which the model continues its own turn."""
     return isinstance(piece.block, Unknown) and piece.block.kind in structure.paused_by
 
 
-def continues(last: Piece, turn: Turn, pieces: list[Piece]) -> bool:
+def continues(last: TrackedBlock, turn: Turn, pieces: list[TrackedBlock]) -> bool:
     """Return True if ``turn`` continues an assistant turn in the notation of its shape, so nothing is joined.
 
     Responses' items are the pieces of one turn, but a message directly after a message is a second one.
@@ -307,7 +307,7 @@ def continues(last: Piece, turn: Turn, pieces: list[Piece]) -> bool:
     )
 
 
-def calls_last(pieces: list[Piece], changed: set[int], book: Book) -> list[Piece]:
+def calls_last(pieces: list[TrackedBlock], changed: set[int], book: FixLog) -> list[TrackedBlock]:
     """Return an assistant turn's pieces with no text after a call (ANT-07b); ``changed`` gets the turns of moved calls.
 
     Reasoning and provider-run blocks keep their places relative to the texts, except for Gemini's signature of a call.
@@ -331,7 +331,7 @@ def calls_last(pieces: list[Piece], changed: set[int], book: Book) -> list[Piece
     return [*moved, *pieces[last_text + 1 :]]
 
 
-def _sealed_from(pieces: Sequence[Piece], call: int) -> int:
+def _sealed_from(pieces: Sequence[TrackedBlock], call: int) -> int:
     """Where the reasoning begins whose signature Gemini has on a call, which is the next block; else the call."""
     for at in range(call - 1, -1, -1):
         block = pieces[at].block

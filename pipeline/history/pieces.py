@@ -1,8 +1,8 @@
 """Blocks in repair, the messages that they end up in, and the record of each block's outcome.
 
-A ``Piece`` is one block with its place in the input. The repair moves pieces, replaces their blocks and records that in
-a ``Book``. A ``Message`` is a finished turn of the repaired history. Each input block has exactly one outcome, the most
-severe of its changes. The ledger is made from the remaining pieces and the entries of removed ones.
+A ``TrackedBlock`` is one block with its place in the input. The repair moves pieces, replaces their blocks and records
+that in a ``FixLog``. A ``Message`` is a finished turn of the repaired history. Each input block has exactly one
+outcome, the most severe of its changes. The ledger is made from the remaining pieces and the entries of removed ones.
 
 A block may be specific to one provider: an item or part without a canonical form. Its types are listed here with their
 properties. Such a block is carried unchanged and written again for its own provider. A call that the client runs is
@@ -48,7 +48,7 @@ class LedgerEntry(Struct, frozen=True, omit_defaults=True):
     code: str = ""
 
 
-class Piece(Struct, omit_defaults=True, gc=False):
+class TrackedBlock(Struct, omit_defaults=True, gc=False):
     """One block, its origin (``turn`` is the input message's index), and its changes so far.
 
     ``system`` marks the text of a system message inside the history; ``whole`` a text that was the whole content of its
@@ -97,7 +97,7 @@ class Message(Struct, frozen=True, omit_defaults=True, gc=False):
     """
 
     role: Role
-    pieces: list[Piece]
+    pieces: list[TrackedBlock]
     id: str | None = None
     changed: frozenset[int] = frozenset()
     results_follow: bool = False
@@ -142,23 +142,23 @@ def is_whole(path: str) -> bool:
     return path.endswith(".content")
 
 
-def part_of_result(piece: Piece, part: Any, at: int) -> Piece:  # noqa: ANN401  a block that a result may hold
+def part_of_result(piece: TrackedBlock, part: Any, at: int) -> TrackedBlock:  # noqa: ANN401  a block that a result may hold
     """A part of a result with its place in the input: the content of a tool's row is the result's own."""
     inside = "" if piece.whole else "output." if piece.path.startswith("input.") else "content."
-    return Piece(part, piece.turn, f"{piece.path}.{inside}{at}", came_as=piece.tool_id)
+    return TrackedBlock(part, piece.turn, f"{piece.path}.{inside}{at}", came_as=piece.tool_id)
 
 
-def is_blank(piece: Piece) -> bool:
+def is_blank(piece: TrackedBlock) -> bool:
     """Whether a piece is a text that says nothing."""
     return isinstance(piece.block, Text) and not piece.block.text.strip()
 
 
-def is_item(piece: Piece) -> bool:
+def is_item(piece: TrackedBlock) -> bool:
     """Whether a block came as an item of Responses by itself, and not inside a message."""
     return piece.path.rpartition(".")[0] == "input"
 
 
-def is_row(piece: Piece) -> bool:
+def is_row(piece: TrackedBlock) -> bool:
     """Whether a piece is a result that came as a message of its own, as its shape writes every result."""
     last = piece.path.rpartition(".")[2]
     return isinstance(piece.block, ToolResult) and (is_item(piece) or not last.isdecimal())
@@ -171,13 +171,13 @@ def block_path(turn: Turn, at: int) -> str:
 
 def message_of(turn: Turn) -> Message:
     """A healthy turn as the message it is."""
-    pieces = [Piece(block, turn.index, block_path(turn, at)) for at, block in enumerate(turn.blocks)]
+    pieces = [TrackedBlock(block, turn.index, block_path(turn, at)) for at, block in enumerate(turn.blocks)]
     if turn.own is not UNSET and pieces:
         pieces[0].own = turn.own
     return Message("assistant" if turn.role == "assistant" else "user", pieces, turn.id)
 
 
-class Book(Struct, gc=False):
+class FixLog(Struct, gc=False):
     """The fixes of one unit of work, and the ledger entries of the blocks that it removed.
 
     ``observed`` are the codes of the repairs that are not made. A caller that asks to ``change`` a block for one gets
@@ -197,18 +197,18 @@ class Book(Struct, gc=False):
         """Record a fix that concerns a whole message, or something that was synthesised."""
         self.fixes.append(make(code, path, target=self.target, detail=detail, tool_id=tool_id))
 
-    def drop_unknown(self, piece: Piece) -> None:
+    def drop_unknown(self, piece: TrackedBlock) -> None:
         """Record that a block is left out because the target has no place for its type."""
         block = piece.block
         kind = block.kind if isinstance(block, Unknown) else type(block).__name__
         self.drop(code_for_unknown(block, self.target), piece, detail=kind)
 
-    def drop(self, code: str, piece: Piece, detail: str = "") -> None:
+    def drop(self, code: str, piece: TrackedBlock, detail: str = "") -> None:
         """Record that a block is left out."""
         self._add(code, piece, None, detail)
         self.gone.append(LedgerEntry(piece.path, "dropped", code=code))
 
-    def change(self, code: str, piece: Piece, after: Block | None = None, detail: str = "") -> Piece:
+    def change(self, code: str, piece: TrackedBlock, after: Block | None = None, detail: str = "") -> TrackedBlock:
         """Record that a block was moved, or that ``after`` replaces it; return the piece to continue with."""
         if code in self.observed:
             return piece
@@ -220,7 +220,7 @@ class Book(Struct, gc=False):
             return structs.replace(piece, fate=FIXES[code].fate, code=code)
         return piece
 
-    def _add(self, code: str, piece: Piece, after: Block | None, detail: str) -> None:
+    def _add(self, code: str, piece: TrackedBlock, after: Block | None, detail: str) -> None:
         before, called = piece.block, piece.tool_id
         fix = make(code, piece.path, before=before, after=after, target=self.target, detail=detail, tool_id=called)
         self.fixes.append(fix)

@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.calls import INTERRUPTED, Call
 from reknit.pipeline.history.exchanges import Exchange, Start, calls_last, is_paused_by, leave_out, stands_alone
-from reknit.pipeline.history.pieces import Book, LedgerEntry, Message, Piece, is_blank
+from reknit.pipeline.history.pieces import FixLog, LedgerEntry, Message, TrackedBlock, is_blank
 from reknit.pipeline.history.served import in_flight
 from reknit.pipeline.model import Role, Structure, Text, ToolResult
 
@@ -58,8 +58,8 @@ def assistant_messages(
     exchange: Exchange,
     structure: Structure,
     changed: set[int],
-    book: Book,
-    pieces: Sequence[Piece] | None = None,
+    book: FixLog,
+    pieces: Sequence[TrackedBlock] | None = None,
     *,
     running: frozenset[str] = frozenset(),
 ) -> list[Message]:
@@ -77,7 +77,7 @@ def assistant_messages(
 
 
 def user_messages(
-    exchange: Exchange, changed: set[int], book: Book, results: Sequence[Piece] | None = None
+    exchange: Exchange, changed: set[int], book: FixLog, results: Sequence[TrackedBlock] | None = None
 ) -> list[Message]:
     """An exchange's user turn: its results, or these in their place, then what the user said."""
     given = [*(exchange.results if results is None else results), *exchange.user]
@@ -103,7 +103,7 @@ def place_of_result(exchange: Exchange, at: int) -> tuple[int, int]:
     return number, at - start
 
 
-def placeholders(exchange: Exchange, calls: Sequence[Call], before: int, book: Book) -> list[Piece]:
+def placeholders(exchange: Exchange, calls: Sequence[Call], before: int, book: FixLog) -> list[TrackedBlock]:
     """Return error results for calls without a result, after the others.
 
     ``before`` counts the messages before the user's.
@@ -115,13 +115,15 @@ def placeholders(exchange: Exchange, calls: Sequence[Call], before: int, book: B
         place = f"messages.{before + number}.content.{at}"
         book.note_fix("result_synthesised", place, detail=f"{called.path}: {use.name}", tool_id=call.original)
         block = ToolResult(tool_use_id=use.id, content=INTERRUPTED, is_error=True)
-        made.append(Piece(block, called.turn, "", fate="synthesised", code="result_synthesised", came_as=call.original))
+        made.append(
+            TrackedBlock(block, called.turn, "", fate="synthesised", code="result_synthesised", came_as=call.original)
+        )
     return made
 
 
 def render_open(end: OpenEnd, tail: str) -> Rendered:
     """The open exchanges as messages, as if nothing more came."""
-    book = Book(observed=end.structure.observed)
+    book = FixLog(observed=end.structure.observed)
     changed = set(end.changed)
     messages: list[Message] = []
     for at, exchange in enumerate(end.exchanges):
@@ -138,12 +140,12 @@ def render_open(end: OpenEnd, tail: str) -> Rendered:
     ended = _ending(messages, end.structure, tail)
     if ended == "continued":
         book.note_fix("tail_continued", f"messages.{end.settled + len(messages)}.content.0")
-        piece = Piece(Text(text=CONTINUE), -1, "", fate="synthesised", code="tail_continued")
+        piece = TrackedBlock(Text(text=CONTINUE), -1, "", fate="synthesised", code="tail_continued")
         messages.append(Message("user", [piece]))
     return Rendered(messages, book.fixes, book.gone, ended == "final", ended == "refused")
 
 
-def _without_missing(exchange: Exchange, structure: Structure, changed: set[int], book: Book) -> list[Piece]:
+def _without_missing(exchange: Exchange, structure: Structure, changed: set[int], book: FixLog) -> list[TrackedBlock]:
     kept = list(exchange.assistant)
     for call in reversed(exchange.lacking(structure)):
         piece = kept.pop(call.at)
@@ -152,7 +154,7 @@ def _without_missing(exchange: Exchange, structure: Structure, changed: set[int]
     return kept
 
 
-def _add_user(messages: list[Message], exchange: Exchange, changed: set[int], end: OpenEnd, book: Book) -> None:
+def _add_user(messages: list[Message], exchange: Exchange, changed: set[int], end: OpenEnd, book: FixLog) -> None:
     results = list(exchange.results)
     lacking = [] if end.drops else exchange.lacking(end.structure)
     if lacking:
@@ -197,14 +199,14 @@ def _may_be_last(message: Message, structure: Structure) -> bool:
 
 
 def _messages(
-    pieces: Sequence[Piece],
+    pieces: Sequence[TrackedBlock],
     starts: Sequence[Start],
     first: str | None,
-    book: Book,
+    book: FixLog,
     *,
     flat: bool = False,
     items: bool = False,
-) -> list[tuple[list[Piece], str | None]]:
+) -> list[tuple[list[TrackedBlock], str | None]]:
     """The pieces of each message with its id, that of the ``first`` one where no other starts.
 
     Blank texts stay in a ``flat`` list; with ``items``, those that were all of an item stay.
@@ -221,7 +223,7 @@ def _messages(
     ]
 
 
-def _without_blanks(pieces: list[Piece], book: Book, *, items: bool) -> list[Piece]:
+def _without_blanks(pieces: list[TrackedBlock], book: FixLog, *, items: bool) -> list[TrackedBlock]:
     """The pieces of a message less texts that say nothing, unless such texts are all that came as the message."""
     if len(pieces) == 1 or not any(map(is_blank, pieces)) or not book.makes("blank_dropped"):
         return pieces
@@ -234,18 +236,18 @@ def _without_blanks(pieces: list[Piece], book: Book, *, items: bool) -> list[Pie
     return kept
 
 
-def _is_item(piece: Piece, beside: Counter[int]) -> bool:
+def _is_item(piece: TrackedBlock, beside: Counter[int]) -> bool:
     """Return True if a piece is a whole item of Responses; several items make one message."""
     return piece.path.startswith("input.") and beside[piece.turn] == 1
 
 
-def _parted(pieces: Sequence[Piece], starts: Sequence[Start]) -> list[list[Piece]]:
+def _parted(pieces: Sequence[TrackedBlock], starts: Sequence[Start]) -> list[list[TrackedBlock]]:
     """Split the pieces of one side into messages; a result that was moved or made joins those before it.
 
     If the turn that begins a message was removed, a call without a result, the next of its turns begins it.
     """
     turns = [start.turn for start in starts]
-    parted: list[list[Piece]] = []
+    parted: list[list[TrackedBlock]] = []
     begun = last = 0
     for piece in pieces:
         has_no_turn = isinstance(piece.block, ToolResult) and piece.fate in {"moved", "synthesised"}
@@ -260,6 +262,6 @@ def _parted(pieces: Sequence[Piece], starts: Sequence[Start]) -> list[list[Piece
     return parted
 
 
-def _message(role: Role, pieces: list[Piece], identity: str | None, changed: set[int]) -> Message:
+def _message(role: Role, pieces: list[TrackedBlock], identity: str | None, changed: set[int]) -> Message:
     touched = frozenset(changed.intersection(piece.turn for piece in pieces)) if changed else frozenset()
     return Message(role, pieces, identity, touched)

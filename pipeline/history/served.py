@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from reknit.pipeline.history.exchanges import Exchange
-from reknit.pipeline.history.pieces import ANTHROPIC, NATIVE_TYPES, Piece
+from reknit.pipeline.history.pieces import ANTHROPIC, NATIVE_TYPES, TrackedBlock
 from reknit.pipeline.model import Structure, Unknown
 
 RESULTS: Final = frozenset(each.kind for each in NATIVE_TYPES if each.provider == ANTHROPIC and each.answers)
@@ -33,7 +33,9 @@ class _Ids(Struct, frozen=True):
 _IDS: Final = msgspec.json.Decoder(_Ids)
 
 
-def unpaired(pieces: Sequence[Piece], opened: Iterable[str], calls: Collection[str]) -> tuple[dict[str, int], set[int]]:
+def unpaired(
+    pieces: Sequence[TrackedBlock], opened: Iterable[str], calls: Collection[str]
+) -> tuple[dict[str, int], set[int]]:
     """Pair the provider-run calls and results of a turn.
 
     Args:
@@ -92,7 +94,7 @@ def _has_call(exchange: Exchange, *, drops: bool) -> bool:
     return any(call.result >= 0 or not drops for call in exchange.calls)
 
 
-def _ids(piece: Piece) -> _Ids:
+def _ids(piece: TrackedBlock) -> _Ids:
     assert isinstance(piece.block, Unknown)  # noqa: S101  only unknown blocks have such a type
     try:
         return _IDS.decode(piece.block.raw)

@@ -18,7 +18,7 @@ from reknit.pipeline.objects import open_objects
 from reknit.pipeline.replay import INPUTS, Offsets, Plan, Selection, Stretch, Uncompared, digest_of
 from reknit.pipeline.settings import Config
 from reknit.pipeline.stages.base import POSITION, read_position
-from reknit.pipeline.stages.kept import KINDS, Endings
+from reknit.pipeline.stages.kept import KINDS, SessionLifetimes
 from reknit.topics import (
     AGENT_TURNS,
     DAY_MS,
@@ -346,7 +346,7 @@ async def _expired(live: _Live, starts: Offsets, ends: Offsets, bases: list[int]
     forgotten: set[str] = set()
     begins = {number: bases[at] + starts[AGENT_TURNS][at] for at, number in enumerate(live.numbers)}
     cut = [number for number in live.numbers if begins[number]]
-    endings = {number: Endings(MARKER_DAYS * DAY_MS) for number in live.numbers}
+    endings = {number: SessionLifetimes(MARKER_DAYS * DAY_MS) for number in live.numbers}
     states = {number: TurnStates(Defaults().session) for number in cut}
     keys: dict[int, set[bytes]] = {number: set() for number in cut}
     positions = dict.fromkeys(live.numbers, 0)

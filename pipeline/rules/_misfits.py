@@ -51,12 +51,12 @@ class Anything(Struct, frozen=True, gc=False):
     """Any JSON object; its keys are skipped."""
 
 
-class Hole(Struct, frozen=True):
+class Unreadable(Struct, frozen=True):
     """Replaces a value that could not be read at all."""
 
 
 def fit(value: object, wire: object, spot: Spot, report: Report) -> object:
-    """Read ``value`` as the type ``wire``, reporting each misfit; a Hole replaces a value that could not be read."""
+    """Read ``value`` as the type ``wire``, reporting each misfit; an unreadable one becomes ``Unreadable``."""
     return _fit(value, _info(wire), spot, report)
 
 
@@ -74,9 +74,9 @@ def fit_with_items(
     return whole, [fit(each, item, spot.field(field).field(at), report) for at, each in enumerate(listed)]
 
 
-def without_holes(items: Sequence[object], kind: type[T], stand_in: T) -> list[T]:
+def without_unreadable(items: Sequence[object], kind: type[T], stand_in: T) -> list[T]:
     """Return the items of a ``kind``, with the stand-in for those that could not be read."""
-    return [stand_in if isinstance(each, Hole) else each for each in items if isinstance(each, Hole | kind)]
+    return [stand_in if isinstance(each, Unreadable) else each for each in items if isinstance(each, Unreadable | kind)]
 
 
 @cache
@@ -124,13 +124,13 @@ def _fit_struct(
         return _fit_fields(value, options[0], spot, report)
     if "type" not in value:
         report(spot.field("type"), "missing", "Field required")
-        return Hole()
+        return Unreadable()
     tag = value["type"]
     chosen = next((option for option in options if option.tag == tag), None)
     if chosen is None:
         tags = ", ".join(repr(tag) for tag in sorted(str(option.tag) for option in options))
         report(spot, "tag", f"Input tag '{tag}' found using 'type' does not match any of the expected tags: {tags}")
-        return Hole()
+        return Unreadable()
     return _fit_fields(value, chosen, spot.tagged(str(chosen.tag)), report)
 
 
@@ -148,8 +148,8 @@ def _fit_fields(value: Mapping[str, object], info: inspect.StructType, spot: Spo
         for name in value:
             if name not in known:
                 report(spot.field(name), "extra", "Extra inputs are not permitted")
-    if any(isinstance(part, Hole) for part in made.values()):
-        return Hole()
+    if any(isinstance(part, Unreadable) for part in made.values()):
+        return Unreadable()
     built: object = info.cls(**made)
     return built
 
@@ -170,7 +170,7 @@ def _expected(options: Sequence[inspect.Type]) -> str:
 
 
 def _stand_in(options: Sequence[inspect.Type]) -> object:
-    """Give a harmless value for one that was reported already, or a Hole where none is harmless."""
+    """Give a harmless value for one that was reported already, or a Unreadable where none is harmless."""
     match options[0]:
         case inspect.StrType() if len(options) == 1:
             return "-"
@@ -178,7 +178,7 @@ def _stand_in(options: Sequence[inspect.Type]) -> object:
             return cls()
         case inspect.BoolType():
             return False
-    return Hole()
+    return Unreadable()
 
 
 # Images by their first bytes: format and size in pixels, from base64 text, without decoding the picture.

@@ -25,7 +25,7 @@ from reknit.pipeline.targets import HealthyTurns, Setting, images_of, structure_
 _Fact = TypeVar("_Fact")
 
 
-class Lane(Struct, frozen=True):
+class RequestVariant(Struct, frozen=True):
     """One variant of a target's requests: with all repairs, or without those that a policy only observes.
 
     ``tried``: the target also has the variant without observed repairs, whose requests are sent where they are valid.
@@ -41,18 +41,18 @@ class Lane(Struct, frozen=True):
         return f"{self.target.name} unmended" if self.observed else self.target.name
 
     def setting(self, setting: Setting) -> Setting:
-        """A session's setting, for the lane."""
+        """A session's setting, for the variant."""
         return structs.replace(setting, observed=self.observed) if self.observed else setting
 
 
 class Mending:
-    """One machine, what it has settled, and the parts of the lanes whose models take the same structure."""
+    """One machine, what it has settled, and the parts of the variants whose models take the same structure."""
 
-    def __init__(self, lanes: Sequence[Lane], setting: Setting, history: History) -> None:
-        self.lanes = tuple(lanes)
+    def __init__(self, variants: Sequence[RequestVariant], setting: Setting, history: History) -> None:
+        self.variants = tuple(variants)
         # Each request of a target that observes repairs reports which of them were made.
-        self.tells = not all(lane.tried for lane in lanes)
-        self.setting = lanes[0].setting(setting)
+        self.tells = not all(variant.tried for variant in variants)
+        self.setting = variants[0].setting(setting)
         self.history = history
         self.shared = Shared()
         self.calls: list[SettledCall] = []
@@ -75,7 +75,7 @@ class Mending:
 
     @property
     def names(self) -> list[str]:
-        return [lane.name for lane in self.lanes]
+        return [variant.name for variant in self.variants]
 
     def begin_history(self, turns: Sequence[Turn], stretches: Iterable[Stretch]) -> None:
         """Take the first turns: valid runs of turns in one pass, the others one by one."""
@@ -184,7 +184,7 @@ class Mending:
                 ids.take_back(call.original, exchange.tool_use(call).id)
         for settled in reversed(self.calls[call_count:]):
             ids.unsettle_call(settled)
-        self.history = History(self.history.policy, structure_for(self.lanes[0], self.setting))
+        self.history = History(self.history.policy, structure_for(self.variants[0], self.setting))
         self.history.ids = ids
         load_open_end(saved.machine(self.names[0])[1], self.history)
         # Requests that were made read the lists, so these are copies, of pointers.
@@ -224,7 +224,7 @@ class Mending:
         system = self.history.system
         self.shared.system = system
         self._system_rows = len(system)
-        self._parts = {lane.name: SettledPart(lane.target, self.setting, system) for lane in self.lanes}
+        self._parts = {variant.name: SettledPart(variant.target, self.setting, system) for variant in self.variants}
 
     def _reopen_parts(self) -> None:
         """Give the targets another head, for a leading system message; nothing has been settled yet."""
@@ -235,26 +235,28 @@ class Mending:
         self._mark_parts_packed(Slice())
 
 
-def lanes_of(targets: Iterable[Target], policy: Policy) -> list[Lane]:
+def variants_of(targets: Iterable[Target], policy: Policy) -> list[RequestVariant]:
     """Return the variants of a session's targets; those with all repairs first."""
     named = [(target, policy.observed(target.name)) for target in targets]
-    lanes = [Lane(target, tried=bool(observed)) for target, observed in named]
-    return [*lanes, *(Lane(target, observed) for target, observed in named if observed)]
+    variants = [RequestVariant(target, tried=bool(observed)) for target, observed in named]
+    return [*variants, *(RequestVariant(target, observed) for target, observed in named if observed)]
 
 
-def structure_for(lane: Lane, setting: Setting) -> Structure:
+def structure_for(variant: RequestVariant, setting: Setting) -> Structure:
     """Return the structure that a variant allows. Variants that observe other repairs have different ones."""
-    return structure_of(lane.target.writer, lane.setting(setting))
+    return structure_of(variant.target.writer, variant.setting(setting))
 
 
-def alike_lanes(lanes: Iterable[Lane], fact: Callable[[Lane], _Fact]) -> list[tuple[_Fact, list[Lane]]]:
+def equal_variants(
+    variants: Iterable[RequestVariant], fact: Callable[[RequestVariant], _Fact]
+) -> list[tuple[_Fact, list[RequestVariant]]]:
     """Group variants by a key, in the order of their first members."""
-    found: dict[_Fact, list[Lane]] = {}
-    for lane in lanes:
-        found.setdefault(fact(lane), []).append(lane)
+    found: dict[_Fact, list[RequestVariant]] = {}
+    for variant in variants:
+        found.setdefault(fact(variant), []).append(variant)
     return list(found.items())
 
 
-def ids_written(lanes: Iterable[Lane], setting: Setting) -> list[IdWriter]:
-    """How the lanes' targets write ids, each way once."""
-    return images_of((lane.target.writer for lane in lanes), setting.model)
+def ids_written(variants: Iterable[RequestVariant], setting: Setting) -> list[IdWriter]:
+    """How the variants' targets write ids, each way once."""
+    return images_of((variant.target.writer for variant in variants), setting.model)

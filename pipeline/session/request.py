@@ -21,8 +21,8 @@ from reknit.pipeline.history.pieces import LedgerEntry
 from reknit.pipeline.history.render import Rendered
 from reknit.pipeline.model import Turn
 from reknit.pipeline.providers.base import Target
-from reknit.pipeline.registry import RULES
 from reknit.pipeline.rules.base import Violation
+from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.session.settled import Mark, SettledPart, Shared, expanded
 from reknit.pipeline.targets import Ending, Row
 
@@ -30,14 +30,14 @@ from reknit.pipeline.targets import Ending, Row
 class Body:
     """The bytes of a request: the settled chunks, the open messages, prefix and suffix.
 
-    ``lit`` are the settled breakpoints that fit within the target's limit.
+    ``active`` are the settled breakpoints that fit within the target's limit.
     """
 
     def __init__(self, settled: SettledPart, ending: Ending) -> None:
         self._settled, self._ending = settled, ending
         # Messages that the target shows nothing of have no data.
         self.open_data = [data for part in ending.parts if (data := part.marked or part.data)]
-        self.lit = settled.lit(ending)
+        self.active = settled.active(ending)
         self._chunks = len(settled.chunks)
         self._prefix = settled.dialect.prefix if ending.prefix is None else ending.prefix
         self._sha256 = ""
@@ -52,7 +52,7 @@ class Body:
     def parts(self) -> list[bytes]:
         """The parts between the prefix and the suffix: the settled chunks, then the open messages."""
         chunks = self._settled.chunks[: self._chunks]
-        for mark in self.lit:
+        for mark in self.active:
             chunks[mark.at] = mark.data
         return [*chunks, *self.open_data]
 
@@ -68,7 +68,7 @@ class Body:
         if not self._sha256:
             found = None
             if self._ending.prefix is None:
-                found = self._settled.digest(self._chunks, self.open_data, self.lit, self._ending.suffix)
+                found = self._settled.digest(self._chunks, self.open_data, self.active, self._ending.suffix)
             self._sha256 = found or hashlib.sha256(self.whole).hexdigest()
         return self._sha256
 
@@ -78,14 +78,14 @@ class Account(Struct, frozen=True, gc=False):
     """The account of a request: its repairs, the ids of its messages, and the outcome of every block.
 
     The lists of the settled part grow with the session; the counts are the number of entries that belong to the
-    request. ``unlit`` are the breakpoints beyond the target's limit.
+    request. ``inactive`` are the breakpoints beyond the target's limit.
     """
 
     settled: SettledPart
     shared: Shared
     rendered: Rendered
     ending: Ending
-    unlit: Sequence[Mark]
+    inactive: Sequence[Mark]
     row_count: int
     fix_count: int
     own_fix_count: int
@@ -105,8 +105,10 @@ class Account(Struct, frozen=True, gc=False):
     def open_fixes(self) -> list[Fix]:
         """The repairs of the open end."""
         target = self.settled.target.name
-        unlit = [make("cache_control_dropped", mark.path, target=target, tool_id=mark.tool_id) for mark in self.unlit]
-        return [*self.rendered.fixes, *chain.from_iterable(part.fixes for part in self.ending.parts), *unlit]
+        inactive = [
+            make("cache_control_dropped", mark.path, target=target, tool_id=mark.tool_id) for mark in self.inactive
+        ]
+        return [*self.rendered.fixes, *chain.from_iterable(part.fixes for part in self.ending.parts), *inactive]
 
     @property
     def ids(self) -> list[str | None]:
@@ -282,7 +284,7 @@ def make_request(settled: SettledPart, shared: Shared, history: History) -> Norm
     body = Body(settled, ending)
     # Until a turn has been taken, a system message may still come and change the head.
     steady = bool(history.exchanges) and ending.prefix is None
-    prefix_bytes = settled.steady() if steady else 0
+    prefix_bytes = settled.stable_prefix_bytes() if steady else 0
     last = history.messages + len(rendered.messages) - 1 if ending.last is None else ending.last
     violations = _judged(settled, body, ending, last, endless=tail == "keep" or rendered.refused)
     if rendered.refused:
@@ -293,7 +295,7 @@ def make_request(settled: SettledPart, shared: Shared, history: History) -> Norm
         shared,
         rendered,
         ending,
-        [mark for mark in settled.marks if mark not in body.lit] if settled.marks else (),
+        [mark for mark in settled.marks if mark not in body.active] if settled.marks else (),
         len(settled.rows),
         len(shared.fixes),
         len(settled.fixes),

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from reknit.pipeline.fixes import Fix, make
-from reknit.pipeline.history.pieces import LedgerEntry, Message, Piece, message_of
+from reknit.pipeline.history.pieces import LedgerEntry, Message, TrackedBlock, message_of
 from reknit.pipeline.model import Turn
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.rules.base import RuleSet, Violation, WholeBody
@@ -30,7 +30,7 @@ class Shared:
         self.ids: list[str | None] = []
         self.fixes: list[Fix] = []
         self.gone: list[LedgerEntry] = []
-        self.system: list[Piece] = []
+        self.system: list[TrackedBlock] = []
 
 
 class Mark(Struct, frozen=True, array_like=True):
@@ -84,7 +84,7 @@ class Milestone(Struct, frozen=True, gc=False):
 class SettledPart:
     """The settled messages in the bytes of one target, and what hangs on them: digest, rules, breakpoints."""
 
-    def __init__(self, target: Target, setting: Setting, system: Sequence[Piece]) -> None:
+    def __init__(self, target: Target, setting: Setting, system: Sequence[TrackedBlock]) -> None:
         self.target = target
         self.dialect = target.writer.prepare(setting, system)
         self._encode_healthy = healthy_encoder(self.dialect)
@@ -143,18 +143,18 @@ class SettledPart:
             at = end
         return length
 
-    def lit(self, ending: Ending) -> tuple[Mark, ...]:
+    def active(self, ending: Ending) -> tuple[Mark, ...]:
         """The settled breakpoints that fit after those of the open messages; the newest ones."""
         if not self.marks:
             return ()
         room = self.dialect.marks_left - sum(part.marks for part in ending.parts)
-        lit: list[Mark] = []
+        active: list[Mark] = []
         for mark in reversed(self.marks):
             room -= mark.count
             if room < 0:
                 break
-            lit.append(mark)
-        return tuple(reversed(lit))
+            active.append(mark)
+        return tuple(reversed(active))
 
     def judge(self, parts: Iterable[bytes], head: bytes | None = None) -> list[Violation]:
         """Return the violations of a body that ends with ``parts``; its settled part has been judged before.
@@ -197,7 +197,7 @@ class SettledPart:
         """Return the violations of a text: of its ends only, if the rules allow all settled chunks."""
         rules = self.target.rules
         if self.chunks and isinstance(rules, WholeBody) and self._all_inert(rules):
-            found = rules.judge_ends(opening, self.steady() - len(self.dialect.prefix), ending)
+            found = rules.judge_ends(opening, self.stable_prefix_bytes() - len(self.dialect.prefix), ending)
             if found is not None:
                 return found
         return rules.validate(whole(), self.model)
@@ -210,7 +210,7 @@ class SettledPart:
             self._judged = len(self.chunks)
         return self._inert
 
-    def steady(self) -> int:
+    def stable_prefix_bytes(self) -> int:
         """The number of bytes, prefix included, that no later request changes."""
         upto = self._unmarked()
         if upto > self._measured:
@@ -220,13 +220,13 @@ class SettledPart:
             self._measured = upto
         return self._bytes
 
-    def digest(self, settled: int, rest: Iterable[bytes], lit: Sequence[Mark], suffix: bytes) -> str | None:
+    def digest(self, settled: int, rest: Iterable[bytes], active: Sequence[Mark], suffix: bytes) -> str | None:
         """The digest of a body over the first ``settled`` chunks; None where the session has moved past them."""
         self._advance()
         if settled != len(self.chunks):
             return None
         tail = self.chunks[self._hashed :]
-        for mark in lit:
+        for mark in active:
             tail[mark.at - self._hashed] = mark.data
         total = self._hash.copy()
         total.update(self._behind_hashed([*tail, *rest]) + suffix)
@@ -265,7 +265,7 @@ class SettledPart:
             # The next request would hash these chunks anyway. Hashing them now lets another rewind to this point start
             # here.
             self._advance()
-            self.steady()
+            self.stable_prefix_bytes()
             if isinstance(self.target.rules, WholeBody):
                 self._all_inert(self.target.rules)
             elif judged:

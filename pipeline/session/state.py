@@ -20,7 +20,7 @@ from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history import History
 from reknit.pipeline.history.calls import SettledCall
 from reknit.pipeline.history.exchanges import Exchange
-from reknit.pipeline.history.pieces import LedgerEntry, Piece
+from reknit.pipeline.history.pieces import LedgerEntry, TrackedBlock
 from reknit.pipeline.history.readers.message import Decided, DecidedShape
 from reknit.pipeline.model import Policy, Tool, Turn
 from reknit.pipeline.session.settled import SettledHead, SettledSlice
@@ -135,7 +135,7 @@ class HistoryState(Struct, omit_defaults=True, kw_only=True):
     """The open end of a history."""
 
     exchanges: list[Exchange] = []
-    system: list[Piece] = []
+    system: list[TrackedBlock] = []
     messages: int = 0
     turns: int = 0
     number: int = 0

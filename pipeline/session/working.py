@@ -16,7 +16,14 @@ from reknit.pipeline.history.readers.message import UNDECIDED, Decided
 from reknit.pipeline.model import Policy, Turn
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.registry import target_named
-from reknit.pipeline.session.mending import Lane, Mending, alike_lanes, ids_written, lanes_of, structure_for
+from reknit.pipeline.session.mending import (
+    Mending,
+    RequestVariant,
+    equal_variants,
+    ids_written,
+    structure_for,
+    variants_of,
+)
 from reknit.pipeline.session.request import Normalized, choose_request, make_request
 from reknit.pipeline.session.settled import SettledHead, SettledPart
 from reknit.pipeline.session.state import (
@@ -71,7 +78,9 @@ class WorkingHistory:
         self.decided = UNDECIDED
         self.mendings = mendings or [
             Mending(alike, setting, History(policy, structure, ids_written(alike, setting)))
-            for structure, alike in alike_lanes(lanes_of(targets, policy), lambda lane: structure_for(lane, setting))
+            for structure, alike in equal_variants(
+                variants_of(targets, policy), lambda variant: structure_for(variant, setting)
+            )
         ]
 
     @property
@@ -120,7 +129,7 @@ class WorkingHistory:
         observed = self.policy.observed(target) if self.policy.mend else frozenset()
         if not observed:
             return made
-        return choose_request(self._request(Lane(target_named(target), observed).name), made, observed)
+        return choose_request(self._request(RequestVariant(target_named(target), observed).name), made, observed)
 
     def _request(self, name: str) -> Normalized:
         mending = self.mendings[0]
@@ -220,8 +229,9 @@ class WorkingHistory:
         targets = [target_named(name) for name in saved.targets]
         slices = [*archive.unpack(saved, segments), saved.gained]
         mendings = []
-        for (structure, _), alike in alike_lanes(
-            lanes_of(targets, saved.policy), lambda lane: (structure_for(lane, setting), saved.machine(lane.name)[0])
+        for (structure, _), alike in equal_variants(
+            variants_of(targets, saved.policy),
+            lambda variant: (structure_for(variant, setting), saved.machine(variant.name)[0]),
         ):
             name = alike[0].name
             history = History(saved.policy, structure, ids_written(alike, setting))
@@ -254,7 +264,7 @@ def _told_once(made: Sequence[tuple[Mending, list[Fix]]]) -> list[Fix]:
     """Return the fixes of machines that report: once if all of them made it, otherwise once for each target."""
     if len(made) == 1:
         return made[0][1] if made[0][0].tells else []
-    telling = {lane.target.name: fixes for mending, fixes in made if mending.tells for lane in mending.lanes}
+    telling = {variant.target.name: fixes for mending, fixes in made if mending.tells for variant in mending.variants}
     first, *others = name_where_not_shared(telling).values() or [()]
     return [*first, *(fix for fixes in others for fix in fixes if fix.target)]
 

@@ -14,7 +14,7 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from reknit.pipeline.errors import InputError, ReknitError
 from reknit.pipeline.model import Limits, Policy
-from reknit.pipeline.providers.cascade.stream.speech import Speech
+from reknit.pipeline.providers.cascade.stream.speech import OutputFilters
 from reknit.pipeline.session import Session
 from reknit.pipeline.session.arguments import with_mends
 from reknit.pipeline.text.redaction import MARKER, SOURCE_ROOTS
@@ -63,10 +63,10 @@ class Defaults(Struct, frozen=True, kw_only=True):
             self.targets, self.policy, system=self.system, tools=self._tools(), model=self.model, params=self.params
         )
 
-    def speech(self) -> Speech:
+    def speech(self) -> OutputFilters:
         """Return the output filters of a planner's text, for a session without settings of its own."""
         names = self.session().tool_names
-        return Speech(model=self.model, tools=names or None, roots=self.redact_roots, marker=self.redact_marker)
+        return OutputFilters(model=self.model, tools=names or None, roots=self.redact_roots, marker=self.redact_marker)
 
     def changes(self, opened: SessionOpened, policy: Policy) -> dict[str, Any]:
         """Return the changes of a session, as arguments of ``Session.configure``.

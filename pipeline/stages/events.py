@@ -19,11 +19,11 @@ import msgspec
 from msgspec import field, structs
 
 from reknit.pipeline.errors import InputError, InternalError, ReknitError
-from reknit.pipeline.providers.cascade.stream.speech import Speech
+from reknit.pipeline.providers.cascade.stream.speech import OutputFilters
 from reknit.pipeline.registry import SOURCES, source_of_transcript
 from reknit.pipeline.stages.base import Output, Record, Result, count_dropped, dead_letter, stopped
 from reknit.pipeline.stages.defaults import Defaults
-from reknit.pipeline.stages.kept import EndedError, Endings, KeepsSessions, Kept, Why
+from reknit.pipeline.stages.kept import EndedError, KeepsSessions, Kept, SessionLifetimes, Why
 from reknit.pipeline.stages.records import (
     CHANGE,
     EVENT_HEADERS,
@@ -121,9 +121,9 @@ class EventStates(Kept[EventState]):
     head_kind = _SESSION
     session_of = staticmethod(session_of)
 
-    def __init__(self, speech: Speech | None = None, endings: Endings | None = None) -> None:
+    def __init__(self, speech: OutputFilters | None = None, endings: SessionLifetimes | None = None) -> None:
         super().__init__(endings)
-        self._speech = speech or Speech()
+        self._speech = speech or OutputFilters()
 
     def begin_session(self, key: bytes, recovery: Recovery) -> EventState:
         entry = self._begin(key, EventState(recovery=recovery))
@@ -187,7 +187,7 @@ class EventsStage(KeepsSessions):
 
     def __init__(self, defaults: Defaults | None = None) -> None:
         self._defaults = defaults or Defaults()
-        self._endings = Endings(self._defaults.marker_ms)
+        self._endings = SessionLifetimes(self._defaults.marker_ms)
         self._states = EventStates(self._defaults.speech(), self._endings)
 
     def process(self, records: Sequence[Record]) -> Result:

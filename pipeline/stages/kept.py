@@ -87,7 +87,7 @@ class _Timers:
         return passed
 
 
-class Endings:
+class SessionLifetimes:
     """The ended sessions of a partition: expired or forgotten. ``kept_ms`` is how long an ended session is remembered.
 
     A session expires by its policy: N seconds without a record of its own. The time is that of the records
@@ -268,10 +268,10 @@ class Kept(Generic[E]):
     head_kind: bytes
     known_keys: frozenset[bytes] = frozenset()
 
-    def __init__(self, endings: Endings | None) -> None:
+    def __init__(self, endings: SessionLifetimes | None) -> None:
         self.format = STATE_FORMATS[-1]
         # The owners of state that is not part of a session, by the kind of record.
-        self._endings = Endings(0) if endings is None else endings
+        self._endings = SessionLifetimes(0) if endings is None else endings
         self._beside: dict[bytes, KeptBeside] = dict.fromkeys(KINDS, self._endings)
         self._store: Store = Records()
         self._live: dict[bytes, E] = {}  # the one touched last is the last

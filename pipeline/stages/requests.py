@@ -19,9 +19,10 @@ from msgspec import UNSET, Struct, structs
 from reknit.pipeline import __version__
 from reknit.pipeline.errors import ReknitError
 from reknit.pipeline.fixes import Fix, name_where_not_shared
-from reknit.pipeline.registry import RULES, TARGETS
+from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.base import Violation
 from reknit.pipeline.rules.refusals import Doubt, Refusal, read_refusal
+from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.session import Normalized
 from reknit.pipeline.stages.base import Output, Record, Result, dead_letter, passed_on, place_of
 from reknit.pipeline.stages.records import EventDetails

@@ -36,7 +36,7 @@ from reknit.pipeline.rules.refusals import Doubt
 from reknit.pipeline.session import Session
 from reknit.pipeline.stages.base import Live, Record
 from reknit.pipeline.stages.defaults import SIZE, Usage
-from reknit.pipeline.stages.kept import DEADLINE, Endings, Kept
+from reknit.pipeline.stages.kept import DEADLINE, Kept, SessionLifetimes
 from reknit.pipeline.stages.records import CHANGE, WrittenHead, unpacked
 from reknit.pipeline.stages.releases import RELEASE, Releases, Waiting
 from reknit.topics.records import TurnAppended, TurnRecord
@@ -205,7 +205,7 @@ class TurnStates(Kept[TurnState]):
     known_keys = frozenset({_PARKED, _WAITING})
 
     def __init__(
-        self, fresh: Callable[[], Session], endings: Endings | None = None, usage: Usage | None = None
+        self, fresh: Callable[[], Session], endings: SessionLifetimes | None = None, usage: Usage | None = None
     ) -> None:
         super().__init__(endings)
         if usage is not None:

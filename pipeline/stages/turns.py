@@ -17,7 +17,7 @@ from reknit.pipeline.registry import target_named
 from reknit.pipeline.session import Session
 from reknit.pipeline.stages.base import Output, Record, Result, count_dropped, dead_letter, place_of, stopped
 from reknit.pipeline.stages.defaults import Defaults, LimitError, Usage
-from reknit.pipeline.stages.kept import EndedError, Endings, KeepsSessions
+from reknit.pipeline.stages.kept import EndedError, KeepsSessions, SessionLifetimes
 from reknit.pipeline.stages.records import OWN_ORIGIN, TURN_HEADERS, decoded, is_session, packed, unpacked
 from reknit.pipeline.stages.releases import SLICED_RELEASES, Release
 from reknit.pipeline.stages.requests import Publisher, judge_answer
@@ -81,7 +81,7 @@ class TurnsStage(KeepsSessions):
     def __init__(self, defaults: Defaults | None = None, *, publish: bool = True) -> None:
         self._publish = publish
         self._defaults = defaults or Defaults()
-        self._endings = Endings(self._defaults.marker_ms)
+        self._endings = SessionLifetimes(self._defaults.marker_ms)
         self._usage = Usage(self._defaults.limits)
         self._states = TurnStates(self._defaults.session, self._endings, self._usage)
         # Whether the caller passes on what is due; if not, a release is done in one step.

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.fixes import Fix
-from reknit.pipeline.providers.cascade.stream.speech import Speech
+from reknit.pipeline.providers.cascade.stream.speech import OutputFilters
 from reknit.pipeline.registry import find_source
 from reknit.pipeline.streams.decoder import Decoder
 from reknit.pipeline.streams.events import Event, RunEnded, unrecognized
@@ -71,7 +71,7 @@ class Recovery:
         self._excerpt = excerpt
         self._tail = Tail()
         self._due: list[Item] = []
-        self._speech = Speech()
+        self._speech = OutputFilters()
         self._decoder: Decoder = self._source.decoder()
         self._transcript = _transcript_of(self._source)
         self._file = _session_file_of(self._source)
@@ -260,7 +260,7 @@ class Recovery:
         memory.ids.prefix = following.prefix
         self._machine = self._machine_with(memory)
 
-    def speak(self, speech: Speech) -> None:
+    def speak(self, speech: OutputFilters) -> None:
         """Set the filters of a source that rewrites words, from its next message on.
 
         They are not in a snapshot.

@@ -10,7 +10,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from reknit.pipeline.providers.cascade.stream.speech import Speech
+from reknit.pipeline.providers.cascade.stream.speech import OutputFilters
 from reknit.pipeline.streams.decoder import Decoder
 from reknit.pipeline.streams.events import Event, MessageDelta, MessageStopped, RunResult
 
@@ -21,7 +21,7 @@ Proof: TypeAlias = Literal["message", "stop", "block"]
 class RewritingDecoder(Decoder, Protocol):
     """The additional member of a source that rewrites words."""
 
-    speech: Speech
+    speech: OutputFilters
 
 
 class TranscribedDecoder(Decoder, Protocol):

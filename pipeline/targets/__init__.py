@@ -24,7 +24,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
 from reknit.pipeline.fixes import Fix
-from reknit.pipeline.history.pieces import Book, LedgerEntry, Message, Piece
+from reknit.pipeline.history.pieces import FixLog, LedgerEntry, Message, TrackedBlock
 from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.model import STRICT, Block, Issuer, Role, Structure, Text, Tool, Turn, Unknown
 
@@ -73,7 +73,7 @@ the block's place in the body (``messages.4.tool_calls.0``, ``input.7``, ``conte
 """
 
 
-def row(piece: Piece, place: str = "") -> Row:
+def row(piece: TrackedBlock, place: str = "") -> Row:
     """Where a piece that was written comes from, and its ``place`` where it is not its number in its message."""
     known = piece.path, piece.fate, piece.code
     return (*known, place) if place else known
@@ -113,7 +113,7 @@ def is_issued_by(block: Block, providers: Collection[str], model: str | None) ->
     return not issuer.model or not model or issuer.model.startswith(model) or model.startswith(issuer.model)
 
 
-def without_trailing_space(pieces: list[Piece], book: Book) -> list[Piece]:
+def without_trailing_space(pieces: list[TrackedBlock], book: FixLog) -> list[TrackedBlock]:
     """Return the pieces of a prefill without trailing whitespace, which no prefill may have."""
     last = pieces[-1].block if pieces else None
     if not isinstance(last, Text) or last.text == last.text.rstrip():
@@ -122,10 +122,10 @@ def without_trailing_space(pieces: list[Piece], book: Book) -> list[Piece]:
     return [*pieces[:-1], book.change("prefill_trimmed", pieces[-1], trimmed)]
 
 
-def stub_for(message: Message, book: Book) -> Piece:
+def stub_for(message: Message, book: FixLog) -> TrackedBlock:
     """Return the replacement of a message without any content that a target can show, with its fix."""
     book.note_fix("turn_stubbed", message.pieces[0].path)
-    return Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed")
+    return TrackedBlock(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed")
 
 
 _BLOCK: Final = attrgetter("block")
@@ -147,7 +147,7 @@ class _CitedBlock(Struct, frozen=True, rename="camel"):
 _CITED: Final = msgspec.json.Decoder(_CitedBlock)
 
 
-def in_common_words(message: Message, book: Book) -> Message:
+def in_common_words(message: Message, book: FixLog) -> Message:
     """The message with the words of Converse's cited blocks as text, for a target that has none of them."""
     if Unknown not in map(type, map(_BLOCK, message.pieces)):
         return message
@@ -155,7 +155,7 @@ def in_common_words(message: Message, book: Book) -> Message:
     return message if pieces == message.pieces else structs.replace(message, pieces=pieces)
 
 
-def _uncited(piece: Piece, book: Book) -> Piece:
+def _uncited(piece: TrackedBlock, book: FixLog) -> TrackedBlock:
     block = piece.block
     if not isinstance(block, Unknown) or block.kind != "citationsContent":
         return piece
@@ -291,7 +291,7 @@ class Writer(Protocol):
     tail_rule: str
     tail_rules: frozenset[str]
 
-    def prepare(self, setting: Setting, system: Sequence[Piece]) -> Dialect:
+    def prepare(self, setting: Setting, system: Sequence[TrackedBlock]) -> Dialect:
         """Get ready for a session; ``system`` are the texts of leading system messages."""
 
 

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
 from reknit.pipeline.fixes import Fix, make
-from reknit.pipeline.history.pieces import Piece
+from reknit.pipeline.history.pieces import TrackedBlock
 from reknit.pipeline.history.readers.head import DECLARED_SCHEMAS, SPELT, json_schema
 from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.model import Tool
@@ -262,7 +262,7 @@ class HeadWriter:
     def prompt_texts(self, own: Container[frozenset[str]] = (), *, keeps_blanks: bool = False) -> Iterator[PromptText]:
         return prompt_texts(self.setting.system, self.shape.target, self.fixes, own, keeps_blanks=keeps_blanks)
 
-    def system_rows(self, rows: Sequence[Piece], owners: Collection[str] = ()) -> list[Piece]:
+    def system_rows(self, rows: Sequence[TrackedBlock], owners: Collection[str] = ()) -> list[TrackedBlock]:
         return system_rows(rows, self.shape.target, self.fixes, owners)
 
     def read_params(self) -> Params:

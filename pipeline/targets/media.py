@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, structs
 
-from reknit.pipeline.history.pieces import Book, Piece
+from reknit.pipeline.history.pieces import FixLog, TrackedBlock
 from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.model import Document, Image, Text
 
@@ -252,7 +252,7 @@ def has_source(block: Image | Document) -> bool:
     return decoded(decoder, block.source) is not None
 
 
-def with_source(piece: Piece, book: Book) -> Piece:
+def with_source(piece: TrackedBlock, book: FixLog) -> TrackedBlock:
     """The piece, or a line of text for an image or a document that Anthropic could not read."""
     block = piece.block
     if not isinstance(block, (Image, Document)) or not (fault := source_fault(block)):
@@ -295,7 +295,9 @@ def inline(source: Raw) -> Base64Source | None:
     return found
 
 
-def fit_image(piece: Piece, image: Image, book: Book, *, taken: Callable[[str], bool], most_bytes: int) -> Piece:
+def fit_image(
+    piece: TrackedBlock, image: Image, book: FixLog, *, taken: Callable[[str], bool], most_bytes: int
+) -> TrackedBlock:
     """An image whose type is ``taken`` and whose base64 text is at most ``most_bytes`` long; else a line of text."""
     facts = inspect(image.source)
     if facts is None:
@@ -304,18 +306,20 @@ def fit_image(piece: Piece, image: Image, book: Book, *, taken: Callable[[str], 
     return stubbed_image(piece, book, fault) if fault else with_own_type(piece, image, facts, book)
 
 
-def with_own_type(piece: Piece, image: Image, facts: Facts, book: Book) -> Piece:
+def with_own_type(piece: TrackedBlock, image: Image, facts: Facts, book: FixLog) -> TrackedBlock:
     if facts.media_type == facts.declared:
         return piece
     corrected = structs.replace(image, source=with_media_type(image.source, facts.media_type))
     return book.change("image_type_corrected", piece, corrected, detail=facts.media_type)
 
 
-def stubbed_image(piece: Piece, book: Book, fault: str, *, mark: Raw | UnsetType = UNSET) -> Piece:
+def stubbed_image(piece: TrackedBlock, book: FixLog, fault: str, *, mark: Raw | UnsetType = UNSET) -> TrackedBlock:
     return _stubbed("image_stubbed", "Image", piece, book, fault, mark=mark)
 
 
-def fit_document(piece: Piece, document: Document, book: Book, *, taken: Callable[[str], bool]) -> Piece:
+def fit_document(
+    piece: TrackedBlock, document: Document, book: FixLog, *, taken: Callable[[str], bool]
+) -> TrackedBlock:
     """A document that holds data of a type that is ``taken``; else a line of text."""
     source = inline(document.source)
     if source is None:
@@ -331,7 +335,9 @@ def fit_document(piece: Piece, document: Document, book: Book, *, taken: Callabl
     return _stubbed("document_stubbed", "Document", piece, book, fault)
 
 
-def _stubbed(code: str, what: str, piece: Piece, book: Book, fault: str, *, mark: Raw | UnsetType = UNSET) -> Piece:
+def _stubbed(
+    code: str, what: str, piece: TrackedBlock, book: FixLog, fault: str, *, mark: Raw | UnsetType = UNSET
+) -> TrackedBlock:
     return book.change(code, piece, Text(text=f"[{what} left out: {fault}]", cache_control=mark), detail=fault)
 
 

@@ -19,7 +19,7 @@ from msgspec import Raw, Struct, structs
 
 from reknit.pipeline.history.calls import ORPHAN_MARK
 from reknit.pipeline.history.clean import SYSTEM_MARK
-from reknit.pipeline.history.pieces import Book, Piece
+from reknit.pipeline.history.pieces import FixLog, TrackedBlock
 from reknit.pipeline.model import Text, ToolResult, ToolUse
 from reknit.pipeline.text.jsontext import spaced
 
@@ -71,7 +71,7 @@ _MARKS: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
-class Guard:
+class Neutralizer:
     """The words to neutralize for one target.
 
     Args:
@@ -111,28 +111,28 @@ class Guard:
                 return True
         return bool(self._words) and any(map(text.lower().__contains__, self._words))
 
-    def piece(self, piece: Piece, book: Book) -> Piece:
+    def piece(self, piece: TrackedBlock, book: FixLog) -> TrackedBlock:
         """The piece with what acts in its words broken, which is recorded with the count."""
         match piece.block:
             case Text(text=text):
                 mark = _MARKS.get(piece.code, "")
                 mark = mark if text.startswith(mark) else ""
-                quiet, count = self.text(text[len(mark) :])
-                after: Any = structs.replace(piece.block, text=mark + quiet) if count else None
+                neutralized, count = self.text(text[len(mark) :])
+                after: Any = structs.replace(piece.block, text=mark + neutralized) if count else None
             case ToolUse(name=name, input=given):
-                quiet, count = self.text(name)
+                neutralized, count = self.text(name)
                 input_, more = self._json(given)
                 count += more
-                after = structs.replace(piece.block, name=quiet, input=input_) if count else None
+                after = structs.replace(piece.block, name=neutralized, input=input_) if count else None
             case ToolResult(content=str() as text):
-                quiet, count = self.text(text)
-                after = structs.replace(piece.block, content=quiet) if count else None
+                neutralized, count = self.text(text)
+                after = structs.replace(piece.block, content=neutralized) if count else None
             case ToolResult(content=list() as parts):
                 found = [self.text(part.text) if isinstance(part, Text) else ("", 0) for part in parts]
                 count = sum(more for _, more in found)
                 quiet_parts = [
-                    structs.replace(part, text=quiet) if isinstance(part, Text) and more else part
-                    for part, (quiet, more) in zip(parts, found, strict=True)
+                    structs.replace(part, text=neutralized) if isinstance(part, Text) and more else part
+                    for part, (neutralized, more) in zip(parts, found, strict=True)
                 ]
                 after = structs.replace(piece.block, content=quiet_parts) if count else None
             case _:
@@ -145,11 +145,11 @@ class Guard:
         plain = data.isascii() and b"\\u" not in data
         if plain and not any(words.sign.encode() in data.lower() for words in self._breaks):
             return given, 0
-        quiet, count = self.text(spaced(given))
-        return (Raw(quiet.encode()), count) if count else (given, 0)
+        neutralized, count = self.text(spaced(given))
+        return (Raw(neutralized.encode()), count) if count else (given, 0)
 
 
-def is_own(piece: Piece) -> bool:
+def is_own(piece: TrackedBlock) -> bool:
     """Whether a block of the current user's turn is the user's own words.
 
     A result, a system message, what a repair left over and a prompt that an agent program wrote are not.

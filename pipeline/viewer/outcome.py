@@ -30,8 +30,9 @@ from reknit.pipeline.errors import InputError, InternalError, ReknitError, error
 from reknit.pipeline.explain import shortened
 from reknit.pipeline.fixes import FIXES, Fix, severity_of
 from reknit.pipeline.history.readers.shapes import read
-from reknit.pipeline.registry import RULES, TARGETS
+from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.base import Violation
+from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.session.arguments import POLICY_OPTIONS
 from reknit.pipeline.targets import Setting
 from reknit.pipeline.viewer.aligned import Aligned

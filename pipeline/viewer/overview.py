@@ -20,7 +20,8 @@ from reknit.pipeline.cli.dead_letters import Left, Wanted, act_on_letters
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.fixes import FIXES
 from reknit.pipeline.letters import LETTER_KINDS
-from reknit.pipeline.registry import RULES, TARGETS
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.viewer.cells import as_text
 from reknit.pipeline.viewer.index import Reader, timeline
 from reknit.pipeline.viewer.index.entries import FOLLOWED, LETTER_OF, Entry

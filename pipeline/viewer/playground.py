@@ -35,7 +35,8 @@ from reknit.pipeline.explain import (
 from reknit.pipeline.explain.telling import Told, told
 from reknit.pipeline.fixes import FIXES, OBSERVABLE, severity_of
 from reknit.pipeline.history.readers.shapes import SHAPES
-from reknit.pipeline.registry import RULES, TARGETS
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.session.arguments import POLICY_OPTIONS
 from reknit.pipeline.text import visible
 from reknit.pipeline.viewer.guard import form_of

@@ -9,7 +9,8 @@ from reading import vectors
 from reknit.pipeline import normalize
 from reknit.pipeline.explain import FIX_EXAMPLES, RULE_EXAMPLES, STREAM_EXAMPLES, retold
 from reknit.pipeline.fixes import FIXES
-from reknit.pipeline.registry import RULES, TARGETS
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.rules.sets import RULES
 
 NEAR_MISSES = {vector["code"]: vector for vector in vectors("fix_near_misses")}
 STREAM_NEAR_MISSES = {vector["code"]: vector for vector in vectors("stream_near_misses")}

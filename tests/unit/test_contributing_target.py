@@ -22,7 +22,7 @@ MODULE = textwrap.dedent(
     from reknit.pipeline.registry import register
     from reknit.pipeline.rules.base import Catalogue
     from reknit.pipeline.providers.openai_chat.writer import ChatDialect, Template
-    from reknit.pipeline.providers.openai.writer import Voice
+    from reknit.pipeline.providers.openai.writer import ChatOptions
     from reknit.pipeline.providers.openai.writer.parameters import PARAMETERS, chat_model, write_chat_head
     from reknit.pipeline.providers.openai.writer.parts import ChatParts
 
@@ -46,7 +46,7 @@ MODULE = textwrap.dedent(
 
         def prepare(self, setting, system):
             model = chat_model(setting.model)
-            voice = Voice(
+            voice = ChatOptions(
                 target="house", parts=ChatParts(), call_id=str, model=setting.model,
                 providers=frozenset(), passed=frozenset(), refusals=True,
             )

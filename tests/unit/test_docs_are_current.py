@@ -11,7 +11,8 @@ from reknit.pipeline.cli.offline import all_pages, explain_command
 from reknit.pipeline.config import load_config
 from reknit.pipeline.explain.documents import place_of
 from reknit.pipeline.fixes import FIXES
-from reknit.pipeline.registry import RULES, TARGETS
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.streams.recovery import TABLE
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from reknit.pipeline.errors import InputError
 from reknit.pipeline.explain import FIX_EXAMPLES, RULE_EXAMPLES, STREAM_EXAMPLES, FixPage, RulePage, explain
 from reknit.pipeline.explain.telling import plain
 from reknit.pipeline.fixes import FIXES
-from reknit.pipeline.registry import RULES
+from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.session import normalize
 
 HEALTHY = {

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.rules.sets import RULE_SETS
+
 ROOT = Path(__file__).parents[2]
 
 FRONT_DOOR = ROOT / "pipeline" / "__init__.py"  # imports the core by name, when a name is first asked for
@@ -174,6 +177,7 @@ def test_every_provider_with_a_description_is_in_the_registry():
         node.value for node in tree.body if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "PROVIDERS"
     ]
     assert {name.id.lower() for name in listed.elts} == described
+    assert {name: target.rules for name, target in TARGETS.items()} == RULE_SETS
 
 
 def test_the_package_of_a_provider_has_only_a_docstring():

@@ -17,7 +17,8 @@ from reknit.pipeline.providers.gemini.rules.catalogue import family_of as gemini
 from reknit.pipeline.providers.openai_chat.rules.catalogue import family_of as chat_family
 from reknit.pipeline.providers.vllm.rules import UNKNOWN as UNKNOWN_TEMPLATE
 from reknit.pipeline.providers.vllm.rules import template_of
-from reknit.pipeline.registry import RULES, TARGETS
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.validation import validate
 
 NAMES = {

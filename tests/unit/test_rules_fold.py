@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from request_bodies import BODIES
 
 from reknit.pipeline.errors import UnknownTargetError
-from reknit.pipeline.registry import RULES, TARGETS
+from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.base import Seen, Violation
+from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.validation import validate
 
 # They name a block in a string, a part that is not in a list, and the message that is missing or none.

@@ -37,7 +37,7 @@ def turns(messages, **beside):
 
 
 def test_a_question_alone():
-    assert not TARGETS["cascade"].text
+    assert not TARGETS["cascade"].is_text
     done = normalize({"model": "m", "messages": [user("hi")]}, to="cascade")
     assert done.body == b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
     assert done.violations == []

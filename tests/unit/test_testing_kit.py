@@ -14,8 +14,9 @@ from reknit.pipeline.fixes import make
 from reknit.pipeline.model import Text
 from reknit.pipeline.providers.anthropic.rules import Anthropic as AnthropicRules
 from reknit.pipeline.providers.anthropic.writer import Anthropic, AnthropicDialect
-from reknit.pipeline.registry import RULES, TARGETS, register, unregister
+from reknit.pipeline.registry import TARGETS, register, unregister
 from reknit.pipeline.rules.base import Catalogue, WholeBody
+from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.session.settled import SettledPart
 from reknit.pipeline.testing import CallableKit, ConformanceError, Kit, broken_histories, healthy_histories
 from reknit.pipeline.testing.promises import bytes_differ, lists_differ, values_differ
@@ -146,11 +147,11 @@ def test_an_output_block_without_a_source_is_seen(own):
 
 
 def test_settled_bytes_that_do_not_stay_are_seen(monkeypatch):
-    monkeypatch.setattr(SettledPart, "steady", lambda track: len(b"".join(track.chunks)) + 4_000)
+    monkeypatch.setattr(SettledPart, "stable_prefix_bytes", lambda track: len(b"".join(track.chunks)) + 4_000)
     with pytest.raises(ConformanceError) as caught:
         Kit("anthropic").incremental(LONG)
     assert (caught.value.promise, caught.value.where) == ("settled", "after messages.1")
-    monkeypatch.setattr(SettledPart, "steady", lambda track: 40 - len(track.chunks))
+    monkeypatch.setattr(SettledPart, "stable_prefix_bytes", lambda track: 40 - len(track.chunks))
     with pytest.raises(ConformanceError, match=r"settled, anthropic, after messages.\d: 40 bytes became 39"):
         Kit("anthropic").incremental(LONG)
 

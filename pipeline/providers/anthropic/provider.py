@@ -10,7 +10,7 @@ from reknit.pipeline.streams.source import Source
 PROVIDER = Provider(
     target=Target(
         writer=writer.Anthropic(),
-        rules=rules.Anthropic(),
+        rules=rules.RULE_SET,
         catalogue=rules.CATALOGUE,
         shape="anthropic",
         equalities=ANTHROPIC,

@@ -10,7 +10,7 @@ from reknit.pipeline.streams.source import BY_REASON, Source
 PROVIDER = Provider(
     target=Target(
         writer=writer.BedrockConverse(),
-        rules=rules.BedrockConverse(),
+        rules=rules.RULE_SET,
         catalogue=rules.CATALOGUE,
         shape="bedrock-converse",
         equalities=CONVERSE,

@@ -7,6 +7,6 @@ from reknit.pipeline.providers.cascade import rules, stream, writer
 from reknit.pipeline.streams.source import Source
 
 PROVIDER = Provider(
-    target=Target(writer=writer.Cascade(), rules=rules.Cascade(), catalogue=rules.CATALOGUE, has_filters=True),
+    target=Target(writer=writer.Cascade(), rules=rules.RULE_SET, catalogue=rules.CATALOGUE, has_filters=True),
     source=Source(name="cascade", decoder=stream.Cascade, prefix="cascade", issuer="cascade", rewrites=True),
 )

@@ -203,3 +203,6 @@ def _refuse_tag(walk: Turns, text: str, match: re.Match[str], path: str) -> None
     """Report a tag, or a block without an end, by its first word."""
     place = text.index("<", match.start())
     walk.refuse(FORGED, path, tag=_WORD.match(text, place)[0], place=place)  # type: ignore[index]  # it begins so
+
+
+RULE_SET = Cascade()

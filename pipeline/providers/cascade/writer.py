@@ -21,15 +21,15 @@ import msgspec
 from msgspec import Raw, Struct, structs
 
 from reknit.pipeline.fixes import Fix, make
-from reknit.pipeline.history.pieces import Book, Message, Piece
+from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock
 from reknit.pipeline.model import Document, Image, RedactedThinking, Text, Thinking, Tool, ToolResult, ToolUse, Unknown
 from reknit.pipeline.providers.openai.writer.parts import ServedParts, fitted_document
 from reknit.pipeline.targets import Encoded, Ending, Row, Setting, in_common_words, row, stub_for
-from reknit.pipeline.targets.fitting import Fitting
+from reknit.pipeline.targets.fitting import BlockAdapter
 from reknit.pipeline.targets.head import CHOICES, COMMON, HeadShape, HeadWriter, before_list
 from reknit.pipeline.text.flatten import IMAGE, given_system
 from reknit.pipeline.text.jsontext import read_tagged
-from reknit.pipeline.text.neutral import Guard, is_own
+from reknit.pipeline.text.neutral import Neutralizer, is_own
 from reknit.pipeline.text.preamble import (
     AVAILABLE,
     AVAILABLE_NOW,
@@ -82,7 +82,7 @@ class CascadeHead(Struct, frozen=True):
         return _encode(model | ({"system": system} if system else {}) | dict(self.keys))
 
 
-def _prepare_head(setting: Setting, system: Sequence[Piece]) -> CascadeHead:
+def _prepare_head(setting: Setting, system: Sequence[TrackedBlock]) -> CascadeHead:
     writer = HeadWriter(_SHAPE, setting)
     params = writer.read_params()
     keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
@@ -103,7 +103,7 @@ def _prepare_head(setting: Setting, system: Sequence[Piece]) -> CascadeHead:
 _ERROR: Final = "[Tool error]"
 # The beginnings of the lines that this module writes, outside of the wrappers, which are neutralized in another way.
 # The repair's own text for a cut call is an assistant's, and would be neutralized when the turn is read again.
-_GUARD: Final = Guard(
+_GUARD: Final = Neutralizer(
     (
         ENVIRONMENT_HEADING,
         FUNCTIONS_HEADING,
@@ -121,7 +121,7 @@ _GUARD: Final = Guard(
 _NOTHING: Final = '""'
 
 
-def _write_turn(message: Message, book: Book) -> tuple[str, list[Row]]:
+def _write_turn(message: Message, book: FixLog) -> tuple[str, list[Row]]:
     """Return a turn's text and the origin of its blocks; a turn without any content that can be shown is a stub."""
     fitting = _TextOnly(book=book)
     for piece in in_common_words(message, book).pieces:
@@ -137,7 +137,7 @@ def _write_turn(message: Message, book: Book) -> tuple[str, list[Row]]:
     return "\n".join(map(_shown, pieces)), list(map(row, pieces))
 
 
-def _said(piece: Piece, book: Book) -> Piece:
+def _said(piece: TrackedBlock, book: FixLog) -> TrackedBlock:
     """Return the assistant's text, in which nothing can be taken for a result, nor for a call that was not made.
 
     In a turn that may have been flattened before, whole and well-formed lines of calls are its calls.
@@ -150,19 +150,19 @@ def _said(piece: Piece, book: Book) -> Piece:
     return piece if text == block.text else book.change("wrapper_broken", piece, structs.replace(block, text=text))
 
 
-class _TextOnly(Fitting, kw_only=True, eq=False):
+class _TextOnly(BlockAdapter, kw_only=True, eq=False):
     def name(self, name: str) -> str:
         return name
 
-    def image(self, piece: Piece, image: Image) -> Piece:
+    def image(self, piece: TrackedBlock, image: Image) -> TrackedBlock:
         del image
         return self.book.change("image_stubbed", piece, Text(text=IMAGE))
 
-    def document(self, piece: Piece, document: Document) -> Piece:
+    def document(self, piece: TrackedBlock, document: Document) -> TrackedBlock:
         fitted = fitted_document(piece, document, ServedParts(), self.book)
         return _GUARD.piece(fitted, self.book) if fitted.code == "document_as_text" else fitted
 
-    def unknown(self, piece: Piece, unknown: Unknown, inside: ToolResult | None) -> None:
+    def unknown(self, piece: TrackedBlock, unknown: Unknown, inside: ToolResult | None) -> None:
         del piece, unknown, inside
 
     def moves(self, part: Image | Document | Unknown, result: ToolResult) -> str:
@@ -170,7 +170,7 @@ class _TextOnly(Fitting, kw_only=True, eq=False):
         return ""
 
 
-def _guarded(pieces: list[Piece], book: Book) -> list[Piece]:
+def _guarded(pieces: list[TrackedBlock], book: FixLog) -> list[TrackedBlock]:
     """Return a user turn in which only the writer's own tags can be read as tags.
 
     Tags in results, and in words that share a turn with them, are neutralized. So are those of words that begin like a
@@ -184,7 +184,7 @@ def _guarded(pieces: list[Piece], book: Book) -> list[Piece]:
     return [_without_tags(piece, book) for piece in pieces]
 
 
-def _without_tags(piece: Piece, book: Book) -> Piece:
+def _without_tags(piece: TrackedBlock, book: FixLog) -> TrackedBlock:
     block = piece.block
     clean = block
     match block:
@@ -200,7 +200,7 @@ def _without_tags(piece: Piece, book: Book) -> Piece:
     return piece if clean == block else book.change("wrapper_broken", piece, clean)
 
 
-def _shown(piece: Piece) -> str:
+def _shown(piece: TrackedBlock) -> str:
     match piece.block:
         case Text(text=text):
             return text
@@ -305,7 +305,7 @@ class CascadeDialect:
     separator = b","
     marks_left = 0
 
-    def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
+    def __init__(self, setting: Setting, system: Sequence[TrackedBlock]) -> None:
         self._head = _prepare_head(setting, system)
         self._redactor = Redactor()
         self.fixes: list[Fix] = self._head.fixes
@@ -317,7 +317,7 @@ class CascadeDialect:
 
     def encode(self, message: Message, state: CascadeProgress) -> Encoded:
         """Write a turn: an assistant's together with the user's before it, a user's not yet."""
-        book = Book(NAME)
+        book = FixLog(NAME)
         text, rows = _write_turn(message, book)
         written = [] if state.held is None else [_written("user", state.held)]
         if message.role == "user":
@@ -397,5 +397,5 @@ class Cascade:
     tail_rule = "CAS-07"
     tail_rules = frozenset({"CAS-03", "CAS-07", "CAS-10", "CAS-11"})
 
-    def prepare(self, setting: Setting, system: Sequence[Piece]) -> CascadeDialect:
+    def prepare(self, setting: Setting, system: Sequence[TrackedBlock]) -> CascadeDialect:
         return CascadeDialect(setting, system)

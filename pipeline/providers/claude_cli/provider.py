@@ -7,7 +7,7 @@ from reknit.pipeline.providers.claude_cli import rules, stream, writer
 from reknit.pipeline.streams.source import BY_RESULT, Source
 
 PROVIDER = Provider(
-    target=Target(writer=writer.ClaudeCli(), rules=rules.ClaudeCli(), catalogue=rules.CATALOGUE, is_enveloped=True),
+    target=Target(writer=writer.ClaudeCli(), rules=rules.RULE_SET, catalogue=rules.CATALOGUE, is_enveloped=True),
     source=Source(
         name="claude-cli",
         decoder=stream.ClaudeCli,

@@ -172,3 +172,6 @@ def _says_something(block: object) -> bool:
         return True
     text = block.get("text")
     return block.get("type") != "text" or not isinstance(text, str) or bool(text.strip())
+
+
+RULE_SET = ClaudeCli()

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import structs
 
-from reknit.pipeline.history.pieces import Book, Message, Piece
+from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock
 from reknit.pipeline.model import Block, Document, Image, Text, ToolResult, Unknown, on_the_wire
 from reknit.pipeline.providers.programs.writer import (
     Program,
@@ -25,14 +25,14 @@ from reknit.pipeline.text.flatten import (
     BETWEEN,
     LINES,
     current_input,
+    neutralize,
     part_lost,
-    quiet,
     said_now,
     with_each,
     with_pieces,
 )
 from reknit.pipeline.text.jsontext import ascii_quoted, in_ascii, spaced
-from reknit.pipeline.text.neutral import KEYWORDS, MENTION, Guard
+from reknit.pipeline.text.neutral import KEYWORDS, MENTION, Neutralizer
 
 _OPENING: Final = '{"type": "user", "message": {"role": "user", "content": '
 _encode = msgspec.json.Encoder().encode
@@ -42,10 +42,10 @@ class ClaudeCli(Program):
     """Claude Code's command line (``--input-format stream-json``)."""
 
     name = "claude-cli"
-    guard = Guard(LINES, (MENTION, *KEYWORDS))
+    guard = Neutralizer(LINES, (MENTION, *KEYWORDS))
     tail_rule = "CLI-01"
 
-    def prepare(self, setting: Setting, system: Sequence[Piece]) -> EnvelopeDialect:
+    def prepare(self, setting: Setting, system: Sequence[TrackedBlock]) -> EnvelopeDialect:
         return EnvelopeDialect(self, setting, system)
 
 
@@ -59,16 +59,16 @@ class EnvelopeDialect(ProgramDialect):
 
     separator = b"\\n\\n"
 
-    def __init__(self, program: ClaudeCli, setting: Setting, system: Sequence[Piece]) -> None:
+    def __init__(self, program: ClaudeCli, setting: Setting, system: Sequence[TrackedBlock]) -> None:
         super().__init__(program, setting, system)
         self.prefix = (_OPENING + '"' + _escaped(self.opening)).encode()
 
-    def ending(self, parts: list[Encoded], given: Message, book: Book, *, alone: bool) -> Ending:
+    def ending(self, parts: list[Encoded], given: Message, book: FixLog, *, alone: bool) -> Ending:
         message = _with_sources(given, book)
         if alone:
             return Ending(parts=[*parts, self._alone(message, book)], suffix=b"}}\n", prefix=_OPENING.encode())
         message = stubbed_if_empty(self.shown(message, book), given, book)
-        message = quiet(message, self._guard, book, said_now(message))
+        message = neutralize(message, self._guard, book, said_now(message))
         message = self.with_documents_as_text(message, book, said_now(message))
         message = without_media(message, book, said_now(message))
         before, current = current_input(message)
@@ -83,7 +83,7 @@ class EnvelopeDialect(ProgramDialect):
     def ending_of_nothing(self) -> Ending:
         return Ending(parts=(), suffix=b'""}}\n', prefix=_OPENING.encode())
 
-    def _alone(self, message: Message, book: Book) -> Encoded:
+    def _alone(self, message: Message, book: FixLog) -> Encoded:
         """A single user turn as it is: its string, or its blocks, less those the program has no use for."""
         pieces = []
         for piece in in_common_words(message, book).pieces:
@@ -92,7 +92,7 @@ class EnvelopeDialect(ProgramDialect):
             else:
                 pieces.append(without_own_inside(piece, book))
         fitted = stubbed_if_empty(with_pieces(message, pieces), message, book)
-        fitted = quiet(fitted, self._guard, book, fitted.pieces)
+        fitted = neutralize(fitted, self._guard, book, fitted.pieces)
         first = fitted.pieces[0]
         if len(fitted.pieces) == 1 and isinstance(first.block, Text) and first.whole:
             content = ascii_quoted(first.block.text)
@@ -100,7 +100,7 @@ class EnvelopeDialect(ProgramDialect):
             content = "[" + ", ".join(_written(piece.block) for piece in fitted.pieces) + "]"
         return encoded(content, fitted, book)
 
-    def written(self, message: Message, book: Book, layout: Callable[[Message], list[str]]) -> Encoded:
+    def written(self, message: Message, book: FixLog, layout: Callable[[Message], list[str]]) -> Encoded:
         message = without_media(message, book)
         return encoded(_escaped(BETWEEN.join(layout(message))), message, book)
 
@@ -108,7 +108,7 @@ class EnvelopeDialect(ProgramDialect):
         """A document without a source is no attachment."""
         return not isinstance(block, Unknown) and not (isinstance(block, Document) and not has_source(block))
 
-    def bared(self, piece: Piece, book: Book) -> Piece:
+    def bared(self, piece: TrackedBlock, book: FixLog) -> TrackedBlock:
         """The piece without what the text does not show: citations, and parts of a result."""
         piece = super().bared(piece, book)
         result = piece.block
@@ -125,12 +125,12 @@ class EnvelopeDialect(ProgramDialect):
         return structs.replace(piece, block=structs.replace(result, content=kept))
 
 
-def _with_sources(message: Message, book: Book) -> Message:
+def _with_sources(message: Message, book: FixLog) -> Message:
     """The message whose media go out as they are, a line of text for an image or document that has no source."""
     return with_pieces(message, [with_each(piece, lambda part: with_source(part, book)) for piece in message.pieces])
 
 
-def _media(pieces: Sequence[Piece]) -> Iterator[Image | Document]:
+def _media(pieces: Sequence[TrackedBlock]) -> Iterator[Image | Document]:
     """The images and documents of the current input, in order, those inside of results too."""
     for piece in pieces:
         block = piece.block

@@ -7,7 +7,7 @@ from reknit.pipeline.providers.codex_cli import rules, stream, writer
 from reknit.pipeline.streams.source import BY_RESULT, Source
 
 PROVIDER = Provider(
-    target=Target(writer=writer.CodexCli(), rules=rules.CodexCli(), catalogue=rules.CATALOGUE, is_prompt=True),
+    target=Target(writer=writer.CodexCli(), rules=rules.RULE_SET, catalogue=rules.CATALOGUE, is_prompt=True),
     source=Source(
         name="codex-cli",
         decoder=stream.CodexCli,

@@ -39,3 +39,6 @@ class CodexCli(Prompt):
         """Judge a prompt whose ends say something; its characters are counted only where its bytes may be too many."""
         fits = len(opening) + inner + len(ending) <= MOST_CHARACTERS
         return [] if fits and self.say_something(opening, ending) else None
+
+
+RULE_SET = CodexCli()

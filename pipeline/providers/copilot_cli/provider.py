@@ -6,5 +6,5 @@ from reknit.pipeline.providers.base import Provider, Target
 from reknit.pipeline.providers.copilot_cli import rules, writer
 
 PROVIDER = Provider(
-    target=Target(writer=writer.CopilotCli(), rules=rules.CopilotCli(), catalogue=rules.CATALOGUE, is_prompt=True),
+    target=Target(writer=writer.CopilotCli(), rules=rules.RULE_SET, catalogue=rules.CATALOGUE, is_prompt=True),
 )

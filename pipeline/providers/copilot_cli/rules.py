@@ -52,3 +52,6 @@ class CopilotCli(Prompt):
 
 def _judge_size(size: int) -> list[Violation]:
     return [SIZE.broken("", size=size, most=ARGUMENT_BYTES - 1)] if size >= ARGUMENT_BYTES else []
+
+
+RULE_SET = CopilotCli()

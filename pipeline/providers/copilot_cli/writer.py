@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from reknit.pipeline.providers.programs.writer import Prompt
 from reknit.pipeline.text.flatten import LINES
-from reknit.pipeline.text.neutral import MENTION, Guard
+from reknit.pipeline.text.neutral import MENTION, Neutralizer
 
 
 class CopilotCli(Prompt):
     """The Copilot command line, which takes its prompt as an argument."""
 
     name = "copilot-cli"
-    guard = Guard(LINES, (MENTION,))
+    guard = Neutralizer(LINES, (MENTION,))
     holds_nul = False
     tail_rule = "COP-05"

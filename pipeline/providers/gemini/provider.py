@@ -10,7 +10,7 @@ from reknit.pipeline.streams.source import Source
 PROVIDER = Provider(
     target=Target(
         writer=writer.Gemini(),
-        rules=rules.Gemini(),
+        rules=rules.RULE_SET,
         catalogue=rules.CATALOGUE,
         shape="gemini",
         equalities=GEMINI,

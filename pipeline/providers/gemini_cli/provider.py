@@ -7,7 +7,7 @@ from reknit.pipeline.providers.gemini_cli import rules, stream, writer
 from reknit.pipeline.streams.source import BY_RESULT, Source
 
 PROVIDER = Provider(
-    target=Target(writer=writer.GeminiCli(), rules=rules.GeminiCli(), catalogue=rules.CATALOGUE, is_prompt=True),
+    target=Target(writer=writer.GeminiCli(), rules=rules.RULE_SET, catalogue=rules.CATALOGUE, is_prompt=True),
     source=Source(
         name="gemini-cli",
         decoder=stream.GeminiCli,

@@ -67,3 +67,6 @@ class GeminiCli(Prompt):
         if (opening + ending).startswith(b"/") or not self.say_something(opening, ending):
             return None
         return [SIZE.broken("")] if len(opening) + inner + len(ending) > MOST_BYTES else []
+
+
+RULE_SET = GeminiCli()

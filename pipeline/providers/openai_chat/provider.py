@@ -10,7 +10,7 @@ from reknit.pipeline.streams.source import BY_REASON, Source
 PROVIDER = Provider(
     target=Target(
         writer=writer.OpenAIChat(),
-        rules=rules.OpenAIChat(),
+        rules=rules.RULE_SET,
         catalogue=rules.CATALOGUE,
         shape="openai-chat",
         equalities=CHAT,

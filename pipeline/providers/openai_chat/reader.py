@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from reknit.pipeline.history.calls import NAMELESS, derived_id, made_id
+from reknit.pipeline.history.calls import NO_ID, derived_id, made_id
 from reknit.pipeline.history.pieces import CHAT, as_json
 from reknit.pipeline.history.readers.canonical import (
     CHAT_CONTENT,
@@ -267,7 +267,7 @@ def _mended_result(fields: Fields, index: int) -> Turn:
         call_id = made_id(called)
         fields.notes.add_fix("call_id_derived", fields.path, call_id)
     content = UNSET if row.content is None else row.content
-    turn = _answer(row, call_id or NAMELESS, content, fields.path, index)
+    turn = _answer(row, call_id or NO_ID, content, fields.path, index)
     return structs.replace(turn, ids_made=not named and row.role in ("tool", "function"))
 
 

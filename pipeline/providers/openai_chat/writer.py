@@ -13,13 +13,13 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Struct, structs
 
-from reknit.pipeline.history.pieces import Book, Message, Piece
+from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock
 from reknit.pipeline.model import Structure, Text, Thinking, ToolResult, ToolUse, Unknown
 from reknit.pipeline.providers.openai.writer import (
+    ChatOptions,
+    OpenAIBlockAdapter,
     OpenAIDialect,
-    OpenAIFitting,
     Said,
-    Voice,
     content_of,
     fitted_system,
     result_content,
@@ -77,7 +77,7 @@ class ChatProgress(Struct, frozen=True, array_like=True):
 
     count: int = 0
     waiting: list[Waiting] = []
-    held: list[Piece] = []
+    held: list[TrackedBlock] = []
 
 
 class ChatDialect(OpenAIDialect):
@@ -85,10 +85,10 @@ class ChatDialect(OpenAIDialect):
 
     def __init__(
         self,
-        voice: Voice,
+        voice: ChatOptions,
         head: WrittenHead,
         setting: Setting,
-        system: Sequence[Piece],
+        system: Sequence[TrackedBlock],
         *,
         model: Chat,
         template: Template,
@@ -101,20 +101,20 @@ class ChatDialect(OpenAIDialect):
         self._template = template
         prompt = prompt_as_text(setting.system, voice.target, self.fixes)
         # A template with one system message has no place for whose each was.
-        book = Book(voice.target, voice.observed)
+        book = FixLog(voice.target, voice.observed)
         owners = frozenset[str]() if template.one_system else voice.owners
         system = fitted_system(system, structs.replace(voice, owners=owners), book)
         self.fixes += book.fixes
         self.system = system_messages(prompt, system, voice, joined=template.one_system, takes=model.system)
 
     def encode_message(self, message: Message, state: ChatProgress, *, final: bool) -> Encoded:
-        book = Book(self._voice.target, self._voice.observed)
+        book = FixLog(self._voice.target, self._voice.observed)
         message = in_common_words(message, book)
         rows: list[Row] = []
         first = [] if state.count else self.system
         count = state.count + len(first)
         waiting: list[Waiting] = []
-        held: list[Piece] = []
+        held: list[TrackedBlock] = []
         if message.role == "system":
             written = [self._system_row(message, count, book, rows)]
         elif message.role == "assistant":
@@ -126,9 +126,9 @@ class ChatDialect(OpenAIDialect):
         return Encoded(data=data, state=after, rows=rows, fixes=book.fixes, gone=book.gone)
 
     def _assistant(
-        self, message: Message, count: int, book: Book, rows: list[Row], *, final: bool
+        self, message: Message, count: int, book: FixLog, rows: list[Row], *, final: bool
     ) -> tuple[list[Any], list[Waiting]]:
-        pieces = OpenAIFitting(book=book, voice=self._voice, speaks=True).fit_message(message.pieces)
+        pieces = OpenAIBlockAdapter(book=book, voice=self._voice, speaks=True).fit_message(message.pieces)
         calls: list[dict[str, Any]] = []
         texts: list[Text] = []
         refusals: list[str] = []
@@ -181,7 +181,7 @@ class ChatDialect(OpenAIDialect):
             book.note_fix("field_dropped", f"{message.pieces[0].message}.prefix", "prefix")
         return [written], waiting
 
-    def _system_row(self, message: Message, count: int, book: Book, rows: list[Row]) -> dict[str, Any]:
+    def _system_row(self, message: Message, count: int, book: FixLog, rows: list[Row]) -> dict[str, Any]:
         pieces = fitted_system(message.pieces, self._voice, book)
         written = system_message(pieces, self._voice, self._model.system)
         place = f"messages.{count}.content"
@@ -190,11 +190,11 @@ class ChatDialect(OpenAIDialect):
         return written
 
     def _user(
-        self, message: Message, state: ChatProgress, count: int, book: Book, rows: list[Row]
-    ) -> tuple[list[Any], list[Waiting], list[Piece]]:
+        self, message: Message, state: ChatProgress, count: int, book: FixLog, rows: list[Row]
+    ) -> tuple[list[Any], list[Waiting], list[TrackedBlock]]:
         """A user's messages; then the calls that still wait for their result, and the pieces that are held."""
         held_results, held_media = _by_results(state.held)
-        fitting = OpenAIFitting(
+        fitting = OpenAIBlockAdapter(
             book=book, voice=self._voice, speaks=False, results_follow=message.results_follow, held=held_media
         )
         pieces = fitting.fit_message(message.pieces) or [stub_for(message, book)]
@@ -223,37 +223,37 @@ def _call(use: ToolUse) -> dict[str, Any]:
     return (custom_call if is_custom else call)(use.id, use.name, use.input) | own_members(use.own)
 
 
-def _by_results(pieces: Sequence[Piece]) -> tuple[list[Piece], list[Piece]]:
+def _by_results(pieces: Sequence[TrackedBlock]) -> tuple[list[TrackedBlock], list[TrackedBlock]]:
     """The results among the pieces, and the other pieces."""
     results = [piece for piece in pieces if isinstance(piece.block, ToolResult)]
     return results, [piece for piece in pieces if not isinstance(piece.block, ToolResult)]
 
 
-def _in_order_of(results: list[Piece], waiting: Sequence[Waiting]) -> list[Piece]:
+def _in_order_of(results: list[TrackedBlock], waiting: Sequence[Waiting]) -> list[TrackedBlock]:
     """The results in the order of the calls that wait for them; those of other calls last."""
     places = {one.id: at for at, one in enumerate(waiting)}
 
-    def place(piece: Piece) -> int:
+    def place(piece: TrackedBlock) -> int:
         assert isinstance(piece.block, ToolResult)  # noqa: S101  the caller looked
         return places.get(piece.block.tool_use_id, len(places))
 
     return sorted(results, key=place) if waiting else results
 
 
-def _answer(piece: Piece, voice: Voice) -> dict[str, Any]:
+def _answer(piece: TrackedBlock, voice: ChatOptions) -> dict[str, Any]:
     result = piece.block
     assert isinstance(result, ToolResult)  # noqa: S101  the caller looked
     content = result_content(result, voice.parts)
     return {"role": "tool", "tool_call_id": result.tool_use_id, "content": content, **own_members(piece.own)}
 
 
-def _serialised(pieces: Sequence[Piece], book: Book) -> list[Piece]:
+def _serialised(pieces: Sequence[TrackedBlock], book: FixLog) -> list[TrackedBlock]:
     """The pieces, of whose calls all but the first follow in messages of their own."""
     calls = [at for at, piece in enumerate(pieces) if isinstance(piece.block, ToolUse)]
     return [book.change("calls_serialised", piece) if at in calls[1:] else piece for at, piece in enumerate(pieces)]
 
 
-def _assistant_rows(pieces: Sequence[Piece], place: str, alone: int | None, *, texts: int) -> list[Row]:
+def _assistant_rows(pieces: Sequence[TrackedBlock], place: str, alone: int | None, *, texts: int) -> list[Row]:
     """The rows of an assistant's message; with ``alone``, its number, each call but the first has a later one."""
     rows: list[Row] = []
     said = called = 0
@@ -325,9 +325,9 @@ class OpenAIChat:
             system_inside=bool(model.system),
         )
 
-    def prepare(self, setting: Setting, system: Sequence[Piece]) -> ChatDialect:
+    def prepare(self, setting: Setting, system: Sequence[TrackedBlock]) -> ChatDialect:
         model = chat_model(setting.model)
-        voice = Voice(
+        voice = ChatOptions(
             target=NAME,
             parts=ChatParts(),
             call_id=self.call_id(setting.model),

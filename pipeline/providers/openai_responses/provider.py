@@ -10,7 +10,7 @@ from reknit.pipeline.streams.source import Source
 PROVIDER = Provider(
     target=Target(
         writer=writer.OpenAIResponses(),
-        rules=rules.OpenAIResponses(),
+        rules=rules.RULE_SET,
         catalogue=rules.CATALOGUE,
         shape="openai-responses",
         equalities=RESPONSES,

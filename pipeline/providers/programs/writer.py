@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import structs
 
 from reknit.pipeline.fixes import Fix
-from reknit.pipeline.history.pieces import Book, Message, Piece
+from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock
 from reknit.pipeline.model import (
     Block,
     Document,
@@ -43,8 +43,8 @@ from reknit.pipeline.text.flatten import (
     current_input,
     flat,
     given_system,
+    neutralize,
     part_lost,
-    quiet,
     said_now,
     sections,
     system_section,
@@ -52,7 +52,7 @@ from reknit.pipeline.text.flatten import (
     with_each,
     with_pieces,
 )
-from reknit.pipeline.text.neutral import Guard
+from reknit.pipeline.text.neutral import Neutralizer
 
 _NUL, _INSTEAD = "\0", "\N{REPLACEMENT CHARACTER}"
 
@@ -61,7 +61,7 @@ class Program(ABC):
     """A program that takes one text; each names what it acts on."""
 
     name: str
-    guard: Guard
+    guard: Neutralizer
     text = True
     # A program shows the model one text, in which a beginning reads like the whole.
     _structure = Structure(cut_text="mark")
@@ -74,7 +74,7 @@ class Program(ABC):
         return self._structure
 
     @abstractmethod
-    def prepare(self, setting: Setting, system: Sequence[Piece]) -> ProgramDialect:
+    def prepare(self, setting: Setting, system: Sequence[TrackedBlock]) -> ProgramDialect:
         """Get ready for a session."""
 
 
@@ -83,7 +83,7 @@ class Prompt(Program):
 
     holds_nul = True
 
-    def prepare(self, setting: Setting, system: Sequence[Piece]) -> PromptDialect:
+    def prepare(self, setting: Setting, system: Sequence[TrackedBlock]) -> PromptDialect:
         return PromptDialect(self, setting, system)
 
 
@@ -96,9 +96,9 @@ class ProgramDialect(ABC):
     marks_left = 0
     state = None
 
-    def __init__(self, program: Program, setting: Setting, system: Sequence[Piece]) -> None:
+    def __init__(self, program: Program, setting: Setting, system: Sequence[TrackedBlock]) -> None:
         self._name, self._guard = program.name, program.guard
-        book = Book(self._name)
+        book = FixLog(self._name)
         given = given_system(setting.system, self._name, book.fixes)
         self._system = [
             self.system_section(self._guard.piece(piece, book), book)
@@ -111,13 +111,13 @@ class ProgramDialect(ABC):
         """The text before the first section of the history."""
         return BETWEEN.join([SO_FAR, *self._system, ""])
 
-    def system_section(self, piece: Piece, book: Book) -> str:  # noqa: ARG002  most programs take any text
+    def system_section(self, piece: TrackedBlock, book: FixLog) -> str:  # noqa: ARG002  most programs take any text
         return system_section(piece)
 
     def encode(self, message: Message, _state: None) -> Encoded:
         """A turn of the history as its sections; empty where nothing of it can be shown."""
-        book = Book(self._name)
-        message = self.with_documents_as_text(quiet(self.shown(message, book), self._guard, book), book)
+        book = FixLog(self._name)
+        message = self.with_documents_as_text(neutralize(self.shown(message, book), self._guard, book), book)
         return self.written(message, book, sections)
 
     def encode_ending(self, messages: Sequence[Message], _state: None, settled: int, *, final: bool) -> Ending:  # noqa: ARG002  no program has a prefill
@@ -126,10 +126,10 @@ class ProgramDialect(ABC):
             return self.ending_of_nothing()
         parts = [self.encode(message, None) for message in messages[:-1]]
         alone = not (settled or self._system or any(part.data for part in parts))
-        return self.ending(parts, messages[-1], Book(self._name), alone=alone)
+        return self.ending(parts, messages[-1], FixLog(self._name), alone=alone)
 
     @abstractmethod
-    def ending(self, parts: list[Encoded], given: Message, book: Book, *, alone: bool) -> Ending:
+    def ending(self, parts: list[Encoded], given: Message, book: FixLog, *, alone: bool) -> Ending:
         """Write the current input after the other open turns; ``alone`` if nothing precedes it."""
 
     @abstractmethod
@@ -137,10 +137,10 @@ class ProgramDialect(ABC):
         """Write a history without turns, which the rules refuse."""
 
     @abstractmethod
-    def written(self, message: Message, book: Book, layout: Callable[[Message], list[str]]) -> Encoded:
+    def written(self, message: Message, book: FixLog, layout: Callable[[Message], list[str]]) -> Encoded:
         """A message in the sections that the layout makes of it."""
 
-    def shown(self, message: Message, book: Book) -> Message:
+    def shown(self, message: Message, book: FixLog) -> Message:
         """The message with what can be shown of it; the rest is recorded."""
         pieces = []
         for piece in in_common_words(message, book).pieces:
@@ -152,7 +152,7 @@ class ProgramDialect(ABC):
                 pieces.append(piece if is_bare(piece) else self.bared(piece, book))
         return with_pieces(message, pieces)
 
-    def bared(self, piece: Piece, book: Book) -> Piece:
+    def bared(self, piece: TrackedBlock, book: FixLog) -> TrackedBlock:
         """The piece without what the text does not show."""
         return uncited(without_own_inside(piece, book), book)
 
@@ -160,13 +160,13 @@ class ProgramDialect(ABC):
         """Return True if a block that is not reasoning can be shown in some form."""
         return not isinstance(block, Unknown)
 
-    def with_documents_as_text(self, message: Message, book: Book, current: Sequence[Piece] = ()) -> Message:
+    def with_documents_as_text(self, message: Message, book: FixLog, current: Sequence[TrackedBlock] = ()) -> Message:
         """The message with the text of each document of plain text, also in results, but for the ``current`` pieces.
 
         Their words are not the user's own, so what acts in them is broken.
         """
 
-        def in_words(part: Piece) -> Piece:
+        def in_words(part: TrackedBlock) -> TrackedBlock:
             if not isinstance(part.block, Document):
                 return part
             words = document_as_text(part, part.block, book)
@@ -180,21 +180,21 @@ class PromptDialect(ProgramDialect):
 
     separator = BETWEEN.encode()
 
-    def __init__(self, program: Prompt, setting: Setting, system: Sequence[Piece]) -> None:
+    def __init__(self, program: Prompt, setting: Setting, system: Sequence[TrackedBlock]) -> None:
         self._holds_nul = program.holds_nul
         super().__init__(program, setting, system)
         self.prefix = self.opening.encode()
 
-    def system_section(self, piece: Piece, book: Book) -> str:
+    def system_section(self, piece: TrackedBlock, book: FixLog) -> str:
         section = system_section(piece)
         if self._holds_nul or _NUL not in section:
             return section
         book.note_fix("nul_replaced", piece.path)
         return section.replace(_NUL, _INSTEAD)
 
-    def ending(self, parts: list[Encoded], given: Message, book: Book, *, alone: bool) -> Ending:
+    def ending(self, parts: list[Encoded], given: Message, book: FixLog, *, alone: bool) -> Ending:
         message = stubbed_if_empty(self.shown(given, book), given, book)
-        message = quiet(message, self._guard, book, message.pieces if alone else said_now(message))
+        message = neutralize(message, self._guard, book, message.pieces if alone else said_now(message))
         message = self.with_documents_as_text(message, book)
         last = self.written(message, book, _alone if alone else _current)
         return Ending(parts=[*parts, last], suffix=b"", prefix=b"" if alone else None)
@@ -202,13 +202,13 @@ class PromptDialect(ProgramDialect):
     def ending_of_nothing(self) -> Ending:
         return Ending(parts=(), suffix=b"", prefix=b"")
 
-    def written(self, message: Message, book: Book, layout: Callable[[Message], list[str]]) -> Encoded:
+    def written(self, message: Message, book: FixLog, layout: Callable[[Message], list[str]]) -> Encoded:
         """A message with nothing in it that the prompt cannot hold."""
         pieces = [self._printable(_stubbed(piece, book), book) for piece in message.pieces]
         message = with_pieces(message, pieces)
         return encoded(BETWEEN.join(layout(message)), message, book)
 
-    def _printable(self, piece: Piece, book: Book) -> Piece:
+    def _printable(self, piece: TrackedBlock, book: FixLog) -> TrackedBlock:
         """The piece without NULs where none can be held; those in a call's input are escaped."""
         if self._holds_nul:
             return piece
@@ -232,18 +232,20 @@ class PromptDialect(ProgramDialect):
         return piece if clean is block else book.change("nul_replaced", piece, clean)
 
 
-def without_media(message: Message, book: Book, current: Sequence[Piece] = ()) -> Message:
+def without_media(message: Message, book: FixLog, current: Sequence[TrackedBlock] = ()) -> Message:
     """The message with a line of text for each image and document, but for the ``current`` pieces."""
     return _with_others(message, current, lambda piece: _stubbed(piece, book))
 
 
-def _with_others(message: Message, current: Sequence[Piece], change: Callable[[Piece], Piece]) -> Message:
+def _with_others(
+    message: Message, current: Sequence[TrackedBlock], change: Callable[[TrackedBlock], TrackedBlock]
+) -> Message:
     """The message after a change of each piece that is not a ``current`` one."""
     own = set(map(id, current))
     return with_pieces(message, [piece if id(piece) in own else change(piece) for piece in message.pieces])
 
 
-def _stubbed(piece: Piece, book: Book) -> Piece:
+def _stubbed(piece: TrackedBlock, book: FixLog) -> TrackedBlock:
     """The line of text for an image or a document; a result with a record of each of its own."""
     block = piece.block
     if isinstance(block, Image):
@@ -266,7 +268,7 @@ def _current(message: Message) -> list[str]:
     return with_current(*current_input(message))
 
 
-def with_current(before: list[str], current: list[Piece]) -> list[str]:
+def with_current(before: list[str], current: list[TrackedBlock]) -> list[str]:
     return [*before, f"{CURRENT}\n{flat(current)}".rstrip()]
 
 
@@ -274,10 +276,10 @@ def _alone(message: Message) -> list[str]:
     return [flat(message.pieces)]
 
 
-def stubbed_if_empty(fitted: Message, given: Message, book: Book) -> Message:
+def stubbed_if_empty(fitted: Message, given: Message, book: FixLog) -> Message:
     """The message, or a line of text where nothing of the given one can be shown."""
     return fitted if fitted.pieces else structs.replace(fitted, pieces=[stub_for(given, book)])
 
 
-def encoded(data: str, message: Message, book: Book) -> Encoded:
+def encoded(data: str, message: Message, book: FixLog) -> Encoded:
     return Encoded(data=data.encode(), rows=list(map(row, message.pieces)), fixes=book.fixes, gone=book.gone)

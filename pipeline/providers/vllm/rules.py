@@ -18,7 +18,7 @@ from reknit.pipeline.providers.openai_chat.rules import Turns as Chat
 from reknit.pipeline.providers.openai_chat.rules import catalogue as openai
 from reknit.pipeline.providers.openai_chat.rules.catalogue import Call, FunctionCall, Message
 from reknit.pipeline.rules._fold import Fold, Walk
-from reknit.pipeline.rules._misfits import Hole
+from reknit.pipeline.rules._misfits import Unreadable
 from reknit.pipeline.rules.base import Catalogue, Family, Rule, Severity, Violation
 
 
@@ -263,13 +263,13 @@ class Turns(Walk, kw_only=True, eq=False):
             self.refuse(COUNTS, f"messages.{self.asked_at}")
         self.calls = self.results = 0
 
-    def _calls(self, calls: Sequence[Call | Hole], index: int) -> None:
+    def _calls(self, calls: Sequence[Call | Unreadable], index: int) -> None:
         path = f"messages.{index}.tool_calls"
         self.calls, self.asked_at = len(calls), index
         if len(calls) > 1:
             self.refuse(SINGLE_CALL, path)
         for at, call in enumerate(calls):
-            if isinstance(call, Hole):  # could not be read, and was reported
+            if isinstance(call, Unreadable):  # could not be read, and was reported
                 continue
             if not (len(call.id) == 9 and call.id.isalnum() and call.id.isascii()):
                 self.refuse(NINE, f"{path}.{at}.id", id=call.id)
@@ -306,3 +306,6 @@ class Vllm(Fold[Turns, Message]):
         self._chat.judge_no_list(walk.chat, body)
         walk.share()
         walk.found[before:] = [replace(violation, severity="hard") for violation in walk.found[before:]]
+
+
+RULE_SET = Vllm()

@@ -12,9 +12,9 @@ from typing import Final, Literal
 
 from msgspec import structs
 
-from reknit.pipeline.history.pieces import Piece
+from reknit.pipeline.history.pieces import TrackedBlock
 from reknit.pipeline.model import Role, Structure
-from reknit.pipeline.providers.openai.writer import Voice
+from reknit.pipeline.providers.openai.writer import ChatOptions
 from reknit.pipeline.providers.openai.writer.parameters import PARAMETERS, chat_model, write_chat_head
 from reknit.pipeline.providers.openai.writer.parts import ServedParts
 from reknit.pipeline.providers.openai_chat.writer import ChatDialect, Template
@@ -77,11 +77,11 @@ class Vllm:
         last: Literal["text", "always"] = "text" if family.prefix else "always"
         return Structure(assistant_last=last, neighbours=neighbours, ids_again=True)
 
-    def prepare(self, setting: Setting, system: Sequence[Piece]) -> ChatDialect:
+    def prepare(self, setting: Setting, system: Sequence[TrackedBlock]) -> ChatDialect:
         family = template(setting.model)
         # A policy may ask that a template's refusal is observed instead.
         family = structs.replace(family, **{name: False for code, name in _ASKED.items() if code in setting.observed})
-        voice = Voice(
+        voice = ChatOptions(
             target=NAME,
             parts=ServedParts(),
             call_id=self.call_id(setting.model),

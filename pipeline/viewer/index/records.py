@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw, Struct
 
 from reknit.pipeline.fixes import severity_of
 from reknit.pipeline.letters import letter_kind
-from reknit.pipeline.registry import RULES
+from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.stages.base import Record
 from reknit.pipeline.viewer.index.entries import EVENTS, FORGOTTEN, LETTER_OF, PARKED, UNPARKED, WORDS, Entry, line
 from reknit.topics import (

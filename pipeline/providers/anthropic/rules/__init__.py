@@ -17,7 +17,7 @@ from reknit.pipeline.rules._fold import BadJSON, Fold
 from reknit.pipeline.rules._misfits import Misfit, Spot, fit, fit_with_items
 from reknit.pipeline.rules.base import Rule
 
-__all__ = ["CATALOGUE", "Anthropic"]
+__all__ = ["CATALOGUE", "RULE_SET", "Anthropic"]
 
 # fmt: off
 # One paragraph a rule.
@@ -266,3 +266,6 @@ def _judge_custom(tool: dict[str, object], path: str, walk: Messages) -> None:
     for key in tool:
         if key not in _TOOL_KEYS:
             walk.refuse(rules.EXTRA_KEY, f"{path}.{key}", at=f"{at}.{key}")
+
+
+RULE_SET = Anthropic()

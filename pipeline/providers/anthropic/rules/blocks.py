@@ -28,7 +28,7 @@ from reknit.pipeline.providers.anthropic.rules.wire import (
     ToolResult,
     ToolUse,
 )
-from reknit.pipeline.rules._misfits import Hole, look
+from reknit.pipeline.rules._misfits import Unreadable, look
 
 IMAGE_BYTES = 5_242_880  # base64 text of one image: the provider counts that, not the decoded bytes
 
@@ -168,7 +168,7 @@ def _tool_result(walk: Turns, block: ToolResult, at: int) -> None:
 
 def _in_result(walk: Turns, result: ToolResult, blocks: list[Any], at: int) -> None:
     for inner_at, block in enumerate(blocks):
-        if block.__class__ is Hole:
+        if block.__class__ is Unreadable:
             continue
         if block.cache_control is not None:
             walk.markers += 1
@@ -282,7 +282,7 @@ def _note(walk: Turns, block: Any, _at: int) -> None:  # noqa: ANN401 - any kind
 _JUDGES: dict[type, Callable[[Turns, Any, int], None]] = {
     **dict.fromkeys(KINDS, _note),
     **{kind: _server_result for kind in KINDS if issubclass(kind, ServerResult)},
-    Hole: _note,
+    Unreadable: _note,
     Text: _text,
     Image: _image,
     Document: _document,

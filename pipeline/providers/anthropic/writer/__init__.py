@@ -10,7 +10,7 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from reknit.pipeline.fixes import make
 from reknit.pipeline.history.exchanges import is_reasoning
-from reknit.pipeline.history.pieces import Book, Message, Piece, is_whole
+from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock, is_whole
 from reknit.pipeline.model import (
     Block,
     RedactedThinking,
@@ -25,7 +25,7 @@ from reknit.pipeline.model import (
 from reknit.pipeline.providers.anthropic.writer.blocks import (
     PAUSING,
     SYSTEM_BLOCKS,
-    AnthropicFitting,
+    AnthropicBlockAdapter,
     as_it_is,
     left_open,
     refuses_bare_loop,
@@ -79,7 +79,7 @@ class AnthropicProgress(Struct, frozen=True, array_like=True):
     # Whether the last user turn held results, so that the loop continues.
     answered: bool = False
     # Media of results that more results follow; none once all messages of an exchange are written.
-    held: list[Piece] = []
+    held: list[TrackedBlock] = []
 
 
 class _Wire(Struct, frozen=True, gc=False):
@@ -91,7 +91,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class AnthropicDialect(ListDialect):
-    def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
+    def __init__(self, setting: Setting, system: Sequence[TrackedBlock]) -> None:
         self.model = setting.model
         self._observed = setting.observed
         self._thinks = is_thinking(setting)
@@ -186,7 +186,7 @@ class AnthropicDialect(ListDialect):
             found = self._names[name] = tool_name(name)
         return found
 
-    def _plain(self, piece: Piece) -> bool:
+    def _plain(self, piece: TrackedBlock) -> bool:
         # Asked of every block of every turn, so by class: nothing derives from these.
         block = piece.block
         if piece.own is not UNSET:
@@ -200,7 +200,7 @@ class AnthropicDialect(ListDialect):
     def _project(
         self, came: Message, state: AnthropicProgress, *, prefill: bool = False, thinks: bool | None = None
     ) -> Encoded:
-        book = Book(NAME, self._observed)
+        book = FixLog(NAME, self._observed)
         message = _taken(in_common_words(came, book), book, state.opened, paused=prefill)
         opened = left_open(message, state.opened) if message.role == "assistant" else state.opened
         unfit = unfit_reasoning(message, self.model, self._observed)
@@ -209,7 +209,7 @@ class AnthropicDialect(ListDialect):
             reasoning = (at for at, piece in enumerate(message.pieces) if is_reasoning(piece))
             unfit = dict.fromkeys(reasoning, "thinking_dropped") | unfit
         other_type = takes_other_type(self.model)
-        work = AnthropicFitting(
+        work = AnthropicBlockAdapter(
             book=book,
             tool_name=self.name,
             images=state.images,
@@ -258,7 +258,7 @@ def _loop_behind(state: AnthropicProgress, role: str, blocks: Sequence[Block], *
     return structs.replace(state, loop="lost" if lost else "bare")
 
 
-def _written(role: str, pieces: Sequence[Piece], blocks: Sequence[Block], *, marked: bool = False) -> bytes:
+def _written(role: str, pieces: Sequence[TrackedBlock], blocks: Sequence[Block], *, marked: bool = False) -> bytes:
     """A message of fitted pieces, whose ``blocks`` are with or without breakpoints, with its own members."""
     written = [on_the_wire(block, NAME) for block in blocks if settings_in(block) is None]
     content = written if marked else _content(pieces, written)
@@ -273,7 +273,7 @@ def _written(role: str, pieces: Sequence[Piece], blocks: Sequence[Block], *, mar
     return _encode({"role": role, **({"content": content} if written else {}), **members})
 
 
-def _content(pieces: Sequence[Piece], blocks: Sequence[Any]) -> Sequence[Any] | str:
+def _content(pieces: Sequence[TrackedBlock], blocks: Sequence[Any]) -> Sequence[Any] | str:
     """A message's content: a text that came as its message's whole content stays a string."""
     if len(pieces) == 1 and pieces[0].whole and isinstance(blocks[0], Text) and blocks[0].citations is UNSET:
         return blocks[0].text
@@ -287,7 +287,7 @@ def _as_given(blocks: tuple[Block, ...], paths: tuple[str, ...]) -> tuple[Block,
     return blocks
 
 
-def _taken(message: Message, book: Book, opened: Sequence[str], *, paused: bool) -> Message:
+def _taken(message: Message, book: FixLog, opened: Sequence[str], *, paused: bool) -> Message:
     """The message without the blocks that this API has no place for; a turn that loses one is changed."""
     codes = {at: code for at, code in untaken(message, opened, paused=paused).items() if book.makes(code)}
     if not codes:
@@ -325,5 +325,5 @@ class Anthropic:
             system_blocks=SYSTEM_BLOCKS if system else frozenset(),
         )
 
-    def prepare(self, setting: Setting, system: Sequence[Piece]) -> AnthropicDialect:
+    def prepare(self, setting: Setting, system: Sequence[TrackedBlock]) -> AnthropicDialect:
         return AnthropicDialect(setting, system)

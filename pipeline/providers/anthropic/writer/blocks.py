@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
-from reknit.pipeline.history.pieces import ANTHROPIC, SETTINGS, Message, Piece, code_for_unknown
+from reknit.pipeline.history.pieces import ANTHROPIC, SETTINGS, Message, TrackedBlock, code_for_unknown
 from reknit.pipeline.history.served import EARLIER, RESULTS, unpaired
 from reknit.pipeline.model import (
     Block,
@@ -31,7 +31,7 @@ from reknit.pipeline.model import (
     Unknown,
 )
 from reknit.pipeline.targets import is_issued_by
-from reknit.pipeline.targets.fitting import POINT, Fitting, is_mark, mark_of, without_own
+from reknit.pipeline.targets.fitting import POINT, BlockAdapter, is_mark, mark_of, without_own
 from reknit.pipeline.targets.media import (
     MEDIA_TYPES,
     Facts,
@@ -97,7 +97,7 @@ def left_open(message: Message, opened: Collection[str]) -> tuple[str, ...]:
     return tuple(call for call, at in calls.items() if at == EARLIER or call in message.in_flight)
 
 
-def _kind(piece: Piece) -> str:
+def _kind(piece: TrackedBlock) -> str:
     return piece.block.kind if isinstance(piece.block, Unknown) else ""
 
 
@@ -134,7 +134,7 @@ def unfit_reasoning(message: Message, model: str | None, observed: Collection[st
     return unfit
 
 
-def _reasoning_fault(piece: Piece, message: Message, model: str | None) -> str:
+def _reasoning_fault(piece: TrackedBlock, message: Message, model: str | None) -> str:
     block = piece.block
     if not isinstance(block, (Thinking, RedactedThinking)):
         return ""
@@ -202,7 +202,7 @@ def _are_citations(citations: Raw) -> bool:
 _OWN: Final = frozenset({ANTHROPIC})
 
 
-class AnthropicFitting(Fitting, kw_only=True, eq=False):
+class AnthropicBlockAdapter(BlockAdapter, kw_only=True, eq=False):
     """Adapts blocks for the Messages API. ``images`` is the number of earlier images.
 
     ``large``: one of them is large (ANT-30b). Both are updated.
@@ -215,13 +215,13 @@ class AnthropicFitting(Fitting, kw_only=True, eq=False):
     large: bool
     other_type: bool
 
-    def add_piece(self, piece: Piece) -> None:
+    def add_piece(self, piece: TrackedBlock) -> None:
         if isinstance(piece.block, Unknown) and piece.block.kind == POINT:
             self._set_mark(piece, piece.block)
         else:
             super().add_piece(piece)
 
-    def _set_mark(self, point: Piece, block: Unknown) -> None:
+    def _set_mark(self, point: TrackedBlock, block: Unknown) -> None:
         """Put a breakpoint in a block of its own on the block before it, which is its position."""
         mark, before = mark_of(block.raw), self.out[-1] if self.out else None
         if mark is None or before is None or isinstance(before.block, (Thinking, RedactedThinking, Unknown)):
@@ -230,7 +230,7 @@ class AnthropicFitting(Fitting, kw_only=True, eq=False):
         self.out[-1] = structs.replace(before, block=structs.replace(before.block, cache_control=mark))
         self.book.drop("cache_point_joined", point)
 
-    def bared(self, piece: Piece) -> Piece:
+    def bared(self, piece: TrackedBlock) -> TrackedBlock:
         """Return the piece without other providers' members and without a refused cache breakpoint."""
         piece = without_own(piece, self.book, _OWN, message_owners=_OWN if piece.stays_system else ())
         block = piece.block
@@ -241,7 +241,7 @@ class AnthropicFitting(Fitting, kw_only=True, eq=False):
     def name(self, name: str) -> str:
         return self.tool_name(name)
 
-    def text(self, piece: Piece, text: Text) -> Piece:
+    def text(self, piece: TrackedBlock, text: Text) -> TrackedBlock:
         """Return a text without other providers' members."""
         if text.refusal:
             text = structs.replace(text, refusal=False)
@@ -251,19 +251,19 @@ class AnthropicFitting(Fitting, kw_only=True, eq=False):
             return self.book.change("citations_dropped", piece, structs.replace(text, citations=UNSET), detail=lost)
         return piece
 
-    def reasoning(self, piece: Piece, reasoning: Thinking | RedactedThinking) -> Piece:
+    def reasoning(self, piece: TrackedBlock, reasoning: Thinking | RedactedThinking) -> TrackedBlock:
         """Reasoning takes no cache breakpoint (ANT-29)."""
         if reasoning.cache_control is UNSET:
             return piece
         return self.book.change("cache_control_dropped", piece, structs.replace(reasoning, cache_control=UNSET))
 
-    def result(self, piece: Piece, result: ToolResult) -> Piece:
+    def result(self, piece: TrackedBlock, result: ToolResult) -> TrackedBlock:
         """Return a result; one whose content is removed gets no content, which differs from an empty list."""
         fitted = super().result(piece, result)
         emptied = isinstance(fitted.block, ToolResult) and fitted.block.content == [] != result.content
         return structs.replace(fitted, block=structs.replace(result, content=UNSET)) if emptied else fitted
 
-    def unknown(self, piece: Piece, unknown: Unknown, inside: ToolResult | None) -> Piece | None:
+    def unknown(self, piece: TrackedBlock, unknown: Unknown, inside: ToolResult | None) -> TrackedBlock | None:
         """Blocks outside of a result were selected before (``untaken``)."""
         return piece if inside is None or unknown.kind in _taken_in(inside) else None
 
@@ -272,10 +272,10 @@ class AnthropicFitting(Fitting, kw_only=True, eq=False):
         stays = not result.is_error or (isinstance(part, Unknown) and part.kind not in _taken_in(result))
         return "" if stays else "error_media_moved"
 
-    def document(self, piece: Piece, document: Document) -> Piece:  # noqa: ARG002  the piece holds it
+    def document(self, piece: TrackedBlock, document: Document) -> TrackedBlock:  # noqa: ARG002  the piece holds it
         return with_source(piece, self.book)
 
-    def image(self, piece: Piece, image: Image) -> Piece:
+    def image(self, piece: TrackedBlock, image: Image) -> TrackedBlock:
         facts = inspect(image.source)
         if facts is None:
             return with_source(piece, self.book)

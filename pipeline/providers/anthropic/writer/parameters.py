@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from reknit.pipeline.history.pieces import Piece
+from reknit.pipeline.history.pieces import TrackedBlock
 from reknit.pipeline.model import Tool, on_the_wire
 from reknit.pipeline.targets import Setting, legal_name
 from reknit.pipeline.targets.fitting import MOST_MARKS, POINT, is_mark, mark_of, raw_unmarked
@@ -45,7 +45,7 @@ def tool_name(name: str) -> str:
     return legal_name(name, _LONGEST_NAME)
 
 
-def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
+def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> WrittenHead:
     writer = HeadWriter(_SHAPE, setting)
     keys: dict[str, Raw] = {}
     if setting.model is not None:
@@ -111,7 +111,7 @@ def _limited(value: Raw, path: str, marks: int, writer: HeadWriter) -> tuple[Raw
     return Raw(_encode(items)) if taken else value, marks
 
 
-def _system(writer: HeadWriter, rows: Sequence[Piece]) -> Raw | None:
+def _system(writer: HeadWriter, rows: Sequence[TrackedBlock]) -> Raw | None:
     given = writer.setting.system
     texts = [on_the_wire(piece.block) for piece in writer.system_rows(rows)]
     if isinstance(given, str) and not texts:

@@ -28,7 +28,7 @@ from reknit.pipeline.rules._fold import Fold, Walk
 from reknit.pipeline.rules._misfits import Misfit, Spot
 from reknit.pipeline.rules.base import NONE_SEEN, Seen
 
-__all__ = ["CATALOGUE", "BedrockConverse"]
+__all__ = ["CATALOGUE", "RULE_SET", "BedrockConverse"]
 
 _ROLES: Final = frozenset({"user", "assistant"})
 
@@ -380,3 +380,6 @@ def _judge_tool(tool: object, path: str, walk: Turns) -> None:
         walk.refuse(rules.MISSING, f"{path}.inputSchema", at=member(f"{path}.inputSchema"))
     elif not isinstance(schema, dict) or not isinstance(schema.get("json"), dict):
         walk.refuse(rules.NOT_OBJECT, f"{path}.inputSchema.json")
+
+
+RULE_SET = BedrockConverse()

@@ -16,7 +16,7 @@ from msgspec.structs import astuple
 from reknit.pipeline.providers.bedrock_converse.rules import catalogue as rules
 from reknit.pipeline.providers.bedrock_converse.rules.catalogue import member
 from reknit.pipeline.rules._fold import Walk
-from reknit.pipeline.rules._misfits import Anything, Hole, Report, Spot, fit_with_items, without_holes
+from reknit.pipeline.rules._misfits import Anything, Report, Spot, Unreadable, fit_with_items, without_unreadable
 from reknit.pipeline.rules.base import Rule
 
 
@@ -124,7 +124,7 @@ def read_message(value: object, path: str, report: Report) -> Message | None:
         message, blocks = fit_with_items(value, Message, Spot(path, path), report, field="content", item=Block)
     if not isinstance(message, Message):
         return None
-    return message if blocks is None else Message(message.role, without_holes(blocks, Block, _UNREAD))
+    return message if blocks is None else Message(message.role, without_unreadable(blocks, Block, _UNREAD))
 
 
 def refuse_constraint(walk: Walk, rule: Rule, value: str, path: str) -> None:
@@ -183,7 +183,7 @@ def _judge_result(walk: Walk, result: ToolResult, path: str, at: int) -> None:
         walk.refuse(rules.EMPTY_ERROR, f"{path}.content", at=path)
     for number, block in enumerate(result.content):
         # A block that could not be read was reported; a text with words is valid.
-        if isinstance(block, Hole) or (block.text and not block.text.isspace() and is_one(block)):
+        if isinstance(block, Unreadable) or (block.text and not block.text.isspace() and is_one(block)):
             continue
         inner = f"{path}.content.{number}"
         _judge_union(walk, block, inner, "ToolResultContentBlock")

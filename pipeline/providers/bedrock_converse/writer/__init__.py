@@ -19,12 +19,12 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
 from reknit.pipeline.fixes import Fix, make
-from reknit.pipeline.history.pieces import Book, Message, Piece
+from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock
 from reknit.pipeline.model import STRICT, Role, Structure, Text, Tool, ToolResult, ToolUse, Unknown
 from reknit.pipeline.providers.anthropic.writer import NO_PREFILL_SINCE, is_thinking
 from reknit.pipeline.providers.anthropic.writer.blocks import version_of
 from reknit.pipeline.providers.bedrock_converse.writer.blocks import (
-    ConverseFitting,
+    ConverseBlockAdapter,
     is_document,
     point_behind,
     tool_name,
@@ -74,7 +74,7 @@ class ConverseHead(Struct, frozen=True):
     points_left: int
 
 
-def write_head(setting: Setting, system: Sequence[Piece]) -> ConverseHead:
+def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> ConverseHead:
     """Return the parts around the messages of every request of a session."""
     writer = HeadWriter(_SHAPE, setting)
     keys: dict[str, Any] = {}
@@ -138,7 +138,7 @@ def _points(keys: Mapping[str, Raw], path: str, writer: HeadWriter) -> Iterator[
         yield point
 
 
-def _system_rows(rows: Sequence[Piece]) -> Iterator[Any]:
+def _system_rows(rows: Sequence[TrackedBlock]) -> Iterator[Any]:
     for piece in rows:
         if isinstance(piece.block, Text):
             yield {"text": piece.block.text}
@@ -230,11 +230,11 @@ class ConverseProgress(Struct, frozen=True, array_like=True):
     documents: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
     numbers: dict[str, int] = {}
-    held: list[Piece] = []
+    held: list[TrackedBlock] = []
 
 
 class ConverseDialect(ListDialect):
-    def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
+    def __init__(self, setting: Setting, system: Sequence[TrackedBlock]) -> None:
         self.state = ConverseProgress()
         self._observed = setting.observed
         self._model = (setting.model or "").lower()
@@ -253,8 +253,8 @@ class ConverseDialect(ListDialect):
         return self._write(message, state, final=final)
 
     def _write(self, message: Message, state: ConverseProgress, *, final: bool, points: Container[str] = ()) -> Encoded:
-        book = Book(NAME, self._observed)
-        fitting = ConverseFitting(
+        book = FixLog(NAME, self._observed)
+        fitting = ConverseBlockAdapter(
             book=book,
             model=self._model,
             before=state.documents,
@@ -318,14 +318,16 @@ class ConverseDialect(ListDialect):
         marked = [piece.path for message in messages for piece in message.pieces if point_behind(piece.block)]
         return frozenset(marked[-self._points_left :] if self._points_left else ())
 
-    def _turns(self, message: Message, pieces: list[Piece], count: int, book: Book) -> list[tuple[str, list[Piece]]]:
+    def _turns(
+        self, message: Message, pieces: list[TrackedBlock], count: int, book: FixLog
+    ) -> list[tuple[str, list[TrackedBlock]]]:
         """Return the message as one, or as three if its results must be separate."""
         results = [piece for piece in pieces if isinstance(piece.block, ToolResult)]
         if not self._results_alone or not results or len(results) == len(pieces):
             return [(message.role, pieces)]
         words = [piece for piece in pieces if not isinstance(piece.block, ToolResult)]
         book.note_fix("assistant_inserted", f"messages.{count + 1}.content.0")
-        between = Piece(Text(text=_BETWEEN), -1, "", fate="synthesised", code="assistant_inserted")
+        between = TrackedBlock(Text(text=_BETWEEN), -1, "", fate="synthesised", code="assistant_inserted")
         return [("user", results), ("assistant", [between]), ("user", words)]
 
     def _suffix(self, tools: bytes) -> bytes:
@@ -337,7 +339,7 @@ class ConverseDialect(ListDialect):
         return self._before[:-1] + (b"," if len(self._before) > 2 else b"") + b'"toolConfig":%b}' % tools
 
 
-def _worded(message: Message, pieces: list[Piece], book: Book) -> list[Piece]:
+def _worded(message: Message, pieces: list[TrackedBlock], book: FixLog) -> list[TrackedBlock]:
     """Return the pieces with required words added: next to a document, or in a turn without other content."""
     said = [piece for piece in pieces if not (isinstance(piece.block, Unknown) and piece.block.kind in MARKERS)]
     if not said:
@@ -348,7 +350,7 @@ def _worded(message: Message, pieces: list[Piece], book: Book) -> list[Piece]:
     if not book.makes("document_text_added"):
         return pieces
     book.note_fix("document_text_added", document.path, tool_id=document.tool_id)
-    added = Piece(Text(text=_BESIDE_DOCUMENT), -1, "", fate="synthesised", code="document_text_added")
+    added = TrackedBlock(Text(text=_BESIDE_DOCUMENT), -1, "", fate="synthesised", code="document_text_added")
     return [*pieces, added]
 
 
@@ -376,5 +378,5 @@ class BedrockConverse:
         """Return the structure of accepted recorded requests, by the model's family."""
         return structs.replace(_structure_of_family(setting), system_blocks=SYSTEM_BLOCKS)
 
-    def prepare(self, setting: Setting, system: Sequence[Piece]) -> ConverseDialect:
+    def prepare(self, setting: Setting, system: Sequence[TrackedBlock]) -> ConverseDialect:
         return ConverseDialect(setting, system)

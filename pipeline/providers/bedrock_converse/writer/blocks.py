@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, Struct, field, structs
 
-from reknit.pipeline.history.pieces import Piece
+from reknit.pipeline.history.pieces import TrackedBlock
 from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.model import (
     Block,
@@ -37,7 +37,7 @@ from reknit.pipeline.providers.bedrock_converse.writer.fitness import (
     reasoning_stays,
 )
 from reknit.pipeline.targets import HealthyTurns, legal_name
-from reknit.pipeline.targets.fitting import POINT, Fitting, bare, point_of, without_mark
+from reknit.pipeline.targets.fitting import POINT, BlockAdapter, bare, point_of, without_mark
 from reknit.pipeline.targets.media import MEDIA_TYPES as IMAGE_TYPES
 from reknit.pipeline.targets.media import fit_document, fit_image, inline
 
@@ -60,7 +60,7 @@ def tool_name(name: str) -> str:
 _OWN: Final = frozenset({NAME})
 
 
-class ConverseFitting(Fitting, kw_only=True, eq=False):
+class ConverseBlockAdapter(BlockAdapter, kw_only=True, eq=False):
     """``before`` are the names of the documents so far, ``added`` the message's; they are unique in a request (BED-20).
 
     ``taken`` are all of them, once one is searched. ``numbers`` has the last number that distinguishes each repeated
@@ -76,7 +76,7 @@ class ConverseFitting(Fitting, kw_only=True, eq=False):
     added: list[str] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
 
-    def add_piece(self, piece: Piece) -> None:
+    def add_piece(self, piece: TrackedBlock) -> None:
         """Take the next piece, and set its breakpoint after it."""
         point = point_behind(piece.block) if piece.path in self.points else None
         if point is None:
@@ -84,18 +84,18 @@ class ConverseFitting(Fitting, kw_only=True, eq=False):
             return
         super().add_piece(without_mark(piece, None))
         place = f"{piece.path}.cache_control"
-        self.out.append(Piece(Unknown(kind=POINT, raw=point), piece.turn, place, came_as=piece.tool_id))
+        self.out.append(TrackedBlock(Unknown(kind=POINT, raw=point), piece.turn, place, came_as=piece.tool_id))
 
-    def bared(self, piece: Piece) -> Piece:
+    def bared(self, piece: TrackedBlock) -> TrackedBlock:
         return bare(piece, self.book, marks=True, empty=True, owners=_OWN)
 
     def name(self, name: str) -> str:
         return tool_name(name)
 
-    def image(self, piece: Piece, image: Image) -> Piece:
+    def image(self, piece: TrackedBlock, image: Image) -> TrackedBlock:
         return fit_image(piece, image, self.book, taken=lambda kind: kind in IMAGE_TYPES, most_bytes=_MOST_IMAGE_BYTES)
 
-    def document(self, piece: Piece, document: Document) -> Piece:
+    def document(self, piece: TrackedBlock, document: Document) -> TrackedBlock:
         """A document of a known format, under a name of its own."""
         piece = fit_document(piece, document, self.book, taken=_FORMATS.__contains__)
         if not isinstance(piece.block, Document):
@@ -109,7 +109,7 @@ class ConverseFitting(Fitting, kw_only=True, eq=False):
             return piece
         return self.book.change("document_renamed", piece, structs.replace(piece.block, title=title), name)
 
-    def unknown(self, piece: Piece, unknown: Unknown, inside: ToolResult | None) -> Piece | None:
+    def unknown(self, piece: TrackedBlock, unknown: Unknown, inside: ToolResult | None) -> TrackedBlock | None:
         """Converse's own members that the canonical form has no block for."""
         if not own_member(unknown, inner=inside is not None, model=self.model):
             return None

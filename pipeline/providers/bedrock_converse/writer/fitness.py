@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from reknit.pipeline.history.pieces import Book, Message, Piece
+from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock
 from reknit.pipeline.model import Block, Issuer, RedactedThinking, Thinking, Turn, Unknown
 from reknit.pipeline.targets.media import decodes
 
@@ -260,7 +260,7 @@ def name_of(block: Unknown) -> str:
 _UNSIGNED = ("nova", "gpt-oss", "qwen", "kimi", "minimax")
 
 
-def fit_reasoning(message: Message, model: str, book: Book) -> list[Piece]:
+def fit_reasoning(message: Message, model: str, book: FixLog) -> list[TrackedBlock]:
     """The message's pieces, fit reasoning first."""
     pieces = message.pieces
     reasoning = [at for at, piece in enumerate(pieces) if isinstance(piece.block, (Thinking, RedactedThinking))]
@@ -293,7 +293,7 @@ def reasoning_stays(turn: Turn, model: str) -> bool:
     return count < len(reasoning) and all(reasoning[:count]) and not any(_fault(b, model) for b in turn.blocks[:count])
 
 
-def _fault_in(message: Message, piece: Piece, model: str) -> str:
+def _fault_in(message: Message, piece: TrackedBlock, model: str) -> str:
     return _fault(piece.block, model) or ("thinking_of_changed_turn" if piece.turn in message.changed else "")
 
 
@@ -316,5 +316,5 @@ def _same(issuer: str | None, model: str) -> bool:
     return not issuer or not model or issuer.lower() in model or model in issuer.lower()
 
 
-def _is_marker(piece: Piece) -> bool:
+def _is_marker(piece: TrackedBlock) -> bool:
     return isinstance(piece.block, Unknown) and piece.block.kind in MARKERS

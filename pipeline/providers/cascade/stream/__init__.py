@@ -29,7 +29,7 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec import Struct, structs
 
-from reknit.pipeline.providers.cascade.stream.speech import Filters, Speech, removed
+from reknit.pipeline.providers.cascade.stream.speech import Filters, OutputFilters, removed
 from reknit.pipeline.streams import fields as read
 from reknit.pipeline.streams.decoder import PayloadDecoder
 from reknit.pipeline.streams.events import (
@@ -168,9 +168,9 @@ class Cascade(PayloadDecoder[CascadeDecoderState]):
 
     def __init__(self) -> None:
         super().__init__(CascadeDecoderState)
-        self.speech = Speech()
+        self.speech = OutputFilters()
         self._made: Filters | None = None
-        self._made_for: tuple[Speech, str | None] | None = None
+        self._made_for: tuple[OutputFilters, str | None] | None = None
         self._loaded = b""
 
     # State.

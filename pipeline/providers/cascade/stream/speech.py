@@ -116,7 +116,7 @@ _WHY: Final = {
 }
 
 
-class Speech(Struct, frozen=True, kw_only=True):
+class OutputFilters(Struct, frozen=True, kw_only=True):
     """The filters of a session's planner.
 
     Attributes:
@@ -145,7 +145,7 @@ class Filters:
         InputError: a root or the marker cannot be used.
     """
 
-    def __init__(self, speech: Speech, model: str | None) -> None:
+    def __init__(self, speech: OutputFilters, model: str | None) -> None:
         self.text = OutputFilter(model, speech.tools, speech.roots, speech.marker)
         self._paths = Redactor(speech.roots, speech.marker)
         self._identity = IdentityRewriter(model)

@@ -28,9 +28,9 @@ from reknit.pipeline.providers.gemini.rules.catalogue import (
     snake,
 )
 from reknit.pipeline.rules._fold import Fold, Walk
-from reknit.pipeline.rules._misfits import Hole, Misfit, Spot, fit_with_items, without_holes
+from reknit.pipeline.rules._misfits import Misfit, Spot, Unreadable, fit_with_items, without_unreadable
 
-__all__ = ["CATALOGUE", "Gemini"]
+__all__ = ["CATALOGUE", "RULE_SET", "Gemini"]
 
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}").fullmatch
 # The documentation's list, and what was recorded besides (text/csv, audio/mpeg, audio/x-wav).
@@ -140,7 +140,7 @@ class Turns(Walk, kw_only=True, eq=False):
         if not response.name or _LEGAL_NAME(response.name) is None:
             self._name(response.name, at, "functionResponse")
         for inner_at, inner in enumerate(response.parts or ()):
-            if isinstance(inner, Hole):
+            if isinstance(inner, Unreadable):
                 continue  # it could not be read, and was reported
             path = f"contents.{self.index}.parts.{at}.functionResponse.parts.{inner_at}"
             self._media(inner.inlineData or inner.fileData, path)
@@ -262,7 +262,9 @@ class Gemini(Fold[Turns, Content]):
         except (msgspec.ValidationError, UnicodeEncodeError):  # a lone surrogate
             content, parts = fit_with_items(named, Content, Spot(path, path), report, field="parts", item=Part)
         if parts is not None:
-            return Content(content.role if isinstance(content, Content) else None, without_holes(parts, Part, _UNREAD))
+            return Content(
+                content.role if isinstance(content, Content) else None, without_unreadable(parts, Part, _UNREAD)
+            )
         return content if isinstance(content, Content) else None
 
     def judge_no_list(self, walk: Turns, body: dict[str, Any]) -> None:
@@ -315,3 +317,6 @@ def _judge_functions(functions: list[tuple[str, dict[str, Any]]], walk: Turns) -
             # The API leaves out the number of the only tool.
             at = place(inner).replace("tools[0]", "tools")
             walk.refuse(rules.ADDITIONAL, f"{inner}.additionalProperties", at=at)
+
+
+RULE_SET = Gemini()

@@ -15,13 +15,13 @@ import msgspec
 from msgspec import Raw, Struct
 
 from reknit.pipeline.history.exchanges import calls_last
-from reknit.pipeline.history.pieces import Book, Message, Piece
+from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock
 from reknit.pipeline.history.readers.head import DECLARED_SCHEMAS
 from reknit.pipeline.model import Structure, Text, Thinking, Tool, ToolUse
 from reknit.pipeline.providers.gemini.reader import either_spelling
 from reknit.pipeline.providers.gemini.writer.blocks import (
     NAME,
-    GeminiFitting,
+    GeminiBlockAdapter,
     function_name,
     in_order,
     shows_id,
@@ -49,7 +49,7 @@ _DECLARATION: Final = frozenset({"name", "description", "parameters", *_OF_DECLA
 _encode = msgspec.json.Encoder().encode
 
 
-def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
+def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> WrittenHead:
     writer = HeadWriter(_SHAPE, setting)
     keys: dict[str, Any] = {}
     params = writer.read_params()
@@ -163,11 +163,11 @@ class GeminiProgress(Struct, frozen=True, array_like=True):
     count: int = 0
     calls: dict[str, str] = {}
     unnamed: frozenset[str] = frozenset()
-    held: list[Piece] = []
+    held: list[TrackedBlock] = []
 
 
 class GeminiDialect(ListDialect):
-    def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
+    def __init__(self, setting: Setting, system: Sequence[TrackedBlock]) -> None:
         self.state = GeminiProgress()
         self._model = setting.model
         self._observed = setting.observed
@@ -178,9 +178,9 @@ class GeminiDialect(ListDialect):
         self.prefix = head.before("contents")
 
     def encode_message(self, message: Message, state: GeminiProgress, *, final: bool) -> Encoded:  # noqa: ARG002  an answer to continue is written like any other
-        book = Book(NAME, self._observed)
+        book = FixLog(NAME, self._observed)
         message = in_common_words(message, book)
-        fitting = GeminiFitting(
+        fitting = GeminiBlockAdapter(
             book=book, media_in_results=self._newer, results_follow=message.results_follow, held=state.held
         )
         pieces = fitting.fit_message(message.pieces, unfit_reasoning(message, self._model))
@@ -233,5 +233,5 @@ class Gemini:
             own=NAME,
         )
 
-    def prepare(self, setting: Setting, system: Sequence[Piece]) -> GeminiDialect:
+    def prepare(self, setting: Setting, system: Sequence[TrackedBlock]) -> GeminiDialect:
         return GeminiDialect(setting, system)

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, structs
 
 from reknit.pipeline.history.calls import made_id
-from reknit.pipeline.history.pieces import Book, LedgerEntry, Message, Piece
+from reknit.pipeline.history.pieces import FixLog, LedgerEntry, Message, TrackedBlock
 from reknit.pipeline.model import (
     Document,
     Image,
@@ -33,7 +33,7 @@ from reknit.pipeline.model import (
 )
 from reknit.pipeline.providers.gemini.reader import NOTES, OF_CALLS, OF_RESPONSES, SIGNATURE, UNSIGNED
 from reknit.pipeline.targets import is_issued_by, legal_name
-from reknit.pipeline.targets.fitting import Fitting, bare
+from reknit.pipeline.targets.fitting import BlockAdapter, bare
 from reknit.pipeline.targets.media import decodes, fit_document, fit_image, inline
 
 NAME: Final = "gemini"
@@ -47,7 +47,7 @@ _LONGEST: Final = 64
 class Signed(Struct, frozen=True):
     """A piece to write, and its part's signature."""
 
-    piece: Piece
+    piece: TrackedBlock
     signature: str = ""
 
 
@@ -75,7 +75,7 @@ def unfit_reasoning(message: Message, model: str | None) -> dict[int, str]:
     return unfit
 
 
-def signed(pieces: list[Piece], content: int, book: Book, *, placeholders: bool) -> list[Signed]:
+def signed(pieces: list[TrackedBlock], content: int, book: FixLog, *, placeholders: bool) -> list[Signed]:
     """Return the pieces with their signatures; ``content`` is the number of their turn in the output.
 
     Reasoning without words leaves only its signature, on the part after it. It stays a separate part if no part
@@ -116,7 +116,7 @@ class _Waiting(Struct, frozen=True):
     """A signature on its way to the next part: the reasoning that it came on, and that one's place among the parts."""
 
     signature: str
-    piece: Piece
+    piece: TrackedBlock
     at: int
     silent: bool
 
@@ -130,7 +130,7 @@ def _stay(waiting: _Waiting, out: list[Signed]) -> None:
         out[waiting.at] = part
 
 
-def _joined(thought: Piece, place: str, book: Book, *, kept: bool) -> LedgerEntry:
+def _joined(thought: TrackedBlock, place: str, book: FixLog, *, kept: bool) -> LedgerEntry:
     """Record the outcome of a signature without words: it is unchanged, or was moved to the part that follows."""
     if kept:
         return LedgerEntry(thought.path, "kept", place)
@@ -234,22 +234,22 @@ def function_name(name: str) -> str:
 _OWN: Final = frozenset({NAME})
 
 
-class GeminiFitting(Fitting, kw_only=True, eq=False):
+class GeminiBlockAdapter(BlockAdapter, kw_only=True, eq=False):
     marks = False
 
     media_in_results: bool
 
-    def bared(self, piece: Piece) -> Piece:
+    def bared(self, piece: TrackedBlock) -> TrackedBlock:
         return bare(piece, self.book, empty=True, owners=_OWN)
 
     def name(self, name: str) -> str:
         """A function's name (GEM-10)."""
         return function_name(name)
 
-    def image(self, piece: Piece, image: Image) -> Piece:
+    def image(self, piece: TrackedBlock, image: Image) -> TrackedBlock:
         return fit_image(piece, image, self.book, taken=_IMAGES.__contains__, most_bytes=_MOST_INLINE)
 
-    def document(self, piece: Piece, document: Document) -> Piece:
+    def document(self, piece: TrackedBlock, document: Document) -> TrackedBlock:
         """PDF and text; a part has no place for what is said about it."""
         piece = fit_document(piece, document, self.book, taken=lambda kind: _DOCUMENTS(kind) is not None)
         if not isinstance(piece.block, Document):
@@ -261,13 +261,13 @@ class GeminiFitting(Fitting, kw_only=True, eq=False):
         bare = structs.replace(piece.block, title=UNSET, context=UNSET, citations=UNSET)
         return self.book.change("document_notes_dropped", piece, bare, ", ".join(lost))
 
-    def unknown(self, piece: Piece, unknown: Unknown, inside: ToolResult | None) -> Piece | None:
+    def unknown(self, piece: TrackedBlock, unknown: Unknown, inside: ToolResult | None) -> TrackedBlock | None:
         """Gemini's own parts that the canonical form has no block for."""
         if inside is not None and not (self.media_in_results and unknown.kind in _IN_RESULTS):
             return None
         return piece if own_part(unknown) else None
 
-    def reasoning(self, piece: Piece, reasoning: Thinking | RedactedThinking) -> Piece | None:
+    def reasoning(self, piece: TrackedBlock, reasoning: Thinking | RedactedThinking) -> TrackedBlock | None:
         """There is no part for what only another provider can read."""
         if isinstance(reasoning, Thinking):
             return piece
@@ -279,7 +279,7 @@ class GeminiFitting(Fitting, kw_only=True, eq=False):
         return "" if isinstance(part, Unknown) or self.media_in_results else "result_media_moved"
 
 
-def in_order(pieces: list[Piece], calls: Mapping[str, str], book: Book) -> list[Piece]:
+def in_order(pieces: list[TrackedBlock], calls: Mapping[str, str], book: FixLog) -> list[TrackedBlock]:
     """Results in the order of their calls, by which Gemini matches them; then the rest."""
     results = [piece for piece in pieces if isinstance(piece.block, ToolResult)]
     if len(results) > 1:
@@ -292,7 +292,7 @@ def in_order(pieces: list[Piece], calls: Mapping[str, str], book: Book) -> list[
     return [*results, *(piece for piece in pieces if not isinstance(piece.block, ToolResult))]
 
 
-def shows_id(piece: Piece, name: str, *, always: bool) -> bool:
+def shows_id(piece: TrackedBlock, name: str, *, always: bool) -> bool:
     """Whether a call of the function ``name``, or its response, is written with its id."""
     return piece.tool_id != made_id(name) and (always or piece.path.startswith("contents."))
 

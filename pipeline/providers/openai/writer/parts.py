@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from reknit.pipeline.history.pieces import Book, Piece
+from reknit.pipeline.history.pieces import FixLog, TrackedBlock
 from reknit.pipeline.model import Document, Image, Own, Text
 from reknit.pipeline.targets.media import MEDIA_TYPES, document_fault, inspect
 
@@ -88,7 +88,7 @@ def image_part(image: Image, parts: Parts) -> Any:  # noqa: ANN401  a part
     return parts.image(f"data:{source.media_type};base64,{source.data}", extras) if source.data else None
 
 
-def fitted_image(piece: Piece, image: Image, parts: Parts, book: Book) -> Piece:
+def fitted_image(piece: TrackedBlock, image: Image, parts: Parts, book: FixLog) -> TrackedBlock:
     """An image that the API has a part for, or the line of text that takes its place."""
     source = _read(image.source)
     if source.type == "file" or source.url.startswith(_LINKS) or not source.data:
@@ -120,7 +120,7 @@ def document_parts(document: Document, parts: Parts) -> list[Any]:
     return [] if part is None else [*about, part]
 
 
-def fitted_document(piece: Piece, document: Document, parts: Parts, book: Book) -> Piece:
+def fitted_document(piece: TrackedBlock, document: Document, parts: Parts, book: FixLog) -> TrackedBlock:
     """A document that the API has a part for, its text, or the line of text that takes its place."""
     source, title = _read(document.source), _said(document.title)
     text = _plain_text(source)
@@ -137,7 +137,7 @@ def fitted_document(piece: Piece, document: Document, parts: Parts, book: Book) 
     return book.change("document_notes_dropped", piece, detail=", ".join(lost)) if lost else piece
 
 
-def document_as_text(piece: Piece, document: Document, book: Book) -> Piece:
+def document_as_text(piece: TrackedBlock, document: Document, book: FixLog) -> TrackedBlock:
     """The text of a document of plain text, after its title and its context; any other document as it is."""
     source = _read(document.source)
     text = _plain_text(source)
@@ -145,7 +145,7 @@ def document_as_text(piece: Piece, document: Document, book: Book) -> Piece:
     return piece if text is None else _as_text(piece, document, text, book)
 
 
-def _as_text(piece: Piece, document: Document, text: str, book: Book) -> Piece:
+def _as_text(piece: TrackedBlock, document: Document, text: str, book: FixLog) -> TrackedBlock:
     title = _said(document.title)
     head = f"[Document: {title}]" if title else "[Document]"
     flat = "\n".join(line for line in (head, _said(document.context), text) if line)

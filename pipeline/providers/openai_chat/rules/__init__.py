@@ -30,10 +30,10 @@ from reknit.pipeline.providers.openai_chat.rules.catalogue import (
     family_of,
 )
 from reknit.pipeline.rules._fold import Fold, Walk
-from reknit.pipeline.rules._misfits import Hole, Misfits, bracketed, kind, legal_name, listing, unsupported_image
+from reknit.pipeline.rules._misfits import Misfits, Unreadable, bracketed, kind, legal_name, listing, unsupported_image
 from reknit.pipeline.rules.base import Severity
 
-__all__ = ["CATALOGUE", "OpenAIChat", "Turns"]
+__all__ = ["CATALOGUE", "RULE_SET", "OpenAIChat", "Turns"]
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -100,14 +100,14 @@ class Turns(Walk, kw_only=True, eq=False):
         else:
             self.answered.add(call)
 
-    def _calls(self, message: Message, calls: Sequence[Call | Hole]) -> None:
+    def _calls(self, message: Message, calls: Sequence[Call | Unreadable]) -> None:
         path = f"messages.{self.index}"
         if not calls:
             self.refuse(rules.NO_CALLS, f"{path}.tool_calls", at=f"{bracketed(path)}.tool_calls")
             return
         ids: dict[str, None] = {}
         for at, call in enumerate(calls):
-            if isinstance(call, Hole):  # could not be read, and was reported
+            if isinstance(call, Unreadable):  # could not be read, and was reported
                 continue
             if call.id in ids:
                 self.refuse(rules.SAME_ID, f"{path}.tool_calls.{at}.id", id=call.id, index=self.index)
@@ -300,3 +300,6 @@ def _judge_tools(head: dict[str, Any], walk: Turns) -> None:
         # The provider's own tools change too often to be judged.
         if kind_of_tool == "function" and isinstance(tool := misfits.fit(tool, FunctionTool, path), FunctionTool):
             judge_name(walk, tool.function.name, f"{path}.function.name")
+
+
+RULE_SET = OpenAIChat()

@@ -242,7 +242,7 @@ SURROGATE = rule("OAI-21b", "soft", NOT_JSON,
 ENDS_WITH_ASSISTANT = rule(
     "OAI-22", "hard", "The last message is the assistant's, and the policy tail=reject refuses such a history.",
     summary="Under the policy tail=reject, a history does not end with the assistant.",
-    repair="append a user turn, or choose another policy", source="Reknit: the API itself continues after it (recorded)",
+    repair="append a user turn, or choose another policy", source="Reknit: the API continues after it (recorded)",
     unchecked="the API takes it, the policy does not")
 # fmt: on
 

@@ -38,8 +38,8 @@ from reknit.pipeline.providers.openai_responses.rules.catalogue import (
 )
 from reknit.pipeline.rules._fold import Fold, Walk
 from reknit.pipeline.rules._misfits import (
-    Hole,
     Misfits,
+    Unreadable,
     bracketed,
     kind,
     legal_name,
@@ -49,7 +49,7 @@ from reknit.pipeline.rules._misfits import (
 )
 from reknit.pipeline.rules.base import NONE_SEEN, Seen
 
-__all__ = ["CATALOGUE", "Items", "OpenAIResponses"]
+__all__ = ["CATALOGUE", "RULE_SET", "Items", "OpenAIResponses"]
 
 _TOOLS: dict[type, str] = {
     FunctionCall: "function call",
@@ -328,7 +328,7 @@ class OpenAIResponses(Fold[Items, Item]):
         # A message or reference without its type comes this way as well: the typed decode needs the type.
         typed = {"type": _kind_of(value), **value} if isinstance(value, dict) and "type" not in value else value
         item = _misfits(walk).fit(typed, ITEM, path)
-        return None if isinstance(item, Hole) else item  # type: ignore[return-value]  # what was asked for
+        return None if isinstance(item, Unreadable) else item  # type: ignore[return-value]  # what was asked for
 
     def judge_no_list(self, walk: Items, body: dict[str, Any]) -> None:
         given = body.get("input")
@@ -371,3 +371,6 @@ def _judge_tools(tools: object, walk: Items) -> None:
             case "function" | "custom":
                 if isinstance(named := misfits.fit(tool, NamedTool, path), NamedTool):
                     judge_name(walk, named.name, f"{path}.name")
+
+
+RULE_SET = OpenAIResponses()

@@ -16,7 +16,15 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from reknit.pipeline.history.pieces import RESPONSES, Message, Piece, answer_to, code_for_unknown, is_item, native_type
+from reknit.pipeline.history.pieces import (
+    RESPONSES,
+    Message,
+    TrackedBlock,
+    answer_to,
+    code_for_unknown,
+    is_item,
+    native_type,
+)
 from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.model import Block, Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
 from reknit.pipeline.providers.openai.writer import is_native_item
@@ -96,7 +104,7 @@ def call_item(use: ToolUse) -> dict[str, Any]:
     return {"type": "function_call", "call_id": use.id, "name": use.name, "arguments": arguments, **beside}
 
 
-def result_item(piece: Piece, result: ToolResult, content: str | list[Any], asked: str) -> dict[str, Any]:
+def result_item(piece: TrackedBlock, result: ToolResult, content: str | list[Any], asked: str) -> dict[str, Any]:
     """A result as the type of item that it came as; else as the answer to a call of the type ``asked``.
 
     A function's output answers a function's call (``asked`` is ``""``), and any call whose own type of output has no
@@ -211,7 +219,7 @@ def unfit_reasoning(message: Message, model: str | None, *, stored: bool, final:
     return unfit
 
 
-def led_to(pieces: Sequence[Piece], at: int, unfit: Container[int]) -> Piece | None:
+def led_to(pieces: Sequence[TrackedBlock], at: int, unfit: Container[int]) -> TrackedBlock | None:
     """The piece that follows some reasoning without those that are ``unfit``; None where a user's turn does."""
     return next((pieces[behind] for behind in range(at + 1, len(pieces)) if behind not in unfit), None)
 
@@ -225,7 +233,7 @@ def is_own_reasoning(block: Block) -> bool:
     return is_reasoning_block(block) and (isinstance(block, Unknown) or is_issued_by(block, OWN, None))
 
 
-def is_plain_message(piece: Piece | None) -> bool:
+def is_plain_message(piece: TrackedBlock | None) -> bool:
     return piece is not None and isinstance(piece.block, Text) and "id" not in own_members(piece.own)
 
 
@@ -233,7 +241,7 @@ def item_id(block: Block) -> bool:
     return not isinstance(block, Unknown) and "id" in own_members(block.own)
 
 
-def _fault(piece: Piece, model: str | None, *, stored: bool) -> str:
+def _fault(piece: TrackedBlock, model: str | None, *, stored: bool) -> str:
     block = piece.block
     if not isinstance(block, Unknown) and not is_issued_by(block, OWN, model):
         return "thinking_foreign"
