@@ -2,8 +2,8 @@
 
 A provider is added by one line here, and its rules by one line in `reknit.pipeline.rules.sets`. A registered target
 (`register`) is available wherever Reknit's own targets are: ``normalize``, ``validate``, ``Session`` and the
-conformance kit (``reknit.pipeline.testing``). Register it when the program starts. The targets that a worker's configuration names
-must be registered in the worker's process.
+conformance kit (``reknit.pipeline.testing``). Register it when the program starts. The targets that a worker's
+configuration names must be registered in the worker's process.
 """
 
 from __future__ import annotations

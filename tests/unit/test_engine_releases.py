@@ -343,8 +343,8 @@ async def test_a_process_that_ends_at_any_commit_leaves_nothing_undone_or_done_t
 class Buggy(TurnsStage):
     """Has a bug, and for some records another one in what it does about the first."""
 
-    def _take(self, record, batch, *, is_due=False):
-        super()._take(record, batch, is_due=is_due)
+    def _take_record(self, key, event, record, batch):
+        super()._take_record(key, event, record, batch)
         if b"bug" in record.value:
             raise RuntimeError("a bug")
 
