@@ -239,7 +239,7 @@ def plans_table(plans: list[Plan]) -> str:
     rows.append(["**disk**, all copies", *(size(one.broker_bytes) for one in plans)])
     rows.append(["ready without its volume within", *(f"{one.restore_seconds / 60:,.1f} minutes" for one in plans)])
     rows.append(["breaks first", *(one.breaks_first for one in plans)])
-    rows.append(["at so many times the load", *(f"{1 / one.used[one.breaks_first]:.1f}" for one in plans)])
+    rows.append(["at this multiple of the load", *(f"{1 / one.used[one.breaks_first]:.1f}" for one in plans)])
     return table(rows)
 
 
