@@ -1,6 +1,6 @@
-"""What sources send, made up event by event: lines of the Claude CLI, and events of three providers.
+"""Generated events of the sources: lines of the Claude CLI, and events of three providers.
 
-Each text of a provider's event stands in no other one of its run, so that a test can look for it.
+Each text of a provider's event is unique within its run, so that a test can search for it.
 """
 
 from itertools import count
@@ -95,19 +95,19 @@ LINES = st.one_of(STREAMED, STREAMED, STREAMED, WHOLE, WHOLE, ANSWERS, REST)
 
 
 def marked(number):
-    """A text that no other event of the run has."""
+    """Return a text that no other event of the run has."""
     return f"<{number}>"
 
 
-def told_at_the_end(number):
-    """The same for what only the end of an item tells; one that is withdrawn has none."""
+def noted_mark(number):
+    """Return a unique text for metadata that only the end of an item carries; a retracted item loses it."""
     return f"<{number}, noted>"
 
 
 def anthropic_events():
     number = count()
     text = st.builds(lambda: marked(next(number)))
-    noted = st.builds(lambda: told_at_the_end(next(number)))
+    noted = st.builds(lambda: noted_mark(next(number)))
     block = st.one_of(
         st.builds(lambda kind: {"type": kind, "text": "", "thinking": ""}, st.sampled_from(["text", "thinking"])),
         st.builds(lambda id_: {"type": "tool_use", "id": id_, "name": "a", "input": {}}, CALL_IDS),
@@ -163,7 +163,7 @@ def converse_events():
     call = st.builds(lambda id_: {"toolUse": {"toolUseId": id_, "name": "a"}}, CALL_IDS)
     own = st.builds(lambda kind, words: {kind: {"a": words}}, st.sampled_from(["odd", "toolResult", "image"]), text)
     start = st.one_of(call, st.just({}), own)
-    # Content of an answer that was not streamed, citations and blocks that nobody knows among it.
+    # Content of an answer that was not streamed, including citations and unknown blocks.
     content = st.one_of(
         st.builds(lambda words: {"text": words}, text),
         st.builds(lambda words, kind: {"reasoningContent": {"reasoningText": {kind: words}}}, text, st.just("text")),
@@ -196,7 +196,7 @@ def converse_events():
 def gemini_events():
     number = count()
     text = st.builds(lambda: marked(next(number)))
-    noted = st.builds(lambda: told_at_the_end(next(number)))
+    noted = st.builds(lambda: noted_mark(next(number)))
     unknown = st.one_of(st.just({}), st.builds(lambda words: {"brandNew": words}, text))
     odd = st.one_of(st.just({}), st.builds(lambda words: {"brandNew": words}, noted))
     call = st.builds(lambda words, new: {"functionCall": {"name": "a", "args": {"a": words}} | new}, text, odd)

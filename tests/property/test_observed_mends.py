@@ -1,4 +1,4 @@
-"""Mends that a policy only observes: not made and told so, or made and told so, on every target."""
+"""Repairs that a policy only observes are either not made and reported, or made and reported, on every target."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reknit.pipeline.session import Session
 from reknit.pipeline.testing.kit import Kit
 
 NAMES = sorted(TARGETS)
-# The mends whose example the target takes as it came; it refuses the others', so that they are made after all.
+# The repairs without which the target accepts their example. It rejects the other examples, so those are repaired.
 TAKEN = {
     "blank_dropped", "document_renamed", "image_type_corrected", "lead_inserted", "leading_dropped", "param_dropped",
     "system_inlined", "tail_continued", "thinking_foreign", "thinking_moved", "thinking_of_changed_turn",
@@ -28,7 +28,7 @@ TAKEN = {
 
 
 def mends_of(done):
-    """What was mended, wherever what was added stands."""
+    """Count the repairs. The place of an added block is ignored."""
     return Counter(
         (fix.code, fix.target, fix.before, fix.after, "" if FIXES[fix.code].fate == "synthesised" else fix.path)
         for fix in done.fixes
@@ -39,7 +39,7 @@ def mends_of(done):
 @pytest.mark.parametrize("target", NAMES)
 @settings(max_examples=40 * SCALE)
 @given(messages=st.one_of(histories, perturbed_histories()), policy=policies, data=st.data())
-def test_an_observed_mend_is_told_and_not_made_or_made_and_told(target, messages, policy, data):
+def test_an_observed_repair_is_reported_and_not_made_unless_required(target, messages, policy, data):
     given = msgspec.json.encode(messages)
     mended = normalize(given, to=target, policy=policy)
     codes = sorted({fix.code for fix in mended.fixes} & OBSERVABLE)
@@ -66,7 +66,7 @@ def test_an_observed_mend_is_told_and_not_made_or_made_and_told(target, messages
     messages=st.one_of(histories, perturbed_histories()),
     codes=st.sets(st.sampled_from(sorted(OBSERVABLE)), min_size=1).map(sorted),
 )
-def test_the_promises_hold_with_mends_that_are_observed(target, messages, codes):
+def test_the_promises_hold_with_observed_repairs(target, messages, codes):
     Kit(target, {"mend": dict.fromkeys(codes, "observe")}).check(messages)
 
 
@@ -77,7 +77,7 @@ def test_the_promises_hold_with_mends_that_are_observed(target, messages, codes)
     codes=st.sets(st.sampled_from(sorted(OBSERVABLE)), min_size=1).map(sorted),
     at=st.integers(0, 30),
 )
-def test_a_saved_session_goes_on_as_it_would_have(target, messages, codes, at):
+def test_a_saved_session_continues_unchanged(target, messages, codes, at):
     sessions = [Session([target, "vllm"], {"mend": {target: dict.fromkeys(codes, "observe")}}) for _ in range(2)]
     segments = []
     for number, message in enumerate(messages):
@@ -92,7 +92,7 @@ def test_a_saved_session_goes_on_as_it_would_have(target, messages, codes, at):
 
 
 @pytest.mark.parametrize("code", sorted(OBSERVABLE))
-def test_each_mend_can_be_observed(code):
+def test_each_repair_can_be_observed(code):
     example = FIX_EXAMPLES[code]
     history = written_out(example.history)
     history = history if isinstance(history, str) else json.dumps(history)
@@ -103,6 +103,6 @@ def test_each_mend_can_be_observed(code):
         assert (observed, done.prefix_reset) == ({code}, "")
         assert done.body not in {None, made.body}
     else:
-        # What the target said of the body without the mend is why it was made.
+        # The target's verdict on the body without the repair is the reason for making it.
         assert (observed, done.prefix_reset) == (set(), "mended")
         assert (done.body, done.fixes) == (made.body, made.fixes)
