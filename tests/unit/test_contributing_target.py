@@ -1,4 +1,4 @@
-"""A target as CONTRIBUTING says that one is added: a writer, rules, a line and vectors, and nothing else."""
+"""A target added as CONTRIBUTING describes it: a writer, rules, one line and vectors, and nothing else."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ from reknit.pipeline.registry import TARGETS, register, unregister
 from reknit.pipeline.rules.judge import RULE_SETS
 from reknit.testing import Kit, broken_histories, healthy_histories
 
-# The two modules and the line that a person would write.
+# The two modules and the line that a contributor would write.
 MODULE = textwrap.dedent(
     '''
     """The house's own gateway: a chat in OpenAI's shape that wants a user first and words in every user turn."""
@@ -83,7 +83,7 @@ MODULE = textwrap.dedent(
     '''
 )
 
-# One body that breaks only the rule, and one beside it that just does not.
+# One body that breaks only the rule, followed by one that is just inside it.
 VECTORS = [
     ({"messages": [{"role": "narrator", "content": "x"}]}, ["HOUSE-01"]),
     ({"messages": [{"role": "user", "content": "x"}]}, []),
@@ -99,7 +99,7 @@ BROKEN = [
 @pytest.fixture
 def house():
     names = {}
-    exec(compile(MODULE, "house_gateway.py", "exec"), names)  # noqa: S102  the module that a person would write
+    exec(compile(MODULE, "house_gateway.py", "exec"), names)  # noqa: S102  the module that a contributor would write
     yield names["TARGET"]
     unregister("house")
 
@@ -121,7 +121,7 @@ def test_its_rules_judge_its_vectors(house, body, broken):
     assert [violation.rule for violation in validate(body, "house")] == broken
 
 
-def test_requests_are_written_for_it_and_judged_whole_and_turn_by_turn(house):
+def test_its_requests_are_written_and_judged_whole_and_turn_by_turn(house):
     whole = normalize(BROKEN, to="house")
     assert [fix.code for fix in whole.fixes] == ["result_synthesised"]
     assert [row["role"] for row in json.loads(whole.body)["messages"]] == ["user", "assistant", "tool"]
@@ -143,13 +143,13 @@ def test_reknit_test_loads_the_module_that_registers_it(gateway):
     assert checked(gateway).returncode == 2
 
 
-def test_a_module_that_is_not_there_cannot_be_loaded(tmp_path):
+def test_a_missing_module_cannot_be_loaded(tmp_path):
     done = checked(tmp_path, "--load", "house_gateway")
     assert (done.returncode, done.stdout) == (2, "")
     assert "module 'house_gateway' cannot be imported: No module named 'house_gateway'" in done.stderr
 
 
-def test_a_kit_that_was_not_told_of_a_bodys_shape_does_not_skip_the_check(house):
+def test_a_kit_without_the_shape_of_a_body_does_not_skip_the_check(house):
     class Silent(OpenAIChat):
         name = "silent"
 
