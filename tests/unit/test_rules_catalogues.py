@@ -1,6 +1,6 @@
-"""What the catalogues know: names of models, in every spelling, lead to their family, and every rule can be explained.
+"""The catalogues map model names, in every spelling, to their family, and every rule can be explained.
 
-What is not known of a model is not claimed.
+Nothing is claimed about an unknown model.
 """
 
 from __future__ import annotations
@@ -99,11 +99,11 @@ def test_names(family_of, model, name):
 
 
 @pytest.mark.parametrize(("unknown", "facts"), [(UNKNOWN_CLAUDE, 5), (UNKNOWN_TEMPLATE, 12)])
-def test_nothing_is_known_of_an_unknown_family(unknown, facts):
+def test_an_unknown_family_has_no_facts(unknown, facts):
     assert [getattr(unknown, fact) for fact in unknown.__struct_fields__ if fact != "name"] == [None] * facts
 
 
-def test_a_rule_names_the_families_that_its_fact_says_refuse():
+def test_a_rule_names_the_families_that_enforce_it():
     assert RULES["ANT-19"].families == (
         "claude-2", "claude-3", "claude-3-5", "claude-3-7", "claude-4", "claude-4-1", "claude-4-5", "claude-4-6",
         "claude-sonnet-4-6",
@@ -121,12 +121,12 @@ def test_every_rule_can_be_explained():
         assert rule.source
         assert [name for _, name, _, _ in string.Formatter().parse(rule.message) if name == ""] == []
         assert (rule.severity == "model") == bool(rule.families)
-        # What no body shows may be another's, of which nothing else is known.
+        # An unchecked rule may name a family that the catalogue does not have.
         known = {family.name for family in TARGETS[rule.target].families}
         assert rule.unchecked or {*rule.families} <= known
 
 
-def test_rules_that_a_body_cannot_show_say_why():
+def test_unchecked_rules_give_a_reason():
     assert sorted(rule.id for rule in RULES.values() if rule.unchecked) == [
         "ANT-06b", "ANT-07a", "ANT-22", "ANT-33", "CDX-04", "COP-05", "GCL-05", "GEM-04b", "GEM-04c", "GEM-11",
         "MMX-01", "OAI-01c", "OAI-22", "RSP-04", "RSP-07", "RSP-23",
@@ -147,7 +147,7 @@ def reasoning(**text):
     return {"reasoningContent": {"reasoningText": {"text": "r", **text}}}
 
 
-# What breaks each rule that only some models behind Converse have.
+# A violation of each rule that only some of the models of Converse have.
 BREACHES = {
     "BED-01b": [said(HI), user(HI)],
     "BED-02": [user(HI), user(HI)],
@@ -163,7 +163,7 @@ BREACHES = {
 }
 
 
-# h: hard, m: only some models, nobody knows of this one, -: taken, or nothing said; in the order of the rules above.
+# h: hard, m: some models only, unknown for this one, -: accepted or not covered; in the order of the rules above.
 @pytest.mark.parametrize(
     ("model", "severities"),
     [
@@ -180,7 +180,7 @@ BREACHES = {
         ("acme.innovation-1", "mmm--m-mmmm"),
     ],
 )
-def test_what_models_behind_converse_refuse(model, severities):
+def test_rejections_by_models_of_converse(model, severities):
     tools = {"tools": [{"toolSpec": {"name": "f", "inputSchema": {"json": {"type": "object"}}}}]}
     told = ""
     for rule, messages in BREACHES.items():

@@ -1,4 +1,4 @@
-"""Converse's rules say of a request the same with and without the pass over its plain beginning."""
+"""Converse's rules give the same verdict with and without the fast pass over a request's plain beginning."""
 
 from unittest.mock import patch
 
@@ -47,7 +47,7 @@ messages = st.fixed_dictionaries(
 
 @st.composite
 def rounds(draw):
-    """Users and assistants take turns and calls are answered, nearly always."""
+    """Alternating users and assistants with answered calls, with few exceptions."""
     made = []
     waiting = []
     for _ in range(draw(st.integers(0, 4))):
@@ -91,7 +91,7 @@ HEALTHY = [
 @example([*HEALTHY, turn("user", SAID), turn("assistant", call("t1"))], 4)
 @example([*HEALTHY[:4], turn("assistant", call("t3"))], 4)
 @example([*HEALTHY[:4], turn("user", result("t1"))], 2)
-def test_with_and_without_the_pass(listed, cut):
+def test_violations_are_the_same_with_and_without_the_fast_pass(listed, cut):
     body = msgspec.json.encode(HEAD | {"messages": listed})
     with patch.object(converse, "pass_plain", lambda walk, items: None):
         expected = validate(body, "bedrock-converse")
@@ -105,7 +105,7 @@ def test_with_and_without_the_pass(listed, cut):
     assert sorted(map(msgspec.json.encode, found)) == sorted(map(msgspec.json.encode, expected))
 
 
-def test_a_healthy_history_is_passed_as_far_as_pairs_go():
+def test_the_fast_pass_covers_a_valid_history_up_to_its_last_pair():
     rules = RULE_SETS["bedrock-converse"]
     items = rules.items.decode(msgspec.json.encode([*HEALTHY, turn("user", SAID)]))
     walk, _ = rules.judge_head(msgspec.json.encode(HEAD))

@@ -1,4 +1,4 @@
-"""Whatever a body holds, the rules answer with violations, and folded step by step they say the same in any grouping.
+"""For any body the rules return violations, and folding them step by step gives the same result in any grouping.
 
 States are values.
 """
@@ -17,7 +17,7 @@ from reknit.pipeline.errors import UnknownTargetError
 from reknit.pipeline.rules.base import Seen, Violation
 from reknit.pipeline.rules.judge import RULE_SETS, RULES, validate
 
-# They name a block in a string, a part that is not in a list, and the message that is missing or none.
+# They name a block in a string, a part that is not in a list, and a message that is missing or invalid.
 PLACES_OF_THEIR_OWN = {"anthropic", "gemini", "bedrock-converse"}
 each_target = pytest.mark.parametrize("target", BODIES)
 
@@ -27,7 +27,7 @@ def encode(value: object) -> bytes:
 
 
 def fold(target, head, groups):
-    """What is found in a body whose messages come in these groups."""
+    """Return the violations of a body whose messages are judged in these groups."""
     state, found = RULE_SETS[target].judge_head(encode(head))
     state, more = step_all(target, state, groups)
     return sort(found + more + RULE_SETS[target].judge_end(state))
@@ -53,7 +53,7 @@ def split(messages: list, cuts: list[int]) -> list[list]:
 @each_target
 @settings(max_examples=300)
 @given(data=st.data())
-def test_any_grouping_says_what_the_whole_body_says(target, data):
+def test_any_grouping_gives_the_violations_of_the_whole_body(target, data):
     key, heads, histories = BODIES[target]
     head, history = data.draw(heads), data.draw(histories)
     cuts = data.draw(st.lists(st.integers(0, 8), max_size=4))
@@ -74,7 +74,7 @@ def well_formed(found: list[Violation], target: str) -> None:
 
 
 def leads_into(body, path):
-    """Whether a path names a value that is there, or a key that is missing from an object that is."""
+    """Return True if a path leads to an existing value, or to a missing key of an existing object."""
     *parents, _ = path.split(".")
     for name in parents:
         body = body[int(name)] if isinstance(body, list) else body[name]
@@ -85,7 +85,7 @@ def leads_into(body, path):
 @settings(max_examples=100)
 @given(data=st.data())
 def test_a_state_can_be_stepped_from_twice(target, data):
-    """Neither branch sees the other, and the state that both left from finishes as it would have before."""
+    """Neither branch affects the other, and the common state ends as it would have before."""
     _, heads, histories = BODIES[target]
     head, trunk, left, right = data.draw(heads), *(data.draw(histories) for _ in range(3))
     rules = RULE_SETS[target]
@@ -146,7 +146,7 @@ def test_a_growing_set_keeps_its_earlier_versions(batches):
 
 @each_target
 @pytest.mark.parametrize("nothing", [b"", b" "])
-def test_no_messages_change_nothing(target, nothing):
+def test_judging_no_messages_changes_nothing(target, nothing):
     state, _ = RULE_SETS[target].judge_head(b"{}")
     assert RULE_SETS[target].judge_messages(state, nothing) == (state, [])
 
@@ -156,7 +156,7 @@ BROKEN = [b"{", b'{"role":', b"\xff", b"]", b'{"role":"user","content":"a"},,', 
 
 @each_target
 @pytest.mark.parametrize("broken", BROKEN)
-def test_text_that_cannot_be_read_ends_the_fold(target, broken):
+def test_unreadable_text_ends_the_fold(target, broken):
     rules = RULE_SETS[target]
     state, found = rules.judge_messages(rules.judge_head(b"{}")[0], broken)
     assert [(violation.rule, violation.severity) for violation in found] == [(rules.not_json.id, "hard")]
@@ -167,10 +167,10 @@ def test_text_that_cannot_be_read_ends_the_fold(target, broken):
     assert rules.judge_end(ended) == []
 
 
-# No request at all, or one of any JSON.
+# Not a request at all, or any JSON.
 
 TARGETS = sorted(RULE_SETS)
-# Any words are a prompt; for the others a body is JSON.
+# For prompts any text is a body; for the others a body is JSON.
 JSON_TARGETS = [target for target in TARGETS if target not in ("codex-cli", "copilot-cli", "gemini-cli")]
 KEYS = [
     "messages", "role", "content", "type", "text", "tool_use", "tool_result", "tool_use_id", "id", "name", "input",
@@ -229,7 +229,7 @@ def test_arbitrary_bytes_and_text(data, text, target):
         {"messages": {1, 2}}, {"messages": [object()]}, {1: 2}, {"x": float("nan")}, {"messages": "\ud800"},
     ],
 )  # fmt: skip
-def test_bodies_that_are_no_request(body, target):
+def test_bodies_that_are_not_requests(body, target):
     found = validate(body, target)
     assert [violation for violation in found if violation.severity == "hard"]
     well_formed(found, target)
@@ -244,7 +244,7 @@ def test_a_lone_surrogate_in_an_id_or_a_key_is_escaped_in_the_report():
 
 
 def test_every_path_leads_into_the_body():
-    """A path names a value that is there, or a key that is missing from an object that is."""
+    """A path leads to an existing value, or to a missing key of an existing object."""
     body = {
         "model": 5, "max_tokens": "x", "temperature": 2, "system": [{"type": "text", "text": ""}, 5],
         "tools": [{"name": "a b", "extra": 1}, 5],

@@ -32,7 +32,7 @@ def webp(kind: bytes, payload: bytes) -> bytes:
         (b"GIF87a" + struct.pack("<HH", 7, 9) + b"\0" * 9, Picture("image/gif", 7, 9)),
         (jpeg(3000, 20), Picture("image/jpeg", 3000, 20)),
         (jpeg(3000, 20, metadata=200_000), Picture("image/jpeg", 3000, 20)),
-        (jpeg(3000, 20)[:-10], Picture("image/jpeg", 3000, 20)),  # cut behind the size
+        (jpeg(3000, 20)[:-10], Picture("image/jpeg", 3000, 20)),  # cut after the size
         (jpeg(3000, 20)[:-11], Picture("image/jpeg")),
         (b"\xff\xd8\xff\xdb\x00\x04ab", Picture("image/jpeg")),
         (
@@ -49,5 +49,5 @@ def test_headers(raw, picture):
 
 
 @pytest.mark.parametrize("data", ["", "!", "not base64", "iVBORw0KGgo=", base64.b64encode(b"GIF89a").decode(), "AAA"])
-def test_what_is_no_image_data(data):
+def test_data_that_is_not_an_image(data):
     assert look(data) is None

@@ -1,4 +1,4 @@
-"""A text that is judged by its ends is judged as when all of it is read, and a session reads no more than those."""
+"""Judging a text by its ends gives the verdict of reading all of it, and a session reads no more than the ends."""
 
 import json
 from unittest.mock import patch
@@ -61,7 +61,7 @@ pieces = st.one_of(st.sampled_from([piece.encode() for piece in PIECES]), st.jus
 @example("copilot-cli", b"a", [b"x" * 131_072], b"b")
 @example("codex-cli", b"a", [b"x" * 1_048_574], b"b")
 @example("codex-cli", b"a", [b"x" * 1_048_575], b"b")
-def test_the_ends_tell_what_the_whole_tells(target, opening, inside, ending):
+def test_judging_the_ends_equals_judging_the_whole(target, opening, inside, ending):
     rules = RULE_SETS[target]
     if not all(map(rules.inert, inside)):
         return
@@ -76,7 +76,7 @@ def test_the_ends_tell_what_the_whole_tells(target, opening, inside, ending):
         ("claude-cli", OPENINGS[1], ENDINGS[0], []),
         ("claude-cli", OPENINGS[3], '"}]}}\n', []),
         ("copilot-cli", "a", "", []),
-        ("claude-cli", OPENINGS[0], ENDINGS[0], None),  # is what is between blank?
+        ("claude-cli", OPENINGS[0], ENDINGS[0], None),  # the part in between may be blank
         ("claude-cli", OPENINGS[6], '": 1}\n', None),  # inside a key
         ("claude-cli", OPENINGS[5], '"}}]}}\n', None),  # inside an image
         ("claude-cli", OPENINGS[7], '"}}', None),  # no newline
@@ -90,7 +90,7 @@ def test_the_ends_tell_what_the_whole_tells(target, opening, inside, ending):
         ("copilot-cli", "a\0", "", None),
     ],
 )
-def test_when_the_ends_are_enough(target, opening, ending, codes):
+def test_cases_in_which_the_ends_are_enough(target, opening, ending, codes):
     found = RULE_SETS[target].judge_ends(opening.encode(), 1, ending.encode())
     assert (None if found is None else [violation.rule for violation in found]) == codes
 
@@ -102,7 +102,7 @@ def test_the_size_of_a_prompt_is_known_without_reading_it():
 
 
 def turns(count):
-    """A healthy history, with a call in each assistant's turn."""
+    """Yield a valid history, with a call in each assistant turn."""
     yield {"role": "user", "content": 'begin \\ " é \U0001f600'}
     for at in range(count):
         yield said(f"step {at}\n", call(f"t{at}", "f", at=at))
@@ -110,7 +110,7 @@ def turns(count):
 
 
 @pytest.mark.parametrize("target", TEXTS)
-def test_a_session_is_judged_as_its_text_is(target):
+def test_the_violations_of_a_session_are_those_of_its_text(target):
     session = Session([target], system="be brief")
     for turn in turns(150):
         session.append(turn)
@@ -120,7 +120,7 @@ def test_a_session_is_judged_as_its_text_is(target):
 
 
 @pytest.mark.parametrize("target", TEXTS)
-def test_a_session_with_an_image_and_odd_text_is_too(target):
+def test_the_violations_of_a_session_with_an_image_and_odd_text(target):
     session = session_of(*turns(3), targets=[target])
     picture = image("AAAA")
     for content in ([text("look \\u2028 \u2028\u2029\u2028"), picture], "and \0 this", [picture]):

@@ -1,4 +1,4 @@
-"""A session has each message judged once, however often it asks, and says what the whole body's judge says."""
+"""A session judges each message once, however often a request is made, and gives the verdict on the whole body."""
 
 from unittest.mock import patch
 
@@ -27,7 +27,7 @@ def add_exchange(session, at, size=200):
 
 
 def judged(target):
-    """The sizes of the messages that the target's rules were given, and the patch that notes them."""
+    """Return the list of the sizes of messages passed to the target's rules, and the patch that records them."""
     rules = RULE_SETS[target]
     sizes = []
     judge_messages = type(rules).judge_messages
@@ -40,7 +40,7 @@ def judged(target):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_one_more_turn_is_one_step_over_what_is_new(target):
+def test_one_more_turn_is_one_step_over_the_new_messages(target):
     session = session_for(target, 40)
     session.request()
     sizes, noting = judged(target)
@@ -48,14 +48,14 @@ def test_one_more_turn_is_one_step_over_what_is_new(target):
         for at in range(40, 60):
             add_exchange(session, at)
             assert session.request().violations == validate(session.request().unjudged, target, session.model)
-    # Two requests a turn. Cascade's last turn is written otherwise once it has settled, so it is judged again then.
+    # Two requests a turn. Cascade's last turn is written differently once it has settled, so it is judged again then.
     assert 40 <= len(sizes) <= (42 if target == "cascade" else 40)
     assert max(sizes) < (6_000 if target == "cascade" else 2_000)
 
 
 @pytest.mark.parametrize("size", [10, 5_000])
 @pytest.mark.parametrize("target", TARGETS)
-def test_asking_again_reads_a_long_history_no_second_time(target, size):
+def test_a_repeated_request_does_not_read_a_long_history_again(target, size):
     session = session_for(target, 200, size)
     session.request()
     sizes, noting = judged(target)
@@ -68,7 +68,7 @@ def test_asking_again_reads_a_long_history_no_second_time(target, size):
 
 @pytest.mark.parametrize("tail", ["continue", "keep"])
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_same_words_again_and_again(target, tail):
+def test_repeated_equal_messages_are_judged_correctly(target, tail):
     session = session_for(target, policy={"tail": tail})
     for _ in range(6):
         for message in (user("again"), said("again")):
