@@ -35,7 +35,7 @@ def done(reason="stop", **members):
 
 
 class Run:
-    """Feeds events one by one; before those numbered in ``restarts`` the state is saved and restored."""
+    """Feeds events one by one; after those numbered in ``restarts`` the state is saved and restored."""
 
     def __init__(self, *events, speech=SPEECH, restarts=frozenset()):
         self.items = []
