@@ -45,8 +45,9 @@ needs_browser = pytest.mark.skipif(CHROMIUM is None and not REQUIRED, reason="no
 
 
 class Opened(Struct):
-    """The effects of a page while it was open. ``requests`` has all URLs except the page's own that no policy
-    blocked.
+    """The effects of a page while it was open.
+
+    ``requests`` has all URLs except the page's own that no policy blocked.
     """
 
     text: str = ""

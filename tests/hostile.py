@@ -24,8 +24,9 @@ SHAPE = frozenset(
 
 
 def poison(text):
-    """Append a hostile text. The choice depends only on ``text``, so equal texts stay equal and calls find their
-    results.
+    """Append a hostile text.
+
+    The choice depends only on ``text``, so equal texts stay equal and calls find their results.
     """
     texts = TEXTS + LINKS
     return f"{text} {texts[zlib.crc32(text.encode()) % len(texts)]}"
@@ -58,8 +59,9 @@ def poisoned_json(text, kept=SHAPE):
 
 
 def poisoned_headers(headers, kept=SHAPE):
-    """Poison the text of each header. Numbers, digests and places stay valid, because a reader needs them to
-    continue.
+    """Poison the text of each header.
+
+    Numbers, digests and places stay valid, because a reader needs them to continue.
     """
     return tuple((name, _header(name, value, kept)) for name, value in headers.items())
 
@@ -71,8 +73,9 @@ def _header(name, value, kept):
 
 
 def sessions():
-    """The demo's fleet, poisoned, as `(session, [(topic, value, headers)])`. A pipeline accepts it like any other
-    input.
+    """The demo's fleet, poisoned, as `(session, [(topic, value, headers)])`.
+
+    A pipeline accepts it like any other input.
     """
     found = []
     for recording in fleet():

@@ -31,8 +31,9 @@ Case = tuple[str, Callable[[], Iterator[Outcome]]]
 
 
 def found(*places: str) -> Any:
-    """Return the first of these names that exists, each ``module:name``. Before 0.2 the packages were at the top
-    level.
+    """Return the first of these names that exists, each ``module:name``.
+
+    Before 0.2 the packages were at the top level.
     """
     for place in [*places, *(place.removeprefix("reknit.") for place in places)]:
         module, _, name = place.partition(":")
@@ -242,7 +243,7 @@ def kept() -> Iterator[tuple[str, dict[str, Any]]]:
         yield from rows(path)
 
 
-def gone_on(row: dict[str, Any]) -> Iterator[Outcome]:
+def continued(row: dict[str, Any]) -> Iterator[Outcome]:
     """Yield the outcome of continuing a session that an earlier version saved, and the state afterwards."""
     stage = {"turns": TurnsStage, "events": EventsStage}[row["side"]]()
     for key, value in row["state"]:
@@ -358,7 +359,7 @@ def cases() -> Iterator[tuple[int, Case]]:
         yield 1, (f"{name} recovered", lambda s=source, r=records: recovered(s, r))
         yield 1, (f"{name} as records", lambda s=source, r=records: streamed(s, r))
     for name, row in kept():
-        yield 1, (f"{name} goes on", lambda row=row: gone_on(row))
+        yield 1, (f"{name} goes on", lambda row=row: continued(row))
 
 
 def chosen(sample: int, only: frozenset[str]) -> Iterator[Case]:

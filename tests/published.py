@@ -1,6 +1,4 @@
-"""Published records of the stages as one side of a comparison: sessions through the history and stream sides, in
-memory.
-"""
+"""Published records of the stages as one side of a comparison: the history and stream sides of sessions, in memory."""
 
 import hashlib
 import json

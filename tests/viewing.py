@@ -187,9 +187,7 @@ async def served(topics, path, routes=(), *, index=None, **options):
 
 @asynccontextmanager
 async def pages_of(topics, tmp_path, **options):
-    """Yield a function that requests pages by address, as the viewer's script if ``part``, and returns status and
-    text.
-    """
+    """Yield a function that requests pages by address, as the page's script if ``part``, and returns status and text."""
     async with served(topics, tmp_path / "index", **options) as url, aiohttp.ClientSession() as http:
 
         async def ask(path, *, part=False, post=None):
@@ -204,8 +202,9 @@ async def pages_of(topics, tmp_path, **options):
 
 
 class Followed:
-    """A viewer of one session that continues. `put` and `publish` write to its index immediately, as its follower
-    does.
+    """A viewer of one session that continues.
+
+    `put` and `publish` write to its index immediately, as its follower does.
     """
 
     def __init__(self, url, app, session, topics):

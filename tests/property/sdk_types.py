@@ -176,8 +176,9 @@ def _with_bytes(shape, value):
 
 @cache
 def request_schemas(target):
-    """Return the types of a request as JSON Schemas: the API's, and those of its beta, which alone define some
-    members.
+    """Return the types of a request as JSON Schemas.
+
+    They are the API's, and those of its beta, which alone define some members.
     """
     if target == "bedrock-converse":
         return [_schema_of(converse_shape(), {})]

@@ -192,8 +192,9 @@ def requests(target: str) -> list[Request]:
 def _heads(
     root: dict[str, Any], plain: dict[str, Any], beside: Mapping[str, dict[str, Any]], without: Collection[str]
 ) -> Iterator[Request]:
-    """Return the plain request with each example of each head member. ``beside`` has members that the head needs with
-    it.
+    """Return the plain request with each example of each head member.
+
+    ``beside`` has members that the head needs with it.
     """
     for name, node in root["properties"].items():
         if name not in without:

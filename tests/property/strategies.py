@@ -1,6 +1,4 @@
-"""The histories of the conformance kit, with variations that this project's providers, programs and attackers
-produce.
-"""
+"""The histories of the conformance kit, with variations from this project's providers, programs and attackers."""
 
 import base64
 import os

@@ -27,7 +27,7 @@ TAKEN = {
 }  # fmt: skip
 
 
-def mends_of(done):
+def repairs_of(done):
     """Count the repairs. The place of an added block is ignored."""
     return Counter(
         (fix.code, fix.target, fix.before, fix.after, "" if FIXES[fix.code].fate == "synthesised" else fix.path)
@@ -54,7 +54,7 @@ def test_an_observed_repair_is_reported_and_not_made_unless_required(target, mes
     assert done.body is not None
     assert done.body != mended.unjudged
     assert code not in {fix.code for fix in done.fixes if not fix.observed}
-    assert mends_of(done) <= mends_of(mended)
+    assert repairs_of(done) <= repairs_of(mended)
     tail_rules = TARGETS[target].writer.tail_rules if policy.get("tail") == "keep" else ()
     found = validate(done.body, target=target)
     assert [each for each in found if each.severity == "hard" and each.rule not in tail_rules] == []

@@ -182,8 +182,9 @@ def test_a_session_resumes_from_its_records(model, messages, beside, policy, dat
 @settings(max_examples=45 * SCALE)
 @given(messages=st.one_of(histories, own, reasoned, spiced, mixed_histories), policy=policies, data=data)
 def test_a_rewound_session_equals_one_without_the_dropped_messages(model, messages, policy, data):
-    """This also holds after a reload from records, whatever segments were written. Earlier results of requests stay
-    as is.
+    """This also holds after a reload from records, whatever segments were written.
+
+    Earlier results of requests stay as is.
     """
     session, segments = Session(TARGETS, policy, model=model), []
     asked = data.draw(st.sampled_from(sorted(TARGETS)))

@@ -222,8 +222,9 @@ NEWLINES = [b"\n", b"\n", b"\r\n", b"\r"]
 
 @st.composite
 def streams(draw, source):
-    """Events with one kind of newline, each formatted in its own way. Kinds that a framing detects once are not
-    mixed.
+    """Events with one kind of newline, each formatted in its own way.
+
+    Kinds that a framing detects once are not mixed.
     """
     newline = draw(st.sampled_from(NEWLINES[:2] if source == "claude-cli" else NEWLINES))
     layouts = LAYOUTS

@@ -137,7 +137,7 @@ def squeezed(text):
     return "".join(" " if char.isspace() or char == "\ufeff" else char for char in text).split()
 
 
-def like_ours(line):
+def like_own(line):
     """Return which of Reknit's own lines a line begins like, if any."""
     line = line.lstrip("\ufeff \t\x1f\u00a0\u1680\u2003\u3000").casefold()
     if line.startswith("["):
@@ -155,7 +155,7 @@ def like_ours(line):
 
 
 def lines_like_own(text):
-    return [found for found in map(like_ours, text.splitlines()) if found]
+    return [found for found in map(like_own, text.splitlines()) if found]
 
 
 @pytest.mark.parametrize("target", ENVELOPES)

@@ -1,5 +1,6 @@
-"""The record that a retry writes for a dead letter, or the reason for writing none, and the lines of ``inspect
---records``.
+"""Retries of dead letters: the record that is written, or the reason for writing none.
+
+Lines of ``inspect --records``.
 """
 
 from __future__ import annotations

@@ -52,8 +52,9 @@ def rows(*sizes):
 
 
 async def sent(sender, given):
-    """Send, without records that are too large alone, until nothing is rejected. Return those records and the last
-    offset.
+    """Send, without records that are too large alone, until nothing is rejected.
+
+    Return those records and the last offset.
     """
     left_out = []
     while True:

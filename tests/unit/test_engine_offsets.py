@@ -22,13 +22,13 @@ class Broker:
         await self.gate.wait()
 
 
-async def by_nobody(_partition):
+async def no_committed_offset(_partition):
     return None
 
 
 async def test_offsets_during_a_commit_are_combined_into_the_next():
     broker = Broker()
-    offsets = OffsetCommits(broker.commit, by_nobody, last_seconds=1.0)
+    offsets = OffsetCommits(broker.commit, no_committed_offset, last_seconds=1.0)
     offsets.soon(ONE, 5)
     await asyncio.sleep(0)
     for offset in (6, 7, 8):
@@ -42,7 +42,7 @@ async def test_offsets_during_a_commit_are_combined_into_the_next():
 async def test_a_commit_after_a_pause_is_made_too():
     broker = Broker()
     broker.gate.set()
-    offsets = OffsetCommits(broker.commit, by_nobody, last_seconds=1.0)
+    offsets = OffsetCommits(broker.commit, no_committed_offset, last_seconds=1.0)
     offsets.soon(ONE, 5)
     await offsets.finish()
     offsets.soon(ONE, 6)
@@ -52,7 +52,7 @@ async def test_a_commit_after_a_pause_is_made_too():
 
 async def test_finishing_does_not_wait_for_a_client_that_has_stopped():
     broker = Broker()
-    offsets = OffsetCommits(broker.commit, by_nobody, last_seconds=0.01)
+    offsets = OffsetCommits(broker.commit, no_committed_offset, last_seconds=0.01)
     offsets.soon(ONE, 5)
     await offsets.finish()
     with pytest.raises(asyncio.CancelledError):

@@ -19,8 +19,9 @@ MIB = 1 << 20
 
 
 class Changelog:
-    """A partition on a broker. A client's fetch has records of ``fetched`` bytes, which may be more than its
-    compressed size.
+    """A partition on a broker.
+
+    A client's fetch has records of ``fetched`` bytes, which may be more than its compressed size.
     """
 
     def __init__(self, values, fetched):

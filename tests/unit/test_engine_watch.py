@@ -46,8 +46,9 @@ def actor(done_to, phase=Phase.WORKING):
 
 
 class Ends:
-    """The log end offsets that the brokers report, one for all checks or one per check; an error if none answers. A
-    check takes 5 s.
+    """The log end offsets that the brokers report, one for all checks or one per check; an error if none answers.
+
+    A check takes 5 s.
     """
 
     def __init__(self, clock, monkeypatch, end):

@@ -89,7 +89,7 @@ LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 MODULES = [path for folder in ("pipeline", "reknit", "topics") for path in Path(folder).rglob("*.py")]
 
 
-def lines_that_name_no_error(tree):
+def lines_without_the_error(tree):
     """Return logger calls in ``except`` blocks that leave out the error. A timeout has no further details to log."""
     for handler in (node for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)):
         if ast.unparse(handler.type or ast.Constant("all")) == "TimeoutError":
@@ -106,7 +106,7 @@ def names_in(call):
 
 
 def test_every_log_line_in_an_except_block_names_the_error():
-    found = [(str(path), line) for path in MODULES for line in lines_that_name_no_error(ast.parse(path.read_text()))]
+    found = [(str(path), line) for path in MODULES for line in lines_without_the_error(ast.parse(path.read_text()))]
     assert (found, len(MODULES) > 100) == ([], True)
 
 
@@ -120,7 +120,7 @@ def test_every_log_line_in_an_except_block_names_the_error():
     ],
 )
 def test_a_line_without_its_error_is_found(block, lines):
-    assert list(lines_that_name_no_error(ast.parse(f"try:\n  pass\n{block}"))) == lines
+    assert list(lines_without_the_error(ast.parse(f"try:\n  pass\n{block}"))) == lines
 
 
 async def test_a_broker_that_answers_only_a_retry_has_the_first_error_named(monkeypatch):

@@ -1,6 +1,4 @@
-"""The compose file and the image, without a Docker engine: valid, consistent with the commands, closed to the
-outside.
-"""
+"""The compose file and the image, without a Docker engine: valid, consistent with the commands, not exposed."""
 
 import importlib.metadata
 import json

@@ -225,7 +225,7 @@ async def test_logs_of_a_real_nginx_configured_as_documented_are_read_byte_for_b
     parts += [f"server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://api.openai.com; }} }}"]
     top = f"daemon off; master_process off; pid {tmp_path}/pid; error_log {tmp_path}/error.log; events {{}}"
     (tmp_path / "nginx.conf").write_text("\n".join([top, "http {", settings, *parts, "}"]))
-    await logs_what_it_passes_on([NGINX, "-p", str(tmp_path), "-c", "nginx.conf"], port, behind, tmp_path)
+    await check_logged_bodies([NGINX, "-p", str(tmp_path), "-c", "nginx.conf"], port, behind, tmp_path)
 
 
 async def test_logs_of_a_real_envoy_configured_as_documented_are_read_byte_for_byte(tmp_path, unused_tcp_port_factory):
@@ -249,7 +249,7 @@ async def test_logs_of_a_real_envoy_configured_as_documented_are_read_byte_for_b
     listener = {"address": address(port), "filter_chains": [{"filters": filters}]}
     config = {"static_resources": {"listeners": [listener], "clusters": [cluster]}}
     command = [envoy, "--config-yaml", json.dumps(config), "--use-dynamic-base-id", "--log-level", "error"]
-    await logs_what_it_passes_on([*command, "--concurrency", "1"], port, behind, tmp_path)
+    await check_logged_bodies([*command, "--concurrency", "1"], port, behind, tmp_path)
 
 
 def address(port):
@@ -261,7 +261,7 @@ def recipe(language, directory):
     return text.replace("access.jsonl", f"{directory}/access.jsonl")
 
 
-async def logs_what_it_passes_on(command, port, behind, directory):
+async def check_logged_bodies(command, port, behind, directory):
     """Assert that a proxy logs bodies of up to a mebibyte, and forwards longer ones as well."""
     said_so = ("plain", 'quoted "words" \\ and a\ttab\nline', "naïve 日本 🦜 \x01\u2028\x7f", "long " * 100_000)
     asked = [{"model": "gpt-5", "messages": [user(words)]} for words in said_so]

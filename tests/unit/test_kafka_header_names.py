@@ -38,7 +38,7 @@ def fetched(data, position=0, kind=fetcher.PartitionRecords):
 
 
 def log(codec="none", position=0):
-    """Nine records in three batches, beginning with the batch that holds a position; those at 2, 4 and 5 have such a
+    """Nine records in three batches, starting at the batch that holds a position; those at 2, 4 and 5 have such a
     name.
     """
     rows = [GOOD, GOOD, BAD, GOOD, BAD, BAD, GOOD, GOOD, GOOD]

@@ -259,7 +259,7 @@ def run(make, batches: list[list[Record]], *, restarted: bool) -> tuple[dict, di
     return outputs, state
 
 
-def does_not_depend(make, records: list[Record], cuts: set[int]) -> None:
+def assert_independent_of_batching(make, records: list[Record], cuts: set[int]) -> None:
     edges = [0, *sorted(cut for cut in cuts if 0 < cut < len(records)), len(records)]
     batches = [records[a:b] for a, b in pairwise(edges)]
     alone = run(make, [[record] for record in records], restarted=False)
@@ -274,7 +274,7 @@ def does_not_depend(make, records: list[Record], cuts: set[int]) -> None:
     st.sampled_from([Limits(), Limits(bytes=1_000)]),
 )
 def test_session_ends_do_not_depend_on_batching_or_restarts(rows, cuts, on_dead_letter, limits):
-    does_not_depend(
+    assert_independent_of_batching(
         lambda: turns(marker_ms=150_000, on_dead_letter=on_dead_letter, limits=limits), log(*in_order(rows)), cuts
     )
 
@@ -282,4 +282,4 @@ def test_session_ends_do_not_depend_on_batching_or_restarts(rows, cuts, on_dead_
 @given(st.lists(st.tuples(_NAMES, _STEPS, _EVENTS), max_size=14), st.sets(st.integers(1, 13)))
 def test_session_ends_of_streams_do_not_depend_on_batching_or_restarts(rows, cuts):
     told = events(*((name, second, *said) for name, second, said in in_order(rows)))
-    does_not_depend(lambda: EventsStage(Defaults(marker_ms=150_000)), told, cuts)
+    assert_independent_of_batching(lambda: EventsStage(Defaults(marker_ms=150_000)), told, cuts)

@@ -15,8 +15,9 @@ SMALL_BYTES = 1 << 13
 
 
 def processed(stage, values, keys=(b"session",), room=ROOM, state=None):
-    """Return the outputs record by record, and the resulting changelog. ``room`` is the memory that each commit
-    leaves.
+    """Return the outputs record by record, and the resulting changelog.
+
+    ``room`` is the memory that each commit leaves.
     """
     outputs, state = [], {} if state is None else state
     for offset, value in enumerate(values):

@@ -59,7 +59,7 @@ def hello(text):
     return turn(user(text), id=text)
 
 
-def parked_behind(*events):
+def parked_with(*events):
     """A session that is parked by its second record, and these records after it."""
     return [OPENED, UNUSABLE, *events]
 
@@ -212,7 +212,7 @@ SAID = [hello("one"), turn(said("two")), hello("three"), turn(said("four")), hel
 @pytest.mark.parametrize("restart", [None, "changelog", "store"])
 def test_waiting_records_are_processed_in_order_one_at_a_time(restart):
     sliced = Sliced(lambda: TurnsStage(PARK), restart)
-    sliced.take(*of_session(*parked_behind(*SAID), REPAIRED | {"id": "r"}))
+    sliced.take(*of_session(*parked_with(*SAID), REPAIRED | {"id": "r"}))
     assert texts(sliced.outputs) == []
     assert sliced.stage.levels() == {
         "reknit_sessions_parked": 0,
@@ -230,7 +230,7 @@ def test_waiting_records_are_processed_in_order_one_at_a_time(restart):
 def test_later_records_of_a_session_wait_for_its_release_and_those_of_neighbours_do_not(restart):
     sliced = Sliced(lambda: TurnsStage(PARK), restart)
     records = log(
-        *(("a", 0, event) for event in [*parked_behind(*SAID), RELEASED]),
+        *(("a", 0, event) for event in [*parked_with(*SAID), RELEASED]),
         ("a", 0, turn(said("six"))),
         ("b", 0, hello("neighbour")),
         ("a", 0, hello("seven")),
@@ -251,7 +251,7 @@ def test_later_records_of_a_session_wait_for_its_release_and_those_of_neighbours
 
 def test_releases_are_processed_one_after_the_other():
     sliced = Sliced(lambda: TurnsStage(PARK), "changelog")
-    waiting = [(key, 0, event) for event in parked_behind(hello("one"), turn(said("x")), hello("two")) for key in "ab"]
+    waiting = [(key, 0, event) for event in parked_with(hello("one"), turn(said("x")), hello("two")) for key in "ab"]
     sliced.take(*log(*waiting, ("b", 0, RELEASED), ("a", 0, RELEASED)))
     assert [(output.key, *texts([output])) for made in sliced.release() for output in made] == [
         (b"b", "one"),
@@ -265,7 +265,7 @@ def test_a_session_closed_during_its_release_begins_again_with_the_next_record()
     events = [hello("one"), CLOSED, hello("two"), turn(said("x")), hello("three")]
     for restart in (None, "changelog", "store"):
         sliced = Sliced(lambda: TurnsStage(PARK), restart)
-        sliced.take(*of_session(*parked_behind(*events), RELEASED))
+        sliced.take(*of_session(*parked_with(*events), RELEASED))
         sliced.release()
         assert texts(sliced.outputs) == ["one", "two", "three"]
         first = [dict(output.headers)["first"] for output in sliced.outputs if output.topic == PROVIDER_REQUESTS]
@@ -275,7 +275,7 @@ def test_a_session_closed_during_its_release_begins_again_with_the_next_record()
 @pytest.mark.parametrize("restart", [None, "changelog", "store"])
 def test_forgetting_takes_effect_between_slices(restart):
     sliced = Sliced(lambda: TurnsStage(PARK), restart)
-    *records, forgotten, late = of_session(*parked_behind(*SAID), RELEASED, hello("late"), FORGOTTEN, hello("later"))
+    *records, forgotten, late = of_session(*parked_with(*SAID), RELEASED, hello("late"), FORGOTTEN, hello("later"))
     sliced.take(*records)
     sliced.release(1)
     told = sliced.take(forgotten)
@@ -289,7 +289,7 @@ def test_forgetting_takes_effect_between_slices(restart):
 @pytest.mark.parametrize("restart", [None, "changelog", "store"])
 def test_a_failing_record_parks_the_session_and_a_second_release_continues_from_there(restart):
     sliced = Sliced(lambda: TurnsStage(PARK), restart)
-    records = of_session(*parked_behind(hello("one"), b"{", hello("two")), RELEASED, hello("three"), REPAIRED)
+    records = of_session(*parked_with(hello("one"), b"{", hello("two")), RELEASED, hello("three"), REPAIRED)
     sliced.take(*records[:6])
     sliced.release(1)
     sliced.take(records[6])  # arrives while the session is being released
@@ -303,7 +303,7 @@ def test_a_failing_record_parks_the_session_and_a_second_release_continues_from_
 @pytest.mark.parametrize("restart", [None, "changelog", "store"])
 def test_a_second_release_that_arrived_before_the_failing_record_is_not_lost(restart):
     sliced = Sliced(lambda: TurnsStage(PARK), restart)
-    records = of_session(*parked_behind(hello("one"), b"{", hello("two")), RELEASED, hello("three"), REPAIRED)
+    records = of_session(*parked_with(hello("one"), b"{", hello("two")), RELEASED, hello("three"), REPAIRED)
     sliced.take(*records[:7])
     sliced.take(records[7])
     sliced.release()
@@ -322,7 +322,7 @@ def test_a_release_of_a_session_that_is_not_parked_does_not_affect_it():
 def test_at_the_bound_a_stage_requests_no_more_records_and_drops_none():
     sliced = Sliced(lambda: TurnsStage(structs.replace(PARK, parked_records=2)), "changelog")
     records = of_session(
-        *parked_behind(hello("one"), turn(said("x"))), RELEASED, *(turn(user(f"{at}")) for at in range(4))
+        *parked_with(hello("one"), turn(said("x"))), RELEASED, *(turn(user(f"{at}")) for at in range(4))
     )
     sliced.take(*records[:6])
     assert sliced.stage.has_room()
@@ -345,7 +345,7 @@ def test_a_stage_without_due_records_has_room():
 @pytest.mark.parametrize("restart", [None, "changelog", "store"])
 def test_a_released_record_that_made_the_stage_raise_parks_the_session(restart):
     sliced = Sliced(lambda: TurnsStage(PARK), restart)
-    sliced.take(*of_session(*parked_behind(*SAID), RELEASED))
+    sliced.take(*of_session(*parked_with(*SAID), RELEASED))
     sliced.release(1)
     refused = sliced.refuse(sliced.stage.due_record(), InternalError("internal", ""))
     assert letters(refused) == [(3, "internal")]
@@ -368,7 +368,7 @@ def test_below_format_3_a_release_is_one_step():
     for state_format in (1, 2):
         stage = TurnsStage(PARK)
         stage.use_format(state_format)
-        made = stage.process(of_session(*parked_behind(*SAID), RELEASED))
+        made = stage.process(of_session(*parked_with(*SAID), RELEASED))
         assert texts(made.outputs) == ["one", "three", "five"]
         assert stage.due_record() is None
         assert {key[:1] for key in made.changes} & {b"r"} == set()
@@ -386,7 +386,7 @@ def test_a_replay_publishes_only_its_range_of_a_release():
         ranges={AGENT_TURNS: [[(4, 6)]]},
     )
     sliced = Sliced(lambda: PlannedStage(TurnsStage(PARK), plan), "changelog")
-    sliced.take(*of_session(*parked_behind(*SAID), RELEASED))
+    sliced.take(*of_session(*parked_with(*SAID), RELEASED))
     sliced.release()
     assert texts(sliced.outputs) == ["three"]
 
@@ -404,7 +404,7 @@ def test_only_the_session_under_release_has_its_waiting_records_in_memory():
     stage.keep_in(store)
     stage.use_format(3)
     keys = "abcdefgh"
-    waiting = [(key, 0, event) for event in parked_behind(hello("one"), turn(said("x"))) for key in keys]
+    waiting = [(key, 0, event) for event in parked_with(hello("one"), turn(said("x"))) for key in keys]
     for record in log(*waiting, *((key, 0, RELEASED) for key in keys), *((key, 0, hello("two")) for key in keys)):
         stage.committed(stage.process([record]).changes, 0)
     assert {session: len(waits) for session, waits in stage._states._waiting.items()} == {b"a": 3}
@@ -422,7 +422,7 @@ def test_the_size_of_a_slice_does_not_grow_with_the_release():
     stage = TurnsStage(PARK)
     stage.use_format(3)
     texts_of_all = [turn((said if at % 2 else user)(f"{at} " + "x" * 200)) for at in range(300)]
-    stage.committed(stage.process(of_session(*parked_behind(*texts_of_all), RELEASED)).changes, 1 << 30)
+    stage.committed(stage.process(of_session(*parked_with(*texts_of_all), RELEASED)).changes, 1 << 30)
     sizes = []
     while (due := stage.due_record()) is not None:
         made = stage.process([due])
@@ -435,11 +435,11 @@ def test_the_size_of_a_slice_does_not_grow_with_the_release():
 def test_a_release_without_records_ends_by_itself():
     """A crash between two writes may leave this state if writing is not atomic."""
     sliced = Sliced(lambda: TurnsStage(PARK), "changelog")
-    sliced.take(*of_session(*parked_behind(hello("one")), RELEASED))
+    sliced.take(*of_session(*parked_with(hello("one")), RELEASED))
     sliced.state = {key: value for key, value in sliced.state.items() if key[:1] != b"w"}
     sliced._begin()
     assert sliced.stage.due_record() is None
-    records = of_session(*parked_behind(hello("one")), RELEASED, hello("two"))
+    records = of_session(*parked_with(hello("one")), RELEASED, hello("two"))
     assert texts(sliced.take(records[4])) == ["two"]
     assert {key[:1] for key in sliced.state} & {b"r"} == set()
 
@@ -447,7 +447,7 @@ def test_a_release_without_records_ends_by_itself():
 def test_dead_letters_of_a_release_name_the_records_own_places():
     sliced = Sliced(lambda: TurnsStage(structs.replace(PARK, on_dead_letter="go-on")), "changelog")
     parking = Sliced(lambda: TurnsStage(PARK), "changelog")
-    parking.take(*of_session(*parked_behind(hello("one"), b"{", hello("two")), RELEASED))
+    parking.take(*of_session(*parked_with(hello("one"), b"{", hello("two")), RELEASED))
     sliced.state = parking.state
     sliced._begin()
     sliced.release()

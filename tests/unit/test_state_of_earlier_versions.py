@@ -195,7 +195,7 @@ def loaded(row: Row) -> Any:
     return stage
 
 
-def gone_on(row: Row) -> list[Row]:
+def continued(row: Row) -> list[Row]:
     """Return the outputs of the continued session, in the format of the rows."""
     stage, key = loaded(row), base64.b64decode(row["key"])
     found = []
@@ -251,7 +251,7 @@ def letters(outputs: list[Row]) -> list[tuple[int, str]]:
 
 @each_row
 def test_no_new_dead_letters_appear(row: Row):
-    now, then = Counter(letters(gone_on(row))), Counter(letters(row["outputs"]))
+    now, then = Counter(letters(continued(row))), Counter(letters(row["outputs"]))
     assert now <= then if row["name"] in SENT_MORE_OFTEN else now == then
 
 
@@ -259,7 +259,7 @@ def test_no_new_dead_letters_appear(row: Row):
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_records_with_a_key_that_is_not_utf8_are_dead_letters(version: str, name: str):
     row = rows()[f"{version}: {name}"]
-    assert letters(gone_on(row)) == [(at, "bad_key") for at in range(len(row["then"]))]
+    assert letters(continued(row)) == [(at, "bad_key") for at in range(len(row["then"]))]
 
 
 def requests(outputs: list[Row]) -> list[tuple[int, str, bytes]]:
@@ -282,7 +282,7 @@ def settled(row: Row) -> dict[str, bytes]:
 def test_the_settled_part_of_a_request_is_kept_to_the_byte(row: Row):
     parts = settled(row)
     then = requests(row["outputs"])
-    outputs = gone_on(row)
+    outputs = continued(row)
     now = requests(outputs)
     if row["name"] not in SENT_MORE_OFTEN:
         assert [one[:2] for one in now] == [one[:2] for one in then]
@@ -301,7 +301,7 @@ def test_most_rows_have_a_settled_part():
 @of("turns")
 def test_every_word_of_a_history_stays_in_its_place(row: Row):
     then = {(at, target): set(WORD.findall(body)) for at, target, body in requests(row["outputs"])}
-    now = {(at, target): set(WORD.findall(body)) for at, target, body in requests(gone_on(row))}
+    now = {(at, target): set(WORD.findall(body)) for at, target, body in requests(continued(row))}
     if row["name"] in SHOWS_MORE:
         assert all(words <= now[place] for place, words in then.items())
     else:
@@ -323,8 +323,9 @@ def accounts(row: Row) -> Row:
 
 
 def blocks_of(account: Row) -> set[str]:
-    """Return the input blocks in a ledger. A synthesised block has no path, and a breakpoint is a member of its
-    block.
+    """Return the input blocks in a ledger.
+
+    A synthesised block has no path, and a breakpoint is a member of its block.
     """
     return {path for path, *_ in account["ledger"] if path and not path.endswith(".cache_control")}
 
@@ -351,7 +352,7 @@ def shown(row: Row, outputs: list[Row]) -> list[tuple[Any, ...]]:
 
 @of("events")
 def test_items_keep_their_ids_and_their_texts_continue(row: Row):
-    now = shown(row, gone_on(row))
+    now = shown(row, continued(row))
     assert now == shown(row, row["outputs"])
     assert now
 
@@ -371,7 +372,7 @@ def appended(outputs: list[Row]) -> list[tuple[str, str, list[Any]]]:
 
 @of("events")
 def test_finished_turns_are_still_recorded(row: Row):
-    assert appended(gone_on(row)) == appended(row["outputs"])
+    assert appended(continued(row)) == appended(row["outputs"])
 
 
 # -- the output is unchanged
@@ -382,7 +383,7 @@ TOPICS = (PROVIDER_REQUESTS, HISTORY_FIXES, SESSION_ITEMS, AGENT_TURNS, DEAD_LET
 
 @each_row
 def test_outputs_equal_the_earlier_outputs(row: Row):
-    now = gone_on(row)
+    now = continued(row)
     for topic in TOPICS:
         if reason(row, topic) is None:
             assert unversioned(now, topic) == unversioned(row["outputs"], topic)
@@ -391,7 +392,7 @@ def test_outputs_equal_the_earlier_outputs(row: Row):
 def as_then(row: Row, topic: str) -> bool:
     if topic == "accounts":
         return accounts(row) == row.get("accounts", {})
-    return unversioned(gone_on(row), topic) == unversioned(row["outputs"], topic)
+    return unversioned(continued(row), topic) == unversioned(row["outputs"], topic)
 
 
 @of("turns")
@@ -418,6 +419,6 @@ def test_each_version_has_its_list_of_changes():
 
 @of("turns")
 def test_the_digest_of_a_reloaded_request_is_that_of_its_body(row: Row):
-    for output in gone_on(row):
+    for output in continued(row):
         if output["topic"] == PROVIDER_REQUESTS:
             assert output["headers"]["body-sha256"] == hashlib.sha256(output["value"].encode()).hexdigest()

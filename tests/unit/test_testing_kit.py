@@ -1,6 +1,4 @@
-"""The conformance kit detects violations: for each promise a target that breaks it, and the place that the kit
-reports.
-"""
+"""The conformance kit detects violations: for each promise a target that breaks it, and the place that is reported."""
 
 import json
 import subprocess

@@ -32,8 +32,9 @@ class Clocks:
         self.progress.begin()
 
     def look(self, *, after=2.0, is_at_work=True, newest=None, **turns):
-        """Note a check, ``after`` seconds after the last one. ``p1`` is partition 1 of the turns; 0 and 1 are done by
-        default.
+        """Note a check, ``after`` seconds after the last one.
+
+        ``p1`` is partition 1 of the turns; 0 and 1 are done by default.
         """
         self.seconds += after
         found = {(AGENT_TURNS, 0): DONE, (AGENT_TURNS, 1): DONE}
@@ -175,7 +176,7 @@ def test_an_index_stores_losses_and_the_age_of_its_records(tmp_path):
 # On pages.
 
 
-def viewer_that_says(index, progress, **config):
+def viewer_with(index, progress, **config):
     found = load_config(env={}, overrides={"bootstrap_servers": "kafka-1:9092", "prefix": "live."} | config)
     return structs.replace(viewer_of(index=index), config=found, progress=progress)
 
@@ -201,7 +202,7 @@ EVERY_PAGE = (
 
 async def test_every_header_names_cluster_and_prefix_and_the_state_of_the_pipeline(tmp_path, clocks):
     index = index_of(tmp_path / "index", session_of("one", user("hello")))
-    app = application(viewer_that_says(index, clocks.progress))
+    app = application(viewer_with(index, clocks.progress))
     async with serving(app, "127.0.0.1", 0) as url, aiohttp.ClientSession() as http:
 
         async def headers():
@@ -228,7 +229,7 @@ async def test_every_header_names_cluster_and_prefix_and_the_state_of_the_pipeli
 
 async def test_without_a_login_neither_cluster_nor_prefix_is_shown(tmp_path, clocks):
     index = index_of(tmp_path / "index")
-    viewer = structs.replace(viewer_that_says(index, clocks.progress), guard=Guard(login="a-token-that-nobody-guesses"))
+    viewer = structs.replace(viewer_with(index, clocks.progress), guard=Guard(login="a-token-that-nobody-guesses"))
     async with serving(application(viewer), "127.0.0.1", 0) as url, aiohttp.ClientSession() as http:
         async with http.get(f"{url}login") as answer:
             text = await answer.text()
@@ -244,7 +245,7 @@ async def test_the_progress_page_shows_each_partition_and_losses(tmp_path, clock
         clocks.look(p1=waiting(1300, has_records=True, oldest_ms=NOW_MS - 600_000))
     clocks.progress.losses = [Loss(topic=PROVIDER_EVENTS, partition=2, first=1100, next=4100, seen_ms=NOW_MS)]
     async with (
-        serving(application(viewer_that_says(index, clocks.progress)), "127.0.0.1", 0) as url,
+        serving(application(viewer_with(index, clocks.progress)), "127.0.0.1", 0) as url,
         aiohttp.ClientSession() as http,
     ):
         text = await (await http.get(f"{url}progress")).text()
@@ -263,7 +264,7 @@ async def test_the_progress_page_shows_each_partition_and_losses(tmp_path, clock
 
 async def test_the_index_is_not_up_to_date_with_a_broker_that_does_not_answer(tmp_path, clocks):
     index = index_of(tmp_path / "index")
-    viewer = viewer_that_says(index, clocks.progress)
+    viewer = viewer_with(index, clocks.progress)
     clocks.look()
     assert followed(viewer) == Behind(records=0, by_topic={})
     clocks.seconds += 40
@@ -296,7 +297,7 @@ FOUR_ANSWERS = """new Promise((done) => {
 async def test_an_open_page_follows_the_pipeline_and_its_focused_link_stays(tmp_path, clocks):
     index = index_of(tmp_path / "index", session_of("one", user("hello")))
     clocks.look()
-    app = application(viewer_that_says(index, clocks.progress))
+    app = application(viewer_with(index, clocks.progress))
     async with serving(app, "127.0.0.1", 0) as url, browsing() as browser, browser.tab() as page:
         await page.go(f"{url}explain")
         await page.ask("document.getElementById('status-words').focus()")
@@ -316,7 +317,7 @@ async def test_an_open_page_follows_the_pipeline_and_its_focused_link_stays(tmp_
 async def test_an_open_page_stays_current_while_answers_arrive(tmp_path, clocks):
     index = index_of(tmp_path / "index", session_of("one", user("hello")))
     clocks.look()
-    app = application(viewer_that_says(index, clocks.progress))
+    app = application(viewer_with(index, clocks.progress))
     async with serving(app, "127.0.0.1", 0) as url, browsing() as browser, browser.tab() as page:
         await page.go(f"{url}explain")
         # By its own clock the page is an hour old; each answer makes it current again.
@@ -336,7 +337,7 @@ async def test_a_page_whose_viewer_has_ended_stops_reporting_success(tmp_path, c
     index = index_of(tmp_path / "index", session_of("one", user("hello")))
     clocks.look()
     async with browsing() as browser, browser.tab() as page:
-        async with serving(application(viewer_that_says(index, clocks.progress)), "127.0.0.1", 0) as url:
+        async with serving(application(viewer_with(index, clocks.progress)), "127.0.0.1", 0) as url:
             await page.go(f"{url}explain")
             before = await page.ask(WORDS), await page.ask("document.getElementById('status-words').className")
         after = await page.until(f"{WORDS} !== 'keeps up' && {WORDS}")

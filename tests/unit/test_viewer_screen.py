@@ -130,9 +130,7 @@ def test_a_run_is_named_where_it_begins():
 
 
 def changed(*items):
-    """Return for each record True if its row is new, False if it is redrawn, the added text with its position, or
-    None.
-    """
+    """Return for each record True if its row is new, False if redrawn, the added text with its position, or None."""
     _, changes = screen_of(*items)
     return [change and ((change.added, change.at) if change.added else change.new) for change in changes]
 

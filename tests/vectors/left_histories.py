@@ -131,7 +131,7 @@ def varied() -> list[Sent]:
     ]
 
 
-def goes_on() -> list[Sent]:
+def continuation() -> list[Sent]:
     """The continuation of every session: the late result, a repeated id, more turns, a rewind."""
     return [
         WANTED,
@@ -150,7 +150,7 @@ def goes_on() -> list[Sent]:
 
 def turns() -> Iterator[Json]:
     def made(name: str, before: list[Sent], then: list[Sent] | None = None, **options: Any) -> Json:
-        return row(name, "turns", before, goes_on() if then is None else then, **options)
+        return row(name, "turns", before, continuation() if then is None else then, **options)
 
     for target in TARGETS:
         model = {"gemini": "gemini-3-pro", "openai-chat": "gpt-5", "openai-responses": "gpt-5", "vllm": "qwen3"}

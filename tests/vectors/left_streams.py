@@ -178,8 +178,9 @@ def events() -> Iterator[Json]:
 
 
 def _left_midway(source: str, one: list[bytes], other: list[bytes]) -> Iterator[Json]:
-    """Runs saved wherever a new kind of item is open, at the end, or after it. Each continues, and a second run
-    follows.
+    """Runs saved wherever a new kind of item is open, at the end, or after it.
+
+    Each continues, and a second run follows.
     """
     run = stream(one, source)
     after = [*stream(other, source, "r2"), ended(source, run="r2")]
