@@ -14,9 +14,7 @@ def in_pieces(text, size):
 
 
 def in_halves(make, text):
-    """For each cut yield the output of two filters, and the second filter, which is restored from the first one's
-    state.
-    """
+    """For each cut yield the output of two filters, the second restored from the first, and the second filter."""
     for at in range(len(text) + 1):
         one, other = make(), make()
         before = one.feed(text[:at])

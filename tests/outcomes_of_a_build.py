@@ -297,9 +297,7 @@ def streams() -> Iterator[tuple[str, str, list[bytes]]]:
 
 
 def recovered(source: str, records: list[bytes]) -> Iterator[Outcome]:
-    """Recover a stream one record at a time, ten at a time, in pieces of bytes, and cut off; yield its state and its
-    turns.
-    """
+    """Recover a stream record by record, ten at a time, in pieces of bytes, and cut off; yield state and turns."""
     one = Recovery(source)
     items: list[Any] = []
     saved: list[bytes] = []

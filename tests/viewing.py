@@ -187,7 +187,7 @@ async def served(topics, path, routes=(), *, index=None, **options):
 
 @asynccontextmanager
 async def pages_of(topics, tmp_path, **options):
-    """Yield a function that requests pages by address, as the page's script if ``part``, and returns status and text."""
+    """Yield a function that requests pages by address, as the page's script if ``part``; returns status and text."""
     async with served(topics, tmp_path / "index", **options) as url, aiohttp.ClientSession() as http:
 
         async def ask(path, *, part=False, post=None):

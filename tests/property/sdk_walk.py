@@ -527,9 +527,7 @@ def _converse(root: dict[str, Any]) -> Iterator[Request]:
 
 
 def _is_novas(name: str, block: Any) -> bool:
-    """Return True if only Nova takes a block: a video (BED-24), an image by location (BED-23), the service's own
-    tools.
-    """
+    """Return True if only Nova takes a block: a video (BED-24), an image by location (BED-23), the service's tools."""
     if name == "toolResult" and not block.get("type"):
         return any(_is_novas(*part) for each in block["content"] for part in each.items())
     source = block.get("source") if isinstance(block, dict) else None

@@ -38,9 +38,7 @@ def fetched(data, position=0, kind=fetcher.PartitionRecords):
 
 
 def log(codec="none", position=0):
-    """Nine records in three batches, starting at the batch that holds a position; those at 2, 4 and 5 have such a
-    name.
-    """
+    """Nine records in three batches, from the batch with a position on; those at 2, 4 and 5 have such a name."""
     rows = [GOOD, GOOD, BAD, GOOD, BAD, BAD, GOOD, GOOD, GOOD]
     return b"".join(raw_batch(rows[at : at + 3], codec, base_offset=at) for at in (0, 3, 6) if at + 3 > position)
 
