@@ -81,7 +81,7 @@ def main() -> int:
         if not (folder / "mutants/mutmut-stats.json").exists():
             sys.exit(made.stdout[-2000:] + made.stderr[-2000:])
     names = sorted(outcomes(folder))
-    sample = random.Random(given.seed).sample(names, min(given.sample, len(names)))  # noqa: S311  a sample, not a secret
+    sample = random.Random(given.seed).sample(names, min(given.sample, len(names)))  # noqa: S311  not a secret
     mutmut(folder, "run", "--max-children", "1", *sample)
     judged = {name: code for name, code in outcomes(folder).items() if name in set(sample) and code is not None}
     survived = [name for name, code in judged.items() if code in SURVIVED]

@@ -80,7 +80,7 @@ def test_a_recording_becomes_records_in_order():
     assert dict(found[5].headers) == {"source": b"claude-cli", "run": b"1", "exit": b"0"}
 
 
-def test_the_fleet_meets_many_kinds_of_rejections():
+def test_the_fleet_meets_many_kinds_of_refusals():
     met = [refusal for recording in FLEET for refusal in refusals(recording)]
     assert {refusal.rule for refusal in met} <= RULES.keys()
     hard = {refusal.rule for refusal in met if not refusal.tolerated}
@@ -90,7 +90,7 @@ def test_the_fleet_meets_many_kinds_of_rejections():
     }
 
 
-def test_a_session_with_recorded_turns_has_no_rejections():
+def test_a_session_with_recorded_turns_has_no_refusals():
     recorded = [one for one in FLEET if any(isinstance(step, Wait) for step in one.feed)]
     assert [one.session for one in recorded] == ["recorded-answer", "recorded-calls", "codex-retry", "gemini-doubled"]
     assert all(refusals(one) == [] for one in recorded)
@@ -159,7 +159,7 @@ def test_a_recovered_answer_is_in_the_next_request():
     assert messages[1][1]["content"] == [{"type": "text", "text": answer["text"]}]
 
 
-def test_every_previously_rejected_session_becomes_valid():
+def test_every_previously_refused_session_becomes_valid():
     # The summary's first two lines, as a fact about the whole fleet.
     for session, expected in EXPECTED.items():
         assert expected["valid"] in {True, None}, session

@@ -95,7 +95,7 @@ def test_an_alert_about_a_partition_names_it(alert):
     assert set(re.findall(r"by \(([^)]*)\)", expr)) == {"pipeline, topic, partition"}
 
 
-def test_losses_errors_and_missed_rejections_have_an_alert():
+def test_losses_errors_and_missed_refusals_have_an_alert():
     named = {metric for rule in RULES for metric in re.findall(r"reknit_[a-z_]+", rule["expr"])}
     assert named >= {
         "reknit_source_expired_records_total",

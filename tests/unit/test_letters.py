@@ -40,7 +40,7 @@ class Counted(Topics):
         stage.process = counting
 
     def put_letters(self, session):
-        """Publish two unprocessable records, one request that is rejected, and one that its provider rejected."""
+        """Publish two unprocessable records, one request that is rejected, and one that its provider refused."""
         self.put(AGENT_TURNS, session, b"no json")
         self.put(AGENT_TURNS, session, {"type": "history.rewound", "to": 99})
         self.put_turns(f"{session}/rejected", {"type": "session.opened", "model": "m"}, *appended(user("no limit")))

@@ -24,7 +24,7 @@ from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
 
 # Error codes that only the configuration of a worker or the registration of a target can cause.
 NOT_OF_RECORDS = {"bad_marker", "bad_root", "name_taken", "unknown_rule", "wrong_rules"}
-# Codes without a bad record: an expired session, a provider's rejection, a stage that raised, an oversized record.
+# Codes without a bad record: an expired session, a provider's refusal, a stage that raised, an oversized record.
 OF_NO_ERROR = {"internal", "rejected", "size", "state_size", *get_args(Why)}
 OF_NO_ERROR |= {"refused_foreseen", "refused_missed", "refused_unknown"}
 

@@ -158,7 +158,7 @@ def letter(code, **said):
     return {f"reknit.error.{name.replace('_', '-')}": value.encode() for name, value in known.items()}
 
 
-def test_unforeseen_rejections_are_reported_and_notes_are_not_dead_letters():
+def test_missed_refusals_are_reported_and_notes_are_not_dead_letters():
     tally = Tally()
     tally.count_letter(b"s", letter("refused_missed", target="gemini", rule="GEM-06", message="no parts"), "day 0")
     tally.count_letter(b"s", letter("retried", letter="0/1"), "day 0")

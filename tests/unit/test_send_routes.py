@@ -99,7 +99,7 @@ async def test_a_json_document_is_marked():
 
 
 @pytest.mark.parametrize("status", [300, 301, 302, 303, 307, 308])
-async def test_a_redirect_is_a_rejection_that_names_its_host_and_is_not_followed(status, caplog):
+async def test_a_redirect_is_a_refusal_that_names_its_host_and_is_not_followed(status, caplog):
     async def elsewhere(_given):
         return web.Response(text="taken")
 
@@ -121,7 +121,7 @@ async def test_a_redirect_is_a_rejection_that_names_its_host_and_is_not_followed
     assert "secret" not in caplog.text
 
 
-async def test_a_redirect_without_a_target_is_a_rejection():
+async def test_a_redirect_without_a_target_is_a_refusal():
     async def answer(_given):
         return web.Response(status=304)
 
@@ -130,10 +130,10 @@ async def test_a_redirect_without_a_target_is_a_rejection():
     assert (refusal.status, refusal.reason) == (304, "HTTP 304")
 
 
-# Rejections.
+# Refusals.
 
 
-async def test_a_rejection_is_one_piece():
+async def test_a_refusal_is_one_piece():
     async def answer(given):
         response = web.StreamResponse(status=400)
         await response.prepare(given)
@@ -145,7 +145,7 @@ async def test_a_rejection_is_one_piece():
         assert await answers(url) == [Answer(b'{"error":{"message":"no"}}', 400, reason="HTTP 400")]
 
 
-async def test_credentials_quoted_by_a_rejection_are_masked():
+async def test_credentials_quoted_by_a_refusal_are_masked():
     key = "sk-ant-0123456789abcdef"
 
     async def answer(given):
@@ -160,7 +160,7 @@ async def test_credentials_quoted_by_a_rejection_are_masked():
     assert refusal.data.endswith(b"2023-06-01")
 
 
-async def test_only_the_beginning_of_a_rejection_is_read():
+async def test_only_the_beginning_of_a_refusal_is_read():
     async def answer(_given):
         return web.Response(status=413, body=b"x" * 3_000_000)
 
@@ -181,7 +181,7 @@ async def test_transient_statuses_are_retried_after_the_pause_that_the_provider_
     assert caught.value.body == Answer(b"words", status, reason=f"HTTP {status}")
 
 
-async def test_rejected_credentials_are_an_error_of_the_route():
+async def test_refused_credentials_are_an_error_of_the_route():
     async def answer(_given):
         return web.Response(status=401, body=b"sk-secret is no key")
 

@@ -238,7 +238,7 @@ async def test_pauses_grow_without_a_retry_after():
         assert 0.25 * 2**number <= waited <= 0.5 * 2**number
 
 
-async def test_the_last_transient_rejection_is_published_whole_with_its_status():
+async def test_the_last_transient_refusal_is_published_whole_with_its_status():
     refusal = Answer(b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}', 529)
     async with sending(default=[TryAgainError("HTTP 529", 1.0, refusal)], attempts=3) as sent:
         sent.requests.put(request("r1", offset=0))
@@ -247,7 +247,7 @@ async def test_the_last_transient_rejection_is_published_whole_with_its_status()
     assert sent.route.asked == ["r1", "r1", "r1"]
 
 
-async def test_a_permanent_rejection_is_published_whole_and_sent_once():
+async def test_a_permanent_refusal_is_published_whole_and_sent_once():
     refusal = Answer(b'{"error":{"message":"no"}}', 400)
     async with sending([refusal], anthropic()) as sent:
         sent.requests.put(request("r1", offset=0), request("r2", offset=1))

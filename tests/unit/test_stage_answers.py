@@ -86,7 +86,7 @@ def asked(**defaults):
         (UNKNOWN, b"529", ("not_shape", ""), None),
     ],
 )
-def test_a_rejection_is_counted_by_its_verdict(words, status, labels, code):
+def test_a_refusal_is_counted_by_its_verdict(words, status, labels, code):
     sides = asked().take(*map(turn, DOUBTED))
     assert sides.tally["reknit_requests_doubted_total", "anthropic", "ANT-31c"] == 1
     assert sides.answer(words, status) == {("anthropic", *labels): 1}
@@ -99,7 +99,7 @@ def test_a_rejection_is_counted_by_its_verdict(words, status, labels, code):
     assert len(sides.requests) == 2
 
 
-def test_a_rejection_is_judged_once_also_after_a_restart_and_transient_errors_each_time():
+def test_a_refusal_is_judged_once_also_after_a_restart_and_transient_errors_each_time():
     sides = asked()
     assert sides.answer("busy", b"503") == sides.answer("busy", b"503") == {("anthropic", "not_shape", ""): 1}
     assert sides.answer(UNKNOWN) == {("anthropic", "unknown", ""): 1}
@@ -144,7 +144,7 @@ def test_answers_are_counted_for_a_session_that_follows_a_dead_letter():
 
 
 @pytest.mark.parametrize("status", [b"200", b"302"])
-def test_only_a_rejection_passes_to_the_history_side(status):
+def test_only_a_refusal_passes_to_the_history_side(status):
     assert asked().answer(b'{"type": "ping"}', status) == {}
 
 
@@ -154,7 +154,7 @@ def test_an_event_without_a_request_id_does_not_pass():
 
 
 def test_log_records_do_not_depend_on_batches():
-    """A turn that the record of a rejection finishes is logged before that rejection."""
+    """A turn that the record of a refusal finishes is logged before that refusal."""
     headers = (("source", b"claude-cli"), ("run", b"r"), ("request-id", b"q"), ("status", b"400"))
     value = b"\n".join(json.dumps(each).encode() for each in (cli.whole("m", cli.said("hm")), cli.result("hm")))
     given = records([value] * 2, headers)

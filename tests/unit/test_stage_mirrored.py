@@ -132,7 +132,7 @@ def test_only_an_unrecorded_assistant_turn_withdraws(events, expected):
     assert withdrawn_by(OPENED, *events) == expected
 
 
-def test_a_request_that_its_provider_rejected_is_not_withdrawn():
+def test_a_request_that_its_provider_refused_is_not_withdrawn():
     asked = [OPENED, turn(user("one"))]
     request_id = dict(requests(run(*asked))[0].headers)["request-id"].decode()
     refused = {"type": "provider.answered", "request_id": request_id, "status": 400, "body": "no"}

@@ -78,7 +78,7 @@ def test_an_error_is_shown_at_its_place(text, choice, wrong):
     assert (found.code, found.path, found.line, found.column, found.value) == wrong
 
 
-def test_the_providers_rejection_of_the_original_text_is_shown():
+def test_the_providers_refusal_of_the_original_text_is_shown():
     assert [violation.rule for violation in outcome_of(LOST, Choice()).refused] == ["ANT-07"]
     assert outcome_of(LOST, Choice("gemini")).refused == ()
     unnamed = outcome_of('{"messages": [{"role": "assistant", "content": "hi"}]}', Choice(model="claude-opus-4-6"))
