@@ -57,17 +57,17 @@ record: $(VENV)/.dev ## run the real Codex and Gemini CLIs (npm) against a scrip
 kafka: ## a local Apache Kafka on port 9092 until Ctrl-C (Java 17; Maven the first time)
 	@deploy/kafka/run $(ARGS)
 
-modules: ## list modules that may hold more than one idea, to be read (ARGS="pipeline/cli")
+modules: ## report modules that may hold more than one idea (ARGS="pipeline/cli")
 	@$(PYTHON) tests/module_report.py $(ARGS)
 
-schemas: $(VENV)/.runtime ## write topics/schemas and topics/asyncapi.json anew from the records
+schemas: $(VENV)/.runtime ## write topics/schemas and topics/asyncapi.json from the records
 	@$(BIN)/reknit topics schemas --write topics
 	@$(BIN)/reknit topics asyncapi --write topics
 
-docs: $(VENV)/.runtime ## write the pages of docs/ anew from the catalogues, their examples and the table of streams
+docs: $(VENV)/.runtime ## write the pages of docs/ from the catalogues, their examples and the table of streams
 	@$(BIN)/reknit explain --write docs
 
-deploy: $(VENV)/.dev ## write dashboards and what is made of Kubernetes' manifests anew
+deploy: $(VENV)/.dev ## write the dashboards and the generated Kubernetes manifests
 	@$(BIN)/python -W ignore deploy/grafana/dashboards.py
 	@$(BIN)/python deploy/kubernetes/resources.py
 

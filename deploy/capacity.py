@@ -3,8 +3,8 @@
     python deploy/capacity.py [--sessions 250000] [--working 0.1] [--store memory] ...
     python deploy/capacity.py --write docs/capacity.md
 
-The first prints a plan for the load that you describe, the second writes the tables of the page anew. The numbers of
-``COSTS`` were measured (docs/capacity.md says how); put yours in their place. Only the standard library is imported.
+The first prints a plan for the load that you describe, the second rewrites the tables of the page. The numbers of
+``COSTS`` were measured (docs/capacity.md says how); replace them by yours. Only the standard library is imported.
 """
 
 # ruff: noqa: INP001 - a script by itself, not a package
@@ -23,7 +23,7 @@ DAY_SECONDS = 86_400
 
 @dataclass(frozen=True)
 class Cost:
-    """What one unit takes, and what measured it."""
+    """The cost of one unit, and its measurement."""
 
     amount: float
     unit: str
@@ -62,15 +62,15 @@ COSTS = {
 KEPT_DAYS = {"turn_in": 30, "turn_out": 7, "turn_state": 1, "event_in": 7, "event_out": 7, "event_state": 1}
 SEGMENT_BYTES = GIB
 
-# What one thing can do. The last three are of the machines that you have.
+# The capacity of one process or machine. The last three depend on your machines.
 WORKER_CORES = 0.6  # one process is one core; the rest is for peaks, and for a neighbour's partitions
 WORKER_BYTES = 2 * GIB
 WORKER_FIXED_BYTES = 250 * MIB
 WORKER_HOT_BYTES = 512 * MIB  # [state] memory_mib
-SKEW = 3.0  # the busiest partition beside the mean one
+SKEW = 3.0  # the busiest partition relative to the mean one
 FEWEST_PARTITIONS = 12
 TRANSACTION_SECONDS = 0.005  # without an interval, the next batch gathers while one is written
-FOLLOWER_CPU = 0.5  # a follower's CPU beside its leader's: assumed, not measured
+FOLLOWER_CPU = 0.5  # a follower's CPU relative to its leader's: assumed, not measured
 BROKER_CORES = 8 * 0.5
 BROKER_DISK_BYTES = 2000 * GIB * 0.7
 BROKER_BYTES_A_SECOND = 100 * MIB
@@ -105,13 +105,13 @@ class Load:
 
     @property
     def history(self) -> float:
-        """How long a history is beside the one that was measured."""
+        """The length of a history relative to the measured one."""
         return self.turns * self.turn_bytes / (TURNS * TURN_BYTES)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a load needs, and what share of each thing that a load may use is used then."""
+    """The requirements of a load, and the used share of each available resource."""
 
     load: Load
     partitions: int
@@ -244,7 +244,7 @@ def plans_table(plans: list[Plan]) -> str:
 
 
 def with_tables(page: str) -> str:
-    """The page with its tables made anew, each between its two comments."""
+    """Return the page with its tables rewritten, each between its two comments."""
     made = {
         "costs": costs_table(),
         "plans": plans_table([plan(Load(sessions)) for sessions in (10_000, 100_000, 1_000_000)]),

@@ -12,7 +12,7 @@ import os
 import subprocess
 from pathlib import Path
 
-# What the next release will be called. A release is the commit that makes this line a release's (RELEASED = True).
+# The next release. A release is the commit that makes this line a release's (RELEASED = True).
 NEXT = "0.2.0"
 RELEASED = False
 
@@ -36,7 +36,7 @@ def build_version() -> str:
         return NEXT
     try:
         if Path(_git("rev-parse", "--show-toplevel")) != _ROOT:
-            return f"{NEXT}.dev0"  # somebody else's repository, in which this was unpacked
+            return f"{NEXT}.dev0"  # another project's repository, in which this was unpacked
         named = _git("log", "-1", "--format=%H", f'-SNEXT = "{NEXT}"', "--", "deploy/version.py")
         since = _git("rev-list", "--count", f"{named}..HEAD" if named else "HEAD")
         commit = _git("rev-parse", "--short=7", "HEAD")

@@ -1,9 +1,9 @@
-"""An agent behind the pipeline: write turns, and watch the answer as it comes.
+"""An agent that uses the pipeline: write turns, and watch the answer as it arrives.
 
     python examples/agent.py "What is the capital of Peru?"
 
 Needs a pipeline (``reknit demo``, or a worker) and a sender (``reknit send``). REKNIT_BOOTSTRAP_SERVERS, REKNIT_PREFIX
-and REKNIT_KAFKA_… say where and how, as they do for the worker.
+and REKNIT_KAFKA_… configure the connection, as for the worker.
 """
 
 from __future__ import annotations

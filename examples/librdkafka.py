@@ -1,9 +1,9 @@
-"""The same through librdkafka (confluent-kafka, and the clients of Go, C#, Rust and PHP that stand on it).
+"""The same through librdkafka (confluent-kafka, and the clients of Go, C#, Rust and PHP that use it).
 
     python examples/librdkafka.py BOOTSTRAP PREFIX SESSION QUESTION
 
-Its own default partitioner is not Kafka's: without ``partitioner=murmur2_random`` a session's turns and events stand in
-other partitions than the worker looks for them.
+Its own default partitioner is not Kafka's: without ``partitioner=murmur2_random`` a session's turns and events are in
+other partitions than the worker reads.
 """
 
 from __future__ import annotations

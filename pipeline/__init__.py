@@ -1,4 +1,4 @@
-"""Mend agent histories into requests that providers accept, recover what a stream dropped, account for every change."""
+"""Repairs agent histories into valid requests, recovers what a stream dropped, records every change."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from reknit.pipeline.rules.judge import validate
     from reknit.pipeline.session import Session, normalize
     from reknit.pipeline.streams.session import recover
+    from reknit.pipeline.validation import validate
 
-# What requests, segments and dead letters carry: the version of the installed build, with its commit.
+# The version in requests, segments and dead letters: that of the installed build, with its commit.
 try:
     __version__ = version("reknit")
-except PackageNotFoundError:  # run from a folder that nobody installed
+except PackageNotFoundError:  # run from a folder that was not installed
     __version__ = "0+unknown"
 
 __all__ = ["Session", "__version__", "normalize", "recover", "validate"]
 
-# Each name is imported when it is first asked for: who only validates does not wait for the rest.
+# Each name is imported on first use: a program that only validates does not import the rest.
 _HOMES = {
     "Session": "reknit.pipeline.session",
     "normalize": "reknit.pipeline.session",
     "recover": "reknit.pipeline.streams.session",
-    "validate": "reknit.pipeline.rules.judge",
+    "validate": "reknit.pipeline.validation",
 }
 
 

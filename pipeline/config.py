@@ -1,11 +1,11 @@
-"""Configuration: one frozen struct from a TOML file, ``REKNIT_*`` variables and options, in rising order.
+"""Configuration: one frozen struct from a TOML file, ``REKNIT_*`` variables and options, in rising precedence.
 
 Keys are the same everywhere. ``session.policy.tail`` is ``[session.policy] tail = …`` in the file,
-``REKNIT_SESSION__POLICY__TAIL`` in the environment (two underscores go down a level) and the key
-``"session.policy.tail"`` among the options. A variable or option is text: numbers and booleans are read from it, lists
-and tables as JSON, a list of names also with commas. An empty variable counts as not set. Tables merge key by key, down
-to a parameter of ``session.params``, which is replaced whole. After ``REKNIT_KAFKA`` one underscore goes down too, as
-other programs name these settings. Secrets stand in the environment or in files of their own.
+``REKNIT_SESSION__POLICY__TAIL`` in the environment (two underscores separate levels) and the key
+``"session.policy.tail"`` among the options. A variable or option is text: numbers and booleans are parsed, lists and
+tables as JSON, a list of names also with commas. An empty variable counts as not set. Tables merge key by key, down to
+a parameter of ``session.params``, which is replaced whole. After ``REKNIT_KAFKA`` one underscore separates levels too,
+because other programs use these names. Secrets are in the environment or in files of their own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from reknit.pipeline.urls import HIDDEN, masked
 
 PREFIX = "REKNIT_"
 Key: TypeAlias = tuple[str, ...]
-# Variables of the same prefix that are not configuration: where the file is, and what the tests are told.
+# Variables of the same prefix that are not configuration: the place of the file, and variables of the tests.
 OTHER_VARIABLES = frozenset({"REKNIT_CONFIG", "REKNIT_CORPUS", "REKNIT_REQUIRE_KAFKA"})
 
 
@@ -129,7 +129,7 @@ class _Setting(Struct, frozen=True):
         raise ConfigError("config_value", f"{self.source}: {problem}", path=".".join(self.key))
 
     def _misspelt(self) -> str:
-        """What to say of a key that does not exist, with the nearest that does; nothing for one that does."""
+        """Return the error of a key that does not exist, with the nearest one that does; "" for one that exists."""
         if self.key in _TYPES or isinstance(_TYPES.get(self.key[:-1]), DictType):
             return ""
         near = get_close_matches(".".join(self.key), [".".join(key) for key in _TYPES], n=1, cutoff=0.5)
@@ -139,7 +139,7 @@ class _Setting(Struct, frozen=True):
         return f"there is no such key; did you mean {spelt}?"
 
     def _exposed(self) -> str:
-        """What to say of a secret where others can read it: among the options, or in the file of all settings."""
+        """Return the error of a secret where others can read it: among the options, or in the file of all settings."""
         if self.key[-1:] not in [(name,) for name in SECRETS] or self.source.startswith("variable "):
             return ""
         name = ".".join(self.key)
@@ -183,7 +183,7 @@ def _from_options(overrides: Mapping[str, object]) -> Iterator[_Setting]:
 
 
 def _readings(text: str) -> Iterator[object]:
-    """What a text may stand for: JSON other than a string, itself, names with commas."""
+    """Yield the possible values of a text: JSON other than a string, itself, names with commas."""
     try:
         value = msgspec.json.decode(text)
     except msgspec.DecodeError:
@@ -195,7 +195,7 @@ def _readings(text: str) -> Iterator[object]:
 
 
 def _leaves(key: Key, value: object) -> Iterator[tuple[Key, object]]:
-    """The values below a key. Tables of the configuration are gone into; what a parameter holds is one value."""
+    """Yield the values below a key. Tables of the configuration are entered; a parameter's value is one value."""
     if isinstance(value, Mapping) and isinstance(_TYPES.get(key), StructType | DictType):
         for name, inner in value.items():
             yield from _leaves((*key, name), inner)

@@ -11,14 +11,14 @@ Fault: TypeAlias = Literal["caller", "provider", "us"]
 
 
 class ReknitError(Exception):
-    """What every error of Reknit is; never raised itself, only its subclasses are.
+    """The base class of all errors of Reknit; only its subclasses are raised.
 
     Attributes:
-        code: what went wrong, in snake case; a bounded set, so it serves as a metric label.
-        message: what was expected and what was found, for a person.
+        code: the error, in snake case; a bounded set, so it serves as a metric label.
+        message: the expected and the found value, for a person.
         path: the place in the input, in the provider's notation (``messages.3.content.1``), or ``""``.
-        rule: the id of the rule that was broken, where the error comes from one.
-        fault: whose fault it is: the caller's, the provider's or ours.
+        rule: the id of the broken rule, if the error results from one.
+        fault: the party at fault: the caller, the provider or Reknit.
     """
 
     fault: ClassVar[Fault]
@@ -49,7 +49,7 @@ def _rebuild(kind: type[ReknitError], code: str, message: str, path: str, rule: 
 
 
 def expected_one_of(choices: Iterable[str], given: str) -> str:
-    """What to say of a name that is none of these: which there are, and which of them was meant."""
+    """Return the message for an unknown name: the known ones, and the nearest of them."""
     listed = sorted(choices)
     near = get_close_matches(given, listed, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else ""
@@ -73,7 +73,7 @@ class PolicyError(ReknitError):
 
 
 class BrokerError(ReknitError):
-    """A Kafka cluster refuses a client or a request: who it is, what it may do, or what it asked for."""
+    """A Kafka cluster refuses a client or a request: its credentials, its rights, or its content."""
 
     fault: ClassVar[Fault] = "caller"
 
@@ -89,7 +89,7 @@ class StreamError(ReknitError):
 
 
 class InternalError(ReknitError):
-    """One of our own invariants does not hold: a bug in Reknit, to be reported."""
+    """An invariant of Reknit does not hold: a bug, to be reported."""
 
     fault: ClassVar[Fault] = "us"
 

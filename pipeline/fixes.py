@@ -1,8 +1,8 @@
-"""The fix catalogue: every change that Reknit makes to a history has a code here, and nothing changes without one.
+"""The fix catalogue: every change that Reknit makes to a history has a code here.
 
-A code is also the label of a metric and the anchor of a page, so it never changes its meaning; whether a mend is
-harmless is a property of its code, not of the case. A lossless mend leaves everything that was said and nothing else;
-so whatever is synthesised is lossy, since nobody said it, and what may be left out without a loss says why.
+A code is also the label of a metric and the anchor of a page, so it never changes its meaning. Whether a repair is
+lossless is a property of its code, not of the case. A lossless repair keeps all content and adds none. A repair that
+synthesises content is lossy, and a lossless code that drops something states why nothing is lost.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def severity_of(*, lossless: bool, observed: bool = False) -> Severity:
 
 
 class FixCode(Struct, frozen=True, kw_only=True):
-    """One kind of mend. ``code`` is also the metric label and the anchor in the docs.
+    """One kind of repair. ``code`` is also the metric label and the anchor in the docs.
 
-    ``spared`` says why nothing is lost by what is ``dropped`` and yet ``lossless``; every such code has it, no other.
-    ``always`` says why a policy cannot have the mend only observed (``mend.CODE=observe``), ``""`` where it can.
+    ``spared`` states why nothing is lost by a repair that is ``dropped`` and still ``lossless``; exactly those codes
+    have it. ``always`` states why a policy cannot only observe the repair (``mend.CODE=observe``), ``""`` where it can.
     """
 
     code: str
@@ -40,29 +40,28 @@ class FixCode(Struct, frozen=True, kw_only=True):
     lossless: bool
     spared: str = ""
     always: str = ""
-    # The provider's refusal that this mend avoids, and where it was seen.
+    # The provider's refusal that this repair avoids, and where it was seen.
     error: str = ""
     source: str = ""
 
 
 class Fix(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One mend: what was changed where, and what it was.
+    """One repair: the place of the change, and digests of the content before and after.
 
     Attributes:
-        path: the place in the input, in the provider's notation (``messages.3.content.1``). What was added has none:
-            ``result_synthesised``, ``lead_inserted`` and ``tail_continued`` name the place where it stands in the
-            mended history, in the canonical notation whatever the target; so does ``placeholder_dropped`` where such a
-            result gives way.
+        path: the place in the input, in the provider's notation (``messages.3.content.1``). Additions have none:
+            ``result_synthesised``, ``lead_inserted`` and ``tail_continued`` name the place in the repaired history, in
+            the canonical notation for every target; so does ``placeholder_dropped`` where a later result replaces it.
             ``assistant_inserted`` and ``tools_stubbed`` name the place in the target's own body; ``turn_stubbed`` and
-            ``document_text_added`` the block in the input that was to be sent, or stands beside what was added.
-            What a stream said is named by its item's id.
-        lossless: false where content is lost, and where what leaves says something that nobody said.
-        target: the target that needed it, ``""`` where all of a session's do; of a stream, its source.
-        before: digest of what was there: the first 16 hex digits of the SHA-256 of the block's canonical JSON.
-        after: digest of what is there now.
-        id: where the mended block is a tool call or a result, or stands in one, the call's id in the input; where it
-            came without, the one that reading gave it.
-        observed: by policy (``mend.CODE=observe``) the mend was not made; the body is as it was without it.
+            ``document_text_added`` the input block that would have been sent, or that is next to the addition. Output
+            of a stream is named by its item's id.
+        lossless: false where content is lost, and where the output has content that no party wrote.
+        target: the target that needed it, ``""`` where all of a session's targets do; for a stream, its source.
+        before: digest of the content before: the first 16 hex digits of the SHA-256 of the block's canonical JSON.
+        after: digest of the content after.
+        id: if the repaired block is a tool call or a result, or is in one, the call's id in the input, or the id that
+            the reader gave it.
+        observed: by policy (``mend.CODE=observe``) the repair was not made; the body is unchanged.
     """
 
     code: str
@@ -146,7 +145,7 @@ _NOT_UNIQUE = "`tool_use` ids must be unique"
 _ID_PATTERN = "tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'"
 _THINKING_CHANGED = "`thinking` or `redacted_thinking` blocks in the latest assistant message cannot be modified"
 
-# What the structure repair does, whatever the target.
+# Repairs of the structure, for every target.
 _STRUCTURE = (
     _spared("blank_dropped", "whitespace says nothing", "a text block with nothing but whitespace was left out",
          "messages: text content blocks must be non-empty", "anthropics/claude-code#59812"),
@@ -157,7 +156,7 @@ _STRUCTURE = (
     _kept("turns_merged", "moved", "a message was joined to the one before it, which has the same role",
          'messages: roles must alternate between "user" and "assistant"',
          "mattermost/mattermost-plugin-agents#180"),
-    _lost("leading_dropped", "dropped", "what came before the first user turn was left out",
+    _lost("leading_dropped", "dropped", "content before the first user turn was left out",
          'messages: first message must use the "user" role', "langbot-app/LangBot#867"),
     _added("lead_inserted", "the history began with the assistant and got a short user turn before it",
            "Please ensure that function call turn comes immediately after a user turn or after a function response "
@@ -170,7 +169,7 @@ _STRUCTURE = (
          'messages: Unexpected role "system"'),
     _kept("system_block_as_text", "flattened", "a block that only a system message has was kept as its JSON text",
          'messages: Unexpected role "system"'),
-    _lost("system_media_dropped", "dropped", "what is not text in a leading system message was left out"),
+    _lost("system_media_dropped", "dropped", "content other than text in a leading system message was left out"),
     _kept("result_moved", "moved", "a tool result was moved back to directly after its call",
          _UNANSWERED, "anthropics/claude-code#1237; langchain-ai/langgraph#5109"),
     _spared("result_repeated", "the same result stays", "a second, identical result of a call was left out",
@@ -189,7 +188,7 @@ _STRUCTURE = (
          _UNEXPECTED, "imzodev/openaidy#487"),
     _added("result_synthesised", "a call without a result got an error result that says so",
          _UNANSWERED, "anthropics/claude-code#1237, #5989; OpenHands/OpenHands#7512"),
-    _kept("call_moved", "moved", "a call was moved behind the text of its turn",
+    _kept("call_moved", "moved", "a call was moved after the text of its turn",
          _UNANSWERED, "anthropics/claude-code#15205"),
     _lost("call_unanswered", "dropped", "a call without a result was left out",
          _UNANSWERED, "anthropics/claude-code#1237"),
@@ -225,7 +224,7 @@ _STRUCTURE = (
          "ericc-ch/copilot-api#261; XiaomiMiMo/MiMo-Code#1702"),
 )  # fmt: skip
 
-# What single targets do on top.
+# Additional repairs of single targets.
 _DIALECT = (
     _lost("thinking_unsigned", "dropped", "reasoning without a signature was left out",
          "thinking.signature: Field required", "openclaw/openclaw#84430; dirge-code/dirge#823"),
@@ -244,7 +243,7 @@ _DIALECT = (
          "anomalyco/opencode#3077; Kilo-Org/kilocode#5219"),
     _lost("unknown_dropped", "dropped", "the target does not take blocks of this type",
          "Extra inputs are not permitted"),
-    _lost("native_dropped", "dropped", "what only another provider has was left out; the detail names it"),
+    _lost("native_dropped", "dropped", "content of another provider was left out; the detail names it"),
     _kept("tool_as_function", "rewritten", "a tool, call or result that only another provider has became a function's"),
     _kept("item_id_dropped", "rewritten", "an item's id, which names what the provider keeps, was left out",
          "Item 'fc_X' of type 'function_call' was provided without its required 'reasoning' item: 'rs_Y'.",
@@ -273,14 +272,14 @@ _DIALECT = (
     _lost("parameter_clamped", "rewritten",
           "a number that the target takes only between bounds became the nearest that it takes; the detail has both",
           "temperature: range: 0..1", "0xPlaygrounds/rig: a recorded refusal of Anthropic's"),
-    _kept("result_media_moved", "moved", "an image or document in a result was moved to the user's message behind it",
+    _kept("result_media_moved", "moved", "an image or document in a result was moved to the user message after it",
          "Image URLs are only allowed for messages with role 'user'", "OpenHands/OpenHands#7700"),
     _kept("document_as_text", "flattened", "a document of plain text became text under its title"),
     _lost("document_stubbed", "rewritten", "a document that the target cannot take was replaced by a line of text"),
     _lost("citations_dropped", "rewritten", "a text's citations were left out; the detail holds them"),
-    _lost("caller_dropped", "rewritten", "what says which code made a call was left out; the detail holds it"),
+    _lost("caller_dropped", "rewritten", "the name of the code that made a call was left out; the detail holds it"),
     _kept("reasoning_joined", "moved", "reasoning inside a turn was joined to the reasoning in front of it"),
-    _kept("calls_serialised", "moved", "a call of several at once got a message of its own, behind the last result",
+    _kept("calls_serialised", "moved", "one of several parallel calls got a separate message, after the last result",
          "This model only supports single tool-calls at once!"),
     _kept("calls_as_text", "flattened", "a call or result was written as text, for a chat template without tools",
          "Conversation roles must alternate user/assistant/user/assistant/...", "run-llama/llama_index#11731"),
@@ -291,17 +290,18 @@ _DIALECT = (
          "a cache breakpoint that was a block by itself was set on the block before it"),
     _spared("cache_point_dropped", "an order to a cache is nothing that was said",
          "a cache breakpoint that was a block by itself was left out"),
-    _lost("document_notes_dropped", "rewritten", "what was said about a document was left out; the detail names it"),
+    _lost("document_notes_dropped", "rewritten", "a document's title or context was left out; the detail names it"),
     _kept("document_renamed", "rewritten",
           "a document got a name that the target takes and no other has; the detail is its own",
           "Messages can not contain duplicate document names"),
-    _added("document_text_added", "a line of text was put beside a document"),
+    _added("document_text_added", "a line of text was added next to a document"),
     _kept("error_filled", "rewritten", "an empty error result got a line of text",
           "The content field at messages.N.content.0.toolResult cannot be empty when status value is error.",
           "aws-samples/sample-multi-agent-orchestration-chat-on-agentcore#15"),
     _kept("thinking_moved", "moved", "reasoning inside a turn was moved to its beginning",
           source="aws/bedrock-agentcore-sdk-python#419"),
-    _added("tools_stubbed", "tools that the history calls and nobody gave were declared by their names",
+    _added("tools_stubbed", "tools that the history calls and the request does not declare were declared by their "
+                            "names",
           "The toolConfig field must be defined when using toolUse and toolResult content blocks.",
           "langgenius/dify#16421; vxcontrol/pentagi#196"),
     _kept("signature_joined", "moved", "a signature without words was put on the part that it belongs to"),
@@ -312,18 +312,18 @@ _DIALECT = (
     _added("turn_stubbed", "nothing of a turn is left for this target; a line of text holds its place",
          "messages.N: all messages must have non-empty content", "anthropics/claude-code#3196"),
     _kept("words_neutralised", "rewritten",
-          "words that would make a program act, or pass for a line of ours, got invisible characters, counted in the "
-          "detail",
+          "words that would make a program act, or pass for a line of Reknit's, got invisible characters, counted in"
+          " the detail",
           source="runs of Claude Code 1.0.128 to 2.1.330: the file behind an @ in an old tool result is read and sent"),
     _kept("wrapper_broken", "rewritten",
-         "a tag of the text protocol that nobody but us may write was broken with a backslash",
+         "a tag of the text protocol that only Reknit may write was broken with a backslash",
          source="dwgx/WindsurfAPI: tool output that forges a call"),
     _spared("environment_missed", "the words stay where they are",
-         "what looks like an environment names no directory that was understood",
+         "a text that looks like an environment names no directory that was understood",
          source="dwgx/WindsurfAPI: four wordings in four releases"),
 )  # fmt: skip
 
-# What the readers do besides changing the shape (reknit.pipeline.history.readers).
+# Repairs of the readers (reknit.pipeline.history.readers).
 _READING = (
     _lost("field_dropped", "dropped", "a key that the canonical form has no place for was left out",
          "Extra inputs are not permitted"),
@@ -350,17 +350,17 @@ _READING = (
          "The request body is not valid JSON: no low surrogate in string", "anthropics/claude-code#60394"),
 )  # fmt: skip
 
-# What a stream's own words are spared, where its source writes calls and internals into its text.
+# Changes to a stream's words, where its source writes calls and internals into its text.
 _SPEECH = (
     _lost("path_redacted", "rewritten", "a path of the planner's own machine became a marker",
          source="dwgx/WindsurfAPI: paths of the language server in answers"),
     _lost("identity_renamed", "rewritten", "the planner's name for itself became the model's",
          source="dwgx/WindsurfAPI: models that speak as Cascade"),
-    _lost("tool_text_removed", "dropped", "an echoed tool result, or what stood beside a call, was left out of a text",
+    _lost("tool_text_removed", "dropped", "an echoed tool result, or text next to a call, was left out of a text",
          source="dwgx/WindsurfAPI: results that the model repeats"),
 )  # fmt: skip
 
-# Mends that a policy cannot have observed only, by the reason.
+# Repairs that a policy cannot only observe, by the reason.
 _ALWAYS: Mapping[str, tuple[str, ...]] = {
     "the message could not be read without it": tuple(entry.code for entry in _READING),
     "reading makes an object of the text in which most shapes hold a call's input": ("input_parsed",),
@@ -368,22 +368,22 @@ _ALWAYS: Mapping[str, tuple[str, ...]] = {
     "an option of its own decides about it": (
         "tools_stripped", "reasoning_stripped", "cut_text_marked", "cut_text_dropped",
     ),
-    "the history has no place for what was there": (
+    "the history has no place for the original content": (
         "block_moved", "call_incomplete", "call_incomplete_text", "result_moved", "system_block_as_text",
         "system_media_dropped", "turn_empty",
     ),
-    "nobody could tell otherwise which result answers which call": (
+    "results and calls could not be paired without it": (
         "call_repeated", "id_rewritten", "placeholder_dropped", "result_duplicate", "result_repeated",
     ),
-    "what a history calls and what a request declares must have one name": ("call_unnamed", "tool_name_rewritten"),
-    "nobody can read the data as they are": ("media_data_mended",),
-    "the target has no place for what was there": (
+    "the names of calls in a history and of tools in a request must agree": ("call_unnamed", "tool_name_rewritten"),
+    "no provider can read the unchanged data": ("media_data_mended",),
+    "the target has no place for the original content": (
         "cache_mark_dropped", "cache_point_dropped", "cache_point_joined", "caller_dropped", "citations_dropped",
         "document_as_text", "document_notes_dropped", "document_stubbed", "image_stubbed", "native_dropped",
         "nul_replaced", "reasoning_joined", "signature_joined", "thinking_dropped", "tool_as_function", "tool_foreign",
         "turn_stubbed", "unknown_dropped",
     ),
-    "a request has room for so many breakpoints, and the newest have it": ("cache_control_dropped",),
+    "a request has a limited number of breakpoints, and the newest ones stay": ("cache_control_dropped",),
     "without it words of a tool or a model could make a program act": ("words_neutralised", "wrapper_broken"),
     "it changes nothing, and only says what was not understood": ("environment_missed",),
 }  # fmt: skip

@@ -1,7 +1,8 @@
-"""Prometheus metrics: one registry of our own, names that promtool accepts, labels from bounded sets.
+"""Prometheus metrics: one separate registry, names that promtool accepts, labels from bounded sets.
 
 Stages are pure and cannot touch a metric; they return a tally of ``(metric name, *label values)`` that the engine
-applies once the batch is committed, so that a counter never counts what was rolled back. Content never gets here.
+applies once the batch is committed, so that a counter never counts a rolled-back batch. Metrics have no content of
+sessions.
 """
 
 from __future__ import annotations
@@ -28,23 +29,23 @@ from prometheus_client import (
 
 from reknit.pipeline import __version__
 from reknit.pipeline.fixes import FIXES, OBSERVABLE
-from reknit.pipeline.rules.judge import RULES
+from reknit.pipeline.registry import SOURCES
+from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.stages import WRITTEN
 from reknit.pipeline.stages.base import Result
 from reknit.pipeline.stages.records import EVENT_HEADERS, TURN_HEADERS
-from reknit.pipeline.streams.sources import SOURCES
 from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
 from reknit.topics.items import Cause
 from reknit.topics.records import TurnRecord
 
 Tally: TypeAlias = Mapping[tuple[str, ...], float]
 
-# Seconds. A transaction takes a few milliseconds on a quiet broker; a minute means that somebody should look.
+# Seconds. A transaction takes a few milliseconds on a quiet broker; a minute needs an operator's attention.
 LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 # Bytes. Providers refuse at some tens of MiB; most requests are tens of KiB.
 SIZE_BUCKETS = tuple(float(4**n) for n in range(5, 14))
 
-# What stages count: name -> (help, labels). The name is also the first part of a tally key.
+# Counters of stages: name -> (help, labels). The name is also the first part of a tally key.
 STAGE_COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "reknit_fixes_total": (
         "Fixes by code and target, or source of events; target is empty for the structure.",
@@ -126,7 +127,7 @@ STAGE_LEVELS: dict[str, str] = {
 }
 
 
-# Producers name themselves: of a worker's, so many are told apart, and those with a name like one.
+# Producers name themselves. A worker distinguishes at most this many; the others share one label.
 MOST_PRODUCERS = 32
 _PRODUCER = re.compile(r"[\w.+@-]+(?:/[\w.+-]+)?", re.ASCII)
 _LONGEST_PRODUCER = 64
@@ -314,7 +315,7 @@ class Metrics:
     def _begin_at_zero(self, targets: Collection[str]) -> None:
         """Make the series of what may happen: of a counter that begins at 1, no rate ever shows the first."""
         lossy = [fix.code for fix in FIXES.values() if not fix.lossless]
-        whose = ("", *targets, "cascade")  # whose stream's text is mended as it comes, whatever the targets
+        whose = ("", *targets, "cascade")  # its stream's text is filtered, whatever the targets
         bounded: dict[str, Iterator[tuple[str, ...]]] = {
             "reknit_fixes_total": product(FIXES, whose),
             "reknit_fixes_lossy_total": product(lossy, whose),
@@ -363,7 +364,7 @@ class Metrics:
         return Gauge(name, text, labels, registry=self.registry)
 
     def on_commit(self, topic: str, partition: int, result: Result, records: int) -> None:
-        """Count a committed batch: what was read, what was published, and the stage's own tally."""
+        """Count a committed batch: read records, published ones, and the stage's own tally."""
         del partition
         self._batches.labels(topic).inc()
         self._consumed.labels(topic).inc(records)
@@ -440,7 +441,7 @@ class Metrics:
         self._epochs.labels(topic).inc()
 
     def on_levels(self, topic: str, partition: int, levels: Mapping[str, int]) -> None:
-        """Set how much of what a partition's state holds; nothing of it, once it is let go."""
+        """Set a partition's current amounts of state; an empty mapping after it is released."""
         for name, gauge in self._levels.items():
             before, now = self._level_of.pop((name, topic, partition), 0), levels.get(name, 0)
             if now:

@@ -1,9 +1,9 @@
-"""Canonical turns and blocks: the one shape in which histories are mended.
+"""Canonical turns and blocks: the one shape in which histories are repaired.
 
-The shape is Anthropic's: roles user and assistant, content a list of typed blocks. Structs are frozen and refuse
-unknown keys, so that a decode either keeps everything or fails; what fails is read a second time, tolerantly, by
-``reknit.pipeline.history.readers``, which names every key that the model has no place for. Tool inputs, sources and
-other free-form JSON stay raw bytes: ``1.0`` stays ``1.0``.
+The shape is Anthropic's: the roles user and assistant, content as a list of typed blocks. Structs are frozen and refuse
+unknown keys, so a decode either keeps everything or fails. A message whose decode fails is read again, tolerantly, by
+``reknit.pipeline.history.readers``, which records every key that the model cannot hold. Tool inputs, sources and other
+free-form JSON stay raw bytes: ``1.0`` stays ``1.0``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Role: TypeAlias = Literal["user", "assistant", "system"]
 
 
 class Issuer(Struct, frozen=True, omit_defaults=True, gc=False):
-    """Who wrote a block: the provider's name and, where known, the model's.
+    """The author of a block: the provider's name and, if known, the model's.
 
     Signatures, thinking and reasoning are only valid with their issuer.
     """
@@ -27,9 +27,9 @@ class Issuer(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Own(Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a provider has beside the canonical form of a block or message, to be written again for that provider.
+    """Provider-specific members of a block or message, which are written again for that provider.
 
-    ``members`` are as they were written. ``kind`` is the type of a call or result that only this provider has
+    ``members`` are unchanged JSON. ``kind`` is the type of a call or result that only this provider has
     (``reknit.pipeline.history.pieces``); for any other it is a function's.
     """
 
@@ -44,7 +44,7 @@ class Own(Struct, frozen=True, omit_defaults=True, gc=False):
 class _Block(
     Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag_field="type", kw_only=True, gc=False
 ):
-    """What every block has: a cache breakpoint (kept raw), an issuer, and what is its provider's own."""
+    """Members of every block: a cache breakpoint (raw), an issuer, and provider-specific members."""
 
     cache_control: Raw | UnsetType = UNSET
     issuer: Issuer | UnsetType = UNSET
@@ -52,11 +52,11 @@ class _Block(
 
 
 class Unknown(Struct, frozen=True, tag_field="type", tag="reknit.unknown", kw_only=True, gc=False):
-    """A block of a type that the model does not know, as it came.
+    """A block of a type that the model does not know, unchanged.
 
-    ``kind`` is the type it names (or ``""``), ``raw`` its whole JSON. With an ``issuer`` it is that provider's own, and
-    is written again for it. The tag serves our own state only: a reader never takes a block for unknown because it
-    says so.
+    ``kind`` is its ``type`` (or ``""``), ``raw`` its whole JSON. With an ``issuer`` it is specific to that provider and
+    is written again for it. The tag is only used in state: a reader never treats a block as unknown because of this
+    tag.
     """
 
     kind: str
@@ -127,18 +127,18 @@ Block: TypeAlias = Text | Image | Document | Thinking | RedactedThinking | ToolU
 
 
 class Turn(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
-    """One message as a reader made it of one input message.
+    """One input message as a reader returns it.
 
     ``index`` is the input message's position in its history. ``paths`` names each block's place in the input in the
     provider's notation (``messages.3.content.1``, ``messages.3.tool_calls.0``); None means the usual
-    ``messages.{index}.content.{i}``. A ``system`` turn is decided upon by the structure repair: leading ones go to the
-    system slot, later ones stay in place as marked user text.
+    ``messages.{index}.content.{i}``. The structure repair decides about a ``system`` turn: leading ones are moved to
+    the system slot, later ones stay in place as marked user text.
 
-    ``root`` is the name of the list that the message stands in. In OpenAI's ``input`` it is an item, of which several
-    make one turn. ``ids_made`` says that the shape has calls without ids: those without have one that was made from the
-    tool's name (``reknit.pipeline.history.calls.made_id``) and belongs to the first such call that waits. ``synthetic``
-    marks a user's turn that an agent program wrote itself, ``incomplete`` an assistant's whose last text a stream never
-    finished. ``own`` is what the message has beside its content.
+    ``root`` is the name of the list that holds the message. In OpenAI's ``input`` a message is an item, and several
+    make one turn. ``ids_made`` says that the shape has calls without ids: a call without one has an id made from the
+    tool's name (``reknit.pipeline.history.calls.made_id``), and a result without one belongs to the first such call
+    that waits. ``synthetic`` marks a user turn that an agent program wrote itself, ``incomplete`` an assistant turn
+    whose last text a stream never finished. ``own`` has the message's provider-specific members.
     """
 
     role: Role
@@ -155,7 +155,7 @@ class Turn(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
 
     @property
     def place(self) -> str:
-        """Where the message stands in the input."""
+        """The message's place in the input."""
         return f"{self.root}.{self.index}"
 
 
@@ -173,14 +173,14 @@ Mend: TypeAlias = Literal["on", "observe"]
 
 
 class Policy(Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """How histories are mended where there is a choice (DESIGN section 3)."""
+    """Choices of repair (DESIGN section 3)."""
 
     tail: Annotated[
         Literal["auto", "continue", "prefill", "keep", "reject"],
         Meta(
             description="A history that ends with the assistant: a short user turn follows (`continue`), the model "
-            "goes on with the words (`prefill`), they stay for a next user turn (`keep`), no request is made "
-            "(`reject`), or what the model takes (`auto`)."
+            "continues the words (`prefill`), they stay for a next user turn (`keep`), no request is made"
+            " (`reject`), or the model's default (`auto`)."
         ),
     ] = "auto"
     missing_result: Annotated[
@@ -228,7 +228,7 @@ class Policy(Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unkno
     ] = {}
 
     def observed(self, target: str) -> frozenset[str]:
-        """The codes of the mends that are only observed in requests for a target; what is said of it alone wins."""
+        """Return the codes of repairs that are only observed for a target; its own entries take precedence."""
         if not self.mend:
             return frozenset()
         of_all = {code: how for code, how in self.mend.items() if isinstance(how, str)}
@@ -238,7 +238,7 @@ class Policy(Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unkno
 
 
 class Limit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one tenant may have in one partition; none where it is null."""
+    """The limits of one tenant in one partition; null is unlimited."""
 
     sessions: Annotated[
         Annotated[int, Meta(ge=0)] | None, Meta(description="Sessions of one tenant in one partition at most.")
@@ -250,10 +250,10 @@ class Limit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Limits(Limit, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every tenant may have, and those that may have something else."""
+    """The limits of every tenant, and exceptions by tenant."""
 
     separator: Annotated[
-        str, Meta(min_length=1, description="What stands before the first one in a session's id is its tenant.")
+        str, Meta(min_length=1, description="The part of a session's id before the first separator is its tenant.")
     ] = "/"
     tenants: Annotated[
         dict[str, Limit], Meta(description="Tenants with limits of their own: `{acme = {sessions = 100}}`.")
@@ -261,30 +261,30 @@ class Limits(Limit, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Structure(Struct, frozen=True, kw_only=True):
-    """What a history may be like for a model family that a target writes for; what it may not be like is mended.
+    """The histories that a model family of a target takes; anything else is repaired.
 
     Attributes:
         assistant_first: it may begin with the assistant.
-        leads: where the assistant speaks first and may not, a turn of the user's is put before it.
-        assistant_last: it may end with the assistant: with anything that it said, or with text only.
-        paused_by: types of blocks behind which any model goes on with its own turn.
+        leads: if the assistant must not be first and is, a user turn is inserted before it.
+        assistant_last: it may end with the assistant: with any content, or with text only.
+        paused_by: types of blocks after which any model continues its own turn.
         neighbours: the roles of which two messages may follow each other.
-        calls_apart: so may an assistant's message with calls and one without text, before the results.
-        assistant_media: an assistant's message may hold images and documents.
-        flat: the assistant's blocks are items of a flat list: text may stand behind a call, a blank one beside it.
-        unanswered: a turn's calls may be without any result.
-        blank: the roles of which a message may be nothing but texts that say nothing.
-        blank_results: a result may hold such texts.
+        calls_apart: an assistant message with calls and one without text may follow each other, before the results.
+        assistant_media: an assistant message may hold images and documents.
+        flat: the assistant's blocks are items of a flat list: text may follow a call, and blank text may be next to it.
+        unanswered: a turn's calls may have no result.
+        blank: the roles of which a message may consist of blank texts.
+        blank_results: a result may hold blank texts.
         ids_again: a call may have the id of one in an earlier turn.
-        system_inside: system messages of text may stand behind others.
-        system_blocks: the types of blocks that such a message may hold; one that holds any may always stay.
+        system_inside: system messages of text may follow other messages.
+        system_blocks: the types of blocks that such a message may hold; one that holds any of them may always stay.
         system_media: such messages, and those at the beginning, may hold images and documents.
-        reasoning_alone: an assistant's message may be nothing but reasoning.
-        calls_elsewhere: a result may answer a call that stands with the provider: any result, or one behind a
-            reference to an item.
-        own: the provider whose own items and parts it may hold; a message of others' alone is left out.
-        cut_text: what becomes of a text that was cut off, where the policy leaves that to the target.
-        observed: the codes of the mends that are not made, because a policy only observes them.
+        reasoning_alone: an assistant message may consist of reasoning.
+        calls_elsewhere: a result may answer a call that the provider stores: any result, or one after a reference to an
+            item.
+        own: the provider whose own items and parts it may hold; a message with only those of others is left out.
+        cut_text: the treatment of a text that was cut off, where the policy leaves that to the target.
+        observed: the codes of the repairs that are not made, because a policy only observes them.
     """
 
     assistant_first: bool = False
@@ -313,7 +313,7 @@ STRICT = Structure()
 
 
 class Conversation(Struct, frozen=True, kw_only=True):
-    """A whole history as a reader found it, with what stands beside the messages."""
+    """A whole history as a reader returns it, with the other members of its document."""
 
     turns: tuple[Turn, ...]
     system: str | Raw | None = None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from obstore.store import ObjectStore
 
-# An object that is not there is looked for again after so many seconds: one may come a moment after its record.
+# The pauses before an object that is missing is requested again: it may arrive shortly after its record.
 _LOOK_AGAIN_SECONDS = (0.1, 0.3, 0.9)
 _LARGE_BYTES = 1024 * 1024
 
@@ -37,12 +37,13 @@ class ObjectSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     url: Annotated[
         str,
         Meta(
-            description="The store: `file:///folder`, `s3://bucket/folder`, `gs://bucket/folder`; with which rights is "
-            "told by the variables of the provider's own programs. Empty: everything stays in the topics."
+            description="The store: `file:///folder`, `s3://bucket/folder`, `gs://bucket/folder`; the rights are "
+            "those of the variables of the provider's own programs. Empty: everything stays in the "
+            "topics."
         ),
     ] = ""
     threshold_bytes: Annotated[
-        int, Meta(ge=1, description="A request's body, or an input, of so many bytes and more becomes an object.")
+        int, Meta(ge=1, description="Minimum bytes of a request's body, or an input, that becomes an object.")
     ] = _LARGE_BYTES
 
 
@@ -114,7 +115,7 @@ class Objects:
         return {found["path"].removeprefix(f"{self._folder}/"): found["last_modified"] for found in every}
 
     async def delete(self, keys: Collection[str]) -> None:
-        """Delete objects; one that is gone already is no error."""
+        """Delete objects; a missing one is not an error."""
         for key in keys:
             with suppress(FileNotFoundError), _answering():
                 await asyncio.to_thread(self._store.delete, self._path(key))
@@ -137,9 +138,9 @@ class Objects:
 
 @contextmanager
 def _answering() -> Iterator[None]:
-    """Say of whatever the store's client raises that the store does not answer; but not of an object that is not there.
+    """Convert any error of the store's client to "no answer", except for a missing object.
 
-    A refused right is among them: it may be given back, and what is to be written must not be lost meanwhile.
+    A refused right is included: it may be granted again, and data to be written must not be lost meanwhile.
     """
     from obstore.exceptions import BaseError  # noqa: PLC0415  an optional extra
 
@@ -152,10 +153,10 @@ def _answering() -> Iterator[None]:
 
 
 def open_objects(config: HasObjects) -> Objects | None:
-    """The objects of a pipeline; None where none is configured.
+    """Open the object store of a pipeline; None if none is configured.
 
     Raises:
-        ObjectStoreError: the extra is not installed, or there is no such store.
+        ObjectStoreError: the extra is not installed, or the store does not exist.
     """
     settings = config.objects
     if not settings.url:
@@ -189,9 +190,10 @@ _AT_ONCE = 4
 
 
 async def with_objects(records: Sequence[Record], objects: Objects | None) -> Sequence[Record]:
-    """Records with the values that they name; those behind the first few that name one are left for another call.
+    """Return records with the values that they refer to.
 
-    One whose object is not there stays without a value, and the stage says what becomes of it.
+    Only the first few records that refer to one are returned; the others are left for another call. A record whose
+    object is missing stays without a value, and the stage decides its outcome.
     """
     naming = [at for at, record in enumerate(records) if record.value is None and find_dataref(record.headers)]
     if objects is None or not naming:

@@ -1,7 +1,7 @@
-"""What was mended, which refusals that prevented, what is rejected, and what cannot be judged: a fold over records.
+"""A report of repairs, avoided refusals, rejections, and unjudged requests: a fold over records.
 
-It reads what a worker wrote, a shadow or a live one, and of its inputs who spoke and, where requests were read from a
-log, which rules each broke as it was sent. Only counts are kept, and digests of sessions.
+It reads the outputs of a worker, shadow or live, and its inputs: their producers and, for requests that were read from
+a log, the rules that each broke as it was sent. It keeps only counts, and digests of sessions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec import UNSET, Struct, field
 
 from reknit.pipeline.fixes import FIXES
 from reknit.pipeline.letters import REFUSED, letter_kind
-from reknit.pipeline.rules.judge import RULES
+from reknit.pipeline.rules.sets import RULES
 from reknit.topics import AGENT_TURNS
 from reknit.topics import headers as names
 from reknit.topics.headers import DeadLetterHeaders
@@ -29,9 +29,10 @@ Row = TypeVar("Row", bound=tuple[object, ...])
 
 
 class Logged(Struct, frozen=True, kw_only=True):
-    """Requests of one program to one target as they were read from a log.
+    """Requests of one program to one target, read from a log.
 
-    ``refused`` broke a rule as they were sent; of them ``prevented`` would have left mended, the others are rejected.
+    ``refused`` broke a rule as they were sent; of them ``prevented`` would have been sent repaired, the others are
+    rejected.
     """
 
     target: str
@@ -42,7 +43,7 @@ class Logged(Struct, frozen=True, kw_only=True):
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
-    """A rule that requests broke as they were sent, or that they are rejected for, in its provider's words."""
+    """A rule that requests broke as they were sent, or for which they are rejected, in its provider's words."""
 
     target: str
     rule: str
@@ -52,7 +53,7 @@ class Refusal(Struct, frozen=True, kw_only=True):
 
 
 class Mend(Struct, frozen=True, kw_only=True):
-    """A kind of mend. ``avoids`` is a refusal that it avoids; ``observed`` says that a policy only watches it."""
+    """A kind of repair. ``avoids`` is a refusal that it avoids; ``observed`` says that a policy only watches it."""
 
     code: str
     target: str
@@ -97,7 +98,7 @@ class DeadLetters(Struct, frozen=True, kw_only=True):
 
 
 class Day(Struct, frozen=True, kw_only=True):
-    """What happened on a day, in UTC. ``refused`` are requests that broke a rule as they were sent."""
+    """The events of a day, in UTC. ``refused`` are requests that broke a rule as they were sent."""
 
     day: str
     mends: int
@@ -127,11 +128,11 @@ class Report(Struct, frozen=True, kw_only=True):
         )
 
     def mends_by_code(self) -> list[Bar]:
-        """Mends of all targets and programs."""
+        """Return the repairs of all targets and programs."""
         return _bars((row.code, row.mends) for row in self.mends if not row.observed)
 
     def refusals_by_message(self) -> list[Bar]:
-        """What requests as they were sent broke, of all programs."""
+        """Return the violations of requests as they were sent, of all programs."""
         return _bars((row.message, row.requests) for row in self.refusals)
 
 
@@ -154,7 +155,7 @@ def _bars(rows: Iterable[tuple[str, int]]) -> list[Bar]:
 
 
 class Tally(Struct):
-    """What was counted so far. Dead letters are counted before inputs, which are compared with them.
+    """The counts so far. Dead letters are counted before inputs, which are compared with them.
 
     ``day`` is that of a record, as 2026-11-22 in UTC.
     """
@@ -168,7 +169,7 @@ class Tally(Struct):
     unjudged: Counter[tuple[str, str]] = field(default_factory=Counter)
     answered: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
     days: Counter[tuple[str, str]] = field(default_factory=Counter)
-    # Sessions behind a row, by the row; and the records of the sessions' logs that letters came from, with their codes.
+    # The sessions of each row; and the records of the sessions' logs that became dead letters, with their codes.
     behind: dict[tuple[object, ...], set[int]] = field(default_factory=dict)
     letters: dict[tuple[int, int], str] = field(default_factory=dict)
 
@@ -176,7 +177,7 @@ class Tally(Struct):
         """Count a dead letter.
 
         Raises:
-            msgspec.ValidationError: it is none that a worker wrote.
+            msgspec.ValidationError: a worker did not write it.
         """
         why = names.decode(headers.items(), DeadLetterHeaders)
         if why.letter is not UNSET:
@@ -199,7 +200,7 @@ class Tally(Struct):
         """Count a fix.
 
         Raises:
-            msgspec.DecodeError: it is none.
+            msgspec.DecodeError: it is not a fix record.
         """
         fix = _DECODE_FIX(value)
         row = (fix.code, fix.source or fix.target, _producer(headers), fix.lossless, fix.observed)

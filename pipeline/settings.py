@@ -1,4 +1,4 @@
-"""The settings of a worker and of the commands beside it, with what is said of each in help and docs."""
+"""The settings of a worker and of the other commands, with their texts for help and docs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MIB = 1024 * 1024
 
 
 class SessionDefaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What holds for a session that did not say otherwise in ``session.opened``."""
+    """Defaults of a session, for options that ``session.opened`` does not set."""
 
     targets: Annotated[tuple[str, ...], Meta(min_length=1, description="Whom requests are written for.")] = (
         "anthropic",
@@ -65,20 +65,23 @@ class RequestSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class TextSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is changed in the words of planners that speak text only (source ``cascade``)."""
+    """Changes to the words of planners that output text only (source ``cascade``)."""
 
     redact_roots: Annotated[
         tuple[str, ...],
-        Meta(description="Absolute paths of the planner's own machine, `{id}` stands for an id; none redacts nothing."),
+        Meta(
+            description="Absolute paths of the planner's own machine; `{id}` represents an id. An empty list "
+            "redacts nothing."
+        ),
     ] = SOURCE_ROOTS
-    redact_marker: Annotated[str, Meta(description="Stands for such a path with all that follows it.")] = MARKER
+    redact_marker: Annotated[str, Meta(description="Replaces such a path with all that follows it.")] = MARKER
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a worker and the commands beside it need to know. Sizes are in bytes, times in the unit of their name.
+    """The configuration of a worker and of the other commands. Sizes are in bytes, times in the unit of their name.
 
-    The engine's bounds that depend on the place are here too. ``reknit.pipeline.engine.runtime.Tuning`` has the same
-    names and defaults.
+    It includes those limits of the engine that depend on the deployment. ``reknit.pipeline.engine.runtime.Tuning`` has
+    the same names and defaults.
     """
 
     bootstrap_servers: Annotated[
@@ -90,14 +93,14 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         str,
         Meta(
             pattern=r"^[a-zA-Z0-9._-]{0,100}$",
-            description="Stands before every topic, group and transactional id: two pipelines differ in nothing else.",
+            description="Prefix of every topic, group and transactional id: two pipelines differ in nothing else.",
         ),
     ] = ""
     source_prefix: Annotated[
         Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{0,100}$")] | None,
         Meta(
-            description="Stands before the inputs that a worker reads, where they are another pipeline's; it then "
-            "writes no input, and refuses a prefix that has inputs of its own.",
+            description="Prefix of the inputs that a worker reads, if they are another pipeline's; it then writes no"
+            " input, and refuses a prefix that has inputs of its own.",
         ),
     ] = None
     publish: Annotated[
@@ -113,7 +116,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 1
     delivery: Annotated[
         Literal["exactly-once", "at-least-once"],
-        Meta(description="What a crash may cost: nothing, or on brokers without transactions the same record twice."),
+        Meta(
+            description="The possible cost of a crash: nothing, or on brokers without transactions a repeated record."
+        ),
     ] = "exactly-once"
 
     metrics_host: Annotated[str, Meta(description="Address of /metrics, /livez and /readyz.")] = "127.0.0.1"
@@ -131,8 +136,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(
             ge=0,
             le=10_000,
-            description="A partition's next transaction begins so many milliseconds after its last one at the "
-            "earliest: fewer and larger ones cost the brokers less, and records wait that long at most.",
+            description="Minimum milliseconds between a partition's transactions: fewer and larger ones cost the "
+            "brokers less, and records wait that long at most.",
         ),
     ] = 0
     transaction_seconds: Annotated[
@@ -168,9 +173,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     on_dead_letter: Annotated[
         Literal["go-on", "follow", "park", "stop"],
         Meta(
-            description="After a record that could not be processed its session goes on without it; or its later "
-            "records follow it into the dead letters until the history is restored; or they wait until the session is "
-            "released; or the worker stops there."
+            description="After a record that could not be processed its session continues without it (`go-on`); or "
+            "its later records follow it into the dead letters until the history is restored (`follow`); "
+            "or they wait until the session is released (`park`); or the worker stops (`stop`)."
         ),
     ] = "go-on"
     parked_records: Annotated[

@@ -52,8 +52,11 @@ validate = found("reknit:validate")
 Session = found("reknit:Session")
 Recovery = found("reknit.pipeline.streams.session:Recovery", "reknit.pipeline.streams:Recovery")
 TARGETS = sorted(found("reknit.pipeline.registry:TARGETS", "reknit.pipeline.targets:TARGETS"))
-RULE_SETS = sorted(found("reknit.pipeline.rules.judge:RULE_SETS", "reknit.pipeline.rules:RULE_SETS"))
-SOURCES = sorted(found("reknit.pipeline.streams.sources:SOURCES", "reknit.pipeline.streams:SOURCES"))
+SOURCES = sorted(
+    found(
+        "reknit.pipeline.registry:SOURCES", "reknit.pipeline.streams.sources:SOURCES", "reknit.pipeline.streams:SOURCES"
+    )
+)
 Record = found("reknit.pipeline.stages.base:Record", "reknit.pipeline.engine.stage:Record")
 Defaults = found("reknit.pipeline.stages.defaults:Defaults")
 TurnsStage = found("reknit.pipeline.stages.turns:TurnsStage")
@@ -164,7 +167,7 @@ def mended(history: Any, policy: Any) -> Iterator[Outcome]:
 def judged(history: Any) -> Iterator[Outcome]:
     """Yield the verdict of each rule set on a recorded body, valid or not."""
     body = history if isinstance(history, bytes) else json.dumps(history).encode()
-    for rules in RULE_SETS:
+    for rules in TARGETS:
         yield attempted(f"rules {rules}", lambda rules=rules: validate(body, rules))
 
 

@@ -1,6 +1,6 @@
-"""The contract of the pipeline: its topics and how each is kept, with their records and headers beside this.
+"""The contract of the pipeline: its topics and their configuration. Records and headers are in modules of this package.
 
-Imports msgspec and nothing else of ours. Every setting says why it is not the broker's default.
+Imports only msgspec, and nothing else from Reknit. Every setting states why it differs from the broker's default.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ from msgspec import Struct, structs
 
 Direction: TypeAlias = Literal["in", "out", "internal"]
 
-# All topics have one number of partitions, since a session's key must meet its state at the same index everywhere.
-# It cannot change later without moving sessions; 12 divides evenly over 1, 2, 3, 4, 6 and 12 workers.
+# All topics have the same number of partitions, because a session's key must meet its state at the same index
+# everywhere. It cannot change later without moving sessions; 12 divides evenly over 1, 2, 3, 4, 6 and 12 workers.
 DEFAULT_PARTITIONS = 12
 
 _MIB = 1024 * 1024
 DAY_MS = 24 * 60 * 60 * 1000
 
-# How long turns are kept, and how long it is remembered which sessions expired or were forgotten: until the last record
-# that can still be read of them is gone, with its segment.
+# Retention of turns, and of ended-session records: until the last readable record of the session has been deleted with
+# its segment.
 TURNS_DAYS = 30
 MARKER_DAYS = TURNS_DAYS + 2
 
-# Bytes of a record batch as the broker counts it, compressed. Nothing is refused for its size alone below the first;
-# the second leaves room for what is added around an input of that size: an envelope, or a dead letter's headers.
+# Bytes of a record batch as the broker counts it, compressed. Below the first limit nothing is refused for its size
+# alone. The second leaves space for additions to an input of that size: an envelope, or a dead letter's headers.
 LARGEST_INPUT = 64 * _MIB
 LARGEST_OUTPUT = 68 * _MIB
-# A state record can hold a cut event of the largest input's size beside what its session had already. The broker
+# A state record can hold a cut event of the largest input's size in addition to the rest of its session. The broker
 # refuses requests above 100 MiB (socket.request.max.bytes).
 LARGEST_STATE = 96 * _MIB
 
 
 class Setting(Struct, frozen=True):
-    """One topic setting: Kafka's name and value (text, as the broker keeps it), and the reason for the value."""
+    """One topic setting: Kafka's name and value (text, as the broker stores it), and the reason for the value."""
 
     name: str
     value: str
@@ -41,9 +41,9 @@ class Setting(Struct, frozen=True):
 
 
 class Topic(Struct, frozen=True, kw_only=True):
-    """One topic: its name without prefix, who writes it, what a record is, and how records are kept.
+    """One topic: its name without prefix, its direction, the content of a record, and the retention settings.
 
-    ``content_type`` is the media type of a record's value, ``settings`` what does not depend on the cluster.
+    ``content_type`` is the media type of a record's value; ``settings`` are those that do not depend on the cluster.
     """
 
     name: str
@@ -54,29 +54,30 @@ class Topic(Struct, frozen=True, kw_only=True):
     key: str = "The session's id, UTF-8."
 
     def settings_on(self, replication_factor: int) -> tuple[Setting, ...]:
-        """All settings for a cluster that keeps ``replication_factor`` copies."""
+        """Return all settings for a cluster that keeps ``replication_factor`` copies."""
         return (*self.settings, _in_sync(replication_factor))
 
 
-# Before the names of inputs: what a worker that reads another pipeline's inputs would have written to them.
+# Prefix to the names of inputs: the topics with the records that a worker would have written to another pipeline's
+# inputs.
 RECORDED_PREFIX = "recorded."
-# Between a live pipeline's prefix and the name of a replay of it.
+# Separates a live pipeline's prefix from the name of its replay.
 REPLAYS = "replay."
 
 
 def qualified(name: str, prefix: str) -> str:
-    """A topic's name on the broker: the prefix stands directly before the contract's name."""
+    """Return a topic's name on the broker: the prefix directly followed by the contract's name."""
     return prefix + name
 
 
 def _in_sync(replication_factor: int) -> Setting:
-    # Two of three: one broker may restart without stopping the writers, and what was acknowledged survives the loss
-    # of another. With fewer copies, only one can be asked for without that.
+    # Two of three: one broker may restart without stopping the writers, and acknowledged records survive the loss of
+    # another one. With fewer copies, requiring more than one would stop the writers during a restart.
     needed = min(2, max(1, replication_factor - 1))
     return Setting("min.insync.replicas", str(needed), "Writers wait for this many copies, so one broker may be away.")
 
 
-# What a producer compressed is stored and served as it came.
+# The broker stores and serves batches as the producer compressed them.
 _COMPRESSION = Setting(
     "compression.type", "producer", "The worker writes zstd; compressing again would cost the broker time for nothing."
 )
@@ -86,7 +87,7 @@ _SEGMENT = Setting(
 
 
 def _deleted(days: int, why: str, *, largest: int) -> tuple[Setting, ...]:
-    """A log that forgets by age."""
+    """Settings of a log with deletion by age."""
     return (
         Setting("cleanup.policy", "delete", "Every record counts, not only the newest of its key."),
         Setting("retention.ms", str(days * DAY_MS), why),
@@ -96,17 +97,17 @@ def _deleted(days: int, why: str, *, largest: int) -> tuple[Setting, ...]:
     )
 
 
-# A clock that is wrong at one of many producers must neither delete its records at once nor keep them for ever, and a
-# replay of a stretch of time means what the broker saw then.
+# A wrong clock at one of many producers must neither delete its records immediately nor keep them forever. In addition,
+# a replay of a time range then refers to the time at which the broker received the records.
 _BROKERS_TIME = Setting(
     "message.timestamp.type", "LogAppendTime", "Age is counted by one clock, not by the producers'."
 )
 
 
-# How long a changelog tells of a deletion.
+# How long a changelog keeps the tombstone of a deleted record.
 DELETIONS_KEPT_MS = 7 * DAY_MS
 
-# The changelogs are read from start to end whenever a partition moves: they are kept short.
+# A changelog is read from start to end whenever its partition moves, so it is kept short.
 _COMPACTED = (
     Setting("cleanup.policy", "compact", "State: only the newest record of a key counts."),
     Setting("max.message.bytes", str(LARGEST_STATE), "A session's state can hold the tail of a cut event of 64 MiB."),
@@ -119,7 +120,7 @@ _COMPACTED = (
     Setting(
         "max.compaction.lag.ms",
         str(7 * DAY_MS),
-        "A forgotten session is gone from the log within this time, also on a topic that is hardly written.",
+        "A forgotten session is removed from the log within this time, also on a topic with few writes.",
     ),
     _COMPRESSION,
     _SEGMENT,
@@ -140,7 +141,7 @@ TOPICS: tuple[Topic, ...] = (
     Topic(
         name=AGENT_TURNS,
         direction="in",
-        summary="The one log that orders a session: what was said, restored, rewound and asked for.",
+        summary="The one log that orders a session: turns, restored and rewound histories, requests for a request.",
         content_type="application/json",
         settings=(*_deleted(TURNS_DAYS, _REPLAY, largest=LARGEST_INPUT), _BROKERS_TIME),
     ),
@@ -159,12 +160,14 @@ TOPICS: tuple[Topic, ...] = (
         direction="out",
         summary="Request bodies that the provider accepts, ready to POST or to write to stdin.",
         content_type="application/octet-stream",
-        settings=_deleted(7, "A sender that was away longer would send what nobody waits for.", largest=LARGEST_OUTPUT),
+        settings=_deleted(
+            7, "A sender that was away longer would send requests that no agent waits for.", largest=LARGEST_OUTPUT
+        ),
     ),
     Topic(
         name=SESSION_ITEMS,
         direction="out",
-        summary="What a screen shows: items started, grown, completed and withdrawn, results, errors.",
+        summary="Display records: items started, grown, completed and withdrawn, results, errors.",
         content_type="application/json",
         settings=_deleted(
             7, "A screen that opens later is filled from here; a replay makes older ones again.", largest=LARGEST_OUTPUT
@@ -201,7 +204,7 @@ TOPICS: tuple[Topic, ...] = (
         settings=_COMPACTED,
     ),
 )
-# Of a replay alone: what it was to do, beside what it made.
+# Only in replays: the plan of the replay, next to its outputs.
 REPLAY_PLAN = Topic(
     name="pipeline.replay.v1",
     direction="internal",
@@ -216,7 +219,7 @@ REPLAY_PLAN = Topic(
     ),
 )
 
-# Those of a pipeline that reads another one's inputs: it has none, which is how a live one is told from it.
+# Topics of a pipeline that reads another one's inputs. It has no inputs, which distinguishes it from a live pipeline.
 TOPICS_BESIDE: tuple[Topic, ...] = tuple(
     structs.replace(
         topic,
@@ -231,7 +234,7 @@ TOPICS_BESIDE: tuple[Topic, ...] = tuple(
 
 
 def topics_of(prefix: str, source_prefix: str | None) -> tuple[Topic, ...]:
-    """The topics of a pipeline, by its prefix and that of the inputs that it reads; None is its own."""
+    """Return the topics of a pipeline, by its prefix and that of the inputs that it reads (None: its own inputs)."""
     return TOPICS if source_prefix in {None, prefix} else TOPICS_BESIDE
 
 
@@ -239,7 +242,7 @@ BY_NAME: dict[str, Topic] = {topic.name: topic for topic in TOPICS}
 
 
 def name_of(topic: str, prefix: str, source_prefix: str | None) -> str:
-    """What a topic of a pipeline is called on the broker; its inputs may be those of another pipeline."""
+    """Return the name of a pipeline's topic on the broker; its inputs may belong to another pipeline."""
     if source_prefix is None or BY_NAME[topic].direction != "in":
         return qualified(topic, prefix)
     return qualified(topic, source_prefix)

@@ -1,14 +1,14 @@
-"""What a cluster is to have for the pipeline: the topics as declared, and the least rights of each role.
+"""The required cluster state of a pipeline: the topics as declared, and the least rights of each role.
 
-A difference between the topics as declared and as the cluster has them is of one of four kinds. ``missing``: the topic
-is not there, and can be created. ``setting``: it can be altered where it is. ``fixed``: it cannot, since the records
-are laid out by it (partitions) or it takes a reassignment (replicas). ``unknown``: the broker says nothing of the
-setting, as small brokers may, and nothing can be done.
+A difference between a topic as declared and as it is on the cluster has one of four kinds. ``missing``: the topic does
+not exist and can be created. ``setting``: it can be altered in place. ``fixed``: it cannot be altered, because the
+records are laid out by it (partitions) or because it takes a reassignment (replicas). ``unknown``: the broker does not
+report the setting, as small brokers may, so it cannot be compared.
 
 Roles are a worker, a viewer, an operator, producers of inputs, consumers of outputs. Measured with Apache Kafka's own
-authorizer: Read and Write imply Describe, and an idempotent producer needs nothing beside Write on its topic.
+authorizer: Read and Write imply Describe, and an idempotent producer needs nothing in addition to Write on its topic.
 
-Pure: asking the cluster, and giving the rights, is somebody else's.
+The module is pure: its callers query the cluster and grant the rights.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REPLICATION_FACTOR = "replication.factor"
 
 
 class Wanted(Struct, frozen=True):
-    """A topic as it is to be: its name on the broker, with prefix, and all of its settings."""
+    """A topic as declared: its name on the broker, with prefix, and all of its settings."""
 
     name: str
     partitions: int
@@ -35,7 +35,7 @@ class Wanted(Struct, frozen=True):
 
 
 class Found(Struct, frozen=True):
-    """A topic as the cluster has it. ``overrides`` are the settings that were made on the topic itself."""
+    """A topic as it is on the cluster. ``overrides`` are the settings that were made on the topic itself."""
 
     name: str
     partitions: int
@@ -45,7 +45,7 @@ class Found(Struct, frozen=True):
 
 
 class Difference(Struct, frozen=True):
-    """One setting of one topic that is not as declared; values are Kafka's text."""
+    """One setting of one topic that differs from the declaration; values are Kafka's text."""
 
     topic: str
     setting: str
@@ -69,7 +69,7 @@ def wanted(
 
 
 def differences(topic: Wanted, found: Found | None) -> list[Difference]:
-    """What is not as declared, in the order of the declaration; nothing for a topic that is as it should be."""
+    """Return the differences in the order of the declaration; empty if the topic is as declared."""
     if found is None:
         return [Difference(topic.name, "topic", "present", "absent", "missing")]
     layout = {
@@ -85,7 +85,7 @@ def differences(topic: Wanted, found: Found | None) -> list[Difference]:
 
 
 def altered(topic: Wanted, found: Found) -> dict[str, str]:
-    """All settings that the topic is to carry: Kafka replaces the whole set, so what others set stays in it."""
+    """Return all settings to write to the topic. Kafka replaces the whole set, so foreign overrides are included."""
     return {**found.overrides, **topic.settings}
 
 
@@ -105,7 +105,10 @@ def _settings(topic: Wanted, found: Found) -> list[Difference]:
 
 
 def _canonical(text: str) -> tuple[str, ...]:
-    """Kafka keeps lists as they were written: ``compact,delete`` is ``delete, compact``. 0.10 is 0.1."""
+    """Return a form for comparison.
+
+    Kafka stores values as written: ``compact,delete`` equals ``delete, compact``, 0.10 0.1.
+    """
     return tuple(sorted(_number(part.strip()) for part in text.split(",")))
 
 
@@ -116,7 +119,7 @@ def _number(text: str) -> str:
         return text
 
 
-# What each role may do.
+# The rights of each role.
 
 Kind: TypeAlias = Literal["topic", "group", "transactionalId"]
 
@@ -124,7 +127,7 @@ _OPTIONS: dict[Kind, str] = {"topic": "--topic", "group": "--group", "transactio
 
 
 class Right(Struct, frozen=True):
-    """What may be done with a resource, or, where it is ``prefixed``, with all whose names begin so."""
+    """Permitted operations on a resource, or if ``prefixed``, on all resources whose names begin with ``name``."""
 
     kind: Kind
     name: str
@@ -133,19 +136,22 @@ class Right(Struct, frozen=True):
 
     @property
     def pattern(self) -> str:
-        """The kind of its name, as Kafka calls it."""
+        """Kafka's resource pattern type."""
         return "prefixed" if self.prefixed else "literal"
 
 
 class Role(Struct, frozen=True):
-    """Who needs the rights; ``user`` is a name that Kafka and Kubernetes both take."""
+    """A user and its rights; ``user`` is a name that both Kafka and Kubernetes accept."""
 
     user: str
     rights: tuple[Right, ...]
 
 
 def roles(prefix: str, source_prefix: str | None = None) -> Iterator[Role]:
-    """Return the roles of the pipeline with this prefix, which reads the inputs of another where that is named."""
+    """Return the roles of the pipeline with this prefix.
+
+    ``source_prefix`` is that of another pipeline whose inputs it reads.
+    """
     topics = topics_of(prefix, source_prefix)
     group = f"{prefix}reknit"
     yield _role(prefix, "worker", *_worker_on_topics(prefix, source_prefix), *_worker_beside(group))
@@ -167,31 +173,33 @@ def _worker_on_topics(prefix: str, source_prefix: str | None) -> Iterator[Right]
     if topics_of(prefix, source_prefix) is not TOPICS:
         for name in [topic.name for topic in TOPICS if topic.direction == "in"]:
             yield Right("topic", qualified(name, source_prefix or ""), ("Read",))
-            yield Right("topic", qualified(name, prefix), ("Describe",))  # to see that there is none
+            yield Right("topic", qualified(name, prefix), ("Describe",))  # to check that the topic does not exist
     for topic in topics_of(prefix, source_prefix):
-        # The worker writes to the inputs as well: recorded turns, policies.
+        # The worker also writes to the inputs: recorded turns, policies.
         operations = ("Write",) if topic.direction == "out" else ("Read", "Write")
         yield Right("topic", qualified(topic.name, prefix), operations)
 
 
 def _operator_on_topics(prefix: str, topics: Sequence[Topic]) -> Iterator[Right]:
-    """Who looks at sessions, has them forgotten, and retries or drops dead letters, which a note in their topic says.
+    """Yield the rights to inspect and forget sessions, and to retry or drop dead letters (with a note in their topic).
 
-    When a session is forgotten the group's offsets say, and until when something holds it, the settings of topics.
+    To report when a session is forgotten, an operator needs the group's offsets. To report how long records with its
+    data remain, it needs the settings of topics.
     """
     for topic in topics:
         operations = ("Read", "Write") if topic.name in {AGENT_TURNS, DEAD_LETTERS} else ("Read",)
         yield Right("topic", qualified(topic.name, prefix), (*operations, "DescribeConfigs"))
     yield Right("group", f"{prefix}reknit", ("Describe",))
-    if topics is TOPICS:  # a replay may hold what is to be forgotten
+    if topics is TOPICS:  # a replay may contain data of a session to forget
         yield Right("topic", f"{prefix}{REPLAYS}", ("Read", "Write", "Delete", "DescribeConfigs"), prefixed=True)
         yield Right("group", f"{prefix}{REPLAYS}", ("Delete",), prefixed=True)
 
 
 def _viewer(prefix: str, source_prefix: str | None) -> Iterator[Right]:
-    """Who shows sessions to people, and what replays of them published; to retry letters an operator's rights.
+    """Yield the rights to show sessions and the outputs of their replays.
 
-    How far the worker is, its group's offsets say.
+    The viewer reads the group's offsets to show the progress of the worker. To retry dead letters it needs an
+    operator's rights.
     """
     for topic in TOPICS:
         if topic.name != EVENTS_STATE:
@@ -201,7 +209,7 @@ def _viewer(prefix: str, source_prefix: str | None) -> Iterator[Right]:
 
 
 def _replay(prefix: str) -> Iterator[Right]:
-    """Who replays what the pipeline has read, and compares: what is written has names of its own."""
+    """Yield the rights to replay inputs of the pipeline and to compare results; a replay writes to its own topics."""
     begins = f"{prefix}{REPLAYS}"
     yield from (
         Right("topic", qualified(topic.name, prefix), ("Read",)) for topic in TOPICS if topic.name != EVENTS_STATE
@@ -222,7 +230,7 @@ def _role(prefix: str, name: str, *rights: Right) -> Role:
 
 
 def _user(prefix: str, name: str) -> str:
-    # Names in Kubernetes have lower case, digits and hyphens.
+    # Kubernetes names consist of lower-case characters, digits and hyphens.
     return re.sub(r"[^a-z0-9]+", "-", f"{prefix}reknit-{name}".lower()).strip("-")
 
 

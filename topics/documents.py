@@ -1,7 +1,7 @@
-"""The contract as documents: a JSON Schema for each topic's values and headers, and an AsyncAPI document of all.
+"""The contract as documents: a JSON Schema for each topic's values and headers, and an AsyncAPI document of all topics.
 
-Both are made from the records and committed beside this module, and a test fails when they are stale (``make schemas``
-writes them). What of a newer document would break programs that were written for an older one is told here too.
+Both are generated from the records and committed next to this module, and a test fails when they are stale (``make
+schemas`` writes them). `breaches` lists the changes of a newer document that break programs written for an older one.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from reknit.topics.records import RECORD_KINDS, RecordKind
 Json: TypeAlias = dict[str, Any]
 Direction: TypeAlias = Literal["input", "output"]
 
-# The AsyncAPI 3.1 document, with Kafka bindings. Reknit is the application: it receives from the input topics and sends
-# to the others, and to the inputs what it decides for a session itself. The internal state topics are declared for
-# operators (``reknit topics list``) and are not part of the contract.
+# The AsyncAPI 3.1 document, with Kafka bindings. Reknit is the application: it receives from the input topics, sends to
+# the others, and writes to the inputs the records that it creates for a session itself. The internal state topics are
+# declared for operators (``reknit topics list``) and are not part of the contract.
 
 VERSION = "1.1.0"  # of the contract: its major is the `v1` of the topic names
 BINDING = "0.5.0"
 
-# The topic settings that the channel binding knows and how it wants them; the others are only declared.
+# The topic settings that the channel binding defines, with their conversion; the others are only declared.
 _BOUND_SETTINGS: dict[str, Callable[[str], object]] = {
     "cleanup.policy": lambda text: text.split(","),
     "retention.ms": int,
@@ -34,7 +34,7 @@ _BOUND_SETTINGS: dict[str, Callable[[str], object]] = {
 }
 
 
-# What the worker writes to its own inputs, marked by `origin`.
+# Messages that the worker writes to its own inputs, marked by `origin`.
 _WRITTEN_TO_INPUTS = {
     AGENT_TURNS: ("TurnAppended", "SessionReleased", "SessionForgotten", "ProviderAnswered"),
     PROVIDER_EVENTS: ("SessionPolicy", "SessionEnd", "SessionForgetting"),
@@ -64,7 +64,7 @@ _SERVERS: Json = {
 
 
 def _document(schemas: Json, examples: Mapping[str, Json]) -> Json:
-    """The whole document.
+    """Return the whole document.
 
     Args:
         schemas: the components that messages refer to, by their struct's name.
@@ -181,7 +181,7 @@ ASYNCAPI_FILE = "asyncapi.json"
 
 
 def schema_files() -> dict[str, bytes]:
-    """Every schema file by its path, relative to this package: ``schemas/<topic>.json``, ``….headers.json``."""
+    """Return every schema file by its path relative to this package: ``schemas/<topic>.json``, ``….headers.json``."""
     found: dict[str, bytes] = {}
     for topic in dict.fromkeys(message.topic for message in RECORD_KINDS):
         messages = [message for message in RECORD_KINDS if message.topic == topic]
@@ -195,11 +195,12 @@ def schema_files() -> dict[str, bytes]:
 
 
 def asyncapi_file(examples: bytes) -> dict[str, bytes]:
-    """The AsyncAPI document by its path, relative to this package.
+    """Return the AsyncAPI document by its path relative to this package.
 
     Args:
-        examples: a record of each kind, one a line (``examples.jsonl``): ``message``, the kind's name; ``payload``, and
-            ``headers`` where it has some.
+        examples: a record of each kind, one per line (``examples.jsonl``): ``message``, the kind's name; ``payload``,
+            and
+            ``headers`` if it has any.
     """
     types = [kind for message in RECORD_KINDS for kind in _types(message)]
     _, components = json.schema_components(types, ref_template="#/components/schemas/{name}")
@@ -212,7 +213,7 @@ def asyncapi_file(examples: bytes) -> dict[str, bytes]:
 
 
 def pretty(value: object) -> bytes:
-    """JSON for people, ending with a newline."""
+    """Return indented JSON that ends with a newline."""
     return json.format(json.encode(value), indent=2) + b"\n"
 
 
@@ -221,7 +222,7 @@ def _types(message: RecordKind) -> list[Any]:
 
 
 def _schema(name: str, kinds: list[Any]) -> Json:
-    """One file: any of the kinds, told apart by their ``type`` where they have one."""
+    """Return the schema of one file: any of the kinds, distinguished by their ``type`` if they have one."""
     references, components = json.schema_components(kinds, ref_template="#/$defs/{name}")
     body = references[0] if len(references) == 1 else {"anyOf": list(references)}
     return {"$schema": DIALECT, "$id": f"urn:reknit:{name}", "title": name, **body, "$defs": _tidied(components)}
@@ -231,7 +232,7 @@ _HEADER_STRUCTS = {message.headers.__name__ for message in RECORD_KINDS if messa
 
 
 def _tidied(components: Json) -> Json:
-    """Components by name. What a reader finds in place of a malformed header is no part of the contract."""
+    """Return the components by name. None, which a reader gets for a malformed header, is not part of the contract."""
     tidy = {name: _tidy(component) for name, component in components.items()}
     for name in _HEADER_STRUCTS & tidy.keys():
         properties = tidy[name]["properties"]
@@ -247,9 +248,10 @@ def _without_null(schema: Json) -> Json:
 
 
 def _tidy(schema: Any) -> Any:  # noqa: ANN401  JSON of any shape
-    """Docstrings as descriptions: without indentation and without the markup for code.
+    """Convert docstrings to descriptions, without indentation and code markup.
 
-    The ``discriminator`` that msgspec adds is OpenAPI's; the ``enum`` of each ``type`` says the same in JSON Schema.
+    Removes the ``discriminator`` that msgspec adds. It belongs to OpenAPI; in JSON Schema the ``enum`` of each ``type``
+    says the same.
     """
     if isinstance(schema, list):
         return [_tidy(part) for part in schema]
@@ -266,16 +268,16 @@ def _is_discriminator(key: str, value: object) -> bool:
     return key == "discriminator" and isinstance(value, dict) and "propertyName" in value
 
 
-# Two documents compared. Whoever writes an input must go on being understood, whoever reads an output must go on
-# finding what was promised: an input may only ask for less and an output only promise more. New kinds of records and
-# new optional fields are no breach.
+# Comparison of two documents. Existing writers of an input must still be accepted, and existing readers of an output
+# must still find what was promised: an input may only require less, an output may only promise more. New kinds of
+# records and new optional fields are compatible.
 
-# Keywords that only allow less, the more of them there are.
+# Keywords that only restrict the allowed values.
 _CONSTRAINTS = ("minLength", "maxLength", "minimum", "maximum", "minItems", "maxItems", "pattern", "const", "format")
 
 
 def breaches(old: Json, new: Json) -> list[str]:
-    """What breaks programs of ``old`` under ``new``, a sentence each; nothing within a major version that is kept."""
+    """Return the changes in ``new`` that break programs of ``old``, one sentence each; empty within a major version."""
     comparison = _Comparison(old, new)
     return [breach for name in old["channels"] for breach in comparison.channel(name)]
 
@@ -301,13 +303,13 @@ class _Comparison:
             if known["contentType"] != now["contentType"]:
                 yield f"{name}: {message} has another content type, {now['contentType']}"
             for part in ("payload", "headers"):
-                # Headers that nobody knew of are passed over.
+                # Headers that were not declared before are ignored.
                 if part in known:
                     yield from self._schemas(known[part], now.get(part, {}), f"{message}.{part}", direction, ())
 
     @staticmethod
     def _at(document: Json, holder: Json) -> Json:
-        """What stands at the end of a chain of references."""
+        """Return the end of a chain of references."""
         while "$ref" in holder:
             found: Any = document
             for step in holder["$ref"].removeprefix("#/").split("/"):
@@ -320,10 +322,10 @@ class _Comparison:
     ) -> Iterator[str]:
         reference = before.get("$ref", "")
         if reference in within:
-            return  # a schema that holds itself
+            return  # a recursive schema
         within = (*within, reference) if reference else within
         before, after = self._at(self._old, before), self._at(self._new, after)
-        # A reader of outputs must find no less than it knows, a writer of inputs must be asked for no more.
+        # A reader of outputs must find no less than it expects; a writer of inputs must not be asked for more.
         wide, narrow = (after, before) if direction == "input" else (before, after)
         if not _kinds(narrow) <= _kinds(wide):
             yield f"{path}: was {_named(before)}, is {_named(after)}"
@@ -352,7 +354,7 @@ class _Comparison:
 
 
 def _kinds(schema: Json) -> set[str]:
-    """The JSON types that a schema allows; of one that says nothing of them, all that can be told."""
+    """Return the JSON types that a schema allows; all types if it does not restrict them."""
     if "anyOf" in schema:
         return set()  # compared one by one
     kinds = schema.get("type")

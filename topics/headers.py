@@ -1,11 +1,11 @@
-"""Record headers: their names, and structs that say which record carries which.
+"""Record headers: their names, and structs that define the headers of each record.
 
-A header's value is UTF-8 text of at most 16 KiB, numbers in decimal. Where a name occurs more than once the last one
+A header's value is UTF-8 text of at most 16 KiB, numbers in decimal. If a name occurs more than once, the last one
 counts, as in Kafka's own ``lastHeader``. Headers that are not listed here are not read.
 
 Kafka itself checks none of this: any client can write a name that is not UTF-8, and a value that is null, not UTF-8 or
-as large as a record may be. Everything that reads a header does so with the functions of this module, which take each
-of these and never raise for one.
+as large as a record may be. All code that reads a header uses the functions of this module. They accept all of these
+values and never raise for one.
 """
 
 from __future__ import annotations
@@ -141,35 +141,35 @@ class EndOfRunHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PolicyHeaders(Struct, frozen=True, kw_only=True):
-    """Headers of the record, with a null value, by which the history side tells the stream side a session's policy."""
+    """Headers of the record, with a null value, that passes a session's policy to the stream side."""
 
     policy: Annotated[str, Meta(description="JSON of the fields that the stream side acts on.")]
     origin: WorkersOwn | UnsetType = UNSET
 
 
 class ClosedHeaders(Struct, frozen=True, kw_only=True):
-    """Headers of the record, with a null value, by which the history side tells the stream side of a session's end."""
+    """Headers of the record, with a null value, that notifies the stream side that a session was closed."""
 
     closed: Annotated[Place, Meta(description="The record of the session's log that closed it.")]
     origin: WorkersOwn | UnsetType = UNSET
 
 
 class ForgottenHeaders(Struct, frozen=True, kw_only=True):
-    """Headers of the record, with a null value, by which the history side has the stream side forget a session."""
+    """Headers of the record, with a null value, that makes the stream side forget a session."""
 
     forgotten: Annotated[Place, Meta(description="The record of the session's log that had it forgotten.")]
     origin: WorkersOwn | UnsetType = UNSET
 
 
 class ExpiredHeaders(Struct, frozen=True, kw_only=True):
-    """Headers of the record, with a null value, by which the history side tells the stream side that one expired."""
+    """Headers of the record, with a null value, that notifies the stream side that a session has expired."""
 
     expired: Annotated[Place, Meta(description="The record whose time showed that the session has expired.")]
     origin: WorkersOwn | UnsetType = UNSET
 
 
 class TurnHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Headers of a record of agent turns; all may be left out."""
+    """Headers of a record of agent turns; all of them are optional."""
 
     judged: Annotated[
         str | UnsetType,
@@ -276,7 +276,7 @@ class DeadLetterHeaders(
     omit_defaults=True,
     rename=lambda name: ERROR_PREFIX + name.replace("_", "-"),
 ):
-    """Headers that a dead letter carries beside those of the record that it was."""
+    """Headers that a dead letter carries in addition to those of the original record."""
 
     code: Annotated[str, Meta(description="What went wrong, from a bounded set.")]
     topic: Annotated[str, Meta(description="The source topic's contract name, without prefix.")]
@@ -320,7 +320,7 @@ class DeadLetterHeaders(
 
 HeaderStruct = TypeVar("HeaderStruct", bound=Struct)
 
-# The longest value that is read or copied. Node.js and h11 bound the whole head of an HTTP message by as much.
+# The longest value that is read or copied. Node.js and h11 limit the whole head of an HTTP message to the same size.
 LONGEST_VALUE = 16 * 1024
 # ``reknit.pipeline.kafka.header_names`` replaces bytes of a name that are not UTF-8 by it.
 _replacement = "\N{REPLACEMENT CHARACTER}"
@@ -329,7 +329,7 @@ _SHOWN_BYTES = LONGEST_VALUE // 4
 
 
 def text_of(value: bytes | None, longest: int | None = LONGEST_VALUE) -> str | None:
-    """The text of a header's value; None where it is null, not UTF-8 or too long."""
+    """Return the text of a header's value; None if it is null, not UTF-8 or too long."""
     if value is None or (longest is not None and len(value) > longest):
         return None
     try:
@@ -339,7 +339,7 @@ def text_of(value: bytes | None, longest: int | None = LONGEST_VALUE) -> str | N
 
 
 def fault_of(value: bytes | None, longest: int | None = LONGEST_VALUE) -> str:
-    """Why a header's value has no text, as the end of a sentence; empty where it has one."""
+    """Return why a header's value has no text, as the end of a sentence; empty if it has one."""
     if text_of(value, longest) is not None:
         return ""
     if value is None:
@@ -348,30 +348,30 @@ def fault_of(value: bytes | None, longest: int | None = LONGEST_VALUE) -> str:
 
 
 def find_text(headers: Iterable[tuple[str, bytes | None]], wanted: str) -> str | None:
-    """The text of the last header with this name; None where it is absent or has none."""
+    """Return the text of the last header with this name; None if the header is absent or has no valid text."""
     found = [value for name, value in headers if name == wanted]
     return text_of(found[-1]) if found else None
 
 
 def has_bad_name(headers: Iterable[tuple[str, bytes | None]]) -> bool:
-    """Whether the name of a header was not UTF-8 when it was read. A name that holds U+FFFD itself counts as such."""
+    """Return True if the name of a header was not UTF-8 when it was read. A name that contains U+FFFD also counts."""
     return any(_replacement in name for name, _ in headers)
 
 
 def encode(headers: Struct) -> Headers:
-    """A header struct as it goes on the wire, in the order of its fields; what is unset is left out."""
+    """Return the wire form of a header struct, in the order of its fields; unset fields are omitted."""
     names = headers.__struct_encode_fields__
     values = structs.astuple(headers)
     return tuple((name, str(value).encode()) for name, value in zip(names, values, strict=True) if value is not UNSET)
 
 
 def decode(headers: Iterable[tuple[str, bytes | None]], kind: type[HeaderStruct]) -> HeaderStruct:
-    """The struct of a record's headers, without those that it does not name.
+    """Return the struct of a record's headers, without those that it does not name.
 
-    An optional field is None if its header has another value than the struct allows.
+    An optional field becomes None if its header has a value that the struct does not allow.
 
     Raises:
-        msgspec.ValidationError: a required header is missing, or is not what the struct says.
+        msgspec.ValidationError: a required header is missing or has a value that the struct does not allow.
     """
     found, unread = _read(headers, kind)
     if unread:
@@ -380,16 +380,16 @@ def decode(headers: Iterable[tuple[str, bytes | None]], kind: type[HeaderStruct]
 
 
 def read(headers: Iterable[tuple[str, bytes | None]], kind: type[HeaderStruct]) -> HeaderStruct:
-    """The struct of a record's headers, whatever they hold.
+    """Return the struct of a record's headers, even if some are not valid.
 
-    As ``decode``, but a required field is None as well where its header is missing or is not what the struct says. The
-    worker writes no such record, but any client can write to any topic.
+    As ``decode``, but a required field, too, becomes None if its header is missing or has a value that the struct does
+    not allow. The worker writes no such record, but any client can write to any topic.
     """
     return _read(headers, kind)[0]
 
 
 def _read(headers: Iterable[tuple[str, bytes | None]], kind: type[HeaderStruct]) -> tuple[HeaderStruct, Sequence[str]]:
-    """The struct, and the required headers that it has not."""
+    """Return the struct, and the names of the required headers that are missing or not valid."""
     wanted = set(kind.__struct_encode_fields__)
     given = {name: text_of(value) for name, value in headers if name in wanted}
     try:
@@ -411,17 +411,17 @@ def _read(headers: Iterable[tuple[str, bytes | None]], kind: type[HeaderStruct])
 
 
 def as_texts(headers: Iterable[tuple[str, bytes | None]]) -> list[tuple[str, str]]:
-    """All headers of a record for a person, whatever they hold: undecodable bytes are U+FFFD, null is empty."""
+    """Return all headers of a record for display: undecodable bytes are U+FFFD, null is empty."""
     return [(name, (value or b"").decode("utf-8", "replace")) for name, value in headers]
 
 
 def well_formed(headers: Headers) -> Headers:
-    """The headers whose names and values are what this module reads."""
+    """Return the headers with names and values that this module can read."""
     return tuple((name, value) for name, value in headers if _replacement not in name and text_of(value) is not None)
 
 
 def escaped(headers: Headers) -> Headers:
-    """All headers of a record with values that are UTF-8: binary ones are escaped and cut, null ones are empty."""
+    """Return all headers of a record with UTF-8 values: binary ones are escaped and cut, null ones are empty."""
     return tuple((name, value if text_of(value, None) is not None else _escaped(value)) for name, value in headers)
 
 
@@ -430,7 +430,7 @@ def _escaped(value: bytes | None) -> bytes:
 
 
 def dataref_of(session: bytes, value: bytes) -> str:
-    """The key under which a session's value lies in an object store."""
+    """Return the key under which a session's value is stored in an object store."""
     return f"{hashlib.sha256(session).hexdigest()}/{hashlib.sha256(value).hexdigest()}"
 
 
@@ -438,10 +438,10 @@ _DATAREF = re.compile(r"[0-9a-f]{64}/[0-9a-f]{64}")
 
 
 def is_own_dataref(session: bytes, dataref: str) -> bool:
-    """Whether this is a key, and of this session: nobody reads another's values, or what is no value."""
+    """Return True if this is a valid key of this session, so that no session reads another one's values."""
     return _DATAREF.fullmatch(dataref) is not None and dataref.startswith(hashlib.sha256(session).hexdigest())
 
 
 def find_dataref(headers: Iterable[tuple[str, bytes | None]]) -> str | None:
-    """The header ``dataref`` of a record, if it has one that can be read."""
+    """Return the header ``dataref`` of a record; None if it is absent or cannot be read."""
     return find_text(headers, DATAREF)

@@ -1,38 +1,38 @@
-"""Records of ``session.items.v1``: what a stream rendered, piece by piece, in a form that survives redelivery.
+"""Records of ``session.items.v1``: the rendered stream, piece by piece, in a form that survives redelivery.
 
-An **item** is one block on a screen: a text, a stretch of thinking, a tool call, a user's message. It has an id that
-no other item of its session ever has. The rest of the records speak about turns, the agent and the session.
+An **item** is one block on a screen: a text, a thinking block, a tool call, a user's message. Its id is unique in its
+session. The other records describe turns, the agent and the session.
 
-Order and meaning, which every consumer may rely on (``reknit.topics.reducer`` is the reference):
+Every consumer may rely on this order and meaning (``reknit.topics.reducer`` is the reference):
 
 1. ``item/started`` comes first, once. A promoted item (one that its stream never delivered) starts with its whole
-   content; items stand on the screen in the order in which they started.
-2. ``item/delta`` appends ``content`` at ``at``, counted in code points of the item's text so far. What lies before the
-   end of the known text was seen already; so a delta that is applied twice changes nothing. Where records are cut
-   depends on how events were batched, what they add up to does not.
-3. ``item/completed`` ends the content. Without ``text`` and ``input`` the deltas were all of it; with one of them,
-   that is the content and replaces what was streamed. ``incomplete: true`` means that the end never came: what is
-   there is kept, and a tool call's input stays the raw JSON that came, never closed or parsed. An item that was
-   incomplete may be completed once more, when its whole content still arrives; one that was ``doubtful``, when its
-   program's own transcript proves it; and one that was complete, as ``doubtful`` or as ``interrupted``, when its run
-   turns out to have been killed or interrupted before the program took the item for good.
-4. ``item/retracted`` withdraws an item, completed or not, with its result. Its id is never used again, and whatever
-   else speaks of it is void, before or after.
-5. ``item/result`` is a tool's answer; it may come while other items of the same turn are still open. The last counts.
-6. ``turn/delta`` tells what is known about the running turn (model, usage), ``turn/stop`` closes it. A stop completes
-   no item. ``incomplete: true``: the turn was cut off; if its stop reason still comes, or its run's result shows that
-   nothing of it is missing, another ``turn/stop`` tells it.
-7. ``turn/result`` ends a run's answer. ``unseen``: its text is not on the screen. ``expanded``: show it opened, because
-   it is unseen or tells an error.
-8. ``turn/diagnosis`` comes last in a run that ended without finishing, or that was broken off: once, beside the items
-   that its end left incomplete. It is for people and dashboards; nothing on the screen depends on it.
-9. ``seq`` numbers the records that have no item id, in the session; the same number is the same record.
-10. ``session/reset`` and ``session/compacted`` concern every item that started before them: it stays on the screen and
-    is no longer part of the conversation that the program goes on with.
-11. Items with ``parent_tool_use_id`` belong to a sub-agent, those with ``is_synthetic`` were written by the agent
-    program itself; neither is the user's or the main turn's own.
+   content. Items appear on the screen in the order in which they started.
+2. ``item/delta`` appends ``content`` at ``at``, counted in code points of the item's text so far. Content before the
+   end of the known text was seen already, so a delta that is applied twice changes nothing. The boundaries between
+   records depend on the batching of events; the total content does not.
+3. ``item/completed`` ends the content. Without ``text`` and ``input``, the deltas were the whole content; with one of
+   them, it replaces the streamed content. ``incomplete: true`` means that the end never arrived: the received content
+   is kept, and a tool call's input stays raw JSON as received, never closed or parsed. An item can be completed again
+   in three cases: an incomplete one when its whole content still arrives; a ``doubtful`` one when its program's own
+   transcript proves it; a complete one, as ``doubtful`` or ``interrupted``, when it turns out that its run was killed
+   or interrupted before the program had stored the item.
+4. ``item/retracted`` withdraws an item, completed or not, with its result. Its id is never used again. All other
+   records of the item, earlier or later, are void.
+5. ``item/result`` is a tool's answer; it may arrive while other items of the same turn are still open. The last counts.
+6. ``turn/delta`` reports facts about the running turn (model, usage), ``turn/stop`` closes it. A stop completes no
+   item. ``incomplete: true``: the turn was cut off. If its stop reason still arrives, or its run's result shows that
+   nothing of it is missing, another ``turn/stop`` reports that.
+7. ``turn/result`` ends a run's answer. ``unseen``: its text is not on the screen. ``expanded``: show it expanded,
+   because it is unseen or reports an error.
+8. ``turn/diagnosis`` comes last in a run that ended without finishing, or that was aborted: once, in addition to the
+   items that its end left incomplete. It is for people and dashboards; nothing on the screen depends on it.
+9. ``seq`` numbers the records without an item id within the session; the same number is the same record.
+10. ``session/reset`` and ``session/compacted`` concern every item that started before them: it stays on the screen,
+    but is no longer part of the conversation that the program continues.
+11. Items with ``parent_tool_use_id`` belong to a sub-agent; those with ``is_synthetic`` were written by the agent
+    program itself. Neither belongs to the user or the main turn.
 
-Fields that equal their default are left out of the JSON. Free-form JSON is carried as it came.
+Fields that equal their default are omitted from the JSON. Free-form JSON is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from typing import Final, Literal, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
-# Where an item's content came from: its stream, a complete message, or (unseen results) the result's text.
+# Source of an item's content: its stream, a complete message, or (unseen results) the result's text.
 Origin: TypeAlias = Literal["stream", "promoted", "result"]
 MaybeRaw: TypeAlias = Raw | UnsetType
-# Of an item: its program may have given it up for another attempt, may have taken a beginning for the whole, or may not
-# have kept it in its history.
+# Uncertainty about an item: its program may have abandoned it for another attempt, may have taken a beginning for the
+# whole, or may not have kept it in its history.
 Doubt: TypeAlias = Literal["", "attempt", "end", "kept"]
-# Why an item is incomplete whose program was interrupted in the middle of it.
+# Reason of an incomplete item whose program was interrupted in the middle of it.
 INTERRUPTED: Final = "interrupted"
-# Why a run ended without finishing, in words that a metric can bear.
+# Why a run ended without finishing, as a bounded set that is suitable for a metric label.
 Cause: TypeAlias = Literal["stall", "loop", "time_limit", "disconnect", "stopped", "error", "other"]
 
 
@@ -63,16 +63,16 @@ class Usage(Struct, frozen=True, omit_defaults=True):
 
 
 class Item(Struct, frozen=True, omit_defaults=True, kw_only=True, tag_field="type"):
-    """What every record of the topic is."""
+    """Base of every record of the topic."""
 
 
 class ItemStarted(Item, frozen=True, tag="item/started", gc=False):
     """A block appears. ``item_type`` is the block's type, or ``user_message``.
 
     A tool's name is split: ``mcp__github__search`` has ``name`` search, ``tool_server`` github, ``tool_source`` mcp.
-    ``raw`` is the whole block, where its type is not one that Reknit knows. ``repeats`` is the item of an attempt that
-    was cut, which said the same: both stay, for the program's own history holds both. ``doubtful``: its program does
-    not say whether it has given the item up for another ``attempt``, whether its ``end`` is one, or whether the
+    ``raw`` is the whole block if Reknit does not know its type. ``repeats`` is the item of an interrupted attempt with
+    the same content: both are kept, because the program's own history contains both. ``doubtful``: its program does not
+    report whether it has abandoned the item for another ``attempt``, whether its ``end`` is one, or whether the
     program's history has ``kept`` it.
     """
 
@@ -97,7 +97,7 @@ class ItemStarted(Item, frozen=True, tag="item/started", gc=False):
 
 
 class ItemDelta(Item, frozen=True, tag="item/delta", gc=False):
-    """More of an item's content. ``raw`` is the whole delta, where its type is unknown; such a one has no content."""
+    """More of an item's content. ``raw`` is the whole delta if its type is unknown; such a delta has no content."""
 
     item_id: str
     delta_type: str
@@ -107,10 +107,10 @@ class ItemDelta(Item, frozen=True, tag="item/delta", gc=False):
 
 
 class ItemCompleted(Item, frozen=True, tag="item/completed", gc=False):
-    """An item's content has ended. ``reason`` says why, where it is incomplete.
+    """An item's content has ended. If it is incomplete, ``reason`` states why.
 
-    ``partial_input`` repeats the raw JSON that came of an incomplete call's input; ``raw`` is a block of unknown type.
-    ``doubtful`` is as in ``item/started``; the last record's word counts.
+    ``partial_input`` repeats the raw JSON received for an incomplete call's input; ``raw`` is a block of unknown type.
+    ``doubtful`` is as in ``item/started``; the value of the last record counts.
     """
 
     item_id: str
@@ -144,7 +144,7 @@ class ItemResult(Item, frozen=True, tag="item/result", gc=False):
 
 
 class TurnDelta(Item, frozen=True, tag="turn/delta", gc=False):
-    """What a complete message says about the running turn."""
+    """Facts about the running turn from a complete message."""
 
     model: str | None = None
     usage: Usage | UnsetType = UNSET
@@ -153,9 +153,10 @@ class TurnDelta(Item, frozen=True, tag="turn/delta", gc=False):
 
 
 class TurnStop(Item, frozen=True, tag="turn/stop", gc=False):
-    """An assistant turn is over. With a parent it is a sub-agent's, and says what a ``turn/delta`` would.
+    """An assistant turn is over. ``stop_reason`` is the provider's value.
 
-    So does one of a source that sends no complete messages. ``stop_reason`` is the provider's own word.
+    With a parent it is a sub-agent's turn, and carries the fields of a ``turn/delta``. So does the record of a source
+    that sends no complete messages.
     """
 
     incomplete: bool = False
@@ -169,7 +170,7 @@ class TurnStop(Item, frozen=True, tag="turn/stop", gc=False):
 
 
 class TurnResult(Item, frozen=True, tag="turn/result", gc=False):
-    """The end of an answer, as the agent program sums it up. Durations are in milliseconds."""
+    """The end of an answer, as the agent program summarizes it. Durations are in milliseconds."""
 
     is_error: bool
     subtype: str = ""
@@ -190,12 +191,13 @@ class TurnResult(Item, frozen=True, tag="turn/result", gc=False):
 
 
 class TurnDiagnosis(Item, frozen=True, tag="turn/diagnosis", gc=False):
-    """What is left of a run that ended without finishing.
+    """The remains of a run that ended without finishing.
 
-    ``reason`` is why, in the words of whoever ended it, ``cause`` the same in one of a few; ``error`` is the provider's
-    own code, where it told one. ``head`` and ``tail`` are the ends of what the model wrote in the run, attempts that
-    were replaced included, at most 400 code points each as a rule; ``length`` is the whole, in code points.
-    ``repeats``: the text ends in the same passage over and over. ``counts`` are the run's events by type.
+    ``reason`` is why, in the words of the party that ended it; ``cause`` is the same as one of a few values. ``error``
+    is the provider's error code, if it sent one. ``head`` and ``tail`` are the beginning and the end of the text that
+    the model wrote in the run, including replaced attempts, usually at most 400 code points each; ``length`` is the
+    whole, in code points. ``repeats``: the text ends in repetitions of the same passage. ``counts`` are the run's
+    events by type.
     """
 
     reason: str
@@ -210,7 +212,7 @@ class TurnDiagnosis(Item, frozen=True, tag="turn/diagnosis", gc=False):
 
 
 class AgentError(Item, frozen=True, tag="agent/error", gc=False):
-    """A notice of the agent program about an error. ``code`` is the program's own word for it."""
+    """A notice of the agent program about an error. ``code`` is the program's own error code."""
 
     message: str
     will_retry: bool = field(default=False, name="willRetry")
@@ -220,10 +222,10 @@ class AgentError(Item, frozen=True, tag="agent/error", gc=False):
 
 
 class AgentUnrecognized(Item, frozen=True, tag="agent/unrecognized", gc=False):
-    """A line or event that nothing here understands, as it came.
+    """A line or event that Reknit does not understand, unchanged.
 
-    ``event`` is its JSON; ``text`` is what is not JSON, undecodable bytes replaced. Of a long text only the beginning
-    is kept, and ``size`` is then its whole length in bytes.
+    ``event`` is its JSON; ``text`` is input that is not JSON, with undecodable bytes replaced. Of a long text only the
+    beginning is kept, and ``size`` is then its whole length in bytes.
     """
 
     reason: str
@@ -234,7 +236,7 @@ class AgentUnrecognized(Item, frozen=True, tag="agent/unrecognized", gc=False):
 
 
 class SessionInit(Item, frozen=True, tag="session/init", gc=False):
-    """The agent program has started, with these tools and settings; ``extras`` has what is not named here."""
+    """The agent program has started, with these tools and settings; ``extras`` has all other fields."""
 
     session_id: str = ""
     model: str = ""
@@ -248,7 +250,7 @@ class SessionInit(Item, frozen=True, tag="session/init", gc=False):
 
 
 class SessionStatus(Item, frozen=True, tag="session/status", gc=False):
-    """What the agent program is doing, and its permission mode."""
+    """The agent program's current activity and its permission mode."""
 
     status: str | None = None
     permission_mode: str = ""
@@ -257,7 +259,7 @@ class SessionStatus(Item, frozen=True, tag="session/status", gc=False):
 
 
 class SessionCompacted(Item, frozen=True, tag="session/compacted", gc=False):
-    """The agent program has shortened its context: no item before this record is in the conversation as it was."""
+    """The agent program has shortened its context: no earlier item remains unchanged in the conversation."""
 
     compact_metadata: MaybeRaw = UNSET
     extras: dict[str, Raw] | UnsetType = UNSET
@@ -267,7 +269,7 @@ class SessionCompacted(Item, frozen=True, tag="session/compacted", gc=False):
 class SessionReset(Item, frozen=True, tag="session/reset", gc=False):
     """The agent program has begun a new conversation: no item before this record is part of it.
 
-    ``trigger`` is the program's own word for the reason (``clear``), ``""`` where it gives none.
+    ``trigger`` is the program's own name for the reason (``clear``), ``""`` if it gives none.
     """
 
     new_conversation_id: str = ""
@@ -277,7 +279,7 @@ class SessionReset(Item, frozen=True, tag="session/reset", gc=False):
 
 
 class ModelChanged(Item, frozen=True, tag="session/model_changed", gc=False):
-    """The agent program goes on with another model, because the first one was refused or overloaded."""
+    """The agent program continues with another model, because the first one was refused or overloaded."""
 
     from_model: str = ""
     to_model: str = ""
@@ -309,7 +311,7 @@ class HookStarted(Item, frozen=True, tag="hook/started", gc=False):
 
 
 class HookCompleted(Item, frozen=True, tag="hook/completed", gc=False):
-    """A hook has ended. ``output`` is what it wrote; ``outcome`` is the program's own word for how it ended."""
+    """A hook has ended. ``output`` is its output; ``outcome`` is the program's own name for how it ended."""
 
     hook_id: str = ""
     hook_name: str = ""
@@ -322,7 +324,7 @@ class HookCompleted(Item, frozen=True, tag="hook/completed", gc=False):
 
 
 class AgentNotice(Item, frozen=True, tag="agent/notice", gc=False):
-    """A message of the agent program to its user that reports no error of the API. ``level`` is the program's word."""
+    """A message of the agent program to its user that reports no error of the API. ``level`` is the program's value."""
 
     message: str
     level: str = ""
@@ -332,7 +334,7 @@ class AgentNotice(Item, frozen=True, tag="agent/notice", gc=False):
 
 
 class TaskUpdated(Item, frozen=True, tag="task/updated", gc=False):
-    """What has changed of a background task; ``patch`` is a JSON object of its new members."""
+    """A background task has changed; ``patch`` is a JSON object of its changed members."""
 
     task_id: str = ""
     patch: MaybeRaw = UNSET
@@ -341,7 +343,7 @@ class TaskUpdated(Item, frozen=True, tag="task/updated", gc=False):
 
 
 class TaskList(Item, frozen=True, tag="task/list", gc=False):
-    """The background tasks that run now: a JSON array, which replaces the one before."""
+    """The background tasks that are running: a JSON array, which replaces the previous one."""
 
     tasks: MaybeRaw = UNSET
     extras: dict[str, Raw] | UnsetType = UNSET
@@ -372,7 +374,7 @@ class TaskNotification(Item, frozen=True, tag="task/notification", gc=False):
 
 
 class SessionSystem(Item, frozen=True, tag="session/system", gc=False):
-    """A system event of another kind, as it came."""
+    """A system event of another kind, unchanged."""
 
     subtype: str
     event: Raw
@@ -380,7 +382,7 @@ class SessionSystem(Item, frozen=True, tag="session/system", gc=False):
 
 
 class SessionRateLimit(Item, frozen=True, tag="session/rate_limit", gc=False):
-    """How much of a rate limit is left."""
+    """The remaining amount of a rate limit."""
 
     rate_limit_info: MaybeRaw = UNSET
     extras: dict[str, Raw] | UnsetType = UNSET
@@ -403,7 +405,7 @@ class ControlResponse(Item, frozen=True, tag="control/response", gc=False):
 
 
 class ProcessStderr(Item, frozen=True, tag="process/stderr", gc=False):
-    """A line that the agent program wrote beside its events."""
+    """A line that the agent program wrote to standard error."""
 
     text: str = ""
     seq: int = -1

@@ -1,18 +1,18 @@
-"""Marks of positions: the topics that a position belongs to, and the number from which its offsets count.
+"""Position marks: the topics that a position belongs to, and the number from which its offsets count.
 
 Kafka gives each topic an id, and a re-created topic has another one (KIP-516). A position counts in one input topic and
-belongs to the state in one changelog, so its record holds both ids, as they were when the partition was opened. They
+belongs to the state in one changelog, so its record holds both ids as of the time when the partition was opened. They
 are headers, which builds without this check ignore.
 
-The record's value holds what a build must not ignore. A build that does not know a field cannot read the value, and
-refuses it:
+The record's value holds the fields that a build must not ignore. A build that does not know a field cannot read the
+value, and refuses it:
 
 - ``base``: the input topic was re-created and accepted. Offsets begin at 0 again, and offset + base is unique over all
   topics that the input has had. Request ids and the order of waiting records depend on it.
 - ``until``: the state is being rebuilt and is complete at this offset. Before it, a worker would publish again what was
   published before.
 
-The group's offsets have metadata of the same kind. They follow the position, and they remain where a changelog is lost.
+The group's offsets have metadata of the same kind. They follow the position, and they remain when a changelog is lost.
 """
 
 from __future__ import annotations
@@ -23,30 +23,34 @@ from msgspec import Struct
 
 from reknit.topics.headers import Headers
 
-# The key of the changelog's own record. No stage's key begins with a zero byte: session ids are text.
+# Key of the position record in the changelog. No stage's key begins with a zero byte: session ids are text.
 POSITION = b"\0position"
 
 # Each batch of a worker ends with a position record, so the last one is near the end of a changelog.
 TAIL_RECORDS = 2_000
 _INPUT_ID, _STATE_ID = "input-id", "state-id"
-# Written with the group's offsets by workers; offsets that people set with Kafka's tools have other metadata.
+# Workers write this metadata with the group's offsets; offsets that operators set with Kafka's tools have other
+# metadata.
 _BY_A_WORKER = "reknit"
 _WITHOUT_STATE = "empty"
 
 
 def position_value(position: int, state_format: int) -> bytes:
-    """The value under ``POSITION``. Builds that read format 1 alone cannot read another one's, and say so."""
+    """Return the value under ``POSITION``.
+
+    Builds that only read format 1 cannot read any other format, and report that.
+    """
     return b"%d" % position if state_format == 1 else b"%d %d" % (position, state_format)
 
 
 def read_position(value: bytes) -> tuple[int, int]:
-    """Return the next source offset and the format of the state, whatever else the value holds."""
+    """Return the next source offset and the format of the state. Further fields of the value are ignored."""
     position, *more = value.split(b" ")
     return int(position), int(more[0]) if more else 1
 
 
 class PositionMark(Struct, frozen=True, kw_only=True):
-    """See the module. An empty id is not known: an older build wrote the position, or brokers have no topic ids."""
+    """See the module. An id is empty if an older build wrote the position, or if the brokers have no topic ids."""
 
     base: int = 0
     until: int | None = None
@@ -96,7 +100,7 @@ def _fields(parts: Iterable[str]) -> dict[str, int]:
 class GroupPosition(Struct, frozen=True):
     """A position, ``offset``, that a worker committed for the group. Without ``has_state`` no position record exists.
 
-    ``released_at``: a parked session was being released, since the record with this unique offset.
+    ``released_at``: the unique offset of the record that released a parked session, if that release was in progress.
     """
 
     offset: int

@@ -1,8 +1,8 @@
-"""Records of the contract: those of JSON topics as frozen structs, and which kinds each topic holds.
+"""Records of the contract: those of JSON topics as frozen structs, and the kinds of records of each topic.
 
-Fields that a struct does not name are ignored, so that a producer may be newer than the worker; inside a major version
-there are only optional additions. Messages, tools and parameters stay raw JSON: readers decide what they are, and a
-block of a type that nobody knows yet is carried, never dropped.
+Unknown fields are ignored, so that a producer may be newer than the worker; within a major version all additions are
+optional. Messages, tools and parameters stay raw JSON: readers decode them, and a block of an unknown type is kept,
+never dropped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from reknit.topics import (
 from reknit.topics.headers import Count, Status
 from reknit.topics.items import AnyItem
 
-# Raw JSON has no shape of its own in a schema, so each use says what is accepted.
+# Raw JSON has no schema of its own, so each use describes the accepted values.
 _Message: TypeAlias = Annotated[
     Raw,
     Meta(
@@ -62,7 +62,7 @@ _Origin: TypeAlias = Annotated[
     str, Meta(description="recorded, reknit: written by the worker. Other values are the producer's own.")
 ]
 
-# Where a record that the worker itself wrote to an input comes from: a stream's finished turn, or its own decision.
+# Origins of records that the worker itself wrote to an input: a stream's finished turn, or its own decision.
 RECORDED = "recorded"
 REKNIT = "reknit"
 
@@ -71,10 +71,10 @@ Mend: TypeAlias = Literal["on", "observe"]
 
 
 class PolicyChange(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How the session's histories are mended where there is a choice.
+    """How the session's histories are repaired where there is a choice.
 
-    A field that is absent stays as it is. A misspelt name would quietly leave a default in force, so here, unlike in
-    the records themselves, an unknown field is an error.
+    An absent field leaves its option unchanged. A misspelt name would silently leave a default in force, so here,
+    unlike in the records themselves, an unknown field is an error.
     """
 
     tail: Annotated[
@@ -119,13 +119,13 @@ class PolicyChange(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
 
 
 class _TurnRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
-    """One record of ``agent.turns``; ``type`` says which."""
+    """One record of ``agent.turns``; ``type`` is its kind."""
 
 
 class SessionOpened(_TurnRecord, frozen=True, tag="session.opened"):
-    """What requests of the session are to be like. Optional, and may come again to change it midway.
+    """Settings for the session's requests. Optional, and may be repeated to change them midway.
 
-    A field that is absent stays as it is, at first the worker's default; null goes back to the worker's default.
+    An absent field leaves its setting unchanged, at first the worker's default; null restores the worker's default.
     """
 
     targets: Annotated[
@@ -164,7 +164,7 @@ class TurnAppended(_TurnRecord, frozen=True, tag="turn.appended"):
 
 
 class HistoryRestored(_TurnRecord, frozen=True, tag="history.restored"):
-    """A history that replaces what there was. It triggers no request."""
+    """A history that replaces the previous one. It triggers no request."""
 
     messages: _Messages
     log: Annotated[
@@ -179,24 +179,24 @@ class HistoryRestored(_TurnRecord, frozen=True, tag="history.restored"):
 
 
 class HistoryRewound(_TurnRecord, frozen=True, tag="history.rewound"):
-    """Turns are taken back from the end. It triggers no request."""
+    """Turns are removed from the end. It triggers no request."""
 
     to: Annotated[str | Count, Meta(description="The id of the turn that becomes the last, or how many turns stay.")]
     id: _Id | UnsetType = UNSET
 
 
 class RequestWanted(_TurnRecord, frozen=True, tag="request.wanted"):
-    """A request is to be sent now, whether or not the history has changed."""
+    """Publish a request now, whether or not the history has changed."""
 
     id: _Id | UnsetType = UNSET
 
 
 class SessionClosed(_TurnRecord, frozen=True, tag="session.closed"):
-    """Nothing more will come; the session's state may go."""
+    """The session is complete; its state may be deleted."""
 
 
 class SessionReleased(_TurnRecord, frozen=True, tag="session.released"):
-    """A parked session goes on: with ``record`` in place of the one that it was parked for, or without it."""
+    """A parked session continues: with ``record`` in place of the one that failed, or without it."""
 
     record: Annotated[
         Raw | UnsetType,
@@ -207,7 +207,7 @@ class SessionReleased(_TurnRecord, frozen=True, tag="session.released"):
 
 
 class SessionForgotten(_TurnRecord, frozen=True, tag="session.forgotten"):
-    """The session is to be forgotten, wherever something of it is kept."""
+    """Forget the session in every place where its data is kept."""
 
     origin: _Origin | UnsetType = UNSET
 
@@ -237,7 +237,7 @@ TURN_RECORDS: Decoder[TurnRecord] = Decoder(TurnRecord)
 
 
 class StreamPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the stream side is told of a session: JSON in the header ``policy`` of a record without a value."""
+    """The session's policy for the stream side: JSON in the header ``policy`` of a record without a value."""
 
     record_assistant: bool = False
     incomplete_call: Literal["drop", "text"] = "drop"
@@ -250,9 +250,9 @@ class StreamPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class FixRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One record of ``history.fixes``: what was changed where, and the record that made it necessary.
+    """One record of ``history.fixes``: the change, its place, and the record that made it necessary.
 
-    ``source``, ``base``, ``offset`` and ``number`` together name a fix of a partition: a redelivery repeats them.
+    ``source``, ``base``, ``offset`` and ``number`` together identify a fix of a partition: a redelivery repeats them.
     """
 
     code: Annotated[str, Meta(description="The kind of mend, from the catalogue.")]
@@ -265,7 +265,7 @@ class FixRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ]
     lossless: Annotated[
         bool,
-        Meta(description="False where content is lost, and where what leaves says something that nobody said."),
+        Meta(description="False where content is lost, and where the output has content that no party wrote."),
     ]
     turn: Annotated[
         Count,
@@ -307,8 +307,8 @@ class FixRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class RecordKind(Struct, frozen=True, kw_only=True):
     """One kind of record of a topic.
 
-    ``payload`` is the struct that its JSON value decodes to, None where the value is bytes of somebody else's
-    (``null`` says that there is no value at all); ``headers`` the struct of its headers, if it has any.
+    ``payload`` is the struct that its JSON value decodes to; None for foreign bytes, or, with ``null``, for a record
+    without a value. ``headers`` is the struct of its headers, if it has any.
     """
 
     name: str
@@ -320,7 +320,7 @@ class RecordKind(Struct, frozen=True, kw_only=True):
 
 
 def summary_of(struct: type[Struct]) -> str:
-    """The first line of a struct's docstring."""
+    """Return the first line of a struct's docstring."""
     return (struct.__doc__ or "").partition("\n")[0]
 
 
@@ -377,7 +377,7 @@ RECORD_KINDS: tuple[RecordKind, ...] = (
     RecordKind(
         name="Request",
         topic=PROVIDER_REQUESTS,
-        summary="A request body, byte for byte what is to be sent.",
+        summary="A request body, byte for byte as it must be sent.",
         headers=headers.RequestHeaders,
     ),
     RecordKind(
@@ -398,7 +398,7 @@ RECORD_KINDS: tuple[RecordKind, ...] = (
     RecordKind(
         name="DeadLetter",
         topic=DEAD_LETTERS,
-        summary="A record as it came, key, value and headers, with the error's headers added.",
+        summary="An unchanged record, key, value and headers, with the error's headers added.",
         headers=headers.DeadLetterHeaders,
     ),
 )

@@ -1,8 +1,7 @@
-"""The reference reducer: any stream of items, duplicated or not, to one view.
+"""The reference reducer: builds one view from a stream of items, with or without duplicates.
 
 It is the contract of ``reknit.topics.items`` in executable form, and the reference of the tests. A consumer may have
-its own reducer, if it ends with the same view. A record that was applied already changes nothing, whether one record or
-a sequence of records is repeated.
+its own reducer if it produces the same view. Applying a record or a sequence of records again changes nothing.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ from reknit.topics.items import (
 class Entry(Struct, kw_only=True):
     """One item on the screen.
 
-    ``text`` is its text, or the raw JSON of a call's input as it streamed; ``input`` the whole input, where a record
-    carried it. ``done`` says that the content has ended, ``incomplete`` that it ended before its end, ``doubtful`` what
-    its program leaves open of it, ``outside`` that the program goes on without it, and why.
+    ``text`` is its text, or the raw JSON of a call's input as it streamed. ``input`` is the whole input, if a record
+    carried it. ``done``: the content has ended. ``incomplete``: it was cut off. ``doubtful``: facts that its program
+    leaves open. ``outside``: the program continues without the item, and why.
     """
 
     item_id: str
@@ -52,22 +51,22 @@ class Entry(Struct, kw_only=True):
 
     @property
     def origin(self) -> str:
-        """Whether its stream delivered it, or it was promoted."""
+        """Source of its content: delivered by its stream, or promoted."""
         return self.started.origin
 
     @property
     def repeats(self) -> str:
-        """The item of an attempt that was cut and said the same, if there is one."""
+        """The item of an interrupted attempt with the same content, or empty."""
         return self.started.repeats
 
     @property
     def parent(self) -> str | None:
-        """The call of the sub-agent that it belongs to, if it does."""
+        """The call of the sub-agent that the item belongs to, or None."""
         return self.started.parent_tool_use_id
 
 
 class View:
-    """What is on the screen of one session, as far as its items were applied.
+    """The screen of one session after the applied items.
 
     Attributes:
         retracted: ids of withdrawn items.
@@ -76,12 +75,12 @@ class View:
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
-        # Deltas as they come; joined when somebody looks, so that a long text costs its length.
+        # Deltas as received; joined on access, so that a long text takes linear time.
         self._pieces: dict[str, list[str]] = {}
         self._lengths: dict[str, int] = {}
-        # A result may stand before its call, or without one.
+        # A result may arrive before its call, or without one.
         self._answers: dict[str, ItemResult] = {}
-        # Boundaries that were applied, by their number: a redelivered one says nothing of the items since.
+        # Numbers of the applied boundaries: a redelivered one does not affect the items since.
         self._boundaries: set[int] = set()
         self.retracted: set[str] = set()
         self.notices: dict[int, AgentError] = {}
@@ -95,7 +94,7 @@ class View:
         return [entry for item_id in self._entries if (entry := self.find(item_id)) is not None]
 
     def find(self, item_id: str) -> Entry | None:
-        """This item as it stands, at the cost of its own text; None where it has not started, or was withdrawn."""
+        """Return this item, in time proportional to its own text; None if it has not started, or was withdrawn."""
         entry = self._entries.get(item_id)
         if entry is not None:
             entry.text = "".join(self._pieces[item_id])
@@ -104,15 +103,15 @@ class View:
         return entry
 
     def length(self, item_id: str) -> int:
-        """Code points of an item's text so far; 0 where there is no such item."""
+        """Return the length of an item's text so far, in code points; 0 for an unknown item."""
         return self._lengths.get(item_id, 0)
 
     def blocks(self, *kinds: str, parent: bool = False) -> list[Entry]:
-        """The main turn's items of these types; with ``parent`` the sub-agents' instead."""
+        """Return the main turn's items of these types; with ``parent``, those of sub-agents instead."""
         return [entry for entry in self.entries if entry.item_type in kinds and (entry.parent is not None) == parent]
 
     def apply(self, item: Item) -> None:
-        """Take one record; one that says nothing about the screen changes nothing."""
+        """Apply one record; records that do not concern the screen change nothing."""
         match item:
             case ItemStarted():
                 self._start_item(item)
@@ -142,7 +141,7 @@ class View:
             return
         entry = Entry(item_id=item.item_id, item_type=item.item_type, started=item, doubtful=item.doubtful)
         entry.input = item.input if isinstance(item.input, Raw) else None
-        # A user's message comes whole, in one record.
+        # A user's message arrives whole, in one record.
         entry.done = item.item_type == "user_message"
         self._entries[item.item_id] = entry
         self._write(item.item_id, item.text)
@@ -185,12 +184,12 @@ class View:
 
 
 def _revokes(item: ItemCompleted) -> bool:
-    """Whether the record takes back that a complete item is complete, or that its program has kept it."""
+    """Return True if the record revokes the completeness of a complete item, or that its program has kept it."""
     return item.doubtful == "kept" or (item.incomplete and item.reason == INTERRUPTED)
 
 
 def reduce(items: Iterable[Item]) -> View:
-    """The view that these items, from the first of their session on, add up to."""
+    """Return the view of these items, which must begin with the first one of their session."""
     view = View()
     for item in items:
         view.apply(item)

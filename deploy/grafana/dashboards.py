@@ -1,6 +1,6 @@
-"""Grafana's dashboards as code: ``python deploy/grafana/dashboards.py`` writes them anew into ``dashboards/``.
+"""Grafana's dashboards as code: ``python deploy/grafana/dashboards.py`` writes them into ``dashboards/``.
 
-The tables below say what they show; ``$job``, ``$pipeline`` and ``$target`` are chosen on the board.
+The tables below define their content; ``$job``, ``$pipeline`` and ``$target`` are selected on the board.
 """
 
 # ruff: noqa: FBT003, INP001 - the library takes booleans by place; a script by itself, not a package
@@ -298,7 +298,7 @@ PIPELINE: Board = {
 
 
 def legends(queries: Queries) -> dict[str, str]:
-    """The queries by their legends, in which labels stand in double braces; of one it is what that is summed by."""
+    """Return the queries by their legends, in which labels are in double braces."""
     if isinstance(queries, dict):
         return queries
     found = re.search(r"by \(([^)]*)\)", queries)

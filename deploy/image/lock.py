@@ -1,7 +1,7 @@
-"""Locks what the image installs: ``python deploy/image/lock.py`` writes the newest versions that pyproject.toml takes.
+"""Locks the image's packages: ``python deploy/image/lock.py`` writes the newest versions that pyproject.toml allows.
 
-A line is a package with the digests of its wheels for the image's Python on Linux, of which pip takes no others. It
-needs uv (``pip install uv``) and a package index; tests/unit/test_house_compose.py says when it is to be run again.
+A line is a package with the digests of its wheels for the image's Python on Linux; pip takes no others. It needs uv
+(``pip install uv``) and a package index; tests/unit/test_house_compose.py says when to run it again.
 """
 
 # ruff: noqa: INP001, S603 - a script by itself, not a package; it starts uv with its own arguments
@@ -27,7 +27,7 @@ EVERYWHERE = "python_version >= '3'"
 
 
 def declared() -> dict[str, list[str]]:
-    """What each lock is made of: what runs, and what builds the wheel."""
+    """The contents of each lock: the runtime packages, and those that build the wheel."""
     told = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))
     extras = told["project"]["optional-dependencies"]
     return {

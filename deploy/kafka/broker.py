@@ -66,7 +66,7 @@ def fetch_jars(timeout: float = 600.0) -> None:
 
 
 def free_port() -> int:
-    """Return a loopback port that nobody listens on now."""
+    """Return a free loopback port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -100,7 +100,7 @@ class Broker:
     """One broker process and its data directory; the port and the data outlive a restart."""
 
     def __init__(self, directory: Path, port: int = 0, heap: str = "512m", **settings: str) -> None:
-        """``settings`` go over those of ``server.properties``; underscores in their names stand for dots."""
+        """``settings`` override those of ``server.properties``; underscores in their names represent dots."""
         self.directory = directory.resolve()
         self.port = port or free_port()
         self.controller_port = free_port()
@@ -141,7 +141,7 @@ class Broker:
 
     def _claim_port(self) -> int:
         message = f"port {self.port} is taken: stop what listens there, or give another --port (0 for a free one)"
-        # A broker takes a few seconds to listen; until then only the lock tells another start of it.
+        # A broker takes a few seconds to listen; until then only the lock informs another start of it.
         lock = claim(Path(tempfile.gettempdir()) / f"reknit-kafka-{os.getuid()}-{self.port}.lock", message)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -231,7 +231,7 @@ class Broker:
 
 
 def main() -> int:
-    """Start a broker in the foreground until it ends or somebody stops it."""
+    """Start a broker in the foreground until it ends or is stopped."""
     parser = argparse.ArgumentParser(prog="deploy/kafka/run", description="Start a local Apache Kafka.")
     default = HERE.parent.parent / ".reknit" / "kafka"
     parser.add_argument("--dir", type=Path, default=default, help="data directory (default: .reknit/kafka)")

@@ -1,7 +1,7 @@
-"""The manifests that are made from what Reknit declares: ``python deploy/kubernetes/resources.py`` writes them anew.
+"""The manifests that are generated from Reknit's declarations: ``python deploy/kubernetes/resources.py`` writes them.
 
 ``kafka.yaml`` has the topics and, with the least rights, the users as Strimzi's resources; ``alerts.yaml`` the rules of
-``deploy/prometheus``. ``--prefix``, ``--partitions``, ``--replication-factor`` and ``--cluster`` are those of your own.
+``deploy/prometheus``. ``--prefix``, ``--partitions``, ``--replication-factor`` and ``--cluster`` are your own.
 """
 
 # ruff: noqa: INP001 - a script by itself, not a package

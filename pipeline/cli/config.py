@@ -271,7 +271,7 @@ def page() -> str:
     lines = [_INTRO]
     for table, settings in tables.items():
         lines += [f"## [{table}]\n"] if table else []
-        lines += ["| key | takes | default | what it says | variable |", "|---|---|---|---|---|"]
+        lines += ["| key | takes | default | meaning | variable |", "|---|---|---|---|---|"]
         for setting in settings:
             name = setting.key.rpartition(".")[2]
             default = f"`{_shown(setting.default)}`"

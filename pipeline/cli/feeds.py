@@ -25,13 +25,12 @@ from reknit.pipeline.cli.config import with_config
 from reknit.pipeline.cli.offline import FILE, SOURCE_NAMES, TARGET_NAMES
 from reknit.pipeline.cli.requests import Conversations, Places, read_line
 from reknit.pipeline.errors import InputError, ReknitError
-from reknit.pipeline.registry import target_named
+from reknit.pipeline.registry import find_source, source_of_transcript, target_named
 from reknit.pipeline.session import Session
 from reknit.pipeline.settings import Config
 from reknit.pipeline.stages.base import Record
 from reknit.pipeline.stages.defaults import Defaults
 from reknit.pipeline.stages.records import decoded
-from reknit.pipeline.streams.sources import find_source, source_of_transcript
 from reknit.pipeline.urls import mask_urls
 from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
 from reknit.topics import headers as names

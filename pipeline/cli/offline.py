@@ -23,15 +23,14 @@ from reknit.pipeline.cli import Exit, describe, fail, read_input, say, stdin, wo
 from reknit.pipeline.errors import InputError, PolicyError, ReknitError
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.readers.shapes import SHAPES
-from reknit.pipeline.providers.cascade.stream.speech import Speech
-from reknit.pipeline.registry import TARGETS, target_named
+from reknit.pipeline.providers.cascade.stream.speech import OutputFilters
+from reknit.pipeline.registry import SOURCES, TARGETS, find_source, target_named
 from reknit.pipeline.rules.base import Violation
 from reknit.pipeline.session import Normalized
 from reknit.pipeline.session.arguments import POLICY_OPTIONS
 from reknit.pipeline.streams.recovery.beside import END_OF_INPUT
 from reknit.pipeline.streams.recovery.likely import LOOKED_AT_BYTES, likely_source
 from reknit.pipeline.streams.session import Recovery
-from reknit.pipeline.streams.sources import SOURCES, find_source
 from reknit.topics.items import AgentUnrecognized
 
 if TYPE_CHECKING:
@@ -126,7 +125,7 @@ class Report(Struct, frozen=True):
 
 
 def reported(done: Normalized) -> Report:
-    text = TARGETS[done.target].text
+    text = TARGETS[done.target].is_text
     request = None if done.body is None else done.body.decode() if text else msgspec.Raw(done.body)
     return Report(request, done.fixes, done.violations)
 
@@ -166,7 +165,7 @@ def validate_command(target: str, model: str | None, betas: tuple[str, ...], lin
             found = pipeline.validate(body, target=target, model=model, betas=betas)
         except ReknitError as error:
             fail(error)
-        codes.append(_judged(body, found, prompt=target_named(target).prompt))
+        codes.append(_judged(body, found, prompt=target_named(target).is_prompt))
         for violation in found:
             record: dict[str, Any] = msgspec.to_builtins(violation)
             write_json({"line": number, **record} if lines else record)
@@ -214,7 +213,7 @@ def recover_command(source: str, model: str | None, transcript: str | None, file
         if transcript is not None and not find_source(source).transcript:
             raise InputError("no_transcript", f"of {source} no transcript is read")
         recovery = Recovery(source)
-        recovery.speak(Speech(model=model))
+        recovery.speak(OutputFilters(model=model))
         for items in _recovered(recovery, file, transcript, begins):
             recovery.take_finished()
             told.update(fix.code for fix in recovery.take_fixes())

@@ -22,8 +22,8 @@ from msgspec import Raw, Struct, field, structs
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.readers.shapes import read, read_message, read_setting
 from reknit.pipeline.model import ToolResult, ToolUse
-from reknit.pipeline.rules.judge import validate
 from reknit.pipeline.stages.defaults import chains_in
+from reknit.pipeline.validation import validate
 from reknit.topics.records import HistoryRestored, RequestWanted, SessionOpened, TurnAppended, TurnRecord
 
 # Members by which logs name each value; the first that exists counts.
@@ -63,7 +63,7 @@ class Logged(Struct, frozen=True):
 
     @property
     def judged(self) -> bytes:
-        """Return the value of the header `judged`: the target, and the rules that the request breaks as it was sent."""
+        """Return the value of the header `judged`: the target, and the rules that the request broke as it was sent."""
         body = self.body if not self.model else {**self.body, "model": self.model}
         found = validate(msgspec.json.encode(body), self.target, self.model or None)
         broken = dict.fromkeys(each.rule for each in found if each.severity == "hard")

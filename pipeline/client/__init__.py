@@ -1,8 +1,8 @@
 """Typed producers of the inputs, and consumers of the outputs, for programs on asyncio (``reknit.client``).
 
-What a client of its own gets wrong at first is built in: records are keyed by the session and spread by murmur2, inputs
-are idempotent, acknowledged by all copies and compressed with zstd, outputs are read only once they are committed, and
-every turn has an id, so that sending it again changes nothing.
+The usual mistakes of custom clients are avoided: records are keyed by the session and partitioned by murmur2, inputs
+are idempotent, acknowledged by all replicas and compressed with zstd, outputs are read only once they are committed,
+and every turn has an id, so sending it again changes nothing.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class _Writer:
         if not session:
             raise InputError("no_key", "a session's id is not empty")
         for name, content in (*headers, *self._headers):
-            if fault := names.fault_of(content):  # the worker would refuse the record, or do without it
+            if fault := names.fault_of(content):  # the worker would refuse the record, or drop the header
                 raise InputError("bad_header", f"header `{name}` {fault}")
         if value is not None and self._objects is not None and len(value) >= self._objects.threshold_bytes:
             dataref = await self._objects.put(session.encode(), value)
@@ -125,11 +125,11 @@ class _Writer:
 
 
 class Turns(_Writer):
-    """Writes ``agent.turns``. Each call returns once the brokers have the record, with its place.
+    """Writes ``agent.turns``. Each call returns the record's place once the brokers have it.
 
     Args:
         brokers: where the pipeline is.
-        producer: the program's name and version (``crew/1.4``), told with each fix that its turns lead to.
+        producer: the program's name and version (``crew/1.4``), which each fix of its turns names.
 
     Raises:
         BrokerDownError: no broker answered in time; it is not known whether the record arrived, so send it again under
@@ -148,7 +148,7 @@ class Turns(_Writer):
         params: Mapping[str, Any] | UnsetType | None = UNSET,
         policy: PolicyChange | UnsetType | None = UNSET,
     ) -> Place:
-        """Say what the session's requests are to be like; what is not given stays, None is the worker's default."""
+        """Set the properties of the session's requests; None restores the worker's default."""
         record = SessionOpened(
             targets=tuple(targets) if isinstance(targets, Iterable) else targets,
             model=model,
@@ -191,10 +191,10 @@ class Turns(_Writer):
 
 
 class Events(_Writer):
-    """Writes ``provider.events``: a provider's bytes as they come.
+    """Writes ``provider.events``: a provider's bytes unchanged.
 
-    ``feed`` returns as soon as the record is on its way, so that a stream is not held up; ``end_run`` returns once the
-    brokers have all of it. Where one of them was not delivered, the next call raises.
+    ``feed`` returns as soon as the record is on its way, so that a stream is not delayed; ``end_run`` returns once the
+    brokers have all of it. If a record was not delivered, the next call raises.
     """
 
     def __init__(self, brokers: Pipeline, source: str, *, producer: str | None = None) -> None:
@@ -213,13 +213,13 @@ class Events(_Writer):
         status: int | None = None,
         transcript_expected: bool = False,
     ) -> None:
-        """Pass on what a source said: whole events, or with ``framing`` bytes what was read, wherever it was cut.
+        """Pass on output of a source: whole events, or with ``framing`` bytes any piece of the stream.
 
         Args:
-            session: whose events they are.
+            session: the session of the events.
             data: the bytes as received.
             run: one start of a program or one stream of an API; a new one ends the former.
-            framing: what ``data`` may end inside of.
+            framing: whether ``data`` has whole events, or may end inside of one.
             request_id: the published request that this answers.
             status: the HTTP status of that answer.
             transcript_expected: turns wait for the program's own transcript of the run, which is fed as a source of its
@@ -241,7 +241,7 @@ class Events(_Writer):
             await self._client.flush()
 
     async def end_run(self, session: str, *, run: str, reason: str = "end of stream") -> None:
-        """End a run: what it left open is completed as incomplete, for this reason."""
+        """End a run: its open items are completed as incomplete, for this reason."""
         await self._send(session, None, names.encode(names.EndOfRunHeaders(exit=reason, source=self.source, run=run)))
         for each in self._sent.pop(session):
             await self._delivered(PROVIDER_EVENTS, each)

@@ -17,7 +17,7 @@ from msgspec import Struct
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.streams.events import Event, Failed, MessageDelta, MessageStarted
 from reknit.pipeline.streams.framing import MOST_TAIL, Tail, is_object
-from reknit.pipeline.streams.sources import Source
+from reknit.pipeline.streams.source import Source
 from reknit.topics.headers import Framing
 
 # Codes of errors in a stream that another attempt may not meet: Anthropic, OpenAI, Bedrock, Google.

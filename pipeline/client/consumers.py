@@ -31,10 +31,10 @@ _FIXES: Final = msgspec.json.Decoder(FixRecord)
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """A request that its target accepts: ``body`` is to be sent as it is.
+    """A request that its target accepts: send ``body`` unchanged.
 
-    A body that is too large for the topic is read from the object store. It is None where that cannot give it, and
-    ``lost`` says why: ``no_object_store`` (none is configured), ``object_missing`` (such as that of a session which was
+    A body that is too large for the topic is read from the object store. It is None if it cannot be read, and ``lost``
+    says why: ``no_object_store`` (none is configured), ``object_missing`` (for example after the session was
     forgotten), ``object_damaged``, ``object_foreign``, ``too_large``, ``no_value`` (the record names no object). A
     withdrawal has no body and is not ``lost``.
     """
@@ -53,7 +53,7 @@ class Request(Struct, frozen=True, kw_only=True):
 
 
 class ShownItem(Struct, frozen=True, kw_only=True):
-    """An item. ``item`` is None for what this version does not know as one; ``value`` is its JSON."""
+    """An item. ``item`` is None for a type that this version does not know; ``value`` is its JSON."""
 
     session: str
     item: Item | None
@@ -64,7 +64,7 @@ class ShownItem(Struct, frozen=True, kw_only=True):
 
 
 class ToldFix(Struct, frozen=True, kw_only=True):
-    """A change to a history or a stream. ``fix`` is None for what this version does not know as one."""
+    """A change to a history or a stream. ``fix`` is None for a type that this version does not know."""
 
     session: str
     fix: FixRecord | None
@@ -74,7 +74,7 @@ class ToldFix(Struct, frozen=True, kw_only=True):
 
 
 class DeadLetter(Struct, frozen=True, kw_only=True):
-    """A record that could not be processed, as it came, and why. ``original`` are the record's own headers."""
+    """A record that could not be processed, unchanged, and the reason. ``original`` are the record's own headers."""
 
     session: str | None
     value: bytes | None
@@ -144,21 +144,20 @@ _RETRY_SECONDS: Final = 0.5
 
 
 class Reader(Generic[T]):
-    """Reads one topic, only what is committed: ``async with Requests(brokers, group="senders") as requests``.
+    """Reads the committed records of one topic: ``async with Requests(brokers, group="senders") as requests``.
 
     Any client can write to a topic, so a record may hold anything, and no content makes a reader raise. A field of
-    ``headers`` is ``UNSET`` where the record has no such header. It is None where the header's value is null, not
-    UTF-8, longer than 16 KiB or not what the field is declared as, and where a header is missing that every record of
-    Reknit has. ``raw_headers`` are all headers as they came.
+    ``headers`` is ``UNSET`` if the record has no such header. It is None if the header's value is null, not UTF-8,
+    longer than 16 KiB or not of the declared type, and if a header is missing that every record of Reknit has.
+    ``raw_headers`` are all headers unchanged.
 
-    With a ``group`` the partitions are shared among its members, and ``commit`` says how far this one is; what was read
-    and not committed comes again after a restart. Without one, everything that there is comes to every reader, which
-    suits screens.
+    With a ``group`` the partitions are shared among its members, and ``commit`` stores this one's position; uncommitted
+    records are read again after a restart. Without one, every reader receives all records, which suits screens.
 
     Args:
         brokers: where the pipeline is.
-        group: the consumer group, with the pipeline's prefix put before it.
-        only_new: begin at the end where nothing was committed, instead of at the beginning.
+        group: the consumer group, without the pipeline's prefix.
+        only_new: begin at the end if nothing was committed, instead of at the beginning.
     """
 
     _topic: str

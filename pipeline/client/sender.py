@@ -42,7 +42,7 @@ from reknit.pipeline.client.progress import Progress
 from reknit.pipeline.client.retries import LONGEST_WAIT, pause_after
 from reknit.pipeline.client.routes import REFUSED_FROM, Answer, Http, Program, Route, RouteError, TryAgainError
 from reknit.pipeline.errors import BrokerError, InputError, ReknitError, error_name
-from reknit.pipeline.streams.sources import find_source
+from reknit.pipeline.registry import find_source
 
 __all__ = ["Answer", "Http", "Program", "Route", "RouteError", "Sender", "TryAgainError"]
 

@@ -1,8 +1,8 @@
-"""``reknit demo``: the whole pipeline on recorded sessions, and what it did for each of them.
+"""``reknit demo``: the whole pipeline on recorded sessions, and a report on each of them.
 
-``recordings`` holds the fleet and says what came of each session, ``actors`` are the clients and the child processes,
-``run`` starts a broker and ties all together, ``show`` is what a person sees. Nothing outside this package imports it,
-but for the table of commands, and the viewer, whose playground has the fleet's histories as examples.
+``recordings`` holds the fleet and reports on each session, ``actors`` are the clients and the child processes, ``run``
+starts a broker and connects everything, ``show`` is the output for a person. No module outside this package imports it,
+except for the table of commands, and the viewer, whose playground has the fleet's histories as examples.
 """
 
 from __future__ import annotations

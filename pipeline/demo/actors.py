@@ -1,8 +1,8 @@
-"""Who acts in the demo: two clients on the broker, and two child processes, which end when the demo does.
+"""The actors of the demo: two clients on the broker, and two child processes, which end when the demo does.
 
-One client sends what was recorded, sessions side by side, at a pace that can be watched, waiting where each session's
-own client would; the other reads what the pipeline publishes, and knows when nothing is left to do. The children are
-the worker and the viewer.
+One client sends the recordings, sessions in parallel, at a pace that can be watched, and waits where each session's own
+client would. The other reads the pipeline's outputs, and detects when no work is left. The children are the worker and
+the viewer.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Watch:
         self._consumer = consumer
         self._names = {qualified(topic, config.prefix): topic for topic in WATCHED}
         self._places = [TopicPartition(name, number) for name in self._names for number in range(config.partitions)]
-        # Behind the last record that was read: transaction markers take offsets, but nobody processes them.
+        # The position after the last record that was read: transaction markers have offsets, but are not processed.
         self._read_to: dict[TopicPartition, int] = {}
         self.before = 0
 
@@ -152,10 +152,11 @@ class Watch:
                 return
 
     async def _is_drained(self) -> bool:
-        """Whether nothing is left to do.
+        """Return True if no work is left.
 
-        The order makes it sound: what was committed is asked first. Where the sources end no later than that, nothing
-        was on its way between the two, not even what one side of the pipeline writes for the other.
+        The order of the checks makes it correct: the committed positions are read first. If the sources end no later
+        than those, no record was in flight between the two, including those that one side of the pipeline writes for
+        the other.
         """
         committed = {place: await self._consumer.committed(place) or 0 for place in self._read_to}
         for place, end in (await self._consumer.end_offsets(self._places)).items():
@@ -170,7 +171,8 @@ async def watching(config: Config) -> AsyncIterator[Watch]:
     consumer = AIOKafkaConsumer(
         **connection(config),
         isolation_level="read_committed" if config.delivery == "exactly-once" else "read_uncommitted",
-        # The worker's own, to be told what it has committed; assigned by hand, the consumer does not join it.
+        # The worker's own group, to read its committed offsets; with assigned partitions, the consumer does not join
+        # it.
         group_id=f"{config.prefix}reknit",
         enable_auto_commit=False,
         fetch_max_wait_ms=_POLL_MS,
@@ -195,7 +197,7 @@ _DIRECT = opener(urllib.request.ProxyHandler({}))
 
 
 class _Order(Struct, frozen=True, kw_only=True):
-    """What a worker is told. ``embedded``: the broker is the embedded one."""
+    """The settings of a worker. ``embedded``: the broker is the embedded one."""
 
     config: Config
     embedded: bool
@@ -218,7 +220,7 @@ class _Child:
         return self._process is not None and self._process.poll() is None
 
     def _start(self, *arguments: str, **more: str) -> None:
-        """Start it with nothing of ours from the environment but ``more``: the demo is the same everywhere."""
+        """Start it with an environment of ``more`` only, so that the demo is the same on every machine."""
         command = [sys.executable, "-m", "reknit.pipeline.demo.actors", str(os.getpid()), self.name, *arguments]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("REKNIT_")}
         with self._log.open("ab") as log:
@@ -228,7 +230,7 @@ class _Child:
                 stdout=log,
                 stderr=log,
                 env=environment | more,
-                start_new_session=True,  # Ctrl-C is ours: we stop the feed first, then the children
+                start_new_session=True,  # the parent handles Ctrl-C: it stops the feed first, then the children
             )
 
     async def ready(self, on_look: Callable[[], None]) -> None:
@@ -238,12 +240,12 @@ class _Child:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def ended(self) -> None:
-        """Wait for its end, which nobody has asked for.
+        """Wait for its unexpected end.
 
         Raises:
             ChildError: always, once it has ended.
         """
-        while self.running:  # noqa: ASYNC110  a process tells no event loop of ours
+        while self.running:  # noqa: ASYNC110  a process has no event for the event loop
             await asyncio.sleep(_LOOK_SECONDS)
         status = None if self._process is None else self._process.returncode
         words = f"the {self.name} ended with status {status}; its last words:\n{self.tail()}"
@@ -304,7 +306,7 @@ class Worker(_Child):
 
 
 class Viewer(_Child):
-    """``reknit viewer``, as somebody types it: for the demo's own pipeline, whose dead letters it may retry."""
+    """``reknit viewer`` as a user starts it: for the demo's own pipeline, whose dead letters it may retry."""
 
     name, health = "viewer", "/healthz"
 
@@ -324,7 +326,7 @@ class ChildError(ReknitError):
 
 
 def free_port(wanted: int = 0) -> int:
-    """A port that nobody has: this one, or else any."""
+    """Return a free port: this one, or else any."""
     for port in (wanted, 0):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
@@ -333,7 +335,7 @@ def free_port(wanted: int = 0) -> int:
 
 
 def main(parent: str, program: str, *arguments: str) -> int:
-    """Run as the child of a process: as a worker that is told what JSON says, or as a command of ours."""
+    """Run as the child of a process: as a worker with settings in JSON, or as a command of Reknit."""
     _end_with(int(parent))
     # Imported here: the demo itself needs no engine.
     if program != Worker.name:
@@ -353,7 +355,7 @@ def main(parent: str, program: str, *arguments: str) -> int:
 
 
 def _end_with(parent: int) -> None:
-    """Ask the kernel, where it can be asked, for SIGTERM at the parent's end: a kill -9 leaves none behind."""
+    """Ask the kernel, if it supports that, for SIGTERM at the parent's end: a kill -9 leaves no child running."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:  # it ended before the request was made

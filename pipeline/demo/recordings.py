@@ -1,16 +1,16 @@
-"""The demo's fleet: recorded sessions, what their providers would have said to them, and what came of each.
+"""The demo's fleet: recorded sessions, their providers' answers without Reknit, and a report on each.
 
-The fleet is what each session's agent and provider sent, in order. ``fleet/histories.jsonl`` are broken histories as
-clients keep them, one or more for every way in which providers were seen to refuse one; ``source`` names where.
+The fleet is the records of each session's agent and provider, in order. ``fleet/histories.jsonl`` are broken histories
+as clients keep them, one or more for every way in which providers were seen to refuse one; ``source`` names where.
 ``fleet/streams.jsonl`` are stream-json lines of real versions of the Claude CLI whose responses were cut, as recorded,
-with two things shortened: the lists of the ``init`` line, and the CLI's temporary paths. Lines that come from an issue
-say so. Others are what ``codex exec --json`` and the Gemini CLI put out where their connections were cut, the latter
-with what its transcript has of the run.
+with two parts shortened: the lists of the ``init`` line, and the CLI's temporary paths. Lines that are from an issue
+say so. Others are the outputs of ``codex exec --json`` and the Gemini CLI whose connections were cut, the latter with
+the run's part of its transcript.
 
-What came of a session is told from the records alone that the pipeline published. At least once means that a record may
-be there twice. Each one names its cause, so what was seen before adds nothing: requests by their id, fixes and dead
-letters by the source record, items by the rules of ``reknit.topics.items``. What the provider would have said is the
-judgement of its rules on the client's own request.
+A report is made only from the records that the pipeline published. With at-least-once delivery a record may occur
+twice. Each one names its cause, so repetitions are recognised: requests by their id, fixes and dead letters by the
+source record, items by the rules of ``reknit.topics.items``. The provider's answer without Reknit is the judgement of
+its rules on the client's own request.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from reknit.pipeline.registry import target_named
+from reknit.pipeline.registry import find_source, target_named
 from reknit.pipeline.rules.base import Violation
-from reknit.pipeline.rules.judge import validate
-from reknit.pipeline.streams.sources import find_source
+from reknit.pipeline.validation import validate
 from reknit.topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
 from reknit.topics import headers as names
 from reknit.topics.headers import Headers
@@ -39,7 +38,7 @@ FILES = ("histories.jsonl", "streams.jsonl")
 
 
 class Turns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="to", tag=AGENT_TURNS):
-    """Records for the session's log; ``text`` is one that is not well-formed, as it came."""
+    """Records for the session's log; ``text`` is one that is not well-formed, unchanged."""
 
     records: tuple[Raw, ...] = ()
     text: str = ""
@@ -56,7 +55,7 @@ class Events(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
 
 
 class Wait(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="to", tag="wait"):
-    """The client goes on once the worker has appended so many turns to the session's log."""
+    """The client continues once the worker has appended this many turns to the session's log."""
 
     recorded: int
 
@@ -116,8 +115,8 @@ def _events(step: Events) -> Iterator[Input]:
 # The worker's default, which a session that names no target gets.
 _DEFAULT_TARGETS = ("anthropic",)
 
-# JSON is read with the standard library here: a client's own request may hold what msgspec refuses, such as half of a
-# surrogate pair, and is to be judged with it.
+# JSON is read with the standard library here: a client's own request may hold content that msgspec refuses, such as a
+# lone surrogate, and must be judged with it.
 Json = dict[str, Any]
 
 
@@ -131,7 +130,7 @@ class Refusal(Struct, frozen=True, kw_only=True):
 
 
 class Unmended(Struct, kw_only=True):
-    """What a client without Reknit would send: its log as it is, and how its session was to be mended."""
+    """The request of a client without Reknit: its unchanged log, and the policy of its session."""
 
     targets: Sequence[str] = _DEFAULT_TARGETS
     policy: Json = {}
@@ -140,9 +139,9 @@ class Unmended(Struct, kw_only=True):
 
 
 def refusals(recording: Recording) -> list[Refusal]:
-    """What each target of the session finds wrong with the history as its client has it; nothing for one that takes it.
+    """Return the violations of the client's history for each target of the session; nothing for one that takes it.
 
-    A session whose log is also written from its stream has no history of the client's own to judge.
+    A session whose log is also written from its stream has no client history to judge.
     """
     if any(isinstance(step, Wait) for step in recording.feed):
         return []
@@ -176,7 +175,7 @@ def _log(recording: Recording) -> Iterator[Json]:
             try:
                 yield json.loads(record.value)
             except json.JSONDecodeError:
-                continue  # a torn record never was part of anybody's history
+                continue  # a torn record was never part of a history
 
 
 def _open(request: Unmended, record: Json) -> None:
@@ -187,7 +186,7 @@ def _open(request: Unmended, record: Json) -> None:
 
 
 def _judged(target: str, request: Unmended) -> list[Violation]:
-    if target_named(target).enveloped:
+    if target_named(target).is_enveloped:
         return [violation for line in _envelopes(request.messages) for violation in validate(line, target)]
     return validate(request.head | {"messages": request.messages}, target)
 
@@ -206,14 +205,14 @@ def _first(violations: Sequence[Violation]) -> Violation | None:
 
 _ITEMS = msgspec.json.Decoder(AnyItem)
 _FIXES = msgspec.json.Decoder(FixRecord)
-# Blocks that a screen shows. What the agent program says to itself is not the user's.
+# Blocks that a screen shows. The agent program's own messages are not the user's.
 _SHOWN = ("text", "thinking", "tool_use")
-# The code of a dead letter that stands for a request which could not be mended.
+# The code of a dead letter of a request that could not be repaired.
 _REJECTED = "rejected"
 
 
 class Piece(Struct, frozen=True, kw_only=True):
-    """A block of a stream: its type, and its text or, of a call, the tool's name and the input as far as it came."""
+    """A block of a stream: its type, and its text or, of a call, the tool's name and the input so far."""
 
     type: str
     text: str
@@ -227,12 +226,12 @@ class Letter(Struct, frozen=True, kw_only=True):
 
 
 class SessionReport(Struct, frozen=True, kw_only=True):
-    """One session's story. Counts are of records; ``valid`` is None where no request left.
+    """The report on one session. Counts are of records; ``valid`` is None if no request was published.
 
-    ``met`` is what the provider would have said, ``fixes`` what was mended (how often, by code), ``lossy`` how many of
-    these lost content or added words; ``promoted``, ``retracted`` and ``incomplete`` are what a screen would have
-    missed, kept or shown as whole; ``unseen`` results that no item had shown, ``notices`` errors that the stream told
-    of.
+    ``met`` are the provider's refusals without Reknit, ``fixes`` the repairs (with counts, by code), ``lossy`` the
+    number of these that lost content or added words; ``promoted``, ``retracted`` and ``incomplete`` are the items that
+    a screen would have missed, kept or shown as whole; ``unseen`` results that no item had shown, ``notices`` errors
+    that the stream reported.
     """
 
     session: str

@@ -35,9 +35,9 @@ PARTITIONS = 3
 # The worker takes about ten seconds to start on a laptop, the fleet less than that.
 START_SECONDS = 60.0
 DRAIN_SECONDS = 60.0
-# What a shell reports of a program that Ctrl-C ended.
+# A shell's exit status of a program that Ctrl-C ended.
 INTERRUPTED = 130
-# What the changing line counts, by topic.
+# The counts of the progress line, by topic.
 _COUNTED = {PROVIDER_REQUESTS: "requests", HISTORY_FIXES: "fixes", SESSION_ITEMS: "items", DEAD_LETTERS: "dead letters"}
 
 
@@ -63,7 +63,7 @@ def run(options: Options) -> int:
         ChildError: the worker did not start, or did not get through the fleet in time.
         ReknitError: the given broker cannot be used.
     """
-    # What a client has to say of a broker is said here, in one sentence.
+    # A client's problems with a broker are reported here, in one sentence.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     demo = Demo(options)
     is_done = asyncio.run(unless_stopped(demo.run()))
@@ -179,7 +179,7 @@ class Demo:
             await asyncio.to_thread(webbrowser.open, f"{viewer.url}/")
 
     async def _feed(self, config: Config, watch: Watch, worker: Worker) -> None:
-        """Feed the fleet and read what comes of it, until nothing is left to do."""
+        """Feed the fleet and read the outputs, until no work is left."""
         # On a broker that has seen a demo before, sessions get new keys, so that the old ones' state stays out of it.
         mark = f".{watch.before}" if watch.before else ""
         clients = {recording.session + mark: recording for recording in self._recordings}
@@ -203,7 +203,7 @@ class Demo:
         self._show()
 
     def _gather_record(self, topic: str, record: ConsumerRecord) -> None:
-        """Keep one published record; one that somebody else's session made is counted only."""
+        """Keep one published record; one of another session is only counted."""
         self._counts[topic] += 1
         gathered = self._gathered.get((record.key or b"").decode(errors="replace"))
         if gathered is not None and not self.reported:
@@ -241,12 +241,12 @@ def _too_slow(what: str, seconds: float, child: Worker | Viewer) -> ChildError:
 
 
 async def alongside(work: Coroutine[Any, Any, None], *beside: Coroutine[Any, Any, None], seconds: float | None) -> None:
-    """Run ``work`` to its end with others beside it, which are then cancelled.
+    """Run ``work`` to its end concurrently with others, which are then cancelled.
 
-    An error of any of them ends all. ``seconds`` None: without a bound.
+    An error of any of them ends all. ``seconds`` None: no time limit.
 
     Raises:
-        TimeoutError: the time is over.
+        TimeoutError: the time limit has passed.
     """
     decisive = asyncio.create_task(work)
     running = {decisive, *map(asyncio.create_task, beside)}

@@ -1,6 +1,6 @@
-"""What a person sees: progress while the demo runs, then each session's story and a summary of the fleet.
+"""The output for a person: progress while the demo runs, then a report on each session and a summary of the fleet.
 
-Progress is one line that changes on a terminal, and elsewhere a line now and then. Colour is added, never needed.
+Progress is one line that changes on a terminal, and elsewhere a line from time to time. Colour is optional.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def heading(text: str, *notes: str) -> list[str]:
 
 
 def story(report: SessionReport) -> list[str]:
-    """One session: its title, then a line for everything that is to be said of it."""
+    """Return one session's report: its title, then a line for each statement."""
     source = report.source.partition("; ")[0]
     gap = " " * (WIDTH - 2 - len(report.title) - len(source))
     lines = ["", f"  {click.style(report.title, bold=True)}{gap}{click.style(source, dim=True)}"]
@@ -173,7 +173,7 @@ def stories(reports: Sequence[SessionReport]) -> list[str]:
 
 
 def how_to_go_on(config: Config, url: str, viewer: str = "") -> list[str]:
-    """What to type into a second terminal while the pipeline stays up; ``viewer`` is its URL, if there is one."""
+    """Return the commands for a second terminal while the pipeline keeps running; ``viewer`` is its URL."""
     where = f"REKNIT_BOOTSTRAP_SERVERS={config.bootstrap_servers} REKNIT_PREFIX={config.prefix}"
     reknit = _typed()
     commands = (

@@ -1,6 +1,6 @@
-"""What two sides published otherwise of the same input: each session by itself, and what differs counted by kind.
+"""Compares the outputs of two sides for the same input: each session separately, with differences counted by kind.
 
-All of it is without I/O: exact JSON (``values``), what one record led to (``outputs``), streams (``items``).
+Everything is without I/O: exact JSON (``values``), the outputs of one record (``outputs``), streams (``items``).
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ COMPARED_TOPICS = tuple(topic for topic, _, _ in _COMPARERS)
 
 
 class Compared(Struct, frozen=True, kw_only=True):
-    """What was found of one session.
+    """The findings of one session.
 
     Attributes:
-        versions: who wrote its requests and dead letters, by side.
+        versions: the builds that wrote its requests and dead letters, by side.
         not_comparable: why it was not compared; the rest is then empty.
-        counts: how many there were of each, on the side with more.
-        repeats: how many records a side that delivers at least once published again, with equal id and bytes.
+        counts: the number of each, on the side with more.
+        repeats: the number of records that a side with at-least-once delivery published again, with equal id and bytes.
     """
 
     session: str
@@ -125,7 +125,7 @@ def _not_comparable(side: dict[str, list[Published]]) -> str:
     return ""
 
 
-# Of each kind of difference so many are shown as examples, each of another session.
+# The number of examples for each kind of difference, each of another session.
 _EXAMPLES = 3
 
 
@@ -141,7 +141,7 @@ class Kind(Struct, kw_only=True):
 
 
 class Tally(Struct, kw_only=True):
-    """What some sessions say together."""
+    """The joint findings of some sessions."""
 
     sessions: int = 0
     differing: int = 0
@@ -179,13 +179,13 @@ _SUBJECTS: tuple[Subject, ...] = ("request", "rejection", "dead letter", "fix", 
 
 
 class Summary(Struct, kw_only=True):
-    """What the comparison says as a whole.
+    """The findings of the whole comparison.
 
     Attributes:
         plain: sessions that one version wrote on each side.
-        mixed: sessions of which several versions wrote a side, listed apart.
-        not_comparable: sessions that were not compared, or what came of one of their inputs, by the reason.
-        uncovered: how many records were left out because only one side can have them.
+        mixed: sessions of which several versions wrote a side, listed separately.
+        not_comparable: sessions, or the outputs of one of their inputs, that were not compared, by the reason.
+        uncovered: the number of records that were left out because only one side can have them.
     """
 
     plain: Tally = field(default_factory=Tally)

@@ -1,7 +1,7 @@
-"""What two sides show otherwise of one session's streams: items as they add up, and turns that were recorded.
+"""Compares one session's streams: reduced items, and recorded turns.
 
-Where deltas are cut depends on how events were batched, so items are reduced before they are compared. What is left is
-aligned by content: one that is missing is one difference, whatever ids and numbers stand behind it.
+The bounds of deltas depend on how events were batched, so items are reduced before they are compared. The rest is
+aligned by content: a missing one is one difference, whatever the ids and numbers after it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Piece(Struct, frozen=True):
 def compare_items(
     before: Sequence[Published], after: Sequence[Published], repeats: tuple[Repeats, Repeats]
 ) -> Iterator[Change]:
-    """What a screen would show differently, and how the other records of the topic differ."""
+    """Return the differences of the screen, and of the other records of the topic."""
     if [_identity(record) for record in before] == [_identity(record) for record in after]:
         return
     at_least_once = any(counted.at_least_once for counted in repeats)
@@ -70,12 +70,12 @@ def _recorded(side: Iterable[Published], repeats: Repeats) -> list[_Piece]:
 
 
 class _Screen(Struct):
-    """What records of items add up to.
+    """The reduced records of items.
 
     Attributes:
         entries: the items that are on the screen.
-        beside: what else is said of an item, by its id.
-        others: the records that are of no item, each once, by what makes them the same.
+        beside: other statements about an item, by its id.
+        others: the records without an item, each once, by their identity.
     """
 
     entries: list[Entry]
@@ -90,10 +90,10 @@ class _Screen(Struct):
 
 
 class _Others:
-    """The records that are of no item, each once, though an at-least-once worker may publish a stretch of them again.
+    """The records without an item, each once, although an at-least-once worker may publish a range of them again.
 
-    One that has a number is known by it. Another one that occurs again is the same if it follows the same record as
-    before, or, since a repeated stretch follows something else, if it precedes a record that is repeated too. Without
+    A record with a number is identified by it. Another one that occurs again is the same if it follows the same record
+    as before, or, since a repeated range follows something else, if it precedes a record that is repeated too. Without
     at-least-once delivery nothing is published again, and each is a record of its own.
     """
 
@@ -158,7 +158,7 @@ def _reduced(side: Iterable[Published], repeats: Repeats, *, at_least_once: bool
                 said = texts(record)
                 beside[item.item_id] |= {name: said[name] for name in (names.RUN, names.REQUEST_ID) if name in said}
             case ItemCompleted():
-                # Its content, and whether it ended, stand in the reduced item.
+                # Its content, and whether it ended, are in the reduced item.
                 rest = structs.replace(item, text=UNSET, input=UNSET, incomplete=False, reason="")
                 beside[item.item_id]["completed"] = rest
             case ItemDelta() if isinstance(item.raw, Raw):

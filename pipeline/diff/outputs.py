@@ -1,7 +1,7 @@
-"""What single records led to on one side and not on the other: requests, fixes and dead letters.
+"""Compares the outputs of single records: requests, fixes and dead letters.
 
 A request is paired with the one that the same record caused for the same target, never by an id or a turn; a fix and a
-dead letter by the record behind them. Versions, and what is derived from what else is compared, do not count.
+dead letter by the record that caused them. Versions, and values that are derived from compared ones, do not count.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from reknit.topics.records import FixRecord
 
 T = TypeVar("T")
 
-# What was compared, and the subject of a difference.
+# The compared kinds, and the subject of a difference.
 Subject: TypeAlias = Literal["request", "rejection", "dead letter", "fix", "item", "recorded"]
 # How the second side differs from the first. ``repeated``: one side published equal records more often.
 How: TypeAlias = Literal["appeared", "vanished", "changed", "repeated"]
@@ -35,8 +35,8 @@ How: TypeAlias = Literal["appeared", "vanished", "changed", "repeated"]
 class Published(Struct, frozen=True, kw_only=True):
     """One record of a side. ``topic`` is the contract's name.
 
-    ``digest`` is the same for the same value; ``read`` gives the value, which may be large, when it is needed, and None
-    where there is none.
+    ``digest`` is equal for equal values; ``read`` returns the value, which may be large, on demand, and None if there
+    is none.
     """
 
     topic: str
@@ -51,12 +51,12 @@ class Change(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One difference of a session.
 
     Attributes:
-        subject, how: what kind of thing differs, and in which way.
-        label: which of its kind: a target and its block, a fix's code, a rule, an item's type. From a bounded set.
-        place: what it is of: the target and the record that caused a request, the record behind a fix, an item's id.
-        path: where in it, in the provider's shape; of what appeared, in the second side's.
+        subject, how: the kind of output that differs, and the kind of difference.
+        label: a target and its block, a fix's code, a rule, an item's type. From a bounded set.
+        place: the target and the record that caused a request, the record of a fix, an item's id.
+        path: the place in it, in the provider's shape; of an addition, the second side's.
         lines: before and after, as the lines of a unified difference.
-        again: of a request, in how many later ones of the target the same differs.
+        again: of a request, the number of later ones of the target with the same difference.
     """
 
     subject: Subject
@@ -123,10 +123,10 @@ def texts(record: Published) -> dict[str, str]:
 
 
 def read_value(record: Published, decode: Callable[[bytes], T]) -> T:
-    """A record's value as a value of its topic.
+    """Decode a record's value as a value of its topic.
 
     Raises:
-        InputError: ``not_readable``, where it is none.
+        InputError: ``not_readable``, if it is not one.
     """
     try:
         return decode(record.read() or b"")
@@ -137,7 +137,7 @@ def read_value(record: Published, decode: Callable[[bytes], T]) -> T:
 
 # Requests.
 
-# Of a request: what says which one it is, and what is derived from its body and its fixes, which are compared.
+# A request's identity, and values that are derived from its body and its fixes, which are compared.
 _DERIVED = frozenset(
     {names.REQUEST_ID, names.SUPERSEDES, names.REKNIT_VERSION, names.BODY_SHA256, names.FIXES, names.DATAREF}
     | {names.TARGET, names.CAUSE}
@@ -147,9 +147,9 @@ _DERIVED = frozenset(
 def compare_requests(
     before: Iterable[Published], after: Iterable[Published], repeats: tuple[Repeats, Repeats]
 ) -> Iterator[Change]:
-    """Requests that only one side has, and where the others differ; bodies are read two at a time.
+    """Return requests that only one side has, and the differences of the others; bodies are read two at a time.
 
-    A history stands in each of its later requests again, and so does a difference: it is told of the first.
+    Each later request repeats the history, and so a difference: it is reported for the first.
     """
     sides = _requests(before, repeats[0]), _requests(after, repeats[1])
     first: dict[object, Change] = {}
@@ -243,9 +243,9 @@ def _compare_bodies(before: bytes | None, after: bytes | None, target: str, plac
 
 
 def _likeness(before: Json, after: Json) -> object:
-    """The same for a difference that stands in a later request again.
+    """Return a key that is equal for a difference that a later request repeats.
 
-    Where a target's history is one long text, that goes on, and the lines that differ in it are the same.
+    If a target's history is one long text that continues, its differing lines are equal.
     """
     if isinstance(before, str) and isinstance(after, str) and "\n" in before and "\n" in after:
         return unified(before, after)
@@ -270,8 +270,8 @@ def how_of(before: Json, after: Json) -> How:
     return "appeared" if before is ABSENT else "vanished" if after is ABSENT else "changed"
 
 
-# Where a conversation stands in the bodies of all providers, and in it a block: an element of a message's list, or of
-# `input` an item that is no message.
+# The place of a conversation in the bodies of all providers, and of a block in it: an element of a message's list, or
+# of `input` an item that is not a message.
 _CONVERSATION = re.compile(r"(?P<message>(?:messages|contents|input)\.\d+|message)(?P<block>\.[a-z_]+\.\d+)?")
 _HEAD = {
     "model": "model",
@@ -309,11 +309,14 @@ def _kind(block: Json) -> str:
     return kind if isinstance(kind, str) else next(iter(block), "text")
 
 
-# Fixes and dead letters: what one record led to beside requests.
+# Fixes and dead letters: the other outputs of one record.
 
 
 class _Told(Struct, frozen=True, kw_only=True):
-    """One of them. ``place`` is the record behind it; what is ``named`` alike on both sides is the same thing."""
+    """One of them.
+
+    ``place`` is the record that caused it; outputs that are ``named`` equally on both sides are the same.
+    """
 
     subject: Subject
     label: str
@@ -341,7 +344,7 @@ def _fixes(side: Iterable[Published], repeats: Repeats) -> list[_Told]:
             named=(fix.source, fix.target, fix.code),
             content=content,
         )
-        # Its number tells it from an equal fix of the same record.
+        # Its number distinguishes it from an equal fix of the same record.
         _keep(found, (place, fix.number, fix.code, *content.values()), told, repeats)
     return list(found.values())
 
@@ -354,7 +357,7 @@ def _keep(found: dict[object, _Told], same: object, told: _Told, repeats: Repeat
 
 _FIXES = msgspec.json.Decoder(FixRecord)
 
-# Where it stands, which is its place, and what is derived.
+# Its place, and derived values.
 _NOT_OF_A_FIX = frozenset({"version", "request_id", "turn", "number", "offset", "base", "code"})
 
 

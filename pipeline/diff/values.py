@@ -1,7 +1,7 @@
-"""Where two JSON values differ, exactly: members in any order, elements in theirs, numbers as they are written.
+"""Exact differences of two JSON values: members in any order, elements in order, numbers as written.
 
-1 and 1.0 are two numbers here, and so are two that a float would round to one. Lists are aligned before their elements
-are compared, so that one that is missing is one difference and not one in each place behind it.
+1 and 1.0 are different here, and so are two that a float would round to one. Lists are aligned before their elements
+are compared, so a missing one is one difference and not one at each place after it.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def read_json(text: bytes) -> Json:
 
 
 class _Absent:
-    """What stands on the side that has nothing there."""
+    """The value of a side without one."""
 
 
 ABSENT: Final = _Absent()
 
 
 class Place(NamedTuple):
-    """One place where two values differ, by where it stands in either: of what only one has, beside what is there."""
+    """One place where two values differ, by its path in either; if only one has it, by the neighbour in the other."""
 
     path_before: str
     path_after: str
@@ -51,7 +51,7 @@ class Place(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Where it stands in the first; of what was added, in the second."""
+        """The path in the first value; of an addition, in the second."""
         return encodable(self.path_after if self.before is ABSENT else self.path_before)
 
 
@@ -118,7 +118,7 @@ _MOST_TO_ALIGN = 4_000_000
 
 
 def _matched(before: Sequence[str], after: Sequence[str]) -> list[tuple[bool, int, int, int, int]]:
-    """Stretches of two lists, in order: whether they are equal, and where each begins and ends."""
+    """Return ranges of two lists, in order: whether they are equal, and where each begins and ends."""
     if len(before) * len(after) > _MOST_TO_ALIGN:
         return [(False, 0, len(before), 0, len(after))]
     matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
@@ -126,12 +126,12 @@ def _matched(before: Sequence[str], after: Sequence[str]) -> list[tuple[bool, in
 
 
 def _key(value: Json) -> str:
-    """The same for equal values. What it does not tell apart is compared all the same, once it is paired."""
+    """Return a key that is equal for equal values. Values with the same key are still compared once they are paired."""
     return json.dumps(value, sort_keys=True)
 
 
 def apart(before: Sequence[Json], after: Sequence[Json]) -> tuple[int, int, int]:
-    """Where two lists begin to differ, and behind what in each they are equal again."""
+    """Return where two lists begin to differ, and after what in each they are equal again."""
     shorter = min(len(before), len(after))
     head = next((at for at in range(shorter) if before[at] != after[at]), shorter)
     tail = next((at for at in range(shorter - head) if before[-1 - at] != after[-1 - at]), shorter - head)
@@ -143,7 +143,7 @@ _SAYING = ("type", "role", "name", "id", "tool_use_id", "tool_call_id", "call_id
 
 
 def _outline(value: Json) -> str:
-    """What a value is, apart from what it says."""
+    """Return a value's structure, without its content."""
     if not isinstance(value, dict):
         return type(value).__name__
     said = [(name, value[name]) for name in _SAYING if isinstance(value.get(name), str)]
@@ -175,7 +175,7 @@ def unified(before: Json, after: Json) -> tuple[str, ...]:
     if max(len(old), len(new)) > _MOST_LINES:
         head, at_end, to_end = apart(old, new)
         return _cut([*(f"-{line}" for line in old[head:at_end]), *(f"+{line}" for line in new[head:to_end])])
-    # Behind the two lines that name the files.
+    # After the two lines that name the files.
     return _cut(list(difflib.unified_diff(old, new, n=2, lineterm=""))[2:])
 
 

@@ -1,4 +1,4 @@
-"""Batches of records, none skipped or taken twice, and dead letters for records that fail.
+"""Batches of records, without skipped or duplicate records, and dead letters for records that fail.
 
 A gap in offsets proves nothing by itself. Transaction markers, aborted records and compaction leave gaps in a complete
 log; a rebalance or a discarded fetch leaves the same gap where records were lost. So offsets are not compared with
@@ -40,7 +40,7 @@ _FETCHED_OVERHEAD = 600
 
 
 class Span(Struct, frozen=True):
-    """A part of one partition's log, ``[start, end)``, and the records in it. It may be empty: markers only.
+    """A part of one partition's log, ``[start, end)``, and its records. It may contain only transaction markers.
 
     ``limit`` is the first offset that a reader cannot see yet, as the broker reported it last.
     """
@@ -57,7 +57,7 @@ class Span(Struct, frozen=True):
         return Span(min(self.start, end), end, [record for record in self.records if record.offset < end], end)
 
 
-class Hole(Exception):  # noqa: N818 - a signal between two parts of the engine, not an error of anyone
+class OffsetGap(Exception):  # noqa: N818 - a signal between two parts of the engine, not an error of anyone
     """A span begins after the chain's end: records between them were fetched and discarded. Seek to ``offset``."""
 
     def __init__(self, offset: int) -> None:
@@ -78,10 +78,10 @@ class Chain:
         after the end are new.
 
         Raises:
-            Hole: the span does not touch the chain; nothing is accepted.
+            OffsetGap: the span does not touch the chain; nothing is accepted.
         """
         if span.start > self.end:
-            raise Hole(self.end)
+            raise OffsetGap(self.end)
         records = span.records
         if span.start < self.end:
             records = [record for record in records if record.offset >= self.end]
@@ -114,14 +114,14 @@ class Backlog:
         """Add the new records of a span.
 
         Raises:
-            Hole: as ``Chain.new_records``.
+            OffsetGap: as ``Chain.new_records``.
         """
         records = self._chain.new_records(span)
         self.limit = span.limit
         self._records.extend(records)
         self._bytes += fetched_size(records)
 
-    def fills(self, size: int, count: int) -> bool:
+    def is_full(self, size: int, count: int) -> bool:
         """Return whether the waiting records reach the limit of bytes or of records."""
         return self._bytes >= size or len(self._records) >= count
 
@@ -153,16 +153,16 @@ class Backlog:
 
 
 def fetched_size(records: Sequence[Record]) -> int:
-    """Estimate the memory of fetched records in bytes. Any part of a record may be as large as a record."""
+    """Estimate the memory of fetched records in bytes. The key or a header may be as large as a whole record."""
     contents = sum([len(record.value or b"") + len(record.key or b"") for record in records])
     headers = sum([len(value) for record in records for _, value in record.headers if value])
     return contents + headers + _FETCHED_OVERHEAD * len(records)
 
 
 class Slices:
-    """The number of records that the stage gets at once: few if each has large outputs or takes long.
+    """The number of records per call of the stage: fewer if each has large outputs or takes long.
 
-    This limits memory, and the time that other parts of the worker wait. Results do not depend on it.
+    This limits memory, and the time for which other parts of the worker wait. Results do not depend on it.
     """
 
     def __init__(self, records: int, seconds: float) -> None:
@@ -284,12 +284,12 @@ def walk(stage: Stage, records: Sequence[Record]) -> tuple[list[Result], Excepti
     return results, None
 
 
-def buried(stage: Stage, record: Record, why: ReknitError | None = None) -> tuple[Result, Exception | None]:
+def dead_letter_for(stage: Stage, record: Record, why: ReknitError | None = None) -> tuple[Result, Exception | None]:
     """Return the result for a record that made the stage raise: its dead letter and the policy's effect.
 
     ``why`` is another reason for which it cannot be processed.
 
-    If the stage raises for that as well, the result is the letter alone; the stage must then not be used again.
+    If the stage raises for that as well, the result has only the dead letter; the stage must then not be used again.
 
     Raises:
         StoppedError: the policy ends the worker there.

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from reknit.pipeline.engine.runtime import EngineConfig, Scope, StageFactory
     from reknit.pipeline.engine.writer import Batch
 
-# Wait of one fetch for records.
+# How long one fetch waits for records.
 _POLL_MS = 200
 # The actor gets the log in chunks, and the next one after it has processed the last. A chunk ends at this many records,
 # or at the record with which their values reach this many bytes.
@@ -67,7 +67,7 @@ class Outlet(Protocol):
         """Finish: everything was taken, up to these offsets of the inputs."""
 
     def close(self) -> None:
-        """Release resources, whether finished or not."""
+        """Release resources, also without ``finish``."""
 
 
 def run_dry(
@@ -191,7 +191,7 @@ async def feed(
         on_chunk: called with the records of each chunk before the actor gets them.
 
     Raises:
-        TopicChangedError: the topic was re-created meanwhile.
+        TopicChangedError: the topic was re-created in the meantime.
     """
     place = TopicPartition(runtime.source_prefix + actor.topic, actor.number)
     end = runtime.end_of(actor.topic, actor.number) or 0

@@ -2,7 +2,7 @@
 
 It has no transactions, so workers run at-least-once on it, and it answers a group's join only after about half the
 rebalance timeout: ``TUNING`` keeps that at five seconds. A fetch that finds nothing is answered after half its wait,
-whatever arrives meanwhile, so that is short too. The broker keeps no data when it ends.
+even if records arrive in the meantime, so that is short too. The broker keeps no data when it ends.
 """
 
 from __future__ import annotations

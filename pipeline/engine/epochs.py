@@ -36,12 +36,12 @@ class Epochs:
     """Decides when the producer of a source partition needs a new epoch, and starts it if this worker is the owner."""
 
     def __init__(self, runtime: Runtime, topic: str, partition: int, is_ours: IsOurs) -> None:
-        """``is_ours`` asks the group whether the partition is this worker's, with the next source offset."""
+        """Create it. ``is_ours`` asks the group, with the next source offset, if this worker owns the partition."""
         self._runtime = runtime
         self._place = (topic, partition)
         self._is_ours = is_ours
         self.position = 0  # the next source offset, for the request to the group
-        self.is_spent = False  # whether a request of this epoch may still arrive
+        self.is_spent = False  # True if a request of this epoch may still arrive
 
     async def commit(self, producer: AIOKafkaProducer, position: int) -> None:
         """Commit the producer's transaction, which moves the partition to ``position``."""

@@ -16,13 +16,13 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from aiokafka.errors import KafkaError
-from msgspec import structs
+from msgspec import Struct, field, structs
 
 from reknit.pipeline.engine.batches import (
     Backlog,
     Slices,
     Span,
-    buried,
+    dead_letter_for,
     letter_alone,
     log_letters,
     output_size,
@@ -52,8 +52,31 @@ _REOPEN_SECONDS_MOST = 5.0
 class Phase(Enum):
     OPENING = "opening"
     WORKING = "working"
-    HELD = "held"
+    PAUSED = "paused"
     CLOSED = "closed"
+
+
+class Work(Struct):
+    """Processed records that are not committed yet.
+
+    Attributes:
+        started: when work on them began, in seconds of the monotonic clock.
+        records: the processed records.
+        result: everything that they led to, with outputs as they are sent.
+        size: bytes of the result's outputs and state.
+        is_due: the records were kept in state and are due (`reknit.pipeline.stages.releases`). The position is after
+            them already.
+    """
+
+    started: float = field(default_factory=time.monotonic)
+    records: list[Record] = field(default_factory=list)
+    result: Result = field(default_factory=Result)
+    size: int = 0
+    is_due: bool = False
+
+    @property
+    def has_result(self) -> bool:
+        return bool(self.result.outputs or self.result.changes)
 
 
 class Partition:
@@ -90,7 +113,7 @@ class Partition:
         self._end = runtime.end_of(topic, number)
         self.phase = Phase.OPENING
         self.next = 0  # the next source offset to process; known once the changelog is read
-        self.aligned = False  # whether the source consumer fetches from `next`
+        self.aligned = False  # True if the source consumer fetches from `next`
         self._runtime = runtime
         self._tuning = runtime.tuning
         self._on_room = on_room
@@ -105,12 +128,11 @@ class Partition:
         # Failures that a new opening may repair: the last one, and the first since the last commit.
         self._failed_at = self._failing_since = float("-inf")
         self._next_batch_at = 0.0
-        self._has_due = False  # whether records that are kept in state are due, as of the last commit
+        self._has_due = False  # True if records that are kept in state are due, as of the last commit
         self._released_at: int | None = None  # the unique offset of their release
         self._committed_to: int | None = None  # the changelog's offset after the last commit, if known
         self._backlog = Backlog()
         self._full = False  # whether the consumer waits for `on_room`
-        self._oldest_ms = 0  # timestamp of the oldest record of the batch in flight
         self._slices = Slices(self._tuning.slice_records, self._tuning.slice_seconds)
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -121,13 +143,13 @@ class Partition:
 
     def wants(self, share_bytes: int, share_records: int) -> bool:
         """Return whether more records may come, given this partition's share of the worker's memory."""
-        self._full = self._backlog.fills(share_bytes, share_records)
+        self._full = self._backlog.is_full(share_bytes, share_records)
         if self._full:
             self._wake.set()  # it does not wait for more any longer
         return self.phase is Phase.WORKING and self.aligned and not (self._full or self.at_end)
 
     def offer(self, span: Span) -> None:
-        """Accept a span of the log, or raise ``Hole``: records before it are missing."""
+        """Accept a span of the log, or raise ``OffsetGap``: records before it are missing."""
         if self.phase is not Phase.WORKING:
             return  # paused or closing: it will be fetched again
         self._offered_at = time.monotonic()
@@ -151,7 +173,7 @@ class Partition:
 
     @property
     def at_end(self) -> bool:
-        """Whether everything before the worker's end offset was fetched."""
+        """True if everything before the worker's end offset was fetched."""
         return self._end is not None and self._backlog.end >= self._end
 
     @property
@@ -161,17 +183,17 @@ class Partition:
 
     @property
     def done_to(self) -> int:
-        """The offset up to which everything is done: markers after the last record count as done."""
+        """The offset up to which everything is done: transaction markers after the last record count as done."""
         if self._has_due:
             return group_offset(self.next, has_due=True)
         return self.next if self._backlog or not self._idle.is_set() else self._backlog.end
 
     @property
     def group_metadata(self) -> str:
-        """The metadata of this partition's group offset. An offset above 0 can be that of markers alone."""
+        """The metadata of this partition's group offset. Transaction markers alone can move it above 0."""
         return group_metadata(self._kept.mark.base, self.next, released_at=self._released_at)
 
-    async def hold(self, seconds: float) -> None:
+    async def pause(self, seconds: float) -> None:
         """Pause: finish the batch in flight, within ``seconds``, and drop waiting records.
 
         An actor that is still opening is closed instead: if it started after a new owner, it would fence that one.
@@ -180,7 +202,7 @@ class Partition:
             await self.close()
             return
         if self.phase is Phase.WORKING:
-            self.phase = Phase.HELD
+            self.phase = Phase.PAUSED
         self._backlog.clear(self.next)
         try:
             await asyncio.wait_for(self._idle.wait(), seconds)
@@ -189,7 +211,7 @@ class Partition:
 
     def resume(self) -> None:
         """Resume after a rebalance that left the partition here."""
-        if self.phase is Phase.HELD:
+        if self.phase is Phase.PAUSED:
             self.phase = Phase.WORKING
             self.aligned = False
             self._backlog.clear(self.next)
@@ -231,7 +253,7 @@ class Partition:
 
     async def _work_until_closed(self) -> None:
         while self.phase is not Phase.CLOSED:
-            if self.phase is Phase.HELD or not (self._backlog or self._has_due):
+            if self.phase is Phase.PAUSED or not (self._backlog or self._has_due):
                 self._wake.clear()
                 await self._wake.wait()
                 continue
@@ -317,7 +339,7 @@ class Partition:
             await self._adopt_ids(position)
         self._backlog.clear(self.next)
         if self.phase is Phase.CLOSED:
-            return  # closed meanwhile: asyncio.wait_for may lose a cancellation before Python 3.12
+            return  # closed in the meantime: asyncio.wait_for may lose a cancellation before Python 3.12
         self.phase = Phase.WORKING
         self._committed_to = None
         self._has_due = self._is_due()
@@ -340,7 +362,7 @@ class Partition:
         self._kept.committed({}, position, behind)
 
     def _is_due(self) -> bool:
-        """Whether records kept in state are due and may be processed."""
+        """True if records kept in state are due and may be processed."""
         has_due = not self._runtime.scope.holds_due and self._kept.stage.due_record() is not None
         self._released_at = self._kept.stage.released_at() if has_due else None
         return has_due
@@ -362,11 +384,9 @@ class Partition:
 
     async def _work(self) -> None:
         records, position = self._backlog.take_batch(self.next, self._runtime.batch_records, self._tuning.batch_bytes)
-        self._oldest_ms = records[0].timestamp if records else 0
         if self._full:
             self._on_room()
-        started = time.monotonic()
-        result, begun, at, size = Result(), 0, 0, 0
+        work, at = Work(), 0
         while at < len(records):
             part = await with_objects(records[at : at + self._slices.length], self._runtime.source_objects)
             await self._runtime.pace(len(part))
@@ -374,20 +394,19 @@ class Partition:
                 made, took = await self._process(part)
             except OSError:
                 raise  # a stage does nothing that can raise it: its store failed
-            except Exception as error:  # noqa: BLE001 - a stage's bug, whatever it raises; or it wants to stop
+            except Exception as error:  # noqa: BLE001 - a stage's bug, whatever it raises; or its request to stop
                 self._log_raised(error)
-                await self._settle(result, part[0].offset, records[begun:at], started)
+                await self._settle(work, part[0].offset)
                 await self._process_poisoned(part)
-                result, begun, size, started = Result(), at + len(part), 0, time.monotonic()
+                work = Work()
             else:
-                made_bytes = self._add_result(result, made, part)
-                self._slices.note_cost(len(part), made_bytes, took)
-                size += made_bytes
+                self._slices.note_cost(len(part), self._add_result(work, made, part), took)
+                work.records += records[at : at + len(part)]
             at += len(part)
-            if size > self._tuning.batch_bytes and at < len(records):
-                await self._settle(result, part[-1].offset + 1, records[begun:at], started)
-                result, begun, size, started = Result(), at, 0, time.monotonic()
-        await self._settle(result, position, records[begun:], started)
+            if work.size > self._tuning.batch_bytes and at < len(records):
+                await self._settle(work, part[-1].offset + 1)
+                work = Work()
+        await self._settle(work, position)
 
     async def _work_off_due(self) -> None:
         """Process the next due records, as many as one transaction may have, and commit the result.
@@ -397,27 +416,27 @@ class Partition:
         ``reknit.pipeline.stages.releases``. The stage gets one record at a time, since each may cost as much as its
         whole history, and the event loop runs between them.
         """
-        result, taken, size, started = Result(), list[Record](), 0, time.monotonic()
+        work = Work(is_due=True)
         most = min(self._tuning.release_records, self._runtime.batch_records)
         record = self._kept.stage.due_record()
-        while record is not None and self.phase is Phase.WORKING and len(taken) < most:
+        while record is not None and self.phase is Phase.WORKING and len(work.records) < most:
             try:
                 made, _ = await self._process([record])
             except OSError:
                 raise  # as in ``_work``
             except Exception as error:  # noqa: BLE001 - as in ``_work``
                 self._log_raised(error)
-                await self._settle_due(result, taken, started)
+                await self._settle(work, self.next)
                 await self._process_poisoned([record], is_due=True)
                 return
-            size += self._add_result(result, made, [record])
-            taken.append(record)
+            self._add_result(work, made, [record])
+            work.records.append(record)
             before, record = record, self._kept.stage.due_record()
             if record is not None and (record.key, record.unique_offset) == (before.key, before.unique_offset):
                 raise EngineError("due_not_taken", f"offset {record.offset} is due again after it was taken")
-            if size > self._tuning.batch_bytes:
+            if work.size > self._tuning.batch_bytes:
                 break
-        await self._settle_due(result, taken, started)
+        await self._settle(work, self.next)
         self._has_due = self._is_due()
 
     async def _process(self, part: Sequence[Record]) -> tuple[Result, float]:
@@ -434,15 +453,15 @@ class Partition:
         if not isinstance(error, StoppedError):
             log.error("the stage of %s raised in partition %d: %s", *self._place, where(error))
 
-    def _add_result(self, result: Result, made: Result, part: Sequence[Record]) -> int:
-        last = part[-1].offset
-        size = 0
+    def _add_result(self, work: Work, made: Result, part: Sequence[Record]) -> int:
+        """Add the stage's result for records to the work; return its size in bytes."""
+        result, last, size = work.result, part[-1].offset, 0
         for output in made.outputs:
             bytes_of_one = output_size(output)
             if bytes_of_one > self._tuning.output_bytes:
                 if output.topic != DEAD_LETTERS:  # counted by its stage
                     _count_letter(result, self.topic)
-                output = size_letter(output, *self._place, last, base=self._kept.mark.base)  # noqa: PLW2901 - it stands for it
+                output = size_letter(output, *self._place, last, base=self._kept.mark.base)  # noqa: PLW2901 - it replaces it
                 bytes_of_one = 0
             destination = self._runtime.destination(output.topic)
             if destination is None:
@@ -455,43 +474,29 @@ class Partition:
         size += sum(map(len, filter(None, made.changes.values())))
         for key, amount in made.tally.items():
             result.tally[key] = result.tally.get(key, 0) + amount
+        work.size += size
         return size
 
-    async def _settle(self, result: Result, position: int, records: Sequence[Record], started: float) -> None:
-        """Commit a result; if the changelog refuses its state, find the records that cause it."""
+    async def _settle(self, work: Work, position: int) -> None:
+        """Commit work; if the changelog refuses its state, find the records that cause it."""
         try:
-            await self._commit(result, position, len(records), started)
+            await self._commit(work, position)
         except StateSizeError:
-            await self._process_one_by_one(records, position)
+            await self._process_one_by_one(work, position)
 
-    async def _commit(self, result: Result, position: int, records: int, started: float) -> None:
-        """Make a result durable.
+    async def _commit(self, work: Work, position: int) -> None:
+        """Make work durable. That of due records does not move the position, which is after them.
 
         Raises:
-            StateSizeError: the changelog refuses a record of state; nothing of the result is durable.
+            StateSizeError: the changelog refuses a record of state; nothing of the work is durable.
         """
-        if position > self.next:
-            await self._write(result, position, records, started)
-        elif result.outputs or result.changes:
+        if position > self.next or (work.is_due and work.has_result):
+            await self._write(work, position)
+        elif work.has_result:
             raise EngineError("position_not_moved", f"a batch with outputs ends at {position}, not after {self.next}")
 
-    async def _settle_due(self, result: Result, records: Sequence[Record], started: float) -> None:
-        """Commit the result of due records, as ``_settle`` does."""
-        try:
-            await self._commit_due(result, started)
-        except StateSizeError:
-            await self._process_due_one_by_one(records)
-
-    async def _commit_due(self, result: Result, started: float) -> None:
-        """Commit the result of records before the position.
-
-        Raises:
-            StateSizeError: as ``_commit``.
-        """
-        if result.outputs or result.changes:
-            await self._write(result, self.next, 0, started)
-
-    async def _write(self, result: Result, position: int, records: int, started: float) -> None:
+    async def _write(self, work: Work, position: int) -> None:
+        result, records = work.result, 0 if work.is_due else len(work.records)
         processed = time.monotonic()
         start = group_offset(self.next, has_due=self._has_due)
         has_due = self._is_due()
@@ -515,9 +520,9 @@ class Partition:
         metrics.on_commit(*self._place, result, records)
         metrics.on_position(*self._place, position)
         log_letters(result.outputs)
-        metrics.on_batch(*self._place, processed - started, now - processed)
+        metrics.on_batch(*self._place, processed - work.started, now - processed)
         if records:
-            metrics.on_latency(self.topic, max(0.0, time.time() - self._oldest_ms / 1000))
+            metrics.on_latency(self.topic, max(0.0, time.time() - work.records[0].timestamp / 1000))
         metrics.on_lag(*self._place, max(0, self._backlog.limit - position))
         self._kept.committed(result.changes, position, self._committed_to)
 
@@ -552,33 +557,21 @@ class Partition:
         outputs = [replaced.get(at, output) for at, output in enumerate(result.outputs)]
         result.outputs = [output for output in outputs if output is not None]
 
-    async def _process_one_by_one(self, records: Sequence[Record], position: int) -> None:
+    async def _process_one_by_one(self, work: Work, position: int) -> None:
         """Process records with a commit each, and dead-letter those whose state the changelog refuses."""
         await self._rebuild()
-        for record in records:
-            given = await with_objects([record], self._runtime.source_objects)
-            batch = Result()
-            self._add_result(batch, self._kept.stage.process(given), given)
+        for record in work.records:
+            # Due records are kept in state and have their values already.
+            given = [record] if work.is_due else list(await with_objects([record], self._runtime.source_objects))
+            one = Work(is_due=work.is_due, records=given)
+            self._add_result(one, self._kept.stage.process(given), given)
             try:
-                await self._commit(batch, record.offset + 1, 1, time.monotonic())
+                await self._commit(one, self.next if work.is_due else record.offset + 1)
             except StateSizeError as error:
                 log.error("%s partition %d offset %d becomes a dead letter: %s", *self._place, record.offset, error)
                 await self._rebuild()
-                await self._bury(given[0], is_due=False, why=error)
-        await self._commit(Result(), position, 0, time.monotonic())
-
-    async def _process_due_one_by_one(self, records: Sequence[Record]) -> None:
-        """Do the same with due records."""
-        await self._rebuild()
-        for record in records:
-            batch = Result()
-            self._add_result(batch, self._kept.stage.process([record]), [record])
-            try:
-                await self._commit_due(batch, time.monotonic())
-            except StateSizeError as error:
-                log.error("%s partition %d offset %d becomes a dead letter: %s", *self._place, record.offset, error)
-                await self._rebuild()
-                await self._bury(record, is_due=True, why=error)
+                await self._dead_letter(given[0], is_due=work.is_due, why=error)
+        await self._commit(Work(is_due=work.is_due), position)
 
     # Poison: a record for which the stage raised. Stages turn bad input into dead letters themselves, so this is a bug.
 
@@ -593,23 +586,21 @@ class Partition:
         await self._rebuild()
         while rest:
             results, error = walk(self._kept.stage, rest)
-            batch = Result()
+            work = Work(is_due=is_due, records=rest[: len(results)])
             for made, record in zip(results, rest, strict=False):
-                self._add_result(batch, made, [record])
-            good, rest = rest[: len(results)], rest[len(results) :]
-            if is_due:
-                await self._settle_due(batch, good, time.monotonic())
-            else:
-                await self._settle(batch, rest[0].offset if rest else part[-1].offset + 1, good, time.monotonic())
+                self._add_result(work, made, [record])
+            rest = rest[len(results) :]
+            position = rest[0].offset if rest else part[-1].offset + 1
+            await self._settle(work, self.next if is_due else position)
             if isinstance(error, StoppedError):
                 raise error
             if error is not None:
                 await self._rebuild()
                 self._runtime.metrics.on_poison(*self._place)
-                await self._bury(rest.pop(0), is_due=is_due)
+                await self._dead_letter(rest.pop(0), is_due=is_due)
 
-    async def _bury(self, record: Record, *, is_due: bool, why: ReknitError | None = None) -> None:
-        made, error = buried(self._kept.stage, record, why)
+    async def _dead_letter(self, record: Record, *, is_due: bool, why: ReknitError | None = None) -> None:
+        made, error = dead_letter_for(self._kept.stage, record, why)
         if is_due and error is not None:
             await self._drop_due(made, record)
         try:
@@ -625,23 +616,21 @@ class Partition:
             await self._rebuild()
 
     async def _drop_due(self, made: Result, record: Record) -> None:
-        """Return a letter whose only change of state is that its record is no longer due."""
+        """Return a dead letter whose only change of state is that its record is no longer due."""
         await self._rebuild()
         made.changes = self._kept.stage.drop_due(record)
 
     async def _commit_letter(self, made: Result, record: Record, *, is_due: bool) -> None:
-        self._add_result(batch := Result(), made, [record])
-        if is_due:
-            await self._commit_due(batch, time.monotonic())
-        else:
-            await self._commit(batch, record.offset + 1, 1, time.monotonic())
+        work = Work(is_due=is_due, records=[record])
+        self._add_result(work, made, [record])
+        await self._commit(work, self.next if is_due else record.offset + 1)
 
     async def _rebuild(self) -> None:
         deadline = time.monotonic() + self._tuning.start_seconds
         while True:
             position = await self._kept.read() or 0
-            # A commit returns before its markers are written, so a reader may not see the last one yet. A slice of a
-            # release does not move the position, so the changelog's own offset is compared as well.
+            # A commit returns before its transaction markers are written, so a reader may not see the last one yet. A
+            # slice of a release does not move the position, so the changelog's own offset is compared as well.
             if position >= self.next and self._kept.read_to >= (self._committed_to or 0):
                 return
             if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Checks before a worker joins the group; each problem is an error that says what to do."""
+"""Checks before a worker joins the group; each problem is an error that states what to do."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ async def _coordinator(client: AIOKafkaClient, kind: int, key: str) -> int:
 
 
 async def _check_transactions(client: AIOKafkaClient, bootstrap: str) -> None:
-    """Request a producer id without a transaction: cheap for the broker, and it shows whether it has transactions."""
+    """Request a producer id without a transaction: cheap for the broker, and shows if it supports transactions."""
     while True:
         try:
             response = await client.send(client.get_random_node(), InitProducerIdRequest(None, 1_000))

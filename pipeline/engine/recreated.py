@@ -7,10 +7,10 @@ Both run while no worker does, take each partition over as a worker would, and w
 the former topic, so that ids made from offsets do not recur.
 
 ``rebuild`` processes an input again, from the first record it has to the position up to which it was processed before.
-That position is in the changelog if workers still wrote to the re-created topic, and otherwise in the group's offset,
+That position is in the changelog if workers still wrote to the re-created topic. If not, it is the group's offset,
 which workers commit a moment after their transactions. If they were killed in that moment, the outputs prove how much
 further they were (``Published``), and the same proves how far the release of a parked session was. Until a partition is
-complete, its position says so, and no worker continues from it.
+complete, its position record says that it is not, and no worker continues from it.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from reknit.pipeline.objects import Objects
     from reknit.pipeline.stages.base import Stage
 
-# Deletions of one transaction.
+# Max deletions of one transaction.
 _DELETED_AT_ONCE = 10_000
-# State in memory that is not compressed.
+# Bytes of state in memory that are not compressed.
 _LOOSE_BYTES = 32 << 20
 
 Start = Literal["earliest", "end"]
@@ -69,7 +69,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     first: int | None = None
 
 
-# Whether the topics have these outputs of one record; None if the record has no outputs.
+# Returns True if the topics have these outputs of one record; None if the record has no outputs.
 WasPublished: TypeAlias = Callable[[Sequence[Output]], bool | None]
 
 

@@ -1,6 +1,6 @@
 """Configuration, limits and shared values of a worker, the metrics interface, and the engine's errors.
 
-Each error has a code and says what the operator can do.
+Each error has a code and states what the operator can do.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class Tuning(Struct, frozen=True, kw_only=True):
     session_seconds: float = 10.0
     heartbeat_seconds: float = 2.0
     rebalance_seconds: float = 20.0
-    # One batch: at least one record, then as many as fit. At most `slice_records` go to a stage at once, and fewer
+    # One batch: at least one record, then as many as fit. At most `slice_records` go to a stage per call, and fewer
     # if the last ones took longer than `slice_seconds`. The event loop runs between slices of all partitions. A
     # transaction with many more records would outlast `transaction_seconds` on a busy machine.
     batch_records: int = 8_000
@@ -169,7 +169,7 @@ class Tuning(Struct, frozen=True, kw_only=True):
     fetch_wait_seconds: float = 0.5  # a broker may hold a fetch without records for this time
     # Writing. A record of 64 MiB plus an envelope must pass; larger ones become dead letters without a value.
     output_bytes: int = 68 << 20
-    # A partition's batches are sent one after the other, so many small ones make a large transaction slow.
+    # A partition's batches are sent one after the other, and many small ones make a large transaction slow.
     send_batch_bytes: int = 1 << 20
     # Measured on recorded request bodies: zstd makes them 6 times smaller at 400 MB/s, lz4 4 times at 115 MB/s.
     compression: Literal["zstd", "lz4"] | None = "zstd"
@@ -204,7 +204,7 @@ class Scope(Struct, frozen=True, kw_only=True):
         ends: offsets before which the worker ends, by input and partition; None: it runs without end.
         rate: records per second of one process at most; None: no limit.
         bases: bases of a live pipeline's positions, by input and partition, so that a replay makes the same ids.
-        holds_due: whether due records stay due.
+        holds_due: True if due records must stay due.
     """
 
     source_prefix: str | None = None
@@ -445,7 +445,7 @@ class Runtime:
 
     @property
     def answers(self) -> bool:
-        """Whether a broker answered recently."""
+        """True if a broker answered recently."""
         return self.silent_seconds < SILENT_SECONDS
 
     def fail(self, error: BaseException) -> None:

@@ -50,7 +50,7 @@ _LOOK_AGAIN_SECONDS = 1.0
 _ASK_SECONDS = 0.5
 
 # A partition in these phases is processed; a paused one resumes after the rebalance.
-_WORKING = frozenset({Phase.WORKING, Phase.HELD})
+_WORKING = frozenset({Phase.WORKING, Phase.PAUSED})
 
 # Returns None if healthy, else the problem.
 Check: TypeAlias = Callable[[], str | None]
@@ -126,7 +126,7 @@ class _Stay(Struct):
 class Watchdog(Service):
     """Ticks for the deadman, ends the worker after a failure, and checks that partitions move.
 
-    It also checks whether any broker answers: while none does, the worker is not ready and waits.
+    It also checks if any broker answers: while none does, the worker is not ready and waits.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Watchdog(Service):
         self._deadman = deadman
         self._actors = actors
         self._stop_worker = stop
-        self._silent = False  # whether the silence of the brokers was logged
+        self._silent = False  # True if the silence of the brokers was logged
         self._stays: dict[tuple[str, int], _Stay] = {}
 
     @Service.task
@@ -274,7 +274,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class Health(Service):
-    """/metrics, /livez and /readyz, on the loopback address unless configured otherwise.
+    """Serves /metrics, /livez and /readyz, by default on the loopback address.
 
     Faust's own web server is off: it binds every interface, its port collides between two workers of one host, and its
     front page says OK during recovery.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # Share of a partition's memory for sessions that uncompressed records may take.
 _LOOSE = 1 / 8
-# A poll that only passes a marker returns nothing, so it must not wait long.
+# A poll that only passes a transaction marker returns nothing, so it must not wait long.
 _POLL_MS = 50
 # Memory of one read of a changelog: a compressed fetch, and records of about this many bytes. Compression makes
 # histories 20 times smaller, so four whole fetches of 8 MiB were 700 MB of records, and as much again while they were
@@ -224,8 +224,8 @@ async def restore(
     them. The next source offset is in the changelog too, written in the same transaction as the state, so both agree.
 
     ``start`` returns where to begin, between the log's first offset and its end. ``on_progress`` is called after the
-    records before an offset, with that offset, the next source offset, the format and the position's mark, as far as
-    they were read.
+    records before an offset, with that offset, the next source offset, the format and the position's mark, if they
+    were read already.
 
     Raises:
         EngineError: ``state_unreadable`` (``apply`` raised: another program wrote the state), ``state_newer``

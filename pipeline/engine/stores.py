@@ -2,7 +2,7 @@
 
 With a store on disk a restart reads only newer records. A directory has one partition's records and the position in its
 changelog. Both are written in one step, and only after a commit on the brokers, so the store may be older than the
-changelog and never newer. Any doubtful store is deleted, since the changelog can be read again.
+changelog and never newer. Any suspect store is deleted, since the changelog can be read again.
 
 RocksDB writes no log here. Its tables are written in order, and a table has the records and the position up to one
 write. So a truncated store has fewer records, and never a later part without an earlier one. With RocksDB's log it
@@ -252,7 +252,7 @@ class DiskRecords:
         manifest until it is opened again.
 
         Raises:
-            StoreError: ``damaged`` or ``failed``; ``locked``, if another process opens it meanwhile.
+            StoreError: ``damaged`` or ``failed``; ``locked``, if another process opens it in between.
         """
         with _failing():
             self._db.flush()

@@ -1,4 +1,4 @@
-"""Topic ids: they show whether a topic is still the one that a partition's position and state belong to.
+"""Topic ids: they show if a topic is still the one that a partition's position and state belong to.
 
 Offsets of a re-created topic begin at 0 again. A worker that continues at the position of the former topic skips
 records of the new one. A changelog that was re-created under a running worker has only the state of the last batches.

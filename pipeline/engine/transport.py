@@ -5,7 +5,7 @@ the worker's start and stop. These parts are replaced, each through a method tha
 
 - ``Transport.Consumer`` (``App._new_transport`` makes the transport);
 - ``Consumer._new_consumer_thread``, for a thread that creates the client with Reknit's settings
-  (``_create_worker_consumer``), fetches whole spans, and runs calls at once (``call_thread``);
+  (``_create_worker_consumer``), fetches whole spans, and runs calls concurrently (``call_thread``);
 - ``Consumer._drain_messages``, the loop between the thread and the streams;
 - ``Consumer.on_partitions_revoked``, ``on_partitions_assigned`` and ``on_stop``, around Faust's own;
 - ``Producer._settings_auth``, for Reknit's connection settings;
@@ -38,7 +38,7 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from mode import Service
 
-from reknit.pipeline.engine.batches import Hole, Span
+from reknit.pipeline.engine.batches import OffsetGap, Span
 from reknit.pipeline.engine.partition import Partition, Phase
 from reknit.pipeline.engine.runtime import Runtime, TopicChangedError, log
 from reknit.pipeline.engine.upstream import close_client
@@ -168,7 +168,7 @@ class SpanThread(driver.AIOKafkaConsumerThread):
         return first[place], end[place]
 
     async def is_ours(self, tp: TP, position: int) -> bool | None:
-        """Ask the group's coordinator, by a commit of ``position``, whether this worker owns the partition now.
+        """Ask the group's coordinator, by a commit of ``position``, if this worker owns the partition now.
 
         Returns None if that is unknown: no answer yet, or a rebalance is under way.
         """
@@ -190,7 +190,7 @@ class SpanThread(driver.AIOKafkaConsumerThread):
         return is_current or None
 
     async def _commit_in_generation(self, offsets: Mapping[aiokafka.TopicPartition, tuple[int, str]]) -> bool:
-        """Commit offsets; return whether the commit was in the generation that assigned the partitions.
+        """Commit offsets; return True if the commit was in the generation that assigned the partitions.
 
         The client sends its current membership. After a refusal and before it joins again, it has none, and brokers
         accept a commit without membership while the group is empty.
@@ -330,7 +330,7 @@ class SpanConsumer(driver.Consumer):
 
     @property
     def settled(self) -> bool:
-        """Whether the worker is in the group, no rebalance is under way, and every actor is open."""
+        """True if the worker is in the group, no rebalance is under way, and every actor is open."""
         is_in = self._thread.in_group.is_set() and self.flow_active
         return is_in and all(actor.phase is Phase.WORKING for actor in self.actors.values())
 
@@ -347,7 +347,7 @@ class SpanConsumer(driver.Consumer):
         return await topics.mark_at_opening(topic, tp.partition, position, mark, ask_group)
 
     async def how_far(self, tps: Collection[TP]) -> Mapping[TP, int]:
-        """Return the group's offsets of partitions, after a commit of this worker's, which includes markers."""
+        """Return the group's offsets of partitions. Commits this worker's first, past transaction markers."""
         await self._thread.commit_positions({tp: actor.done_to for tp, actor in self.actors.items()})
         return {tp: found.offset for tp, found in (await self._thread.committed(tps)).items()}
 
@@ -360,7 +360,7 @@ class SpanConsumer(driver.Consumer):
         self._thread.in_group.clear()
         self._told_ready = False
         patience = self._runtime.tuning.hold_seconds
-        await asyncio.gather(*(actor.hold(patience) for actor in self.actors.values()))
+        await asyncio.gather(*(actor.pause(patience) for actor in self.actors.values()))
         await super().on_partitions_revoked(revoked)
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
@@ -373,7 +373,9 @@ class SpanConsumer(driver.Consumer):
             return  # the last rebalance of a leaving worker: no partition is opened
         continuous = generation_id == self._generation + 1
         self._generation = generation_id
-        stays = {tp for tp, actor in self.actors.items() if tp in assigned and actor.phase is Phase.HELD and continuous}
+        stays = {
+            tp for tp, actor in self.actors.items() if tp in assigned and actor.phase is Phase.PAUSED and continuous
+        }
         await self._close_partitions(self.actors.keys() - stays)
         for tp in assigned:
             topic = self._runtime.contract_name(tp.topic)
@@ -470,14 +472,14 @@ class SpanConsumer(driver.Consumer):
         for tp, span in spans.items():
             actor = self.actors.get(tp)
             if actor is None:
-                continue  # the partition moved away meanwhile
+                continue  # the partition moved away in the meantime
             if span.start < actor.waits_for:
                 # After a rebalance this is a second fetch of the same log. Otherwise the client found its position
                 # beyond the log's end and reset to the beginning, as in a re-created topic.
                 actor.aligned = False
             try:
                 actor.offer(span)
-            except Hole as hole:
+            except OffsetGap as hole:
                 log.info("%s: fetched from %d, going back to %d", tp, span.start, hole.offset)
                 actor.aligned = False
 
@@ -499,7 +501,7 @@ class SpanConsumer(driver.Consumer):
             actor.aligned = True
 
     def _is_beyond(self, tp: TP, position: int, end: int) -> bool:
-        """Return whether a partition ends before its stored position; if that lasts, end the worker.
+        """Return True if a partition ends before its stored position; if that lasts, end the worker.
 
         Just after a broker's failure a log may seem shorter than it is.
         """

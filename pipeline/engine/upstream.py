@@ -50,7 +50,7 @@ class StageRecords(fetcher.PartitionRecords):  # type: ignore[misc] # aiokafka h
     aiokafka creates an object with eleven fields for each record. A stage uses six of them. Creating it, and a second
     one from it, was measured as a tenth of a worker's time. So the one method that creates it is replaced, for the
     whole
-    process: a worker's other consumers read changelogs, of which they only use key and value.
+    process: a worker's other consumers read changelogs, and use only keys and values.
     """
 
     def _consumer_record(self, tp: TopicPartition, record: DefaultRecord) -> Record:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from reknit.pipeline.engine.runtime import EngineConfig, Metrics, Scope, StageFactory
 
 EXIT_CLEAN = 0
-# Only a person can help.
+# An operator has to act.
 EXIT_UNUSABLE = 2
 
 # Garbage collection. A batch allocates tens of thousands of small objects without cycles, and the defaults scan the
@@ -140,7 +140,7 @@ def _make_directory(runtime: Runtime) -> None:
 
 
 def _end_process(status: int) -> NoReturn:
-    """End at once: the client's thread may still run, and an interpreter shutdown was seen to crash then."""
+    """End immediately: the client's thread may still run, and an interpreter shutdown was seen to crash then."""
     logging.shutdown()
     sys.stderr.flush()
     os._exit(status)

@@ -468,7 +468,7 @@ class OffsetCommits:
             self._task = asyncio.create_task(self._run())
 
     async def name_moved(self, partition: TP, position: int) -> None:
-        """Log that the group's offset was moved by hand; the position in the changelog counts."""
+        """Log that the group's offset was moved manually; the position in the changelog counts."""
         try:
             async with asyncio.timeout(_LOOK_SECONDS):
                 moved = await self._committed_by_hand(partition)

@@ -1,11 +1,11 @@
-"""What a fix or a rule means: what the catalogue says of its code, and its example as it was just run.
+"""The explanation of a fix or a rule: its entry in the catalogue, and its example, which is run when it is shown.
 
-``telling`` puts that into words, which it sets for a terminal, ``documents`` for docs/, and the viewer for a browser. A
-page never claims what the installed version does not do: its before and after are made when it is asked for.
+``telling`` puts that into words and formats them for a terminal, ``documents`` for docs/, and the viewer for a browser.
+A page never claims more than the installed version does, because its before and after are computed on request.
 
-The examples are data, ``fixes.jsonl``, ``streams.jsonl`` and ``rules.jsonl`` beside this module, one a line: for each
-fix a history or a stream that needs it, for each rule a body that breaks it. Where a string has to be long,
-``{"repeat": TEXT, "times": N}`` stands for it.
+The examples are data, ``fixes.jsonl``, ``streams.jsonl`` and ``rules.jsonl`` in this folder, one in a line: for each
+fix a history or a stream that needs it, for each rule a body that breaks it. A long string is written as ``{"repeat":
+TEXT, "times": N}``.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from msgspec import Struct, structs
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.fixes import FIXES, Fix, FixCode
-from reknit.pipeline.providers.cascade.stream.speech import Speech
+from reknit.pipeline.providers.cascade.stream.speech import OutputFilters
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.base import Rule, Violation
-from reknit.pipeline.rules.judge import RULES, validate
+from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.session import normalize
 from reknit.pipeline.streams.session import Recovery
+from reknit.pipeline.validation import validate
 
 
 class FixExample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"source": "from"}):
@@ -155,7 +156,7 @@ class FixPage(Struct, frozen=True, kw_only=True, tag_field="kind", tag="fix"):
 
 
 class RulePage(Struct, frozen=True, kw_only=True, tag_field="kind", tag="rule"):
-    """What a rule means; one that a body alone cannot show to be broken has no example."""
+    """The explanation of a rule; one that a body alone cannot show to be broken has no example."""
 
     code: str
     target: str
@@ -170,10 +171,10 @@ class RulePage(Struct, frozen=True, kw_only=True, tag_field="kind", tag="rule"):
 
 
 def explain(code: str) -> FixPage | RulePage:
-    """The page of a fix code or a rule id; neither case nor a leading zero makes a difference.
+    """Return the page of a fix code or a rule id; case and a leading zero do not matter.
 
     Raises:
-        InputError: there is no such code; the message names the nearest ones.
+        InputError: the code does not exist; the message names the nearest ones.
     """
     name = _known(code)
     if name in FIXES:
@@ -194,7 +195,7 @@ def summaries() -> Mapping[str, Mapping[str, str]]:
 
 def _group(fix: FixCode) -> str:
     if fix.fate == "synthesised":
-        return "fixes that add what nobody said"
+        return "fixes that add content"
     return "fixes that lose nothing" if fix.lossless else "fixes that lose something"
 
 
@@ -209,7 +210,7 @@ def _known(code: str) -> str:
 
 
 def _key(code: str) -> str:
-    """What two spellings of one code have in common: ``ant-7`` is ``ANT-07``."""
+    """Return a normal form of the spellings of one code: ``ant-7`` is ``ANT-07``."""
     return code.strip().casefold().replace("-0", "-")
 
 
@@ -223,7 +224,7 @@ def _mend(example: FixExample) -> Mended:
         policy=example.policy,
         history=shortened(history),
         broken=_broken(history, example),
-        request=_shown(done.body, text=TARGETS[example.to].text),
+        request=_shown(done.body, text=TARGETS[example.to].is_text),
         fixes=tuple(done.fixes),
     )
 
@@ -238,7 +239,7 @@ def _retell(example: StreamExample) -> Retold:
 def retold(events: Sequence[Any], source: str, model: str) -> tuple[list[Any], list[Fix]]:
     """The messages that a session's log gets of a source's events, and the fixes of what was said in them."""
     recovery = Recovery(source)
-    recovery.speak(Speech(model=model))
+    recovery.speak(OutputFilters(model=model))
     for event in events:
         recovery.feed(msgspec.json.encode(event))
     recovery.end_run()
@@ -246,7 +247,7 @@ def retold(events: Sequence[Any], source: str, model: str) -> tuple[list[Any], l
 
 
 def _broken(history: Any, example: FixExample) -> tuple[str, ...]:  # noqa: ANN401  any JSON
-    if example.source != "auto" or TARGETS[example.to].text or isinstance(history, str):
+    if example.source != "auto" or TARGETS[example.to].is_text or isinstance(history, str):
         return ()
     body = history if isinstance(history, dict) else {"messages": history}
     found = validate(body, target=example.to)
@@ -283,7 +284,7 @@ def _judge(rule: Rule, example: RuleExample) -> Broken:
 
 
 def _outcome(data: bytes, rule: Rule) -> tuple[Outcome | Literal[""], tuple[str, ...]]:
-    if rule.target not in TARGETS or TARGETS[rule.target].text:
+    if rule.target not in TARGETS or TARGETS[rule.target].is_text:
         return "", ()
     try:
         done = normalize(data, to=rule.target)

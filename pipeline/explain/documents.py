@@ -1,8 +1,8 @@
 """The Markdown that `make docs` writes into docs/ from the catalogues, their examples and recorded traffic.
 
-A code is its heading, so that its anchor is the code itself: ``fixes.md#result_moved``, ``rules/anthropic.md#ant-08``.
-``shares.jsonl`` is what became of accepted requests when they were last measured over recorded traffic, and
-``refusals.jsonl`` what decided the refused ones.
+A code is its heading, so its anchor is the code itself: ``fixes.md#result_moved``, ``rules/anthropic.md#ant-08``.
+``shares.jsonl`` has the outcomes of accepted requests in the last measurement over recorded traffic, and
+``refusals.jsonl`` the causes of the refused ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec import Struct
 from reknit.pipeline.explain import explain, summaries
 from reknit.pipeline.explain.telling import Said, told, written
 from reknit.pipeline.history.pieces import NATIVE_TYPES
-from reknit.pipeline.rules.judge import RULES
+from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.streams.recovery import MEANINGS, TABLE
 from reknit.pipeline.streams.recovery.memory import Input, MessageState
 
@@ -26,11 +26,11 @@ class Shares(Struct, frozen=True, kw_only=True):
     """The requests of one provider, sent back to it.
 
     Attributes:
-        provider: whose traffic it is.
-        accepted: how many requests were recorded accepted.
-        mended: in how many of them something was mended without a loss.
-        codes: in how many each fix was made.
-        harmed: the ids of those in which something was lost, refused, or changed without a fix, each with the reason.
+        provider: the provider of the traffic.
+        accepted: the number of requests that were recorded as accepted.
+        mended: the number of those with a lossless repair.
+        codes: the number of those with each fix.
+        harmed: the ids of those with a loss, a refusal, or a change without a fix, each with the reason.
     """
 
     provider: str
@@ -69,49 +69,49 @@ _FIXES_INTRO = (
     "prints the same. In the examples `-` marks what is only there before the fix, `+` what is only there after it."
 )
 _RULES_INTRO = (
-    "What the provider was seen to refuse, in its own words. A `hard` rule fails a validation, a `model` rule only for "
+    "The provider's observed refusals, in its own words. A `hard` rule fails a validation, a `model` rule only for "
     "the models that have it, a `soft` rule warns. `reknit explain CODE` prints the same."
 )
 _ACTS_INTRO = (
-    "A target that takes one text hands everybody's words to its program, and programs act on words. What each of them "
-    "acts on, how that is known, and what is done about it in everything but the current user's own words: `broken` "
-    "with one invisible U+200B ([words_neutralised](fixes.md#words_neutralised)), tags of the text protocol with a "
-    "backslash ([wrapper_broken](fixes.md#wrapper_broken)); taking the added characters out gives the text back. "
-    "`told` by a soft rule, or `left` as it is."
+    "A target that takes one text passes the words of all parties to its program, and programs act on words. The "
+    "table lists the words that each of them acts on, their source, and the treatment in everything but the current "
+    "user's own words: `broken` with one invisible U+200B ([words_neutralised](fixes.md#words_neutralised)), tags of "
+    "the text protocol with a backslash ([wrapper_broken](fixes.md#wrapper_broken)); removing the added characters "
+    "restores the text. `told`: reported by a soft rule. `left`: unchanged."
 )
 _NATIVE_INTRO = (
-    "Types of items, blocks and parts that only one provider has. Each goes back to it as it came, where it came: in "
-    "whose turn it stands, the members that hold the id of the call that it opens or answers, what it must stand next "
-    "to, and whether only the model that wrote it can read it. For another provider it is left out "
+    "Types of items, blocks and parts that only one provider has. Each is sent back to it unchanged, at its place. "
+    "The table has the role of its turn, the members with the id of the call that it opens or answers, its required "
+    "neighbours, and whether only the model that wrote it can read it. For another provider it is left out "
     "([native_dropped](fixes.md#native_dropped), or [unknown_dropped](fixes.md#unknown_dropped) where the shape does "
-    "not tell whose it is), or becomes what the last column says; a message of nothing else goes with it. A type "
-    "that is not listed is taken for the model's and bound to its neighbours.\n\n"
-    "Members of a message, block, part or item that only one provider's client library defines also go back to it "
-    "unchanged: `prompt_cache_breakpoint`, `toolset_name`, `partMetadata` and others. For another provider each of "
-    "them is a fix ([field_dropped](fixes.md#field_dropped)). A member that no library defines is left out, with "
-    "the same fix."
+    "not show its provider), or converted as in the last column; a message without other content is left out with it."
+    " A type that is not listed is treated as the model's and bound to its neighbours.\n\nMembers of a message, block, "
+    "part or item that only one provider's client library defines are also sent back to it unchanged: "
+    "`prompt_cache_breakpoint`, `toolset_name`, `partMetadata` and others. For another provider each of them is a fix"
+    " ([field_dropped](fixes.md#field_dropped)). A member that no library defines is left out, with the same fix."
 )
 _SHARES_INTRO = (
-    "Recorded requests that their provider had accepted, sent back to it through Reknit: in how many something was "
-    "lost, refused, or changed without a fix (`harmed`), in how many something was mended without a loss, and in how "
-    "many each fix was made. The goal is at most one in 200 harmed and one in 50 mended. What says the same is a "
-    "published list (`pipeline/rules/equalities.py`)."
+    "Recorded requests that their provider had accepted, sent back to it through Reknit: the number with a loss, a "
+    "refusal, or a change without a fix (`harmed`), the number with a lossless repair, and the number with each fix. "
+    "The goal is at most one in 200 harmed and one in 50 repaired. The equalities are a published list "
+    "(`pipeline/rules/equalities.py`)."
 )
 _REFUSALS_INTRO = (
-    "Every recorded request that its provider refused, by the class of the refusal: a rule foresees it (of the APIs "
-    "that others imitate, in the provider's own words), or it was decided by what no body shows: a header, an account, "
-    "an upload, the bytes behind a URL, what one model takes. `Nothing` is said where the body shows it and a rule is "
-    "missing."
+    "Every recorded request that its provider refused, by the class of the refusal and its cause: a rule that "
+    "foresees it (for APIs that others imitate, in the provider's own words), or a fact that no body shows: a header,"
+    " an account, an upload, the bytes at a URL, the limits of one model. `Nothing` means that the body shows it and "
+    "a rule is missing."
 )
 _STREAMS_INTRO = (
-    "A source streams attempts at messages, and an attempt may be cut and replaced without a word. What an attempt is "
-    "worth when the next thing comes is one table for all sources (`pipeline/streams/recovery/`), from which "
-    "this page is made. What streamed stays unconfirmed until a complete message holds it; of an API, which repeats "
-    "nothing, a block's stop and the message's stop reason confirm it. A program that tells nothing but whole blocks "
-    "(`codex-cli`) confirms each by telling it, and keeps what an attempt said that was cut: nothing is withdrawn, and "
-    "what the next attempt says again is marked. One that does not tell its attempts (`gemini-cli`) has what may be a "
-    "second one marked, and what its own transcript does not hold withdrawn in the end "
-    "(`pipeline/streams/recovery/transcript.py`). An input that is not named in a state cannot come there."
+    "A source streams attempts at messages, and an attempt may be cut and replaced without a notice. One table for "
+    "all sources (`pipeline/streams/recovery/`), from which this page is made, defines the value of an attempt when "
+    "the next event arrives. Streamed content stays unconfirmed until a complete message holds it; for an API, which "
+    "repeats nothing, a block's stop and the message's stop reason confirm it. A program that sends whole blocks only"
+    " (`codex-cli`) confirms each by sending it, and keeps the content of an attempt that was cut: nothing is "
+    "withdrawn, and repeated content of the next attempt is marked. For one that does not report its attempts "
+    "(`gemini-cli`), a possible second one is marked, and content that its own transcript does not hold is withdrawn "
+    "at the end (`pipeline/streams/recovery/transcript.py`). An input that is not named in a state cannot occur "
+    "there."
 )
 
 
@@ -143,18 +143,18 @@ def place_of(code: str) -> str:
 
 
 class Act(Struct, frozen=True, kw_only=True):
-    """Words that a target's program, or the model behind it, acts on although nobody asked for it.
+    """Words that a target's program, or the model behind it, acts on without being asked.
 
     Attributes:
-        words: what they look like.
-        effect: what they do.
-        basis: ``measured`` on the program itself, ``documented`` by its makers or users, or ``ours``: the model behind
-            it would take a line for one that we wrote.
-        source: where that is known from.
+        words: the form of the words.
+        effect: their effect.
+        basis: ``measured`` on the program itself, ``documented`` by its makers or users, or ``ours``: the model would
+            take a line for one that Reknit wrote.
+        source: the source of that.
         answer: ``broken`` in all but the current user's own words; ``told`` by a soft rule, since they are the current
             user's own; ``left`` as ordinary words.
-        why: why that is the answer, where it is not to break them.
-        examples: texts with such words, as a tool might put them out.
+        why: the reason for an answer other than breaking them.
+        examples: texts with such words, as tools may return them.
     """
 
     target: str
@@ -168,13 +168,13 @@ class Act(Struct, frozen=True, kw_only=True):
 
 
 _ACTS_FILE: Final = Path(__file__).with_name("acts.jsonl")
-# What is broken of it, and how, stands in ``reknit.pipeline.text.neutral``.
+# ``reknit.pipeline.text.neutral`` defines which words are neutralized, and how.
 ACTS: Final = tuple(msgspec.json.decode(line, type=Act) for line in _ACTS_FILE.read_bytes().splitlines())
 
 
 def _acts_page() -> Iterator[str]:
     rows = [(act.target, (act.words, act.effect, f"{act.basis}: {act.source}", _answer(act))) for act in ACTS]
-    return _tables("What programs act on", _ACTS_INTRO, ("words", "what they do", "known", "answer"), rows)
+    return _tables("Words that programs act on", _ACTS_INTRO, ("words", "what they do", "known", "answer"), rows)
 
 
 def _answer(act: Act) -> str:
@@ -188,7 +188,7 @@ def _native_page() -> Iterator[str]:
         ids = (f"`{name}`" if name else "" for name in (each.opens, each.answers))
         cells = f"`{each.kind}`", each.turn, *ids, each.beside, "yes" if each.bound else "", each.elsewhere
         rows.append((each.provider, cells))
-    return _tables("What is a provider's own", _NATIVE_INTRO, columns, rows)
+    return _tables("Provider-specific types", _NATIVE_INTRO, columns, rows)
 
 
 def _refusals_page() -> Iterator[str]:
@@ -197,7 +197,7 @@ def _refusals_page() -> Iterator[str]:
     for row in REFUSALS:
         decided = f"[{row.rule}]({place_of(row.rule)}), {row.why}" if row.rule else row.why
         rows.append((row.provider, (row.error_class, decided, str(len(row.requests)), "<br>".join(row.requests))))
-    return _tables("What decided recorded refusals", _REFUSALS_INTRO, columns, rows)
+    return _tables("Causes of recorded refusals", _REFUSALS_INTRO, columns, rows)
 
 
 def _tables(
@@ -220,7 +220,7 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[st
 
 
 def _shares_page() -> Iterator[str]:
-    yield from ("# What becomes of accepted requests", "", _WRITTEN, "", _SHARES_INTRO, "")
+    yield from ("# Outcomes of accepted requests", "", _WRITTEN, "", _SHARES_INTRO, "")
     counts = [
         (row.provider, str(row.accepted), *(f"{n} ({n / row.accepted:.1%})" for n in (len(row.harmed), row.mended)))
         for row in SHARES
@@ -259,7 +259,7 @@ def _streams_page() -> Iterator[str]:
             if before is state:
                 done = (action.__doc__ or "").partition("\n")[0].rstrip(".")
                 rows.append((given.value, "" if after is state else after.value, f"{done[0].lower()}{done[1:]}"))
-        yield from ("", f"## {state.value}", "", meaning, "", *_table(("input", "next", "what is done"), rows))
+        yield from ("", f"## {state.value}", "", meaning, "", *_table(("input", "next", "action"), rows))
     yield ""
 
 

@@ -1,7 +1,7 @@
-"""What a page says, in its order: facts, then the example, each line with the lines that stand under it.
+"""The content of a page, in order: facts, then the example, each line with its sub-lines.
 
-A terminal, the Markdown in docs/ and the viewer write the same; only how a line is set differs. The terminal's way is
-here.
+The terminal, the Markdown in docs/ and the viewer show the same content; only the format differs. The terminal's format
+is in this module.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from reknit.pipeline.explain import Broken, FixPage, Mended, Retold, RulePage
 
-# What only one side of an example has.
+# A mark of the lines that only one side of an example has.
 Mark: TypeAlias = Literal[" ", "-", "+"]
 
 
@@ -49,12 +49,12 @@ _FATES = {
     "rewritten": "rewrites content",
     "flattened": "makes text of a block",
     "dropped": "leaves something out",
-    "synthesised": "adds what nobody said",
+    "synthesised": "adds content that no party wrote",
 }
 _SEVERITIES = {
     "hard": "A body that breaks it is refused.",
     "model": "Only some models refuse it: {families}. For a model that is not known it is reported, not fatal.",
-    "soft": "A warning: bodies that break it were seen to be accepted, or a body alone cannot tell.",
+    "soft": "A warning: bodies that break it were seen to be accepted, or a body alone is not sufficient.",
 }
 _OUTCOMES = {
     "mended": "reknit normalize mends it: {fixes}.",
@@ -149,7 +149,7 @@ def _marked(lines: list[str], same: list[tuple[int, int]], mark: Mark) -> tuple[
 
 
 def _document(document: Any) -> Iterator[str]:  # noqa: ANN401  any JSON
-    """A history or a request, one line a block: the role stands before a message's first one."""
+    """Return a history or a request, one line for each block: the role precedes a message's first one."""
     if isinstance(document, str):
         yield from document.splitlines()
         return

@@ -1,16 +1,17 @@
-"""Structure repair: one history in, the same history out as every provider wants it, each change recorded.
+"""Structure repair: turns one history into the form that a provider accepts, and records each change.
 
-Theory of operation. The history is a list of exchanges. Only its end is open; what lies before has been settled, that
-is, handed out as finished messages, and is never touched again. A turn that comes in is cleaned by itself (``clean``),
-then its blocks go to the open exchanges: what an assistant says joins the last exchange or begins a new one, a result
-goes to its call, wherever that is among the open exchanges, anything else that a user says joins the last exchange's
-user turn. Neighbours of one role thereby merge, whatever was dropped between them; where they may stand side by side,
-the exchange remembers which turns begin a message. The machine finds; the ``Structure`` says what is mended.
+Theory of operation. The history is a list of exchanges. Only its end is open; everything before has been settled, that
+is, returned as finished messages, and never changes again. An incoming turn is first cleaned by itself (``clean``),
+then its blocks are added to the open exchanges: the assistant's content joins the last exchange or begins a new one, a
+result is added to its call in any of the open exchanges, and other user content joins the last exchange's user turn.
+Adjacent turns of one role thereby merge, also if blocks between them were dropped. If the target takes adjacent
+messages of one role, the exchange stores which turns begin a message. The machine finds deviations; the ``Structure``
+decides what is repaired.
 
 After each turn, everything before the earlier of these is settled: the last turn, which may still grow, and the first
-exchange with a call that has no real result yet, as long as it is among the last ``policy.open_exchanges``. A request
-renders the open exchanges as if nothing more came (``open_messages``), without changing them. A whole history is
-repaired by the same steps, so both ways give the same.
+exchange with a call that has no real result yet, if it is among the last ``policy.open_exchanges``. A request renders
+the open exchanges as if nothing followed (``open_messages``), without changing them. A whole history is repaired by the
+same steps, so both ways give the same result.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from msgspec import structs
 
 from reknit.pipeline.fixes import Fix, digest
 from reknit.pipeline.history.calls import (
-    NAMELESS,
+    NO_ID,
     Call,
     IdTable,
     IdWriter,
@@ -36,10 +37,10 @@ from reknit.pipeline.history.exchanges import Exchange, Start, call_of, continue
 from reknit.pipeline.history.healthy import Stretch
 from reknit.pipeline.history.pieces import (
     REFERENCE,
-    Book,
+    FixLog,
     LedgerEntry,
     Message,
-    Piece,
+    TrackedBlock,
     block_path,
     is_blank,
     is_breakpoint,
@@ -72,15 +73,15 @@ class History:
         self.structure = structure_under(self.policy, structure)
         self.ids = IdTable(id_writers, again=structure.ids_again)
         self.exchanges: list[Exchange] = []
-        self.system: list[Piece] = []
+        self.system: list[TrackedBlock] = []
         self.messages = self.turns = self.number = 0
         self.changed: set[int] = set()
         self.user_spoke_last = False
         # The ids of the last assistant turn's calls that were cut off: none of them is a call any more.
         self.cut: set[str] = set()
-        self.referred = False  # to an item that stands with the provider, and may be a call
+        self.referred = False  # to an item that the provider stores, and may be a call
         self.last_item = ""  # the digest of the last turn, if it was an item with an id
-        self._book = Book(observed=self.structure.observed)
+        self._book = FixLog(observed=self.structure.observed)
         self._settled: list[Message] = []
         self._calls: list[SettledCall] = []
 
@@ -90,7 +91,7 @@ class History:
         book, before = self._book, len(self._book.fixes)
         if self._comes_again(turn):
             for at, block in enumerate(turn.blocks):
-                book.drop("item_repeated", Piece(block, turn.index, block_path(turn, at)))
+                book.drop("item_repeated", TrackedBlock(block, turn.index, block_path(turn, at)))
             return book.fixes[before:]
         if turn.role == "system":
             self._system(turn)
@@ -108,13 +109,13 @@ class History:
 
     @property
     def rests(self) -> bool:
-        """Whether an assistant's turn that comes next settles all that stands before it."""
+        """Return True if a following assistant turn settles everything before it."""
         return len(self.exchanges) == 1 and self.exchanges[0].sealed and self.exchanges[0].closed
 
     def skip(self, stretch: Stretch) -> None:
-        """Go on behind a healthy stretch, as if its turns had come and settled one by one.
+        """Continue after a valid run of turns, as if its turns had been taken and settled one by one.
 
-        It opens the history or comes where the machine rests, and the table of ids admits its ids.
+        The run opens the history or follows settled turns only, and the table of ids admits its ids.
         """
         for exchange in self.exchanges:
             self._emit(user_messages(exchange, self.changed, self._book))
@@ -149,12 +150,12 @@ class History:
         return render_open(end, tail or self.policy.tail)
 
     def take_settled(self) -> tuple[list[Message], list[Fix], list[LedgerEntry], list[SettledCall]]:
-        """What has become certain since the last time: messages, fixes, ledger entries of blocks that went, calls."""
+        """Return what is certain since the last call: messages, fixes, entries of removed blocks, calls."""
         taken = self._settled, self._book.fixes, self._book.gone, self._calls
-        self._settled, self._book, self._calls = [], Book(observed=self.structure.observed), []
+        self._settled, self._book, self._calls = [], FixLog(observed=self.structure.observed), []
         return taken
 
-    # What comes in.
+    # Input.
 
     def _comes_again(self, turn: Turn) -> bool:
         """Whether an item of Responses is the one before it once more, by its id and all that it holds.
@@ -181,7 +182,7 @@ class History:
             self._take_said(turn, pieces, self._last_for_user())
             self.user_spoke_last = False
 
-    def _assistant(self, turn: Turn, pieces: list[Piece]) -> None:
+    def _assistant(self, turn: Turn, pieces: list[TrackedBlock]) -> None:
         if not (self.exchanges or self.structure.assistant_first) and not self._lead(pieces):
             for piece in pieces:
                 self._book.drop("leading_dropped", piece)
@@ -195,7 +196,7 @@ class History:
         begins = held > 0 and not continues(exchange.assistant[-1], turn, pieces)
         apart = begins and (exchange.stays_apart(pieces, turn, self.structure) or not self._book.makes("turns_merged"))
         if held and not apart and self._book.makes("turns_merged"):
-            # An item that goes on with the last message joins it too, and text in it the messages with calls.
+            # An item that continues the last message joins it too, and text in it joins the messages with calls.
             joined = [] if self.structure.flat else exchange.join_calls(pieces)
             for place in [*joined, turn.place] if begins else joined:
                 self._book.note_fix("turns_merged", place)
@@ -206,17 +207,17 @@ class History:
         elif len(exchange.assistant) > held:  # no message begins with calls that only come again
             exchange.assistant_starts.append(Start(turn.index, turn.id))
 
-    def _lead(self, pieces: Sequence[Piece]) -> bool:
+    def _lead(self, pieces: Sequence[TrackedBlock]) -> bool:
         """Put a user turn before what the assistant says first, where the structure has it and it will stay."""
         says = any(stands_alone(piece, self.structure) and not is_blank(piece) for piece in pieces)
         if not (self.structure.leads and says and self._book.makes("lead_inserted")):
             return False
         self._book.note_fix("lead_inserted", f"messages.{self.messages}.content.0")
-        lead = Piece(Text(text=LEAD), -1, "", fate="synthesised", code="lead_inserted")
+        lead = TrackedBlock(Text(text=LEAD), -1, "", fate="synthesised", code="lead_inserted")
         self._last_for_user().user.append(lead)
         return True
 
-    def _add_assistant_piece(self, exchange: Exchange, piece: Piece, turn: Turn) -> None:
+    def _add_assistant_piece(self, exchange: Exchange, piece: TrackedBlock, turn: Turn) -> None:
         call = piece.block
         self.referred = self.referred or (isinstance(call, Unknown) and call.kind == REFERENCE)
         if isinstance(call, ToolUse):
@@ -224,7 +225,7 @@ class History:
                 self._book.drop("call_repeated", piece)
                 self.changed.add(piece.turn)
                 return
-            # An id that is made tells a call from those of all turns.
+            # A generated id identifies a call in all turns.
             made = turn.ids_made and call.id == made_id(call.name)
             again = made and (call_of(self.exchanges, call.id, by_name=False) or self.ids.answered(call.id)) is not None
             final = self.ids.claim(call.id, taken=again)
@@ -233,20 +234,20 @@ class History:
                 piece = self._under_id(final, piece, structs.replace(call, id=final), made=made)
         exchange.assistant.append(piece)
 
-    def _under_id(self, final: str, piece: Piece, block: Block, *, made: bool) -> Piece:
+    def _under_id(self, final: str, piece: TrackedBlock, block: Block, *, made: bool) -> TrackedBlock:
         """A piece whose block has its final id now; where the input has none, one is ``made`` and none rewritten."""
         if made:
             return structs.replace(piece, block=block, came_as=piece.tool_id)
         return self._book.change("id_rewritten", piece, block, detail=final)
 
-    def _user(self, turn: Turn, pieces: list[Piece]) -> None:
+    def _user(self, turn: Turn, pieces: list[TrackedBlock]) -> None:
         if isinstance(pieces[0].block, Unknown) and all(is_foreign(each.block, self.structure.own) for each in pieces):
-            # Nobody says anything here that the target could be sent.
+            # The message has no content that the target accepts.
             for piece in pieces:
                 self._book.drop_unknown(piece)
             self.user_spoke_last = True
             return
-        said: list[Piece] = []
+        said: list[TrackedBlock] = []
         for piece in pieces:
             if isinstance(piece.block, ToolResult):
                 if not self._result(turn, piece, piece.block, spoken=bool(said)):
@@ -256,7 +257,7 @@ class History:
             elif (
                 not said and is_breakpoint(piece.block) and self.exchanges and self.exchanges[-1].was_answered_by(turn)
             ):
-                # It stays behind the result that it ends; more results may follow.
+                # It stays after the result that it ends; more results may follow.
                 self.exchanges[-1].results.append(piece)
             else:
                 said.append(piece)
@@ -275,15 +276,15 @@ class History:
             self.exchanges.append(Exchange(number=self.number, user_number=self.number, sealed=True))
         return self.exchanges[-1]
 
-    def _take_said(self, turn: Turn, pieces: list[Piece], exchange: Exchange) -> None:
+    def _take_said(self, turn: Turn, pieces: list[TrackedBlock], exchange: Exchange) -> None:
         if not exchange.user_number:
             self.number += 1
             exchange.user_number = self.number
         if exchange.add_said(pieces, turn, self.structure):
             self._book.note_fix("turns_merged", turn.place)
 
-    def _result(self, turn: Turn, piece: Piece, result: ToolResult, *, spoken: bool) -> bool:
-        """Give a result to its call; False where there is none that could take it."""
+    def _result(self, turn: Turn, piece: TrackedBlock, result: ToolResult, *, spoken: bool) -> bool:
+        """Add a result to its call; return False if no call takes it."""
         found = call_of(self.exchanges, result.tool_use_id, by_name=turn.ids_made)
         if found is None:
             return False
@@ -292,7 +293,7 @@ class History:
         real = not is_placeholder(result, use.name, call.original)
         if call.result >= 0:
             earlier = exchange.results[call.result]
-            if real and earlier.came_as == NAMELESS != result.tool_use_id:
+            if real and earlier.came_as == NO_ID != result.tool_use_id:
                 if not exchange.pass_on(call):
                     self._book.drop("result_orphan", earlier)
             elif call.real or not real:
@@ -304,7 +305,7 @@ class History:
         if exchange is not self.exchanges[-1] or exchange.user or spoken:
             piece = self._book.change("result_moved", piece)
         if use.id != result.tool_use_id:
-            made = turn.ids_made and result.tool_use_id in {made_id(use.name), NAMELESS}
+            made = turn.ids_made and result.tool_use_id in {made_id(use.name), NO_ID}
             piece = self._under_id(use.id, piece, structs.replace(result, tool_use_id=use.id), made=made)
         exchange.add_result(call, piece, self.structure, real=real)
         if exchange is self.exchanges[-1]:
@@ -312,8 +313,8 @@ class History:
         self.user_spoke_last = True
         return True
 
-    def _give_way(self, earlier: Piece, call: Call) -> None:
-        """Leave out a placeholder for a real result; one of our own stands in the first open user turn."""
+    def _give_way(self, earlier: TrackedBlock, call: Call) -> None:
+        """Remove a placeholder in favour of a real result; one of our own is in the first open user turn."""
         if earlier.fate == "synthesised":
             number, at = place_of_result(self.exchanges[0], call.result)
             place = f"messages.{self.messages + number}.content.{at}"
@@ -321,7 +322,7 @@ class History:
         else:
             self._book.drop("placeholder_dropped", earlier)
 
-    def _orphan(self, piece: Piece, result: ToolResult) -> list[Piece]:
+    def _orphan(self, piece: TrackedBlock, result: ToolResult) -> list[TrackedBlock]:
         answered = self.ids.answered(result.tool_use_id)
         if answered is None and self.structure.calls_elsewhere in {"always", "referred" if self.referred else ""}:
             return [piece]
@@ -379,13 +380,13 @@ class History:
         return exchange.number <= self.number - max(self.policy.open_exchanges, 1)
 
     def _give_up(self, exchange: Exchange) -> bool:
-        """Do without the results that never came; False if no assistant turn is left."""
+        """Drop the calls whose results never arrived; return False if no assistant turn is left."""
         missing = exchange.lacking(self.structure)
         if missing and self.policy.missing_result == "drop":
             return self._drop_calls(exchange, missing)
         if missing:
-            # The assistant's own messages stand between what is settled and its results.
-            spare = Book(observed=self.structure.observed)
+            # The assistant's own messages are between the settled part and its results.
+            spare = FixLog(observed=self.structure.observed)
             before = self.messages + len(assistant_messages(exchange, self.structure, set(self.changed), spare))
             for at, call in enumerate(missing, len(exchange.results)):
                 call.result = at

@@ -1,11 +1,11 @@
-"""Tool calls and their results: the id of each call, the call that a result answers, and what only stands for a result.
+"""Tool calls and their results: the id of each call, the call that a result answers, and placeholders for results.
 
-Ids are unique in the whole request, legal everywhere, and rewritten injectively. A legal id that nobody has used yet
-stays as it is. Any other gets a new one made from itself and a digest, so that the same history gives the same ids, and
-so that ``call.1`` never takes the place of ``call_1``.
+Ids are unique in the whole request, legal on every target, and rewritten injectively. A legal, unused id stays
+unchanged. Any other gets a new one made from itself and a digest, so the same history gives the same ids, and
+``call.1`` never takes the place of ``call_1``.
 
-Frameworks that find a call without a result write a text in its place. Such a text keeps a request valid, but it is
-not what the tool returned: when the real result is there too, or comes later, the placeholder gives way.
+Frameworks that find a call without a result write a text in its place. Such a text keeps a request valid, but it is not
+the tool's result: if the real result is present too, or arrives later, it replaces the placeholder.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import UNSET, Struct
 
-from reknit.pipeline.history.pieces import Book, Piece
+from reknit.pipeline.history.pieces import FixLog, TrackedBlock
 from reknit.pipeline.model import Document, Image, Text, ToolResult, ToolUse, Unknown
 
 # The strictest alphabet and length among the targets: `^[a-zA-Z0-9_-]+$` (Anthropic), 1..64 (Bedrock, Responses).
@@ -45,8 +45,8 @@ def derived_id(name: str) -> str:
     return f"call_{_ILLEGAL.sub('_', name)}"
 
 
-# What a result has for an id that names neither its call nor a tool.
-NAMELESS = ""
+# The id of a result that names neither its call nor a tool.
+NO_ID = ""
 
 
 class SettledCall(Struct, frozen=True, array_like=True):
@@ -64,9 +64,9 @@ IdWriter: TypeAlias = Callable[[str], str]
 class IdTable:
     """The tool ids of one session.
 
-    ``id_writers`` are how its targets write ids of their own making: what two ids would be there is kept apart as well,
-    so that a target may shorten each id by itself and never gives two calls one. ``again``: only the calls of one turn
-    have to be told apart.
+    ``id_writers`` are the functions by which its targets derive ids. Ids that would be equal after any of them are kept
+    different, so a target may shorten each id independently and never gives two calls one id. ``again``: only the calls
+    of one turn need different ids.
     """
 
     def __init__(self, id_writers: Sequence[IdWriter] = (), *, again: bool = False) -> None:
@@ -156,7 +156,7 @@ class IdTable:
             taken.add(image(final))
 
     def answered(self, original: str) -> bool | None:
-        """How the last settled call of this id ended; None where there was none."""
+        """Return how the last settled call of this id ended; None if there is none."""
         return self._answered.get(original)
 
 
@@ -174,15 +174,18 @@ class Call(Struct, omit_defaults=True):
     result: int = -1
     real: bool = False
 
-    def block(self, assistant: Sequence[Piece]) -> ToolUse:
+    def block(self, assistant: Sequence[TrackedBlock]) -> ToolUse:
         """The call itself, among the pieces of the turn that made it; with the id that it has in the output."""
         block = assistant[self.at].block
         assert isinstance(block, ToolUse)  # noqa: S101  calls point at nothing else
         return block
 
 
-class Asked(Struct, gc=False):
-    """The calls under one id, in order. A call that has its result never loses it again, so nobody looks back."""
+class CallsWithId(Struct, gc=False):
+    """The calls under one id, in order.
+
+    A call that has its result never loses it, so earlier calls are not read again.
+    """
 
     calls: list[Call] = []
     _waiting: int = 0
@@ -202,7 +205,7 @@ class Asked(Struct, gc=False):
             self._unreal += 1
         return calls[self._unreal] if self._unreal < len(calls) else None
 
-    def holds(self, assistant: Sequence[Piece], call: ToolUse) -> bool:
+    def holds(self, assistant: Sequence[TrackedBlock], call: ToolUse) -> bool:
         """Whether one of the calls, which the assistant's pieces have, asks for the same as this one."""
         for other in self.calls[self._compared :]:
             self._inputs.add(_asks_for(other.block(assistant)))
@@ -210,7 +213,7 @@ class Asked(Struct, gc=False):
         return _asks_for(call) in self._inputs
 
 
-class AskedIndex(Struct, gc=False):
+class CallIndex(Struct, gc=False):
     """The calls of an exchange by the id that they came under, and by the one that their tool's name makes.
 
     A result that names nothing answers any of them, in order.
@@ -218,24 +221,24 @@ class AskedIndex(Struct, gc=False):
 
     calls: list[Call]
     _indexed: int = 0
-    _by_id: dict[str, Asked] = {}
+    _by_id: dict[str, CallsWithId] = {}
     _named: int = 0
-    _by_name: dict[str, Asked] = {}
+    _by_name: dict[str, CallsWithId] = {}
     _real: int = 0
 
-    def find(self, assistant: Sequence[Piece], original: str, *, by_name: bool) -> Asked | None:
+    def find(self, assistant: Sequence[TrackedBlock], original: str, *, by_name: bool) -> CallsWithId | None:
         """The calls under an id, else, ``by_name``, those of the tool that a made id names, if there are any."""
         for call in self.calls[self._indexed :]:
-            self._by_id.setdefault(call.original, Asked()).calls.append(call)
+            self._by_id.setdefault(call.original, CallsWithId()).calls.append(call)
         self._indexed = len(self.calls)
         return self._by_id.get(original) or (self._find_by_name(assistant, original) if by_name else None)
 
-    def _find_by_name(self, assistant: Sequence[Piece], original: str) -> Asked | None:
+    def _find_by_name(self, assistant: Sequence[TrackedBlock], original: str) -> CallsWithId | None:
         for call in self.calls[self._named :]:
-            self._by_name.setdefault(made_id(call.block(assistant).name), Asked()).calls.append(call)
+            self._by_name.setdefault(made_id(call.block(assistant).name), CallsWithId()).calls.append(call)
         self._named = len(self.calls)
-        if original == NAMELESS:
-            self._by_name.setdefault(original, Asked()).calls = self.calls
+        if original == NO_ID:
+            self._by_name.setdefault(original, CallsWithId()).calls = self.calls
         return self._by_name.get(original)
 
     @property
@@ -259,7 +262,7 @@ def _asks_for(call: ToolUse) -> tuple[str, bytes]:
 ORPHAN_MARK = "[Tool result without its call]"
 
 
-def orphan_pieces(piece: Piece, result: ToolResult, code: str, book: Book) -> list[Piece]:
+def orphan_pieces(piece: TrackedBlock, result: ToolResult, code: str, book: FixLog) -> list[TrackedBlock]:
     """A result as user text, followed by the media it held."""
     if isinstance(result.content, list):
         texts = [part.text for part in result.content if isinstance(part, Text)]
@@ -272,12 +275,12 @@ def orphan_pieces(piece: Piece, result: ToolResult, code: str, book: Book) -> li
     return [flat, *(_medium(piece, at, part, code) for at, part in media)]
 
 
-def _medium(piece: Piece, at: int, part: Image | Document | Unknown | Text, code: str) -> Piece:
+def _medium(piece: TrackedBlock, at: int, part: Image | Document | Unknown | Text, code: str) -> TrackedBlock:
     path = f"{piece.path}.content.{at}"
-    return Piece(part, piece.turn, path, fate="flattened", code=code, came_as=piece.tool_id)
+    return TrackedBlock(part, piece.turn, path, fate="flattened", code=code, came_as=piece.tool_id)
 
 
-def same_content(one: Piece, other: Piece) -> bool:
+def same_content(one: TrackedBlock, other: TrackedBlock) -> bool:
     """Whether two results say the same, whatever the ids they came under."""
     left, right = one.block, other.block
     return (
@@ -288,7 +291,7 @@ def same_content(one: Piece, other: Piece) -> bool:
     )
 
 
-# What we write ourselves.
+# Reknit's own placeholders.
 INTERRUPTED = "[No result was recorded for this tool call: it was interrupted, or its result was lost.]"
 
 # Exact texts that frameworks write, and who does. Nothing is matched by pattern: a tool may well return a text that
@@ -321,7 +324,7 @@ TEMPLATES: Mapping[str, str] = MappingProxyType(
 )
 
 
-# Longer than any of them with a name and an id in it, and what they begin with: most real results are told at once.
+# Longer than any placeholder with a name and an id, and their first characters: they exclude most real results.
 LONGEST_PLACEHOLDER = 400
 _STARTS = frozenset(text[0] for text in (*PLACEHOLDERS, *TEMPLATES))
 

@@ -1,7 +1,7 @@
-"""What can be said of a turn by itself: blank blocks, blocks in the wrong role, inputs that are no objects.
+"""Repairs that need only one turn: blank blocks, blocks in the wrong role, inputs that are not objects.
 
-``clean`` turns one input turn into stretches of pieces, each of one role. A healthy turn comes out as one stretch.
-The data of images and documents, however a client has encoded it, becomes the base64 that providers take.
+``clean`` turns one input turn into runs of pieces, each of one role. A turn that is valid as is gives one run. The data
+of images and documents, in any encoding that clients use, becomes the base64 that providers accept.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from reknit.pipeline.history.exchanges import is_reasoning
-from reknit.pipeline.history.pieces import STRIPPED, Book, Piece, Speaker, block_path, changes_tools, is_blank
+from reknit.pipeline.history.pieces import STRIPPED, FixLog, Speaker, TrackedBlock, block_path, changes_tools, is_blank
 from reknit.pipeline.model import (
     Document,
     Image,
@@ -32,12 +32,12 @@ from reknit.pipeline.model import (
     on_the_wire,
 )
 
-Stretch: TypeAlias = tuple[Speaker, list[Piece]]
+Stretch: TypeAlias = tuple[Speaker, list[TrackedBlock]]
 
-# What a system message inside the history becomes: user text that says what it is.
+# Marks a system message inside the history, which becomes user text.
 SYSTEM_MARK = "[System message]\n"
 
-# What is added to a text that was cut off.
+# Appended to a text that was cut off.
 CUT_MARK = "\n[The rest of this text was cut off.]"
 
 # A call without a name is called this.
@@ -45,7 +45,7 @@ UNNAMED = "tool"
 
 _OPEN_BRACE = ord("{")
 
-# Whose turn a block belongs to, where that is not the turn's own role.
+# The role of a block, where it is not the turn's own role.
 _ROLES: dict[type, Speaker] = {
     ToolUse: "assistant",
     ToolResult: "user",
@@ -55,7 +55,7 @@ _ROLES: dict[type, Speaker] = {
 
 
 def structure_under(policy: Policy, structure: Structure) -> Structure:
-    """What a history may be like for a target under a policy."""
+    """Return the structure that a target takes under a policy."""
     if policy.cut_text != "auto":
         structure = structs.replace(structure, cut_text=policy.cut_text)
     if policy.strip_tools:
@@ -64,27 +64,32 @@ def structure_under(policy: Policy, structure: Structure) -> Structure:
             structure, neighbours=frozenset(), blank=frozenset(), assistant_first=False, observed=frozenset()
         )
     if structure.observed:
-        # What the policy does not do about a call without a result cannot be observed.
+        # A repair that the policy never makes for a call without a result cannot be observed.
         other = "call_unanswered" if policy.missing_result == "synthesise" else "result_synthesised"
         return structs.replace(structure, observed=structure.observed - {other})
     return structure
 
 
-def clean(turn: Turn, policy: Policy, structure: Structure, book: Book, changed: set[int]) -> list[Stretch]:
-    """The turn's pieces in stretches of one role; what goes is in the book, a turn that loses blocks in ``changed``."""
+def clean(turn: Turn, policy: Policy, structure: Structure, book: FixLog, changed: set[int]) -> list[Stretch]:
+    """Return the turn's pieces in runs of one role.
+
+    Removed blocks are in the book, turns that lose blocks in ``changed``.
+    """
     if not turn.blocks:
         book.note_fix("turn_empty", turn.place)
         return []
     speaker: Speaker = "assistant" if turn.role == "assistant" else "user"
     stretches: list[Stretch] = []
     gone = 0
-    blank_stays = turn.role in structure.blank and all(is_blank(Piece(block, turn.index, "")) for block in turn.blocks)
+    blank_stays = turn.role in structure.blank and all(
+        is_blank(TrackedBlock(block, turn.index, "")) for block in turn.blocks
+    )
     cut_at = _cut_place(turn) if turn.incomplete and structure.cut_text != "keep" else -1
     for at, block in enumerate(turn.blocks):
-        came = Piece(block, turn.index, block_path(turn, at))
+        came = TrackedBlock(block, turn.index, block_path(turn, at))
         stays = blank_stays and is_blank(came)
         if policy.reasoning == "strip" and structure.flat and speaker == "assistant" and is_reasoning(came):
-            # The target leaves it out with what must not stand without it.
+            # The target removes it together with the blocks that depend on it.
             came.code, stays = STRIPPED, True
         piece = came if stays else _CLEANERS[type(block)](came, speaker, policy, book)
         if piece is not None and at == cut_at:
@@ -117,10 +122,10 @@ def clean(turn: Turn, policy: Policy, structure: Structure, book: Book, changed:
 def _cut_place(turn: Turn) -> int:
     """Where the text that was cut off is among the turn's blocks: the last one that says something; -1 for none."""
     places = (at for at in reversed(range(len(turn.blocks))) if isinstance(turn.blocks[at], Text))
-    return next((at for at in places if not is_blank(Piece(turn.blocks[at], turn.index, ""))), -1)
+    return next((at for at in places if not is_blank(TrackedBlock(turn.blocks[at], turn.index, ""))), -1)
 
 
-def _without_end(piece: Piece, structure: Structure, book: Book) -> Piece | None:
+def _without_end(piece: TrackedBlock, structure: Structure, book: FixLog) -> TrackedBlock | None:
     """A text that was cut off, as the structure has it: marked, or left out."""
     text = piece.block
     assert isinstance(text, Text)  # noqa: S101  the caller knows
@@ -130,7 +135,7 @@ def _without_end(piece: Piece, structure: Structure, book: Book) -> Piece | None
     return book.change("cut_text_marked", piece, structs.replace(text, text=text.text + CUT_MARK))
 
 
-def system_pieces(turn: Turn, structure: Structure, book: Book, *, leading: bool) -> list[Piece]:
+def system_pieces(turn: Turn, structure: Structure, book: FixLog, *, leading: bool) -> list[TrackedBlock]:
     """A system message's blocks: texts as they are for the system slot, marked for a place inside the history.
 
     Media inside the history stay as the user's; what no system prompt and no user can say is shown as its JSON. Where
@@ -144,7 +149,7 @@ def system_pieces(turn: Turn, structure: Structure, book: Book, *, leading: bool
     taken = {block.kind for block in turn.blocks if isinstance(block, Unknown)} & structure.system_blocks
     stays = not leading and (structure.system_inside or bool(taken))
     for at, block in enumerate(turn.blocks):
-        piece = Piece(block, turn.index, block_path(turn, at), system=True)
+        piece = TrackedBlock(block, turn.index, block_path(turn, at), system=True)
         if is_blank(piece) and book.makes("blank_dropped"):
             book.drop("blank_dropped", piece)
         elif stays and isinstance(block, Text):
@@ -174,12 +179,12 @@ def system_pieces(turn: Turn, structure: Structure, book: Book, *, leading: bool
 
 
 def _own_of_user(own: Own) -> Own | UnsetType:
-    """What a system message has of its own that a user's message can have: the role is not."""
+    """Return the provider-specific members of a system message that a user message can have; the role is not one."""
     members = {name: value for name, value in own.members.items() if name != "role"}
     return structs.replace(own, members=members) if members else UNSET
 
 
-def _text(piece: Piece, speaker: Speaker, _policy: Policy, book: Book) -> Piece | None:
+def _text(piece: TrackedBlock, speaker: Speaker, _policy: Policy, book: FixLog) -> TrackedBlock | None:
     block = piece.block
     assert isinstance(block, Text)  # noqa: S101  the table dispatches on the type
     if (block.text and not block.text.isspace()) or not book.makes("blank_dropped"):
@@ -189,11 +194,11 @@ def _text(piece: Piece, speaker: Speaker, _policy: Policy, book: Book) -> Piece 
     return None
 
 
-def _unrefused(piece: Piece, book: Book) -> Piece:
+def _unrefused(piece: TrackedBlock, book: FixLog) -> TrackedBlock:
     return book.change("refusal_as_text", piece, structs.replace(piece.block, refusal=False))
 
 
-def _reasoning(piece: Piece, speaker: Speaker, policy: Policy, book: Book) -> Piece | None:
+def _reasoning(piece: TrackedBlock, speaker: Speaker, policy: Policy, book: FixLog) -> TrackedBlock | None:
     if speaker == "user" and book.makes("thinking_misplaced"):
         book.drop("thinking_misplaced", piece)
         return None
@@ -203,7 +208,7 @@ def _reasoning(piece: Piece, speaker: Speaker, policy: Policy, book: Book) -> Pi
     return piece
 
 
-def _call(piece: Piece, _speaker: Speaker, policy: Policy, book: Book) -> Piece | None:
+def _call(piece: TrackedBlock, _speaker: Speaker, policy: Policy, book: FixLog) -> TrackedBlock | None:
     call = piece.block
     assert isinstance(call, ToolUse)  # noqa: S101  the table dispatches on the type
     if policy.strip_tools:
@@ -216,7 +221,7 @@ def _call(piece: Piece, _speaker: Speaker, policy: Policy, book: Book) -> Piece 
     return _object_input(piece, book)
 
 
-def _incomplete(piece: Piece, call: ToolUse, policy: Policy, book: Book) -> Piece | None:
+def _incomplete(piece: TrackedBlock, call: ToolUse, policy: Policy, book: FixLog) -> TrackedBlock | None:
     raw = _as_it_came(call.input)
     if policy.incomplete_call == "drop":
         book.drop("call_incomplete", piece, detail=raw)
@@ -226,7 +231,7 @@ def _incomplete(piece: Piece, call: ToolUse, policy: Policy, book: Book) -> Piec
 
 
 def _as_it_came(cut: Raw) -> str:
-    """What there was of an input: a reader keeps it as a JSON string."""
+    """Return the original text of an input, which a reader keeps as a JSON string."""
     text = bytes(cut).decode("utf-8", "replace")
     if not text.startswith('"'):
         return text
@@ -236,7 +241,7 @@ def _as_it_came(cut: Raw) -> str:
         return text
 
 
-def _object_input(piece: Piece, book: Book) -> Piece:
+def _object_input(piece: TrackedBlock, book: FixLog) -> TrackedBlock:
     """Tool inputs are objects: a JSON text of one is parsed, null is an empty one, anything else is put into one."""
     call = piece.block
     assert isinstance(call, ToolUse)  # noqa: S101  the caller knows
@@ -262,7 +267,7 @@ def _object_in(text: str) -> Raw | None:
         return None
 
 
-def _result(piece: Piece, _speaker: Speaker, policy: Policy, book: Book) -> Piece | None:
+def _result(piece: TrackedBlock, _speaker: Speaker, policy: Policy, book: FixLog) -> TrackedBlock | None:
     result = piece.block
     assert isinstance(result, ToolResult)  # noqa: S101  the table dispatches on the type
     if policy.strip_tools:
@@ -277,7 +282,7 @@ def _result(piece: Piece, _speaker: Speaker, policy: Policy, book: Book) -> Piec
     return piece
 
 
-def _without_blanks(piece: Piece, book: Book) -> Piece:
+def _without_blanks(piece: TrackedBlock, book: FixLog) -> TrackedBlock:
     """A result without its texts that say nothing."""
     result = piece.block
     if not isinstance(result, ToolResult) or not isinstance(result.content, list):
@@ -288,7 +293,7 @@ def _without_blanks(piece: Piece, book: Book) -> Piece:
     return book.change("blank_in_result", piece, structs.replace(result, content=kept or UNSET))
 
 
-def _with_plain_media(piece: Piece, book: Book) -> Piece:
+def _with_plain_media(piece: TrackedBlock, book: FixLog) -> TrackedBlock:
     """A result whose images and documents hold plain base64."""
     result = piece.block
     assert isinstance(result, ToolResult)  # noqa: S101  the caller knows
@@ -305,22 +310,22 @@ def _with_plain_media(piece: Piece, book: Book) -> Piece:
     return book.change("media_data_mended", piece, structs.replace(result, content=parts), detail=places)
 
 
-def _unknown(piece: Piece, speaker: Speaker, policy: Policy, book: Book) -> Piece | None:
+def _unknown(piece: TrackedBlock, speaker: Speaker, policy: Policy, book: FixLog) -> TrackedBlock | None:
     return _reasoning(piece, speaker, policy, book) if is_reasoning(piece) else piece
 
 
-def _medium(piece: Piece, _speaker: Speaker, _policy: Policy, book: Book) -> Piece | None:
+def _medium(piece: TrackedBlock, _speaker: Speaker, _policy: Policy, book: FixLog) -> TrackedBlock | None:
     return _with_plain_source(piece, book)
 
 
-def _with_plain_source(piece: Piece, book: Book) -> Piece:
+def _with_plain_source(piece: TrackedBlock, book: FixLog) -> TrackedBlock:
     medium = piece.block
     assert isinstance(medium, (Image, Document))  # noqa: S101  the table dispatches on the type
     source = with_plain_data(medium.source)
     return piece if source is None else book.change("media_data_mended", piece, structs.replace(medium, source=source))
 
 
-_Cleaner: TypeAlias = Callable[[Piece, Speaker, Policy, Book], Piece | None]
+_Cleaner: TypeAlias = Callable[[TrackedBlock, Speaker, Policy, FixLog], TrackedBlock | None]
 
 _CLEANERS: dict[type[Any], _Cleaner] = {
     Text: _text,
@@ -350,9 +355,9 @@ _SOURCE: Final = msgspec.json.Decoder(_Source)
 
 
 def with_plain_data(source: Raw) -> Raw | None:
-    """A source in plain base64, where it has line breaks, a ``data:`` prefix, the URL-safe alphabet or no padding.
+    """Return a source in plain base64 if it has line breaks, a ``data:`` prefix, the URL-safe alphabet or no padding.
 
-    The bytes stay the same. None where there is nothing to mend, or nothing that could be.
+    The bytes stay the same. None if there is nothing to repair, or it cannot be repaired.
     """
     try:
         found = _SOURCE.decode(source)

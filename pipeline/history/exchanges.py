@@ -11,16 +11,16 @@ from itertools import takewhile
 
 from msgspec import UNSET, Struct, structs
 
-from reknit.pipeline.history.calls import NAMELESS, Asked, AskedIndex, Call, made_id
-from reknit.pipeline.history.pieces import Book, Piece, is_blank, is_breakpoint, is_foreign, is_row
+from reknit.pipeline.history.calls import NO_ID, Call, CallIndex, CallsWithId, made_id
+from reknit.pipeline.history.pieces import FixLog, TrackedBlock, is_blank, is_breakpoint, is_foreign, is_row
 from reknit.pipeline.model import Block, Issuer, RedactedThinking, Structure, Text, Thinking, ToolUse, Turn, Unknown
 
-# What is done about a call without a result.
+# The repairs of a call without a result.
 _ANSWERING = frozenset({"result_synthesised", "call_unanswered"})
 
 
 class Start(Struct, frozen=True, array_like=True):
-    """Where a message of its own begins beside a neighbour of the same side: with this turn, under this id."""
+    """The start of a separate message next to one of the same side: this turn, under this id."""
 
     turn: int
     id: str | None = None
@@ -35,10 +35,10 @@ class Exchange(Struct, omit_defaults=True, dict=True):
     """
 
     number: int
-    assistant: list[Piece] = []
+    assistant: list[TrackedBlock] = []
     calls: list[Call] = []
-    results: list[Piece] = []
-    user: list[Piece] = []
+    results: list[TrackedBlock] = []
+    user: list[TrackedBlock] = []
     assistant_id: str | None = None
     user_id: str | None = None
     user_number: int = 0
@@ -60,7 +60,7 @@ class Exchange(Struct, omit_defaults=True, dict=True):
         else:
             self.user_id = identity or self.user_id
 
-    def add_said(self, pieces: Sequence[Piece], turn: Turn, structure: Structure) -> bool:
+    def add_said(self, pieces: Sequence[TrackedBlock], turn: Turn, structure: Structure) -> bool:
         """Add what the user says in a turn; whether it is joined with what the user said before."""
         before, joined = self.user or self.results, False
         if before and before[-1].turn != turn.index:
@@ -79,7 +79,7 @@ class Exchange(Struct, omit_defaults=True, dict=True):
         self.name_user(turn.id)
         return joined
 
-    def add_result(self, call: Call, piece: Piece, structure: Structure, *, real: bool) -> None:
+    def add_result(self, call: Call, piece: TrackedBlock, structure: Structure, *, real: bool) -> None:
         """Add a call's result, or put it in the place of the one that was not real."""
         if call.result >= 0:
             self.results[call.result] = piece
@@ -91,10 +91,10 @@ class Exchange(Struct, omit_defaults=True, dict=True):
             self.results.append(piece)
         call.real = real
 
-    def join_calls(self, said: Sequence[Piece]) -> list[str]:
-        """Make one message of those with calls, where text is said that joins the last; where the others began.
+    def join_calls(self, said: Sequence[TrackedBlock]) -> list[str]:
+        """Merge the messages with calls if text joins the last one; return where the others began.
 
-        Messages with calls stand side by side only as long as none but the first has text.
+        Messages with calls stay separate only while none but the first has text.
         """
         if not (self.calls and self.assistant_starts and any(isinstance(piece.block, Text) for piece in said)):
             return []
@@ -106,8 +106,8 @@ class Exchange(Struct, omit_defaults=True, dict=True):
         began = {piece.turn: piece.message for piece in self.assistant}
         return [began[start.turn] for start in joined]
 
-    def stays_apart(self, said: Sequence[Piece], turn: Turn, structure: Structure) -> bool:
-        """Whether what the assistant says next, in a turn, is a message of its own beside the last one."""
+    def stays_apart(self, said: Sequence[TrackedBlock], turn: Turn, structure: Structure) -> bool:
+        """Return True if the assistant's next content, in a turn, is a message of its own next to the last one."""
         new = [piece for piece in said if not self.has_asked(piece.block, turn)] or said
         if (
             "assistant" not in structure.neighbours
@@ -133,7 +133,7 @@ class Exchange(Struct, omit_defaults=True, dict=True):
         return before is not None and before.holds(self.assistant, block)
 
     def leave_out(self, calls: Sequence[Call]) -> None:
-        """Go on without some of the calls."""
+        """Continue without some of the calls."""
         gone = {call.at for call in calls}
         places = {at: new for new, at in enumerate(at for at in range(len(self.assistant)) if at not in gone)}
         self.assistant = [self.assistant[at] for at in places]
@@ -148,22 +148,23 @@ class Exchange(Struct, omit_defaults=True, dict=True):
         self.user += later.user
         self.user_number = self.user_number or later.user_number
 
-    def asked(self, original: str, *, by_name: bool = False) -> Asked | None:
+    def asked(self, original: str, *, by_name: bool = False) -> CallsWithId | None:
         """The calls that came under an id, or, ``by_name``, else those of the tool that a made id names."""
         return self._index.find(self.assistant, original, by_name=by_name) if self.calls else None
 
     @property
-    def _index(self) -> AskedIndex:
-        # No field, and so no part of the state: it is made anew for each list of calls, and follows it as it grows.
-        index: AskedIndex | None = self.__dict__.get("index")
+    def _index(self) -> CallIndex:
+        # Not a field, and so not part of the state: it is created for each list of calls, and updated as the list
+        # grows.
+        index: CallIndex | None = self.__dict__.get("index")
         if index is None or index.calls is not self.calls:
-            index = self.__dict__["index"] = AskedIndex(self.calls)
+            index = self.__dict__["index"] = CallIndex(self.calls)
         return index
 
     def pass_on(self, call: Call) -> bool:
         """Give a result that named no call to the next call without one, as another names the call that it went to."""
         earlier = self.results[call.result]
-        asked = self.asked(NAMELESS, by_name=True)
+        asked = self.asked(NO_ID, by_name=True)
         waiting = asked.waiting if asked is not None else None
         if not call.real or waiting is None or waiting.result >= 0:
             return False
@@ -195,7 +196,7 @@ class Exchange(Struct, omit_defaults=True, dict=True):
 
     @property
     def closed(self) -> bool:
-        """Whether the assistant turn is over: what the assistant says next is a turn of its own."""
+        """Whether the assistant turn is complete: the assistant's next content is a new turn."""
         return bool(self.user or self.results)
 
     def _last_message_stays(self, structure: Structure) -> bool:
@@ -214,7 +215,7 @@ class Exchange(Struct, omit_defaults=True, dict=True):
         return any(stands_alone(piece, structure) and at not in loose for at, piece in enumerate(self.assistant))
 
     def stays(self, structure: Structure) -> bool:
-        """Whether anything of the assistant turn stands alone; what was looked at once is not looked at again."""
+        """Return True if any piece of the assistant turn can be a message alone. The answer is cached."""
         at: int = self.__dict__.get("looked_at", 0)
         while at < len(self.assistant) and not stands_alone(self.assistant[at], structure):
             at += 1
@@ -222,12 +223,12 @@ class Exchange(Struct, omit_defaults=True, dict=True):
         return at < len(self.assistant)
 
 
-def _may_stand_behind(last: Piece, structure: Structure) -> bool:
+def _may_stand_behind(last: TrackedBlock, structure: Structure) -> bool:
     """Whether the user's next message may stay one of its own; a shape that writes each result as one means no turn."""
     return "user" in structure.neighbours and not is_row(last)
 
 
-def _is_apart(before: Sequence[Piece], first: Piece, structure: Structure) -> bool:
+def _is_apart(before: Sequence[TrackedBlock], first: TrackedBlock, structure: Structure) -> bool:
     """Whether one of two system messages has members that the target takes, and that hold for that message alone."""
     if not first.stays_system:
         return False
@@ -238,8 +239,8 @@ def _is_apart(before: Sequence[Piece], first: Piece, structure: Structure) -> bo
     )
 
 
-def _is_unjoined(last: Piece, piece: Piece, structure: Structure) -> bool:
-    """Whether nothing is joined where the user's pieces stand side by side: a row, or an item of a flat list."""
+def _is_unjoined(last: TrackedBlock, piece: TrackedBlock, structure: Structure) -> bool:
+    """Return True if adjacent user pieces stay separate: a row, or an item of a flat list."""
     return is_row(last) or (structure.flat and (isinstance(last.block, Unknown) or isinstance(piece.block, Unknown)))
 
 
@@ -262,17 +263,17 @@ def call_of(exchanges: Sequence[Exchange], original: str, *, by_name: bool) -> t
     return latest
 
 
-def is_reasoning(piece: Piece) -> bool:
+def is_reasoning(piece: TrackedBlock) -> bool:
     """Whether a piece is thinking, readable or not; an item of that type, which came among other blocks, is too."""
     block = piece.block
     return isinstance(block, (Thinking, RedactedThinking)) or (isinstance(block, Unknown) and block.kind == "reasoning")
 
 
-def stands_alone(piece: Piece, structure: Structure) -> bool:
-    """Whether a piece may be all of an assistant's message.
+def stands_alone(piece: TrackedBlock, structure: Structure) -> bool:
+    """Return True if a piece may be the whole content of an assistant message.
 
-    Reasoning may not unless it is the target's own and the target takes it so; in what only another provider has,
-    nobody says anything to it, nor does a breakpoint.
+    Reasoning may only be if it is the target's own and the target accepts that. A block of another provider, or a
+    breakpoint, has no content for the target.
     """
     if isinstance(piece.block, Unknown) and not is_reasoning(piece):
         return not (is_foreign(piece.block, structure.own) or is_breakpoint(piece.block))
@@ -282,8 +283,8 @@ def stands_alone(piece: Piece, structure: Structure) -> bool:
     return structure.reasoning_alone and issuer is not UNSET and issuer.provider == structure.own
 
 
-def leave_out(pieces: Sequence[Piece], book: Book) -> None:
-    """Record that an assistant's message goes, as none of its pieces stands alone."""
+def leave_out(pieces: Sequence[TrackedBlock], book: FixLog) -> None:
+    """Record that an assistant message is removed, because none of its pieces may be a message alone."""
     for piece in pieces:
         if is_reasoning(piece):
             book.drop("reasoning_alone", piece)
@@ -291,25 +292,25 @@ def leave_out(pieces: Sequence[Piece], book: Book) -> None:
             book.drop_unknown(piece)
 
 
-def is_paused_by(piece: Piece, structure: Structure) -> bool:
-    """Whether a piece is a call that the provider runs itself, behind which the model goes on with its own turn."""
+def is_paused_by(piece: TrackedBlock, structure: Structure) -> bool:
+    """Return True if a piece is a call that the provider runs itself, after which the model continues its own turn."""
     return isinstance(piece.block, Unknown) and piece.block.kind in structure.paused_by
 
 
-def continues(last: Piece, turn: Turn, pieces: list[Piece]) -> bool:
-    """Whether an assistant turn goes on with ``turn`` as its shape writes it, so that nothing is joined.
+def continues(last: TrackedBlock, turn: Turn, pieces: list[TrackedBlock]) -> bool:
+    """Return True if ``turn`` continues an assistant turn in the notation of its shape, so nothing is joined.
 
-    Responses' items are the pieces of one turn, but a message directly behind a message is a second one.
+    Responses' items are the pieces of one turn, but a message directly after a message is a second one.
     """
     return turn.root == "input" and not (
         isinstance(last.block, Text) and last.turn != turn.index and bool(pieces) and isinstance(pieces[0].block, Text)
     )
 
 
-def calls_last(pieces: list[Piece], changed: set[int], book: Book) -> list[Piece]:
-    """An assistant turn's pieces with no text behind a call (ANT-07b); ``changed`` gets the turns of calls that moved.
+def calls_last(pieces: list[TrackedBlock], changed: set[int], book: FixLog) -> list[TrackedBlock]:
+    """Return an assistant turn's pieces with no text after a call (ANT-07b); ``changed`` gets the turns of moved calls.
 
-    Reasoning and provider-run blocks keep their places relative to the texts, but for Gemini's signature of a call.
+    Reasoning and provider-run blocks keep their places relative to the texts, except for Gemini's signature of a call.
     """
     kinds = [type(piece.block) for piece in pieces]
     if ToolUse not in kinds or Text not in kinds[kinds.index(ToolUse) :] or not book.makes("call_moved"):
@@ -330,7 +331,7 @@ def calls_last(pieces: list[Piece], changed: set[int], book: Book) -> list[Piece
     return [*moved, *pieces[last_text + 1 :]]
 
 
-def _sealed_from(pieces: Sequence[Piece], call: int) -> int:
+def _sealed_from(pieces: Sequence[TrackedBlock], call: int) -> int:
     """Where the reasoning begins whose signature Gemini has on a call, which is the next block; else the call."""
     for at in range(call - 1, -1, -1):
         block = pieces[at].block

@@ -1,8 +1,8 @@
-"""The healthy stretches of a history, each found in one pass.
+"""Finds the valid runs of turns of a history in one pass.
 
-Most of most histories has nothing to mend. What the machine would take turn by turn and hand out unchanged is found
-here by a few comparisons a block; where the least thing is unusual, a stretch ends, the machine takes over, and the
-next stretch begins behind it. Both give the same, which a property checks.
+Most turns of most histories need no repair. A few comparisons for each block find the turns that the machine would
+return unchanged. Anything unusual ends a run; the machine takes over, and the next run begins after it. Both paths give
+the same result, which a property test checks.
 """
 
 from __future__ import annotations
@@ -36,19 +36,18 @@ _SHORT = 256
 
 
 class Stretch(Struct, frozen=True, kw_only=True):
-    """Turns of a history that have nothing to mend and are settled where the machine has settled what stands before.
+    """A run of turns that need no repair, and that settle where the machine has settled everything before them.
 
     Attributes:
-        start: the place of the first among the turns. The turn behind the last is an assistant's that has nothing to
-            mend either.
-        opens: whether the history begins here, with a user turn; else the first is an assistant's.
-        turns: how many there are.
-        counted: for each assistant's turn, and for the one behind the last turn, its place from ``start``, and how many
-            turns of the assistant and of the user beside results the machine would count before it, and how many calls.
-        rows: the places, from ``start``, of results in a message of their own, which join the one before.
+        start: the index of the first turn. The turn after the last is an assistant's that needs no repair either.
+        opens: the history begins here, with a user turn; otherwise the first turn is an assistant's.
+        turns: the number of turns.
+        counted: for each assistant turn, and for the one after the last turn, its index from ``start``, and the number
+            of assistant turns, of user turns besides results, and of calls that the machine would count before it.
+        rows: the indexes, from ``start``, of results in a message of their own, which join the previous one.
         ids: the ids of the calls, all answered.
-        names: the tools that are called.
-        special: the places among ``messages`` of those that hold more than plain text, calls, and results of text.
+        names: the names of the called tools.
+        special: the indexes among ``messages`` of those that hold more than plain text, calls, and results of text.
         reasons: whether they hold thinking.
     """
 
@@ -68,7 +67,7 @@ class Stretch(Struct, frozen=True, kw_only=True):
         return self.counted[-1][1]
 
     def messages(self, turns: Sequence[Turn]) -> Sequence[Turn]:
-        """The messages that these turns of the stretch are: one each, but for results in rows of their own."""
+        """Return the messages of these turns: one each, except for results in rows of their own."""
         if not self.rows:
             return turns
         behind = set(self.rows)
@@ -76,7 +75,7 @@ class Stretch(Struct, frozen=True, kw_only=True):
         return [_joined(turns[at:end]) for at, end in pairwise([*starts, self.turns])]
 
     def without(self, pairs: int) -> Stretch:
-        """What is left without the first pairs of an answer and a user turn; not for a stretch that opens."""
+        """Return the rest without the first pairs of an answer and a user turn, unless it opens the history."""
         if not pairs:
             return self
         behind, number, calls = self.counted[pairs]
@@ -110,7 +109,7 @@ def _joined(turns: Sequence[Turn]) -> Turn:
 
 
 class _Scan:
-    """What is found in the turns of one stretch. No call may have an id that is ``known`` from an earlier turn."""
+    """The state of a scan for one run. No call may have an id that is ``known`` from an earlier turn."""
 
     __slots__ = ("_is_sound", "_known", "ids", "names", "reasons", "special")
 
@@ -134,7 +133,7 @@ class _Scan:
         for block in turn.blocks:
             kind = type(block)
             if kind is Text:
-                # Text behind a call is moved.
+                # Text after a call must be moved.
                 if calls or not block.text or block.text.isspace():
                     return None
                 says = True
@@ -144,7 +143,7 @@ class _Scan:
                 call, name, data = block.id, block.name, bytes(block.input)
                 if call in self._known or not name or name.isspace() or data[:1] != b"{" or block.incomplete:
                     return None
-                # Most ids are identifiers (toolu_01A, call_7), which costs less to tell than the pattern.
+                # Most ids are identifiers (toolu_01A, call_7), which is cheaper to check than the pattern.
                 if not (len(call) <= LONGEST_ID and call.isascii() and call.isidentifier()) and not is_legal(call):
                     return None
                 if not (len(data) <= _SHORT and data.isascii()) and not self._is_sound(block):
@@ -203,9 +202,9 @@ class _Scan:
         return said
 
     def answers(self, turns: Sequence[Turn], at: int, calls: dict[str, str], place: int) -> tuple[bool | None, int]:
-        """What `user_says` of the message that begins at a place, and the place behind it.
+        """Return the result of `user_says` for the message that begins at an index, and the index after it.
 
-        Each of several results may come in a turn of its own. None where not all of ``calls`` are answered.
+        Each of several results may be a turn of its own. None if not all of ``calls`` are answered.
         """
         said = self.user_says(turns[at], calls, place) if at < len(turns) else None
         while said is False and calls and at + 1 < len(turns) and _is_row(turns[at]) and _is_row(turns[at + 1]):
@@ -215,14 +214,14 @@ class _Scan:
 
 
 def _is_row(turn: Turn) -> bool:
-    """Whether a turn is one result, which came as a message of its own with nothing beside it."""
+    """Return True if a turn is one result that is a message of its own without other members."""
     if turn.paths is None or len(turn.blocks) != 1 or turn.own is not UNSET:
         return False
     return type(turn.blocks[0]) is ToolResult and is_whole(turn.paths[0])
 
 
 def _is_plain(block: Block) -> bool:
-    """Whether a block is a text and nothing beside it."""
+    """Return True if a block is a text without other members."""
     if type(block) is not Text or block.refusal or block.structured:
         return False
     return block.cache_control is block.issuer is block.own is block.citations is UNSET
@@ -237,10 +236,10 @@ def _is_fit(block: Block) -> bool:
 
 
 def healthy_stretches(turns: Sequence[Turn], is_sound: IsSound = lambda _: True) -> list[Stretch]:
-    """The stretches of a history, as far as whole pairs of an answer and a user turn go.
+    """Return the valid runs of a history, in whole pairs of an answer and a user turn.
 
-    ``is_sound`` says whether the free-form JSON in a block can stay as it is, where no reader has looked at it yet. It
-    is not asked for calls of little plain input, nor for blocks that have none.
+    ``is_sound`` checks the free-form JSON in a block, where no reader has checked it yet. It is not called for calls
+    with little plain input, nor for blocks without free-form JSON.
     """
     found: list[Stretch] = []
     known: set[str] = set()
@@ -257,9 +256,9 @@ def healthy_stretches(turns: Sequence[Turn], is_sound: IsSound = lambda _: True)
 
 
 def _stretch_from(turns: Sequence[Turn], start: int, scan: _Scan, *, opens: bool) -> tuple[Stretch | None, int]:
-    """The stretch that begins at a place, if one does, and the place behind what was looked at.
+    """Return the run that begins at an index, or None, and the index after the scanned turns.
 
-    ``opens`` says that it begins with the history, and so with a user turn.
+    ``opens`` says that it begins the history, and so with a user turn.
     """
     at, number, place = start, 0, 0
     if opens:

@@ -1,13 +1,13 @@
-"""Blocks on their way through the repair, the messages they end up in, and the record of what became of each.
+"""Blocks in repair, the messages that they end up in, and the record of each block's outcome.
 
-A ``Piece`` is one block with its place in the input. The repair moves pieces about, puts changed blocks into them and
-says so in a ``Book``; a ``Message`` is a finished turn of the repaired history. Each input block has exactly one fate,
-the gravest of what happened to it, and the ledger is made from the pieces that are left and the entries of those gone.
+A ``TrackedBlock`` is one block with its place in the input. The repair moves pieces, replaces their blocks and records
+that in a ``FixLog``. A ``Message`` is a finished turn of the repaired history. Each input block has exactly one
+outcome, the most severe of its changes. The ledger is made from the remaining pieces and the entries of removed ones.
 
-A block may be what only one provider has, an item or part without a canonical place: its types are listed here with
-what is known of each. Such a thing is carried as it came and written again for its own provider. A call that the client
-runs is a call here like a function's, and what answers it a result, so that both are paired; what the provider ran
-stands in the model's turn as an unknown block with an issuer. A type that is not listed is taken for one of the latter.
+A block may be specific to one provider: an item or part without a canonical form. Its types are listed here with their
+properties. Such a block is carried unchanged and written again for its own provider. A call that the client runs is
+treated like a function call, and its answer like a result, so both are paired. A block that the provider ran is in the
+model's turn, as an unknown block with an issuer. A type that is not listed is treated like the latter.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from reknit.pipeline.model import Block, Own, Role, Text, ToolResult, ToolUse, T
 
 Speaker: TypeAlias = Literal["user", "assistant"]
 
-# What a system message becomes where it may not stay one.
+# The repairs of a system message that must not stay one.
 _INLINED = frozenset({"system_inlined", "system_block_as_text"})
 
 # The fix for reasoning that the policy leaves out; a target that must also leave out what it led to does it itself.
@@ -35,11 +35,11 @@ _GRAVITY: dict[str, int] = {"kept": 0, "rewritten": 1, "moved": 2, "flattened": 
 
 
 class LedgerEntry(Struct, frozen=True, omit_defaults=True):
-    """One line of the ledger: what became of an input block, or where an output block comes from.
+    """One line of the ledger: the outcome of an input block, or the origin of an output block.
 
-    ``path`` is the block's place in the input (``""`` for what was synthesised), ``output`` its place in the output
-    (``""`` for what was dropped; a text that is its message's whole content is block 0 of it), ``code`` the fix that
-    decided its fate (``""`` for what was kept).
+    ``path`` is the block's place in the input (``""`` for a synthesised one), ``output`` its place in the output
+    (``""`` for a dropped one; a text that is its message's whole content is block 0 of it), ``code`` the fix that
+    decided its outcome (``""`` for a kept one).
     """
 
     path: str
@@ -48,13 +48,13 @@ class LedgerEntry(Struct, frozen=True, omit_defaults=True):
     code: str = ""
 
 
-class Piece(Struct, omit_defaults=True, gc=False):
-    """One block, where it came from (``turn`` is the input message's index), and what has happened to it so far.
+class TrackedBlock(Struct, omit_defaults=True, gc=False):
+    """One block, its origin (``turn`` is the input message's index), and its changes so far.
 
-    ``system`` marks the text of a system message that stands inside the history; ``whole`` a text that was the whole
-    content of its message, as a plain string. ``came_as`` is the tool call's id in the input, once the block says it no
-    longer; ``tool_id`` tells it at any time. ``synthetic`` marks words in the user's turn that an agent program wrote.
-    ``own`` is what the block's message has beside its content; the first piece of each message carries it.
+    ``system`` marks the text of a system message inside the history; ``whole`` a text that was the whole content of its
+    message, as a plain string. ``came_as`` is the tool call's id in the input, once the block has another; ``tool_id``
+    returns it in any case. ``synthetic`` marks text in a user turn that an agent program wrote. ``own`` has the
+    provider-specific members of the block's message; the first piece of each message carries it.
     """
 
     block: Block
@@ -69,7 +69,7 @@ class Piece(Struct, omit_defaults=True, gc=False):
 
     @property
     def tool_id(self) -> str:
-        """The id in the input of the call that the block makes, answers or was part of; ``""`` where there is none."""
+        """The id in the input of the call that the block makes, answers or was part of; ``""`` if there is none."""
         return tool_id(self.block) if self.came_as is None else self.came_as
 
     @property
@@ -91,13 +91,13 @@ class Piece(Struct, omit_defaults=True, gc=False):
 class Message(Struct, frozen=True, omit_defaults=True, gc=False):
     """One message of the repaired history.
 
-    ``changed`` holds the input messages in it that lost a block or gave one away: what they say is no longer verbatim.
+    ``changed`` has the input messages in it that lost a block or gave one away, so their text is not verbatim.
     ``results_follow``: the next message begins with more results of the same assistant turn. ``in_flight`` are the ids
     of provider-run calls in it whose results begin a later message.
     """
 
     role: Role
-    pieces: list[Piece]
+    pieces: list[TrackedBlock]
     id: str | None = None
     changed: frozenset[int] = frozenset()
     results_follow: bool = False
@@ -117,7 +117,7 @@ def is_breakpoint(block: Block) -> bool:
 
 
 def is_foreign(block: Block, provider: str) -> bool:
-    """Whether a block is what only a provider other than this one has: who issued it, or whose type it is."""
+    """Return True if a block is specific to another provider, by its issuer or its type."""
     if isinstance(block, Unknown) and block.issuer is UNSET:
         return provider != ANTHROPIC and (ANTHROPIC, block.kind) in _BY_KIND
     return _is_from_another(block, provider)
@@ -128,9 +128,9 @@ def _is_from_another(block: Block, provider: str) -> bool:
 
 
 def code_for_unknown(block: Block, target: str = "") -> str:
-    """The fix for a block of a type that a target has no place for: another provider's own, or nobody's.
+    """Return the fix for a block of a type that a target cannot hold: another provider's, or an unknown one.
 
-    A cache breakpoint that is a block by itself says nothing that could be lost.
+    A cache breakpoint in a block of its own has no content to lose.
     """
     if is_breakpoint(block):
         return "cache_point_dropped"
@@ -142,23 +142,23 @@ def is_whole(path: str) -> bool:
     return path.endswith(".content")
 
 
-def part_of_result(piece: Piece, part: Any, at: int) -> Piece:  # noqa: ANN401  a block that a result may hold
+def part_of_result(piece: TrackedBlock, part: Any, at: int) -> TrackedBlock:  # noqa: ANN401  a block that a result may hold
     """A part of a result with its place in the input: the content of a tool's row is the result's own."""
     inside = "" if piece.whole else "output." if piece.path.startswith("input.") else "content."
-    return Piece(part, piece.turn, f"{piece.path}.{inside}{at}", came_as=piece.tool_id)
+    return TrackedBlock(part, piece.turn, f"{piece.path}.{inside}{at}", came_as=piece.tool_id)
 
 
-def is_blank(piece: Piece) -> bool:
+def is_blank(piece: TrackedBlock) -> bool:
     """Whether a piece is a text that says nothing."""
     return isinstance(piece.block, Text) and not piece.block.text.strip()
 
 
-def is_item(piece: Piece) -> bool:
+def is_item(piece: TrackedBlock) -> bool:
     """Whether a block came as an item of Responses by itself, and not inside a message."""
     return piece.path.rpartition(".")[0] == "input"
 
 
-def is_row(piece: Piece) -> bool:
+def is_row(piece: TrackedBlock) -> bool:
     """Whether a piece is a result that came as a message of its own, as its shape writes every result."""
     last = piece.path.rpartition(".")[2]
     return isinstance(piece.block, ToolResult) and (is_item(piece) or not last.isdecimal())
@@ -171,17 +171,17 @@ def block_path(turn: Turn, at: int) -> str:
 
 def message_of(turn: Turn) -> Message:
     """A healthy turn as the message it is."""
-    pieces = [Piece(block, turn.index, block_path(turn, at)) for at, block in enumerate(turn.blocks)]
+    pieces = [TrackedBlock(block, turn.index, block_path(turn, at)) for at, block in enumerate(turn.blocks)]
     if turn.own is not UNSET and pieces:
         pieces[0].own = turn.own
     return Message("assistant" if turn.role == "assistant" else "user", pieces, turn.id)
 
 
-class Book(Struct, gc=False):
-    """The fixes of one stretch of work, and the ledger's entries of what did not survive it.
+class FixLog(Struct, gc=False):
+    """The fixes of one unit of work, and the ledger entries of the blocks that it removed.
 
-    ``observed`` are the codes of the mends that are not made: whoever asks to ``change`` a block for one gets it back
-    as it came; who leaves blocks out, moves or adds them asks ``makes`` before.
+    ``observed`` are the codes of the repairs that are not made. A caller that asks to ``change`` a block for one gets
+    it back unchanged; a caller that removes, moves or adds blocks must ask ``makes`` first.
     """
 
     target: str = ""
@@ -190,37 +190,37 @@ class Book(Struct, gc=False):
     gone: list[LedgerEntry] = []
 
     def makes(self, code: str) -> bool:
-        """Whether a mend is made, and not only observed."""
+        """Return True if a repair is made, and not only observed."""
         return code not in self.observed
 
     def note_fix(self, code: str, path: str, detail: str = "", tool_id: str = "") -> None:
         """Record a fix that concerns a whole message, or something that was synthesised."""
         self.fixes.append(make(code, path, target=self.target, detail=detail, tool_id=tool_id))
 
-    def drop_unknown(self, piece: Piece) -> None:
+    def drop_unknown(self, piece: TrackedBlock) -> None:
         """Record that a block is left out because the target has no place for its type."""
         block = piece.block
         kind = block.kind if isinstance(block, Unknown) else type(block).__name__
         self.drop(code_for_unknown(block, self.target), piece, detail=kind)
 
-    def drop(self, code: str, piece: Piece, detail: str = "") -> None:
+    def drop(self, code: str, piece: TrackedBlock, detail: str = "") -> None:
         """Record that a block is left out."""
         self._add(code, piece, None, detail)
         self.gone.append(LedgerEntry(piece.path, "dropped", code=code))
 
-    def change(self, code: str, piece: Piece, after: Block | None = None, detail: str = "") -> Piece:
-        """Record that a block was moved, or that ``after`` takes its place; the piece to go on with."""
+    def change(self, code: str, piece: TrackedBlock, after: Block | None = None, detail: str = "") -> TrackedBlock:
+        """Record that a block was moved, or that ``after`` replaces it; return the piece to continue with."""
         if code in self.observed:
             return piece
         self._add(code, piece, after, detail)
         if after is not None:
             piece = structs.replace(piece, block=after, came_as=piece.tool_id)
-        # The ledger has one fate for a block: of all that happened to it, the gravest.
+        # The ledger has one outcome for a block: the most severe one.
         if _GRAVITY[FIXES[code].fate] > _GRAVITY[piece.fate]:
             return structs.replace(piece, fate=FIXES[code].fate, code=code)
         return piece
 
-    def _add(self, code: str, piece: Piece, after: Block | None, detail: str) -> None:
+    def _add(self, code: str, piece: TrackedBlock, after: Block | None, detail: str) -> None:
         before, called = piece.block, piece.tool_id
         fix = make(code, piece.path, before=before, after=after, target=self.target, detail=detail, tool_id=called)
         self.fixes.append(fix)
@@ -228,7 +228,7 @@ class Book(Struct, gc=False):
 
 RESPONSES = "openai-responses"
 CHAT = "openai-chat"
-# The item that names another one, which stands with the provider.
+# The item that refers to another one, which the provider stores.
 REFERENCE = "item_reference"
 # The kind of a block for what a system message of Anthropic's says where it has no content.
 SETTINGS = "output_config"
@@ -241,14 +241,14 @@ class NativeType(Struct, frozen=True, kw_only=True):
     """One type of item or part.
 
     Attributes:
-        provider: who has it.
-        kind: what the provider calls it.
-        turn: whose turn it belongs to.
-        opens: the member with the id of the call that it makes, where the client answers that.
+        provider: the provider that has it.
+        kind: the provider's name for it.
+        turn: the role of its turn.
+        opens: the member with the id of the call that it makes, if the client answers that.
         answers: the member with the id of the call that it answers.
-        beside: what it must stand next to, ``""`` where it stands by itself.
+        beside: the type that it must be next to, ``""`` if it needs no other.
         bound: only the model that made it can read it.
-        elsewhere: what becomes of it for another provider.
+        elsewhere: its treatment for another provider.
     """
 
     provider: str
@@ -265,7 +265,7 @@ _LED_TO = "the reasoning that led to it, where both have ids"
 
 
 def _run(kind: str, beside: str = _LED_TO) -> NativeType:
-    """What the provider ran itself."""
+    """A call that the provider ran itself."""
     return NativeType(provider=RESPONSES, kind=kind, beside=beside)
 
 
@@ -286,11 +286,11 @@ def _paired(call: str, answer: str, opens: str = "call_id", answers: str = "call
 
 def _ran(kind: str) -> NativeType:
     """A call that Anthropic runs itself."""
-    return NativeType(provider=ANTHROPIC, kind=kind, beside="its result, or the end of a turn that goes on")
+    return NativeType(provider=ANTHROPIC, kind=kind, beside="its result, or the end of a turn that continues")
 
 
 def _found(kind: str) -> NativeType:
-    """What such a call gave."""
+    """The result of such a call."""
     return NativeType(provider=ANTHROPIC, kind=kind, answers="tool_use_id", beside="its call, somewhere before")
 
 
@@ -298,7 +298,7 @@ NATIVE_TYPES: tuple[NativeType, ...] = (
     NativeType(
         provider=RESPONSES,
         kind="reasoning",
-        beside="what it led to, directly behind it",
+        beside="the items that it led to, directly after it",
         bound=True,
     ),
     *_paired("custom_tool_call", "custom_tool_call_output"),
@@ -319,9 +319,9 @@ NATIVE_TYPES: tuple[NativeType, ...] = (
     _run("multi_agent_call"),
     _run("multi_agent_call_output", "its call"),
     _run("agent_message", ""),
-    _run(REFERENCE, "what it names stands with the provider, as the call of a later result may"),
+    _run(REFERENCE, "the provider stores the named item, which may be the call of a later result"),
     NativeType(
-        provider=RESPONSES, kind="compaction", turn="user", beside="what it sums up stands before it", bound=True
+        provider=RESPONSES, kind="compaction", turn="user", beside="the summarised items are before it", bound=True
     ),
     NativeType(provider=RESPONSES, kind="compaction_trigger", turn="user"),
     NativeType(provider=RESPONSES, kind="additional_tools", turn="user"),
@@ -330,7 +330,7 @@ NATIVE_TYPES: tuple[NativeType, ...] = (
         provider=CHAT,
         kind="custom",
         opens="id",
-        beside="its results, directly behind the message",
+        beside="its results, directly after the message",
         elsewhere="a function's call",
     ),
     NativeType(provider=CHAT, kind="input_audio", turn="user"),
@@ -338,7 +338,7 @@ NATIVE_TYPES: tuple[NativeType, ...] = (
     NativeType(provider=GEMINI, kind="thoughtSignature", beside="the part that it seals", bound=True),
     NativeType(provider=GEMINI, kind="inlineData", turn="either", elsewhere="an image or a document, or left out"),
     NativeType(provider=GEMINI, kind="fileData", turn="either"),
-    NativeType(provider=GEMINI, kind="videoMetadata", turn="either", beside="the video, in its part or behind it"),
+    NativeType(provider=GEMINI, kind="videoMetadata", turn="either", beside="the video, in its part or after it"),
     *(
         NativeType(provider=GEMINI, kind=kind, turn="either", beside="the medium, in its part")
         for kind in (
@@ -357,7 +357,7 @@ NATIVE_TYPES: tuple[NativeType, ...] = (
             "web_fetch", "web_search",
         )
     ),
-    NativeType(provider=ANTHROPIC, kind="compaction", beside="what it sums up stands before it"),
+    NativeType(provider=ANTHROPIC, kind="compaction", beside="the summarised items are before it"),
     NativeType(provider=ANTHROPIC, kind="fallback", beside="the answers of both models, between them"),
     NativeType(provider=ANTHROPIC, kind="mcp_tool_listing"),
     NativeType(provider=ANTHROPIC, kind="container_upload", turn="user"),
@@ -395,7 +395,7 @@ _BY_KIND: Mapping[tuple[str, str], NativeType] = MappingProxyType(
 
 
 def native_type(provider: str, kind: str) -> NativeType:
-    """What is known of a provider's type; one that is not listed is the model's, and bound to its neighbours."""
+    """Return the properties of a provider's type; an unknown one is the model's and bound to its neighbours."""
     return _BY_KIND.get((provider, kind)) or NativeType(provider=provider, kind=kind, beside="its neighbours")
 
 

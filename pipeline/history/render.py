@@ -1,4 +1,4 @@
-"""Exchanges as messages: for good when they are settled, for one request while they are open."""
+"""Renders exchanges as messages: permanently when they are settled, for one request while they are open."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from msgspec import Struct, structs
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.calls import INTERRUPTED, Call
 from reknit.pipeline.history.exchanges import Exchange, Start, calls_last, is_paused_by, leave_out, stands_alone
-from reknit.pipeline.history.pieces import Book, LedgerEntry, Message, Piece, is_blank
+from reknit.pipeline.history.pieces import FixLog, LedgerEntry, Message, TrackedBlock, is_blank
 from reknit.pipeline.history.served import in_flight
 from reknit.pipeline.model import Role, Structure, Text, ToolResult
 
 _IS_SYSTEM: Final = attrgetter("system")
-# What the user says where a history must not end with the assistant.
+# The user turn that is added if a history must not end with the assistant.
 CONTINUE = "Continue."
-# What the user says where a history must not begin with the assistant.
+# The user turn that is added if a history must not begin with the assistant.
 LEAD = "Start."
 
 
 # Made with each request, and nothing that it holds knows of it, so the garbage collector need not look (gc=False).
 class OpenEnd(Struct, frozen=True, gc=False):
-    """What of a history is open.
+    """The open part of a history.
 
-    ``changed`` are the input messages that lost a block; ``settled`` counts the messages before. ``drops`` says that
-    calls that lack a result are left out.
+    ``changed`` are the input messages that lost a block; ``settled`` counts the messages before. ``drops``: calls
+    without a result are left out.
     """
 
     exchanges: Sequence[Exchange]
@@ -43,8 +43,8 @@ class OpenEnd(Struct, frozen=True, gc=False):
 class Rendered(Struct, frozen=True, gc=False):
     """The open end of a history as messages, with the fixes and ledger entries that hold for this request only.
 
-    ``final`` says that an assistant's turn stays the last one, for the model to go on with; ``refused`` that one is
-    the last against the policy.
+    ``final``: an assistant turn stays the last one, for the model to continue; ``refused``: one is the last against the
+    policy.
     """
 
     messages: list[Message]
@@ -58,8 +58,8 @@ def assistant_messages(
     exchange: Exchange,
     structure: Structure,
     changed: set[int],
-    book: Book,
-    pieces: Sequence[Piece] | None = None,
+    book: FixLog,
+    pieces: Sequence[TrackedBlock] | None = None,
     *,
     running: frozenset[str] = frozenset(),
 ) -> list[Message]:
@@ -77,7 +77,7 @@ def assistant_messages(
 
 
 def user_messages(
-    exchange: Exchange, changed: set[int], book: Book, results: Sequence[Piece] | None = None
+    exchange: Exchange, changed: set[int], book: FixLog, results: Sequence[TrackedBlock] | None = None
 ) -> list[Message]:
     """An exchange's user turn: its results, or these in their place, then what the user said."""
     given = [*(exchange.results if results is None else results), *exchange.user]
@@ -96,15 +96,18 @@ def _holds_result(message: Message) -> bool:
 
 
 def place_of_result(exchange: Exchange, at: int) -> tuple[int, int]:
-    """Where a result stands in its exchange's user turn: which message, and which block of it."""
+    """Return the place of a result in its exchange's user turn: its message, and its block in that message."""
     number, start = 0, 0
     for one in _parted(exchange.results[: at + 1], exchange.user_starts)[:-1]:
         number, start = number + 1, start + len(one)
     return number, at - start
 
 
-def placeholders(exchange: Exchange, calls: Sequence[Call], before: int, book: Book) -> list[Piece]:
-    """Error results for calls that have none, behind the others; ``before`` counts the messages before the user's."""
+def placeholders(exchange: Exchange, calls: Sequence[Call], before: int, book: FixLog) -> list[TrackedBlock]:
+    """Return error results for calls without a result, after the others.
+
+    ``before`` counts the messages before the user's.
+    """
     number, first = place_of_result(exchange, len(exchange.results))
     made = []
     for at, call in enumerate(calls, first):
@@ -112,13 +115,15 @@ def placeholders(exchange: Exchange, calls: Sequence[Call], before: int, book: B
         place = f"messages.{before + number}.content.{at}"
         book.note_fix("result_synthesised", place, detail=f"{called.path}: {use.name}", tool_id=call.original)
         block = ToolResult(tool_use_id=use.id, content=INTERRUPTED, is_error=True)
-        made.append(Piece(block, called.turn, "", fate="synthesised", code="result_synthesised", came_as=call.original))
+        made.append(
+            TrackedBlock(block, called.turn, "", fate="synthesised", code="result_synthesised", came_as=call.original)
+        )
     return made
 
 
 def render_open(end: OpenEnd, tail: str) -> Rendered:
     """The open exchanges as messages, as if nothing more came."""
-    book = Book(observed=end.structure.observed)
+    book = FixLog(observed=end.structure.observed)
     changed = set(end.changed)
     messages: list[Message] = []
     for at, exchange in enumerate(end.exchanges):
@@ -135,12 +140,12 @@ def render_open(end: OpenEnd, tail: str) -> Rendered:
     ended = _ending(messages, end.structure, tail)
     if ended == "continued":
         book.note_fix("tail_continued", f"messages.{end.settled + len(messages)}.content.0")
-        piece = Piece(Text(text=CONTINUE), -1, "", fate="synthesised", code="tail_continued")
+        piece = TrackedBlock(Text(text=CONTINUE), -1, "", fate="synthesised", code="tail_continued")
         messages.append(Message("user", [piece]))
     return Rendered(messages, book.fixes, book.gone, ended == "final", ended == "refused")
 
 
-def _without_missing(exchange: Exchange, structure: Structure, changed: set[int], book: Book) -> list[Piece]:
+def _without_missing(exchange: Exchange, structure: Structure, changed: set[int], book: FixLog) -> list[TrackedBlock]:
     kept = list(exchange.assistant)
     for call in reversed(exchange.lacking(structure)):
         piece = kept.pop(call.at)
@@ -149,7 +154,7 @@ def _without_missing(exchange: Exchange, structure: Structure, changed: set[int]
     return kept
 
 
-def _add_user(messages: list[Message], exchange: Exchange, changed: set[int], end: OpenEnd, book: Book) -> None:
+def _add_user(messages: list[Message], exchange: Exchange, changed: set[int], end: OpenEnd, book: FixLog) -> None:
     results = list(exchange.results)
     lacking = [] if end.drops else exchange.lacking(end.structure)
     if lacking:
@@ -158,7 +163,7 @@ def _add_user(messages: list[Message], exchange: Exchange, changed: set[int], en
         return
     said = user_messages(exchange, changed, book, results)
     if messages and messages[-1].role == said[0].role == "user" and "user" not in end.structure.neighbours:
-        # What the assistant said between them is gone.
+        # The assistant's content between them was removed.
         if exchange.user:
             book.note_fix("turns_merged", exchange.user[0].message)
         last = messages.pop()
@@ -174,7 +179,7 @@ def _add_user(messages: list[Message], exchange: Exchange, changed: set[int], en
 def _ending(
     messages: Sequence[Message], structure: Structure, tail: str
 ) -> Literal["open", "final", "continued", "refused"]:
-    """What becomes of the end of a history; it is open where the user is the last, or where nobody is."""
+    """Return the treatment of the end of a history; it is open if the user is last, or if there is no message."""
     if tail == "prefill":
         return "final"
     if tail == "keep" or not messages or messages[-1].role != "assistant":
@@ -194,14 +199,14 @@ def _may_be_last(message: Message, structure: Structure) -> bool:
 
 
 def _messages(
-    pieces: Sequence[Piece],
+    pieces: Sequence[TrackedBlock],
     starts: Sequence[Start],
     first: str | None,
-    book: Book,
+    book: FixLog,
     *,
     flat: bool = False,
     items: bool = False,
-) -> list[tuple[list[Piece], str | None]]:
+) -> list[tuple[list[TrackedBlock], str | None]]:
     """The pieces of each message with its id, that of the ``first`` one where no other starts.
 
     Blank texts stay in a ``flat`` list; with ``items``, those that were all of an item stay.
@@ -218,7 +223,7 @@ def _messages(
     ]
 
 
-def _without_blanks(pieces: list[Piece], book: Book, *, items: bool) -> list[Piece]:
+def _without_blanks(pieces: list[TrackedBlock], book: FixLog, *, items: bool) -> list[TrackedBlock]:
     """The pieces of a message less texts that say nothing, unless such texts are all that came as the message."""
     if len(pieces) == 1 or not any(map(is_blank, pieces)) or not book.makes("blank_dropped"):
         return pieces
@@ -231,23 +236,23 @@ def _without_blanks(pieces: list[Piece], book: Book, *, items: bool) -> list[Pie
     return kept
 
 
-def _is_item(piece: Piece, beside: Counter[int]) -> bool:
-    """Whether a piece is all of an item of Responses, of which several make one message."""
+def _is_item(piece: TrackedBlock, beside: Counter[int]) -> bool:
+    """Return True if a piece is a whole item of Responses; several items make one message."""
     return piece.path.startswith("input.") and beside[piece.turn] == 1
 
 
-def _parted(pieces: Sequence[Piece], starts: Sequence[Start]) -> list[list[Piece]]:
-    """The pieces of one side by message; a result that was moved or made stands with those before it.
+def _parted(pieces: Sequence[TrackedBlock], starts: Sequence[Start]) -> list[list[TrackedBlock]]:
+    """Split the pieces of one side into messages; a result that was moved or made joins those before it.
 
-    The turn that begins a message may be gone from it, a call that nobody answered: the next of its turns does then.
+    If the turn that begins a message was removed, a call without a result, the next of its turns begins it.
     """
     turns = [start.turn for start in starts]
-    parted: list[list[Piece]] = []
+    parted: list[list[TrackedBlock]] = []
     begun = last = 0
     for piece in pieces:
         has_no_turn = isinstance(piece.block, ToolResult) and piece.fate in {"moved", "synthesised"}
         place = begun if parted and has_no_turn else bisect(turns, piece.turn)
-        # A result that was moved may be of a later turn; the system's messages after it are still told apart.
+        # A moved result may be of a later turn; the system messages after it must still be distinguished.
         later = place > (last if piece.stays_system else begun)
         if not parted or later or piece.stays_system != parted[-1][0].stays_system:
             parted.append([piece])
@@ -257,6 +262,6 @@ def _parted(pieces: Sequence[Piece], starts: Sequence[Start]) -> list[list[Piece
     return parted
 
 
-def _message(role: Role, pieces: list[Piece], identity: str | None, changed: set[int]) -> Message:
+def _message(role: Role, pieces: list[TrackedBlock], identity: str | None, changed: set[int]) -> Message:
     touched = frozenset(changed.intersection(piece.turn for piece in pieces)) if changed else frozenset()
     return Message(role, pieces, identity, touched)

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from reknit.pipeline.history.exchanges import Exchange
-from reknit.pipeline.history.pieces import ANTHROPIC, NATIVE_TYPES, Piece
+from reknit.pipeline.history.pieces import ANTHROPIC, NATIVE_TYPES, TrackedBlock
 from reknit.pipeline.model import Structure, Unknown
 
 RESULTS: Final = frozenset(each.kind for each in NATIVE_TYPES if each.provider == ANTHROPIC and each.answers)
@@ -33,7 +33,9 @@ class _Ids(Struct, frozen=True):
 _IDS: Final = msgspec.json.Decoder(_Ids)
 
 
-def unpaired(pieces: Sequence[Piece], opened: Iterable[str], calls: Collection[str]) -> tuple[dict[str, int], set[int]]:
+def unpaired(
+    pieces: Sequence[TrackedBlock], opened: Iterable[str], calls: Collection[str]
+) -> tuple[dict[str, int], set[int]]:
     """Pair the provider-run calls and results of a turn.
 
     Args:
@@ -62,10 +64,10 @@ def unpaired(pieces: Sequence[Piece], opened: Iterable[str], calls: Collection[s
 def in_flight(
     exchanges: Sequence[Exchange], at: int, structure: Structure, *, drops: bool = False, ended: bool = False
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """The ids of an exchange's provider-run calls whose results begin a later turn; and of those that may still come.
+    """Return the ids of an exchange's provider-run calls whose results begin a later turn, and of those that may.
 
-    A turn in which a client's call is answered goes on with the next turn; a turn without such a call ends the loop.
-    ``drops``: calls without a result are left out. ``ended``: nothing more comes.
+    A turn in which a client's call is answered continues with the next turn; a turn without such a call ends the loop.
+    ``drops``: calls without a result are left out. ``ended``: nothing follows.
     """
     exchange = exchanges[at]
     if not (structure.paused_by and _has_call(exchange, drops=drops)):
@@ -83,7 +85,7 @@ def in_flight(
 
 
 def is_called_by_code(exchange: Exchange) -> bool:
-    """Whether code that the provider runs made one of the client's calls, and goes on with its result."""
+    """Return True if code that the provider runs made one of the client's calls, and continues with its result."""
     return any(exchange.tool_use(call).caller is not UNSET for call in exchange.calls)
 
 
@@ -92,7 +94,7 @@ def _has_call(exchange: Exchange, *, drops: bool) -> bool:
     return any(call.result >= 0 or not drops for call in exchange.calls)
 
 
-def _ids(piece: Piece) -> _Ids:
+def _ids(piece: TrackedBlock) -> _Ids:
     assert isinstance(piece.block, Unknown)  # noqa: S101  only unknown blocks have such a type
     try:
         return _IDS.decode(piece.block.raw)

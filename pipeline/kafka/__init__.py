@@ -1,7 +1,7 @@
-"""The way to a Kafka cluster: addresses, TLS and SASL, and what to say when it does not answer or refuses.
+"""Connections to a Kafka cluster: addresses, TLS and SASL, and the errors for one that does not answer or refuses.
 
-Everything that connects (the worker's consumers and producers, changelog readers, every command) takes its client's
-arguments from ``connection``, so that what is secured is secured everywhere.
+Every client (the worker's consumers and producers, changelog readers, all commands) takes its arguments from
+``connection``, so that the same security settings apply everywhere.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from reknit.pipeline.errors import BrokerDownError, BrokerError, InputError, err
 from reknit.pipeline.kafka import header_names
 from reknit.pipeline.urls import host_of, mask_urls
 
-# Settings that hold a secret. Each has a twin ``…_file``; none is ever read from an option or shown.
+# Settings that hold a secret. Each has a counterpart ``…_file``; none is ever read from an option or shown.
 SECRETS = ("sasl_password", "sasl_oauth_client_secret", "ssl_password")
 
 File = Annotated[str, Meta(min_length=1)]
-# How long one attempt may take that only finds out why no broker answers.
+# Time limit of an attempt that only finds out why no broker answers.
 _LOOK_SECONDS = 5.0
-# Of a token's life, the part in which it is used again for another connection.
+# Share of a token's lifetime during which it is reused for new connections.
 _TOKEN_USED = 0.8
 
 
 class KafkaSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How clients connect, by Kafka's own names. Secrets come from the environment or from a file of their own."""
+    """Connection settings, by Kafka's own names. Secrets come from the environment or from a separate file."""
 
-    client_id: Annotated[str, Meta(description="What the brokers' logs and quotas call the client.")] = "reknit"
+    client_id: Annotated[str, Meta(description="The client's name in the brokers' logs and quotas.")] = "reknit"
     security_protocol: Annotated[
         Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"], Meta(description="How the brokers are spoken to.")
     ] = "PLAINTEXT"
@@ -61,7 +61,7 @@ class KafkaSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None,
         Meta(description="How a client proves who it is, under SASL_PLAINTEXT and SASL_SSL."),
     ] = None
-    sasl_username: Annotated[str | None, Meta(description="Who it is, for PLAIN and SCRAM.")] = None
+    sasl_username: Annotated[str | None, Meta(description="The user name for PLAIN and SCRAM.")] = None
     sasl_password: Annotated[str | None, Meta(description="Its password; only from the environment.")] = None
     sasl_password_file: Annotated[File | None, Meta(description="Or a file with the password alone.")] = None
     sasl_oauth_token_file: Annotated[
@@ -85,17 +85,15 @@ class KafkaSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ssl_keyfile: Annotated[File | None, Meta(description="PEM: its key.")] = None
     ssl_password: Annotated[str | None, Meta(description="The key's password; only from the environment.")] = None
     ssl_password_file: Annotated[File | None, Meta(description="Or a file with the password alone.")] = None
-    ssl_check_hostname: Annotated[bool, Meta(description="Whether a broker's name must stand in its certificate.")] = (
-        True
-    )
+    ssl_check_hostname: Annotated[bool, Meta(description="Whether a broker's name must be in its certificate.")] = True
 
     def __repr__(self) -> str:
-        """Read like any struct, without the secrets."""
+        """Return the usual form of a struct, without the secrets."""
         shown = {name: getattr(self, name) for name in self.__struct_fields__ if name not in SECRETS}
         return f"KafkaSettings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     def secret(self, name: str) -> str | None:
-        """Return a secret, from its file where one is named; a line break at the file's end is not part of it.
+        """Return a secret, from its file if one is named; a line break at the file's end is not part of it.
 
         Raises:
             InputError: the file cannot be read.
@@ -106,7 +104,7 @@ class KafkaSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Cluster(Protocol):
-    """The part of a configuration that says where the cluster is, how to connect, and which pipeline on it is meant."""
+    """The part of a configuration that identifies the cluster, the connection settings, and the pipeline on it."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -114,17 +112,17 @@ class Cluster(Protocol):
 
     @property
     def kafka(self) -> KafkaSettings:
-        """TLS, SASL and the name that the brokers see."""
+        """TLS, SASL and the client id."""
 
     @property
     def prefix(self) -> str:
-        """Put before every topic, group and transactional id; ``""`` for none."""
+        """Prefix of every topic, group and transactional id; may be empty."""
 
 
 def connection(cluster: Cluster) -> dict[str, Any]:
-    """Return what each aiokafka client takes to connect: addresses, client id, TLS and SASL.
+    """Return the connection arguments of an aiokafka client: addresses, client id, TLS and SASL.
 
-    Also lets this process's consumers read any header name, which aiokafka's do not (``header_names``).
+    Also makes this process's consumers accept any header name, which aiokafka's do not (``header_names``).
 
     Raises:
         InputError: the settings contradict each other, or a file that they name cannot be read.
@@ -178,7 +176,7 @@ def _ssl_context(settings: KafkaSettings) -> ssl.SSLContext:
         context.check_hostname = settings.ssl_check_hostname
         key = "ssl_certfile"
         if settings.ssl_certfile:
-            # Without a password OpenSSL would ask the terminal for that of an encrypted key.
+            # Without a password, OpenSSL would prompt on the terminal for that of an encrypted key.
             password = settings.secret("ssl_password") or ""
             context.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile, password)
     except (OSError, ValueError) as error:
@@ -256,7 +254,7 @@ def _why_no_token(error: Exception) -> str:
 
 
 class _Endpoint:
-    """Gives the tokens of an endpoint; one is used for all connections made in most of its life."""
+    """Requests tokens from an endpoint, and reuses each for most of its lifetime."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
@@ -290,12 +288,12 @@ class _Endpoint:
         try:
             given = msgspec.json.decode(await asyncio.to_thread(post), type=_Token)
         except (OSError, ValueError, HTTPException, msgspec.MsgspecError) as error:
-            # The client reports an OSError as a broker that cannot be reached, and tries again.
+            # The client reports an OSError as an unreachable broker, and retries.
             raise TokenError(f"{mask_urls(endpoint)} gives no token ({_why_no_token(error)})") from error
         return given.access_token, given.expires_in
 
 
-# A right that is missing, as the client reports it.
+# The client's errors for a missing right.
 REFUSALS = (
     ClusterAuthorizationFailedError,
     GroupAuthorizationFailedError,
@@ -305,12 +303,12 @@ REFUSALS = (
 
 
 def may_pass(error: KafkaError | OSError | TimeoutError) -> bool:
-    """Whether the same client may succeed later. A general error of the client means that a task of its own died."""
+    """Return True if the same client may succeed later. A general client error means that one of its tasks died."""
     return bool(isinstance(error, OSError | TimeoutError) or error.retriable or isinstance(error, KafkaTimeoutError))
 
 
 def refusal(error: BaseException, right: str = "a right") -> str:
-    """Return the sentence that says which right is missing; the client names the place or leaves it out."""
+    """Return a sentence about the missing right; it names the resource if the client's error does."""
     kinds = {GroupAuthorizationFailedError: "group", TransactionalIdAuthorizationFailed: "transactional id"}
     kind = kinds.get(type(error), "cluster" if isinstance(error, ClusterAuthorizationFailedError) else "topic")
     place = error.args[0] if error.args else ""
@@ -319,9 +317,9 @@ def refusal(error: BaseException, right: str = "a right") -> str:
 
 
 async def why_down(cluster: Cluster, seen: Exception | None = None) -> BrokerError:
-    """Return the error that says why no client can connect: asked of the first address, once.
+    """Return the error that explains why no client can connect, after one attempt to reach the first address.
 
-    ``seen`` is the client's error; it is named if the address answers now.
+    ``seen`` is the client's error; it is reported if the address answers now.
     """
     given = connection(cluster)
     addresses = given.pop("bootstrap_servers")
@@ -341,7 +339,7 @@ async def why_down(cluster: Cluster, seen: Exception | None = None) -> BrokerErr
             f"the certificate of {host}:{port} is not trusted: {error.verify_message}. "
             "Is kafka.ssl_cafile the CA that signed it, and is the host's name in it?",
         )
-    except Exception as error:  # noqa: BLE001  whatever it is, no broker answers
+    except Exception as error:  # noqa: BLE001  any error: no broker answers
         reason = _reason(error)
     else:
         reason = error_name(seen) if seen else "no metadata"
@@ -354,7 +352,7 @@ async def why_down(cluster: Cluster, seen: Exception | None = None) -> BrokerErr
 
 
 async def explained(cluster: Cluster, error: Exception) -> BrokerError:
-    """Return what a command says of a client's error: what the broker refuses, or why none answers."""
+    """Return the error that a command reports for a client's error: the refused operation, or why no broker answers."""
     if isinstance(error, REFUSALS):
         return BrokerError("not_authorized", refusal(error))
     if isinstance(error, BrokerResponseError) and not error.retriable:
@@ -369,7 +367,7 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, ssl.SSLError):
         return error.reason or "TLS failed"
     if isinstance(error, OSError) and error.errno:
-        return os.strerror(error.errno)  # event loops have words of their own for it
+        return os.strerror(error.errno)  # event loops use other texts for it
     return error_name(error)
 
 

@@ -1,13 +1,13 @@
-r"""Header names that are not UTF-8, which aiokafka's consumers do not get past.
+r"""Support for header names that are not UTF-8, at which aiokafka's consumers get stuck.
 
 Any Kafka client can write such a name, and brokers accept it. aiokafka's decoder then raises ``UnicodeDecodeError`` in
-the middle of a batch, and no public call gets past that batch: a fetch returns whole batches, and each is decoded from
+the middle of a batch, and no public call can skip that batch: a fetch returns whole batches, and each is decoded from
 its first record. Java's client replaces the bytes that it cannot decode, and so does this module: ``\xffA`` is read as
-``�A``. Readers decide about such a record (``reknit.topics.headers.has_bad_name``).
+``�A``. Readers decide how to treat such a record (``reknit.topics.headers.has_bad_name``).
 
-One name is replaced, ``aiokafka.consumer.fetcher.MemoryRecords``, because aiokafka has no place to plug in a decoder.
-The compiled decoder is kept, at a cost of 20 ns a record. Only a batch in which it raises is decoded again, with
-aiokafka's Python decoder. ``reknit.pipeline.engine.upstream`` holds the digests of what this module builds on.
+The module replaces ``aiokafka.consumer.fetcher.MemoryRecords``, because aiokafka has no hook for another decoder. The
+compiled decoder stays in use, at an extra cost of 20 ns per record. Only a batch in which it raises is decoded again,
+with aiokafka's Python decoder. ``reknit.pipeline.engine.upstream`` holds the digests of the parts that are used here.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record import default_records, memory_records
 from aiokafka.record.util import decode_varint
 
-# Of each batch: its first offset, and the length of what follows.
+# Start of each batch: its first offset, and the length of the rest.
 _BATCH_START = struct.Struct(">qi")
-# The attributes, timestamp and offset of a record; then key and value.
+# Number of integer fields of a record (attributes, timestamp, offset), and of byte fields (key, value).
 _NUMBERS, _BYTES = 3, 2
 
 
 def install() -> None:
-    """Let every consumer of this process read header names that are not UTF-8. A second call changes nothing."""
+    """Make every consumer of this process accept header names that are not UTF-8. A second call changes nothing."""
     fetcher.MemoryRecords = TolerantRecords
 
 
@@ -43,7 +43,7 @@ class TolerantRecords:
         self.has_next = self._records.has_next
 
     def next_batch(self) -> Any:  # noqa: ANN401  aiokafka has no types here
-        """Return the next batch, None after the last."""
+        """Return the next batch, or None after the last one."""
         batch = self._records.next_batch()
         if batch is None:
             return None
@@ -53,7 +53,7 @@ class TolerantRecords:
 
 
 class _TolerantBatch:
-    """A batch whose records are decoded again where the compiled decoder does not read a name."""
+    """A batch whose records are decoded again if the compiled decoder cannot read a name."""
 
     def __init__(self, batch: Any, data: memoryview) -> None:  # noqa: ANN401  as above
         self._batch = batch
@@ -69,7 +69,7 @@ class _TolerantBatch:
             # Without its compiled modules aiokafka wraps the error.
             if not isinstance(error, UnicodeDecodeError) and not isinstance(error.__cause__, UnicodeDecodeError):
                 raise
-            # From the batch's beginning: the fetcher leaves out records before its own position.
+            # Start at the beginning of the batch: the fetcher skips records before its own position.
             yield from _TolerantDecoder(self._data)
 
 

@@ -1,9 +1,9 @@
-"""HTML pages whose every value is text. Those of this folder stand alone: one file, no script, nothing loaded.
+"""HTML pages whose every value is text. Those of this folder are self-contained: one file, no script, nothing loaded.
 
-A page that stands alone is a template in this folder that extends ``base.html``. Every value is escaped, and what
-nobody would see in it is named; texts that others wrote go through the filter ``shown``, which also cuts what nobody
-would read. The page's Content-Security-Policy lets in its own style and nothing else, so what slipped through would
-still not run. ``environment`` gives templates of other folders the same values and filters.
+A self-contained page is a template in this folder that extends ``base.html``. Every value is escaped, and invisible
+characters in it are named; texts of other parties use the filter ``shown``, which also cuts long ones. The page's
+Content-Security-Policy allows its own style and nothing else, so injected code would not run. ``environment`` gives
+templates of other folders the same values and filters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from markupsafe import Markup, escape
 from reknit.pipeline import __version__
 from reknit.pipeline.text import code_point, split_invisible, visible
 
-# Code points of one text that a page shows, unless its template says otherwise.
+# The number of code points of one text that a page shows, unless its template sets another.
 SHOWN = 4000
 _HERE = Path(__file__).parent
 STYLE = _HERE / "page.css"

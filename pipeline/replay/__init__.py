@@ -1,10 +1,10 @@
-"""What a replay is to do, settled before it begins, and the stage that does no more than that.
+"""The plan of a replay, which is settled before it begins, and the stage that executes it.
 
-A replay works again through what a pipeline has read, into topics of its own (``replays``) or files (``folder``); what
-comes of it is compared with other outputs (``sides``, ``reading``). Its plan is a value: the same in every process that
-takes part, and kept with the outputs, so that who compares them knows what they cover. A range means outputs: which
-records they are made from. What comes before in the same session is processed all the same, from the session's first
-record, and what it leads to is thrown away.
+A replay processes a pipeline's inputs again, into topics of its own (``replays``) or files (``folder``), and its
+outputs are compared with others (``sides``, ``reading``). Its plan is a value: equal in every process that takes part,
+and stored with the outputs, so that a comparison knows what they cover. A range selects outputs by the records that
+they are made from. Earlier records of the same sessions are processed as well, from the session's first record, and
+their outputs are dropped.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from reknit.topics import headers as names
 
 # Each input, and in the order of its partitions.
 Offsets: TypeAlias = dict[str, list[int]]
-# From the first offset to the one behind the last.
+# From the first offset to the one after the last.
 Stretch: TypeAlias = tuple[int, int]
 
 INPUTS = (AGENT_TURNS, PROVIDER_EVENTS)
 _PATTERN = frozenset("*?[")
-# Sessions of which it is known whether they are taken: a pattern costs more than a record.
+# The number of sessions for which the match of the patterns is cached: matching costs more than a record.
 _REMEMBERED = 10_000
 
 
@@ -44,10 +44,10 @@ class Place(Struct, frozen=True, order=True):
 
 
 class Selection(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was asked for: outputs of these sessions, made from records of this time or of these places.
+    """The requested outputs: of these sessions, made from records of this time or of these places.
 
     ``sessions`` are ids, or patterns with ``*``, ``?`` and ``[…]``. Times are those of records, in milliseconds since
-    the epoch; ``until`` is not included. ``dead_letters`` leaves only sessions that have one.
+    the epoch; ``until`` is exclusive. ``dead_letters`` selects only sessions that have one.
     """
 
     sessions: tuple[str, ...] = ()
@@ -67,9 +67,9 @@ class Selection(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Uncompared(Struct, frozen=True, order=True):
-    """A session of which a replay of an input (contract name) says nothing.
+    """A session that a replay of an input (contract name) does not cover.
 
-    ``expired``: the input begins behind its first record. ``limited``: its tenant's limits refused records of it, which
+    ``expired``: the input begins after its first record. ``limited``: its tenant's limits refused records of it, which
     depends on sessions that a replay may leave out.
     """
 
@@ -79,24 +79,24 @@ class Uncompared(Struct, frozen=True, order=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """A replay, as it was settled at its start.
+    """A replay, as settled at its start.
 
     Args:
         id: its name.
         version: of the build that settled it.
         created: when, in milliseconds since the epoch; 0 in a dry run, whose files depend on the log alone.
         source_prefix: that of the inputs.
-        partitions: how many each topic has.
-        starts: the first offset that each partition of the inputs had.
-        ends: the last stable offset that it had; nothing from there on is read.
-        selection: what was asked for.
-        ranges: from which records outputs are made, by input and partition; None: from all.
+        partitions: the number of partitions of each topic.
+        starts: the first offset of each partition of the inputs.
+        ends: the last stable offset of each; records from there on are not read.
+        selection: the requested outputs.
+        ranges: the records that outputs are made from, by input and partition; None: all.
         chosen: the sessions that are processed, each with the runs of events that have records in the range (None is
             the run without a name); None: all sessions.
         uncompared: sessions that are not processed, by input.
         forgotten: digests of sessions that were forgotten; they are not processed either.
         bases: of an input that was re-created and accepted, the bases of its offsets by partition
-            (``reknit.topics.positions``); they make the ids of requests.
+            (``reknit.topics.positions``); they are part of the ids of requests.
     """
 
     id: str
@@ -146,7 +146,7 @@ def digest_of(session: bytes) -> str:
 
 
 class PlannedStage:
-    """A stage that processes what a plan takes, and lets go of what leads to outputs beside its range."""
+    """A stage that processes the records of a plan, and drops outputs outside of its range."""
 
     def __init__(self, stage: Stage, plan: Plan) -> None:
         self.topic = stage.topic

@@ -1,13 +1,13 @@
-"""What a dry run writes: a folder of JSON lines, and the reading of it.
+"""The output of a dry run, a folder of JSON lines: writing and reading.
 
-``DIR/TOPIC/PARTITION.jsonl.zst`` holds the records of one partition of one output, one JSON object a line, oldest
-first; a topic's name is the contract's. Texts are texts where they are UTF-8, else ``{"base64": "…"}``. A file is a
-row of zstd frames, each announced by a skippable frame with its size (as pzstd writes them): every zstd program reads
-it, and a reader here needs the memory of one frame.
+``DIR/TOPIC/PARTITION.jsonl.zst`` holds the records of one partition of one output, one JSON object in a line, oldest
+first; a topic's name is the contract's. Text is a string if it is UTF-8, else ``{"base64": "…"}``. A file is a sequence
+of zstd frames, each preceded by a skippable frame with its size (as pzstd writes them): every zstd program reads it,
+and the reader here needs the memory of one frame.
 
-``DIR/replay.json`` is the replay's plan. ``DIR/positions/PARTITION.json`` says that a partition is done, and up to
-which offset of each input: it is renamed into place behind the partition's files, so what is there without it was
-interrupted, is not read, and is written anew.
+``DIR/replay.json`` is the replay's plan. ``DIR/positions/PARTITION.json`` says that a partition is complete, and up to
+which offset of each input. It is renamed into place after the partition's files, so files without it are of an
+interrupted run: they are not read, and written again.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _POSITIONS = "positions"
 _UNFINISHED = "unfinished"
 _ENDING = ".jsonl.zst"
 
-# Lines are compressed together up to so many bytes.
+# Lines are compressed together up to this many bytes.
 _FRAME_BYTES = 1 << 20
-# A skippable frame of four bytes, the size of the frame behind it (RFC 8878, 3.1.2).
+# A skippable frame of four bytes, the size of the following frame (RFC 8878, 3.1.2).
 _SIZE = struct.Struct("<III")
 _SKIPPABLE = 0x184D2A50
 
@@ -117,7 +117,7 @@ class _File:
 
 
 class PartitionFiles:
-    """The outputs of one partition of all inputs, as they come; nobody reads them before ``finish``."""
+    """The outputs of one partition of all inputs; they cannot be read before ``finish``."""
 
     def __init__(self, folder: Path, partition: int) -> None:
         self._folder = folder
@@ -156,10 +156,10 @@ class PartitionFiles:
 
 
 def begin(folder: Path, plan: Plan) -> Plan:
-    """Make the folder of a dry run and return its plan: the one that stands there, where another process made it.
+    """Create the folder of a dry run and return its plan: the existing one, if another process created it.
 
     Raises:
-        InputError: ``folder_taken``, where something else is there, or a dry run that was to do something else.
+        InputError: ``folder_taken``, if it has other content, or a dry run with another plan.
     """
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / PLAN

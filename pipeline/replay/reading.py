@@ -28,15 +28,15 @@ _NO_END = 1 << 62
 
 
 def is_folder(name: str) -> bool:
-    """Whether a side's name is that of a dry run's folder: what exists as one, or has a slash in it."""
+    """Return True if a side's name is that of a dry run's folder: an existing one, or a name with a slash."""
     return "/" in name or bool(name and Path(name).is_dir())
 
 
 def read_folders(spool: Spool, names: tuple[str, str]) -> tuple[Side, Side]:
-    """Both sides, of which those that are folders are read into the spool.
+    """Return both sides; those that are folders are read into the spool.
 
     Raises:
-        InputError: a folder is no dry run that is done.
+        InputError: a folder is not a complete dry run.
     """
     one, other = (Side(name=name, plan=plan_of(Path(name)) if is_folder(name) else None) for name in names)
     for number, side in enumerate((one, other)):
@@ -57,7 +57,7 @@ async def read_topics(
     on_progress: Progress,
     partitions: Collection[int] | None = None,
 ) -> tuple[Side, Side]:
-    """Both sides, once what lies in topics is in the spool too: of all partitions, or of these.
+    """Return both sides after those in topics are read into the spool too: of all partitions, or of these.
 
     Raises:
         InputError: a side has no outputs.
@@ -81,7 +81,7 @@ async def read_topics(
 
 
 def compared_sessions(spool: Spool, coverage: Coverage, summary: Summary) -> Iterator[Compared]:
-    """Each session that can be compared; the summary hears of those that cannot."""
+    """Yield each session that can be compared; the others are added to the summary."""
     for both in spool.sessions():
         if not coverage.takes(both.session):
             continue
@@ -109,7 +109,7 @@ def fetching(config: Config, prefix: str) -> Fetch:
 
 
 def _read_by_one(sides: Sequence[Side]) -> dict[TopicPartition, tuple[int, int]]:
-    """The stretches of the events that only one side has read: replays end, and live work goes on."""
+    """Return the ranges of events that only one side has read: replays end, and a live pipeline continues."""
     plans = [side.plan for side in sides if side.plan is not None]
     sources = {side.name if side.plan is None else side.plan.source_prefix for side in sides}
     if not plans or len(sources) > 1:

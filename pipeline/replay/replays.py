@@ -18,7 +18,7 @@ from reknit.pipeline.objects import open_objects
 from reknit.pipeline.replay import INPUTS, Offsets, Plan, Selection, Stretch, Uncompared, digest_of
 from reknit.pipeline.settings import Config
 from reknit.pipeline.stages.base import POSITION, read_position
-from reknit.pipeline.stages.kept import KINDS, Endings
+from reknit.pipeline.stages.kept import KINDS, SessionLifetimes
 from reknit.topics import (
     AGENT_TURNS,
     DAY_MS,
@@ -78,13 +78,13 @@ async def begin(config: Config, plan: Plan) -> Plan:
 
 
 async def plan_of(config: Config, replay: str) -> Plan | None:
-    """The plan of a replay of the pipeline that ``config`` is of; None where there is no such replay."""
+    """Return the plan of a replay of the pipeline in ``config``; None if the replay does not exist."""
     async with reader(config) as consumer:
         return await plan_at(consumer, prefix_of(config.prefix, replay))
 
 
 async def plan_at(consumer: AIOKafkaConsumer, prefix: str) -> Plan | None:
-    """The plan of the replay that writes under this prefix; None where there is none."""
+    """Return the plan of the replay that writes under this prefix; None if the replay does not exist."""
     name = qualified(REPLAY_PLAN.name, prefix)
     if name not in await consumer.topics():
         return None
@@ -134,13 +134,13 @@ def replay_of(topic: str, live: str) -> str | None:
 
 
 async def delete(config: Config, replay: str) -> int:
-    """Delete a replay: its topics, its group and its objects. Returns how many topics there were.
+    """Delete a replay: its topics, its group and its objects. Return the number of topics.
 
-    A live pipeline may have a prefix that looks like a replay's (``b.replay.live.``). So topics are deleted only where
+    A live pipeline may have a prefix that looks like a replay's (``b.replay.live.``). So topics are deleted only if
     they hold the plan of this replay and no inputs: a replay reads the inputs of the live pipeline.
 
     Raises:
-        InputError: there is no such replay, its topics are not a replay's, or processes are at work on it.
+        InputError: the replay does not exist, its topics are not a replay's, or processes are working on it.
     """
     work = beside(config, replay)
     every = {qualified(topic.name, work.prefix) for topic in (*TOPICS_BESIDE, REPLAY_PLAN)}
@@ -182,11 +182,11 @@ async def left_of(config: Config, plan: Plan) -> int:
     return left
 
 
-# What a replay is to do, found out from the topics of the pipeline.
+# Settling the plan of a replay from the topics of the pipeline.
 #
-# Ends are settled first, and nothing is read beyond them. Then: which stretches of the inputs a range means, the
-# sessions that have records in them (the first pass; the second is the replay's own), those that are forgotten, and
-# those of which a replay could only say something else than the live pipeline did.
+# Ends are settled first, and nothing after them is read. Then: the offsets of the inputs that a range selects, the
+# sessions that have records in them (the first pass; the second is the replay's own), the forgotten ones, and those for
+# which a replay could only differ from the live pipeline.
 
 
 Progress = Callable[[int, int], None]
@@ -222,10 +222,10 @@ class _Live(Struct):
 
 
 async def settle(config: Config, replay: str, selection: Selection, now: int, on_progress: Progress) -> Plan:
-    """Look at the live pipeline and settle what a replay of it is to do. ``now`` is in milliseconds since the epoch.
+    """Read the live pipeline and settle the plan of its replay. ``now`` is in milliseconds since the epoch.
 
     Raises:
-        InputError: the pipeline has no topics, or a place that was asked for is none of them.
+        InputError: the pipeline has no topics, or a requested place does not exist.
         BrokerError: no broker answers, or it refuses.
     """
     async with reader(config) as consumer:
@@ -334,11 +334,11 @@ async def _letters(live: _Live) -> dict[str, dict[str, bool]]:
 
 
 async def _expired(live: _Live, starts: Offsets, ends: Offsets, bases: list[int]) -> tuple[set[Uncompared], set[str]]:
-    """The sessions that began before what is kept of an input, and the digests of those that were forgotten.
+    """Return the sessions that began before the kept part of an input, and the digests of forgotten ones.
 
-    What a former topic of the turns held is not kept; its offsets are before the ``bases``.
+    The records of a former topic of the turns are not kept; its offsets are before the ``bases``.
     """
-    # Who compares outputs reads plans, and does without what makes outputs.
+    # A program that compares outputs reads plans, and does not need the code that makes outputs.
     from reknit.pipeline.stages.defaults import Defaults  # noqa: PLC0415  as said above
     from reknit.pipeline.stages.turn_state import TurnStates, session_of  # noqa: PLC0415  as said above
 
@@ -346,7 +346,7 @@ async def _expired(live: _Live, starts: Offsets, ends: Offsets, bases: list[int]
     forgotten: set[str] = set()
     begins = {number: bases[at] + starts[AGENT_TURNS][at] for at, number in enumerate(live.numbers)}
     cut = [number for number in live.numbers if begins[number]]
-    endings = {number: Endings(MARKER_DAYS * DAY_MS) for number in live.numbers}
+    endings = {number: SessionLifetimes(MARKER_DAYS * DAY_MS) for number in live.numbers}
     states = {number: TurnStates(Defaults().session) for number in cut}
     keys: dict[int, set[bytes]] = {number: set() for number in cut}
     positions = dict.fromkeys(live.numbers, 0)
@@ -380,7 +380,7 @@ async def _expired(live: _Live, starts: Offsets, ends: Offsets, bases: list[int]
 
 
 async def _before_the_events(live: _Live, starts: Offsets) -> set[str]:
-    """Sessions of which something was said or shown before what is kept of the events of their partition."""
+    """Return sessions with records or items from before the kept events of their partition."""
     found: set[str] = set()
     for number in [number for number in live.numbers if starts[PROVIDER_EVENTS][number]]:
         first = starts[PROVIDER_EVENTS][number]
@@ -400,8 +400,8 @@ def _began_before(states: TurnStates, key: bytes, start: int) -> bool:
     try:
         entry = states.find(key)
     except InternalError:
-        return True  # nobody can say when it began
-    states.committed({}, room=0)  # what was told of it need not be remembered
+        return True  # its beginning is unknown
+    states.committed({}, room=0)  # its state need not be kept
     # A version before 0.2 did not note where a session began.
     return entry is not None and (entry.is_carried or entry.first is None or entry.first < start)
 

@@ -1,7 +1,7 @@
-"""Both sides of a comparison: their records by session, and which of these both would have, had nothing changed.
+"""Both sides of a comparison: their records by session, and the records that both would have without a change.
 
-A replay covers what its plan says, a live pipeline what its topics still hold. What only one side can have is left out;
-a session of which that leaves too little is listed with the reason, and nothing of it is compared.
+A replay covers its plan, a live pipeline the current content of its topics. Records that only one side can have are
+left out; a session that cannot be compared is listed with the reason.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from reknit.topics.headers import Headers
 
 # The records of two sides, grouped by session on disk.
 #
-# A side's outputs stand topic by topic and partition by partition, a session's records among all others; compared is
-# one session at a time. So both sides are written into one SQLite file and read back in the order of sessions: the sort
-# is SQLite's, which needs a bounded cache and no second copy in memory. What comes of a session together is one row: a
-# row costs more than a record. Large values are kept once for both sides, as most are equal, and are read again only
-# where they differ.
+# A side's outputs are ordered by topic and partition, with the sessions mixed; the comparison needs one session at a
+# time. So both sides are written into one SQLite file and read back in the order of sessions: SQLite sorts them, with a
+# bounded cache and without a second copy in memory. Consecutive records of a session are one row, because a row costs
+# more than a record. Large values are stored once for both sides, as most are equal, and are read again only if they
+# differ.
 
 
 _TABLES = """
@@ -47,7 +47,7 @@ _TABLES = """
     CREATE TABLE stretch (session BLOB, side INTEGER, records BLOB);
     CREATE TABLE large (digest BLOB PRIMARY KEY, value BLOB);
 """
-# Smaller values stand beside their record; larger ones are compressed, once for both sides.
+# Smaller values are stored with their record; larger ones are compressed, once for both sides.
 _LARGE_BYTES = 4096
 # Records, and bytes of large values, that are written at once.
 _RECORDS, _BYTES = 4000, 16 << 20
@@ -75,10 +75,10 @@ class Both(NamedTuple):
 
 
 class Spool(AbstractContextManager["Spool"]):
-    """A file that is gone when the block ends. What it holds is content of sessions: only its owner may read it.
+    """A file that is deleted when the block ends. It holds content of sessions: only its owner may read it.
 
-    Records of other sessions than ``sessions`` are not kept; where none is named, those of all are. ``fetch`` reads
-    what stands in each side's object store; without it such a value is not there.
+    Records of sessions other than ``sessions`` are not stored; if none is named, those of all are. ``fetch`` reads
+    values from each side's object store; without it such a value is missing.
     """
 
     def __init__(self, sessions: Collection[bytes] = (), fetch: Sequence[Fetch] = ()) -> None:
@@ -199,7 +199,7 @@ def behind(topic: str, record: Published | Record) -> Place | None:
         try:
             fix = _FIX.decode((record.value if isinstance(record, Record) else record.read()) or b"")
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return None  # whoever compares it says so
+            return None  # the comparison reports it
         return Place(PROVIDER_EVENTS if fix.source else AGENT_TURNS, record.partition, fix.offset)
     said = dict(names.as_texts(record.headers))
     if topic == PROVIDER_REQUESTS:
@@ -223,13 +223,13 @@ Partition: TypeAlias = tuple[str, int]
 
 
 class Side(Struct, kw_only=True):
-    """What one side is, as far as it bounds the comparison.
+    """The properties of one side that restrict the comparison.
 
     Attributes:
-        name: as the command was given it.
-        plan: where it is a replay.
-        begins_late: the partitions of its outputs whose oldest records are gone, each with the offset in each input up
-            to which records may have led to one of them; all records of an input that is not named.
+        name: the argument of the command.
+        plan: its plan, if it is a replay.
+        begins_late: the partitions of its outputs whose oldest records were deleted, each with the offset in each input
+            up to which records may have led to one of them; all records of an input that is not named.
         went_on: the sessions that have events which only one side has read.
         at_least_once: whether its worker may publish a record again. A dry run never does.
     """
@@ -245,7 +245,7 @@ _WHY = {"expired": "its first record has expired", "limited": LIMITED}
 
 
 class Coverage:
-    """What can be compared of two sides."""
+    """The part of two sides that can be compared."""
 
     def __init__(self, sides: tuple[Side, Side]) -> None:
         self._sides = sides
@@ -261,7 +261,7 @@ class Coverage:
         return all(plan.takes(_text(session)) or self._is_forgotten(session) for plan in self._plans)
 
     def why_not(self, both: Both) -> Mapping[str, str]:
-        """Why what comes of an input cannot be compared of a session, by the input; mostly of none."""
+        """Return why the outputs of an input cannot be compared for a session, by input; usually empty."""
         session = _text(both.session)
         if self._is_forgotten(both.session):
             return dict.fromkeys(INPUTS, "forgotten")
@@ -289,7 +289,7 @@ class Coverage:
         return found
 
     def covered(self, both: Both, without: Iterable[str]) -> Both:
-        """The records of a session that both sides can have, without what comes of some inputs."""
+        """Return the records of a session that both sides can have, without the outputs of some inputs."""
         left_out = set(without)
         late = [side.begins_late for side in self._sides if side.begins_late]
         if not (left_out or late or self._plans):
@@ -312,7 +312,7 @@ class Coverage:
         if PROVIDER_EVENTS in left_out and record.topic in {SESSION_ITEMS, AGENT_TURNS}:
             return False
         if record.topic == AGENT_TURNS or not self._ranged:
-            # A recorded turn does not say of which run it is.
+            # A recorded turn does not name its run.
             return not self._ranged
         run = texts(record).get(names.RUN)
         return all(plan.covers_run(_text(session), run) for plan in self._ranged)
@@ -331,11 +331,11 @@ _ITEM = msgspec.json.Decoder(_Item)
 
 
 def _said(record: Published | None) -> _Item | None:
-    """Which record of items it is; how much stands in one depends on how events were batched."""
+    """Return the identity of a record of items; its amount of content depends on how events were batched."""
     try:
         return None if record is None else _ITEM.decode(record.read() or b"")
     except msgspec.DecodeError:
-        return None  # whoever compares it says so
+        return None  # the comparison reports it
 
 
 def _text(session: bytes) -> str:

@@ -19,7 +19,7 @@ from reknit.pipeline.rules.base import Family, Rule, Violation
 
 _BODY = msgspec.json.Decoder(dict[str, Raw])
 _VALUE = msgspec.json.Decoder()
-# What a typed decode raises for text that it cannot read. Nesting costs stack, so there is a third.
+# Errors of a typed decode of text that it cannot read. Nesting costs stack, so there is a third.
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _NO_FAMILY = Family("")
 
@@ -29,18 +29,18 @@ class _AbstractStruct(StructMeta, ABCMeta):
 
 
 class Walk(Struct, metaclass=_AbstractStruct, kw_only=True, eq=False):
-    """A rule set on its way through a request: what it knows behind ``index`` items, and what it found in this step.
+    """A rule set on its way through a request: its state after ``index`` items, and the violations of this step.
 
-    Between two steps a walk is a state, which nothing changes any more: the next step begins with a ``fork``.
+    Between two steps a walk is an immutable state: the next step begins with a ``fork``.
 
     Attributes:
-        family: what is known of the model.
-        index: the item at hand; between two steps, how many there were.
-        chars: how many characters stand before the next item, when the list is the body's last key.
-        size: how many bytes the body has.
-        surrogate: half a surrogate pair was reported.
-        broken: the text could not be read on, and nothing more is said.
-        found: the breaches of this step.
+        family: the known properties of the model.
+        index: the current item; between two steps, the number of items.
+        chars: the number of characters before the next item, if the list is the body's last key.
+        size: the number of bytes of the body.
+        surrogate: a lone surrogate was reported.
+        broken: the text could not be read any further, and nothing more is reported.
+        found: the violations of this step.
     """
 
     family: Any = _NO_FAMILY
@@ -52,19 +52,22 @@ class Walk(Struct, metaclass=_AbstractStruct, kw_only=True, eq=False):
     found: list[Violation] = field(default_factory=list)
 
     def fork(self) -> Self:
-        """Go on from here in another walk. What a subclass changes in place, it copies; this one stays as it is."""
+        """Return another walk that continues from here.
+
+        A subclass copies what it changes in place; this one stays unchanged.
+        """
         return structs.replace(self, found=[])
 
     @abstractmethod
     def judge_item(self, item: Any) -> None:  # noqa: ANN401  a subclass knows its items
-        """Judge one item, which stands at ``index``."""
+        """Judge the item at ``index``."""
 
     @abstractmethod
     def judge_end(self) -> None:
         """Judge what only the end of the items shows."""
 
     def judge_items(self, items: Sequence[Any]) -> None:
-        """Judge the next items; None stands for one that could not be read and was reported already."""
+        """Judge the next items; None is one that could not be read and was reported already."""
         for item in items:
             if item is not None:
                 self.judge_item(item)
@@ -116,7 +119,7 @@ class Fold(ABC, Generic[W, Item]):
         """Judge a body whose ``key`` is missing, or is no list."""
 
     def refuse_text(self, walk: W, bad: BadJSON | None, before: int) -> None:
-        """Report text that is no JSON, or, without ``bad``, not of an object; ``before`` characters stand before it."""
+        """Report text that is not JSON, or, without ``bad``, not an object; ``before`` characters precede it."""
         del bad, before
         walk.refuse(self.not_json, "")
 
@@ -160,7 +163,7 @@ class Fold(ABC, Generic[W, Item]):
         if not isinstance(values, list):
             walk.broken = True
             if not walk.surrogate:
-                # The bracket before the items is ours.
+                # The bracket before the items was added here.
                 place = bad or BadJSON("unexpected data", 0)
                 self.refuse_text(walk, BadJSON(place.reason, max(place.at - 1, 0)), walk.chars)
             return
@@ -247,7 +250,7 @@ class BadJSON(Struct, frozen=True):
     fatal: bool = True
 
     def place(self, text: str = "", before: int = 0) -> str:
-        """Name the place as decoders do; ``before`` characters on the same line stand before ``text``."""
+        """Name the place as decoders do; ``before`` characters on the same line precede ``text``."""
         line = text.count("\n", 0, self.at) + 1
         column = self.at - text.rfind("\n", 0, self.at) + (before if line == 1 else 0)
         return f"{self.reason}: line {line} column {column} (char {self.at + before})"
@@ -291,7 +294,7 @@ def lone_surrogate(text: str) -> BadJSON | None:
 
 
 def surrogate_path(value: object, path: str = "") -> str:
-    """Name the first place in document order that holds half a surrogate pair, in dots; "" where there is none."""
+    """Return the first place in document order that holds a lone surrogate, in dots; "" if there is none."""
     left: list[tuple[str, object]] = [(path, value)]
     while left:
         at, item = left.pop()

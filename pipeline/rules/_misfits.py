@@ -1,9 +1,10 @@
-"""What does not fit: values that are not of their declared shape, and images that are not what they say.
+"""Misfits: values that do not have their declared type, and images of another type than declared.
 
 A rule set's fast path is msgspec's own typed decode. Only when that fails does ``fit`` walk the values, guided by the
-same structs: it names every misfit and mends what it can, so that the other rules still see the rest. Its words are
-pydantic's, as Anthropic's API sends them on, and the paths too: a tagged struct adds its tag. OpenAI's two APIs have
-words of their own (``Misfits``), and write paths with brackets (``messages[1].content[0].type``), we with dots.
+same structs: it names every misfit and repairs what it can, so that the other rules still see the rest. Its messages
+are pydantic's, as Anthropic's API sends them, and so are the paths: a tagged struct adds its tag. OpenAI's two APIs
+have their own messages (``Misfits``), and write paths with brackets (``messages[1].content[0].type``), Reknit with
+dots.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Misfit: TypeAlias = Literal["missing", "extra", "type", "tag"]
 
 
 class Spot(Struct, frozen=True):
-    """A place in the body: ours, the provider's (with the tags), and where in the structs (``thinking.signature``)."""
+    """A place in the body: Reknit's path, the provider's (with tags), and the place in the structs."""
 
     path: str
     at: str
@@ -50,12 +51,12 @@ class Anything(Struct, frozen=True, gc=False):
     """Any JSON object; its keys are skipped."""
 
 
-class Hole(Struct, frozen=True):
-    """Stands where a value could not be read at all."""
+class Unreadable(Struct, frozen=True):
+    """Replaces a value that could not be read at all."""
 
 
 def fit(value: object, wire: object, spot: Spot, report: Report) -> object:
-    """Read ``value`` as the type ``wire``, reporting each misfit; a Hole stands where nothing could be made of it."""
+    """Read ``value`` as the type ``wire``, reporting each misfit; an unreadable one becomes ``Unreadable``."""
     return _fit(value, _info(wire), spot, report)
 
 
@@ -73,9 +74,9 @@ def fit_with_items(
     return whole, [fit(each, item, spot.field(field).field(at), report) for at, each in enumerate(listed)]
 
 
-def without_holes(items: Sequence[object], kind: type[T], stand_in: T) -> list[T]:
-    """The items of a ``kind``; where one could not be read, the stand-in."""
-    return [stand_in if isinstance(each, Hole) else each for each in items if isinstance(each, Hole | kind)]
+def without_unreadable(items: Sequence[object], kind: type[T], stand_in: T) -> list[T]:
+    """Return the items of a ``kind``, with the stand-in for those that could not be read."""
+    return [stand_in if isinstance(each, Unreadable) else each for each in items if isinstance(each, Unreadable | kind)]
 
 
 @cache
@@ -118,18 +119,18 @@ def _is(value: object, option: inspect.Type) -> bool:
 def _fit_struct(
     value: Mapping[str, object], options: Sequence[inspect.StructType], spot: Spot, report: Report
 ) -> object:
-    """Read an object as one of several structs, which their tag tells apart."""
+    """Read an object as one of several structs, which its tag distinguishes."""
     if options[0].tag is None:
         return _fit_fields(value, options[0], spot, report)
     if "type" not in value:
         report(spot.field("type"), "missing", "Field required")
-        return Hole()
+        return Unreadable()
     tag = value["type"]
     chosen = next((option for option in options if option.tag == tag), None)
     if chosen is None:
         tags = ", ".join(repr(tag) for tag in sorted(str(option.tag) for option in options))
         report(spot, "tag", f"Input tag '{tag}' found using 'type' does not match any of the expected tags: {tags}")
-        return Hole()
+        return Unreadable()
     return _fit_fields(value, chosen, spot.tagged(str(chosen.tag)), report)
 
 
@@ -147,8 +148,8 @@ def _fit_fields(value: Mapping[str, object], info: inspect.StructType, spot: Spo
         for name in value:
             if name not in known:
                 report(spot.field(name), "extra", "Extra inputs are not permitted")
-    if any(isinstance(part, Hole) for part in made.values()):
-        return Hole()
+    if any(isinstance(part, Unreadable) for part in made.values()):
+        return Unreadable()
     built: object = info.cls(**made)
     return built
 
@@ -169,7 +170,7 @@ def _expected(options: Sequence[inspect.Type]) -> str:
 
 
 def _stand_in(options: Sequence[inspect.Type]) -> object:
-    """Give a harmless value for one that was reported already, or a Hole where none is harmless."""
+    """Give a harmless value for one that was reported already, or a Unreadable where none is harmless."""
     match options[0]:
         case inspect.StrType() if len(options) == 1:
             return "-"
@@ -177,7 +178,7 @@ def _stand_in(options: Sequence[inspect.Type]) -> object:
             return cls()
         case inspect.BoolType():
             return False
-    return Hole()
+    return Unreadable()
 
 
 # Images by their first bytes: format and size in pixels, from base64 text, without decoding the picture.
@@ -191,7 +192,7 @@ _JPEG_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 
 
 class Picture(Struct, frozen=True):
-    """What the first bytes say. ``media_type`` is None where they fit no known format; a size of 0 was not found."""
+    """Facts of the first bytes. ``media_type`` is None for an unknown format; a size of 0 was not found."""
 
     media_type: str | None
     width: int = 0
@@ -295,14 +296,14 @@ def kind(value: object) -> str:
 
 
 class Misfits(Struct, frozen=True, kw_only=True):
-    """Reports what the tolerant reader finds in one value of the body, in OpenAI's words.
+    """Reports the findings of the tolerant reader in one value of the body, in OpenAI's words.
 
     Attributes:
-        walk: where it is reported.
-        rules: what each kind of misfit breaks; one that is not among them is none here.
+        walk: receives the violations.
+        rules: the rule of each kind of misfit; kinds without one are not reported.
         supported: the values that the provider lists for a place in the structs (``content[]`` is an item of the list).
-        wanted: its words for the expected type of a place, where they are not the plain ones.
-        own: rules of a place's own.
+        wanted: the provider's words for the expected type of a place, if they are not the plain ones.
+        own: rules of single places.
     """
 
     walk: Walk
@@ -366,13 +367,13 @@ def listing(names: Sequence[str]) -> str:
 
 
 def media_type(url: str) -> str:
-    """Read the media type of a base64 data URL; "" where there is none."""
+    """Return the media type of a base64 data URL; "" if there is none."""
     found = _DATA_URL.match(url)
     return found[1].lower() if found else ""
 
 
 def unsupported_image(url: str) -> bool:
-    """Tell a data URL that holds no png, jpeg, gif or webp, by its own word or by its first bytes."""
+    """Return the type of a data URL that is not png, jpeg, gif or webp, by its declared type or by its first bytes."""
     found = _DATA_URL.match(url)
     if found is None:
         return False

@@ -1,7 +1,7 @@
-"""What every provider's rules are made of: rules, violations, and the fold that finds them.
+"""The parts of every provider's rules: rules, violations, and the fold that finds them.
 
-A rule set is written from what a provider was seen to refuse, never from our own renderers, and shares no code with
-them, so that one can convict the other.
+A rule set is written from a provider's observed refusals, never from the writers, and shares no code with them, so that
+each cross-checks the other.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Severity: TypeAlias = Literal["hard", "model", "soft"]
 
 
 class Violation(Struct, frozen=True):
-    """One broken rule: ``path`` is ours and exact, ``message`` is what the provider would say.
+    """One broken rule: ``path`` is exact and in Reknit's notation, ``message`` is the provider's.
 
     ``hard`` fails a validation. ``model`` means that only some model families have the rule and that this model is not
     known; a model that is known to have it gives ``hard``. ``soft`` warns.
@@ -31,11 +31,11 @@ class Violation(Struct, frozen=True):
 class Rule(Struct, frozen=True, kw_only=True):
     """One entry of the catalogue.
 
-    ``message`` is the provider's text with ``{names}`` where indices and ids stand. A ``model`` rule rests on a
+    ``message`` is the provider's text with ``{names}`` in place of indexes and ids. A ``model`` rule depends on a
     ``fact`` about model families (``Family``), and ``families`` names those that are known to have it. ``unchecked``
-    says why a body alone cannot show a breach; such a
-    rule is listed so that its error text can be explained, and is never reported. ``by_sender`` marks what whoever
-    sends the body may still add; where nobody is left to add it, a breach is as good as hard.
+    says why a body alone cannot show a violation; such a rule is listed so that its error text can be explained, and is
+    never reported. ``by_sender`` marks a member that the sender of the body may still add; where no sender follows, a
+    violation is treated as hard.
     """
 
     id: str
@@ -62,10 +62,10 @@ def _encodable(text: str) -> str:
 
 
 class Family(Struct, frozen=True):
-    """What the models of one family are known to take.
+    """Known properties of the models of one family.
 
-    The fields of a subclass are its facts, each named after something that a request may hold: True where the family
-    was seen to take it, False where it was seen to refuse it, None where nobody knows.
+    The fields of a subclass are its facts, each named after something that a request may hold: True if the family was
+    seen to take it, False if it was seen to refuse it, None if that is unknown.
     """
 
     name: str
@@ -143,7 +143,7 @@ class RuleSet(Protocol[State]):
 
 @runtime_checkable
 class KnowsBetas(Protocol):
-    """A rule set whose verdicts depend on a header that stands beside the body."""
+    """A rule set whose verdicts depend on a header that is sent with the body."""
 
     def with_betas(self, betas: Iterable[str]) -> RuleSet[Any]:
         """Return the same rules for bodies that are sent with these values of ``anthropic-beta``."""
@@ -203,9 +203,9 @@ class WholeBody(ABC):
     # A session's text grows by pieces that stay as they are, and need not be read again for each request.
 
     def inert(self, piece: bytes) -> bool:
-        """Whether a piece inside a text is nothing that a rule could object to; several, side by side, are neither.
+        """Return True if a piece inside a text cannot violate a rule, alone or joined with other such pieces.
 
-        A rule set that cannot tell says no, and all of each text is read.
+        A rule set that cannot decide returns False, and all of each text is read.
         """
         del piece
         return False
@@ -213,7 +213,7 @@ class WholeBody(ABC):
     def judge_ends(self, opening: bytes, inner: int, ending: bytes) -> list[Violation] | None:
         """Judge a body from which ``inner`` bytes of inert pieces have been left out between its ends.
 
-        The same as ``validate`` would say of the whole; None where only the whole can tell.
+        Returns the result of ``validate`` for the whole body; None if only the whole body can be judged.
         """
         del opening, inner, ending
         return None

@@ -1,6 +1,6 @@
-"""What says the same to a provider: the published lists of equalities, and bodies read after one of them.
+"""Equalities: the published lists of differences that a provider ignores, and bodies in the normal form of a list.
 
-A target's descriptor names its list. Null and absent are the same everywhere.
+A target's description names its list. Null and absent are equal everywhere.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Equality(NamedTuple):
 
 
 def read_body(body: bytes, equalities: Sequence[Equality]) -> Node:
-    """A body of which everything that can be said in two ways is said in one.
+    """Return a body in normal form: everything that can be written in two ways is written in one.
 
     Raises:
         msgspec.DecodeError: the body is not JSON.
@@ -57,14 +57,14 @@ def _compiled(equalities: Sequence[Equality]) -> _Compiled:
 
 
 def _read(value: object, path: str, place: str, equalities: _Compiled) -> Node:
-    """A value as nodes, inner ones first; ``place`` is where it stands, whatever stood there before a rewrite."""
+    """Return a value as nodes, inner ones first; ``place`` is its place before any rewrite."""
     here = [each for pattern, each in equalities if pattern.match(place)]
     for each in here:
         value = each.rewrite(Node(path, value)).value if each.outer else value
     below, there = (f"{path}." if path else ""), (f"{place}." if place else "")
     if isinstance(value, dict):
         members = {name: _read(member, below + name, there + name, equalities) for name, member in value.items()}
-        # Nobody tells null from absent.
+        # Null and absent are equal.
         node = Node(path, {name: member for name, member in members.items() if member.value is not None})
     elif isinstance(value, list):
         node = Node(
@@ -151,7 +151,7 @@ def message_list(node: Node) -> Node:
 
 
 def one_declaration_list(node: Node) -> Node:
-    """Tools whose functions stand in several lists as one list of them, behind the tools of other kinds."""
+    """Return tools whose functions are in several lists with one list of them, after the tools of other kinds."""
     if not isinstance(node.value, list) or not all(isinstance(tool.value, dict) for tool in node.value):
         return node
     functions: list[Node] = []

@@ -1,7 +1,8 @@
-"""A session: one history under repair, and the requests it makes for its targets; or a whole history at once.
+"""A session: one history under repair, and the requests for its targets. Also repairs a whole history in one call.
 
-Appending a turn costs the turn. Settled messages are encoded once for each target and kept as bytes; a request encodes
-the open end, judges it from the state at the settled boundary, and joins the body only when somebody asks for it.
+The cost of appending a turn does not depend on the length of the history. Settled messages are encoded once for each
+target and kept as bytes. A request encodes the open end, judges it from the state at the settled boundary, and joins
+the body only when it is read.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.readers.message import UNDECIDED, Decided
 from reknit.pipeline.history.readers.shapes import TRANSCRIPTS, decided_in, read, read_next
 from reknit.pipeline.model import Policy, Role, Turn
-from reknit.pipeline.registry import Target, target_named
+from reknit.pipeline.providers.base import Target
+from reknit.pipeline.registry import target_named
 from reknit.pipeline.session.arguments import GivenPolicy, GivenSystem, GivenTools, policy_from, setting_from
 from reknit.pipeline.session.request import Normalized
 from reknit.pipeline.session.state import LogEntry, decode_whole_log, encode_whole_log
@@ -31,15 +33,15 @@ GivenHistory: TypeAlias = bytes | str | list[Any] | dict[str, Any]
 
 
 class Session:
-    """What the worker keeps for each session.
+    """The state that the worker keeps for each session.
 
-    ``targets`` are names of the registry; ``policy`` is a ``Policy``, a mapping of its fields (text such as ``"true"``
-    is understood) or None. ``system``, ``tools``, ``model`` and ``params`` stand beside the messages in every request.
+    ``targets`` are names of the registry. ``policy`` is a ``Policy``, a mapping of its fields (text such as ``"true"``
+    is accepted) or None. ``system``, ``tools``, ``model`` and ``params`` are sent with the messages in every request.
 
     Raises:
-        UnknownTargetError: a target that does not exist.
-        PolicyError: a policy that does not.
-        InputError: a system prompt, a tool or parameters that are none.
+        UnknownTargetError: a target does not exist.
+        PolicyError: the policy is not valid.
+        InputError: the system prompt, the tools or the parameters are not valid.
     """
 
     def __init__(
@@ -57,16 +59,16 @@ class Session:
 
     def _begin(self, work: WorkingHistory) -> None:
         self._at_work = work
-        # What was configured since, and by target why the prefix is new.
+        # The working history of the last configuration, and for each target why its prefix is new.
         self._configured: tuple[WorkingHistory, dict[str, str]] | None = None
         self._last_role: Role | None = None
 
     @property
     def _work(self) -> WorkingHistory:
-        """The history at work, mended for what was configured last.
+        """The working history, repaired for the last configuration.
 
-        That takes as long as the history is, so it is done when the history is next used, however often a session is
-        configured before.
+        Rebuilding costs time proportional to the history, so it happens when the history is next used, however often
+        the session is configured before.
         """
         if self._configured is not None:
             (new, reasons), old = self._configured, self._at_work
@@ -79,7 +81,7 @@ class Session:
 
     @property
     def _given(self) -> WorkingHistory:
-        """What has the targets, the policy and the setting in force."""
+        """The working history with the targets, the policy and the setting in force."""
         return self._at_work if self._configured is None else self._configured[0]
 
     @property
@@ -109,7 +111,7 @@ class Session:
 
     @property
     def last_role(self) -> Role | None:
-        """Whose turn was appended last to this object."""
+        """The role of the turn that was appended last to this object."""
         return self._last_role
 
     @property
@@ -122,16 +124,16 @@ class Session:
 
     @property
     def interrupted(self) -> bool:
-        """Whether a call of the last exchange has no real result: what follows it was said over it."""
+        """Whether a call of the last exchange has no real result, so that the next turn interrupts it."""
         return self._work.interrupted
 
     def append(self, message: GivenMessage, source: str = "auto") -> list[Fix]:
-        """Take the next message, in any shape that the readers know; the fixes that are now certain.
+        """Append a message, in any shape that the readers know; return the fixes that are now certain.
 
         Fixes of single targets, and those of the open end that a later turn may still undo, are in the requests.
 
         Raises:
-            InputError: the message cannot be used; the session is as it was.
+            InputError: the message cannot be used; the session is unchanged.
         """
         work = self._work
         turns, fixes, work.decided = _read_message(message, work.count, source, work.decided)
@@ -141,10 +143,10 @@ class Session:
         return [*fixes, *work.take_turns(turns)]
 
     def request(self, target: str | None = None) -> Normalized:
-        """The request as it stands, for one of the session's targets; by default its first.
+        """Return the request for one of the session's targets, by default the first.
 
         Raises:
-            UnknownTargetError: not one of the session's targets.
+            UnknownTargetError: it is not one of the session's targets.
         """
         names = self.targets
         name = names[0] if target is None else target
@@ -152,7 +154,7 @@ class Session:
             raise UnknownTargetError("unknown_target", f"the session has {', '.join(names)}, not {name!r}")
         return self._work.request(name)
 
-    # What makes a session start anew.
+    # Methods that start the session again from its log.
 
     def configure(
         self,
@@ -164,9 +166,9 @@ class Session:
         model: str | UnsetType | None = UNSET,
         params: Mapping[str, Any] | UnsetType | None = UNSET,
     ) -> bool:
-        """Change what is given, keep the rest; whether anything is different now.
+        """Change the given arguments and keep the others; return True if anything changed.
 
-        The history is repaired and encoded anew, and the next request of each target says why its prefix is new.
+        The history is repaired and encoded again, and the next request of each target reports why its prefix is new.
         """
         old = self._given
         given = old.setting
@@ -185,7 +187,8 @@ class Session:
         same = (new.policy, new.setting) == (old.policy, old.setting)
         if same and new.targets == old.targets:
             return False
-        # A target that was there before goes on as it was; what it has not yet said about its prefix it still says.
+        # A target that was configured before keeps its state, including a reason for a new prefix that it has not
+        # reported yet.
         kept = self._resets() if same else {}
         self._configured = new, {target.name: kept.get(target.name, "configured") for target in new.targets}
         return True
@@ -196,10 +199,10 @@ class Session:
         return {name: part.reset for name, part in self._at_work.parts.items()}
 
     def replace(self, messages: Sequence[GivenMessage] | bytes, source: str = "auto") -> list[Fix]:
-        """Put another history in the place of what there was; the fixes that are certain.
+        """Replace the history; return the fixes that are certain.
 
         Raises:
-            InputError: a message that cannot be used; the session is as it was.
+            InputError: a message cannot be used; the session is unchanged.
         """
         entries: list[LogEntry] = []
         decided = UNDECIDED
@@ -232,24 +235,24 @@ class Session:
 
     @property
     def setting(self) -> Setting:
-        """What stands beside the messages in every request."""
+        """The system prompt, tools, model and parameters of every request."""
         return self._given.setting
 
     @property
     def turns(self) -> list[Turn]:
-        """What was read of the messages, oldest first."""
+        """The turns that were read from the messages, oldest first."""
         return [entry for entry in self._work.archive.entries() if isinstance(entry, Turn)]
 
     def log(self) -> bytes:
-        """The log as JSON: what was read of each message, and the fixes that reading took."""
+        """The log as JSON: the turn that was read from each message, and the fixes of the reader."""
         work = self._work
         return encode_whole_log(work.count, list(work.archive.entries()), work.decided)
 
     def replace_by_log(self, log: bytes) -> list[Fix]:
-        """Put the history of a log in the place of what there was; the fixes that are certain.
+        """Replace the history with that of a log; return the fixes that are certain.
 
         Raises:
-            InputError: it is no log; the session is as it was.
+            InputError: it is not a log; the session is unchanged.
         """
         count, entries, decided = decode_whole_log(log)
         self._work = self._given.again(entries, count, dict.fromkeys(self.targets, "replaced"), decided)
@@ -258,15 +261,15 @@ class Session:
     # State.
 
     def take_segments(self, *, flush: bool = False) -> list[tuple[int, bytes]]:
-        """Newly settled segments as ``(number, record)``, each handed out once; write them before the head.
+        """Return newly settled segments as ``(number, record)``, each once; write them before the head.
 
-        What is too little for a segment waits in the head, unless ``flush`` asks for it.
+        Data that does not fill a segment stays in the head, unless ``flush`` is set.
         """
         return self._work.take_segments(flush=flush)
 
     @property
     def segments(self) -> list[int]:
-        """The numbers of the segments that the head stands on; all others may be deleted."""
+        """The numbers of the segments that the head needs; all others may be deleted."""
         return [number for number, _ in self._work.archive.segments]
 
     @property
@@ -282,10 +285,10 @@ class Session:
 
     @classmethod
     def load(cls, head: bytes, segments: Iterable[bytes]) -> Session:
-        """A session from its records; it goes on exactly as the one that was saved. Other segments are ignored.
+        """Restore a session from its records. It continues exactly as the saved one. Other segments are ignored.
 
         Raises:
-            InternalError: the head cannot be read, or a segment is missing, or is not what was written.
+            InternalError: the head cannot be read, or a segment is missing or has other content than was written.
         """
         try:
             work = WorkingHistory.load(head, segments)
@@ -297,7 +300,7 @@ class Session:
         return session
 
 
-# What decoding a record that is not what was written can raise, at whatever depth it is noticed.
+# Errors that decoding a damaged record can raise, at any depth.
 _UNREADABLE = (msgspec.MsgspecError, ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError,
                TypeError, ValueError)  # fmt: skip
 
@@ -310,16 +313,16 @@ def normalize(
     *,
     model: str | None = None,
 ) -> Normalized:
-    """Mend a history into a request that the target ``to`` accepts.
+    """Repair a history into a request that the target ``to`` accepts.
 
-    ``history`` is a list of messages, a document with ``messages`` and, beside them, ``system``, ``tools``, ``model``
-    and ``params``, or the JSON of either, or a transcript; ``source`` names its shape where it is not to be guessed,
-    ``model`` the one that the request is for in place of the document's.
+    ``history`` is a list of messages, a document with ``messages`` and optionally ``system``, ``tools``, ``model`` and
+    ``params``, the JSON of either, or a transcript. ``source`` names its shape if it should not be detected. ``model``
+    replaces the document's model.
 
     Raises:
         InputError: the input cannot be used.
-        UnknownTargetError: no such target or shape.
-        PolicyError: no such policy.
+        UnknownTargetError: the target or the shape does not exist.
+        PolicyError: the policy is not valid.
     """
     target, mended_by = target_named(to), policy_from(policy)
     found = read(history, source)

@@ -1,4 +1,4 @@
-"""What callers give beside messages: a policy, and the setting of a request, in whichever form they have it."""
+"""Arguments of callers besides messages, in any accepted form: a policy, and the setting of a request."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ POLICY_OPTIONS: Final[Mapping[str, tuple[Any, ...]]] = {
 
 
 def policy_from(given: GivenPolicy) -> Policy:
-    """A policy; of a mapping, text such as ``"true"`` or ``"8"`` is understood as what the field takes.
+    """Return a policy. In a mapping, text such as ``"true"`` or ``"8"`` is converted to the field's type.
 
-    A single mend stands under ``mend``, or under a name with dots (``mend.CODE``, ``mend.TARGET.CODE``).
+    The policy of a single repair is under ``mend``, or under a dotted name (``mend.CODE``, ``mend.TARGET.CODE``).
 
     Raises:
-        PolicyError: no such option, no such value of one, or a mend that is always made.
+        PolicyError: an option or a value does not exist, or a repair is always made.
     """
     if given is None:
         return Policy()
@@ -58,7 +58,10 @@ def policy_from(given: GivenPolicy) -> Policy:
 
 
 def with_mends(mends: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """What a policy says of single mends, changed code by code; what the change does not name stays as it is."""
+    """Return a policy's entries for single repairs after a change, code by code.
+
+    Codes that the change does not name stay.
+    """
     both = dict(mends)
     for name, how in change.items():
         before = both.get(name)
@@ -67,10 +70,10 @@ def with_mends(mends: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str,
 
 
 def check_mends(mends: Any, path: str = "policy.mend", targets: Container[str] = TARGETS) -> None:  # noqa: ANN401  whatever a caller gives
-    """Make sure that a policy names single mends that need not be made.
+    """Check that every single repair that a policy names exists and can be switched off.
 
     Raises:
-        PolicyError: no such mend or target, or a mend that is always made, and why.
+        PolicyError: the repair or the target does not exist, or the repair is always made, with the reason.
     """
     if not isinstance(mends, Mapping):
         raise PolicyError("policy", "expected an object of codes, or of targets with such an object each", path=path)
@@ -89,10 +92,10 @@ def check_mends(mends: Any, path: str = "policy.mend", targets: Container[str] =
 def setting_from(
     system: GivenSystem, tools: GivenTools, model: str | None, params: Mapping[str, Any] | None
 ) -> Setting:
-    """A setting; what is not in the model's own structs is read as what stands beside a document's messages is.
+    """Return a setting. Values that are not the model's own structs are read like the members of a document.
 
     Raises:
-        InputError: a system prompt, a tool or parameters that are none.
+        InputError: the system prompt, the tools or the parameters are not valid.
     """
     tools = list(tools)
     given: dict[str, Any] = {}

@@ -1,7 +1,7 @@
-"""A session as a document that restores it elsewhere: what people and ``reknit normalize`` read, and the exact log.
+"""Export a session as a document that restores it elsewhere: for people and ``reknit normalize``, with the exact log.
 
-Messages cannot say all that a reader made of them (whose an item is, which ids were made up), so the log goes with
-them, and it is what an import reads.
+Messages cannot hold everything that a reader made of them (the owner of an item, generated ids), so the document
+includes the log, and an import reads the log.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from reknit.topics.records import HistoryRestored, PolicyChange, SessionOpened
 
 
 class Document(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A history and what stands beside it, as ``reknit normalize`` takes it."""
+    """A history with its setting, as ``reknit normalize`` reads it."""
 
     messages: list[Raw]
     model: str | None = None

@@ -1,6 +1,7 @@
-"""A machine at work: what of a history it has settled, in the bytes of each target that takes the same structure.
+"""One repair machine of a session: its settled part, in the encoding of each target that takes the same structure.
 
-A target has one lane, and a second one where a policy only observes some mends: there they are not made.
+A target has one request variant, and a second one where a policy only observes some repairs. The second variant does
+not make them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from reknit.pipeline.history import History
 from reknit.pipeline.history.calls import IdWriter, SettledCall
 from reknit.pipeline.history.healthy import Stretch
 from reknit.pipeline.model import Policy, Structure, Turn
-from reknit.pipeline.registry import Target
+from reknit.pipeline.providers.base import Target
 from reknit.pipeline.session.settled import SettledPart, SettledSlice, Shared, Size
 from reknit.pipeline.session.state import Mended, OpenEnd, SessionHead, Slice, load_open_end
 from reknit.pipeline.targets import HealthyTurns, Setting, images_of, structure_of
@@ -24,10 +25,10 @@ from reknit.pipeline.targets import HealthyTurns, Setting, images_of, structure_
 _Fact = TypeVar("_Fact")
 
 
-class Lane(Struct, frozen=True):
-    """How one target's requests are written: with all mends, or without those that a policy only observes.
+class RequestVariant(Struct, frozen=True):
+    """One variant of a target's requests: with all repairs, or without those that a policy only observes.
 
-    ``tried`` says that the target has a lane of the second kind too, whose requests are sent where they can be.
+    ``tried``: the target also has the variant without observed repairs, whose requests are sent where they are valid.
     """
 
     target: Target
@@ -36,22 +37,22 @@ class Lane(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What the lane is called in a session's state."""
+        """The variant's name in a session's state."""
         return f"{self.target.name} unmended" if self.observed else self.target.name
 
     def setting(self, setting: Setting) -> Setting:
-        """A session's setting, for the lane."""
+        """A session's setting, for the variant."""
         return structs.replace(setting, observed=self.observed) if self.observed else setting
 
 
 class Mending:
-    """One machine, what it has settled, and the parts of the lanes whose models take the same structure."""
+    """One machine, what it has settled, and the parts of the variants whose models take the same structure."""
 
-    def __init__(self, lanes: Sequence[Lane], setting: Setting, history: History) -> None:
-        self.lanes = tuple(lanes)
-        # Of a target that observes mends, each request says which of them were made.
-        self.tells = not all(lane.tried for lane in lanes)
-        self.setting = lanes[0].setting(setting)
+    def __init__(self, variants: Sequence[RequestVariant], setting: Setting, history: History) -> None:
+        self.variants = tuple(variants)
+        # Each request of a target that observes repairs reports which of them were made.
+        self.tells = not all(variant.tried for variant in variants)
+        self.setting = variants[0].setting(setting)
         self.history = history
         self.shared = Shared()
         self.calls: list[SettledCall] = []
@@ -62,22 +63,22 @@ class Mending:
 
     @property
     def parts(self) -> dict[str, SettledPart]:
-        """What is settled for each lane; with another head once there are more leading system messages."""
+        """The settled part of each variant. More leading system messages give it another head."""
         if len(self.history.system) != self._system_rows:
             self._reopen_parts()
         return self._parts
 
     @property
     def makes_all(self) -> bool:
-        """Whether all mends are made."""
+        """Whether all repairs are made."""
         return not self.setting.observed
 
     @property
     def names(self) -> list[str]:
-        return [lane.name for lane in self.lanes]
+        return [variant.name for variant in self.variants]
 
     def begin_history(self, turns: Sequence[Turn], stretches: Iterable[Stretch]) -> None:
-        """Take the first turns: those of stretches that are known to be healthy in one go, the rest one by one."""
+        """Take the first turns: valid runs of turns in one pass, the others one by one."""
         at = 0
         for stretch in stretches:
             self.take_turns(turns[at : stretch.start])
@@ -106,7 +107,7 @@ class Mending:
         return certain
 
     def _skip(self, turns: Sequence[Turn], stretch: Stretch) -> None:
-        """Take the turns of a healthy stretch."""
+        """Take the turns of a run that is valid as is."""
         self.history.skip(stretch)
         self._settle_messages()
         messages = stretch.messages(turns)
@@ -147,7 +148,7 @@ class Mending:
         del self._sizes[:1]
 
     def mark_packed(self, behind: Slice) -> None:
-        """Remember up to where segments hold what there is; ``behind`` is what none of them holds yet."""
+        """Store how far segments hold the settled part; ``behind`` is the rest."""
         shared, mended = self.shared, behind.mended(self.names[0])
         self._packed_shared = (
             len(shared.ids) - len(mended.ids),
@@ -163,7 +164,7 @@ class Mending:
         self.settled_bytes = sum(len(chunk) for track in tracks.values() for chunk in track.chunks)
 
     def note_segment(self) -> None:
-        """Remember what there is now that all of it stands in segments."""
+        """Store the current sizes once segments hold everything."""
         self.mark_packed(Slice())
         self._sizes.append(self._size())
         for part in self.parts.values():
@@ -175,7 +176,7 @@ class Mending:
         return settled, {name: part.size(SettledSlice()) for name, part in self.parts.items()}
 
     def cut(self, segments: int, saved: OpenEnd) -> None:
-        """Go back to how the machine was when the last of so many segments was written."""
+        """Restore the state at the time when the last of N segments was written."""
         ids, parts = self.history.ids, self.parts
         (id_count, fix_count, gone_count, call_count), sizes = self._sizes[segments - 1]
         for exchange in self.history.exchanges:
@@ -183,7 +184,7 @@ class Mending:
                 ids.take_back(call.original, exchange.tool_use(call).id)
         for settled in reversed(self.calls[call_count:]):
             ids.unsettle_call(settled)
-        self.history = History(self.history.policy, structure_for(self.lanes[0], self.setting))
+        self.history = History(self.history.policy, structure_for(self.variants[0], self.setting))
         self.history.ids = ids
         load_open_end(saved.machine(self.names[0])[1], self.history)
         # Requests that were made read the lists, so these are copies, of pointers.
@@ -197,7 +198,10 @@ class Mending:
         self.mark_packed(Slice())
 
     def can_cut(self, segments: int, saved: OpenEnd) -> bool:
-        """Whether the parts can go on from there: before anything settles, a system message gives them another head."""
+        """Return True if the parts can continue from there.
+
+        Before anything settles, a system message changes their head.
+        """
         (settled, *_), _ = self._sizes[segments - 1]
         return settled > 0 and saved.tracks.keys() >= self.parts.keys()
 
@@ -207,20 +211,20 @@ class Mending:
         return len(self.shared.ids) - self._packed_shared[0]
 
     def gained(self) -> Mended:
-        """What the machine has settled since the last segment."""
+        """Return what the machine has settled since the last segment."""
         ids, fixes, gone, calls = self._packed_shared
         shared = self.shared
         return Mended(self.names, shared.ids[ids:], shared.fixes[fixes:], shared.gone[gone:], self.calls[calls:])
 
     def tracks(self) -> dict[str, SettledSlice]:
-        """What each lane's part has gained since the last segment."""
+        """Return what each variant's part has gained since the last segment."""
         return {name: part.since(self._packed_parts[name]) for name, part in self.parts.items()}
 
     def _open_parts(self) -> None:
         system = self.history.system
         self.shared.system = system
         self._system_rows = len(system)
-        self._parts = {lane.name: SettledPart(lane.target, self.setting, system) for lane in self.lanes}
+        self._parts = {variant.name: SettledPart(variant.target, self.setting, system) for variant in self.variants}
 
     def _reopen_parts(self) -> None:
         """Give the targets another head, for a leading system message; nothing has been settled yet."""
@@ -231,26 +235,28 @@ class Mending:
         self._mark_parts_packed(Slice())
 
 
-def lanes_of(targets: Iterable[Target], policy: Policy) -> list[Lane]:
-    """The lanes of a session's targets, first those with all mends."""
+def variants_of(targets: Iterable[Target], policy: Policy) -> list[RequestVariant]:
+    """Return the variants of a session's targets; those with all repairs first."""
     named = [(target, policy.observed(target.name)) for target in targets]
-    lanes = [Lane(target, tried=bool(observed)) for target, observed in named]
-    return [*lanes, *(Lane(target, observed) for target, observed in named if observed)]
+    variants = [RequestVariant(target, tried=bool(observed)) for target, observed in named]
+    return [*variants, *(RequestVariant(target, observed) for target, observed in named if observed)]
 
 
-def structure_for(lane: Lane, setting: Setting) -> Structure:
-    """What the history may be like in a lane; lanes that observe other mends have another one."""
-    return structure_of(lane.target.writer, lane.setting(setting))
+def structure_for(variant: RequestVariant, setting: Setting) -> Structure:
+    """Return the structure that a variant allows. Variants that observe other repairs have different ones."""
+    return structure_of(variant.target.writer, variant.setting(setting))
 
 
-def alike_lanes(lanes: Iterable[Lane], fact: Callable[[Lane], _Fact]) -> list[tuple[_Fact, list[Lane]]]:
-    """The lanes of which something is alike, together, in the order of their first ones."""
-    found: dict[_Fact, list[Lane]] = {}
-    for lane in lanes:
-        found.setdefault(fact(lane), []).append(lane)
+def equal_variants(
+    variants: Iterable[RequestVariant], fact: Callable[[RequestVariant], _Fact]
+) -> list[tuple[_Fact, list[RequestVariant]]]:
+    """Group variants by a key, in the order of their first members."""
+    found: dict[_Fact, list[RequestVariant]] = {}
+    for variant in variants:
+        found.setdefault(fact(variant), []).append(variant)
     return list(found.items())
 
 
-def ids_written(lanes: Iterable[Lane], setting: Setting) -> list[IdWriter]:
-    """How the lanes' targets write ids, each way once."""
-    return images_of((lane.target.writer for lane in lanes), setting.model)
+def ids_written(variants: Iterable[RequestVariant], setting: Setting) -> list[IdWriter]:
+    """How the variants' targets write ids, each way once."""
+    return images_of((variant.target.writer for variant in variants), setting.model)

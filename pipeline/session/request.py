@@ -1,7 +1,7 @@
-"""A request: its bytes, what was mended on the way, where every block is, and what the target's rules say of it.
+"""A request: its bytes, its repairs, the position of every block, and the violations of the target's rules.
 
-Settled is what lies behind the open end, in lists that grow with the session; a request is a view of their first so
-many entries, with the open end rendered and encoded for it alone.
+The settled part is everything before the open end, in lists that grow with the session. A request is a view of the
+first N entries of each list, with the open end rendered and encoded for it.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from reknit.pipeline.history import History
 from reknit.pipeline.history.pieces import LedgerEntry
 from reknit.pipeline.history.render import Rendered
 from reknit.pipeline.model import Turn
-from reknit.pipeline.registry import Target
+from reknit.pipeline.providers.base import Target
 from reknit.pipeline.rules.base import Violation
-from reknit.pipeline.rules.judge import RULES
+from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.session.settled import Mark, SettledPart, Shared, expanded
 from reknit.pipeline.targets import Ending, Row
 
 
 class Body:
-    """The bytes of a request: the settled chunks, the open messages, and what stands around them.
+    """The bytes of a request: the settled chunks, the open messages, prefix and suffix.
 
-    ``lit`` are the settled breakpoints that there is room for.
+    ``active`` are the settled breakpoints that fit within the target's limit.
     """
 
     def __init__(self, settled: SettledPart, ending: Ending) -> None:
         self._settled, self._ending = settled, ending
         # Messages that the target shows nothing of have no data.
         self.open_data = [data for part in ending.parts if (data := part.marked or part.data)]
-        self.lit = settled.lit(ending)
+        self.active = settled.active(ending)
         self._chunks = len(settled.chunks)
         self._prefix = settled.dialect.prefix if ending.prefix is None else ending.prefix
         self._sha256 = ""
 
     @property
     def ends(self) -> tuple[bytes, bytes]:
-        """The bytes before the settled messages and those behind them; for the rules of texts."""
+        """The bytes before the settled messages and those after them; for the rules of texts."""
         behind = [b"", *self.open_data] if self._chunks else self.open_data
         return self._prefix, _joined(b"", self._settled.dialect.separator, behind, self._ending.suffix)
 
     @property
     def parts(self) -> list[bytes]:
-        """What stands between the prefix and the suffix: the settled chunks, then the open messages."""
+        """The parts between the prefix and the suffix: the settled chunks, then the open messages."""
         chunks = self._settled.chunks[: self._chunks]
-        for mark in self.lit:
+        for mark in self.active:
             chunks[mark.at] = mark.data
         return [*chunks, *self.open_data]
 
@@ -68,24 +68,24 @@ class Body:
         if not self._sha256:
             found = None
             if self._ending.prefix is None:
-                found = self._settled.digest(self._chunks, self.open_data, self.lit, self._ending.suffix)
+                found = self._settled.digest(self._chunks, self.open_data, self.active, self._ending.suffix)
             self._sha256 = found or hashlib.sha256(self.whole).hexdigest()
         return self._sha256
 
 
 # Made with each request, and nothing that it holds knows of it, so the garbage collector need not look (gc=False).
 class Account(Struct, frozen=True, gc=False):
-    """What a request stands on: the mends, the ids of its messages, and what became of every block.
+    """The account of a request: its repairs, the ids of its messages, and the outcome of every block.
 
-    The lists of what is settled grow with the session; the counts say how many of their entries belong to the request.
-    ``unlit`` are the breakpoints that there is no room for.
+    The lists of the settled part grow with the session; the counts are the number of entries that belong to the
+    request. ``inactive`` are the breakpoints beyond the target's limit.
     """
 
     settled: SettledPart
     shared: Shared
     rendered: Rendered
     ending: Ending
-    unlit: Sequence[Mark]
+    inactive: Sequence[Mark]
     row_count: int
     fix_count: int
     own_fix_count: int
@@ -94,19 +94,21 @@ class Account(Struct, frozen=True, gc=False):
 
     @property
     def shared_fixes(self) -> list[Fix]:
-        """The settled mends that all targets share."""
+        """The settled repairs that all targets share."""
         return self.shared.fixes[: self.fix_count]
 
     def own_fixes(self, first: int = 0) -> list[Fix]:
-        """The target's own mends of the settled part, from the one with this number on."""
+        """The target's own repairs of the settled part, beginning with this number."""
         return self.settled.fixes[first : self.own_fix_count]
 
     @property
     def open_fixes(self) -> list[Fix]:
-        """The mends of the open end."""
+        """The repairs of the open end."""
         target = self.settled.target.name
-        unlit = [make("cache_control_dropped", mark.path, target=target, tool_id=mark.tool_id) for mark in self.unlit]
-        return [*self.rendered.fixes, *chain.from_iterable(part.fixes for part in self.ending.parts), *unlit]
+        inactive = [
+            make("cache_control_dropped", mark.path, target=target, tool_id=mark.tool_id) for mark in self.inactive
+        ]
+        return [*self.rendered.fixes, *chain.from_iterable(part.fixes for part in self.ending.parts), *inactive]
 
     @property
     def ids(self) -> list[str | None]:
@@ -116,7 +118,7 @@ class Account(Struct, frozen=True, gc=False):
         return [written.get(at) for at in range(max(written) + 1)] if written else ids
 
     def _written(self, ids: Sequence[str | None]) -> Iterator[tuple[int, str | None]]:
-        """Each message or item of the body with the id of the turn that it is of, for targets that tell them apart."""
+        """Each message or item of the body with the id of its turn, for targets that distinguish turns."""
         for identity, row in zip(ids, self._all_rows(), strict=False):
             for _, _, _, *place in () if isinstance(row, Turn) else row:
                 if place:
@@ -148,13 +150,13 @@ class Normalized:
 
     Attributes:
         target: the target's name.
-        violations: what the target's rules say of the body; with a ``hard`` one among them there is no body.
+        violations: the rules of the target that the body breaks. If one of them is ``hard`` there is no body.
         prefix_bytes: how many bytes of the body the session's next request starts with.
-        reset: why the settled part is not the last request's any more, ``""`` where it is.
-        prefix_reset: why the body does not start with the last request's settled part: for ``reset``, what gave this
-            one request another head (`Ending.reset`), or ``mended``; ``""`` where it does.
-        watched: what mends that the policy observes come to: those that were not made, each ``observed``; or, where
-            the request had to be ``mended`` after all, what was mended more for that.
+        reset: why the settled part differs from the last request's, ``""`` where it does not.
+        prefix_reset: why the body does not start with the last request's settled part, ``""`` where it does: ``reset``,
+            or why this request alone has another head (`Ending.reset`), or ``mended``.
+        watched: the effect of repairs that the policy observes: those that were not made, each ``observed``, or, where
+            the request had to be ``mended`` after all, the additional repairs.
     """
 
     def __init__(
@@ -175,7 +177,7 @@ class Normalized:
         self.prefix_reset = prefix_reset
         self.watched: Sequence[Fix] = ()
         self._told_by = account
-        self._is_text = target.text
+        self._is_text = target.is_text
         self._body, self._account = body, account
 
     @property
@@ -195,7 +197,7 @@ class Normalized:
 
     @property
     def parts(self) -> list[bytes]:
-        """What the body is joined of, whatever the rules say of it; for a text one part for each message in it."""
+        """The parts that are joined to the body, even if it violates rules; for a text one part for each message."""
         return self._body.parts
 
     @property
@@ -210,7 +212,7 @@ class Normalized:
 
     @property
     def fixes(self) -> list[Fix]:
-        """Every mend that this body stands on: the settled ones, then those of the open end; then the observed ones."""
+        """Every repair in this body: the settled ones, then those of the open end, then the observed ones."""
         observed = [fix for fix in self.watched if fix.observed]
         return [*self._made, *observed] if observed else self._made
 
@@ -219,46 +221,47 @@ class Normalized:
         return [*self._account.shared_fixes, *self._account.own_fixes(), *self.open_fixes]
 
     def own_fixes(self, first: int = 0) -> list[Fix]:
-        """The target's own mends of the settled part, from the one with this number on; ``watched`` ones apart."""
+        """The target's own repairs of the settled part, beginning with this number, without ``watched`` ones."""
         return self._told_by.own_fixes(first)
 
     @cached_property
     def open_fixes(self) -> list[Fix]:
-        """The mends of the open end, which a later turn may still undo."""
+        """The repairs of the open end, which a later turn may still undo."""
         return self._account.open_fixes
 
     @property
     def own_fix_count(self) -> int:
-        """How many of the target's own mends are settled; ``watched`` ones apart."""
+        """The number of the target's own settled repairs, without ``watched`` ones."""
         return self._told_by.own_fix_count
 
     @property
     def fix_count(self) -> int:
-        """How many mends the body stands on; without listing them, and without the observed ones."""
+        """The number of repairs in the body, computed without listing them, and without the observed ones."""
         return self._account.fix_count + self._account.own_fix_count + len(self.open_fixes)
 
     @cached_property
     def ids(self) -> list[str | None]:
-        """For each message or item of the body the id of the message in; the later one's where several were merged.
+        """For each message or item of the body the id of its input message; the later one's where several were merged.
 
-        What no message in stands behind, such as a system prompt, has none.
+        A message without an input message, such as a system prompt, has none.
         """
         return self._account.ids
 
     @cached_property
     def ledger(self) -> list[LedgerEntry]:
-        """What became of every block: those in the system slot, those in the output, then those that are in neither."""
+        """The outcome of every block: those in the system slot, those in the output, then those in neither."""
         return self._account.ledger
 
     def observing(self, fixes: Sequence[Fix]) -> Normalized:
-        """This request, of which these mends are observed."""
+        """Return this request with these repairs observed."""
         self.watched = [structs.replace(fix, observed=True, target=self.target) for fix in fixes]
         return self
 
     def mended_after_all(self, tried: Normalized, fixes: Sequence[Fix]) -> Normalized:
-        """This request, sent because the one that was ``tried`` without the observed mends will not do.
+        """Return this request, sent because the one that was ``tried`` without the observed repairs is not valid.
 
-        The session goes on without them, so nothing of this one is a prefix of the next, unless both are the same.
+        The session continues without the observed repairs, so nothing of this request is a prefix of the next one,
+        unless both are equal.
         """
         same = tried.sha256 == self.sha256
         self.watched = list(fixes)
@@ -273,7 +276,7 @@ class Normalized:
 
 
 def make_request(settled: SettledPart, shared: Shared, history: History) -> Normalized:
-    """The request for one target, as the session stands: the open end rendered, encoded and judged."""
+    """Return the request for one target: the open end rendered, encoded and judged."""
     target = settled.target
     tail = _tail(history.policy.tail, target)
     rendered = history.open_messages(tail)
@@ -281,18 +284,18 @@ def make_request(settled: SettledPart, shared: Shared, history: History) -> Norm
     body = Body(settled, ending)
     # Until a turn has been taken, a system message may still come and change the head.
     steady = bool(history.exchanges) and ending.prefix is None
-    prefix_bytes = settled.steady() if steady else 0
+    prefix_bytes = settled.stable_prefix_bytes() if steady else 0
     last = history.messages + len(rendered.messages) - 1 if ending.last is None else ending.last
     violations = _judged(settled, body, ending, last, endless=tail == "keep" or rendered.refused)
     if rendered.refused:
-        # By policy it is not mended, so it is judged as the models do that take no prefill.
+        # The policy forbids the repair, so the rules of models without a prefill apply.
         violations.append(RULES[target.writer.tail_rule].broken(f"messages.{last}", "hard", role="assistant"))
     account = Account(
         settled,
         shared,
         rendered,
         ending,
-        [mark for mark in settled.marks if mark not in body.lit] if settled.marks else (),
+        [mark for mark in settled.marks if mark not in body.active] if settled.marks else (),
         len(settled.rows),
         len(shared.fixes),
         len(settled.fixes),
@@ -306,14 +309,14 @@ def make_request(settled: SettledPart, shared: Shared, history: History) -> Norm
 
 
 MENDED: Final = "mended"
-"""Why a request does not start as the last one did: the mends that the policy only observes had to be made."""
+"""The prefix reset of a request that had to make repairs which the policy only observes."""
 
 
 def choose_request(tried: Normalized, made: Normalized, observed: Collection[str]) -> Normalized:
-    """Of two requests, without the ``observed`` mends and with all of them, the one to send.
+    """Choose the request to send: without the ``observed`` repairs, or with all of them.
 
-    It is the one without them, if the target takes it and it is only that: what was mended in it was mended in the
-    other too, and no mend was left out in one place and made in another.
+    The one without them is chosen if the target accepts it and its other repairs are among those of the other request,
+    so that no repair is omitted in one place and made in another.
     """
     more = _beyond(made.fixes, tried.fixes)
     spared = [fix for fix in more if fix.code in observed]
@@ -327,7 +330,7 @@ def choose_request(tried: Normalized, made: Normalized, observed: Collection[str
 
 
 def _beyond(fixes: Sequence[Fix], others: Sequence[Fix]) -> list[Fix]:
-    """The fixes that are not among others; what was added stands in another place where something else stayed."""
+    """Return the fixes that are not among others; an addition has another path where something else stayed."""
     known = Counter(map(_wherever, others))
     beyond = []
     for fix in fixes:
@@ -343,17 +346,17 @@ def _wherever(fix: Fix) -> Fix:
 
 def _tail(tail: str, target: Target) -> str:
     """The policy for the end as the target can have it: a text has no place for a half-said answer."""
-    return "continue" if target.text and tail in {"keep", "prefill"} else tail
+    return "continue" if target.is_text and tail in {"keep", "prefill"} else tail
 
 
 def _judged(settled: SettledPart, body: Body, ending: Ending, last: int, *, endless: bool) -> list[Violation]:
     target = settled.target
-    if target.text:
+    if target.is_text:
         return settled.judge_text(*body.ends, lambda: body.whole)
     violations = settled.judge(body.open_data, ending.head)
     if not endless:
         return violations
-    # What the end of this history is like is not yet for the target to judge: the next user turn will be the last.
+    # The target does not judge the end of this history yet: the next user turn will be the last message.
     return [
         violation
         for violation in violations
@@ -371,7 +374,7 @@ def _joined(prefix: bytes, separator: bytes, parts: Sequence[bytes], suffix: byt
 
 
 def _touched(fixes: Sequence[Fix]) -> dict[str, str]:
-    """The places in the input that something was mended in, outer ones included, with the first fix's code in each."""
+    """Return the input paths that were repaired, outer ones included, each with the first fix's code."""
     touched: dict[str, str] = {}
     for fix in fixes:
         if FIXES[fix.code].fate == "synthesised":
@@ -383,7 +386,7 @@ def _touched(fixes: Sequence[Fix]) -> dict[str, str]:
 
 
 def _as_read(entry: LedgerEntry, touched: dict[str, str]) -> LedgerEntry:
-    """A block that came through the repair as it was read is not kept if reading had to change it."""
+    """Return the outcome of a block: one that repair kept is not "kept" if the reader had to change it."""
     if entry.fate != "kept" or entry.path not in touched:
         return entry
     return LedgerEntry(entry.path, "rewritten", entry.output, touched[entry.path])
@@ -391,6 +394,6 @@ def _as_read(entry: LedgerEntry, touched: dict[str, str]) -> LedgerEntry:
 
 def _entries(at: int, row: Sequence[Row] | Turn) -> list[LedgerEntry]:
     return [
-        LedgerEntry(path, fate, where[0] if where else f"messages.{at}.content.{place}", code)  # type: ignore[arg-type]  # rows hold fates as text
+        LedgerEntry(path, fate, where[0] if where else f"messages.{at}.content.{place}", code)  # type: ignore[arg-type] # rows hold outcomes as text
         for place, (path, fate, code, *where) in enumerate(expanded(row))
     ]

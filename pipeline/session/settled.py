@@ -1,7 +1,6 @@
-"""What a session has settled: what all targets share of it, and each target's part of the request.
+"""The settled part of a session: shared by all targets, and each target's part of the request.
 
-All lists only grow, so that a request is a view of their first so many entries; a session that starts anew makes new
-ones.
+All lists only grow, so a request is a view of their first N entries. A session that starts again creates new lists.
 """
 
 from __future__ import annotations
@@ -14,24 +13,24 @@ import msgspec
 from msgspec import Struct
 
 from reknit.pipeline.fixes import Fix, make
-from reknit.pipeline.history.pieces import LedgerEntry, Message, Piece, message_of
+from reknit.pipeline.history.pieces import LedgerEntry, Message, TrackedBlock, message_of
 from reknit.pipeline.model import Turn
-from reknit.pipeline.registry import Target
+from reknit.pipeline.providers.base import Target
 from reknit.pipeline.rules.base import RuleSet, Violation, WholeBody
 from reknit.pipeline.targets import Ending, HealthyTurns, Row, Setting, first_given, healthy_encoder
 
-# So many bytes of settled chunks may be judged anew with each request; that is less than a second step costs.
+# Up to this many bytes of settled chunks are judged again with each request. A second judging step costs more.
 _LITTLE = 4096
 
 
 class Shared:
-    """What the targets of a session have in common: message ids, and the structure's fixes and losses."""
+    """The parts that a session's targets share: message ids, and the structure's fixes and losses."""
 
     def __init__(self) -> None:
         self.ids: list[str | None] = []
         self.fixes: list[Fix] = []
         self.gone: list[LedgerEntry] = []
-        self.system: list[Piece] = []
+        self.system: list[TrackedBlock] = []
 
 
 class Mark(Struct, frozen=True, array_like=True):
@@ -48,7 +47,7 @@ class Mark(Struct, frozen=True, array_like=True):
 
 
 class SettledSlice(Struct, array_like=True):
-    """What a target's part has gained."""
+    """What a target's part has gained since a size."""
 
     chunks: list[bytes] = []
     rows: list[list[Row]] = []
@@ -57,7 +56,7 @@ class SettledSlice(Struct, array_like=True):
 
 
 class SettledHead(Struct, array_like=True):
-    """What a target's part needs to go on: its own state, live breakpoints, and why its prefix was given up."""
+    """The state with which a target's part continues: its own state, breakpoints, and why its prefix was given up."""
 
     state: Any
     marks: list[Mark]
@@ -69,9 +68,9 @@ Size: TypeAlias = tuple[int, int, int, int]
 
 
 class Milestone(Struct, frozen=True, gc=False):
-    """How far a part was hashed, measured and judged when a segment was written, for a rewind to go on from.
+    """How far a part was hashed, measured and judged when a segment was written. A rewind continues from there.
 
-    ``segments`` is the number of segments then, ``chunks`` that of the chunks.
+    ``segments`` and ``chunks`` are the numbers of segments and chunks at that time.
     """
 
     segments: int
@@ -85,7 +84,7 @@ class Milestone(Struct, frozen=True, gc=False):
 class SettledPart:
     """The settled messages in the bytes of one target, and what hangs on them: digest, rules, breakpoints."""
 
-    def __init__(self, target: Target, setting: Setting, system: Sequence[Piece]) -> None:
+    def __init__(self, target: Target, setting: Setting, system: Sequence[TrackedBlock]) -> None:
         self.target = target
         self.dialect = target.writer.prepare(setting, system)
         self._encode_healthy = healthy_encoder(self.dialect)
@@ -109,11 +108,11 @@ class SettledPart:
         self._judged, self._judged_head, self._judgement, violations = milestone.judged
         self._violations = self._violations[:violations]
         self._inert = milestone.inert
-        # What the last request judged behind the settled judgement, the state after it, and what was found.
+        # The parts after the settled judgement that the last request judged, the state after them, and the violations.
         self._ahead: tuple[list[bytes], Any, list[Violation]] | None = None
 
     def settle_message(self, message: Message) -> int:
-        """Write a message for good; the bytes it takes."""
+        """Write a message permanently; return its bytes."""
         part = self.dialect.encode(message, self.state)
         self.state = part.state
         self.rows.append(part.rows)
@@ -128,7 +127,7 @@ class SettledPart:
         return len(part.data)
 
     def settle_healthy(self, healthy: HealthyTurns) -> int:
-        """Write the messages of a healthy stretch for good, as many in one go as the target takes as they are."""
+        """Write the messages of a valid run permanently, in one pass for as many as the target takes unchanged."""
         length, at = 0, 0
         while at < len(healthy.turns):
             written = self._encode_healthy(healthy, at, self.state) if self._encode_healthy is not None else None
@@ -144,23 +143,23 @@ class SettledPart:
             at = end
         return length
 
-    def lit(self, ending: Ending) -> tuple[Mark, ...]:
-        """The settled breakpoints that there is room for behind those of the open messages; the newest ones."""
+    def active(self, ending: Ending) -> tuple[Mark, ...]:
+        """The settled breakpoints that fit after those of the open messages; the newest ones."""
         if not self.marks:
             return ()
         room = self.dialect.marks_left - sum(part.marks for part in ending.parts)
-        lit: list[Mark] = []
+        active: list[Mark] = []
         for mark in reversed(self.marks):
             room -= mark.count
             if room < 0:
                 break
-            lit.append(mark)
-        return tuple(reversed(lit))
+            active.append(mark)
+        return tuple(reversed(active))
 
     def judge(self, parts: Iterable[bytes], head: bytes | None = None) -> list[Violation]:
-        """What the rules say of a body that ends with ``parts``, given that its settled part has been judged.
+        """Return the violations of a body that ends with ``parts``; its settled part has been judged before.
 
-        ``head`` stands for the dialect's own; a new one has everything judged anew.
+        ``head`` replaces the dialect's own. A new one makes everything be judged again.
         """
         rules = self.target.rules
         head = self.dialect.head if head is None else head
@@ -177,9 +176,9 @@ class SettledPart:
         return [*self._violations, *found, *rules.judge_end(state)]
 
     def _judge_settled(self, rules: RuleSet[Any]) -> None:
-        """Go on towards where the settled chunks end, and stop a little before it.
+        """Judge settled chunks up to shortly before their end.
 
-        What the last request judged is mostly settled as it was then, and need not be judged again.
+        Most of what the last request judged has settled unchanged and is not judged again.
         """
         if self._ahead is not None:
             pieces, state, found = self._ahead
@@ -195,10 +194,10 @@ class SettledPart:
             self._judged = len(self.chunks)
 
     def judge_text(self, opening: bytes, ending: bytes, whole: Callable[[], bytes]) -> list[Violation]:
-        """What the rules say of a text: of its ends alone, where they have nothing against the settled chunks."""
+        """Return the violations of a text: of its ends only, if the rules allow all settled chunks."""
         rules = self.target.rules
         if self.chunks and isinstance(rules, WholeBody) and self._all_inert(rules):
-            found = rules.judge_ends(opening, self.steady() - len(self.dialect.prefix), ending)
+            found = rules.judge_ends(opening, self.stable_prefix_bytes() - len(self.dialect.prefix), ending)
             if found is not None:
                 return found
         return rules.validate(whole(), self.model)
@@ -211,8 +210,8 @@ class SettledPart:
             self._judged = len(self.chunks)
         return self._inert
 
-    def steady(self) -> int:
-        """How many bytes, the prefix included, no later request will have otherwise."""
+    def stable_prefix_bytes(self) -> int:
+        """The number of bytes, prefix included, that no later request changes."""
         upto = self._unmarked()
         if upto > self._measured:
             new = self.chunks[self._measured : upto]
@@ -221,13 +220,13 @@ class SettledPart:
             self._measured = upto
         return self._bytes
 
-    def digest(self, settled: int, rest: Iterable[bytes], lit: Sequence[Mark], suffix: bytes) -> str | None:
+    def digest(self, settled: int, rest: Iterable[bytes], active: Sequence[Mark], suffix: bytes) -> str | None:
         """The digest of a body over the first ``settled`` chunks; None where the session has moved past them."""
         self._advance()
         if settled != len(self.chunks):
             return None
         tail = self.chunks[self._hashed :]
-        for mark in lit:
+        for mark in active:
             tail[mark.at - self._hashed] = mark.data
         total = self._hash.copy()
         total.update(self._behind_hashed([*tail, *rest]) + suffix)
@@ -250,9 +249,9 @@ class SettledPart:
         self._milestones = [*near, milestone]
 
     def cut(self, size: Size, saved: SettledHead, segments: int) -> None:
-        """Go back to how the part was with so many segments.
+        """Restore the part at N segments.
 
-        Requests that were made read the lists, so a copy of the part is cut, and its lists are copied too.
+        Requests share the lists, so a copy of the part with copied lists is cut.
         """
         chunks, rows, fixes, gone = size
         self.chunks, self.rows = self.chunks[:chunks], self.rows[:rows]
@@ -263,9 +262,10 @@ class SettledPart:
         nearest = self._milestones[-1] if self._milestones else Milestone(0, 0)
         self._go_on_from(nearest)
         if (judged or sent) and nearest.segments != segments:
-            # What the next request would do anyway is done now, so that another rewind to here goes on from here.
+            # The next request would hash these chunks anyway. Hashing them now lets another rewind to this point start
+            # here.
             self._advance()
-            self.steady()
+            self.stable_prefix_bytes()
             if isinstance(self.target.rules, WholeBody):
                 self._all_inert(self.target.rules)
             elif judged:
@@ -282,7 +282,7 @@ class SettledPart:
         )
 
     def since(self, size: Size) -> SettledSlice:
-        """What has come since the part had that size."""
+        """Return what the part has gained since that size."""
         chunks, rows, fixes, gone = size
         return SettledSlice(
             self.chunks[chunks:], [expanded(row) for row in self.rows[rows:]], self.fixes[fixes:], self.gone[gone:]
@@ -296,24 +296,24 @@ class SettledPart:
         self.gone += gained.gone
 
     def resume(self, head: SettledHead) -> None:
-        """Go on from a saved head, once all slices are back."""
+        """Continue from a saved head after all slices are restored."""
         self.state = msgspec.convert(head.state, type(self.dialect.state))
         self.marks = list(head.marks)
         self.reset = head.reset
 
     def _advance(self) -> None:
-        """Hash the chunks that no later request will have otherwise."""
+        """Hash the chunks that no later request changes."""
         upto = self._unmarked()
         if upto > self._hashed:
             self._hash.update(self._behind_hashed(self.chunks[self._hashed : upto]))
             self._hashed = upto
 
     def _behind_hashed(self, parts: list[bytes]) -> bytes:
-        """Parts of a body as they stand behind what is hashed: in one piece, as each update costs as much as a few."""
+        """Return the parts after the hashed chunks in one piece, because each update of a hash has a fixed cost."""
         return self.dialect.separator.join([b"", *parts] if self._hashed and parts else parts)
 
     def _unmarked(self) -> int:
-        """How many chunks stand before the first breakpoint that may yet be taken off."""
+        """Return the number of chunks before the first breakpoint that may still be removed."""
         return self.marks[0].at if self.marks else len(self.chunks)
 
     def _retire_marks(self) -> None:
@@ -324,7 +324,7 @@ class SettledPart:
 
 
 def expanded(row: Sequence[Row] | Turn) -> list[Row]:
-    """The rows of one message; a healthy turn stands for itself."""
+    """Return the rows of one message; a turn that is valid as is represents itself."""
     if not isinstance(row, Turn):
         return list(row)
     paths = row.paths or [f"messages.{row.index}.content.{at}" for at in range(len(row.blocks))]

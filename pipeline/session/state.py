@@ -1,8 +1,8 @@
 """A session's state as records: a small head, and segments that are written once.
 
-A segment holds what settled since the one before: the encoded chunks of each target, the log of the messages as they
-came, from which a new target starts afresh, and the open end of then, from which a rewind goes on. The head holds the
-open end and what is not yet enough for a segment.
+A segment holds what settled since the previous one: the encoded chunks of each target, the log of the received
+messages, from which a new target starts, and the open end at that time, from which a rewind continues. The head holds
+the open end and settled data that does not fill a segment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history import History
 from reknit.pipeline.history.calls import SettledCall
 from reknit.pipeline.history.exchanges import Exchange
-from reknit.pipeline.history.pieces import LedgerEntry, Piece
+from reknit.pipeline.history.pieces import LedgerEntry, TrackedBlock
 from reknit.pipeline.history.readers.message import Decided, DecidedShape
 from reknit.pipeline.model import Policy, Tool, Turn
 from reknit.pipeline.session.settled import SettledHead, SettledSlice
@@ -62,7 +62,7 @@ class Mended(Struct, array_like=True):
 class Slice(Struct, array_like=True):
     """What a session has gained. ``log`` is the JSON of a list of ``Logged``.
 
-    What stands in ``ids`` to ``calls`` is the first machine's; ``others`` are those of targets with another structure.
+    ``ids`` to ``calls`` belong to the first machine; ``others`` are those of targets with another structure.
     """
 
     log: bytes = b"[]"
@@ -74,13 +74,13 @@ class Slice(Struct, array_like=True):
     others: list[Mended] = []
 
     def mended(self, target: str) -> Mended:
-        """What was settled by the machine of one of the targets."""
+        """Return what the machine of one of the targets has settled."""
         first = Mended([], self.ids, self.fixes, self.gone, self.calls)
         return next((other for other in self.others if target in other.targets), first)
 
 
 class Segment(Struct, array_like=True):
-    """One settled segment, with its own number, so that it can be told from those of an abandoned history."""
+    """One settled segment. Its number distinguishes it from a segment of an abandoned history."""
 
     number: int
     layout: int
@@ -96,10 +96,10 @@ class SavedMachine(Struct):
 
 
 class OpenEnd(Struct, kw_only=True):
-    """What goes on behind what is settled: how many messages had come in, and how the machines and lanes stand.
+    """The state after the settled part: the number of received messages, and the states of machines and variants.
 
-    ``history`` is the first machine's, and serves every target that none of the ``others`` works for; it is JSON, since
-    it holds raw JSON itself.
+    ``history`` is the first machine's state, as JSON because it holds raw JSON. It serves every target that none of the
+    ``others`` works for.
     """
 
     count: int
@@ -114,10 +114,10 @@ class OpenEnd(Struct, kw_only=True):
 
 
 class SessionHead(OpenEnd, kw_only=True):
-    """The head record. ``setting`` is JSON too.
+    """The head record. ``setting`` is JSON.
 
-    ``shape`` and ``shape_since`` are what the messages have decided (`Decided`). Where they are missing the state is of
-    a version that read each message by itself, and goes on so.
+    ``shape`` and ``shape_since`` are the shape that the messages decided (`Decided`). State without them is of a
+    version that read each message separately, and continues to do so.
     """
 
     layout: int
@@ -135,7 +135,7 @@ class HistoryState(Struct, omit_defaults=True, kw_only=True):
     """The open end of a history."""
 
     exchanges: list[Exchange] = []
-    system: list[Piece] = []
+    system: list[TrackedBlock] = []
     messages: int = 0
     turns: int = 0
     number: int = 0
@@ -179,7 +179,7 @@ class Archive:
         self._named = None
 
     def last_named(self, name: str) -> int:
-        """The place of the last message with an id of its own; -1 where there is none."""
+        """The index of the last message with an id of its own; -1 if there is none."""
         if self._named is None:
             # Once for each time that the session is read: it takes as long as reading it.
             self._named = {}
@@ -193,18 +193,18 @@ class Archive:
                 named.setdefault(turn.id, []).append(turn.index)
 
     def entries(self, behind: int = 0) -> Iterator[LogEntry]:
-        """The log ``behind`` so many segments, oldest first."""
+        """The log after N segments, oldest first."""
         for packed in self.packed[behind:]:
             yield from decode_log(packed)
         yield from self.log
 
     def open_end(self, segments: int) -> OpenEnd | None:
-        """The open end when the last of so many segments was written, if that is known."""
+        """The open end when the last of N segments was written, if it is known."""
         saved = self.open_ends[segments - 1]
         return _OPEN_END.decode(saved) if saved else None
 
     def cut(self, segments: int) -> list[LogEntry]:
-        """Give up what is behind so many segments; the entries."""
+        """Drop everything after N segments; return the entries."""
         entries = list(self.entries(segments))
         for entry in entries:
             if isinstance(entry, Turn) and entry.id is not None and self._named is not None:
@@ -221,7 +221,7 @@ class Archive:
         return at < len(self.segments) and self.segments[at][0] == number
 
     def pack(self, gained: Slice, end: OpenEnd) -> tuple[int, bytes]:
-        """Put what was gained, its log included, in a new segment, beside the open end that goes on behind it."""
+        """Pack what was gained, its log included, into a new segment, with the open end after it."""
         number, open_end = self.next_segment, _encode(end)
         record = _encode(Segment(number, LAYOUT, gained, open_end))
         self.open_ends.append(open_end)
@@ -323,7 +323,7 @@ def save_history(history: History) -> bytes:
 
 
 def load_open_end(data: bytes, history: History) -> None:
-    """Let a history that knows the ids of all settled calls go on where the saved one stopped."""
+    """Restore a history that knows the ids of all settled calls to the saved open end."""
     state = _HISTORY.decode(data)
     history.exchanges = state.exchanges
     history.system = state.system

@@ -1,7 +1,7 @@
-"""A history at work: the machines that mend it, the part of it that is settled for each target, and its log.
+"""A working history: the machines that repair it, its settled part for each target, and its log.
 
-A ``WorkingHistory`` goes forward, and back to the end of a segment. Whatever goes back further or changes what is given
-begins a new one from the log.
+A ``WorkingHistory`` moves forward, and back to the end of a segment. An earlier point, or other arguments, need a new
+one that is built from the log.
 """
 
 from __future__ import annotations
@@ -14,8 +14,16 @@ from reknit.pipeline.history import History
 from reknit.pipeline.history.healthy import Stretch
 from reknit.pipeline.history.readers.message import UNDECIDED, Decided
 from reknit.pipeline.model import Policy, Turn
-from reknit.pipeline.registry import Target, target_named
-from reknit.pipeline.session.mending import Lane, Mending, alike_lanes, ids_written, lanes_of, structure_for
+from reknit.pipeline.providers.base import Target
+from reknit.pipeline.registry import target_named
+from reknit.pipeline.session.mending import (
+    Mending,
+    RequestVariant,
+    equal_variants,
+    ids_written,
+    structure_for,
+    variants_of,
+)
 from reknit.pipeline.session.request import Normalized, choose_request, make_request
 from reknit.pipeline.session.settled import SettledHead, SettledPart
 from reknit.pipeline.session.state import (
@@ -40,17 +48,17 @@ from reknit.pipeline.targets import Setting
 _SEGMENT_MESSAGES = 16
 _SEGMENT_BYTES = 32 * 1024
 
-# The lists that messages stand in, by which their fixes name them.
+# The lists of messages in a body; the paths of fixes begin with them.
 _ROOTS = frozenset({"messages", "input", "contents"})
 
 
 class WorkingHistory:
     """One history and its requests.
 
-    ``count`` is the number of messages that came in, ``decided`` the shape that they decided for those to come.
+    ``count`` is the number of received messages, ``decided`` the shape that they decided for later ones.
 
-    Targets whose models take the same structure share a machine; most sessions have one. For a target with mends that
-    are only observed the history is at work twice: with all mends, and without those.
+    Targets whose models take the same structure share a machine; most sessions have one. A target with observed repairs
+    has two: one makes all repairs, one does not make the observed ones.
     """
 
     def __init__(
@@ -70,12 +78,14 @@ class WorkingHistory:
         self.decided = UNDECIDED
         self.mendings = mendings or [
             Mending(alike, setting, History(policy, structure, ids_written(alike, setting)))
-            for structure, alike in alike_lanes(lanes_of(targets, policy), lambda lane: structure_for(lane, setting))
+            for structure, alike in equal_variants(
+                variants_of(targets, policy), lambda variant: structure_for(variant, setting)
+            )
         ]
 
     @property
     def parts(self) -> dict[str, SettledPart]:
-        """Each lane's part, by name; a target's own name is that of its lane with all mends."""
+        """Each variant's part, by name; the variant with all repairs has the target's name."""
         if len(self.mendings) == 1:
             return self.mendings[0].parts
         return {name: part for mending in self.mendings for name, part in mending.parts.items()}
@@ -103,7 +113,7 @@ class WorkingHistory:
                 mending.shared.fixes += fixes
 
     def begin_history(self, turns: Sequence[Turn], stretches: Sequence[Stretch]) -> None:
-        """Take the first turns: those of stretches that are known to be healthy in one go, the rest one by one."""
+        """Take the first turns: valid runs of turns in one pass, the others one by one."""
         self.archive.keep_history(turns)
         for mending in self.mendings:
             mending.begin_history(turns, stretches)
@@ -114,12 +124,12 @@ class WorkingHistory:
         return _told_once([(mending, mending.take_turns(turns)) for mending in self.mendings])
 
     def request(self, target: str) -> Normalized:
-        """The request for one of the targets, as it stands."""
+        """Return the request for one of the targets."""
         made = self._request(target)
         observed = self.policy.observed(target) if self.policy.mend else frozenset()
         if not observed:
             return made
-        return choose_request(self._request(Lane(target_named(target), observed).name), made, observed)
+        return choose_request(self._request(RequestVariant(target_named(target), observed).name), made, observed)
 
     def _request(self, name: str) -> Normalized:
         mending = self.mendings[0]
@@ -135,10 +145,10 @@ class WorkingHistory:
         return work.replay(entries, count, reasons, decided)
 
     def back(self, count: int, reasons: dict[str, str]) -> WorkingHistory:
-        """The same with only so many messages; this one may not be used any more.
+        """Return this history with only the first N messages; this object must not be used any more.
 
-        It goes on from the last segment with none of the others, so the work is that of what is cut and of less than
-        one segment.
+        The new one continues from the last segment that has no later message, so the cost is that of the removed part
+        and of less than one segment.
         """
         decided = self.decided.before(count)
         for segments in range(len(self.archive.segments), 0, -1):
@@ -155,7 +165,7 @@ class WorkingHistory:
     def replay(
         self, entries: Iterable[LogEntry], count: int, reasons: dict[str, str], decided: Decided
     ) -> WorkingHistory:
-        """Go on by a log until there are so many messages, which decided a shape."""
+        """Append turns from a log until there are N messages, which decided a shape."""
         self.count, self.decided = count, decided
         for entry in entries:
             if isinstance(entry, Turn):
@@ -169,7 +179,7 @@ class WorkingHistory:
     # State.
 
     def take_segments(self, *, flush: bool) -> list[tuple[int, bytes]]:
-        """What has settled since the last segment, if it is enough for one or must go."""
+        """Return what has settled since the last segment, if it fills one or ``flush`` is set."""
         settled = max(mending.settled for mending in self.mendings)
         due = settled >= _SEGMENT_MESSAGES or sum(each.settled_bytes for each in self.mendings) >= _SEGMENT_BYTES
         if not (due or (flush and self.archive.log)):
@@ -207,20 +217,21 @@ class WorkingHistory:
 
     @classmethod
     def load(cls, head: bytes, segments: Iterable[bytes]) -> WorkingHistory:
-        """The work that was saved; segments that its head does not name are ignored.
+        """Restore a saved working history; segments that its head does not name are ignored.
 
-        What one machine mended and two would mend now goes on in both, each from where the one stood.
+        If one machine repaired what two would repair now, both continue from its state.
 
         Raises:
-            InternalError: a segment is missing, or is not what was written.
+            InternalError: a segment is missing, or has other content than was written.
         """
         saved = decode_head(head)
         setting, archive = load_setting(saved.setting), Archive()
         targets = [target_named(name) for name in saved.targets]
         slices = [*archive.unpack(saved, segments), saved.gained]
         mendings = []
-        for (structure, _), alike in alike_lanes(
-            lanes_of(targets, saved.policy), lambda lane: (structure_for(lane, setting), saved.machine(lane.name)[0])
+        for (structure, _), alike in equal_variants(
+            variants_of(targets, saved.policy),
+            lambda variant: (structure_for(variant, setting), saved.machine(variant.name)[0]),
         ):
             name = alike[0].name
             history = History(saved.policy, structure, ids_written(alike, setting))
@@ -236,7 +247,7 @@ class WorkingHistory:
         return work
 
     def _gained(self) -> Slice:
-        """What has come since the last segment."""
+        """Return what was gained since the last segment."""
         first, *others = (mending.gained() for mending in self.mendings)
         return Slice(
             log=encode_log(self.archive.log),
@@ -250,10 +261,10 @@ class WorkingHistory:
 
 
 def _told_once(made: Sequence[tuple[Mending, list[Fix]]]) -> list[Fix]:
-    """The fixes of the machines that tell: what all of them made once, anything else for each target that needed it."""
+    """Return the fixes of machines that report: once if all of them made it, otherwise once for each target."""
     if len(made) == 1:
         return made[0][1] if made[0][0].tells else []
-    telling = {lane.target.name: fixes for mending, fixes in made if mending.tells for lane in mending.lanes}
+    telling = {variant.target.name: fixes for mending, fixes in made if mending.tells for variant in mending.variants}
     first, *others = name_where_not_shared(telling).values() or [()]
     return [*first, *(fix for fixes in others for fix in fixes if fix.target)]
 

@@ -23,7 +23,7 @@ WRITTEN = (PROVIDER_REQUESTS, SESSION_ITEMS, HISTORY_FIXES, DEAD_LETTERS, AGENT_
 
 
 def stages(defaults: Defaults) -> dict[str, Callable[[int], Stage]]:
-    """What makes a stage for a partition, by source topic."""
+    """Creates the stage of a partition, by source topic."""
     from reknit.pipeline.stages.events import EventsStage  # noqa: PLC0415  who only reads what stages wrote needs none of it
     from reknit.pipeline.stages.turns import TurnsStage  # noqa: PLC0415  as above
 

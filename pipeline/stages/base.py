@@ -1,8 +1,9 @@
-"""What the engine and a stage say to each other. A stage is pure; the engine owns brokers, transactions and clocks.
+"""The interface between the engine and a stage. A stage is pure; the engine owns brokers, transactions and clocks.
 
-The engine makes one stage object for each source partition, gives it the partition's state changelog record by record
-(``restore``), then batch by batch the source records (``process``), and writes what comes back in one transaction.
-What cannot be processed becomes a dead letter: the record unchanged, with headers that say why and where it stood.
+The engine creates one stage object for each source partition, passes it the partition's state changelog record by
+record (``restore``), then the source records batch by batch (``process``), and writes the results in one transaction. A
+record that cannot be processed becomes a dead letter: the record unchanged, with headers that give the reason and the
+record's position.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ class Output(Struct, frozen=True):
 
 
 def passed_on(record: Record) -> Headers:
-    """The headers that all outputs of a record carry as they came: who wrote it, and the trace that it belongs to.
+    """Return the headers that all outputs of a record copy unchanged: its producer, and the trace that it belongs to.
 
-    Without those that are malformed: nothing depends on them, so they are dropped (``count_dropped``).
+    Malformed ones are dropped (``count_dropped``), because nothing depends on them.
     """
     found = {name: value for name, value in record.headers if name in _PASSED_ON}
     return tuple((name, value) for name, value in found.items() if not names.fault_of(value))
@@ -76,10 +77,10 @@ def count_dropped(
 
 
 class Result(Struct, kw_only=True):
-    """What a batch gives: records to publish and state to keep, in order.
+    """The result of a batch: records to publish and state to keep, in order.
 
-    ``changes`` has at most one entry a key; None deletes it. ``tally`` counts metric events by
-    ``(metric name, *label values)``; the engine adds them to the metrics once the batch is committed.
+    ``changes`` has at most one entry for each key; None deletes it. ``tally`` counts metric events by ``(metric name,
+    *label values)``; the engine adds them to the metrics once the batch is committed.
     """
 
     outputs: list[Output] = field(default_factory=list)
@@ -111,14 +112,14 @@ POSITION = positions.POSITION
 position_value = positions.position_value
 read_position = positions.read_position
 
-# Instead of a session's id: what a stage remembers of a partition as a whole.
+# Used in place of a session's id for state of the partition as a whole.
 NO_SESSION = b""
 
 
 class Store(Protocol):
-    """The changelog records of a partition as they are committed, by session.
+    """The committed changelog records of a partition, by session.
 
-    What is put under ``NO_SESSION`` need not be there again: a stage that has read the whole changelog remembers it.
+    Records under ``NO_SESSION`` need not be returned: a stage that has read the whole changelog has them in memory.
     """
 
     def put(self, session: bytes, key: bytes, value: bytes | None) -> None:
@@ -129,9 +130,9 @@ class Store(Protocol):
 
 
 class Live(Struct, frozen=True):
-    """How many sessions a stage has at work, the memory that they take, and how many it let go with the last commit.
+    """The number of live sessions of a stage, their memory, and how many the last commit released.
 
-    ``erase``: a session was forgotten, so what was deleted may not stay in a store's files either.
+    ``erase``: a session was forgotten, so deleted records must not stay in a store's files either.
     """
 
     sessions: int = 0
@@ -158,7 +159,7 @@ class Stage(Protocol):
         """Take one changelog record, oldest first; None deletes the key."""
 
     def process(self, records: Sequence[Record]) -> Result:
-        """Work through records in order. What a record holds never raises: it becomes a dead letter.
+        """Process records in order. The content of a record never raises: it becomes a dead letter.
 
         Raises:
             StoppedError: by policy the worker ends at such a record.
@@ -196,12 +197,12 @@ class Stage(Protocol):
         """Put a record into the dead letters that the engine found cannot be processed; raises as ``process``."""
 
     def levels(self) -> dict[str, int]:
-        """How much of what there is in the state now, by the name of its metric."""
+        """Return current amounts of state, by the name of their metric."""
 
 
 # A header holds an error's words and place, not a copy of the input that an error may quote.
 LONGEST_MESSAGE = 1000
-# What the copied key and the headers beside a value may take of the largest record.
+# The space that the copied key and the headers may take in the largest record.
 ROOM_FOR_HEADERS = 64 * 1024
 
 
@@ -210,10 +211,10 @@ _WITHHELD = frozenset({"forgotten"})
 
 
 def dead_letter(record: Record, topic: str, error: ReknitError) -> Output:
-    """The record as it came, with ``reknit.error.*`` headers; a value that does not fit is named by its digest.
+    """Return the unchanged record with ``reknit.error.*`` headers; a value that does not fit is replaced by its digest.
 
-    Of its headers, values that are not UTF-8 are escaped. Those of an earlier letter are left out: a header that is not
-    the worker's own could make this one look like a note about another letter.
+    Header values that are not UTF-8 are escaped. Headers of an earlier dead letter are removed: a header from elsewhere
+    could make this one look like a note about another dead letter.
     """
     why = error_headers(
         error.code,
@@ -247,7 +248,7 @@ def error_headers(
     message: str = "",
     base: int = 0,
 ) -> Headers:
-    """What a dead letter carries behind the headers of its record; ``topic`` is the contract's name."""
+    """Return the headers that a dead letter has after those of its record; ``topic`` is the contract's name."""
     words = (
         (names.ERROR_CODE, code),
         (names.ERROR_RULE, rule),

@@ -1,7 +1,7 @@
-"""What holds for a session that did not say otherwise, and how much its tenant may have.
+"""Defaults of sessions, and the limits of their tenants.
 
-A tenant is what stands before the separator in a session's id. Bytes are those of the records that a session's history
-is made of, as they came: what a session keeps, and the same whatever the batches and restarts.
+A tenant is the part of a session's id before the separator. Sizes are the bytes of the received records of a session's
+history: a measure of its state that does not depend on batches and restarts.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from reknit.pipeline.errors import InputError, ReknitError
 from reknit.pipeline.model import Limits, Policy
-from reknit.pipeline.providers.cascade.stream.speech import Speech
+from reknit.pipeline.providers.cascade.stream.speech import OutputFilters
 from reknit.pipeline.session import Session
 from reknit.pipeline.session.arguments import with_mends
 from reknit.pipeline.text.redaction import MARKER, SOURCE_ROOTS
 from reknit.topics import DAY_MS, MARKER_DAYS
 from reknit.topics.records import HistoryRestored, PolicyChange, SessionOpened, TurnAppended, TurnRecord
 
-# Parameters by which a request goes on from what a provider keeps.
+# Parameters by which a request continues from state that the provider keeps.
 _CHAINS = ("previous_response_id", "conversation")
 
 
-# What becomes of a session's later records after one that could not be processed.
+# The treatment of a session's later records after one that could not be processed.
 OnDeadLetter: TypeAlias = Literal["go-on", "follow", "park", "stop"]
 
 
 class Defaults(Struct, frozen=True, kw_only=True):
     """The worker's defaults for sessions.
 
-    ``on_dead_letter`` says what becomes of a session's later records after one that could not be processed: they are
+    ``on_dead_letter`` is the treatment of a session's later records after one that could not be processed: they are
     processed, follow it into the dead letters until the history is restored, or wait until the session is released, so
-    that a hole never becomes a wrong history; or the worker stops there. So many records and bytes wait at most.
-    ``limits`` are what tenants may have. ``source`` is whose events those are that do not say. ``marker_ms`` is how
-    long it is remembered that a session is over. ``redact_roots`` are the paths that a text-only planner must not
-    reveal, and ``redact_marker`` replaces them. ``withdraw``: withdraw a published request that the log
+    that a gap never becomes a wrong history; or the worker stops. ``parked_records`` and ``parked_bytes`` limit the
+    waiting ones. ``limits`` are the limits of tenants. ``source`` is the source of events that do not name one.
+    ``marker_ms`` is how long ended sessions are remembered. ``redact_roots`` are the paths that a text-only planner
+    must not reveal, and ``redact_marker`` replaces them. ``withdraw``: withdraw a published request that the log
     answers.
     """
 
@@ -63,18 +63,19 @@ class Defaults(Struct, frozen=True, kw_only=True):
             self.targets, self.policy, system=self.system, tools=self._tools(), model=self.model, params=self.params
         )
 
-    def speech(self) -> Speech:
-        """What a planner's text is to become, in a session that has said nothing yet."""
+    def speech(self) -> OutputFilters:
+        """Return the output filters of a planner's text, for a session without settings of its own."""
         names = self.session().tool_names
-        return Speech(model=self.model, tools=names or None, roots=self.redact_roots, marker=self.redact_marker)
+        return OutputFilters(model=self.model, tools=names or None, roots=self.redact_roots, marker=self.redact_marker)
 
     def changes(self, opened: SessionOpened, policy: Policy) -> dict[str, Any]:
-        """What a session is to change, as ``Session.configure`` takes it.
+        """Return the changes of a session, as arguments of ``Session.configure``.
 
-        A field that is absent stays as it is; null goes back to the default. ``policy`` is the one in force.
+        An absent field keeps its value; null restores the default. ``policy`` is the one in force.
 
         Raises:
-            InputError: a system prompt or tools that cannot be read, or parameters that lead outside of the request.
+            InputError: a system prompt or tools that cannot be read, or parameters that refer to state outside of the
+                request.
         """
         changes: dict[str, Any] = {}
         for name, default in (("targets", self.targets), ("model", self.model), ("params", self.params)):
@@ -97,10 +98,10 @@ class Defaults(Struct, frozen=True, kw_only=True):
 
 
 def refuse_chained(params: Container[str]) -> None:
-    """Refuse parameters by which a request goes on from what the provider keeps.
+    """Refuse parameters by which a request continues from state that the provider keeps.
 
     Raises:
-        InputError: there is one.
+        InputError: there is such a parameter.
     """
     for name in chains_in(params):
         message = "a request that goes on from one that the provider keeps cannot be made again from the log"
@@ -108,7 +109,7 @@ def refuse_chained(params: Container[str]) -> None:
 
 
 def chains_in(params: Container[str]) -> list[str]:
-    """The parameters by which a request goes on from what the provider keeps."""
+    """Return the parameters by which a request continues from state that the provider keeps."""
     return [name for name in _CHAINS if name in params]
 
 
@@ -145,10 +146,10 @@ class LimitError(ReknitError):
 
 
 class Usage:
-    """What the tenants of one partition have.
+    """The usage of the tenants of one partition.
 
-    One kind of changelog record, told apart by its key's first byte: ``z`` + session holds the session's size. None is
-    written while there are no limits; sessions from before are counted once they are heard of again.
+    It has one kind of changelog record, identified by its key's first byte: ``z`` + session holds the session's size.
+    None is written while there are no limits; older sessions are counted when their next record arrives.
     """
 
     def __init__(self, limits: Limits) -> None:

@@ -1,9 +1,9 @@
-"""Provider events to items: ``provider.events.v1`` in; items, finished turns, and fixes of what was said, out.
+"""Provider events to items: reads ``provider.events.v1``; writes items, finished turns, and fixes of the output.
 
-What is kept of a session are three kinds of changelog records, told apart by their key's first byte:
+A session's state has three kinds of changelog records, distinguished by their key's first byte:
 
 - ``e`` + session: the recovery and the policy (the head), once for each batch that touched the session
-- ``c`` + number + session: what has changed of a large head (``WrittenHead``)
+- ``c`` + number + session: the changes of a large head (``WrittenHead``)
 - ``w`` + number + session: a finished turn that waits for the policy, written once
 """
 
@@ -19,10 +19,11 @@ import msgspec
 from msgspec import field, structs
 
 from reknit.pipeline.errors import InputError, InternalError, ReknitError
-from reknit.pipeline.providers.cascade.stream.speech import Speech
+from reknit.pipeline.providers.cascade.stream.speech import OutputFilters
+from reknit.pipeline.registry import SOURCES, source_of_transcript
 from reknit.pipeline.stages.base import Output, Record, Result, count_dropped, dead_letter, stopped
 from reknit.pipeline.stages.defaults import Defaults
-from reknit.pipeline.stages.kept import EndedError, Endings, KeepsSessions, Kept, Why
+from reknit.pipeline.stages.kept import EndedError, KeepsSessions, Kept, SessionLifetimes, Why
 from reknit.pipeline.stages.records import (
     CHANGE,
     EVENT_HEADERS,
@@ -40,7 +41,6 @@ from reknit.pipeline.stages.records import (
 from reknit.pipeline.stages.requests import crossing, publish_stream_fixes
 from reknit.pipeline.streams.recovery.render import FinishedTurn
 from reknit.pipeline.streams.session import Recovery
-from reknit.pipeline.streams.sources import SOURCES, source_of_transcript
 from reknit.topics import AGENT_TURNS, EVENTS_STATE, PROVIDER_EVENTS, SESSION_ITEMS
 from reknit.topics import headers as names
 from reknit.topics.headers import Headers
@@ -58,24 +58,24 @@ from reknit.topics.records import RECORDED, HistoryRewound, StreamPolicy, TurnAp
 
 _SESSION, _WAITING = b"e", b"w"
 
-# What changed of a stream's state is found in 20 µs: little more than it takes to write so much.
+# Finding the changes of a stream's state takes 20 µs, little more than writing this many bytes.
 _SMALL_BYTES = 4 * 1024
 
-# Finished turns that wait until the session's policy is known: events can be ahead of the policy, which reaches this
-# side through the log. Where they become more bytes than this, the oldest are let go.
+# The maximum size of finished turns that wait until the session's policy is known: events can be ahead of the policy,
+# which reaches this side through the log. Beyond it the oldest are released without a record.
 MOST_WAITING_BYTES = 256 * 1024
 
 # Headers by which the history side says that a session is over.
 _ENDS = frozenset({names.CLOSED, names.EXPIRED, names.FORGOTTEN})
 
-# What a batch shows of each session: items in their order, those together whose records carry the same headers.
+# The items of each session in a batch, in order, grouped by the headers of their records.
 _Shown: TypeAlias = dict[bytes, list[tuple[Headers, list[Item]]]]
 
 
 class EventState(msgspec.Struct, kw_only=True):
-    """One session in memory. ``records`` is None until its policy is known; ``waiting`` goes by number.
+    """One session in memory. ``records`` is None until its policy is known; ``waiting`` is by number.
 
-    ``model`` and ``tools`` are what the session said of them for a planner's text, if it did.
+    ``model`` and ``tools`` are the session's settings for a planner's text, if it has any.
     """
 
     recovery: Recovery
@@ -121,9 +121,9 @@ class EventStates(Kept[EventState]):
     head_kind = _SESSION
     session_of = staticmethod(session_of)
 
-    def __init__(self, speech: Speech | None = None, endings: Endings | None = None) -> None:
+    def __init__(self, speech: OutputFilters | None = None, endings: SessionLifetimes | None = None) -> None:
         super().__init__(endings)
-        self._speech = speech or Speech()
+        self._speech = speech or OutputFilters()
 
     def begin_session(self, key: bytes, recovery: Recovery) -> EventState:
         entry = self._begin(key, EventState(recovery=recovery))
@@ -131,7 +131,7 @@ class EventStates(Kept[EventState]):
         return entry
 
     def speak(self, entry: EventState) -> None:
-        """Tell the recovery what a planner's text is to become in this session."""
+        """Pass the output filters of a planner's text to the recovery of this session."""
         speech = self._speech
         model = speech.model if entry.model is None else entry.model
         tools = speech.tools if entry.tools is None else entry.tools
@@ -187,11 +187,14 @@ class EventsStage(KeepsSessions):
 
     def __init__(self, defaults: Defaults | None = None) -> None:
         self._defaults = defaults or Defaults()
-        self._endings = Endings(self._defaults.marker_ms)
+        self._endings = SessionLifetimes(self._defaults.marker_ms)
         self._states = EventStates(self._defaults.speech(), self._endings)
 
     def process(self, records: Sequence[Record]) -> Result:
-        """Feed records to their sessions. What cannot be used becomes a dead letter, and the session goes on."""
+        """Feed records to their sessions.
+
+        A record that cannot be used becomes a dead letter, and the session continues.
+        """
         result = Result()
         tally: Counter[tuple[str, ...]] = Counter()
         items: _Shown = {}
@@ -201,7 +204,7 @@ class EventsStage(KeepsSessions):
             except ReknitError as error:
                 for record in run:
                     self._put_aside(record, error, result, tally)
-                # What was done before it failed is state; a state that cannot be read stays as it is.
+                # The work before the failure is state. State that cannot be read stays unchanged.
                 with suppress(InternalError):
                     if run[0].key and self._states.find(run[0].key) is not None:
                         _show_items(items, run[0].key, (), [])
@@ -214,7 +217,7 @@ class EventsStage(KeepsSessions):
         return result
 
     def refuse(self, record: Record, error: ReknitError) -> Result:
-        """Put a record into the dead letters. The session goes on: its events can be replayed."""
+        """Write a record to the dead letters. The session continues: its events can be replayed."""
         result, tally = Result(), Counter[tuple[str, ...]]()
         self._put_aside(record, error, result, tally)
         result.tally = dict(tally)
@@ -286,7 +289,7 @@ class EventsStage(KeepsSessions):
     def _take_control(
         self, key: bytes, record: Record, items: _Shown, result: Result, tally: Counter[tuple[str, ...]]
     ) -> bool:
-        """Do what a record without a value says of its session; False where it is none of the history side's."""
+        """Execute a control record (a record without a value); return False if the history side did not write it."""
         headers = dict(record.headers)
         if names.POLICY in headers:
             # The worker's own names every tool of the session.
@@ -301,7 +304,7 @@ class EventsStage(KeepsSessions):
         return True
 
     def _entry(self, key: bytes, source: str) -> EventState:
-        """The session of a key; one that nobody has heard of yet begins with this source."""
+        """Return the session of a key; a new one begins with this source."""
         return self._states.find(key) or self._states.begin_session(key, Recovery(source))
 
     def _close_session(
@@ -314,7 +317,7 @@ class EventsStage(KeepsSessions):
         try:
             entry = self._states.find(key)
         except InternalError:
-            entry = None  # what cannot be read is forgotten too
+            entry = None  # unreadable state can be forgotten too
         if entry is None or silently:
             _show_items(items, key, (), [])
         else:
@@ -337,7 +340,7 @@ class EventsStage(KeepsSessions):
         self._record(key, entry, entry.take_waiting(), result)
 
     def _record(self, key: bytes, entry: EventState, turns: list[bytes], result: Result) -> None:
-        """Append finished turns to the log, or keep them until it is known whether the session wants that."""
+        """Append finished turns to the log, or keep them until it is known whether the session records turns."""
         records = entry.records
         if records or (records is None and self._defaults.policy.record_assistant):
             result.outputs.extend([Output(AGENT_TURNS, key, turn) for turn in turns])
@@ -355,7 +358,7 @@ def _told_end(record: Record) -> Why | None:
 
 
 def _show_items(items: _Shown, key: bytes, headers: Headers, found: list[Item]) -> None:
-    """Put more items of a session behind those before them; without any, the session has just been touched."""
+    """Append items to those of a session; an empty list only marks the session as touched."""
     groups = items.setdefault(key, [])
     if groups and groups[-1][0] == headers:
         groups[-1][1].extend(found)
@@ -364,7 +367,7 @@ def _show_items(items: _Shown, key: bytes, headers: Headers, found: list[Item]) 
 
 
 def _item_headers(run: str | None, record: Record | None = None) -> Headers:
-    """What items say of their run, and of the request that they answer, where the ``record`` names it."""
+    """Return the headers with which items name their run, and the request that they answer."""
     found = () if run is None else ((names.RUN, run.encode()),)
     given = {} if record is None else dict(record.headers)
     named = ((name, given.get(name)) for name in (names.REQUEST_ID, names.TRACEPARENT))

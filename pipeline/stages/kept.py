@@ -1,9 +1,9 @@
-"""What a stage keeps of its sessions: those at work as objects (live), of all of them the records, and which are over.
+"""The sessions of a stage: live ones as objects, all of them as records, and which sessions have ended.
 
-The records are those of the changelog that are committed; they lie in a store, which the engine chooses. A session is
-read from them when it is next heard of. Once a batch is committed, its records go to the store, and the live sessions
-that nobody spoke of for the longest time become records only, as many as there is no room for. A session that a batch
-has touched stays live until then, so a store never has to know what is not committed.
+The records are the committed ones of the changelog, in a store that the engine chooses. A session is read from them
+when its next record arrives. After a commit, its records are written to the store, and the least recently used live
+sessions that exceed the memory are dropped; their records stay. A session that a batch has touched stays live until the
+commit, so a store never needs uncommitted data.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class _Marker(Struct, frozen=True, array_like=True):
 
 
 class _Timers:
-    """Times by key, and which of them have passed, earliest first. A key stands in the heap at most once at its time.
+    """Deadlines by key, earliest first. A key has at most one valid entry in the heap.
 
-    Most times move on again and again before they pass; the heap hears of it only when the former one has come.
+    Most deadlines are moved several times before they pass, so the heap is updated only when the earlier one has come.
     """
 
     def __init__(self) -> None:
@@ -87,19 +87,20 @@ class _Timers:
         return passed
 
 
-class Endings:
-    """Which sessions of a partition are over, expired or forgotten. ``kept_ms`` is how long that is remembered.
+class SessionLifetimes:
+    """The ended sessions of a partition: expired or forgotten. ``kept_ms`` is how long an ended session is remembered.
 
-    A session expires by its policy: so many seconds without a record of its own. Time is what the records say
-    (LogAppendTime), so the outcome is the same in every run; it never goes back, as a log may where its leader changes.
-    Each record moves it, and frees the sessions whose gap it has passed. What is left of a session is a marker, the
-    digest of its id, for as long as the inputs are kept: until then a straggler is told from a session that begins.
+    A session expires by its policy: N seconds without a record of its own. The time is that of the records
+    (LogAppendTime), so the outcome is the same in every run. It never moves backwards, as a log's time can where its
+    leader changes. Each record advances the time and frees the sessions whose deadline has passed. An ended session
+    leaves a marker, the digest of its id, for as long as the inputs are kept: until then a late record is distinguished
+    from the start of a session.
 
-    Three kinds of changelog records, told apart by their key's first byte:
+    Three kinds of changelog records, distinguished by their key's first byte:
 
-    - ``d`` + session: when it expires, in milliseconds since the epoch, for sessions whose policy says so
-    - ``x`` + digest of the session: why it is over, and since when
-    - ``t``: the partition's time, while there is any of the others
+    - ``d`` + session: its deadline, in milliseconds since the epoch, for sessions whose policy sets one
+    - ``x`` + digest of the session: why it has ended, and when
+    - ``t``: the partition's time, while there is a record of another kind
     """
 
     def __init__(self, kept_ms: int) -> None:
@@ -220,7 +221,7 @@ class Endings:
 
 
 def marker_digest(key: bytes) -> bytes:
-    """What is remembered of a session's id."""
+    """Return the digest of a session's id by which an ended session is remembered."""
     return hashlib.sha256(key).digest()[:16]
 
 
@@ -243,7 +244,7 @@ class Records:
 
 
 class KeptBeside(Protocol):
-    """What is kept of a partition beside its sessions."""
+    """State of a partition that is not part of a session."""
 
     def restore(self, key: bytes, value: bytes | None) -> None: ...
 
@@ -267,10 +268,10 @@ class Kept(Generic[E]):
     head_kind: bytes
     known_keys: frozenset[bytes] = frozenset()
 
-    def __init__(self, endings: Endings | None) -> None:
+    def __init__(self, endings: SessionLifetimes | None) -> None:
         self.format = STATE_FORMATS[-1]
-        # Who keeps what is no session's own, by the kind of record.
-        self._endings = Endings(0) if endings is None else endings
+        # The owners of state that is not part of a session, by the kind of record.
+        self._endings = SessionLifetimes(0) if endings is None else endings
         self._beside: dict[bytes, KeptBeside] = dict.fromkeys(KINDS, self._endings)
         self._store: Store = Records()
         self._live: dict[bytes, E] = {}  # the one touched last is the last
@@ -317,7 +318,7 @@ class Kept(Generic[E]):
         self._endings.has_forgotten()  # of those the store has nothing left
 
     def restore(self, key: bytes, value: bytes | None) -> None:
-        """Take one changelog record, oldest first; a session is decoded when it is next heard of."""
+        """Take one changelog record, oldest first; a session is decoded when its next record arrives."""
         if key[:1] in self._beside:
             self._beside[key[:1]].restore(key, value)
         elif key[:1] in self.known_keys:
@@ -333,10 +334,10 @@ class Kept(Generic[E]):
             self._store.put(NO_SESSION, key, None if value is None else b"")
 
     def find(self, session: bytes) -> E | None:
-        """The session, if it was heard of before and not closed since.
+        """Return the session if it has begun and was not closed since.
 
         Raises:
-            InternalError: its records cannot be read; it stays as it is.
+            InternalError: its records cannot be read; they stay unchanged.
         """
         entry = self._live.get(session)
         if entry is not None or session in self._gone:
@@ -392,7 +393,7 @@ class Kept(Generic[E]):
                 self._note_key(key, stands=value is not None)
 
     def committed(self, changes: Mapping[bytes, bytes | None], room: int) -> Live:
-        """Put what was committed into the store, and keep live sessions in so many bytes of memory at most."""
+        """Write committed records to the store, and keep live sessions in at most this many bytes of memory."""
         for key, value in changes.items():
             self._put(key, value)
         self._unstored.clear()

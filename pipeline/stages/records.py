@@ -10,8 +10,8 @@ from msgspec import Raw, Struct, structs
 
 from reknit.pipeline.errors import InputError, InternalError
 from reknit.pipeline.history.readers.rawjson import Mask, find_mask
+from reknit.pipeline.registry import SOURCES
 from reknit.pipeline.stages.base import Record
-from reknit.pipeline.streams.sources import SOURCES
 from reknit.topics import PROVIDER_EVENTS
 from reknit.topics import headers as names
 from reknit.topics.headers import Headers
@@ -88,7 +88,7 @@ def header_text(
 
 
 def without_value(record: Record, message: str) -> InputError:
-    """What is wrong with a record that has no value: its object is not there, or none was given."""
+    """Return the error of a record without a value: its object is missing, or it never had one."""
     try:
         dataref = header_text(dict(record.headers), names.DATAREF)
     except InputError as error:
@@ -179,7 +179,7 @@ def runs(records: Sequence[Record], source: str = "") -> Iterator[list[Record]]:
 
 
 def _headers_to_join(first: Record, source: str) -> Headers | None:
-    """The headers that a record must have to be fed together with this one; None where it stands alone."""
+    """Return the headers that a record must have to be fed together with this one; None if it is fed alone."""
     headers = dict(first.headers)
     known = SOURCES.get(names.text_of(headers.get(names.SOURCE)) or source)
     # Where words are changed, each fix names the record that it is from.
@@ -191,7 +191,7 @@ def _headers_to_join(first: Record, source: str) -> Headers | None:
 
 
 class EventDetails(Struct, frozen=True, kw_only=True):
-    """What the headers of a record of events say; ``reknit.topics.headers`` describes each.
+    """The headers of a record of events; ``reknit.topics.headers`` describes each.
 
     ``status`` is set with a request's id only. ``exit`` is None where the record ends no run.
     """
@@ -206,11 +206,11 @@ class EventDetails(Struct, frozen=True, kw_only=True):
 
 
 def event_details(record: Record) -> EventDetails:
-    """What the headers of a record of events say; all that the record needs is known before anything is done with it.
+    """Decode the headers of a record of events, before anything is done with the record.
 
     Raises:
-        InputError: ``bad_header``, where one that is needed cannot be read; ``bad_framing``, ``bad_transcript`` or
-            ``bad_status``, where one says something else than it may.
+        InputError: ``bad_header``, where a required one cannot be read; ``bad_framing``, ``bad_transcript`` or
+            ``bad_status``, where one has an invalid value.
     """
     headers = dict(record.headers)
     source, run = header_text(headers, names.SOURCE), header_text(headers, names.RUN)
@@ -297,19 +297,19 @@ CHANGED_HEADS = 2
 
 # More changes than this make reading slow: each is one more copy of the head.
 _MOST_CHANGES = 4096
-# A record's key and the length of its parts cost about as much as so many bytes of a change.
+# The approximate overhead of one more record: its key and the lengths of its parts.
 _RECORD_BYTES = 40
-# Where two heads part, so many bytes of the old one are looked for in the new one.
+# Where two heads diverge, this many bytes of the old one are searched in the new one.
 _PROBE_BYTES = 16
-# The new head is searched at most so many times over: where two large ones part all the time, to write the rest of it
-# costs less than to look for what is the same.
+# The maximum number of searches through the new head. If two large heads diverge everywhere, writing the rest costs
+# less than searching for equal parts.
 _MOST_SEARCHES = 16
 # In small ones that is no time at all, and each place that is found makes the change smaller.
 _LEAST_SEARCHED_BYTES = 1 << 24
 
 
 class _Change(Struct, frozen=True, array_like=True):
-    """``parts`` are, over and over, where a piece of the head before begins, its length, and the bytes behind it."""
+    """``parts`` repeat: the start of a piece in the previous head, its length, and the bytes after it."""
 
     of: bytes
     parts: list[int | bytes]
@@ -320,17 +320,15 @@ _decode_change = msgspec.msgpack.Decoder(_Change).decode
 
 
 class WrittenHead:
-    """A session's head as the changelog has it, by which the next one is written: whole, or as what has changed of it.
+    """A session's head as stored in the changelog, from which the next one is written: whole, or as its changes.
 
-    A head is written with every batch that touches its session. While it is small it is written whole, which costs
-    less than to look for what changed. A large one (many open calls, a long answer that still streams) is written whole
-    once, and then as changes, each of the head before it, until all of them are as large as the head was: what is
-    written adds up to a few times what was new, however large a head becomes. So a head is one record under its own
-    key, and behind it changes under ``c`` + number + session, from 0 on, which the next whole head deletes. A change
-    names by its digest the head that it belongs to: where writing is not all or nothing, changes of an earlier one may
-    be left.
-
-    One of less than ``small_bytes`` is written whole: to look for what changed would cost more than to write it.
+    A head is written with every batch that touches its session. A head of less than ``small_bytes`` is written whole,
+    because finding its changes costs more than writing it. A large one (many open calls, a long answer that still
+    streams) is written whole once, then as changes, each relative to the previous head, until the changes together are
+    as large as the head was. The written bytes are thus a small multiple of the new ones, however large a head becomes.
+    A head is one record under its own key, and its changes are records under ``c`` + number + session, numbered from 0,
+    which the next whole head deletes. A change names the digest of the head that it belongs to: where writing is not
+    atomic, changes of an earlier head may remain.
     """
 
     __slots__ = ("_changes", "_changes_bytes", "_digest", "_last", "_small_bytes", "_whole_bytes")
@@ -342,7 +340,7 @@ class WrittenHead:
 
     @classmethod
     def read(cls, whole: bytes, changes: Mapping[int, bytes], small_bytes: int) -> tuple[WrittenHead, bytes]:
-        """The head as it was written last, from its records.
+        """Read the last written head from its records.
 
         Raises:
             InternalError: a change does not fit the head that it names.
@@ -388,7 +386,7 @@ def change_key(number: int, session: bytes) -> bytes:
 
 
 def _changes_of(digest: bytes, changes: Mapping[int, bytes]) -> Iterator[tuple[_Change, int]]:
-    """The changes of one whole head with their sizes, in order; behind them may stand those of an earlier one."""
+    """Return the changes of one whole head with their sizes, in order; changes of an earlier one may follow them."""
     for number in range(len(changes)):
         change = _decode_change(changes[number]) if number in changes else None
         if change is None or change.of != digest:
@@ -406,9 +404,10 @@ def _changed(head: bytes, parts: list[int | bytes]) -> bytes:
 
 
 def _difference(old: bytes, new: bytes) -> list[int | bytes]:
-    """What makes ``new`` of ``old``: pieces of the old one and what stands behind each.
+    """Return the parts that make ``new`` from ``old``: pieces of the old one and the bytes after each.
 
-    Where both part, it goes on at the next place of the old one, at growing distance, that the new one has too.
+    Where they diverge, the search continues at the next place of the old one, at growing distance, that the new one has
+    too.
     """
     parts: list[int | bytes] = []
     at_old = at_new = 0

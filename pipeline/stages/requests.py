@@ -1,8 +1,8 @@
-"""Requests: what a turn makes go out, the fixes that it stands on, each told once, and what providers answered.
+"""Requests of the history side: which ones are sent, their fixes, each published once, and the providers' answers.
 
-On the stream side an answer crosses to the session's log, where it finds the request that it is of and is judged. Only
-refusals cross, as they are rare and say something of the rules. What is known to no rule, or what a rule should have
-found, goes into the dead letters, so that somebody looks at it; nothing is sent again by itself.
+A provider's answer reaches the session's log, where it is matched with its request and judged. Only refusals are copied
+there, because they are rare and can show errors in the rules. A refusal that no rule knows, or that a rule should have
+foreseen, becomes a dead letter for a person to examine; nothing is sent again automatically.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from msgspec import UNSET, Struct, structs
 from reknit.pipeline import __version__
 from reknit.pipeline.errors import ReknitError
 from reknit.pipeline.fixes import Fix, name_where_not_shared
+from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.base import Violation
-from reknit.pipeline.rules.judge import RULES, Doubt, Refusal, read_refusal
+from reknit.pipeline.rules.refusals import Doubt, Refusal, read_refusal
+from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.session import Normalized
 from reknit.pipeline.stages.base import Output, Record, Result, dead_letter, passed_on, place_of
 from reknit.pipeline.stages.records import EventDetails
@@ -41,7 +43,7 @@ _NOTHING = hashlib.sha256(b"").hexdigest()
 
 
 class RejectedError(ReknitError):
-    """The history cannot be mended into what the target accepts. The message is the provider's own."""
+    """The history cannot be repaired into a request that the target accepts. The message is the provider's own."""
 
     fault = "caller"
 
@@ -114,7 +116,7 @@ class Publisher:
         self._fixes = FixPublisher(record, result, tally)
 
     def certain(self, fixes: Iterable[Fix]) -> None:
-        """Tell fixes that nothing will undo, unless a request told them already."""
+        """Publish fixes that are certain, unless they were published with a request."""
         for fix in fixes:
             if not self._is_told(fix):
                 self._fixes.publish_fix(fix, self._entry.turn)
@@ -127,7 +129,7 @@ class Publisher:
         opened = name_where_not_shared({target: done.open_fixes for target, done in made.items()})
         still_open: set[str] = set()
         for target, done in made.items():
-            # Whether a mend that is watched was made can change with each request, settled or not.
+            # Whether a watched repair was made can change with each request, settled or not.
             open_fixes = [*opened[target], *done.watched]
             self._request(done, open_fixes, reason)
             # One that all targets needed may be certain for some of them while it is still open for the others.
@@ -140,7 +142,7 @@ class Publisher:
         if refused is not None:
             self._reject(done.target, refused)
             return
-        # After an answer of which nothing is left, the same body is what the agent waits for.
+        # If the answer left no turn in the history, the agent waits for the same body again.
         same = last is not None and last.sha256 == done.sha256 and not last.answered
         if same and reason != "wanted":
             return
@@ -156,7 +158,7 @@ class Publisher:
         if mended and not was_mended:
             self._tally["reknit_sessions_mended_total", done.target] += 1
         known = 0 if last is None or done.reset else last.own_fixes
-        # What the request stands on and no record told yet.
+        # The repairs of the request that no record has published yet.
         for fix in done.own_fixes(known):
             self._tell_once(fix, request_id, remember=False)
         for fix in open_fixes:
@@ -254,7 +256,7 @@ class Publisher:
 
 
 def _refused(done: Normalized) -> Violation | None:
-    """Why the request must not go out: a rule that it breaks, or something that nobody gave and nobody will add."""
+    """Return why the request must not be sent: a rule that it breaks, or a parameter that no sender can add."""
     for violation in done.violations:
         if violation.severity == "hard" or RULES[violation.rule].by_sender:
             return violation
@@ -266,19 +268,19 @@ _MOST_DOUBTS, _LONGEST_DOUBT = 8, 300
 
 
 def _doubts(done: Normalized) -> tuple[Doubt, ...]:
-    """What the rules have against a request that is published all the same."""
+    """Return the violations of a request that is published despite them."""
     found = dict.fromkeys((violation.rule, violation.message) for violation in done.violations)
     return tuple(Doubt(rule, message[:_LONGEST_DOUBT]) for rule, message in islice(found, _MOST_DOUBTS))
 
 
 def _identity(fix: Fix) -> str:
-    """The same for one mend, whether it is told with a request or once it is certain."""
+    """Return an identity of one repair, equal for publication with a request and alone."""
     observed = " observed" if fix.observed else ""
     return f"{fix.code} {fix.path} {fix.target} {fix.before} {fix.after}{observed}"
 
 
 def _identities(fix: Fix) -> tuple[str, str]:
-    """Under which a mend may have been told: for its target, or for all of them at once."""
+    """Return the identities under which a repair may have been published: for its target, or for all targets."""
     return _identity(fix), _identity(structs.replace(fix, target=""))
 
 
@@ -319,7 +321,8 @@ def judge_answer(
     target, sent = found
     if sent.refused:
         return False
-    refusal = read_refusal(target, event.status, event.body, sent.doubts)
+    known = TARGETS.get(target)
+    refusal = read_refusal(known.catalogue if known else None, event.status, event.body, sent.doubts)
     tally["reknit_provider_refusals_total", target, refusal.outcome, refusal.rule] += 1
     if refusal.outcome != "not_shape":  # which may pass, so that a later answer says more
         requests.note_refused(event.request_id)

@@ -1,21 +1,21 @@
-"""What the history side keeps of a session, and how it lies in the changelog.
+"""The state of a session on the history side, and its form in the changelog.
 
-Producers deliver at least once, so part of it is what came under which id: a record that comes again is ignored,
-unless it says something else.
+Producers deliver at least once, so the state includes record ids: a repeated record is ignored, unless its content
+differs.
 
-A parked session keeps the record that could not be processed, and those that came after it. A record that waits keeps
-its place in the log, so that what it leads to once the session is released is what it would have led to when it came.
-While a session is being released (``releases``), its later records wait as well, until their turn comes. They outlive
-the session: one of them may close it, and the next one begins it again.
+A parked session keeps the record that could not be processed, and the later ones. A waiting record keeps its offset, so
+after the release its outputs are those that it would have had on arrival. While a session is being released
+(``releases``), new records wait as well. They outlive the session: one of them may close it, and the next one begins it
+again.
 
 Seven kinds of changelog records, distinguished by their key's first byte:
 
-- ``h`` + session: the head, once for each batch that touched the session; small where what was said settles
-- ``c`` + number + session: what has changed of a large head (``WrittenHead``)
+- ``h`` + session: the head, once for each batch that touched the session; small where turns settle
+- ``c`` + number + session: the changes of a large head (``WrittenHead``)
 - ``s`` + number + session: a settled segment, written once
-- ``i`` + length + record id + session: what came under an id, written once
-- ``p`` + session: what the session is parked for
-- ``w`` + offset + session: a record that waits, written once
+- ``i`` + length + record id + session: a record id that was taken, written once
+- ``p`` + session: why the session is parked
+- ``w`` + offset + session: a waiting record, written once
 - ``r`` + session: the session is being released
 """
 
@@ -32,11 +32,11 @@ import msgspec
 from msgspec import UNSET, Struct, field, structs
 
 from reknit.pipeline.errors import InputError, InternalError, ReknitError
-from reknit.pipeline.rules.judge import Doubt
+from reknit.pipeline.rules.refusals import Doubt
 from reknit.pipeline.session import Session
 from reknit.pipeline.stages.base import Live, Record
 from reknit.pipeline.stages.defaults import SIZE, Usage
-from reknit.pipeline.stages.kept import DEADLINE, Endings, Kept
+from reknit.pipeline.stages.kept import DEADLINE, Kept, SessionLifetimes
 from reknit.pipeline.stages.records import CHANGE, WrittenHead, unpacked
 from reknit.pipeline.stages.releases import RELEASE, Releases, Waiting
 from reknit.topics.records import TurnAppended, TurnRecord
@@ -49,11 +49,11 @@ class ParkedFullError(ReknitError):
 
 
 class Parked(Struct, array_like=True):
-    """What a session is parked for.
+    """Why a session is parked.
 
-    ``failed`` is the record that could not be processed, as ``packed`` has it and without its value, which is in the
-    dead letters. ``size`` is the bytes of what waits. ``overflowed``: some of what came went into the dead letters,
-    since no more may wait.
+    ``failed`` is the record that could not be processed, in ``packed`` form and without its value, which is in the dead
+    letters. ``size`` is the bytes of the waiting records. ``overflowed``: later records are in the dead letters,
+    because no more may wait.
     """
 
     failed: bytes
@@ -62,23 +62,23 @@ class Parked(Struct, array_like=True):
 
 
 _HEAD, _SEGMENT, _ID, _PARKED, _WAITING = b"h", b"s", b"i", b"p", b"w"
-# Heads of turns that settle are smaller. To look for what changed takes 100 µs, and to write so much 60.
+# Heads of sessions whose turns settle are smaller. Finding the changes takes 100 µs, and writing this many bytes 60.
 _SMALL_BYTES = 16 * 1024
 # Where the session begins in their keys.
 _SESSION_AT = {_HEAD: 1, DEADLINE: 1, CHANGE: 5, _SEGMENT: 5, _PARKED: 1, _WAITING: 9, SIZE: 1, RELEASE: 1}
 
 
-# A session's requests that a refusal can still come for, beside the last of each target: a sender breaks off what
-# newer ones supersede, so few are on their way at once.
+# The number of requests, in addition to the last of each target, for which a session still recognises a refusal. A
+# sender cancels superseded requests, so few are in flight simultaneously.
 _MOST_OVERTAKEN = 8
 
 
 class Sent(Struct, frozen=True, array_like=True):
     """The last request that was published for a target.
 
-    ``answered``: an assistant turn came since. ``own_fixes``: how many of the target's settled fixes were told.
-    ``doubts`` are the rules that it broke, none of them hard. ``refused``: the provider did, and it was judged why.
-    ``mended``: it stood on a fix, or one for the target before it did.
+    ``answered``: an assistant turn followed. ``own_fixes``: how many of the target's settled fixes were published.
+    ``doubts`` are the rules that it broke, none of them hard. ``refused``: the provider refused it, and the refusal was
+    judged. ``mended``: it had a fix, or an earlier request for the target had one.
     """
 
     request_id: str
@@ -91,10 +91,10 @@ class Sent(Struct, frozen=True, array_like=True):
 
 
 class SentRequests(Struct):
-    """What a session remembers of its requests.
+    """The recent requests of a session.
 
-    ``last`` is that of each target; ``overtaken`` are those, with their targets, that newer ones superseded since the
-    assistant's last turn.
+    ``last`` has the last request of each target; ``overtaken`` are those, with their targets, that newer ones
+    superseded since the assistant's last turn.
     """
 
     last: dict[str, Sent] = {}
@@ -132,7 +132,7 @@ def _refused(sent: Sent, request_id: str) -> Sent:
 
 
 class SeenId(msgspec.Struct, frozen=True, array_like=True):
-    """What came under an id: the record's digest, and its message's place in the history, -1 where it is none."""
+    """A record id that was taken: the record's digest, and its message's index, -1 if it is not a message."""
 
     digest: bytes
     messages: int
@@ -198,14 +198,14 @@ def session_of(key: bytes) -> bytes:
 
 
 class TurnStates(Kept[TurnState]):
-    """The sessions of one partition; ``fresh`` makes one that nobody has heard of yet."""
+    """The sessions of one partition; ``fresh`` creates a new one."""
 
     head_kind = _HEAD
     session_of = staticmethod(session_of)
     known_keys = frozenset({_PARKED, _WAITING})
 
     def __init__(
-        self, fresh: Callable[[], Session], endings: Endings | None = None, usage: Usage | None = None
+        self, fresh: Callable[[], Session], endings: SessionLifetimes | None = None, usage: Usage | None = None
     ) -> None:
         super().__init__(endings)
         if usage is not None:
@@ -248,6 +248,13 @@ class TurnStates(Kept[TurnState]):
         """Whether a session is parked; it need not be readable."""
         entry = self._live.get(key)
         return _PARKED + key in self._standing[_PARKED] if entry is None else entry.parked is not None
+
+    def is_quarantined(self, key: bytes) -> bool:
+        """Return True if the session is quarantined, False where its state cannot be read."""
+        with suppress(InternalError):
+            entry = self.find(key)
+            return entry is not None and entry.quarantined
+        return False
 
     def get(self, key: bytes, record: Record) -> TurnState:
         """Return the session of a key; one that is not known yet begins with the record."""
@@ -371,7 +378,7 @@ class TurnStates(Kept[TurnState]):
         for number, segment in entry.session.take_segments():
             changes[_segment_key(number, session)] = segment
             entry.segments[number] = len(segment)
-        # A session that starts anew leaves the segments of its former history behind.
+        # A session that starts again no longer uses the segments of its former history.
         left = len(entry.segments) - entry.session.segment_count
         if left:
             behind = (number for number in reversed(entry.segments) if not entry.session.has_segment(number))
@@ -436,7 +443,7 @@ def _waits(key: bytes) -> bool:
     return key[:1] == _WAITING
 
 
-# The place of a record that is no message: it stays known whatever becomes of the history.
+# The index of a record that is not a message: it stays known when the history changes.
 NO_MESSAGE = -1
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -478,7 +485,7 @@ def forget_id(entry: TurnState, name: str) -> None:
 
 
 def forget_behind(entry: TurnState, count: int) -> None:
-    """After the history was cut to ``count`` messages: ids of those that are gone may come again."""
+    """After the history was cut to ``count`` messages: the ids of removed messages may be used again."""
     names = entry.message_ids
     while names and ((seen := entry.ids.get(names[-1])) is None or seen.messages >= count):
         forget_id(entry, names.pop())
@@ -487,7 +494,7 @@ def forget_behind(entry: TurnState, count: int) -> None:
 def _digest(event: TurnRecord) -> bytes:
     """A digest of what the record says, however it was written."""
     encoded = _encode(event)
-    # Of a message that only the tolerant reader takes, the bytes stand for what it says.
+    # A message that only the tolerant reader takes is compared by its bytes.
     with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         encoded = _encode(msgspec.json.decode(encoded))
     return hashlib.sha256(encoded).digest()[:16]

@@ -17,10 +17,11 @@ from reknit.pipeline.registry import target_named
 from reknit.pipeline.session import Session
 from reknit.pipeline.stages.base import Output, Record, Result, count_dropped, dead_letter, place_of, stopped
 from reknit.pipeline.stages.defaults import Defaults, LimitError, Usage
-from reknit.pipeline.stages.kept import EndedError, Endings, KeepsSessions
+from reknit.pipeline.stages.kept import EndedError, KeepsSessions, SessionLifetimes
 from reknit.pipeline.stages.records import OWN_ORIGIN, TURN_HEADERS, decoded, is_session, packed, unpacked
 from reknit.pipeline.stages.releases import SLICED_RELEASES, Release
 from reknit.pipeline.stages.requests import Publisher, judge_answer
+from reknit.pipeline.stages.session_status import STEPS, Kind, Status, Step, kind_of
 from reknit.pipeline.stages.turn_state import (
     Parked,
     ParkedFullError,
@@ -49,9 +50,6 @@ from reknit.topics.records import (
     TurnRecord,
 )
 
-# What begins a session anew that has expired.
-_BEGINS = (SessionOpened, HistoryRestored)
-
 
 class QuarantinedError(ReknitError):
     """An earlier record of the session could not be processed, and by policy its later ones follow it."""
@@ -60,7 +58,7 @@ class QuarantinedError(ReknitError):
 
 
 class _Batch(Struct):
-    """What a batch has led to so far, and the sessions whose state it changed."""
+    """The results of a batch so far, and the sessions whose state it changed."""
 
     result: Result = field(default_factory=Result)
     tally: Counter[tuple[str, ...]] = field(default_factory=Counter)
@@ -83,7 +81,7 @@ class TurnsStage(KeepsSessions):
     def __init__(self, defaults: Defaults | None = None, *, publish: bool = True) -> None:
         self._publish = publish
         self._defaults = defaults or Defaults()
-        self._endings = Endings(self._defaults.marker_ms)
+        self._endings = SessionLifetimes(self._defaults.marker_ms)
         self._usage = Usage(self._defaults.limits)
         self._states = TurnStates(self._defaults.session, self._endings, self._usage)
         # Whether the caller passes on what is due; if not, a release is done in one step.
@@ -114,11 +112,14 @@ class TurnsStage(KeepsSessions):
         return not releases or (releases.count < most.parked_records and releases.size < most.parked_bytes)
 
     def find(self, key: bytes) -> TurnState | None:
-        """What is kept of a session; None where nothing is."""
+        """Return the state of a session, or None."""
         return self._states.find(key)
 
     def process(self, records: Sequence[Record]) -> Result:
-        """Work through records in order. What cannot be used becomes a dead letter; the policy says what follows."""
+        """Process records in order.
+
+        A record that cannot be used becomes a dead letter; the policy decides what follows.
+        """
         batch = _Batch()
         for record in records:
             if self._states.is_due(record):
@@ -133,7 +134,7 @@ class TurnsStage(KeepsSessions):
         return self._finished(batch)
 
     def refuse(self, record: Record, error: ReknitError) -> Result:
-        """Put a record into the dead letters; its session goes on as the policy says."""
+        """Write a record to the dead letters; its session continues as the policy says."""
         batch = _Batch()
         if self._states.is_due(record):
             self._take_due(record, batch, error)
@@ -185,33 +186,81 @@ class TurnsStage(KeepsSessions):
 
     def _arrive(self, record: Record, batch: _Batch) -> None:
         """Take a record from the log, or let it wait if its session is parked or is being released."""
-        key = record.key or b""
         try:
-            if key in self._states.releases:
-                self._take_releasing(key, record, batch)
-            elif key and self._states.is_parked(key):
-                self._take_parked(key, record, batch)
-            else:
-                self._take_record(record, batch)
+            self._take(record, batch)
         except ReknitError as error:
             self._put_aside(record, error, batch)
 
-    def _take_record(self, record: Record, batch: _Batch) -> None:
-        key, event = self._decoded(record, batch)
+    def _take(self, record: Record, batch: _Batch, *, is_due: bool = False) -> None:
+        """Execute the step for a record.
+
+        Args:
+            record: from the log, or from a release.
+            batch: receives the results.
+            is_due: the record is next in a release, so it does not wait.
+
+        Raises:
+            EndedError: the session has ended, and the record does not begin it again.
+            InputError: the record cannot be decoded or used.
+            QuarantinedError: the session is quarantined.
+        """
+        key, event, failure = record.key or b"", None, None
+        try:
+            key, event = decoded(record)
+        except InputError as error:
+            failure = error
+        kind = kind_of(event)
+        status = self._status(key, kind, record, batch, is_due=is_due)
+        step = STEPS[status, kind]
+        if step is Step.QUEUE:
+            self._keep_due(key, record, batch)
+            return
+        if step is Step.WAIT:
+            batch.touched.add(key)
+            self._keep_waiting(key, self._states.get(key, record), record)
+            return
+        if step is Step.REFUSE_ENDED:
+            raise EndedError("expired" if status is Status.EXPIRED else "forgotten") from failure
+        if event is None:
+            assert failure is not None  # noqa: S101  decoding gave one or the other
+            raise failure
         count_dropped(record.headers, TURN_HEADERS, self.topic, 1, batch.tally)
-        if isinstance(event, (SessionClosed, SessionForgotten)):
-            # Not looked at before: one whose state cannot be read can be closed too.
-            self._end_session(key, event, record, batch)
-            return
-        if isinstance(event, ProviderAnswered):
-            self._take_answer(key, event, record, batch)
-            return
+        if step is Step.REFUSE_QUARANTINED:
+            raise QuarantinedError("quarantined", "an earlier record of this session is in the dead letters")
+        match event:
+            case SessionClosed() | SessionForgotten():
+                self._end_session(key, event, record, batch)
+            case ProviderAnswered():
+                self._take_answer(key, event, record, batch)
+            case SessionReleased() if step is Step.RELEASE:
+                self._take_release(key, event, record, batch)
+            case _:
+                self._take_record(key, event, record, batch)
+
+    def _status(self, key: bytes, kind: Kind, record: Record, batch: _Batch, *, is_due: bool) -> Status:
+        """Decide a session's status at a record. A session whose gap has passed is freed first."""
+        if not key:
+            return Status.LIVE  # the record cannot be decoded
+        if not is_due:
+            if key in self._states.releases:
+                return Status.RELEASING
+            if self._states.is_parked(key):
+                return Status.PARKED
+        if self._endings.has_expired(key, self._time):
+            self._endings.end(key, "expired", self._time)
+            self._free_session(key, names.EXPIRED, record, batch)
+        why = self._endings.why_over(key)
+        if why is not None:
+            return Status.EXPIRED if why == "expired" else Status.FORGOTTEN
+        is_quarantined = kind is not Kind.UNREADABLE and self._states.is_quarantined(key)
+        return Status.QUARANTINED if is_quarantined else Status.LIVE
+
+    def _take_record(self, key: bytes, event: TurnRecord, record: Record, batch: _Batch) -> None:
+        """Apply a record to its session, which begins with the record if it is new."""
         size = len(record.value or b"")
         if self._states.find(key) is None:
             self._usage.admit(key, event, size, begins=True)
         entry = self._states.get(key, record)
-        if entry.quarantined and not isinstance(event, HistoryRestored):
-            raise QuarantinedError("quarantined", "an earlier record of this session is in the dead letters")
         batch.touched.add(key)
         entry.renew_first(record)
         if seen_before(entry, event):
@@ -231,27 +280,6 @@ class TurnsStage(KeepsSessions):
         if isinstance(event, SessionOpened) or begun_anew:
             batch.result.outputs.append(_announcement(key, entry.session))
         batch.count_turn(event, "taken")
-
-    def _decoded(self, record: Record, batch: _Batch) -> tuple[bytes, TurnRecord]:
-        """The session's key and what the record says.
-
-        Raises:
-            EndedError: the session is over, and this is none of the records that it still takes.
-            InputError: as ``decoded``.
-        """
-        if record.key and self._endings.has_expired(record.key, self._time):
-            self._endings.end(record.key, "expired", self._time)
-            self._free_session(record.key, names.EXPIRED, record, batch)
-        why = self._endings.why_over(record.key) if record.key else None
-        if why is None:
-            return decoded(record)
-        try:
-            key, event = decoded(record)
-        except InputError as error:
-            raise EndedError(why) from error
-        if isinstance(event, SessionForgotten) or (why == "expired" and isinstance(event, _BEGINS)):
-            return key, event
-        raise EndedError(why)
 
     def _take_answer(self, key: bytes, event: ProviderAnswered, record: Record, batch: _Batch) -> None:
         """Judge a provider's refusal. It begins no session and changes no history, nor what is sent next."""
@@ -275,9 +303,9 @@ class TurnsStage(KeepsSessions):
         batch.count_turn(event, "taken")
 
     def _free_session(self, key: bytes, how: str, record: Record, batch: _Batch) -> None:
-        """Free both sides of a session that is over; ``how`` is the header that tells the stream side.
+        """Free both sides of a session that has ended; ``how`` is the header that notifies the stream side.
 
-        The record that a session expires with is another session's as a rule.
+        The ``record`` at which a session expires usually belongs to another session.
         """
         self._states.forget_session(key)
         self._usage.note_freed(key)
@@ -287,16 +315,10 @@ class TurnsStage(KeepsSessions):
 
     # A parked session: its records wait, whatever they hold, until it is released or forgotten; it does not expire.
 
-    def _take_parked(self, key: bytes, record: Record, batch: _Batch) -> None:
-        event = _decoded_if_possible(record)  # an error is reported once its turn has come
-        if isinstance(event, SessionForgotten):
-            self._end_session(key, event, record, batch)
-            return
+    def _take_release(self, key: bytes, event: SessionReleased, record: Record, batch: _Batch) -> None:
         entry = self._states.get(key, record)
         batch.touched.add(key)
-        if not isinstance(event, SessionReleased):
-            self._keep_waiting(key, entry, record)
-        elif seen_before(entry, event):
+        if seen_before(entry, event):
             batch.count_turn(event, "repeated")
         else:
             self._release(key, entry, event, record, batch)
@@ -325,7 +347,7 @@ class TurnsStage(KeepsSessions):
             # Its headers may be what it failed for.
             repaired = structs.replace(failed, value=bytes(event.record), headers=names.well_formed(failed.headers))
             try:
-                self._take_record(repaired, batch)
+                self._take(repaired, batch, is_due=True)
             except ReknitError:
                 # Nothing was taken: it may be released again, with another record.
                 self._states.releases.end(key)
@@ -337,13 +359,6 @@ class TurnsStage(KeepsSessions):
 
     # A session that is being released: the waiting records are taken one by one, each at its own place in the log, and
     # records that come meanwhile wait too. So outputs are the same however far a release is when the next record comes.
-
-    def _take_releasing(self, key: bytes, record: Record, batch: _Batch) -> None:
-        event = _decoded_if_possible(record)
-        if isinstance(event, SessionForgotten):
-            self._end_session(key, event, record, batch)
-        else:
-            self._keep_due(key, record, batch)
 
     def _keep_due(self, key: bytes, record: Record, batch: _Batch) -> None:
         """Let a record wait for its turn; it will be taken as if it were the time at which it came.
@@ -367,7 +382,7 @@ class TurnsStage(KeepsSessions):
             self._put_aside(record, error, batch)
         else:
             try:
-                self._take_record(record, batch)
+                self._take(record, batch, is_due=True)
             except ReknitError as caught:
                 self._put_aside(record, caught, batch)
         self._go_on(key, release, batch, was_done=not waited)
@@ -407,7 +422,7 @@ class TurnsStage(KeepsSessions):
             self._arrive(record, batch)
 
     def _resume_clock(self, key: bytes) -> None:
-        """A released session's gap begins anew, also where none of its records could be taken."""
+        """Restart the clock of a released session, also if none of its records could be taken."""
         with suppress(InternalError):  # a session whose state cannot be read stays as it is
             entry = self._states.find(key)
             if entry is not None and entry.parked is None:
@@ -468,20 +483,14 @@ class TurnsStage(KeepsSessions):
                 raise InputError("not_parked", "the session is not parked")
 
 
-def _decoded_if_possible(record: Record) -> TurnRecord | None:
-    with suppress(InputError):
-        return decoded(record)[1]
-    return None
-
-
 def _drives_itself(event: TurnAppended) -> bool:
-    """Whether the turn was recorded from an agent that goes on by itself, and so waits for no request."""
+    """Return True if the turn was recorded from an agent that continues by itself and needs no request."""
     return event.origin == RECORDED and event.self_driving
 
 
 def _announcement(key: bytes, session: Session) -> Output:
-    """What the stream side has to know, through its own log."""
-    speaks = any(target_named(name).speaks for name in session.targets)
+    """Return the record with the settings that the stream side needs, for its own log."""
+    speaks = any(target_named(name).has_filters for name in session.targets)
     policy = StreamPolicy(
         record_assistant=session.policy.record_assistant,
         incomplete_call=session.policy.incomplete_call,

@@ -1,20 +1,20 @@
-"""Decoders: a source's bytes to common events. This page is what the writer of a new one needs.
+"""Decoders: a source's bytes to common events. This docstring is the guide for writing one.
 
-A decoder serves one session of one source, run after run. It is fed whole events (``feed``), is told when a run ends
-(``end_run``), and is saved with the session's state after every batch (``save``, ``load``), so that it goes on with the
-same events after a restart. It knows the wire format and nothing else: it keeps no opinion about what was lost and
-does not hold back text. What an attempt is worth when the next thing comes is decided by ``recovery``.
+A decoder serves one session of one source, run after run. It receives whole events (``feed``), is notified when a run
+ends (``end_run``), and is saved with the session's state after every batch (``save``, ``load``), so that it continues
+with the same events after a restart. It knows the wire format only: it does not decide what was lost, and does not hold
+back text. ``recovery`` decides what an attempt is worth when the next event arrives.
 
-**Writing one.** Almost every source sends one JSON object an event, in SSE or in lines. Subclass ``PayloadDecoder``
-and write ``payload``: one event's JSON to common events. Decode it with a typed msgspec decoder that has a struct for
-each kind of event (a tagged union where the source has a tag), and let what does not fit raise: the base reads it a
-second time tolerantly (lone surrogates, bytes that are not UTF-8), takes an ``error`` member for a failure, and makes
-``agent/unrecognized`` of the rest, so an exception never leaves ``feed`` and nothing is lost. The base also joins
-neighbouring deltas of one block, so ``payload`` need not. What is remembered from event to event is one small msgspec
-struct, ``self.state``; its class is given to ``__init__``. The base saves, restores and, at the end of a run, renews
-it. ``[DONE]`` arrives at ``done``. A source whose bytes are not SSE or lines replaces ``split`` (bytes of whole events
-to payloads; ``payloads.of_values`` is for arrays) and ``framing`` (where events end). What else holds for the source
-stands in its line in ``sources``, from which the class is known.
+**Writing one.** Almost every source sends one JSON object for each event, in SSE or in lines. Subclass
+``PayloadDecoder`` and write ``payload``: one event's JSON to common events. Decode it with a typed msgspec decoder that
+has a struct for each kind of event (a tagged union if the source has a tag), and let a misfit raise. The base class
+then reads the event tolerantly (lone surrogates, bytes that are not UTF-8), treats an ``error`` member as a failure,
+and makes ``agent/unrecognized`` of the rest, so an exception never leaves ``feed`` and nothing is lost. The base class
+also joins adjacent deltas of one block, so ``payload`` need not. State between events is one small msgspec struct,
+``self.state``; its class is passed to ``__init__``. The base class saves and restores it, and renews it at the end of a
+run. ``[DONE]`` arrives at ``done``. A source whose bytes are not SSE or lines replaces ``split`` (bytes of whole events
+to payloads; ``payloads.of_values`` is for arrays) and ``framing`` (where events end). The source's description
+(``source``) names the class and has everything else that holds for the source.
 
     class Chat(PayloadDecoder[ChatDecoderState]):
         def __init__(self) -> None:
@@ -26,34 +26,34 @@ stands in its line in ``sources``, from which the class is known.
 
 **The events of one message**, in order (``events`` has each struct):
 
-1. ``MessageStarted(id, model)``, when the message's first event comes. Another one in the same run replaces what is
-   not finished (a retry) or follows what is. Where the protocol has no start, send one when the id changes.
+1. ``MessageStarted(id, model)``, when the message's first event arrives. Another one in the same run replaces an
+   unfinished message (a retry) or follows a finished one. If the protocol has no start, send one when the id changes.
 2. For each block ``BlockStarted(index, kind, tool_id, name)``, ``BlockDelta(index, kind, content)``...,
-   ``BlockStopped(index)``. Indexes are yours, as long as they name a block within its message; blocks may interleave
-   and come in any order. ``kind`` is ``text``, ``thinking``, ``tool_use``, ``redacted_thinking``, or the source's own
-   word, with the block's JSON in ``raw``. Delta kinds: ``text_delta``, ``thinking_delta``, ``input_json_delta`` (JSON
-   text of a call's input), ``signature_delta``; any other has its JSON in ``raw`` and is passed on.
-   A call's id and name are needed at its start, so wait for them; where the source has no ids, leave ``tool_id`` None,
-   and the item's id, which is unique in the session, serves in the history.
-3. ``BlockNoted(index, name, value)``: a member that the block has in the canonical form beside its text (citations,
-   a redacted block's ``data``, an item's id): it stands in the history and in ``item/completed`` as an extra.
-   ``appends``: the member is a list, and this its next element.
-4. ``MessageDelta(stop_reason)``, once there is one: the source's own word for why it stopped; refusals and filters are
-   stop reasons like any other. ``cut=True`` where the word means that the output ended before its end (token limits,
-   filters). What the protocol never stops explicitly (a chat chunk's blocks) is to be stopped by the decoder before.
-5. ``UsageKnown(usage)``: token counts of the whole message so far; the last one counts, and items tell it once.
-6. ``MessageStopped()``: the last event of the message. ``[DONE]``, a final usage chunk; nothing, if there is none.
+   ``BlockStopped(index)``. Indexes are arbitrary, as long as they identify a block within its message; blocks may
+   interleave and arrive in any order. ``kind`` is ``text``, ``thinking``, ``tool_use``, ``redacted_thinking``, or the
+   source's own word, with the block's JSON in ``raw``. Delta kinds: ``text_delta``, ``thinking_delta``,
+   ``input_json_delta`` (JSON text of a call's input), ``signature_delta``; any other has its JSON in ``raw`` and is
+   passed on. A call's id and name are needed at its start, so wait for them. If the source has no ids, leave
+   ``tool_id`` None: the history then uses the item's id, which is unique in the session.
+3. ``BlockNoted(index, name, value)``: a member of the block's canonical form besides its text (citations, a redacted
+   block's ``data``, an item's id). It is written to the history, and to ``item/completed`` as an extra. ``appends``:
+   the member is a list, and this is its next element.
+4. ``MessageDelta(stop_reason)``, once it is known: the source's own word for the stop reason; refusals and filters are
+   stop reasons as well. ``cut=True`` if the word means that the output is not complete (token limits, filters). The
+   decoder must first stop blocks that the protocol never stops explicitly (a chat chunk's blocks).
+5. ``UsageKnown(usage)``: token counts of the whole message so far; the last one counts, and items report it once.
+6. ``MessageStopped()``: the last event of the message, such as ``[DONE]`` or a final usage chunk; nothing if there is
+   no such event.
 
 A source that repeats blocks or the message whole sends ``WholeMessage(message_id, blocks)`` with ``WholeBlock(index=)``
-whenever it does: blocks that were streamed are completed with what they missed, those that were not are promoted, and
-those that are complete already are left alone, so it may be sent as often as the source says it. Without an index,
-blocks are told apart by their order.
+each time. Streamed blocks are completed with the content that they missed, the others are promoted, and complete ones
+stay unchanged, so it may be sent any number of times. Without an index, blocks are distinguished by their order.
 
-An error in the stream is ``Failed(message, code)`` (see ``failure``): the attempt was cut. What is not about a message
-is ``Aside``. Keep-alives are ``[]``. A decoder that has to change what was said (``cascade``, which also holds back
-what may become a call) tells each change by ``Rewritten``, behind the delta where it stands. A decoder drops
-redelivered events only where the source names or numbers its events (``sequence_number``); what has no id is never told
-apart by its content; ``SeenLines`` remembers which those were.
+An error in the stream is ``Failed(message, code)`` (see ``failure``): the attempt was cut. An event that is not about a
+message is ``Aside``. Keep-alives are ``[]``. A decoder that changes the output (``cascade``, which also holds back text
+that may become a call) reports each change by ``Rewritten``, after the delta that it belongs to. A decoder drops
+redelivered events only if the source names or numbers its events (``sequence_number``). Events without an id are never
+compared by content; ``SeenLines`` remembers the ids.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Decoder(Protocol):
-    """What recovery needs of a source.
+    """The interface between recovery and a source.
 
-    ``halves`` are characters that were cut between two deltas; they are saved apart. ``framing`` says where events end
-    in bytes.
+    ``halves`` are characters that were cut between two deltas; they are saved separately. ``framing`` finds the ends of
+    events in bytes.
     """
 
     halves: Halves
@@ -90,18 +90,18 @@ class Decoder(Protocol):
         ...
 
     def feed(self, data: bytes) -> list[Event]:
-        """The events in the bytes of one or several whole events. Never raises for what stands in them."""
+        """Return the events in the bytes of one or several whole events. Their content never raises."""
         ...
 
     def feed_each(self, records: Sequence[bytes]) -> list[Event]:
-        """The events of several such bytes, which adds up to feeding one after the other.
+        """Return the events of several such bytes; equal to feeding them one after the other.
 
-        What one of them means is never changed by what stands beside it, however damaged that is.
+        The meaning of one never depends on the others, however damaged they are.
         """
         ...
 
     def end_run(self) -> list[Event]:
-        """What is left when the run ends; what is fed next is another run's."""
+        """Return the remaining events when the run ends; the next feed belongs to another run."""
         ...
 
     def save(self) -> bytes: ...
@@ -148,7 +148,7 @@ class PayloadDecoder(Generic[S]):
         return [payload for record in records for payload in self.split(record)] if plain is None else plain
 
     def payload(self, payload: bytes) -> list[Event]:
-        """The common events of one event's JSON. What cannot be decoded raises ``msgspec.DecodeError``."""
+        """Return the common events of one event's JSON. Raises ``msgspec.DecodeError`` if it cannot be decoded."""
         raise NotImplementedError
 
     def done(self) -> list[Event]:
@@ -176,7 +176,7 @@ class PayloadDecoder(Generic[S]):
         self.state = msgspec.msgpack.decode(saved, type=self._fresh)
 
     def read(self, payload: bytes) -> list[Event]:
-        """The events of a payload, whatever it is: what cannot be decoded is mended, or passed on as it is."""
+        """Return the events of any payload: one that cannot be decoded is repaired, or passed on unchanged."""
         try:
             events = self.payload(payload)
         except UNREADABLE:
@@ -184,7 +184,7 @@ class PayloadDecoder(Generic[S]):
         return self._without_masks(events) if self.halves.waiting or self.halves.masked else events
 
     def _without_masks(self, events: list[Event]) -> list[Event]:
-        """The events with the characters whose halves they bring; masks may be left in what is not told yet."""
+        """Return the events with masked halves joined; text that is held back may keep its masks."""
         events = self.halves.follow(events)
         self.halves.masked = self.halves.masked and MASK.is_in(self.save())
         return events
@@ -203,7 +203,7 @@ class PayloadDecoder(Generic[S]):
         return self.read_again(fields)
 
     def read_again(self, fields: Fields) -> list[Event]:
-        """The events of a JSON object that is strict JSON now, or stands under its name now."""
+        """Return the events of a JSON object that is strict JSON after repair, or has its event's name now."""
         try:
             return self.payload(msgspec.json.encode(fields))
         except UNREADABLE:
@@ -218,10 +218,10 @@ class PayloadDecoder(Generic[S]):
 
 
 def failure(fields: Fields) -> Failed | None:
-    """The error that an object tells, in any of the usual shapes; None if it tells none.
+    """Return the error that an object reports, in any of the usual shapes; None if it reports none.
 
-    Shapes: ``{"error": {"message", "type" | "code" | "status"}}``, ``{"error": "words"}``, and both within
-    ``{"type": "error", ...}``.
+    Shapes: ``{"error": {"message", "type" | "code" | "status"}}``, ``{"error": "words"}``, and both within ``{"type":
+    "error", ...}``.
     """
     error = read.members(fields, "error")
     if error is not None:
@@ -283,10 +283,10 @@ def _as_one(run: list[BlockDelta]) -> BlockDelta:
     return BlockDelta(first.index, first.kind, content, first.message_id, UNSET, sum([delta.count for delta in run]))
 
 
-# Redelivery: which lines were seen before. A line is a redelivery when its uuid and its content were both seen within
-# the last two messages of its run. A uuid alone proves nothing: two different lines of one fallback were seen to share
-# one (Claude CLI 2.0.37). What has no uuid is never told apart by its content, for a model may well say the same thing
-# twice.
+# Redelivery: lines that were received before. A line is a redelivery if its uuid and its content were both received
+# within the last two messages of its run. The uuid alone proves nothing: two different lines of one fallback had the
+# same one (Claude CLI 2.0.37). A line without a uuid is never compared by content, because a model may say the same
+# thing twice.
 
 # An agent program that idles writes lines without end; beyond this many in one message the oldest are forgotten.
 MOST_LINES = 65_536
@@ -306,7 +306,7 @@ class Marks:
     __slots__ = ("known", "packed")
 
     def __init__(self, packed: bytes = b"") -> None:
-        # Saved with every batch, so it only grows at its end and is never put together anew.
+        # Saved with every batch, so it only grows at its end and is never rebuilt.
         self.packed = array("Q", packed)
         self.known = set(self.packed)
 
@@ -326,9 +326,9 @@ class SeenLines:
         self._before = Marks()
 
     def window(self) -> tuple[Marks, Marks]:
-        """The marks of the current message and of the one before, for a loop that looks them up itself.
+        """Return the marks of the current message and of the previous one, for a loop that looks them up itself.
 
-        They are the window's own until the next ``enter``. What is new is to be added to the first.
+        The caller adds new marks to the first. The window owns both until the next ``enter``.
         """
         if len(self._seen.known) >= MOST_LINES:
             self._before, self._seen = self._seen, Marks()

@@ -1,14 +1,15 @@
-"""Common events: what every provider's stream is turned into before the recovery machine sees it.
+"""Common events: the form of every provider's stream that the recovery machine reads.
 
-The words are Anthropic's, as in the canonical model: a message has blocks, a block has a type and is streamed in
-deltas. A decoder per source makes these events, keeps no opinion about what was lost, and joins adjacent deltas. Where
-an event names its message (``message_id``), an event of a message that is over can be told from a current one; None
-means that only the order tells. Sources whose chunks say nothing of where a block begins or ends (Gemini, chats) write
-their blocks with a ``BlockWriter``; what the others send has its places already.
+The terms are Anthropic's, as in the canonical model: a message has blocks, and a block has a type and is streamed in
+deltas. A source's decoder makes these events, does not decide what was lost, and joins adjacent deltas. If an event
+names its message (``message_id``), an event of a finished message can be distinguished from a current one; None means
+that only the order distinguishes them. Sources whose chunks do not mark the start and end of a block (Gemini, chats)
+write their blocks with a ``BlockWriter``.
 
-``counted_as`` is what the diagnosis of a run counts an event as; deltas of known kinds count by their kind.
+``counted_as`` is the name under which the diagnosis of a run counts an event; deltas of known kinds count by their
+kind.
 
-They hold each other in no circle, so the collector of circles need not know them (``gc=False``).
+Events never form reference cycles, so the garbage collector need not track them (``gc=False``).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from reknit.topics.items import AgentUnrecognized, Doubt, Item, TurnResult, Usag
 
 Extras: TypeAlias = dict[str, Raw] | UnsetType
 
-# Kinds of blocks: what is told in words, what is thought, and calls, of which a provider runs some itself.
+# Kinds of blocks: text, reasoning, and calls, some of which the provider runs itself.
 TEXTS: Final = frozenset({"text", "thinking"})
 REASONING: Final = frozenset({"thinking", "redacted_thinking"})
 CALLS: Final = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
@@ -51,9 +52,9 @@ class MessageStarted(Struct, frozen=True, gc=False):
 
 
 class BlockStarted(Struct, frozen=True, kw_only=True, gc=False):
-    """A block of the attempt begins. ``raw`` is the whole block, where its type is unknown.
+    """A block of the attempt begins. ``raw`` is the whole block, if its type is unknown.
 
-    ``doubtful`` says what nobody can know of it (``reknit.topics.items``).
+    ``doubtful`` states what cannot be known of it (``reknit.topics.items``).
     """
 
     counted_as: ClassVar[str] = "block_started"
@@ -83,10 +84,10 @@ class BlockDelta(Struct, frozen=True, gc=False):
 
 
 class BlockNoted(Struct, frozen=True, gc=False):
-    """A member that the block has in the canonical form beside its text, such as its citations.
+    """A member of the block's canonical form besides its text, such as its citations.
 
-    With ``appends`` the member is a list and ``value`` its next element; else ``value`` replaces what was noted before.
-    With ``aside`` the canonical form has no such member: it stands in the item's extras, and not in the history.
+    With ``appends`` the member is a list and ``value`` its next element; otherwise ``value`` replaces the earlier
+    value. With ``aside`` the canonical form has no such member: it is in the item's extras, and not in the history.
     """
 
     counted_as: ClassVar[str] = "block_noted"
@@ -101,9 +102,8 @@ class BlockNoted(Struct, frozen=True, gc=False):
 class BlockStopped(Struct, frozen=True, gc=False):
     """A block's stream has stopped, which proves nothing about its content.
 
-    ``text`` is the whole text, or the whole input's JSON, where the source says it once more. With ``cut`` that is all
-    there is, and it ended before its end: it does not count as a stop.
-    ``doubtful`` says what nobody can know of the block.
+    ``text`` is the whole text, or the whole input's JSON, if the source repeats it. With ``cut`` the content is
+    incomplete, and this does not count as a stop. ``doubtful`` states what cannot be known of the block.
     """
 
     counted_as: ClassVar[str] = "block_stopped"
@@ -115,10 +115,10 @@ class BlockStopped(Struct, frozen=True, gc=False):
 
 
 class MessageDelta(Struct, frozen=True, gc=False):
-    """The message's stop reason. None says that there is none: the attempt was cut.
+    """The message's stop reason. None means that the attempt was cut.
 
-    ``cut`` says that the reason is one for which the output ended before its end, such as a limit of tokens;
-    ``details`` is what else the source tells about it.
+    ``cut`` says that the output is incomplete, for example because of a token limit. ``details`` has other values that
+    the source reports with it.
     """
 
     counted_as: ClassVar[str] = "message_delta"
@@ -129,7 +129,7 @@ class MessageDelta(Struct, frozen=True, gc=False):
 
 
 class UsageKnown(Struct, frozen=True, gc=False):
-    """The tokens of the whole message, as far as they are known, or the model that goes on; the last one counts."""
+    """The tokens of the whole message so far, or the model that continues it; the last one counts."""
 
     counted_as: ClassVar[str] = "usage"
     usage: Usage | None
@@ -148,7 +148,7 @@ class MessageStopped(Struct, frozen=True, gc=False):
 class WholeBlock(Struct, frozen=True, kw_only=True, gc=False):
     """A block as a complete message holds it; ``raw`` is its whole JSON, ``opaque`` that its type is unknown.
 
-    ``index`` is its place in the stream, where the complete message tells.
+    ``index`` is its place in the stream, if the complete message has it.
     """
 
     kind: str
@@ -190,9 +190,9 @@ class ToolResult(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class UserMessage(Struct, frozen=True, kw_only=True, gc=False):
-    """A user's line: tool results, and what else stands in it (``rest``, raw blocks).
+    """A user's line: tool results, and its other blocks (``rest``, raw).
 
-    ``interrupts``: the program reports that it was interrupted, which some versions do in no other way.
+    ``interrupts``: the program reports that it was interrupted, which some versions report in no other way.
     """
 
     counted_as: ClassVar[str] = "user_message"
@@ -225,7 +225,7 @@ class Retried(Struct, frozen=True, gc=False):
 
 
 class Failed(Struct, frozen=True, gc=False):
-    """The provider tells an error: the attempt, if one is open, was cut."""
+    """The provider reports an error: the attempt, if one is open, was cut."""
 
     counted_as: ClassVar[str] = "error"
     message: str
@@ -233,9 +233,9 @@ class Failed(Struct, frozen=True, gc=False):
 
 
 class Rewritten(Struct, frozen=True, gc=False):
-    """The decoder changed what a block says, or left out what stood beside it (-1: beside no block), so many times.
+    """The decoder changed a block's text, or removed text next to it (-1: next to no block), this many times.
 
-    ``code`` is of the fix catalogue; ``before`` and ``after`` are digests, ``detail`` holds nothing of the content.
+    ``code`` is of the fix catalogue. ``before`` and ``after`` are digests; ``detail`` holds nothing of the content.
     """
 
     counted_as: ClassVar[str] = "rewritten"
@@ -248,9 +248,9 @@ class Rewritten(Struct, frozen=True, gc=False):
 
 
 class RunResult(Struct, frozen=True, gc=False):
-    """A run's answer is over. ``begun`` names the messages that streamed in it, where the source tells.
+    """A run's answer has ended. ``begun`` names the messages that streamed in it, if the source reports them.
 
-    ``repeated``: its text is on the screen already, in something other than a text of the model.
+    ``repeated``: its text is on the screen already, in an item other than a text of the model.
     """
 
     counted_as: ClassVar[str] = "result"
@@ -289,12 +289,12 @@ Event: TypeAlias = (
 )
 
 
-# Of a line that is not JSON, so much is passed on.
+# At most this much of a line that is not JSON is passed on.
 MOST_TEXT = 65_536
 
 
 def unrecognized(reason: str, *, event: dict[str, Raw] | None = None, line: bytes | None = None) -> Aside:
-    """What nobody understands, as an event: a JSON object by its members, or a line that is not one."""
+    """Return the event for unknown input: a JSON object by its members, or a line that is not one."""
     if event is not None:
         raw = Raw(msgspec.json.encode(event))
         return Aside(AgentUnrecognized(reason=reason, event=raw))
@@ -324,10 +324,10 @@ A = TypeVar("A", bound=Answer)
 
 
 class BlockWriter(Generic[A]):
-    """Writes what comes of one answer as events of its blocks.
+    """Writes the output of one answer as events of its blocks.
 
-    One block of words is open at a time, and ends where something else begins. Blocks of any other kind begin, grow and
-    end beside it, each by its index. ``next_index`` counts the blocks of the message.
+    One text or reasoning block is open at a time, and ends where another kind begins. Blocks of other kinds are
+    independent of it; each has its index. ``next_index`` counts the blocks of the message.
     """
 
     __slots__ = ("_next_index", "answer", "events")
@@ -369,7 +369,7 @@ class BlockWriter(Generic[A]):
         self.events.append(BlockDelta(index, kind, "", raw=raw))
 
     def note_member(self, index: int, name: str, value: Raw, *, appends: bool = False, aside: bool = False) -> None:
-        """A member that stands beside a block's text; see ``BlockNoted``."""
+        """Note a member of a block's canonical form besides its text; see ``BlockNoted``."""
         self.events.append(BlockNoted(index, name, value, appends=appends, aside=aside))
 
     def end_block(self, index: int) -> None:
@@ -377,10 +377,10 @@ class BlockWriter(Generic[A]):
 
 
 def own_block(kind: str, members: Fields) -> tuple[str, Raw]:
-    """The type and the JSON of a block that the canonical form does not have: its members, with its type among them.
+    """Return the type and the JSON of a block without a canonical form: its members, including its type.
 
-    What names itself like a block of the canonical form, and could not be read as one, must not pass for one later: it
-    is of the type ``unknown`` and stands in the member ``came``.
+    A block that is named like a canonical one but could not be read as one must not be taken for one later: its type is
+    ``unknown``, and it is in the member ``came``.
     """
     if not kind or kind in CANONICAL:
         return "unknown", Raw(msgspec.json.encode({"type": "unknown", "came": members}))
@@ -388,10 +388,10 @@ def own_block(kind: str, members: Fields) -> tuple[str, Raw]:
 
 
 def other_answer(number: int, started: BlockStarted) -> BlockStarted:
-    """The block of another answer than the first (a chat's choice, a candidate of Gemini's).
+    """Return the block of an answer other than the first (a chat's choice, a candidate of Gemini's).
 
-    It is shown as it grows, and its type keeps it out of what the model is told that it said. A block of the source's
-    own type stands in the member ``block``.
+    It is shown as it grows, and its type keeps it out of the model's history. A block of the source's own type is in
+    the member ``block``.
     """
     about: dict[str, object] = {"type": "choice", "choice": number, "of": started.kind}
     if started.tool_id is not None:

@@ -13,7 +13,7 @@ Fields: TypeAlias = dict[str, Raw]
 # A block's place in its message. The bound is far beyond any message and keeps hostile numbers out of the state.
 Index: TypeAlias = Annotated[int, Meta(ge=0, lt=2**31)]
 
-# Counts of tokens are told up to here: beyond it readers of JSON disagree on numbers, and a state cannot hold them all.
+# Token counts are reported up to this bound: beyond it JSON readers disagree on numbers, and state cannot hold them.
 MOST_COUNTED: Final = 2**53 - 1
 
 _string = msgspec.json.Decoder(str)
@@ -28,7 +28,7 @@ read_object = _object.decode
 T = TypeVar("T")
 
 _NULL = b"null"
-# What says nothing, though it is there.
+# JSON values without content.
 NOTHING: Final = frozenset({_NULL, b"[]", b"{}", b'""'})
 
 
@@ -40,7 +40,7 @@ class Counted(Struct, gc=False):
 
 
 def bound(counts: Struct) -> None:
-    """Bring a struct's whole numbers within what is told."""
+    """Limit a struct's integers to the reported range."""
     for name, value in zip(counts.__struct_fields__, astuple(counts), strict=True):
         if type(value) is int and not -MOST_COUNTED <= value <= MOST_COUNTED:
             setattr(counts, name, MOST_COUNTED if value > 0 else -MOST_COUNTED)
@@ -155,7 +155,7 @@ def given(value: Raw | UnsetType) -> Raw | UnsetType:
 
 
 def others(fields: Fields, known: Collection[str]) -> dict[str, Raw] | UnsetType:
-    """The members that are not known and not null, or nothing at all where there are none."""
+    """Return the members that are not known and not null, or None if there are none."""
     left = {name: own(value) for name, value in fields.items() if name not in known and bytes(value) != _NULL}
     return left or UNSET
 
@@ -171,7 +171,7 @@ def own(value: Raw) -> Raw:
 
 
 def escaped(text: str) -> str:
-    """A text as it stands in a string of JSON."""
+    """Return a text escaped as in a JSON string."""
     return msgspec.json.encode(text)[1:-1].decode()
 
 

@@ -1,8 +1,8 @@
-"""Streams: raw provider events in, items out, with what the stream dropped recovered from what came later.
+"""Streams: raw provider events in, items out; content that the stream dropped is recovered from later events.
 
-A session's ``Recovery`` is framing, decoder and machine together, and all three as one small state. What bytes are is
-in ``framing``; what a provider says, in the module or folder of its decoder, and what else holds for it, in
-``sources``. What an attempt is worth when the next thing comes is in the table of ``recovery``.
+A session's ``Recovery`` is framing, decoder and machine, with one small state. ``framing`` splits bytes, the decoder's
+module knows the provider's events, and the source's description (``source``) has everything else about the source. The
+table of ``recovery`` decides what an attempt is worth when the next event arrives.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from msgspec import Struct
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.fixes import Fix
-from reknit.pipeline.providers.cascade.stream.speech import Speech
+from reknit.pipeline.providers.cascade.stream.speech import OutputFilters
+from reknit.pipeline.registry import find_source
 from reknit.pipeline.streams.decoder import Decoder
 from reknit.pipeline.streams.events import Event, RunEnded, unrecognized
 from reknit.pipeline.streams.framing import Tail
@@ -26,11 +27,11 @@ from reknit.pipeline.streams.recovery.memory import EXCERPT, Context, Ids, Memor
 from reknit.pipeline.streams.recovery.render import FinishedTurn
 from reknit.pipeline.streams.recovery.session_file import SessionFile
 from reknit.pipeline.streams.recovery.transcript import Transcript
-from reknit.pipeline.streams.sources import RewritingDecoder, Source, TranscribedDecoder, find_source
+from reknit.pipeline.streams.source import RewritingDecoder, Source, TranscribedDecoder
 from reknit.topics.items import AnyItem, Item
 
 _items = msgspec.json.Decoder(list[AnyItem])
-# What taking back a snapshot that is not what was written can raise, at whatever depth it is noticed.
+# Errors that restoring a damaged snapshot can raise, at any depth.
 _UNREADABLE = (msgspec.MsgspecError, AttributeError, LookupError, TypeError, ValueError, InputError)
 
 
@@ -53,13 +54,13 @@ class Recovery:
     """One session's events to items, run after run.
 
     Args:
-        source: whose events they are, a key of ``SOURCES``.
-        records: whether finished turns and fixes are kept for ``take_finished`` and ``take_fixes``; who asks for them
-            takes them after each feed.
+        source: the name of a source, a key of ``SOURCES``.
+        records: whether finished turns and fixes are kept for ``take_finished`` and ``take_fixes``. The caller must
+            take them after each feed.
         excerpt: how much of each end of its text the diagnosis of an unfinished run keeps, in code points.
 
     Raises:
-        UnknownTargetError: there is no such source.
+        UnknownTargetError: the source does not exist.
     """
 
     def __init__(self, source: str = "claude-cli", *, records: bool = True, excerpt: int = EXCERPT) -> None:
@@ -70,7 +71,7 @@ class Recovery:
         self._excerpt = excerpt
         self._tail = Tail()
         self._due: list[Item] = []
-        self._speech = Speech()
+        self._speech = OutputFilters()
         self._decoder: Decoder = self._source.decoder()
         self._transcript = _transcript_of(self._source)
         self._file = _session_file_of(self._source)
@@ -82,7 +83,7 @@ class Recovery:
 
     @property
     def run(self) -> str | None:
-        """The run that is going on, by the name it was fed under; None where it has none, or between runs."""
+        """The current run, by the name under which it was fed; None if it has none, or between runs."""
         return self._run
 
     @property
@@ -97,10 +98,10 @@ class Recovery:
     def feed(
         self, data: bytes, run: str | None = None, *, framing: Literal["events", "bytes"] = "events"
     ) -> list[Item]:
-        """Take events as they came, one or several, separated by newlines; return their items.
+        """Take one or several events, separated by newlines; return their items.
 
-        Another ``run`` than before ends the former run; None goes on with it. With ``framing`` bytes the data may end
-        inside an event, which the next data go on with.
+        Another ``run`` than before ends the former run; None continues it. With ``framing`` bytes the data may end
+        inside an event, which the next data continue.
 
         Raises:
             StreamError: the source broke its own protocol. Damaged lines are items, not errors.
@@ -127,9 +128,9 @@ class Recovery:
         return items + self._apply_each(self._decoder.feed(data))
 
     def feed_each(self, records: Sequence[bytes], run: str | None = None) -> list[Item]:
-        """Take records of one run, each of them whole events; their items add up to those of feeding one by one.
+        """Take records of one run, each with whole events; return the same items as feeding one by one.
 
-        It costs a third of that. What a record means does not depend on the others, however damaged they are.
+        It costs a third of that. The meaning of a record does not depend on the others, however damaged they are.
 
         Raises:
             StreamError: the source broke its own protocol. Damaged lines are items, not errors.
@@ -138,14 +139,14 @@ class Recovery:
         return items + self._apply_each(self._decoder.feed_each(records[1:])) if len(records) > 1 else items
 
     def end_former_run(self, run: str | None) -> list[Item]:
-        """The last items of the run before ``run``, if that is another one; None goes on with it."""
+        """Return the last items of the run before ``run``, if that is another one; None continues it."""
         items, self._due = self._due, []
         if run is not None and self._fed and run != self._run:
             items += self.end_run("next run")
         return items
 
     def end_run(self, reason: str = "end of run") -> list[Item]:
-        """Nothing more comes in this run: what is open stays, marked as incomplete for this reason."""
+        """End the run: open blocks stay, marked as incomplete for this reason."""
         items, self._due = self._due, []
         tail = self._tail.flush()
         if tail:
@@ -194,7 +195,7 @@ class Recovery:
         return items
 
     def end_transcript(self, run: str | None = None) -> list[Item]:
-        """Nothing more comes of the transcript: what it does not hold is withdrawn, once the stream has ended too."""
+        """End the transcript: blocks that it does not hold are withdrawn, once the stream has ended too."""
         if self._file is not None and not self._fed and run in {None, self._file.run}:
             return self._settle(self._file)
         transcript = self._transcript
@@ -204,7 +205,7 @@ class Recovery:
         return self._compare(transcript) if message is None or message.over else []
 
     def _feed_file(self, file: SessionFile, data: bytes, run: str | None, *, framed: bool) -> None:
-        """Take lines of a session file for the message that is in doubt, or will be if the run ends now."""
+        """Take lines of a session file for the message that is doubtful, or will be if the run ends now."""
         memory = self._machine.memory
         message = memory.message if self._fed and run in {None, self._run} else None
         if message is None and run in {None, file.run}:
@@ -213,7 +214,7 @@ class Recovery:
             file.feed(data, message, framed=framed)
 
     def _settle(self, file: SessionFile) -> list[Item]:
-        """Bring what the last run left in doubt to what the session file holds, if anything came of it."""
+        """Compare the doubtful message of the last run with the session file, if any of it was read."""
         memory = self._machine.memory
         items, turns = file.settle(memory, self._source.issuer)
         if self._records:
@@ -235,7 +236,7 @@ class Recovery:
             self._transcript.note_run(decoder.began, decoder.session)
 
     def _compare(self, transcript: Transcript) -> list[Item]:
-        """Bring what is shown, and the turns that wait, to what the transcript holds, if anything came of it."""
+        """Compare the shown blocks and the waiting turns with the transcript, if any of it was read."""
         transcript.flush()
         if not transcript.read:
             return []
@@ -248,7 +249,7 @@ class Recovery:
         return items
 
     def switch_source(self, source: str) -> None:
-        """Go on with another source's events; the running run ends, and its last items come with the next feed."""
+        """Switch to another source's events; the run ends, and its last items are returned with the next feed."""
         following = find_source(source)
         self._due = self.end_run("next source")
         self._source, self._decoder = following, following.decoder()
@@ -259,17 +260,17 @@ class Recovery:
         memory.ids.prefix = following.prefix
         self._machine = self._machine_with(memory)
 
-    def speak(self, speech: Speech) -> None:
-        """Tell what the words of a source that rewrites them are to become, from its next message on.
+    def speak(self, speech: OutputFilters) -> None:
+        """Set the filters of a source that rewrites words, from its next message on.
 
-        It is not in a snapshot.
+        They are not in a snapshot.
         """
         self._speech = speech
         if self._source.rewrites:
             cast(RewritingDecoder, self._decoder).speech = speech
 
     def take_fixes(self) -> list[Fix]:
-        """What was changed in a source's words since this was last asked: its name for target, item ids for paths."""
+        """Return the changes of words since the last call: target is the source's name, paths are item ids."""
         memory = self._machine.memory
         fixes, memory.fixes = memory.fixes, []
         return fixes
@@ -285,7 +286,7 @@ class Recovery:
         return [*released, *turns]
 
     def snapshot(self) -> bytes:
-        """All that recovery needs to go on from here, with the finished turns that nobody took."""
+        """Return the whole state of recovery, with the finished turns that were not taken."""
         saved = _Saved(
             self._source.name,
             self._run,
@@ -304,7 +305,7 @@ class Recovery:
 
     @classmethod
     def restore(cls, data: bytes) -> Recovery:
-        """The recovery whose snapshot this is; it goes on with identical items.
+        """Restore a recovery from its snapshot; it continues with identical items.
 
         Raises:
             InputError: it is not a snapshot of this version.
@@ -359,14 +360,14 @@ def _session_file_of(source: Source) -> SessionFile | None:
 def recover(
     lines: Iterable[bytes | str] | bytes | str, source: str = "claude-cli", *, transcript: bytes | str | None = None
 ) -> Iterator[Item]:
-    """The items of one run.
+    """Yield the items of one run.
 
-    ``lines`` is the whole output, or its lines; each element is one or several whole events. Items come as soon as
-    their line is read. At the end of the lines what is still open is completed as incomplete; with the ``transcript``
-    that the program kept of the run, what is shown is then brought to what that holds.
+    ``lines`` is the whole output, or its lines; each element is one or several whole events. Items are yielded when
+    their line is read. At the end of the lines open blocks are completed as incomplete. With the program's
+    ``transcript`` of the run, the shown blocks are then corrected by it.
 
     Raises:
-        UnknownTargetError: there is no such source.
+        UnknownTargetError: the source does not exist.
     """
     recovery = Recovery(source, records=False)
     for line in [lines] if isinstance(lines, bytes | str) else lines:

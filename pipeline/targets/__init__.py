@@ -1,12 +1,12 @@
-"""How requests are written: what a writer is, and beside it one module or package a provider.
+"""The interface of writers. Each provider has a writer of its own.
 
-A writer is prepared for one session's setting and is a ``Dialect`` then. It encodes one message at a time: what is
-settled is encoded once and kept, the open end anew for each request. A body is
-``prefix + separator.join(settled chunks + the ending's parts) + suffix``.
+A writer is prepared for one session's setting, which gives a ``Dialect``. It encodes one message at a time: settled
+messages are encoded once and kept, the open end again for each request. A body is ``prefix + separator.join(settled
+chunks + the ending's parts) + suffix``.
 
-Names of tools and ids of calls are written in a target's alphabet and its length: the same one gives the same result,
-and two names never give one. That two ids never do is seen to before they come here: the structure repair gives no id
-to a call that a target of the session would write like another's (``reknit.pipeline.history.calls.IdTable``).
+Names of tools and ids of calls are written in a target's alphabet and length: the same name gives the same result, and
+different names never give the same. For ids the structure repair ensures the latter: it never gives a call an id that a
+target of the session would write like another's (``reknit.pipeline.history.calls.IdTable``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
 from reknit.pipeline.fixes import Fix
-from reknit.pipeline.history.pieces import Book, LedgerEntry, Message, Piece
+from reknit.pipeline.history.pieces import FixLog, LedgerEntry, Message, TrackedBlock
 from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.model import STRICT, Block, Issuer, Role, Structure, Text, Tool, Turn, Unknown
 
@@ -68,11 +68,12 @@ def nine(call_id: str) -> str:
 
 
 Row: TypeAlias = tuple[str, ...]
-"""Where an output block comes from: input path, fate, code; then, where a turn is written as several messages or as
-items, the block's place in the body (``messages.4.tool_calls.0``, ``input.7``, ``contents.3.parts.1``)."""
+"""The origin of an output block: input path, outcome, code; then, if a turn is written as several messages or as items,
+the block's place in the body (``messages.4.tool_calls.0``, ``input.7``, ``contents.3.parts.1``).
+"""
 
 
-def row(piece: Piece, place: str = "") -> Row:
+def row(piece: TrackedBlock, place: str = "") -> Row:
     """Where a piece that was written comes from, and its ``place`` where it is not its number in its message."""
     known = piece.path, piece.fate, piece.code
     return (*known, place) if place else known
@@ -84,14 +85,14 @@ def first_given(rows: Sequence[Row], message: Message) -> tuple[str, str]:
     return path, next((piece.tool_id for piece in message.pieces if piece.path == path), "")
 
 
-# What holds the place of a turn that a target can show nothing of.
+# Replaces a turn without any content that the target can show.
 STUB: Final = "[Nothing of this turn can be shown to this model.]"
 
 
 class Setting(Struct, frozen=True, kw_only=True):
-    """What stands beside the messages: system prompt, tools, model and the other parameters of a request.
+    """The parts of a request besides the messages: system prompt, tools, model and parameters.
 
-    ``observed`` are the codes of the mends that are not made (``mend.CODE=observe``).
+    ``observed`` are the codes of the repairs that are not made (``mend.CODE=observe``).
     """
 
     system: str | Raw | None = None
@@ -112,8 +113,8 @@ def is_issued_by(block: Block, providers: Collection[str], model: str | None) ->
     return not issuer.model or not model or issuer.model.startswith(model) or model.startswith(issuer.model)
 
 
-def without_trailing_space(pieces: list[Piece], book: Book) -> list[Piece]:
-    """The pieces of a prefill, which must not end in whitespace once everything is gone that cannot stay behind it."""
+def without_trailing_space(pieces: list[TrackedBlock], book: FixLog) -> list[TrackedBlock]:
+    """Return the pieces of a prefill without trailing whitespace, which no prefill may have."""
     last = pieces[-1].block if pieces else None
     if not isinstance(last, Text) or last.text == last.text.rstrip():
         return pieces
@@ -121,10 +122,10 @@ def without_trailing_space(pieces: list[Piece], book: Book) -> list[Piece]:
     return [*pieces[:-1], book.change("prefill_trimmed", pieces[-1], trimmed)]
 
 
-def stub_for(message: Message, book: Book) -> Piece:
-    """What stands for a message of which a target can show nothing, with its fix."""
+def stub_for(message: Message, book: FixLog) -> TrackedBlock:
+    """Return the replacement of a message without any content that a target can show, with its fix."""
     book.note_fix("turn_stubbed", message.pieces[0].path)
-    return Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed")
+    return TrackedBlock(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed")
 
 
 _BLOCK: Final = attrgetter("block")
@@ -146,7 +147,7 @@ class _CitedBlock(Struct, frozen=True, rename="camel"):
 _CITED: Final = msgspec.json.Decoder(_CitedBlock)
 
 
-def in_common_words(message: Message, book: Book) -> Message:
+def in_common_words(message: Message, book: FixLog) -> Message:
     """The message with the words of Converse's cited blocks as text, for a target that has none of them."""
     if Unknown not in map(type, map(_BLOCK, message.pieces)):
         return message
@@ -154,7 +155,7 @@ def in_common_words(message: Message, book: Book) -> Message:
     return message if pieces == message.pieces else structs.replace(message, pieces=pieces)
 
 
-def _uncited(piece: Piece, book: Book) -> Piece:
+def _uncited(piece: TrackedBlock, book: FixLog) -> TrackedBlock:
     block = piece.block
     if not isinstance(block, Unknown) or block.kind != "citationsContent":
         return piece
@@ -187,11 +188,11 @@ class Encoded(Struct, frozen=True, kw_only=True, gc=False):
 class Ending(Struct, frozen=True, kw_only=True, gc=False):
     """The open end of a request.
 
-    ``prefix`` replaces the dialect's own where the body takes another shape; nothing of such a body is a prefix of
-    the next. ``last`` is the place of the last message in the body, where a turn may be written as several; without
-    it, the last turn's place counts. ``head`` replaces the dialect's own for the rules, where it depends on the
-    messages. ``reset`` says why the body has another ``prefix``: the code of the fix that changed the head, ``media``
-    that stand before the text, or the ``environment`` that the user's words name.
+    ``prefix`` replaces the dialect's own if the body has another form; nothing of such a body is a prefix of the next.
+    ``last`` is the index of the last message in the body, if a turn may be written as several; otherwise the last
+    turn's index counts. ``head`` replaces the dialect's own for the rules, if it depends on the messages. ``reset``
+    says why the body has another ``prefix``: the code of the fix that changed the head, ``media`` before the text, or
+    the ``environment`` that the user's words name.
     """
 
     parts: Sequence[Encoded]
@@ -213,13 +214,10 @@ class Dialect(Protocol):
     state: Any
 
     def encode(self, message: Message, state: Any) -> Encoded:  # noqa: ANN401  the target's own
-        """Write a message for good. A message that this target shows nothing of has empty ``data``."""
+        """Write a message permanently. A message without any content for this target has empty ``data``."""
 
     def encode_ending(self, messages: Sequence[Message], state: Any, settled: int, *, final: bool) -> Ending:  # noqa: ANN401  the target's own
-        """Write the open messages, the last ones of a request that has ``settled`` messages before them.
-
-        ``final`` says that an assistant turn at the end stays the last one (a prefill).
-        """
+        """Write the open messages, each after the previous one."""
 
 
 class ListDialect(ABC):
@@ -230,7 +228,7 @@ class ListDialect(ABC):
 
     @abstractmethod
     def encode_message(self, message: Message, state: Any, *, final: bool) -> Encoded:  # noqa: ANN401  the target's own
-        """Write a message; one of the assistant's that is ``final`` is an answer which the model goes on with."""
+        """Write a message; an assistant message that is ``final`` is an answer which the model continues."""
 
     def encode(self, message: Message, state: Any) -> Encoded:  # noqa: ANN401  the target's own
         return self.encode_message(message, state, final=False)
@@ -243,7 +241,7 @@ class ListDialect(ABC):
         final: bool,
         write: Callable[..., Encoded] | None = None,
     ) -> list[Encoded]:
-        """The open messages, each behind the one before it, as ``write`` does it, else like any other message."""
+        """Write the open messages, each after the previous one."""
         write = write or self.encode_message
         parts: list[Encoded] = []
         for at, message in enumerate(messages):
@@ -257,9 +255,9 @@ class ListDialect(ABC):
 
 
 class HealthyTurns(Struct, frozen=True):
-    """The turns of a healthy stretch, each of which is one message.
+    """The turns of a valid run, each of which is one message.
 
-    ``names`` are the tools that they call; ``special`` are the places of those that hold more than plain text, calls,
+    ``names`` are the tools that they call; ``special`` are the indexes of those that hold more than plain text, calls,
     and results of text.
     """
 
@@ -269,13 +267,14 @@ class HealthyTurns(Struct, frozen=True):
 
 
 EncodeHealthy: TypeAlias = Callable[[HealthyTurns, int, Any], tuple[Encoded, int] | None]
-"""Writes the messages of a stretch from a place on that are written just as they are, behind a state, and says where
-they end. The data are theirs joined by the separator; the rows are left out. None where already the first is not
-written as it is."""
+"""Writes the messages of a run from an index on that need no change, after a state, and returns where they end.
+
+The data are the messages joined by the separator; rows are left out. None if the first message needs a change.
+"""
 
 
 def healthy_encoder(dialect: Dialect) -> EncodeHealthy | None:
-    """How a dialect writes healthy messages in one go: its method ``encode_healthy``, if it has one."""
+    """Return a dialect's method ``encode_healthy``, which writes valid messages in one pass, or None."""
     encode: EncodeHealthy | None = getattr(dialect, "encode_healthy", None)
     return encode
 
@@ -292,14 +291,14 @@ class Writer(Protocol):
     tail_rule: str
     tail_rules: frozenset[str]
 
-    def prepare(self, setting: Setting, system: Sequence[Piece]) -> Dialect:
+    def prepare(self, setting: Setting, system: Sequence[TrackedBlock]) -> Dialect:
         """Get ready for a session; ``system`` are the texts of leading system messages."""
 
 
 def structure_of(writer: Writer, setting: Setting) -> Structure:
-    """What a history may be like for the model of a setting.
+    """Return the structure that the model of a setting takes.
 
-    A writer that knows says it by a method ``structure``; where nothing is known, all of it is mended.
+    A writer states it by a method ``structure``; without one, everything is repaired.
     """
     known: Callable[[Setting], Structure] | None = getattr(writer, "structure", None)
     structure = STRICT if known is None else known(setting)
@@ -307,7 +306,7 @@ def structure_of(writer: Writer, setting: Setting) -> Structure:
 
 
 _SPEAKERS: Final[frozenset[Role]] = frozenset({"user", "assistant"})
-# What a history may be like where a mend is not made.
+# The structure that a target takes if a repair is not made.
 _TAKEN_WITHOUT: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     {
         "turns_merged": {"neighbours": _SPEAKERS, "calls_apart": True},
@@ -323,7 +322,7 @@ _TAKEN_WITHOUT: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
 
 
 def without_mends(structure: Structure, observed: frozenset[str]) -> Structure:
-    """The structure of a history in which the ``observed`` mends are not made."""
+    """Return the structure of a history in which the ``observed`` repairs are not made."""
     facts = {name: fact for code in observed for name, fact in _TAKEN_WITHOUT.get(code, {}).items()}
     return structs.replace(structure, observed=observed, **facts)
 

@@ -1,8 +1,8 @@
-"""One message's blocks, fitted to what a provider takes.
+"""Adapts one message's blocks to the members that a provider has.
 
-What comes out is still canonical, but holds nothing that the target has no place for; the target then only has to
-write it. Names, media and results are mended. What only some providers have beside a block (its own members,
-citations, callers, cache breakpoints) goes where a provider has none.
+The result is still canonical, but holds nothing that the target cannot express, so the target only has to write it.
+Names, media and results are repaired. Members of a block that only some providers have (provider-specific ones,
+citations, callers, cache breakpoints) are removed if the target has none.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, StructMeta, UnsetType, structs
 
 from reknit.pipeline.fixes import Fix
-from reknit.pipeline.history.pieces import CHAT, RESPONSES, Book, Piece, code_for_unknown, part_of_result
+from reknit.pipeline.history.pieces import CHAT, RESPONSES, FixLog, TrackedBlock, code_for_unknown, part_of_result
 from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.model import Document, Image, Own, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
 from reknit.pipeline.text.flatten import with_each
 
 _NOTHING: Final = frozenset({b"null", b"[]"})
-# What a provider's own members need not say to another: where it keeps them, and what is said otherwise.
+# Provider-specific members that another provider does not need: storage details, and values that are expressed in
+# another way.
 _SILENT: Final = frozenset({"id", "status", "role", "content", "logprobs", "index"})
 _WITH_DEVELOPERS: Final = frozenset({CHAT, RESPONSES})
 _ALL_FIT: Final[Mapping[int, str]] = MappingProxyType({})
@@ -32,33 +33,33 @@ class _AbstractStruct(StructMeta, ABCMeta):
     """Structs whose classes may have abstract methods."""
 
 
-class Fitting(Struct, metaclass=_AbstractStruct, kw_only=True, eq=False):
-    """The work on one message: pieces go in by ``add_piece``; what is to be written stands in ``out`` at the end.
+class BlockAdapter(Struct, metaclass=_AbstractStruct, kw_only=True, eq=False):
+    """Adapts one message: ``add_piece`` takes its pieces; ``out`` has the pieces to write.
 
-    ``dropped`` are the input messages that have lost a block, ``media`` what of results has to stand behind them. A
-    subclass says what its provider takes: each of its methods gives the piece to go on with, or None where nothing of
-    it goes on.
+    ``dropped`` are the input messages that have lost a block, ``media`` the parts of results that must follow them. A
+    subclass defines what its provider takes: each of its methods returns the piece to continue with, or None to remove
+    it.
 
-    The results of one assistant turn may come in several messages. Providers refuse a medium between two of them, so
-    while ``results_follow``, media are kept in ``held``, and the fitting of the next message takes them up.
+    The results of one assistant turn may be in several messages. Providers refuse a medium between two of them, so
+    while ``results_follow``, media are kept in ``held``, and the adapter of the next message takes them.
     """
 
     marks: ClassVar[bool] = True
-    """Whether the provider takes cache breakpoints somewhere, so that one which is left behind is a fix."""
+    """Whether the provider takes cache breakpoints anywhere, so that dropping one is a fix."""
 
     left_behind: ClassVar[tuple[Text, ...]] = ()
-    """What stands in a result for a medium that had to move. Where something does, a stub stays in the result too."""
+    """The text in a result for a medium that had to move. If there is one, the result keeps a stub too."""
 
-    book: Book
-    out: list[Piece] = []
+    book: FixLog
+    out: list[TrackedBlock] = []
     dropped: set[int] = set()
-    media: list[Piece] = []
+    media: list[TrackedBlock] = []
     results_follow: bool = False
-    held: list[Piece] = []
+    held: list[TrackedBlock] = []
 
     @property
     def media_at_once(self) -> bool:
-        """Whether media out of a result stand behind it, and not behind all results."""
+        """Whether media of a result follow it directly instead of all results."""
         return False
 
     @abstractmethod
@@ -66,38 +67,38 @@ class Fitting(Struct, metaclass=_AbstractStruct, kw_only=True, eq=False):
         """A tool's name as the provider takes it."""
 
     @abstractmethod
-    def image(self, piece: Piece, image: Image) -> Piece | None:
-        """An image that the provider takes, or what stands for it."""
+    def image(self, piece: TrackedBlock, image: Image) -> TrackedBlock | None:
+        """Return an image that the provider takes, or its replacement."""
 
     @abstractmethod
-    def document(self, piece: Piece, document: Document) -> Piece | None:
-        """A document that the provider takes, or what stands for it."""
+    def document(self, piece: TrackedBlock, document: Document) -> TrackedBlock | None:
+        """Return a document that the provider takes, or its replacement."""
 
     @abstractmethod
-    def unknown(self, piece: Piece, unknown: Unknown, inside: ToolResult | None) -> Piece | None:
+    def unknown(self, piece: TrackedBlock, unknown: Unknown, inside: ToolResult | None) -> TrackedBlock | None:
         """A block of another type as the provider takes it, at its place ``inside`` a result or a message."""
 
     @abstractmethod
     def moves(self, part: Image | Document | Unknown, result: ToolResult) -> str:
-        """The fix that moves a part of a result behind the results; ``""`` where it may stay."""
+        """Return the fix that moves a part of a result after the results; ``""`` if it may stay."""
 
-    def bared(self, piece: Piece) -> Piece:
-        """A block, of a result too, without what stands beside it and the provider has no field for."""
+    def bared(self, piece: TrackedBlock) -> TrackedBlock:
+        """Return a block, also of a result, without members that the provider has no field for."""
         return bare(piece, self.book, marks=self.marks, empty=True)
 
-    def text(self, piece: Piece, text: Text) -> Piece:  # noqa: ARG002  most take any text
+    def text(self, piece: TrackedBlock, text: Text) -> TrackedBlock:  # noqa: ARG002  most take any text
         return piece
 
-    def reasoning(self, piece: Piece, reasoning: Thinking | RedactedThinking) -> Piece | None:  # noqa: ARG002  decided before
+    def reasoning(self, piece: TrackedBlock, reasoning: Thinking | RedactedThinking) -> TrackedBlock | None:  # noqa: ARG002  decided before
         return piece
 
-    def call(self, piece: Piece, use: ToolUse) -> Piece:
+    def call(self, piece: TrackedBlock, use: ToolUse) -> TrackedBlock:
         name = self.name(use.name)
         if name == use.name:
             return piece
         return self.book.change("tool_name_rewritten", piece, structs.replace(use, name=name))
 
-    def fit_message(self, pieces: Sequence[Piece], unfit: Mapping[int, str] = _ALL_FIT) -> list[Piece]:
+    def fit_message(self, pieces: Sequence[TrackedBlock], unfit: Mapping[int, str] = _ALL_FIT) -> list[TrackedBlock]:
         """All pieces of a message, fitted; those at the places in ``unfit`` go, by the fix of that code."""
         for at, piece in enumerate(pieces):
             if unfit and at in unfit and self.book.makes(unfit[at]):
@@ -108,7 +109,7 @@ class Fitting(Struct, metaclass=_AbstractStruct, kw_only=True, eq=False):
         self.finish_message()
         return self.out
 
-    def add_piece(self, piece: Piece) -> None:
+    def add_piece(self, piece: TrackedBlock) -> None:
         fitted = self.fit_piece(piece)
         if fitted is not None:
             self.out.append(fitted)
@@ -116,7 +117,7 @@ class Fitting(Struct, metaclass=_AbstractStruct, kw_only=True, eq=False):
             self.out += self.media
             self.media = []
 
-    def fit_piece(self, piece: Piece) -> Piece | None:
+    def fit_piece(self, piece: TrackedBlock) -> TrackedBlock | None:
         if not is_bare(piece):
             piece = self.bared(piece)
         match piece.block:
@@ -147,7 +148,7 @@ class Fitting(Struct, metaclass=_AbstractStruct, kw_only=True, eq=False):
             at = 1 + max(results, default=-1)
             self.out[at:at] = media
 
-    def _shown(self, piece: Piece, inside: ToolResult | None) -> Piece | None:
+    def _shown(self, piece: TrackedBlock, inside: ToolResult | None) -> TrackedBlock | None:
         match piece.block:
             case Image() as image:
                 return self.image(piece, image)
@@ -158,7 +159,7 @@ class Fitting(Struct, metaclass=_AbstractStruct, kw_only=True, eq=False):
             case _:
                 return piece
 
-    def result(self, piece: Piece, result: ToolResult) -> Piece:
+    def result(self, piece: TrackedBlock, result: ToolResult) -> TrackedBlock:
         """A result with the parts that may stay in it; ``media`` gets those that have to move."""
         if not isinstance(result.content, list):
             return piece
@@ -184,13 +185,13 @@ class Fitting(Struct, metaclass=_AbstractStruct, kw_only=True, eq=False):
             return piece
         return structs.replace(piece, block=structs.replace(result, content=content))
 
-    def _touched(self, piece: Piece, code: str, detail: str) -> Piece:
-        """Record that a part of a result is gone from it; the result itself stays."""
+    def _touched(self, piece: TrackedBlock, code: str, detail: str) -> TrackedBlock:
+        """Record that a part of a result was removed; the result itself stays."""
         self.book.change(code, piece, detail=detail)
         return touched(piece, code)
 
 
-def is_bare(piece: Piece) -> bool:
+def is_bare(piece: TrackedBlock) -> bool:
     """Whether a piece has nothing that a provider may lack a field for, as most have not; the parts of a result too."""
     block: Any = piece.block  # looked at by its class, for speed
     kind = type(block)
@@ -204,25 +205,25 @@ def is_bare(piece: Piece) -> bool:
 
 
 def bare(
-    piece: Piece,
-    book: Book,
+    piece: TrackedBlock,
+    book: FixLog,
     *,
     refusals: bool = False,
     marks: bool = False,
     empty: bool = False,
     owners: Collection[str] = (),
     message_owners: Collection[str] | None = None,
-) -> Piece:
-    """The piece without what only Anthropic or another provider has a field for, each with its fix.
+) -> TrackedBlock:
+    """Return the piece without members that only Anthropic or another provider has a field for, each with its fix.
 
     Args:
         piece: a block of a message, or one inside a result.
-        book: where the fixes go.
-        refusals: the target keeps a refusal apart from what else the model says.
-        marks: a cache breakpoint that is left behind is a fix.
-        empty: so are citations and callers that say nothing (``null``, ``[]``); else the writer passes over them.
-        owners: the providers whose own the target writes again.
-        message_owners: those of them whose members of a message it writes, where these differ.
+        book: receives the fixes.
+        refusals: the target separates a refusal from the model's other output.
+        marks: dropping a cache breakpoint is a fix.
+        empty: dropping empty citations and callers (``null``, ``[]``) is one too; otherwise the writer ignores them.
+        owners: the providers whose specific members the target writes again.
+        message_owners: those of them whose members of a message it writes, if these differ.
     """
     block = piece.block
     if isinstance(block, Unknown) or not (piece.own is block.own is block.cache_control is UNSET):
@@ -245,8 +246,8 @@ def bare(
 
 
 def without_own(
-    piece: Piece, book: Book, owners: Collection[str] = (), *, message_owners: Collection[str] | None = None
-) -> Piece:
+    piece: TrackedBlock, book: FixLog, owners: Collection[str] = (), *, message_owners: Collection[str] | None = None
+) -> TrackedBlock:
     """The piece without the members of its block and message that only a provider other than the ``owners`` has.
 
     ``message_owners`` are the owners of the message's members, where these differ.
@@ -265,7 +266,7 @@ def without_own(
     return structs.replace(_lost_members(piece, own, piece.path, book), block=without)
 
 
-def only_members(piece: Piece, taken: Collection[str], book: Book) -> Piece:
+def only_members(piece: TrackedBlock, taken: Collection[str], book: FixLog) -> TrackedBlock:
     """The piece without those members of its block that only one provider has, except the ``taken`` ones."""
     block = piece.block
     if isinstance(block, Unknown) or block.own is UNSET or block.own.members.keys() <= set(taken):
@@ -279,18 +280,18 @@ def only_members(piece: Piece, taken: Collection[str], book: Book) -> Piece:
 
 
 def _shared(own: Own, owners: Collection[str]) -> Own | UnsetType:
-    """What a message has that the owners know, too: both of OpenAI's APIs have developers, by the same word."""
+    """Return a message's members that its owners share: both of OpenAI's APIs have developers, under the same name."""
     if "role" in own.members and own.provider in _WITH_DEVELOPERS and not _WITH_DEVELOPERS.isdisjoint(owners):
         return Own(own.provider, {"role": own.members["role"]})
     return UNSET
 
 
-def without_own_inside(piece: Piece, book: Book) -> Piece:
-    """The piece, and the parts of a result, without what another provider has beside them."""
+def without_own_inside(piece: TrackedBlock, book: FixLog) -> TrackedBlock:
+    """Return the piece, and the parts of a result, without members of other providers."""
     return with_each(without_own(piece, book), lambda part: without_own(part, book))
 
 
-def _lost_members(piece: Piece, own: Own, path: str, book: Book) -> Piece:
+def _lost_members(piece: TrackedBlock, own: Own, path: str, book: FixLog) -> TrackedBlock:
     for name in own.members:
         if name == "name" and isinstance(piece.block, ToolResult):
             continue  # a tool's name is its call's
@@ -301,23 +302,25 @@ def _lost_members(piece: Piece, own: Own, path: str, book: Book) -> Piece:
     return piece
 
 
-def system_rows(rows: Sequence[Piece], target: str, fixes: list[Fix], owners: Collection[str] = ()) -> list[Piece]:
-    """The texts of leading system messages without what only another provider has beside them."""
-    book = Book(target)
+def system_rows(
+    rows: Sequence[TrackedBlock], target: str, fixes: list[Fix], owners: Collection[str] = ()
+) -> list[TrackedBlock]:
+    """Return the texts of leading system messages without members of other providers."""
+    book = FixLog(target)
     bare_rows = [without_own(piece, book, owners) for piece in rows]
     fixes += book.fixes
     return bare_rows
 
 
-def touched(piece: Piece, code: str) -> Piece:
-    """A result of which a part has changed, or is gone; if nothing graver has happened to it."""
+def touched(piece: TrackedBlock, code: str) -> TrackedBlock:
+    """Return a result of which a part has changed or was removed; a more severe outcome stays."""
     return structs.replace(piece, fate="rewritten", code=code) if piece.fate == "kept" else piece
 
 
-# Cache breakpoints. One is an order to its provider's cache and no part of what a block says. Where a provider has none
-# (it caches by itself, or is given a text) all are left behind, always, so that this is a property of the target and no
-# fix. Anthropic sets one in a field of a block, Converse as a block behind it; both take only so many in one request,
-# those on the head and the newest ones, and one that the request does not set is a fix.
+# Cache breakpoints. A breakpoint is an instruction to its provider's cache and not part of a block's content. If a
+# provider has none (it caches automatically, or takes a text), all are always dropped, so that is a property of the
+# target and not a fix. Anthropic sets one in a field of a block, Converse as a block after it. Both take a limited
+# number in one request, those on the head and the newest ones, and dropping one because of that is a fix.
 
 # `A maximum of 4 blocks with cache_control may be provided.` (ANT-28)
 MOST_MARKS: Final = 4
@@ -364,7 +367,7 @@ def mark_of(point: Raw) -> Raw | None:
     return None if found is None else Raw(_encode(_CacheMark("ephemeral", found.cache_point.ttl)))
 
 
-def without_mark(piece: Piece, book: Book | None) -> Piece:
+def without_mark(piece: TrackedBlock, book: FixLog | None) -> TrackedBlock:
     block = piece.block
     if isinstance(block, Unknown) or block.cache_control is UNSET:
         return piece

@@ -1,9 +1,9 @@
-"""What stands beside the messages of a request: one writer for the heads of all targets.
+"""The writer of a request's head (everything besides the messages), for all targets.
 
-A target says what it has (``HeadShape``): the places of parameters, its bounds, its names of tools, which tools are its
-own, and which choices among them. The writer reads a setting after it and notes what goes. A parameter's name of
-another provider is translated without a word, as a reader translates a shape; what the target has no place for, and a
-number that it has no room for, are fixes.
+A target describes what it has (``HeadShape``): the places of parameters, its bounds, its names of tools, its own tools,
+and its tool choices. The writer converts a setting accordingly and records what it drops. Another provider's name of a
+parameter is translated without a fix, like a shape. A parameter that the target does not have, and a number outside of
+its bounds, are fixes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
 from reknit.pipeline.fixes import Fix, make
-from reknit.pipeline.history.pieces import Piece
+from reknit.pipeline.history.pieces import TrackedBlock
 from reknit.pipeline.history.readers.head import DECLARED_SCHEMAS, SPELT, json_schema
 from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.model import Tool
@@ -27,14 +27,14 @@ from reknit.pipeline.text.flatten import PromptText, prompt_texts
 
 
 class WrittenHead(Struct, frozen=True):
-    """A request without its messages as a JSON object, what was mended in it, and its cache breakpoints' number."""
+    """A request without its messages as a JSON object, its repairs, and the number of its cache breakpoints."""
 
     data: bytes
     fixes: list[Fix]
     marks: int = 0
 
     def before(self, key: str) -> bytes:
-        """The body up to the first message, which stands in the list ``key``."""
+        """Return the body up to the first message of the list ``key``."""
         return before_list(self.data, key)
 
 
@@ -90,10 +90,10 @@ _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
 class Params(Struct, frozen=True):
-    """A request's parameters in the order in which they came, under Anthropic's names where those have one.
+    """A request's parameters in their input order, under Anthropic's names if those have one.
 
-    A member of a group that has no such name stands under a name with a dot (``generationConfig.thinkingConfig``).
-    ``places`` says where a parameter was given that stands under another name here.
+    A member of a group without such a name has a dotted name (``generationConfig.thinkingConfig``). ``places`` has the
+    input place of each parameter that has another name here.
     """
 
     values: dict[str, Raw]
@@ -125,7 +125,7 @@ class Params(Struct, frozen=True):
 
 # A schema's type as Gemini spells it: in capitals, or as the number that its libraries have for it.
 _GEMINI_TYPE: Final = re.compile(rb'"type":\s*[\["]*\s*"?(?:[A-Z]{4,7}"|[1-7]\b)').search
-# A tool's inner object, by shape, and what the readers read in it and beside it.
+# A tool's inner object, by shape, and the members that the readers read in it and next to it.
 _WRAPPERS: Final = ("function", "toolSpec", "custom", "functions")
 _READ: Final = frozenset(
     {"type", *_WRAPPERS, "name", "description", "parameters", "input_schema", "inputSchema"} | DECLARED_SCHEMAS
@@ -133,14 +133,14 @@ _READ: Final = frozenset(
 
 
 class Declared(Struct, frozen=True):
-    """A tool as a target is to write it.
+    """A tool as a target must write it.
 
     Attributes:
-        tool: the tool, under the name and with the schema that are sent.
-        given: what it came as, where that says more than the canonical form.
+        tool: the tool, with the name and the schema that are sent.
+        given: its input form, if that has more than the canonical form.
         path: its place in the input.
-        own: it is the target's own, to be written as it came.
-        same: the name and the schema are those that came.
+        own: it is the target's own, and written unchanged.
+        same: the name and the schema are unchanged.
     """
 
     tool: Tool
@@ -155,7 +155,7 @@ class Declared(Struct, frozen=True):
 
     @property
     def members(self) -> dict[str, Raw]:
-        """What the tool says in any shape, those of its inner object too."""
+        """Return the tool's members in any shape, including those of its inner object."""
         inner = next((self.given[key] for key in _WRAPPERS if key in self.given), None)
         return self.given if inner is None else self.given | msgspec.json.decode(inner, type=dict[str, Raw])
 
@@ -173,7 +173,7 @@ class ToolChoice(Struct, frozen=True):
 
 
 def sort_params(params: Mapping[str, Raw]) -> Params:
-    """A request's parameters; one in a group wins over its namesake beside it, null is absent."""
+    """Return a request's parameters; one in a group overrides its namesake outside, null is absent."""
     values: dict[str, Raw] = {}
     places: dict[str, str] = {}
 
@@ -213,26 +213,26 @@ def read_choice(value: Raw) -> ToolChoice | None:
 
 
 def members_of(value: Raw) -> dict[str, Raw] | None:
-    """What an object holds; None where it is no object."""
+    """Return an object's members; None for any other value."""
     return decoded(_OBJECT, value)
 
 
 def prompt_as_text(system: str | Raw | None, target: str, fixes: list[Fix]) -> str:
-    """The system prompt as one text, ``""`` where there is none."""
+    """Return the system prompt as one text, ``""`` if there is none."""
     return "\n\n".join(each.text for each in prompt_texts(system, target, fixes) if each.text.strip())
 
 
 class HeadShape(Struct, frozen=True, kw_only=True):
-    """What a target has beside the messages.
+    """The head of a target's request.
 
     Attributes:
         target: its name.
-        places: where it has a parameter (``inferenceConfig.topP``), by the name in which parameters meet.
-        elsewhere: the parameters of a setting that are written by other means, or mean nothing here.
-        bounds: the least and the most that it takes of a number.
-        tool_name: how it writes a tool's name.
-        is_own: whether a tool, as it was given, is the target's own, to be written as it came.
-        choices: the choices among tools that it has.
+        places: the place of each parameter (``inferenceConfig.topP``), by its common name.
+        elsewhere: the parameters of a setting that are written by other means, or have no meaning here.
+        bounds: the minimum and the maximum of numbers.
+        tool_name: converts a tool's name.
+        is_own: whether a tool in its input form is the target's own, to be written unchanged.
+        choices: the tool choices that it has.
     """
 
     target: str
@@ -253,7 +253,7 @@ class HeadWriter:
         self.fixes: list[Fix] = []
 
     def makes(self, code: str) -> bool:
-        """Whether a mend is made, and not only observed."""
+        """Return True if a repair is made, and not only observed."""
         return code not in self.setting.observed
 
     def note_fix(self, code: str, path: str, *, before: object = None, after: object = None, detail: str = "") -> None:
@@ -262,7 +262,7 @@ class HeadWriter:
     def prompt_texts(self, own: Container[frozenset[str]] = (), *, keeps_blanks: bool = False) -> Iterator[PromptText]:
         return prompt_texts(self.setting.system, self.shape.target, self.fixes, own, keeps_blanks=keeps_blanks)
 
-    def system_rows(self, rows: Sequence[Piece], owners: Collection[str] = ()) -> list[Piece]:
+    def system_rows(self, rows: Sequence[TrackedBlock], owners: Collection[str] = ()) -> list[TrackedBlock]:
         return system_rows(rows, self.shape.target, self.fixes, owners)
 
     def read_params(self) -> Params:
@@ -278,7 +278,7 @@ class HeadWriter:
                 continue
             given = msgspec.json.decode(values[name])
             if isinstance(given, bool) or not isinstance(given, int | float):
-                continue  # of the wrong type, which the rules tell
+                continue  # of the wrong type, which the rules report
             near = min(max(given, least), most)
             if near != given:
                 detail = f"{bytes(values[name]).decode()} -> {near}"
@@ -287,9 +287,10 @@ class HeadWriter:
         return structs.replace(params, values=values)
 
     def placed(self, params: Params, places: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """The parameters where the target has them, in the order of ``places`` (else the shape's).
+        """Return the parameters at the target's places, in the order of ``places`` (by default the shape's).
 
-        What stands ``elsewhere`` in a request is passed over; each other one that the target does not have is a fix.
+        Parameters that are ``elsewhere`` in a request are skipped; any other one that the target does not have is a
+        fix.
         """
         places = self.shape.places if places is None else places
         others = [name for name in params.values if name not in places and name not in self.shape.elsewhere]

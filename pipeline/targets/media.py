@@ -1,11 +1,11 @@
-"""Images and documents: what their own bytes say of them, and how they become what a target takes.
+"""Images and documents: the facts in their bytes, and the conversion for a target.
 
 A target takes data in base64, under media types of its own. Only an image's first and last bytes are decoded, unless
-these leave open whether it is whole.
+these do not show whether it is whole.
 
-One decision holds for all targets: data that can be mended without a loss was mended when it was read; an image under
-the wrong media type gets its own; a line of text stands for what no provider could read, which is data that is no
-base64 or is cut off, bytes of another kind than the block's, and an address that is no URL.
+One policy holds for all targets: data that can be repaired without a loss was repaired by the reader; an image under
+the wrong media type gets its own; a line of text replaces media that no provider could read: data that are not base64
+or are cut off, bytes of another kind than the block's, and an address that is not a URL.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, structs
 
-from reknit.pipeline.history.pieces import Book, Piece
+from reknit.pipeline.history.pieces import FixLog, TrackedBlock
 from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.model import Document, Image, Text
 
@@ -44,9 +44,9 @@ _HEIF: Final[Mapping[bytes, str]] = MappingProxyType(
 _ALPHABET: Final = f"{string.ascii_letters}{string.digits}+/".encode()
 _PDF: Final = "application/pdf"
 _MARKUP_LOOK: Final = 64  # bytes
-# Enough to tell the kind, and the sides of all kinds but JPEG; multiples of four base64 characters.
+# Enough for the kind, and the size of all kinds but JPEG; multiples of four base64 characters.
 _LOOK: Final = 128
-# Enough for the frame header of most JPEG files behind their EXIF data.
+# Enough for the frame header of most JPEG files after their EXIF data.
 _JPEG_LOOK: Final = 64 * 1024
 
 
@@ -56,10 +56,10 @@ class Base64Source(Struct, frozen=True, tag_field="type", tag="base64"):
 
 
 class Facts(Struct, frozen=True):
-    """An image as its bytes have it. ``sniffed`` is ``""`` and the sides are 0 where the bytes do not tell.
+    """An image's properties by its bytes. ``sniffed`` is ``""`` and the sides are 0 if they are unknown.
 
-    ``unreadable`` are images that are empty or not base64, ``cut`` those that end before their end, be it ``headless``,
-    within their header.
+    ``unreadable`` are images that are empty or not base64, ``cut`` those whose end is missing, ``headless`` those whose
+    header is incomplete.
     """
 
     declared: str
@@ -73,7 +73,7 @@ class Facts(Struct, frozen=True):
 
     @property
     def media_type(self) -> str:
-        """What the bytes say, else what was declared."""
+        """The type by the bytes, else the declared one."""
         return self.sniffed or self.declared
 
     def fault(self, taken: Callable[[str], bool], most_bytes: int | None = None) -> str:
@@ -127,7 +127,7 @@ def _sniff(head: bytes) -> str:
             return media_type
     if head[:5] == b"%PDF-":
         return _PDF
-    # What a server sends where it was asked for an image: a drawing as text, or a page.
+    # The usual answers of a server in place of an image: a drawing as text, or a page.
     text = head[:_MARKUP_LOOK].removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     if text.startswith((b"<!doctype html", b"<html")):
         return "text/html"
@@ -146,13 +146,13 @@ def _gif(head: bytes) -> tuple[int, int]:
     return int.from_bytes(head[6:8], "little"), int.from_bytes(head[8:10], "little")
 
 
-# Frame headers of JPEG: SOF0 to SOF15, without DHT, JPG and DAC; and the start of a scan, behind which its data stand.
+# Frame headers of JPEG: SOF0 to SOF15, without DHT, JPG and DAC; and the start of a scan, which its data follow.
 _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _SCAN: Final = frozenset({0xDA})
 
 
 def _segment(image: bytes, markers: frozenset[int]) -> int:
-    """Walk a JPEG's segments to the first with one of the ``markers``; -1 where there is none."""
+    """Return the position of a JPEG's first segment with one of the ``markers``; -1 if there is none."""
     at = 2
     while at + 9 <= len(image) and image[at] == 0xFF:
         marker = image[at + 1]
@@ -189,7 +189,7 @@ _SIDES: Final = MappingProxyType({"image/png": _png, "image/gif": _gif, "image/j
 _HEADERS: Final = MappingProxyType({"image/png": 24, "image/gif": 10, "image/webp": 30})
 
 
-# The chunk that ends a PNG, the marker that ends a JPEG, and what a GIF ends with behind the end of its last block.
+# The chunk that ends a PNG, the marker that ends a JPEG, and the bytes that end a GIF after its last block.
 _END: Final = MappingProxyType({"image/png": b"IEND", "image/jpeg": b"\xff\xd9", "image/gif": b"\0;"})
 _TAIL: Final = 64  # characters of base64; more than an end takes
 # A picture of one block is whole without its end: the smallest JPEG that is known goes without.
@@ -197,7 +197,7 @@ _ONE_BLOCK: Final = 8  # pixels
 
 
 def _is_whole(kind: str, data: str, head: bytes) -> bool:
-    """Whether an image's end is there; what somebody wrote behind it does not matter."""
+    """Return True if an image's end is present; bytes after it do not matter."""
     if kind == "image/webp":
         length = len(data) // 4 * 3 - data[-2:].count("=")
         return 8 + int.from_bytes(head[4:8], "little") <= length
@@ -241,7 +241,7 @@ class _Uploaded(Struct, frozen=True, tag_field="type", tag="file"):
 _INLINE: msgspec.json.Decoder[Base64Source | _TextSource] = msgspec.json.Decoder(Base64Source | _TextSource)
 
 
-# What Anthropic and those who pass its blocks on take; an image's media type can be told from its bytes.
+# The sources that Anthropic and services with its blocks take; an image's bytes determine its media type.
 _OF_IMAGES: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Base64Source | _Linked | _Uploaded)
 _OF_DOCUMENTS: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Inline | _Text | _Content | _Linked | _Uploaded)
 
@@ -252,7 +252,7 @@ def has_source(block: Image | Document) -> bool:
     return decoded(decoder, block.source) is not None
 
 
-def with_source(piece: Piece, book: Book) -> Piece:
+def with_source(piece: TrackedBlock, book: FixLog) -> TrackedBlock:
     """The piece, or a line of text for an image or a document that Anthropic could not read."""
     block = piece.block
     if not isinstance(block, (Image, Document)) or not (fault := source_fault(block)):
@@ -262,9 +262,9 @@ def with_source(piece: Piece, book: Book) -> Piece:
 
 
 def source_fault(block: Image | Document) -> str:
-    """Why Anthropic could not read an image or a document, "" where there is no reason.
+    """Return why Anthropic could not read an image or a document, "" if it can.
 
-    There is none for an icon of a few bytes, of which nothing can be told.
+    An icon of a few bytes gives no reason, because its bytes are not sufficient.
     """
     if not has_source(block):
         return "its source cannot be read"
@@ -275,7 +275,7 @@ def source_fault(block: Image | Document) -> str:
 
 
 def document_fault(source: Raw) -> str:
-    """Why nobody could read a document's data, "" where there is no reason, or no data."""
+    """Return why no provider could read a document's data, "" if one can, or if it has no data."""
     found = decoded(_SOURCE, source)
     if found is None:
         return ""
@@ -295,7 +295,9 @@ def inline(source: Raw) -> Base64Source | None:
     return found
 
 
-def fit_image(piece: Piece, image: Image, book: Book, *, taken: Callable[[str], bool], most_bytes: int) -> Piece:
+def fit_image(
+    piece: TrackedBlock, image: Image, book: FixLog, *, taken: Callable[[str], bool], most_bytes: int
+) -> TrackedBlock:
     """An image whose type is ``taken`` and whose base64 text is at most ``most_bytes`` long; else a line of text."""
     facts = inspect(image.source)
     if facts is None:
@@ -304,18 +306,20 @@ def fit_image(piece: Piece, image: Image, book: Book, *, taken: Callable[[str], 
     return stubbed_image(piece, book, fault) if fault else with_own_type(piece, image, facts, book)
 
 
-def with_own_type(piece: Piece, image: Image, facts: Facts, book: Book) -> Piece:
+def with_own_type(piece: TrackedBlock, image: Image, facts: Facts, book: FixLog) -> TrackedBlock:
     if facts.media_type == facts.declared:
         return piece
     corrected = structs.replace(image, source=with_media_type(image.source, facts.media_type))
     return book.change("image_type_corrected", piece, corrected, detail=facts.media_type)
 
 
-def stubbed_image(piece: Piece, book: Book, fault: str, *, mark: Raw | UnsetType = UNSET) -> Piece:
+def stubbed_image(piece: TrackedBlock, book: FixLog, fault: str, *, mark: Raw | UnsetType = UNSET) -> TrackedBlock:
     return _stubbed("image_stubbed", "Image", piece, book, fault, mark=mark)
 
 
-def fit_document(piece: Piece, document: Document, book: Book, *, taken: Callable[[str], bool]) -> Piece:
+def fit_document(
+    piece: TrackedBlock, document: Document, book: FixLog, *, taken: Callable[[str], bool]
+) -> TrackedBlock:
     """A document that holds data of a type that is ``taken``; else a line of text."""
     source = inline(document.source)
     if source is None:
@@ -331,12 +335,14 @@ def fit_document(piece: Piece, document: Document, book: Book, *, taken: Callabl
     return _stubbed("document_stubbed", "Document", piece, book, fault)
 
 
-def _stubbed(code: str, what: str, piece: Piece, book: Book, fault: str, *, mark: Raw | UnsetType = UNSET) -> Piece:
+def _stubbed(
+    code: str, what: str, piece: TrackedBlock, book: FixLog, fault: str, *, mark: Raw | UnsetType = UNSET
+) -> TrackedBlock:
     return book.change(code, piece, Text(text=f"[{what} left out: {fault}]", cache_control=mark), detail=fault)
 
 
 def decodes(data: str) -> bool:
-    """Whether text is base64 to its end, which is told without decoding it."""
+    """Return True if the whole text is base64, without decoding it."""
     padding = len(data) - len(data.rstrip("="))
     if len(data) % 4 or padding > 2 or not data.isascii():
         return False

@@ -1,11 +1,11 @@
-"""A conformance kit: the promises that our own targets keep, to be checked on a target or a function of one's own.
+"""A conformance kit: checks the promises of Reknit's targets on a custom target or function.
 
 ``Kit`` checks a target by its name: one of Reknit's or a registered one (``reknit.pipeline.registry``). ``CallableKit``
 checks any function from a history to a request body. Histories can have any origin: ``broken_histories()`` and
 ``healthy_histories()`` are a small set, and ``reknit.pipeline.testing.strategies`` generates any number of them with
-hypothesis. A promise that does not hold raises ``ConformanceError``, which says what differs, and where.
+hypothesis. A broken promise raises ``ConformanceError``, which names the difference and its place.
 
-``Case`` is a history that says what is to come of it, as a team writes its own; ``run_case`` checks that too.
+``Case`` is a history with expected results, as a team writes its own; ``run_case`` checks that too.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _LONGEST = 20_000
 
 
 class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"source": "from"}):
-    """One case: a history, where it goes, and what is to come of it.
+    """One case: a history, its targets, and the expected results.
 
     The history is ``history`` (a list of messages, a document, or a transcript as text), or ``messages`` with
-    ``system``, ``tools``, ``model`` and ``params`` beside them. ``to`` is a target or several. What is expected is
-    optional: ``expect`` is the body (a string is compared byte for byte, anything else as JSON), ``fixes`` the codes
-    in any order, as often as each comes, ``violations`` the ids of broken rules, or objects that each match one
-    (``rule``, ``path``, ``message``, ``severity``); soft ones need not be named. Where violations are expected, the
-    body may be refused.
+    ``system``, ``tools``, ``model`` and ``params``. ``to`` is a target or several. Expectations are optional:
+    ``expect`` is the body (a string is compared byte for byte, anything else as JSON), ``fixes`` the codes in any
+    order, each as often as it occurs, ``violations`` the ids of broken rules, or objects that each match one (``rule``,
+    ``path``, ``message``, ``severity``); soft ones need not be named. If violations are expected, the body may be
+    refused.
     """
 
     to: str | list[str]
@@ -86,9 +86,9 @@ class _Written(Struct):
 
 
 class CaseResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What came of a case for one target; it passed where nothing failed.
+    """The result of a case for one target; it passed if there are no failures.
 
-    ``failures`` name the promise (``expected`` for what the case itself asks for), the place and the difference.
+    ``failures`` name the promise (``expected`` for the case's own expectations), the place and the difference.
     """
 
     name: str
@@ -125,12 +125,12 @@ def read_case(line: bytes) -> Case:
 
 
 def run_case(case: Case, target: str, name: str = "") -> CaseResult:
-    """What comes of a case for one of its targets; ``name`` stands for a case without one.
+    """Run a case for one of its targets; ``name`` is used for a case without one.
 
     Raises:
         InputError: the history cannot be used.
-        UnknownTargetError: no such target or shape.
-        PolicyError: no such policy.
+        UnknownTargetError: the target or the shape does not exist.
+        PolicyError: the policy is not valid.
     """
     kit = Kit(target, case.policy, source=case.source, setting=case.setting)
     done = kit.normalize(case.given)
@@ -208,7 +208,7 @@ def _matches(found: Violation, asked: dict[str, str]) -> bool:
 
 
 class Sample(Struct, frozen=True):
-    """A history with a name: a list of messages, or a document with ``messages`` and what stands beside them."""
+    """A history with a name: a list of messages, or a document with ``messages`` and its other members."""
 
     name: str
     history: Any
@@ -226,7 +226,7 @@ def broken_histories() -> Iterator[Sample]:
 
 
 def healthy_histories() -> Iterator[Sample]:
-    """Histories with nothing to mend, in the canonical shape."""
+    """Return histories that need no repair, in the canonical shape."""
     yield Sample("one message", [_user("Read the README.")])
     yield Sample("a conversation", [_user("Hello."), _says("Hello."), _user("Go on.")])
     called, answered = _call("toolu_01", "README.md"), _result("toolu_01", "Hello")

@@ -1,4 +1,4 @@
-"""The promises of one target, and those of any function that mends, checked on any history."""
+"""Checks the promises of one target, and those of any function that repairs, on any history."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from reknit.pipeline.history.readers.shapes import read
 from reknit.pipeline.model import Policy
 from reknit.pipeline.registry import target_named
 from reknit.pipeline.rules.base import Violation
-from reknit.pipeline.rules.judge import validate
 from reknit.pipeline.session import Normalized, Session, normalize
 from reknit.pipeline.session.arguments import GivenPolicy, policy_from
 from reknit.pipeline.testing.promises import (
@@ -28,9 +27,10 @@ from reknit.pipeline.testing.promises import (
     lists_differ,
     values_differ,
 )
+from reknit.pipeline.validation import validate
 
 History: TypeAlias = Sequence[Any] | Mapping[str, Any] | bytes | str
-"""A list of messages, a document that holds one and what stands beside it, their JSON text, or a transcript."""
+"""A list of messages, a document that holds one with its other members, their JSON text, or a transcript."""
 
 
 # Under which key a document has its messages: Reknit's own and most providers', OpenAI Responses', Gemini's.
@@ -60,7 +60,7 @@ class Given(Struct, frozen=True):
 
 
 def take_apart(history: History, setting: Mapping[str, Any]) -> Given:
-    """Take a history apart; ``setting`` stands beside its messages where the history itself says nothing.
+    """Take a history apart; ``setting`` has the members that the history itself does not have.
 
     Raises:
         InputError: neither a list of messages nor a document that holds one.
@@ -89,16 +89,16 @@ def encoded(value: object) -> bytes:
 class Kit:
     """The promises of a target under a policy; each method checks one, ``check`` all that apply.
 
-    ``target`` is a name; ``setting`` is what stands beside the messages of every request (``model``, ``system``,
-    ``tools``, ``params``), ``source`` the shape of the histories. ``shape`` names the shape in which the target's body
-    can be read as a history again (None: it is none, and idempotence is not checked), and ``blocks`` counts the blocks
-    in such a body; by default both are what the registry says of the target. A history that is a transcript is checked
-    whole, since it has no messages to append one by one.
+    ``target`` is a name; ``setting`` is sent with the messages of every request (``model``, ``system``, ``tools``,
+    ``params``), ``source`` the shape of the histories. ``shape`` names the shape in which the target's body can be read
+    as a history again (None: it cannot, and idempotence is not checked), and ``blocks`` counts the blocks in such a
+    body; both default to the registry's values of the target. A history that is a transcript is checked whole, since it
+    has no messages to append one by one.
 
     Raises:
-        UnknownTargetError: no such target.
-        InputError: nobody said whether the target's body can be read again.
-        PolicyError: no such policy.
+        UnknownTargetError: the target does not exist.
+        InputError: it is unknown whether the target's body can be read again.
+        PolicyError: the policy is not valid.
     """
 
     def __init__(
@@ -142,10 +142,10 @@ class Kit:
         return done
 
     def valid(self, history: History) -> Normalized:
-        """The rules accept the body; the request.
+        """Check that the rules accept the body; return the request.
 
         A policy may ask for an end that the target refuses (``tail`` of ``reject`` or ``prefill``): then there is no
-        body, and ``continue`` makes one. Of a history in which nobody said anything nothing makes one.
+        body, and ``continue`` makes one. A history without content has no body under any policy.
 
         Raises:
             ConformanceError: a hard violation.
@@ -167,7 +167,7 @@ class Kit:
         return done
 
     def accounted(self, history: History) -> None:
-        """Every input block has one fate, which a fix names unless it was kept; every output block has a source.
+        """Check that every input block has one outcome, with a fix unless it was kept, and every output block a source.
 
         Raises:
             ConformanceError: a block without a line in the ledger, or a line without a fix.
@@ -190,7 +190,7 @@ class Kit:
         check_marks(self._normalized(given.document), given.messages, pattern)
 
     def idempotent(self, history: History) -> None:
-        """The body, read as a history and mended again, is the same body and has no fix.
+        """Check that the body, read as a history and repaired again, is the same body without a fix.
 
         Raises:
             ConformanceError: a fix of the second time, or a byte that differs.
@@ -208,13 +208,13 @@ class Kit:
         self._no_difference("idempotent", "the second time", bytes_differ(twice.body, once.body))
 
     def incremental(self, history: History) -> None:
-        """After each message, the session's request is the one that the history so far makes, byte for byte.
+        """Check that after each message the session's request equals that of the history so far, byte for byte.
 
-        What a request calls settled is the beginning of the next one's bytes, and never becomes less; a request that
-        does not begin so says why (``prefix_reset``), and calls nothing settled.
+        The settled part of a request is the beginning of the next one's bytes, and never shrinks; a request that begins
+        differently says why (``prefix_reset``), and has no settled part.
 
         Raises:
-            ConformanceError: the message after which something differs, and what.
+            ConformanceError: the message after which something differs, and the difference.
         """
         given = take_apart(history, self.setting)
         head_fixes = read(given.upto(0), self.source).fixes
@@ -248,7 +248,7 @@ class Kit:
         self._no_difference("folded", "", differs and f"violations, step by step against whole: {differs}")
 
     def healthy(self, history: History, allowed: Collection[str] = ()) -> Normalized:
-        """A history with nothing to mend has no fix but the ``allowed`` ones, which the target always needs.
+        """Check that a history that needs no repair has no fix but the ``allowed`` ones, which the target always needs.
 
         Raises:
             ConformanceError: another fix, or a block that was not kept.
@@ -286,7 +286,7 @@ class Kit:
 
     def _settled(self, before: Normalized, now: Normalized, where: str) -> None:
         if now.prefix_reset:
-            # It has another head, or all mends where the others lack some, and is the beginning of none.
+            # It has another head, or all repairs where the others lack some, and is a prefix of none.
             if now.prefix_bytes:
                 raise ConformanceError("settled", now.target, where, f"{now.prefix_bytes} bytes after a reset")
             return
@@ -333,12 +333,12 @@ def _messages(body: Any) -> list[Any]:  # noqa: ANN401  a decoded body
 
 
 class CallableKit:
-    """The promises of a function that mends histories; each method checks one, ``check`` all of a broken history.
+    """The promises of a function that repairs histories; each method checks one, ``check`` all of a broken history.
 
-    A promise that does not hold raises `ConformanceError`, which says what differs.
+    A broken promise raises `ConformanceError`, which names the difference.
 
-    Bodies are judged by ``rules``, the rules of a target or a function of one's own. ``again`` takes the history out of
-    a body, for the check that mending it once more changes nothing; None leaves that check out.
+    Bodies are judged by ``rules``, the rules of a target or a custom function. ``again`` extracts the history from a
+    body, for the check that repairing it again changes nothing; None omits that check.
     """
 
     def __init__(
@@ -376,13 +376,13 @@ class CallableKit:
         self._same("repeatable", self._body(history), once, "the second call")
 
     def idempotent(self, history: list[Any]) -> None:
-        """The body's history, mended again, makes the same body."""
+        """Check that the body's history, repaired again, gives the same body."""
         if self._again is not None:
             once = self._body(history)
             self._same("idempotent", self._body(self._again(once)), once, "the second time")
 
     def healthy(self, history: list[Any]) -> None:
-        """A history with nothing to mend comes out as it is."""
+        """Check that a history that needs no repair stays unchanged."""
         if self._again is not None:
             self._same("healthy", self._again(self._body(history)), history, "the history")
 

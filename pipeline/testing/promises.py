@@ -29,13 +29,13 @@ _SHOWN = 40
 
 
 class ConformanceError(AssertionError):
-    """A promise does not hold for a history.
+    """A history for which a promise does not hold.
 
     Attributes:
-        promise: which one.
-        target: for which target.
+        promise: the promise.
+        target: the target.
         where: the place: a path in the history or the body, a number of bytes, a message.
-        what: what was found, and what was to be found.
+        what: the found and the expected value.
     """
 
     def __init__(self, promise: Promise, target: str, where: str, what: str) -> None:
@@ -68,9 +68,9 @@ def _body(body: bytes | None) -> str:
 
 
 def values_differ(found: Any, wanted: Any, path: str = "") -> tuple[str, str] | None:  # noqa: ANN401  any JSON
-    """The first place where two JSON values differ, with what is there; None where they are equal.
+    """Return the first place where two JSON values differ, with both values; None if they are equal.
 
-    ``1``, ``1.0`` and ``true`` are three values; the order of keys is none.
+    ``1``, ``1.0`` and ``true`` are different; the order of keys does not matter.
     """
     if type(found) is not type(wanted):
         return path, f"{found!r}, expected {wanted!r}"
@@ -98,7 +98,7 @@ def _joined(path: str, key: str) -> str:
 
 
 def lists_differ(found: Iterable[object], wanted: Iterable[object]) -> str:
-    """What one list has and the other has not, whatever their order; ``""`` where they hold the same."""
+    """Return the difference of two lists in any order; ``""`` if they hold the same."""
     have, want = Counter(map(repr, found)), Counter(map(repr, wanted))
     more, less = sorted((have - want).elements()), sorted((want - have).elements())
     return "; ".join(f"{word} {', '.join(some)}" for word, some in (("unexpected", more), ("missing", less)) if some)
@@ -109,17 +109,18 @@ def input_paths(turns: Sequence[Turn]) -> list[str]:
 
 
 def check_ledger(done: Normalized, turns: Sequence[Turn], shown: int | None) -> None:
-    """Each block of ``turns`` has one fate, each fate its fix, and each of ``shown`` output blocks a line.
+    """Check that each block of ``turns`` has one outcome, each outcome a fix, and each of ``shown`` a line.
 
     Raises:
-        ConformanceError: what is not accounted for.
+        ConformanceError: the block or outcome without one.
     """
-    # Lines of what lies in a block (a result's image, a breakpoint) come beside the block's own, of which there is one.
+    # Parts of a block (a result's image, a breakpoint) have lines in addition to the block's own, of which there is
+    # one.
     own = [entry for entry in done.ledger if entry.path and not _is_inner(entry.path)]
     differs = lists_differ((entry.path for entry in own), input_paths(turns))
     if differs:
         raise ConformanceError("accounted", done.target, "ledger", f"lines against input blocks: {differs}")
-    # What is only observed has changed nothing, so it accounts for nothing.
+    # An observed repair has changed nothing, so it accounts for nothing.
     fixes = frozenset((fix.code, fix.path) for fix in done.fixes if not fix.observed)
     for entry in done.ledger:
         for fault in _faults(entry, fixes):
@@ -161,13 +162,13 @@ def _is_inner(path: str) -> bool:
 
 
 def _faults(entry: LedgerEntry, fixes: frozenset[tuple[str, str]]) -> Iterator[str]:
-    # A block that came through as it was owes nobody a reason; every other fate is the doing of one fix.
+    # An unchanged block needs no reason; every other outcome results from one fix.
     if (entry.fate == "kept") != (entry.code == ""):
         yield f"fate {entry.fate!r} with code {entry.code!r}"
-    # What is in the body stands somewhere in it. What is not was dropped, and says so.
+    # A block in the body has a place in it. Any other was dropped, and its line says so.
     if (entry.fate == "dropped") != (entry.output == ""):
         yield f"fate {entry.fate!r} with output {entry.output!r}"
-    # What was synthesised may give way to what came later: then it is dropped, and has no place in the input either.
+    # A later result may replace a synthesised one: then it is dropped, and has no place in the input either.
     if entry.path == "" and entry.fate not in {"synthesised", "dropped"}:
         yield f"fate {entry.fate!r} without a place in the input"
     if entry.fate == "synthesised" and entry.path:
@@ -179,7 +180,7 @@ def _faults(entry: LedgerEntry, fixes: frozenset[tuple[str, str]]) -> Iterator[s
 
 
 def _is_named(entry: LedgerEntry, fixes: frozenset[tuple[str, str]]) -> bool:
-    # Reading names the very field that it mended; a block out of a result is named by the result's fix.
+    # A reader's fix names the exact field; the result's fix names a block out of a result.
     return (entry.code, entry.path) in fixes or any(
         code == entry.code and _related(path, entry.path) for code, path in fixes
     )
@@ -189,22 +190,21 @@ def _related(one: str, other: str) -> bool:
     return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
 
 
-# Whether a request came out with the meaning that it went in with: the comparer behind the promise *harmless*.
+# Compares a request before and after: the comparer behind the promise *harmless*.
 #
 # Two bodies of one provider are equal if they are the same JSON, members unordered, after a published list of
-# equalities (``reknit.pipeline.rules.equalities``), compared by position. A fix excuses a difference at the path
-# that it names and nowhere else: what it dropped there may be missing, what it changed may differ, what it moved may be
-# at another position, and what it added may be there. The comparer knows nothing of the
-# targets, so that one can convict the other.
+# equalities (``reknit.pipeline.rules.equalities``), compared by position. A fix excuses a difference at its path only:
+# a dropped block may be missing, a changed one may differ, a moved one may be at another position, and an added one may
+# be present. The comparer knows nothing of the targets, so that each cross-checks the other.
 
 # How much of a value a difference quotes.
 _QUOTED = 200
 
 
 class Difference(Struct, frozen=True):
-    """One place where two bodies differ; ``before`` and ``after`` are excerpts of the JSON, ``""`` where there is none.
+    """One place where two bodies differ; ``before`` and ``after`` are excerpts of the JSON, ``""`` if absent.
 
-    ``path`` is the place in the request that went in; of what was added, in the one that came out.
+    ``path`` is the place in the input request; for an addition, in the output.
     """
 
     path: str
@@ -216,7 +216,7 @@ class Difference(Struct, frozen=True):
 def differences(
     sent: bytes, came: bytes, equalities: Sequence[Equality], fixes: Iterable[Fix] = ()
 ) -> list[Difference]:
-    """What ``came`` says otherwise than ``sent`` although no fix names it, under a target's equalities.
+    """Return the differences of ``came`` from ``sent`` that no fix names, under a target's equalities.
 
     Raises:
         msgspec.DecodeError: one of the bodies is not JSON.
@@ -239,7 +239,7 @@ class _Comparison:
 
     def of(self, before: Node, after: Node) -> list[Difference]:
         if self._is_excused(before):
-            # It stayed in its place, whatever became of it there, so it is not elsewhere too.
+            # It stayed in its place, whatever its changes, so it is not elsewhere too.
             for value in _movable(before):
                 if value in self._moved:
                     self._moved.remove(value)
@@ -284,7 +284,7 @@ class _Comparison:
         return found
 
     def _behind_dropped(self, before: list[Node], at: int, after: Node, left: int) -> int | None:
-        """The first element behind some that fixes excuse which is what came out here, if there is one."""
+        """Return the first element after excused ones that equals the output element, or None."""
         if self._is_excused(before[at]) and len(before) - at > left:
             return at + 1
         for behind in range(at, len(before)):
@@ -295,7 +295,7 @@ class _Comparison:
         return None
 
     def _is_addition(self, before: Node, after: list[Node], to: int) -> bool:
-        """Whether an element that came out is one more, which fixes explain, and the next ones go on as they were."""
+        """Return True if an output element is an addition that fixes explain, and the next ones continue unchanged."""
         for behind in range(to, len(after)):
             if behind > to and not self._trial(before, after[behind]):
                 return True
@@ -351,7 +351,7 @@ def _members(node: Node) -> Iterable[Node]:
 
 
 def _movable(node: Node) -> Iterator[Any]:
-    """What may be found elsewhere of a node: it as a whole, and the structures in it one by one."""
+    """Return the parts of a node that may be found elsewhere: it as a whole, and the structures in it one by one."""
     yield plain(node)
     for member in _members(node):
         if isinstance(member.value, (dict, list)):

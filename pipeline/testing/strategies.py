@@ -1,6 +1,6 @@
-"""Strategies for hypothesis: histories as they come, healthy ones, and ones broken in every way that was seen.
+"""Strategies for hypothesis: raw histories, valid ones, and ones broken in every way that was seen.
 
-Importing this module needs hypothesis, which is no dependency of ours: nothing else in the package imports it.
+This module needs hypothesis, which is not a dependency of the package: no other module imports it.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ broken_histories: Histories = st.lists(messages, min_size=1, max_size=14)
 
 @st.composite
 def tool_loops(draw: st.DrawFn) -> list[JSON]:
-    """Histories with rounds of calls and answers, of which some rounds have been damaged."""
+    """Histories with rounds of calls and answers, some of them damaged."""
     history: list[JSON] = [{"role": "user", "content": "start"}]
     for number in range(draw(st.integers(1, 8))):
         ids = draw(st.sampled_from([["call_0"], ["call_0", "call_1"], [f"toolu_{number}"], ["call.0", "call:0"]]))
@@ -216,7 +216,7 @@ def _call_of(id_: str) -> JSON:
 
 @st.composite
 def healthy_histories(draw: st.DrawFn) -> list[JSON]:
-    """Histories with nothing to mend, in the canonical shape."""
+    """Histories that need no repair, in the canonical shape."""
     history: list[JSON] = []
     used = 0
     pending: list[str] = []
@@ -236,7 +236,7 @@ def healthy_histories(draw: st.DrawFn) -> list[JSON]:
 
 
 def _perturbed_block(draw: st.DrawFn, block: JSON, earlier: list[str]) -> list[JSON]:
-    """What one healthy block has become: another block, several, or none."""
+    """The damaged form of a valid block: another block, several, or none."""
     changes: list[JSON | None] = [
         None,
         {"type": "text", "text": draw(st.sampled_from(["", " ", "\n\t", "more"]))},
@@ -300,7 +300,7 @@ def perturbed_histories(draw: st.DrawFn) -> list[JSON]:
         blocks = turn["content"]
         turn["content"] = [*blocks[:place], *_perturbed_block(draw, blocks[place], earlier), *blocks[place + 1 :]]
     elif what == "words":
-        # Sound by themselves; what they stand behind decides.
+        # Valid alone; the preceding block decides.
         turn["content"].insert(place + 1, {"type": "text", "text": "more"})
     elif what == "role":
         turn["role"] = draw(st.sampled_from(["user", "assistant", "system"]))
@@ -336,7 +336,7 @@ def open_histories(draw: st.DrawFn) -> list[JSON]:
 
 
 _SIDES: Final = {"user": "input", "assistant": "output"}
-# What is said, called or returned, as a row of each shape, and a row in which another provider finds nothing said.
+# Text, calls and results as rows of each shape, and a row without content for another provider.
 _ROWS: Final[dict[str, Callable[..., list[JSON]]]] = {
     "says": lambda role, text: [
         {"role": role, "content": [{"type": "text", "text": text}]},

@@ -1,8 +1,8 @@
-"""Histories and tool calls as text: flattening for targets that take one prompt, tools told of and called in text.
+"""Histories and tool calls as text: flattening for targets that take one prompt, and tools in text.
 
-The filters for what a planner says take it piece by piece: redaction, identity and tool calls.
+The filters of a planner's output process it piece by piece: redaction, identity and tool calls.
 
-Here is how text is shown to people: characters that they would not see are named.
+This module shows text to people: invisible characters are named.
 """
 
 from __future__ import annotations
@@ -42,5 +42,5 @@ def code_point(character: str) -> str:
 
 
 def visible(text: str) -> str:
-    """The text for a terminal: what cannot be seen is named, so that it can neither hide nor act."""
+    """Return the text for a terminal: invisible characters are named, so they can neither hide nor act."""
     return "".join(f"⟦{code_point(piece)}⟧" if hidden else piece for piece, hidden in split_invisible(text))

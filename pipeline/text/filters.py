@@ -1,14 +1,14 @@
-"""What the filters of a text share: what they changed, patterns that know their own beginnings, prose told from code.
+"""Shared parts of the text filters: changes, patterns with known prefixes, and the distinction of prose and code.
 
-A filter sees a text piece by piece, and must hold back the end of what it has while that can still become a match, and
-nothing more. ``re`` finds whole matches only, so a pattern is put together here from parts that each give two
-expressions: one for the whole, and one for every proper prefix of it that ends where the text does (the empty one
-included). Repetitions are bounded, so both take at most as many steps from one position as the longest match has
-characters, times the alternatives.
+A filter sees a text piece by piece. It must hold back the end of the text while that can still become a match, and
+nothing more. ``re`` finds whole matches only, so a pattern is composed here of parts that each give two expressions:
+one for the whole, and one for every proper prefix of it that ends where the text does (the empty one included).
+Repetitions are bounded, so from one position both take at most as many steps as the longest match has characters, times
+the alternatives.
 
-Some filters leave fenced code and JSON alone. Fences are Markdown's: three or more backticks or tildes at the beginning
-of a line, up to a line of as many; backticks that close in their own line are none. JSON is what begins with ``{"`` or
-``["`` and goes on like JSON (`JsonSpan`).
+Some filters do not change fenced code and JSON. Fences are Markdown's: three or more backticks or tildes at the
+beginning of a line, up to a line of as many; backticks that close in their own line are not fences. JSON begins with
+``{"`` or ``["`` and continues like JSON (`JsonSpan`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _SURROGATES: Final = "surrogatepass"
 
 
 class Change(Struct, frozen=True):
-    """One way in which a filter changed a text: what kind it is, the digest of what stood there, and what stands now.
+    """One kind of change that a filter made: its kind, the digest of the replaced text, and the new text.
 
-    ``before`` is a digest because it may be what must not be shown.
+    ``before`` is a digest because the replaced text may be secret.
     """
 
     kind: Kind
@@ -52,7 +52,7 @@ class Changes:
         self._counts[change] = self._counts.get(change, 0) + 1
 
     def take_counts(self) -> dict[Change, int]:
-        """The changes and how often each was made, in the order of their first time; they are counted anew."""
+        """Return the changes and their counts, in the order of their first occurrence, and reset the counts."""
         counts, self._counts = self._counts, {}
         return counts
 
@@ -87,7 +87,7 @@ def literal(text: str) -> Part:
 
 
 def run(characters: str, least: int, most: int) -> Part:
-    """So many characters of a set, given as the inside of its brackets."""
+    """Return the part for N characters of a set, given as the content of its brackets."""
     return Part(f"[{characters}]{{{least},{most}}}", rf"[{characters}]{{0,{most - 1}}}\Z", most)
 
 
@@ -113,7 +113,7 @@ def sequence(*parts: Part) -> Part:
 # Where a text is prose, and where it is code or JSON.
 
 _OPENER: Final = re.compile(r"[{\[`~](?:(?<=[{\[])\s{0,64}\"|(?<=`)``|(?<=~)~~)")
-# What every opener has one of.
+# Every opener has one of these.
 _SPECIAL: Final = re.compile(r"[{\[`~]")
 _LINE_BEGINS: Final = re.compile(r"(?<=\n) {0,3}\Z")
 _LONGEST_FENCE: Final = 16
@@ -125,7 +125,7 @@ _MOST_BLANKS: Final = 64
 
 
 class Span(Struct):
-    """A stretch of text of one kind, and whether it is prose."""
+    """A range of text of one kind, and whether it is prose."""
 
     begin: int
     end: int
@@ -142,7 +142,7 @@ class SavedContexts(Struct, array_like=True):
 
 
 class Contexts:
-    """Tells prose from code and JSON; its state is where in them the text is."""
+    """Distinguishes prose from code and JSON; its state is the position in them."""
 
     __slots__ = ("fence", "info", "json")
 
@@ -164,9 +164,9 @@ class Contexts:
         return contexts
 
     def split(self, text: str, at: int, *, last: bool) -> list[Span]:
-        """Tell what the text is from here on, as far as it is certain: up to its end where it is the last.
+        """Yield the kinds of the text from here on, as far as they are certain: up to its end if it is the last piece.
 
-        ``text`` has, before ``at``, the last characters of what came before (a line break before the first).
+        Before ``at``, ``text`` has the last characters of the previous piece (a line break before the first).
         """
         if not self.fence and self.json is None and not _SPECIAL.search(text, at):
             return [Span(at, len(text), prose=True)]
@@ -181,7 +181,7 @@ class Contexts:
         return spans
 
     def _prose(self, text: str, at: int, *, last: bool) -> int:
-        """Where the prose from here ends; what follows is told by the state."""
+        """Return where the prose from here ends; the state has the kind of the text after it."""
         begin = at
         while found := _OPENER.search(text, begin):
             if found[0][-1] == '"':
@@ -198,7 +198,7 @@ class Contexts:
         return len(text) if last else self._undecided(text, max(at, begin))
 
     def _undecided(self, text: str, at: int) -> int:
-        """Where the end of the text begins that may still open code or JSON; its length where there is none."""
+        """Return where the end of the text begins that may still open code or JSON; its length if there is none."""
         tail = text[max(at, len(text) - _MOST_BLANKS - 1) :]
         solid = tail.rstrip()
         if solid[-1:] in {"{", "["} and solid:
@@ -232,7 +232,7 @@ class Contexts:
 
 @cache
 def _closing(fence: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """The line that ends code: as many of the same at least, and a blank behind. And what may become one."""
+    """Return the pattern of the line that ends code, and of its prefixes."""
     mark = re.escape(fence[0])
     most = rf"{mark}{{{_LONGEST_FENCE}}}"
     fewer = rf"|{mark}{{{len(fence)},{_LONGEST_FENCE - 1}}}(?=\s)" if len(fence) < _LONGEST_FENCE else ""

@@ -11,18 +11,18 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from reknit.pipeline.fixes import Fix, make
 from reknit.pipeline.history.clean import SYSTEM_MARK
-from reknit.pipeline.history.pieces import Book, Message, Piece, code_for_unknown, part_of_result
+from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock, code_for_unknown, part_of_result
 from reknit.pipeline.model import Document, Image, Text, ToolResult, ToolUse, Unknown
 from reknit.pipeline.text.jsontext import spaced
-from reknit.pipeline.text.neutral import Guard, is_own
+from reknit.pipeline.text.neutral import Neutralizer, is_own
 
 SO_FAR: Final = "## Conversation so far"
 CURRENT: Final = "## Current input"
 BETWEEN: Final = "\n\n"
 IMAGE: Final = "[image attachment]"
 DOCUMENT: Final = "[document attachment]"
-# The beginnings of the lines that are written here, and of those that the repair writes into texts. Nobody else's words
-# may begin a line like one of them, the current user's own excepted.
+# The beginnings of lines that this module writes, and of those that the repair writes into texts. Except for the
+# current user's own words, no text may begin a line like one of them.
 LINES: Final = (
     SO_FAR,
     CURRENT,
@@ -52,14 +52,14 @@ def sections(message: Message) -> list[str]:
     return [text for run in runs(message) if (text := _headed(message, run))]
 
 
-def runs(message: Message) -> list[list[Piece]]:
-    """A turn in parts that each have a header of their own.
+def runs(message: Message) -> list[list[TrackedBlock]]:
+    """Split a turn into parts that each have a header.
 
-    A system message inside the history is one, and so are results that came by themselves: what the user says after
-    them is a turn of its own. Results and words of one input message stay together. What an agent program wrote in the
-    user's place is a part of its own, because it is not what the user said.
+    A system message inside the history is a part, and so are results in a message of their own: the user's words after
+    them are a separate turn. Results and words of one input message stay together. Text that an agent program wrote in
+    the user's place is a separate part, because the user did not write it.
     """
-    parts: list[list[Piece]] = []
+    parts: list[list[TrackedBlock]] = []
     spoken = next((piece.turn for piece in message.pieces if not isinstance(piece.block, ToolResult)), None)
     part_of: tuple[bool, bool, bool] | None = None
     for piece in message.pieces:
@@ -72,10 +72,10 @@ def runs(message: Message) -> list[list[Piece]]:
     return parts
 
 
-def current_input(message: Message) -> tuple[list[str], list[Piece]]:
-    """The sections before the current input that the final turn has, and the pieces of the current input.
+def current_input(message: Message) -> tuple[list[str], list[TrackedBlock]]:
+    """Return the sections of the final turn before the current input, and the pieces of the current input.
 
-    What the user said last is the current input; where that is nothing, the results are, or the system message.
+    The user's last words are the current input; without words, the results are, or the system message.
     """
     parts = runs(message)
     current = parts.pop(_last_said(parts))
@@ -83,33 +83,33 @@ def current_input(message: Message) -> tuple[list[str], list[Piece]]:
     return sections(structs.replace(message, pieces=before)) if before else [], current
 
 
-def said_now(message: Message) -> list[Piece]:
+def said_now(message: Message) -> list[TrackedBlock]:
     """The pieces of a final turn that are the current input."""
     parts = runs(message)
     return parts[_last_said(parts)]
 
 
-def quiet(message: Message, guard: Guard, book: Book, current: Sequence[Piece] = ()) -> Message:
+def neutralize(message: Message, guard: Neutralizer, book: FixLog, current: Sequence[TrackedBlock] = ()) -> Message:
     """The message with whatever acts in its words broken, but for the user's own among the ``current`` pieces."""
     own = {id(piece) for piece in current if is_own(piece)}
     pieces = [piece if id(piece) in own else guard.piece(piece, book) for piece in message.pieces]
     return with_pieces(message, pieces)
 
 
-def with_pieces(message: Message, pieces: list[Piece]) -> Message:
+def with_pieces(message: Message, pieces: list[TrackedBlock]) -> Message:
     """The message with other pieces; itself where they are the same, as they mostly are."""
     return message if pieces == message.pieces else structs.replace(message, pieces=pieces)
 
 
-def _last_said(parts: Sequence[Sequence[Piece]]) -> int:
+def _last_said(parts: Sequence[Sequence[TrackedBlock]]) -> int:
     return next((at for at in reversed(range(len(parts))) if not parts[at][0].system), len(parts) - 1)
 
 
 class PromptText(Struct, frozen=True):
     """One text of a system prompt.
 
-    ``text`` is ``""`` where nothing is said. ``keys`` are those of its block, as they were given, and ``at`` its place;
-    a prompt that is one string has neither.
+    ``text`` is ``""`` for a blank one. ``keys`` are those of its block, unchanged, and ``at`` its index; a prompt that
+    is one string has neither.
     """
 
     text: str
@@ -125,10 +125,10 @@ def prompt_texts(
     *,
     keeps_blanks: bool = False,
 ) -> Iterator[PromptText]:
-    """The texts of a system prompt that stands beside the messages, with a fix for each block that is not one.
+    """Return the texts of a document's system prompt, with a fix for each block that is not a text.
 
-    A block whose keys are in ``own`` is the target's, and comes without a text; so does a blank one, which a target may
-    write as it came.
+    A block whose keys are in ``own`` is the target's, and has no text; neither has a blank one, which a target may
+    write unchanged.
     """
     if system is None:
         return
@@ -154,7 +154,7 @@ def prompt_texts(
 
 
 def _said(keys: Mapping[str, Raw]) -> str | None:
-    """What a block of a system prompt says: null says nothing, a number or an object is its JSON; None for no text."""
+    """Return the text of a system prompt's block: that of null is empty; None for a block without text."""
     if "text" not in keys or bytes(keys.get("type", b'"text"')) != b'"text"':
         return None
     value = msgspec.json.decode(keys["text"])
@@ -163,17 +163,17 @@ def _said(keys: Mapping[str, Raw]) -> str | None:
     return "" if value is None else bytes(keys["text"]).decode()
 
 
-def given_system(system: str | Raw | None, target: str, fixes: list[Fix]) -> list[Piece]:
+def given_system(system: str | Raw | None, target: str, fixes: list[Fix]) -> list[TrackedBlock]:
     texts = [given.text for given in prompt_texts(system, target, fixes) if given.text]
-    return [Piece(Text(text=text), -1, "system", system=True) for text in texts]
+    return [TrackedBlock(Text(text=text), -1, "system", system=True) for text in texts]
 
 
-def system_section(piece: Piece) -> str:
+def system_section(piece: TrackedBlock) -> str:
     return f"### System\n{flat([piece])}"
 
 
-def flat(pieces: Sequence[Piece]) -> str:
-    """Blocks as text, one below the other; those that cannot be shown leave nothing behind.
+def flat(pieces: Sequence[TrackedBlock]) -> str:
+    """Return blocks as text, one below the other; blocks that cannot be shown are left out.
 
     A content that was one plain string keeps its outer whitespace.
     """
@@ -182,7 +182,7 @@ def flat(pieces: Sequence[Piece]) -> str:
     return "\n".join(filter(None, map(shown, pieces))).strip()
 
 
-def shown(piece: Piece) -> str:
+def shown(piece: TrackedBlock) -> str:
     """One block as text: calls and results in brackets, place holders for media, nothing for the rest."""
     match piece.block:
         case Text(text=text):
@@ -199,11 +199,11 @@ def shown(piece: Piece) -> str:
             return ""
 
 
-def is_shown(piece: Piece) -> bool:
+def is_shown(piece: TrackedBlock) -> bool:
     return isinstance(piece.block, (Text, Image, Document, ToolUse, ToolResult))
 
 
-def with_each(piece: Piece, change: Callable[[Piece], Piece]) -> Piece:
+def with_each(piece: TrackedBlock, change: Callable[[TrackedBlock], TrackedBlock]) -> TrackedBlock:
     """The piece after a change; a result with its parts after the change of each."""
     result = piece.block
     if not isinstance(result, ToolResult):
@@ -219,10 +219,10 @@ def with_each(piece: Piece, change: Callable[[Piece], Piece]) -> Piece:
     return structs.replace(piece, fate="rewritten", code=code) if piece.fate == "kept" else piece
 
 
-def uncited(piece: Piece, book: Book) -> Piece:
+def uncited(piece: TrackedBlock, book: FixLog) -> TrackedBlock:
     """The piece without citations, for which plain text has no place."""
 
-    def without(part: Piece) -> Piece:
+    def without(part: TrackedBlock) -> TrackedBlock:
         block = part.block
         if not isinstance(block, Text) or block.citations is UNSET or bytes(block.citations) in _NO_CITATIONS:
             return part
@@ -232,8 +232,8 @@ def uncited(piece: Piece, book: Book) -> Piece:
     return with_each(piece, without)
 
 
-def part_lost(piece: Piece, at: int, part: Document | Unknown, book: Book) -> Piece:
-    """Record that a part of a result leaves nothing behind in the text; the result itself stays."""
+def part_lost(piece: TrackedBlock, at: int, part: Document | Unknown, book: FixLog) -> TrackedBlock:
+    """Record that a part of a result is absent from the text; the result itself stays."""
     kind = part.kind if isinstance(part, Unknown) else "document"
     code = code_for_unknown(part, book.target)
     changed = book.change(code, piece, detail=f"content.{at}: {kind}")
@@ -251,7 +251,7 @@ def _body(result: ToolResult) -> str:
     return "\n".join(line for line in lines if line).strip()
 
 
-def _headed(message: Message, pieces: list[Piece]) -> str:
+def _headed(message: Message, pieces: list[TrackedBlock]) -> str:
     if pieces[0].system:
         return _system(pieces[0])
     text = flat(pieces)
@@ -264,6 +264,6 @@ def _headed(message: Message, pieces: list[Piece]) -> str:
     return f"### Program\n{text}" if pieces[0].synthetic else f"### User\n{text}"
 
 
-def _system(piece: Piece) -> str:
+def _system(piece: TrackedBlock) -> str:
     assert isinstance(piece.block, Text)  # noqa: S101  system messages inside a history are text
     return f"### System\n{piece.block.text.removeprefix(SYSTEM_MARK)}"

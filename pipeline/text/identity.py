@@ -1,12 +1,12 @@
-"""Identity: the planner's name for itself becomes the model's, in a stream as in a whole text.
+"""Identity: replaces the planner's name for itself by the model's, in a stream or in a whole text.
 
-Only self-reference is rewritten, never the mere word: "a cascade of rocks", ``ON DELETE CASCADE`` and "Windsurf" alone
-stay. Of a phrase only the name and the maker change, so "i AM cascade" and "The Cascade workspace" keep their case.
-Words are separated by blanks in one line: a phrase never reaches into another paragraph. Fenced code and JSON are left
-alone, which ``filters`` tells: what a program says is not what the model says of itself.
+Only self-reference is rewritten, never the word alone: "a cascade of rocks", ``ON DELETE CASCADE`` and "Windsurf" stay.
+Only the name and the maker in a phrase change, so "i AM cascade" and "The Cascade workspace" keep their case. Words are
+separated by blanks in one line: a phrase never spans paragraphs. Fenced code and JSON, which ``filters`` detects, stay
+unchanged, because they are not the model's statements about itself.
 
-What the source did and this does not: "I am Cascade, made by Windsurf" kept its maker, because one rule took away what
-the next looked for; a ``$&`` in a model's name was expanded.
+Faults of the source that this module does not have: "I am Cascade, made by Windsurf" kept its maker, because one rule
+removed the text that the next one searched for; a ``$&`` in a model's name was expanded.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _MAKERS: Final = {
     "swe": "Windsurf",
 }
 
-# What every phrase holds one of, in lower case.
+# Every phrase has one of these, in lower case.
 ANCHORS: Final = (b"cascade", b"codeium", b"windsurf")
 _GAP: Final = run(r" \t\xa0", 1, 4)
-# The end of a phrase: no word goes on behind it. To be certain of that takes one character more.
+# The end of a phrase: no word character follows. This needs one more character to be certain.
 _END: Final = Part(r"(?![A-Za-z0-9_])", r"\Z", 1)
 _BOUNDARY: Final = r"(?<![A-Za-z0-9_])"
 
@@ -92,7 +92,7 @@ _ASSISTANT: Final = either(
     sequence(literal(","), _GAP, _words("an AI coding assistant")),
     sequence(_GAP, _words("is"), _GAP, *_KIND),
 )
-# Who made the assistant, which goes with the name even behind what kind of assistant it is.
+# The assistant's maker, which belongs to the name even after the kind of assistant.
 _KIND_MADE_BY: Final = sequence(
     literal(","),
     _GAP,
@@ -106,7 +106,7 @@ _KIND_MADE_BY: Final = sequence(
 )
 _MADE: Final = either(_MADE_BY, _KIND_MADE_BY)
 _ABOUT: Final = either(_MADE, _ASSISTANT)
-# Behind "As Cascade" nobody else is spoken of: "As Cascade layers are ordered" is about something else.
+# After "As Cascade" the sentence must have no other subject: "As Cascade layers are ordered" is about something else.
 _NO_OTHER: Final = Part(
     r"(?![A-Za-z0-9_]|[ \t\xa0]{1,4}(?!I(?![A-Za-z0-9_]))[A-Za-z0-9_])", r"(?:[ \t\xa0]{1,4}I?)?\Z", 6
 )
@@ -143,7 +143,7 @@ BEGINNING: Final = re.compile(_BOUNDARY + _PHRASES.prefix, re.ASCII)
 """The beginning of a phrase at the end of a text; the empty one always is there."""
 LONGEST: Final = _PHRASES.longest
 FARTHEST_ANCHOR: Final = 24
-"""How many characters of a phrase may stand before its first anchor."""
+"""The maximum number of characters of a phrase before its first anchor."""
 
 _MAKER_SAID: Final = re.compile(r"(?<=by)([ \t\xa0]+)(?:codeium|windsurf)\Z", re.IGNORECASE)
 _KIND_SAID: Final = re.compile(r"an?[ \t\xa0]+(?:ai[ \t\xa0]+)?(?:coding[ \t\xa0]+)?assistant\Z", re.IGNORECASE)
@@ -152,7 +152,7 @@ _PLACE_SAID: Final = re.compile(r"(the[ \t\xa0]+)?cascade(?:['\u2019]s)?[ \t\xa0
 
 
 def maker_of(model: str) -> str | None:
-    """Who makes the model, told by the beginning of its name; None where nobody knows."""
+    """Return the model's maker, by the beginning of its name; None if it is unknown."""
     name = model.lower()
     return next((maker for beginning, maker in _MAKERS.items() if name.startswith(beginning)), None)
 
@@ -169,7 +169,7 @@ def rewritten(phrase: str, model: str, maker: str | None) -> str:
 
 
 _LOOK_BEHIND: Final = 4
-# A text that ends in the beginning of one of these, or in what stands between words, may end in half a phrase.
+# A text that ends in a prefix of one of these, or in the separators between words, may end in half a phrase.
 _WORDS: Final = (
     *("i", "m", "am", "my", "name", "is", "as", "acting", "the", "workspace", "cascade", "codeium", "windsurf", "s"),
     *("a", "an", "ai", "coding", "assistant", "made", "developed", "created", "built", "by"),
@@ -190,14 +190,14 @@ class _Saved(Struct, array_like=True):
 
 
 class IdentityRewriter:
-    """Takes text in pieces and gives it back with the model's name in it.
+    """Takes text in pieces and returns it with the model's name.
 
-    ``feed`` and ``flush`` of any pieces give what they would give of all in one. Held back is only what may become a
-    phrase, or may open or close code or JSON: at most 70 characters.
+    The output does not depend on how the text is cut into pieces. Only a possible phrase, or a possible start or end of
+    code or JSON, is held back: at most 70 characters.
 
     Args:
-        model: the name to speak under, as it is to be read. Without one, text goes through as it is. Who made the
-            model is told by the beginning of the name; where that is unknown, a maker that is named stays.
+        model: the name to use. Without one, text passes unchanged. The beginning of the name determines the model's
+            maker; if that is unknown, a named maker stays.
     """
 
     def __init__(self, model: str | None) -> None:
@@ -211,19 +211,22 @@ class IdentityRewriter:
         return self._run(text, last=False) if self.model else text
 
     def release(self) -> str:
-        """Something else follows, such as a call: return what is held. The text goes on behind it, in its code too."""
+        """Return the held text, because something else follows, such as a call.
+
+        The text continues after it, in its code too.
+        """
         rest = self._run("", last=True)
         self._before = "\n"
         return rest
 
     def flush(self) -> str:
-        """The text is at its end: return the rest. What is fed next is another text."""
+        """Return the rest at the end of the text. The next feed is another text."""
         rest = self.release()
         self._contexts = Contexts()
         return rest
 
     def take_changes(self) -> dict[Change, int]:
-        """What was rewritten since this was last asked, and how often."""
+        """Return the changes since the last call, with their counts."""
         return self.changes.take_counts()
 
     def save(self) -> bytes:
@@ -232,7 +235,7 @@ class IdentityRewriter:
         return msgspec.msgpack.encode(saved)
 
     def load(self, data: bytes) -> None:
-        """Go on from a saved state."""
+        """Restore a saved state."""
         saved = msgspec.msgpack.decode(data, type=_Saved)
         self._before, self._held = unpack(saved.before), unpack(saved.held)
         self._contexts = Contexts.load(saved.contexts)
@@ -257,7 +260,7 @@ class IdentityRewriter:
         return "".join(shown)
 
     def _rewrite_phrases(self, text: str, span: Span, hold: int, shown: list[str]) -> tuple[int, int]:
-        """Rewrite the phrases that begin before ``hold``; return where the text goes on and what to hold then."""
+        """Rewrite the phrases that begin before ``hold``; return where the text continues, and what to hold then."""
         at = span.begin
         for anchor in _anchors(text, span):
             if anchor < at:
@@ -282,8 +285,8 @@ class IdentityRewriter:
 
 
 def _anchors(text: str, span: Span) -> list[int]:
-    """Where words stand that every phrase has one of, in order."""
-    # One byte a character, so that places are the same; a word in other letters is none of ours.
+    """Return the positions of words of which every phrase has one, in order."""
+    # One byte for each character, so that positions are the same; the names are ASCII.
     lowered = text[span.begin : span.end].encode("ascii", "replace").lower()
     found: list[int] = []
     for anchor in ANCHORS:
@@ -295,12 +298,12 @@ def _anchors(text: str, span: Span) -> list[int]:
 
 
 def _undecided(text: str, at: int) -> int:
-    """Where the end of the text begins that may still become a phrase; its length where there is no such end."""
+    """Return where the end of the text begins that may still become a phrase; its length if there is none."""
     if text[-1:] not in _BETWEEN:
         word = _LAST_WORD.search(text, max(0, len(text) - 12))
         if not word or word[0].lower() not in _BEGINNINGS:
             return len(text)
-    # Up to words of phrases, from the last that is none; in front of a phrase's first word other signs may stand.
+    # Back to the last word that is in no phrase; other characters may precede a phrase's first word.
     low = max(at, len(text) - LONGEST)
     *words, last = text[low:].split(" ")
     begin = len(text) - len(last)

@@ -1,12 +1,11 @@
-"""JSON inside a text: written as people and command lines like it, where a value ends, and the call that one is.
+"""JSON inside a text: its layout for people and command lines, the end of a value, and the call in it.
 
-Written, it has ``", "`` and ``": "`` between tokens. Non-ASCII stays as it is, or is escaped for readers that cannot be
-trusted with it. Raw JSON is rewritten token by token, so that a number keeps its digits and an object its order and its
-duplicates.
+The layout has ``", "`` and ``": "`` between tokens. Non-ASCII stays unchanged, or is escaped for readers that damage
+it. Raw JSON is rewritten token by token, so a number keeps its digits, and an object its order and its duplicates.
 
-`JsonSpan` is no parser. It tells soon, piece by piece, in one pass and with two numbers of state, that something is not
-JSON: brackets are counted, outside of strings only what JSON can have there is let through, and inside of them no line
-break. What is left is for a parser: `read_tagged` and `read_bare` for calls as models write them.
+`JsonSpan` is not a parser. It detects early, piece by piece, in one pass and with two numbers of state, that something
+is not JSON: it counts brackets, accepts outside of strings only characters of JSON, and inside of them no line break.
+The rest is parsed: `read_tagged` and `read_bare` read calls as models write them.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ def ascii_quoted(text: str) -> str:
 
 
 def in_ascii(json_text: str) -> str:
-    """The same JSON with every non-ASCII character escaped; they stand inside of strings only."""
+    """Return the same JSON with every non-ASCII character escaped; they occur inside of strings only."""
     if json_text.isascii():
         return json_text
     return _FOREIGN.sub(lambda found: encode_basestring_ascii(found[0])[1:-1], json_text)
 
 
 def spaced(raw: Raw | bytes) -> str:
-    """JSON text with one space behind each comma and colon, none elsewhere, and plain strings."""
+    """Return JSON text with one space after each comma and colon, none elsewhere, and plain strings."""
     return _TOKEN.sub(_token, bytes(raw).decode())
 
 
@@ -60,26 +59,26 @@ def _token(match: re.Match[str]) -> str:
 MAX_DEPTH: Final = 500
 """How deep a value may nest; as for messages."""
 
-# Possessive throughout: what one alternative took is never given back, so each character is looked at once.
+# Possessive quantifiers throughout: no backtracking, so each character is read once.
 _FLAT: Final = re.compile(r'(?:[\s,:0-9+\-.eEtrufalsn]++|"(?:[^"\\\x00-\x1f]++|\\[^\x00-\x1f])*+")*+')
 _INSIDE: Final = re.compile(r'(?:[^"\\\x00-\x1f]++|\\[^\x00-\x1f])*+')
 
 
 class JsonSpan:
-    """One value that begins with a bracket. After ``closed`` or ``broken`` it begins anew."""
+    """One value that begins with a bracket. After ``closed`` or ``broken`` it starts again."""
 
     __slots__ = ("depth", "quote")
 
     def __init__(self, depth: int = 0, quote: str = "") -> None:
         self.depth = depth
-        # Where the text ended: "" outside of strings, a quote in one, a backslash behind that in one.
+        # Where the text ended: "" outside of strings, a quote in one, a backslash after an escape in one.
         self.quote = quote
 
     def scan(self, text: str, at: int) -> tuple[int, Literal["open", "closed", "broken"]]:
-        """Go on at this place; return where the value ends, and how.
+        """Continue at this position; return where the value ends, and how.
 
-        ``closed``: the place behind its last bracket. ``broken``: the place of what no JSON has there. ``open``: the
-        end of the text.
+        ``closed``: the position after its last bracket. ``broken``: the position of a character that JSON cannot have
+        there. ``open``: the end of the text.
         """
         end = len(text)
         while at < end:
@@ -132,14 +131,14 @@ class JsonSpan:
 
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw])
 _CODE: Final = re.compile(r"\s*+([^\s()\"'{}\[\]<>]{1,256})\s*+\((.*)\)\s*\Z", re.DOTALL)
-# What a call may have beside its name and arguments without being something else: some models number their calls.
+# Members that a call may have besides its name and arguments: some models number their calls.
 _ASIDE: Final = {"id", "type"}
 
 
 class ToolCall(Struct, frozen=True):
-    """A call that the text makes. ``arguments`` is JSON text without white space between its tokens.
+    """A call in the text. ``arguments`` is JSON text without white space between its tokens.
 
-    A call has no id: who reads the text numbers its calls, see `ToolCallParser.calls`.
+    A call has no id: the reader of the text numbers its calls, see `ToolCallParser.calls`.
     """
 
     name: str
@@ -147,7 +146,7 @@ class ToolCall(Struct, frozen=True):
 
 
 class Body(Struct, frozen=True):
-    """What a JSON object says as a call: the call, and its members that are no part of one, as JSON text."""
+    """A JSON object read as a call: the call, and its other members as JSON text."""
 
     call: ToolCall
     aside: str = ""
@@ -193,7 +192,7 @@ def _code(members: dict[str, Raw]) -> Body | None:
     elif not given:
         arguments = "{}"
     else:
-        # One argument without a name, as the source has it: a text, or whatever stands there.
+        # One argument without a name, unchanged: a text, or any other value.
         value = Raw(_encoded(given)) if _is_json(given, '"') else given
         arguments = _compact(msgspec.json.encode({"input": value}))
     return Body(ToolCall(found[1], arguments))

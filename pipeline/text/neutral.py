@@ -1,11 +1,11 @@
-"""Words that would make a program act, kept from it by one invisible character.
+"""Neutralizes words that would make a program act, by one invisible character.
 
-A target that takes one text puts everybody's words into it, and its program acts on words: it reads the file behind an
-``@``, thinks longer where it is told to, takes a line for the heading of somebody else's turn. A U+200B inside or
-before such words stops that, for programs and for models, and is not seen by people; taking the added ones out gives
-the text back. Whoever calls this decides whose words they are: the current user's own stay as they are.
+A target that takes one text puts the words of all parties into it, and its program acts on words: it reads the file
+after an ``@``, thinks longer when asked, takes a line for the heading of another turn. A U+200B inside or before such
+words prevents that, for programs and for models, and is invisible to people; removing the added ones restores the text.
+The caller decides whose words to neutralize: the current user's own stay unchanged.
 
-What each program acts on, and how that is known, is listed in ``explain/acts.jsonl``.
+``explain/acts.jsonl`` lists the words that each program acts on, with sources.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from msgspec import Raw, Struct, structs
 
 from reknit.pipeline.history.calls import ORPHAN_MARK
 from reknit.pipeline.history.clean import SYSTEM_MARK
-from reknit.pipeline.history.pieces import Book, Piece
+from reknit.pipeline.history.pieces import FixLog, TrackedBlock
 from reknit.pipeline.model import Text, ToolResult, ToolUse
 from reknit.pipeline.text.jsontext import spaced
 
@@ -30,9 +30,9 @@ _ANY_CASE: Final = int(re.IGNORECASE)
 
 
 class Words(Struct, frozen=True):
-    """Words that a program acts on, how they are found, and how they read broken.
+    """Words that a program acts on, the pattern that finds them, and their neutralized form.
 
-    ``sign`` stands in every text that has them; where case makes no difference to them, in lower case.
+    ``sign`` occurs in every text that has them; in lower case where their case does not matter.
     """
 
     sign: str
@@ -42,7 +42,7 @@ class Words(Struct, frozen=True):
 
 # An ``@`` that begins a word: U+FEFF is white space to JavaScript. The sign comes first, for a search by it is quick.
 MENTION: Final = Words("@", re.compile(r"@(?<![^\s\ufeff]@)"), f"{BREAK}@")
-# An ``@`` wherever it stands, if it is not known to be followed by nothing: a U+200B before it would be a character.
+# An ``@`` anywhere, unless it is known that nothing follows: a U+200B before it would be a character.
 ANY_MENTION: Final = Words("@", re.compile(r"@(?![ \t\n@])"), f"@{BREAK}")
 # Claude Code: ``ultrathink`` sets a thinking budget up to 2.0 and adds a reminder since; ``ultracode`` adds one that
 # opts the turn into orchestration (2.1.200).
@@ -53,12 +53,12 @@ KEYWORDS: Final = (
 # A skill's name, or any name in front of a link to one; and a name in front of a link, which may be to a plugin.
 SKILL: Final = Words("$", re.compile(r"\$(?=[\w:-])", re.ASCII), f"${BREAK}")
 PLUGIN: Final = Words("[@", re.compile(r"(?<=\[)@(?=[\w:-])", re.ASCII), f"@{BREAK}")
-# What ends a line for any reader, as for str.splitlines, and the white space that ends none.
+# Characters that end a line for any reader, as for str.splitlines, and white space that ends none.
 _ENDS: Final = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
 _GAP: Final = r"[\t\x1f \xa0\u1680\u2000-\u200a\u202f\u205f\u3000\ufeff]"
-# What headings and brackets begin with.
+# The first characters of headings and brackets.
 _SIGNS: Final = "#["
-# What the repair writes in front of others' words, by the fix that records it.
+# The repair's prefixes of other parties' words, by the fix that records them.
 _MARKS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "system_inlined": SYSTEM_MARK,
@@ -71,15 +71,15 @@ _MARKS: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
-class Guard:
-    """What to break for one target.
+class Neutralizer:
+    """The words to neutralize for one target.
 
     Args:
-        lines: beginnings of the lines that the target writes: headings (``### User``), brackets (``[Tool result``),
-            or plain words. White space within and before them makes no difference, nor does case. A heading's title of
-            one word counts at its own level, or at any level where it is the whole line: ``### Users`` is broken,
-            ``# User guide`` is not; a title of several words counts at any level.
-        words: what else is broken, wherever it stands.
+        lines: beginnings of the lines that the target writes: headings (``### User``), brackets (``[Tool result``), or
+            plain words. White space within and before them does not matter, nor does case. A heading's title of one
+            word counts at its own level, or at any level if it is the whole line: ``### Users`` is neutralized, ``#
+            User guide`` is not; a title of several words counts at any level.
+        words: other words to neutralize, anywhere in a text.
     """
 
     def __init__(self, lines: Iterable[str], words: Iterable[Words] = ()) -> None:
@@ -100,7 +100,7 @@ class Guard:
                 text, more = words.pattern.subn(words.broken, text)
                 count += more
         if self._may_begin_like_ours(text):
-            # Its first line is one as well, so that a line always begins behind an end.
+            # The first line gets a line break too, so that a line always begins after one.
             broken, more = self._line.subn(rf"\1{BREAK}", f"\n{text}")
             text, count = (broken[1:], count + more) if more else (text, count)
         return text, count
@@ -111,28 +111,28 @@ class Guard:
                 return True
         return bool(self._words) and any(map(text.lower().__contains__, self._words))
 
-    def piece(self, piece: Piece, book: Book) -> Piece:
+    def piece(self, piece: TrackedBlock, book: FixLog) -> TrackedBlock:
         """The piece with what acts in its words broken, which is recorded with the count."""
         match piece.block:
             case Text(text=text):
                 mark = _MARKS.get(piece.code, "")
                 mark = mark if text.startswith(mark) else ""
-                quiet, count = self.text(text[len(mark) :])
-                after: Any = structs.replace(piece.block, text=mark + quiet) if count else None
+                neutralized, count = self.text(text[len(mark) :])
+                after: Any = structs.replace(piece.block, text=mark + neutralized) if count else None
             case ToolUse(name=name, input=given):
-                quiet, count = self.text(name)
+                neutralized, count = self.text(name)
                 input_, more = self._json(given)
                 count += more
-                after = structs.replace(piece.block, name=quiet, input=input_) if count else None
+                after = structs.replace(piece.block, name=neutralized, input=input_) if count else None
             case ToolResult(content=str() as text):
-                quiet, count = self.text(text)
-                after = structs.replace(piece.block, content=quiet) if count else None
+                neutralized, count = self.text(text)
+                after = structs.replace(piece.block, content=neutralized) if count else None
             case ToolResult(content=list() as parts):
                 found = [self.text(part.text) if isinstance(part, Text) else ("", 0) for part in parts]
                 count = sum(more for _, more in found)
                 quiet_parts = [
-                    structs.replace(part, text=quiet) if isinstance(part, Text) and more else part
-                    for part, (quiet, more) in zip(parts, found, strict=True)
+                    structs.replace(part, text=neutralized) if isinstance(part, Text) and more else part
+                    for part, (neutralized, more) in zip(parts, found, strict=True)
                 ]
                 after = structs.replace(piece.block, content=quiet_parts) if count else None
             case _:
@@ -140,16 +140,16 @@ class Guard:
         return piece if after is None else book.change(CODE, piece, after, detail=str(count))
 
     def _json(self, given: Raw) -> tuple[Raw, int]:
-        """A call's input as the text shows it: an escape may hide a sign, and a line end may stand there unescaped."""
+        """Return a call's input as the text shows it: escapes may hide a sign, and line ends may be raw."""
         data = bytes(given)
         plain = data.isascii() and b"\\u" not in data
         if plain and not any(words.sign.encode() in data.lower() for words in self._breaks):
             return given, 0
-        quiet, count = self.text(spaced(given))
-        return (Raw(quiet.encode()), count) if count else (given, 0)
+        neutralized, count = self.text(spaced(given))
+        return (Raw(neutralized.encode()), count) if count else (given, 0)
 
 
-def is_own(piece: Piece) -> bool:
+def is_own(piece: TrackedBlock) -> bool:
     """Whether a block of the current user's turn is the user's own words.
 
     A result, a system message, what a repair left over and a prompt that an agent program wrote are not.

@@ -1,13 +1,13 @@
-"""What a planner that only takes text is told of the caller: the tools that it can call, and where the caller works.
+"""The instructions of a planner that only takes text: the tools that it can call, and the caller's environment.
 
-The preamble is for the system slot and is authoritative: environment, numbered rules, every schema. The fallback is
-one line for the user's turn, for planners that hold back the system slot. It has no heading, no schema and no fence:
-models were seen to take a user turn that looks like a configuration for an attempt to override them, and to refuse.
+The preamble is for the system slot and is authoritative: environment, numbered rules, every schema. The fallback is one
+line for the user's turn, for planners that hide the system slot. It has no heading, no schema and no fence: models were
+seen to take a user turn that looks like a configuration for an attempt to override them, and to refuse.
 
-A planner has a workspace of its own and believes in it, so the caller's has to be told with authority. It is found in
-what system and user say, who word it in many ways: lines of key and value (bullets, bold type and backticks included),
-tags, and prose ("the current working directory is /srv/app"). Assistant and tool texts are never read: a file that says
-``cwd: /elsewhere`` must not move the session.
+A planner has a workspace of its own and trusts it, so the caller's must be stated with authority. It is extracted from
+the system prompt and the user's words, which have many forms: lines of key and value (bullets, bold type and backticks
+included), tags, and prose ("the current working directory is /srv/app"). Assistant and tool texts are never read: a
+file with ``cwd: /elsewhere`` must not move the session.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _FALLBACK: Final = (
 )
 
 _CHOICES: Final[Mapping[str, str]] = {"auto": "auto", "any": "required", "required": "required", "none": "none"}
-# A name that can stand in running text; any other is written as JSON, or left to the preamble.
+# A name that can be part of running text; any other is written as JSON, or left to the preamble.
 _PLAIN: Final = re.compile(r"[\w./:@-]{1,128}(?<![:.])").fullmatch
 # Lines of a description that would pass for our own.
 _OUR_SHAPE: Final = re.compile(
@@ -63,7 +63,7 @@ _OUR_SHAPE: Final = re.compile(
 
 
 class _Function(Struct, frozen=True):
-    """A tool as it is told: ``schema`` is JSON text indented by two spaces, ``""`` where there is none."""
+    """A tool for the preamble: ``schema`` is JSON text indented by two spaces, ``""`` if there is none."""
 
     name: str
     description: str
@@ -112,7 +112,7 @@ def _described(function: _Function) -> str:
 
 
 def _quoted(description: str) -> str:
-    """A description, as a quotation where its lines look like ours."""
+    """Return a description, as a quotation if its lines look like Reknit's own."""
     lines = description.splitlines()
     if not any(map(_OUR_SHAPE, lines)):
         return description
@@ -149,7 +149,7 @@ def _function(tool: Mapping[str, Any]) -> _Function | None:
 
 
 def _indented(schema: Any) -> str:  # noqa: ANN401  any JSON value, or its bytes
-    """JSON text with its digits and the order of its keys as they came."""
+    """Return indented JSON text with unchanged digits and order of keys."""
     if isinstance(schema, Raw):
         return msgspec.json.format(bytes(schema), indent=2).decode()
     return json.dumps(schema, indent=2, ensure_ascii=False)
@@ -172,7 +172,7 @@ def _choice(given: Any) -> tuple[str, str]:  # noqa: ANN401  any shape of it
 # The environment.
 
 WORKING_DIRECTORY: Final = "Working directory"
-# The roles that speak for the caller.
+# The roles of the caller.
 _TRUSTED: Final = frozenset({"system", "developer", "user"})
 # The usual marker, whatever is configured here: the text may have been redacted elsewhere.
 _ELLIPSIS: Final = "…"
@@ -198,7 +198,7 @@ _DIRECTORY: Final = _pattern(
     tags=r"cwd|(?:current[_-]?)?working[_-]?directory",
     prose=r"\bcurrent[ ]working[ ]directory(?:[ ]is)?:?[ ]+",
 )
-# In the order in which one message's facts are told; with a word, by which most texts are passed over quickly.
+# In the order of the facts of one message; each with a word that excludes most texts quickly.
 _OTHERS: Final = {
     "Is the directory a git repo": (
         "git",
@@ -213,7 +213,7 @@ _OTHERS: Final = {
 
 _ABSOLUTE: Final = re.compile(r"/|~(?:[\w.-]*/|$)|[A-Za-z]:[\\/]|\\\\[^\\]")
 _QUOTES: Final = {"`": "`", '"': '"', "'": "'", "“": "”", "‘": "’"}  # noqa: RUF001  they are meant
-# Where a path on a line of its own ends: at another sentence, remark or key. "Program Files (x86)\" goes on.
+# The end of a path on a line of its own: another sentence, remark or key. "Program Files (x86)\" continues.
 _LINE_END: Final = re.compile(
     r"[>\"`\t]|[,;.](?=\s|$)| \((?!\w{1,20}\)[\\/])| (?:[#|\[–—]|--? )| (?=[A-Z][A-Za-z ]{0,24}[:=])"  # noqa: RUF001  an en dash
 )
@@ -225,7 +225,7 @@ _TRAILING: Final = ".,;:!?"
 
 _RESULTS: Final = re.compile(r"<tool_result\b.*?(?:</tool_result>|\Z)", re.DOTALL | re.IGNORECASE)
 
-# What speaks of a place and is followed by a path: the wordings that nobody has met yet.
+# Words that refer to a place and precede a path: wordings that were not seen yet.
 _HINT: Final = re.compile(
     r"\b(?:(?:work(?:ing|space)?|current|project|repo(?:sitory)?|root|source|base)[ _-]?"
     r"(?:dir(?:ectory)?|folder|path|root|tree)|cwd|pwd|workspace|workdir)\b"
@@ -235,11 +235,11 @@ _HINT: Final = re.compile(
 
 
 def lift_environment(messages: Iterable[Mapping[str, Any] | None] | None, redactor: Redactor | None = None) -> str:
-    """The caller's environment as lines such as ``- Working directory: /srv/app``; ``""`` without a directory.
+    """Return the caller's environment as lines such as ``- Working directory: /srv/app``; ``""`` without a directory.
 
-    ``messages`` are read as far as they have a known shape: a role, and a string or text blocks as content. The first
-    usable value of a key counts; lines stand in the order of discovery. A path that ``redactor`` would hide is refused,
-    by default one under the source's own roots.
+    ``messages`` are read if they have a known shape: a role, and a string or text blocks as content. The first usable
+    value of a key counts; lines are in the order of discovery. A path that ``redactor`` would hide is refused, by
+    default one under the source's own roots.
     """
     redactor = redactor or Redactor()
     facts: dict[str, str] = {}
@@ -250,7 +250,7 @@ def lift_environment(messages: Iterable[Mapping[str, Any] | None] | None, redact
 
 
 def environment_facts(text: str, redactor: Redactor) -> dict[str, str]:
-    """What one text of the caller's says of the environment, by the name under which it is told on."""
+    """Return the facts about the environment in one text of the caller's, by their name in the preamble."""
     text = _spoken(text)
     lowered = text.lower()
     facts: dict[str, str] = {}
@@ -283,7 +283,7 @@ def nearest_phrase(text: str) -> str:
     a wording to add here.
     """
     text, words = _spoken(text), ""
-    # Prose that only speaks of a working directory is no sign of one.
+    # Prose that only mentions a working directory does not count.
     key = next((match for match in _DIRECTORY.finditer(text) if match["prose"] is None), None)
     if key is not None:
         words = text[key.start() : key.start("tag" if key["line"] is None else "line")]
@@ -317,7 +317,7 @@ def _path(match: re.Match[str]) -> str:
 
 
 def _usable(value: str, redactor: Redactor) -> bool:
-    """Whether a value can be told on: there, of sound characters, nothing that was or would be redacted."""
+    """Return True if a value can be used: valid characters, and no text that was or would be redacted."""
     if not value or len(value) > _LONGEST or _ELLIPSIS in value or redactor.marker in value:
         return False
     if not value.isascii() or not value.isprintable():

@@ -1,13 +1,13 @@
-r"""Redaction: paths of the planner's own machine become a marker, in a stream as in a whole text.
+r"""Redaction: replaces paths of the planner's own machine by a marker, in a stream or in a whole text.
 
-What is replaced is a whole token: a root, bounded on both sides, with all of the path behind it. ``/opt/windsurf`` is
-found in ``see /opt/windsurf/bin``, not in ``/opt/windsurf-next`` and not in ``/srv/opt/windsurf``. Separators may be
-those of Windows or mixed, and doubled as JSON doubles them; a drive goes with its path, ``file://`` stays. Roots tell
-upper case from lower; of ids in them either will do.
+A whole token is replaced: a root, bounded on both sides, with all of the path after it. ``/opt/windsurf`` is found in
+``see /opt/windsurf/bin``, not in ``/opt/windsurf-next`` and not in ``/srv/opt/windsurf``. Separators may be those of
+Windows or mixed, and doubled as in JSON; a drive belongs to its path, ``file://`` stays. Roots are case sensitive; ids
+in them are not.
 
-What the source did and this does not: its roots had no right boundary (``/opt/windsurf-next`` became ``…-next``), ids
-in capitals went through, as did paths of Windows and strings nested in a tool's input, and the punctuation that ends a
-sentence was taken for the path's.
+Faults of the source that this module does not have: its roots had no right boundary (``/opt/windsurf-next`` became
+``…-next``), ids in capitals were not redacted, nor were paths of Windows and strings nested in a tool's input, and the
+punctuation that ends a sentence was treated as part of the path.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ SOURCE_ROOTS: Final = (
     "/opt/windsurf",
     "/root/WindsurfAPI",
 )
-"""Where the source and its language server live. ``{id}`` stands for 1 to 64 ASCII letters and digits."""
+"""The directories of the source and its language server. ``{id}`` represents 1 to 64 ASCII letters and digits."""
 
 MARKER: Final = "…"
 
 _LONGEST_MARKER: Final = 16
-# What a shell gives a meaning, what separates names in a path, and what names are made of.
+# Characters with a meaning in a shell, separators of paths, and characters of names.
 _NOT_IN_MARKERS: Final = re.compile(r"""[A-Za-z0-9_/\\|&;<>()$`"'*?\[\]#~=%{}!^]""")
 _NAME: Final = r"A-Za-z0-9_\-"
 _ID: Final = "{id}"
 _LONGEST_ID: Final = 64
 _SEPARATORS: Final = re.compile(r"[/\\]+")
-# What a path ends at: what the source ended it at, control characters, and the same punctuation in full width.
+# The end of a path: the source's own delimiters, control characters, and the same punctuation in full width.
 _REST: Final = re.compile(
     r"""[^\s"'`<>)}\],*;\x00-\x1f\x7f\uff0c\uff1b\u3001\u3002\uff09\u3011\u300d\u300f\u300b\u201c\u201d\u2019]*+"""
 )
-# What ends a sentence is not the path's, and a backslash before a quote is the quote's.
+# Punctuation that ends a sentence is not part of the path, and a backslash before a quote belongs to the quote.
 _SENTENCE_END: Final = re.compile(r"[.!?:]*+\Z")
 _ESCAPES: Final = re.compile(r"[.!?:]*+\\*+\Z")
 _MOST_GIVEN_BACK: Final = 8
-# What may stand before a token's first separator: a drive, or nothing that the name of a directory could end with. In
-# JSON and in program text ``\n`` is two characters, and the second is no such name.
+# The context before a token's first separator: a drive, or no character that a directory's name could end with. In JSON
+# and in program text ``\n`` is two characters, and the second is not part of a name.
 _START: Final = re.compile(r"(?:(?<![\w.~/\\])[A-Za-z]:|(?<![\w.~/\\])|(?<=file://)|(?<=\\[nrt]))\Z", re.ASCII)
 _DRIVE: Final = re.compile(r"(?<![\w.~/\\])[A-Za-z]:?\Z", re.ASCII)
 _LOOK_BEHIND: Final = 16
 _STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-# So much of a token goes into its digest.
+# At most this much of a token is digested.
 _MOST_KEPT: Final = 4_096
 
 
@@ -69,22 +69,22 @@ class _Saved(Struct, array_like=True):
 
 class _State(Struct):
     before: str = ""  # the end of what was given out, for boundaries
-    held: str = ""  # what may still become a root
-    token: str | None = None  # the beginning of the token that is going on
+    held: str = ""  # the prefix of a possible root
+    token: str | None = None  # the beginning of the current token
     rest: str = ""  # the end of its path, as much of it as may be given back
 
 
 class Redactor:
-    """Takes text in pieces and gives it back without the roots.
+    """Takes text in pieces and returns it without the roots.
 
-    ``feed`` and ``flush`` of any pieces give what they would give of all in one. Held back is only the beginning of
-    what may become a root (at most its length, separators doubled, and three characters more); of the path behind it
-    nothing is kept but its first 4,096 characters, for the digest.
+    The output does not depend on how the text is cut into pieces. Only the prefix of a possible root is held back (at
+    most its length, with doubled separators, and three more characters). Of the path after it only the first 4,096
+    characters are kept, for the digest.
 
     Args:
-        roots: absolute paths, with ``{id}`` where an id stands.
-        marker: what stands for a token; 1 to 16 printable characters that a shell gives no meaning, no slash and no
-            ASCII letter, digit or underscore, so that nobody takes it for a path.
+        roots: absolute paths, with ``{id}`` in place of an id.
+        marker: replaces a token; 1 to 16 printable characters without a meaning in a shell, without a slash and without
+            an ASCII letter, digit or underscore, so that it is not taken for a path.
 
     Raises:
         InputError: a root or the marker cannot be used (``bad_root``, ``bad_marker``).
@@ -113,7 +113,7 @@ class Redactor:
         return self._run(text, last=False)
 
     def flush(self) -> str:
-        """The text is at its end: return the rest. What is fed next is another text."""
+        """Return the rest at the end of the text. The next feed is another text."""
         rest = self._run("", last=True)
         self._now = _State()
         return rest
@@ -145,7 +145,7 @@ class Redactor:
         return _STRING.sub(self._token_of_json, text)
 
     def take_changes(self) -> dict[Change, int]:
-        """What was redacted since this was last asked, and how often."""
+        """Return the redactions since the last call, with their counts."""
         return self.changes.take_counts()
 
     def save(self) -> bytes:
@@ -157,7 +157,7 @@ class Redactor:
         )
 
     def load(self, data: bytes) -> None:
-        """Go on from a saved state."""
+        """Restore a saved state."""
         saved = msgspec.msgpack.decode(data, type=_Saved)
         token = None if saved.token is None else unpack(saved.token)
         self._now = _State(unpack(saved.before), unpack(saved.held), token, unpack(saved.rest))
@@ -179,7 +179,7 @@ class Redactor:
         return "".join(shown)
 
     def _replace_tokens(self, text: str, at: int, hold: int, shown: list[str], *, last: bool) -> tuple[int, int]:
-        """Replace the tokens that begin before ``hold``; return where the text goes on and what to hold then."""
+        """Replace the tokens that begin before ``hold``; return where the text continues, and what to hold then."""
         root = self._last_root if last else self._root
         found = root.search(text, at)
         while found and found.start() < hold:
@@ -198,10 +198,10 @@ class Redactor:
         return at, hold
 
     def _end_token(self, text: str, at: int, shown: list[str], *, last: bool) -> int:
-        """Pass over the path of the token that is going on; where it ends, show the marker."""
+        """Skip the path of the current token; write the marker at its end."""
         token = self._now.token or ""
         end = at
-        # Directly behind a root only a separator goes on; what else may stand there was looked at with the root.
+        # Directly after a root only a separator continues the path; other characters were checked with the root.
         if self._now.rest or text[at : at + 1] in {"/", "\\"}:
             found = _REST.match(text, at)
             end = found.end() if found else at
@@ -218,7 +218,7 @@ class Redactor:
         return end
 
     def _undecided(self, text: str, at: int) -> int:
-        """Where the end of the text begins that may still become a root; its length where there is no such end."""
+        """Return where the end of the text begins that may still become a root; its length if there is none."""
         low = max(at, len(text) - self._longest)
         if _has_separator(text, low):
             low = max(low, *(text.rfind(character, low) + 1 for character in self._breaks), low)
@@ -285,6 +285,6 @@ def _known(names: list[str]) -> Part:
 
 
 def _anchors(roots: list[list[str]]) -> list[str]:
-    """Texts of which one at least is in every text that holds a root: the longest literal of each."""
+    """Return texts of which every text with a root has at least one: the longest literal of each root."""
     found = {max((piece for name in names for piece in name.split(_ID)), key=len) for names in roots}
     return sorted(one for one in found if not any(other != one and other in one for other in found))

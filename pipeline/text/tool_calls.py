@@ -1,12 +1,12 @@
-"""Tool calls written into text, taken out of it piece by piece.
+"""Extracts tool calls from text, piece by piece.
 
 A call is ``<tool_call>{"name": …, "arguments": …}</tool_call>``, a bare ``{"name": …, "arguments": …}`` or
-``{"tool_code": "name(arguments)"}``; an echoed ``<tool_result …>…</tool_result>`` is taken out whole, and nothing in it
-is ever a call, not even where the text breaks off before its end. Everything else stays text, to the letter.
+``{"tool_code": "name(arguments)"}``. An echoed ``<tool_result …>…</tool_result>`` is removed whole, and nothing in it
+is ever a call, even if the text breaks off before its end. Everything else stays text, unchanged.
 
-What the source did and this does not: a ``</tool_call>`` inside of a JSON string ended the call; a tag that is only
-talked about swallowed the text behind it, up to the end of the stream; a bare call at the end of a stream was lost; an
-unclosed result was thrown away; each piece was searched from the beginning of the block again.
+Faults of the source that this module does not have: a ``</tool_call>`` inside of a JSON string ended the call; a tag
+that is only mentioned swallowed the text after it, up to the end of the stream; a bare call at the end of a stream was
+lost; an unclosed result was dropped; each piece was searched from the beginning of the block again.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ LIMIT: Final = 65_536
 
 
 class Removed(Struct, frozen=True):
-    """Text that was taken out and is not shown.
+    """Text that was removed and is not shown.
 
-    ``reason`` is ``echoed_result``, or ``beside_call`` for what stood in a call's tag beside its JSON, or in its JSON
-    beside name and arguments.
+    ``reason`` is ``echoed_result``, or ``beside_call`` for text in a call's tag next to its JSON, or members in its
+    JSON besides name and arguments.
     """
 
     text: str
@@ -42,11 +42,11 @@ Output: TypeAlias = str | ToolCall | Removed
 
 
 class Mode(Enum):
-    """What the parser is in the middle of."""
+    """The parser's current state."""
 
     TEXT = "text"
     CALL = "call"  # the JSON inside of a tag
-    CALL_END = "call_end"  # behind that JSON, before the closing tag
+    CALL_END = "call_end"  # after that JSON, before the closing tag
     BARE = "bare"  # JSON that may be a call
     RESULT = "result"  # an echoed result
     LONG_JSON = "long_json"  # JSON beyond the limit, shown as it comes, up to its end
@@ -54,12 +54,12 @@ class Mode(Enum):
 
 
 _ANY_OPENER: Final = re.compile(r'<tool_(?:call>|result[\s>])|\{"(?:name|tool_code)"')
-# Behind a tag only blanks and the beginning of a code fence may stand before the JSON; what else does only talks of it.
+# Between a tag and the JSON only blanks and the start of a code fence are allowed; any other tag is only mentioned.
 _CALL_OPENER: Final = re.compile(r"<tool_call>\s{0,32}(?:```[A-Za-z]{0,16}\s{0,32})?(?=\{)")
 _CALL_BEGINS: Final = re.compile(r"<tool_call>\s{0,32}(?:`{0,2}|```[A-Za-z]{0,16}\s{0,32})\Z")
 _RESULT_OPENER: Final = re.compile(r"<tool_result(?:\s[^<>]{0,256})?>")
 _RESULT_BEGINS: Final = re.compile(r"<tool_result(?:\s[^<>]{0,256})?\Z")
-# Behind the JSON small models add brackets, and the end of a fence. A next opening tag closes the one before.
+# After the JSON small models add brackets, and the end of a fence. A next opening tag closes the previous one.
 _CALL_CLOSER: Final = re.compile(r"([\s}\])`]{0,64})(?:</tool_call>|(?=<tool_call>))")
 _CALL_GOES_ON: Final = re.compile(r"[\s,;]{0,64}(?=\{)")
 _OPENERS: Final = ("<tool_call>", "<tool_result>", '{"name"', '{"tool_code"')
@@ -67,8 +67,8 @@ _MAY_CLOSE: Final = re.compile(
     r"[\s}\])`,;]{0,64}" + either(literal("</tool_call>"), literal("<tool_call>")).prefix,
 )
 _RESULT_CLOSER: Final = "</tool_result>"
-# What an object stands behind that is no bare call: in a list, a key or another object of a list, for then it is part
-# of a larger JSON; or a tag that is only talked about.
+# Text before an object that is not a bare call: in a list, after a key or another object of a list it is part of a
+# larger JSON; after a tag it is only mentioned.
 _NOT_BARE: Final = re.compile(r'(?:\[|":|\},|<tool_call>)\Z')
 
 
@@ -101,9 +101,9 @@ class ToolCallParser:
         self._tools = None if tools is None else frozenset(tools)
         self._limit = limit
         self._mode = Mode.TEXT
-        self._before = ""  # the end of the text that was shown: what is talked about is told by it
-        self._held = ""  # what must be looked at again with the next piece
-        self._block: list[str] = []  # the call or result that has begun, as it came
+        self._before = ""  # the end of the shown text, which decides whether a tag is only mentioned
+        self._held = ""  # text to read again with the next piece
+        self._block: list[str] = []  # the call or result that has begun, unchanged
         self._size = 0
         self._bodies: list[int] = []  # where in the block its JSON values begin and end, in turn
         self._span = JsonSpan()
@@ -118,7 +118,7 @@ class ToolCallParser:
         return joined(outputs)
 
     def flush(self) -> list[Output]:
-        """The text is at its end: what had begun and not ended is text. What is fed next is another text."""
+        """End the text: an unfinished call or result is text. The next feed is another text."""
         outputs: list[Output] = []
         self._show_text("".join(self._block) + self._held, outputs)
         self._drop_block()
@@ -126,11 +126,11 @@ class ToolCallParser:
         return outputs
 
     def begun(self) -> str:
-        """The call in a tag that has begun and not ended, as it came; ``""`` where there is none."""
+        """The unfinished call in a tag, unchanged; ``""`` if there is none."""
         return "".join(self._block) + self._held if self._mode in {Mode.CALL, Mode.CALL_END} else ""
 
     def drop_begun(self) -> None:
-        """Forget what `begun` returns: who asked makes something else of it than text."""
+        """Forget what `begun` returns: the caller makes something other than text of it."""
         if self._mode in {Mode.CALL, Mode.CALL_END}:
             self._drop_block()
             self._held, self._span = "", JsonSpan()
@@ -143,7 +143,7 @@ class ToolCallParser:
         return msgspec.msgpack.encode(saved)
 
     def load(self, data: bytes) -> None:
-        """Go on from a saved state."""
+        """Restore a saved state."""
         saved = msgspec.msgpack.decode(data, type=_Saved)
         block = unpack(saved.block)
         self._mode, self.calls = saved.mode, saved.calls
@@ -152,7 +152,7 @@ class ToolCallParser:
         self._span = JsonSpan(saved.depth, saved.quote)
 
     def _read_next(self, text: str, at: int, outputs: list[Output]) -> int:
-        """Do what the mode asks for with the text from here; return where it goes on."""
+        """Process the text from here in the current mode; return where it continues."""
         match self._mode:
             case Mode.TEXT:
                 return self._text(text, at, outputs)
@@ -185,7 +185,7 @@ class ToolCallParser:
         return len(text)
 
     def _json(self, text: str, at: int, outputs: list[Output]) -> int:
-        """Go on with a JSON value, up to its end."""
+        """Continue with a JSON value, up to its end."""
         end, outcome = self._span.scan(text, at)
         if self._mode is Mode.LONG_JSON:
             self._show_text(text[at:end], outputs)
@@ -207,7 +207,7 @@ class ToolCallParser:
         return end
 
     def _call_end(self, text: str, at: int, outputs: list[Output]) -> int:
-        """Behind the JSON of a tagged call: its closing tag, another value, or proof that it was no call."""
+        """Read the text after a tagged call's JSON: its closing tag, another value, or proof of a mention."""
         found = _CALL_CLOSER.match(text, at)
         if found:
             block = "".join(self._block)
@@ -229,7 +229,7 @@ class ToolCallParser:
         return at
 
     def _result(self, text: str, at: int, outputs: list[Output]) -> int:
-        """Go on with an echoed result, up to its end."""
+        """Continue with an echoed result, up to its end."""
         found = text.find(_RESULT_CLOSER, at)
         end = found + len(_RESULT_CLOSER) if found >= 0 else _possible_tag(text, at, (_RESULT_CLOSER,))
         if self._mode is Mode.LONG_RESULT:
@@ -282,21 +282,21 @@ class ToolCallParser:
 
 
 def _ending(text: str) -> str:
-    """What must be kept of shown text: its end without blanks, as long as a tag, and whether a blank follows."""
+    """Return the part of shown text to keep: its end without blanks, as long as a tag, and whether a blank follows."""
     solid = text.rstrip()
     return solid[-len(_OPENERS[0]) :] + text[len(solid) :][-1:]
 
 
 def _begins(text: str, at: int, *, quoted: bool) -> tuple[Mode | None, int]:
-    """What begins here, and where it goes on; ``TEXT`` if more must be seen for that, None if it is only talked about.
+    """Return what begins here, and where it continues; ``TEXT`` if more text is needed, None if it is only mentioned.
 
-    ``quoted``: a single backtick stands before it.
+    ``quoted``: a single backtick precedes it.
     """
     if text.startswith("<tool_result", at):
         found = _RESULT_OPENER.match(text, at)
         if not found:
             return (Mode.TEXT if _RESULT_BEGINS.match(text, at) else None), at
-        # Of a quoted result only the tag alone is talk: what a tool put out is no call, whatever stands around it.
+        # A quoted result is a mention only if it is the tag alone: the output of a tool is never a call.
         behind = text[found.end() : found.end() + 1] if quoted else "-"
         return (None if behind == "`" else Mode.RESULT if behind else Mode.TEXT), found.end()
     if quoted:
@@ -310,7 +310,7 @@ def _begins(text: str, at: int, *, quoted: bool) -> tuple[Mode | None, int]:
 
 
 def _possible_tag(text: str, at: int, tags: tuple[str, ...]) -> int:
-    """Where the end of the text begins that may still become a tag; its length where there is no such end."""
+    """Return where the end of the text begins that may still become a tag; its length if there is none."""
     low = max(at, len(text) - max(map(len, tags)) + 1)
     begin = max(text.rfind("<", low), text.rfind("{", low))
     if begin >= 0 and any(tag.startswith(text[begin:]) for tag in tags):

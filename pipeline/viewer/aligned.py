@@ -1,8 +1,8 @@
-"""The history that came in beside the body that went out: a row for each block, each fix at its block.
+"""Aligns an input history with the published body: a row for each block, with its fixes.
 
-What is shown is worked out anew by what the worker itself runs: its stage takes the session's records up to the one
-that made the request due, and says of every block where it went (the ledger). Where that gives another body than the
-one that was published, its beginning is missing, say, both sides are shown as they are, by position.
+The page is computed by the worker's own code: its stage takes the session's records up to the one that made the request
+due, and the ledger has the place of every block. If that gives another body than the published one, for example because
+its beginning is missing, both sides are shown unaligned, by position.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ LISTS = ("messages", "input", "contents")
 
 
 def session_until(records: Sequence[Record], key: bytes, cause: int, defaults: Defaults) -> Session | None:
-    """The session as it was once the record at the offset ``cause`` had been taken; None where there is none.
+    """Return the session after the record at the offset ``cause`` was taken, or None.
 
-    ``records`` are all of the session's, in order, from the one that began it on. What a parked session was released
-    with took effect at the place of what it was parked for: so of what came behind, only the release counts.
+    ``records`` are all of the session's, in order, from the one that began it. The record that repairs a parked session
+    takes effect at the place of the failed one: so of the records after that, only the release counts.
     """
     stage = TurnsStage(defaults, publish=False)
     until = [record for record in records if record.offset <= cause]
@@ -75,7 +75,7 @@ def _releases(record: Record) -> bool:
 
 
 class _Came(Struct, frozen=True):
-    """A block that came in; one of None stands for a message without any."""
+    """An input block; None represents a message without blocks."""
 
     path: str
     turn: Turn
@@ -99,11 +99,11 @@ class _Pair(Struct):
 
 
 class Aligned:
-    """Both sides of a request. What costs the whole history is done once; rows are made when they are asked for.
+    """Both sides of a request. Work on the whole history is done once; rows are made on demand.
 
     Attributes:
-        exact: the body was worked out anew and is the published one; else both sides stand as they are, by position.
-        marks: the fixes, each of which stands in one row, or in the ``head``: model, system prompt, tools, parameters.
+        exact: the computed body equals the published one; otherwise both sides are shown by position.
+        marks: the fixes, each in one row, or in the ``head``: model, system prompt, tools, parameters.
     """
 
     def __init__(self, turns: Sequence[Turn], body: bytes, target: str, setting: Setting) -> None:
@@ -113,7 +113,7 @@ class Aligned:
         self._at = {came.path: number for number, came in enumerate(self._came)}
         self._first = {came.turn.place: number for number, came in reversed([*enumerate(self._came)])}
         self._body, self._whole, self._setting = Document(body), body, setting
-        self.is_text = target in TARGETS and TARGETS[target].text
+        self.is_text = target in TARGETS and TARGETS[target].is_text
         self._texts: dict[str, str] = {}
         self._ids: Sequence[str | None] = ()
         self._pairs: list[_Pair] = []
@@ -123,7 +123,7 @@ class Aligned:
     def of_request(
         cls, turns: Sequence[Turn], done: Normalized, setting: Setting, new: Collection[Fix] | None = None
     ) -> Aligned:
-        """What a request is made of; ``new`` are the fixes that no earlier one stood on, if that is known."""
+        """Return the two sides of a request; ``new`` are the fixes that no earlier one had, if known."""
         found = cls(turns, done.unjudged, done.target, setting)
         found._ids = done.ids
         found._pairs = [*found._paired(done.ledger)]
@@ -137,7 +137,7 @@ class Aligned:
     def by_position(
         cls, turns: Sequence[Turn], body: bytes, target: str, setting: Setting, fixes: Iterable[Fix]
     ) -> Aligned:
-        """Both sides as they are: what is known of the history, and the body, with the fixes that were published."""
+        """Return both sides unaligned: the known history, and the body, with the published fixes."""
         found = cls(turns, body, target, setting)
         found.exact = False
         sent = found._sent_paths()
@@ -150,12 +150,13 @@ class Aligned:
     def __len__(self) -> int:
         return len(self._pairs)
 
-    # Which block stands beside which.
+    # The alignment of blocks.
 
     def _paired(self, ledger: Sequence[LedgerEntry]) -> Iterator[_Pair]:
-        """The rows, in the order of the body; what stands in another order there has two, each naming the other.
+        """Return the rows in the order of the body.
 
-        What was left out stands where it came.
+        A block in another order has two rows, each with a reference to the other. A block that was left out is at its
+        input place.
         """
         sent = [(entry, self._at.get(entry.path, -1)) for entry in ledger if entry.output]
         entries = {entry.path: entry for entry in ledger if entry.path in self._at}
@@ -195,13 +196,13 @@ class Aligned:
                 yield _Pair(number, how=_HOW[entry.fate], left_note=("went to", entry.output))
 
     def _within(self, path: str) -> int:
-        """The number of the block that a path leads to or into, -1 where there is none."""
+        """Return the number of the block that a path leads to or into, -1 if there is none."""
         while path and path not in self._at:
             path = path.rpartition(".")[0]
         return self._at.get(path, -1)
 
     def _take_texts(self, parts: Sequence[bytes]) -> None:
-        """Give the rows of a text their parts, of which there is one for each message."""
+        """Give the rows of a text their parts, one for each message."""
         read = _unescaped if self._body.members else plain
         places = [pair.sent for pair in self._pairs if pair.sent]
         if len(places) == len(parts):
@@ -221,7 +222,7 @@ class Aligned:
             self._texts["text"] = plain(self._whole)
         return paths or ["text"]
 
-    # Where each fix stands.
+    # The places of fixes.
 
     def _place(self, marks: Sequence[Mark]) -> None:
         self.marks = marks
@@ -236,10 +237,10 @@ class Aligned:
             (self._head_marks if own is None else own.marks).append(mark)
 
     def _number(self, mark: Mark) -> int:
-        """The number of the block that a fix is about, or of the first one of its message; -1 where there is none."""
+        """Return the number of a fix's block, or of its message's first one; -1 if there is none."""
         entry = self._within(mark.path)
         if mark.code == "placeholder_dropped":
-            # Of one that was synthesised the path is one of the mended history, so the call says more.
+            # The path of a synthesised block is in the repaired history, so the call identifies it better.
             return entry if _answers(self._came[entry].block, mark.tool_id) else self._calls.get(mark.tool_id, -1)
         return entry if entry >= 0 else self._first.get(_message(mark.path), -1)
 
@@ -248,10 +249,10 @@ class Aligned:
         """The number of the last call of each id."""
         return {came.block.id: at for at, came in enumerate(self._came) if isinstance(came.block, ToolUse)}
 
-    # What is shown.
+    # Output.
 
     def head(self) -> Row:
-        """What stands beside the messages, on both sides."""
+        """The head (everything besides the messages) of both sides."""
         given = structs.asdict(self._setting) | {"observed": UNSET}
         known = {name: value for name, value in given.items() if value}
         sent = {name: value for name, value in self._body.members.items() if name not in LISTS}
@@ -260,7 +261,7 @@ class Aligned:
         return Row(left=structs.replace(left, fixes=self._head_marks), right=right if sent else None)
 
     def rows(self, start: int, stop: int) -> list[Row]:
-        """So many rows, with what each cell shows; a cell begins a message where the cell above is of another one."""
+        """Return a range of rows with their cells; a cell begins a message if the one above is of another."""
         found: list[Row] = []
         messages = ["", ""]
         for number in range(max(start, 0), min(stop, len(self._pairs))):
@@ -273,17 +274,17 @@ class Aligned:
         return found
 
     def number_of(self, path: str) -> int:
-        """The number of the row that a place in the history stands in, -1 where there is none."""
+        """Return the number of the row with a place in the history, -1 if there is none."""
         came = self._within(path)
         return next((number for number, pair in enumerate(self._pairs) if pair.came == came >= 0), -1)
 
     def number_marked(self, code: str, path: str) -> int:
-        """The number of the row in which a fix of this code and path stands, -1 where none does."""
+        """Return the number of the row with a fix of this code and path, -1 if there is none."""
         marked = ((number, mark) for number, pair in enumerate(self._pairs) for mark in pair.marks)
         return next((number for number, mark in marked if (mark.code, mark.path) == (code, path)), -1)
 
     def number_sent(self, path: str) -> int:
-        """The number of the row that a place in the body stands in, or the first one of its message; -1 for none."""
+        """Return the number of the row with a place in the body, or of its message's first row; -1 if absent."""
         places = {pair.sent: number for number, pair in reversed([*enumerate(self._pairs)]) if pair.sent}
         messages = {_message(place): number for place, number in places.items()}
         message = _message(path)
@@ -292,7 +293,7 @@ class Aligned:
         return places.get(path, messages.get(message, -1))
 
     def row_of_message(self, number: int) -> int:
-        """The number of the first row that stands in the body's message of this number, where rows are by position."""
+        """Return the number of the first row of this message of the body, if rows are by position."""
         return bisect_left(
             self._pairs, number, key=lambda pair: int(pair.sent.partition(".")[2].partition(".")[0] or -1)
         )
@@ -379,7 +380,7 @@ def _in_order(blocks: Sequence[tuple[int, bool]]) -> set[int]:
 
 
 def _longest_rising(numbers: Sequence[int]) -> set[int]:
-    """The most of the numbers that stand in rising order."""
+    """Return the longest increasing subsequence of the numbers."""
     ends: list[int] = []  # of the best row of each length so far
     before: dict[int, int] = {}
     for number in numbers:

@@ -1,6 +1,6 @@
-"""Two columns of blocks side by side: what stands in a cell, the fixes at it, and how its row came about.
+"""Two columns of blocks: the content of a cell, its fixes, and the origin of its row.
 
-Whatever a block is, a cell shows it as text: words as words, of everything else the JSON as it was written.
+A cell shows every block as text: words unchanged, everything else as its JSON.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from reknit.pipeline.fixes import FIXES, Fix, Severity, severity_of
 T = TypeVar("T")
 How: TypeAlias = Literal["same", "changed", "moved", "appeared", "vanished"]
 
-# Members of a block that say where in a cache, a stream or a list it stands, and nothing that a reader would miss.
+# Members of a block that describe its place in a cache, a stream or a list, and are not shown.
 _BESIDE_TEXT = frozenset({"type", "text", "cache_control", "annotations", "logprobs"})
 # Under which key a call or a result has what it is about, in one provider's words or another's.
 _INSIDE = ("function", "functionCall", "functionResponse", "toolUse", "toolResult", "custom")
@@ -41,17 +41,17 @@ class Cell(Struct, frozen=True, kw_only=True):
     """A block on one side.
 
     Attributes:
-        path: where it stands on that side.
-        role: who says it.
+        path: its place on that side.
+        role: the role of its message.
         kind: its type, in the words of its side (``text``, ``tool_use``, ``function_call``).
-        text: what is shown of it.
+        text: the shown text.
         name: the tool, of a call or a result.
         tool_id: the call's id, of either.
-        message: the place of the message that it stands in; with ``begins`` it is the first that is shown of it.
-        message_id: the message's id, where it has one.
-        note: where else the block stands, where the other side has it elsewhere.
-        to: the path on the other side that ``note`` speaks of.
-        fixes: what was mended in it.
+        message: the place of its message; with ``begins`` it is the first shown block of it.
+        message_id: the message's id, if it has one.
+        note: the other place of the block, if the other side has it elsewhere.
+        to: the path on the other side that ``note`` refers to.
+        fixes: its repairs.
     """
 
     path: str
@@ -124,13 +124,13 @@ def cell_of(raw: bytes, *, path: str, role: str = "", message: str = "", message
     )
 
 
-# The names of a call's id, the ones that tell it better first.
+# The names of a call's id, the more specific ones first.
 _IDS = ("call_id", "tool_use_id", "toolUseId", "tool_call_id", "id")
 _ABOVE = frozenset({"type", "name", *_IDS})
 
 
 def _said(members: dict[str, Raw]) -> str:
-    """What a call or a result says beside its type, name and id, which stand above it."""
+    """Return the content of a call or a result besides its type, name and id, which are shown above it."""
     said = {name: value for name, value in members.items() if name not in _ABOVE}
     if len(said) != 1:
         return pretty(msgspec.json.encode(said))
@@ -170,19 +170,19 @@ def _decoded(raw: bytes | None, kind: type[T]) -> T | None:
 
 
 def pretty(raw: bytes) -> str:
-    """JSON on several lines, its numbers and texts as they were written; what is none, as text."""
+    """Return JSON on several lines, with unchanged numbers and texts; other content as text."""
     try:
         return msgspec.json.format(raw, indent=2).decode()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return plain(raw)
 
 
-# Longer JSON is shown as it came: laying it out is for reading, and nobody reads that much.
+# Longer JSON is shown unchanged: it is too long to be read in any layout.
 _LAID_OUT = 64 * 1024
 
 
 def laid_out(raw: bytes) -> str:
-    """JSON over as many lines as it takes; what cannot be laid out stays as it came."""
+    """Return JSON on as many lines as it needs; content that is not JSON stays unchanged."""
     return pretty(bytes(raw)) if len(raw) <= _LAID_OUT else plain(raw)
 
 
@@ -209,7 +209,7 @@ def _block_text(block: object) -> str:
             return laid_out(msgspec.json.encode(block))
 
 
-# What values were taken apart into, by their path and whether elements or members were asked for.
+# Decoded values, by their path and whether elements or members were requested.
 _Opened: TypeAlias = dict[tuple[tuple[str, ...], bool], list[Raw] | dict[str, Raw]]
 
 
@@ -228,7 +228,7 @@ class Document:
         return self._lists[name]
 
     def find(self, path: str) -> tuple[bytes, str]:
-        """What stands at a path such as ``messages.3.content.0``, and as much of the path as leads somewhere."""
+        """Return the value at a path such as ``messages.3.content.0``, and the existing part of the path."""
         name, _, rest = path.partition(".")
         number, _, below = rest.partition(".")
         items = self.items(name)
@@ -240,9 +240,9 @@ class Document:
 
 
 def value_at(raw: bytes, path: str, opened: _Opened | None = None) -> tuple[bytes, str]:
-    """What stands at a path inside of a value, and as much of the path as leads somewhere.
+    """Return the value at a path inside of a value, and the existing part of the path.
 
-    ``opened`` keeps for the next path what the value was taken apart into.
+    ``opened`` caches decoded values for the next path.
     """
     opened = {} if opened is None else opened
     reached: tuple[str, ...] = ()
@@ -259,7 +259,7 @@ def value_at(raw: bytes, path: str, opened: _Opened | None = None) -> tuple[byte
     return bytes(raw), ".".join(reached)
 
 
-# Of what is no text so many bytes are shown.
+# At most this many bytes of binary data are shown.
 _HEX_BYTES = 2048
 
 

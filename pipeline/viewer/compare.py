@@ -1,7 +1,7 @@
-"""Two requests of a session side by side, the same turn for two targets, and what a replay made otherwise.
+"""Compares two requests of a session, the same turn for two targets, and a replay with the live pipeline.
 
-Of two bodies what is the same folds away. Bodies in one form are aligned as JSON. Where two providers have each a form
-of their own, or a body is one text, a block stands beside the one that was made of the same block that came in.
+Equal parts of two bodies are folded. Bodies in one form are aligned as JSON. If two providers have different forms, or
+a body is one text, the blocks are aligned by the input block that they were made from.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _REQUESTS: Final = ("request",)
 _CHANGES_SHOWN, _SESSIONS_SHOWN = 200, 200
 # So long a page may read the topics of a replay; `reknit diff` has all the time that it takes.
 SECONDS: Final = 60.0
-# Rows that are the same on both sides and stand around others; so many that nothing folds away; rows of one page.
+# Equal rows around different ones; the number of rows below which nothing is folded; rows of one page.
 _AROUND, _FEW, _MOST_ROWS = 1, 100, 400
-# A text that differs is shown as a diff from so many characters on; shorter ones are read faster side by side.
+# A text that differs is shown as a diff from this many characters on; shorter ones are easier to read in columns.
 _LONG = 240
 
 
@@ -64,7 +64,7 @@ class Pair(Struct, frozen=True):
 
 
 def _pair(reader: Reader, name: str, one: str, other: str) -> Pair:
-    """What is asked for; of a session alone its last request beside the one before it for the same target."""
+    """Return the two requests of a query; for a session alone, the last two for one target."""
     choices = timeline.timeline(reader, name, kinds=_REQUESTS, limit=_CHOICES).entries[::-1]
     last = timeline.request(reader, name, other) if other else next(iter(choices), None)
     if last is not None and not one:
@@ -117,20 +117,20 @@ class Side(Struct, frozen=True):
 
 
 class Part(Struct, frozen=True):
-    """Rows of a comparison, behind so many that are the same on both sides."""
+    """Rows of a comparison, after a number of equal ones."""
 
     same: int
     rows: list[Row]
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """What differs.
+    """The differences.
 
     Attributes:
-        head: what stands beside the messages; None where it is the same.
-        parts: the blocks; ``same_after`` and ``more`` are how many follow that are the same, or that are too many.
-        fixes: those that only one of the sides stands on, the first side's first.
-        by_origin: whether blocks were paired by what they were made of.
+        head: the heads; None if they are equal.
+        parts: the blocks; ``same_after`` and ``more`` are the numbers of following rows that are equal, or too many.
+        fixes: those that only one of the sides has, the first side's first.
+        by_origin: whether blocks were aligned by their origin.
     """
 
     head: Row | None
@@ -165,7 +165,7 @@ def compared(one: Side, other: Side) -> Comparison:
 
 
 class _Stretch(NamedTuple):
-    """Rows, and how many blocks stand before and behind them that are the same on both sides."""
+    """Rows, and the number of equal blocks before and after them."""
 
     before: int
     rows: list[Row]
@@ -173,9 +173,9 @@ class _Stretch(NamedTuple):
 
 
 def _by_content(one: Side, other: Side) -> _Stretch:
-    """Rows in the order of both: what is equal first, then what is of the same kind, then what is left in order.
+    """Return rows in the order of both: equal blocks are paired first, then equal kinds, then the rest.
 
-    Most of two long bodies is the same messages before or behind, of which nothing but their number is looked at.
+    Most of two long bodies is the same messages before or after, of which only the number is needed.
     """
     sides = one, other
     flats = [Aligned.by_position((), side.body, side.target, Setting(), ()) for side in sides]
@@ -217,7 +217,7 @@ def _row(left: Cell | None, right: Cell | None, before: str | None, after: str |
         return Row(left=left, right=right)
     lines: Sequence[str] = ()
     if left.text == right.text:
-        # What a cell does not show of a block, such as a cache breakpoint.
+        # Content that a cell does not show, such as a cache breakpoint.
         lines = unified(_json(before), _json(after))
     elif max(len(left.text), len(right.text)) > _LONG or "\n" in left.text + right.text:
         lines = unified(left.text, right.text)
@@ -232,7 +232,7 @@ def _json(raw: str | None) -> Json:
 
 
 def _marked(row: Row, one: Side, other: Side) -> Row:
-    """A row that differs, with the fixes that stand at its blocks."""
+    """Return a row that differs, with the fixes of its blocks."""
     if row.how == "same":
         return row
     cells = [
@@ -254,7 +254,7 @@ def _by_origin(one: Side, other: Side) -> Iterator[Row]:
         if tag == "equal":
             for (_, left), (_, right) in zip(before[at:at_end], after[to:to_end], strict=True):
                 row = _row(left, right, left.text, right.text)
-                # In two forms a text may be laid out otherwise, so nobody would read the lines.
+                # Two forms may lay out a text differently, so a diff of lines would not be readable.
                 yield row if one.target == other.target else structs.replace(row, lines=())
             continue
         yield from (Row(left=left, right=None, how="vanished") for _, left in before[at:at_end])
@@ -316,7 +316,7 @@ def _begun(row: Row) -> Row:
 
 
 def _beyond(marks: Sequence[Mark], others: Sequence[Mark]) -> list[Mark]:
-    """The fixes that the other side does not have, wherever it has added what nobody said."""
+    """Return the fixes that the other side does not have; those of additions are compared without their place."""
     known = {(mark.code, mark.path, mark.tool_id) for mark in others}
     return [mark for mark in marks if (mark.code, mark.path, mark.tool_id) not in known]
 
@@ -327,7 +327,7 @@ _reading = threading.Lock()
 
 
 async def _replay(request: web.Request, prefix: str, session: str) -> web.Response:
-    """What the topics under another prefix have otherwise than the live ones: of a session, or of all."""
+    """Return the differences between the topics under another prefix and the live ones: of a session, or of all."""
     viewer = request.app[VIEWER]
     run = viewer.pools.pages.run
     partitions = await run(_partitions_of, viewer.index.reader, session) if session else None
@@ -358,7 +358,7 @@ def compare_replay(
     Raises:
         InputError: ``prefix_wrong``, ``busy``, ``too_long``, or there are no outputs.
     """
-    # A folder is a place on this machine, which is nobody's business who only has the page.
+    # A folder is a path on the server, which users of the page must not read.
     if "/" in prefix or not prefix.startswith(config.prefix) or prefix == config.prefix:
         raise InputError("prefix_wrong", f"a replay of this pipeline has a prefix that begins with {config.prefix!r}")
     if not _reading.acquire(blocking=False):

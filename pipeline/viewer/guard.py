@@ -1,8 +1,8 @@
-"""Who may see and do what: each request is checked here before a page hears of it, and each answer is bound.
+"""Access control: each request is checked here before a page handles it, and each answer gets security headers.
 
-A viewer shows what agents and their tools said, so other pages in the same browser must not get at it: a name that was
+A viewer shows texts of agents and their tools, so other pages in the same browser must have no access: a name that was
 rebound to this address is refused by its Host header, a form of another page by its Origin and by the token that only
-our own pages hold. What proxies say counts where the proxy is one that was named.
+the viewer's own pages hold. Headers of proxies count only for proxies that were named.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ HEALTH = "/healthz"
 LOGIN = "/login"
 # Asked for by every open page, every other second; shows nothing of a session.
 PROGRESS = "/progress"
-# What a page looks like before somebody logged in.
+# Paths that need no login.
 _OPEN = (LOGIN, "/static/")
 # The field of a form, and the header of a script, that show that our own page sent it.
 FIELD, HEADER = "token", "X-Reknit-Token"
 LOGGED_IN_SECONDS = 12 * 3600
-# A login token that could be guessed is none.
+# A shorter login token could be guessed.
 SHORTEST_LOGIN = 16
 # A browser has this long to send the body of a request.
 BODY_SECONDS: Final = 30.0
@@ -60,7 +60,10 @@ BINDING = {
 
 
 class Viewed(Struct, frozen=True):
-    """A line of the audit log: who asked for what, and what came of it. ``user`` is whom a named proxy let in."""
+    """A line of the audit log: the user, the request and its outcome.
+
+    ``user`` is the one that a named proxy authenticated.
+    """
 
     time: str
     peer: str
@@ -102,14 +105,14 @@ class Guard:
     """The checks of one viewer.
 
     Args:
-        host: where it listens.
-        names: the names beside the loopback's under which it may be asked.
-        login: the token that lets somebody in; without one nobody logs in.
-        proxies: whose X-Forwarded headers count.
-        audit: hears of each page that was asked for; None: nobody does.
+        host: the listening address.
+        names: the accepted host names in addition to the loopback's.
+        login: the token of users; without one there is no login.
+        proxies: the proxies whose X-Forwarded headers count.
+        audit: called with each request; None: no audit log.
 
     Raises:
-        InputError: ``login_missing``, where others than this machine could come in; ``login_short``.
+        InputError: ``login_missing``, if other hosts could connect; ``login_short``.
     """
 
     def __init__(
@@ -131,7 +134,7 @@ class Guard:
         self._audit = audit
         # Of a login token itself, so that whoever is logged in stays so when the viewer starts again.
         self._secret = hashlib.sha256(login.encode()).digest() if login else secrets.token_bytes()
-        # Cookies know no ports, and another viewer may run beside this one.
+        # Cookies do not distinguish ports, and another viewer may run on this host.
         self.cookie = f"reknit_viewer_{self._signed('cookie', '')[:8]}"
 
     async def __call__(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -156,7 +159,7 @@ class Guard:
         return answer
 
     def peer(self, request: web.Request) -> Peer:
-        """Who asks, by what proxies say of it as far as they were named."""
+        """Return the client's address, from the headers of named proxies."""
         address = request.remote or ""
         if not self._is_proxy(address):
             return Peer(address, request.scheme, request.host, "")
@@ -165,7 +168,7 @@ class Guard:
             # Bytes that are no UTF-8, which aiohttp keeps as surrogates, can be written to no log.
             return request.headers.get(f"X-Forwarded-{name}", otherwise).encode("utf-8", "replace").decode()
 
-        # Each proxy adds whom it heard, so the last that is no proxy of ours is who came to us.
+        # Each proxy appends its client's address, so the last address that is not a named proxy is the client.
         chain = [part.strip() for part in forwarded("For", "").split(",") if part.strip()]
         strangers = [part for part in chain if not self._is_proxy(part)]
         return Peer(
@@ -176,7 +179,7 @@ class Guard:
         )
 
     def form_token(self, request: web.Request) -> str:
-        """What a page puts into its forms: bound to who is logged in, so that another's is worth nothing."""
+        """Return the token of a page's forms: bound to the login, so that another user's is invalid."""
         return self._signed("form", request.cookies.get(self.cookie, ""))
 
     def logged_in(self, request: web.Request) -> bool:
@@ -186,7 +189,7 @@ class Guard:
         return int(until.partition(".")[0]) > time.time()
 
     def let_in(self, answer: web.Response, peer: Peer) -> web.Response:
-        """Give a browser the cookie of somebody who showed the login token."""
+        """Set the cookie of a browser that showed the login token."""
         until = f"{int(time.time()) + LOGGED_IN_SECONDS}.{secrets.token_urlsafe(12)}"
         answer.set_cookie(
             self.cookie,
@@ -223,7 +226,7 @@ class Guard:
             raise web.HTTPForbidden(text="Another site's page asked for this.\n")
 
     def _log_in_by_address(self, request: web.Request, peer: Peer) -> web.Response | None:
-        """Take a login token out of the address at once: addresses stand in histories and are passed on."""
+        """Remove a login token from the address immediately: addresses are stored in histories and shared."""
         given = request.query.get(FIELD)
         if not self.login or given is None or request.method != "GET" or request.path == LOGIN:
             return None

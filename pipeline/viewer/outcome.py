@@ -1,8 +1,8 @@
-"""What becomes of a text for a target: request, fixes, violations and both sides, as `reknit normalize` makes them.
+"""Computes the result of a text for a target: request, fixes, violations and both sides, as in `reknit normalize`.
 
-It is worked out in a process beside the viewer, for anybody may paste the text: what takes too long is ended with its
-process. In a thread such work could not be ended, and every other page would wait for its turns of the interpreter. So
-this module imports no more than the work takes, and what it gives is no longer than a page shows.
+The work runs in a separate process, because any user may paste the text: work that takes too long is ended with its
+process. A thread could not be ended, and every other page would wait for the interpreter. So this module imports only
+what the work needs, and its result is no longer than a page shows.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from reknit.pipeline.fixes import FIXES, Fix, severity_of
 from reknit.pipeline.history.readers.shapes import read
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.base import Violation
-from reknit.pipeline.rules.judge import RULES
+from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.session.arguments import POLICY_OPTIONS
 from reknit.pipeline.targets import Setting
 from reknit.pipeline.viewer.aligned import Aligned
 from reknit.pipeline.viewer.cells import Row
 
-# Of what can be long, so much is shown.
+# The maximum shown amounts.
 _BODY_SHOWN, _FIXES_SHOWN, _VALUE_SHOWN, _ROWS_SHOWN = 60_000, 200, 300, 200
 
 
 class Choice(Struct, frozen=True):
-    """What a history is to be made into, as addresses and forms say it; a policy's options by the names they have."""
+    """The conversion of a history, as addresses and forms name it; a policy's options by their names."""
 
     target: str = "anthropic"
     shape: str = "auto"
@@ -52,7 +52,7 @@ class Choice(Struct, frozen=True):
 
     @classmethod
     def of(cls, given: Mapping[str, Any], default: Choice | None = None) -> Choice:
-        """What a query or a form names; the rest is as in ``default``."""
+        """Return the choice of a query or a form; missing values are those of ``default``."""
         base = default or cls()
         chosen = {name: str(value).strip() for name, value in given.items() if name.partition(".")[0] in POLICY_OPTIONS}
         return cls(
@@ -73,7 +73,7 @@ class Mend(Struct, frozen=True):
 
 
 class Wrong(Struct, frozen=True):
-    """Why a history cannot be used: an error, with its line in the text, or what stands at its place."""
+    """Why a history cannot be used: an error, with its line in the text, or the value at its place."""
 
     code: str
     message: str
@@ -85,16 +85,16 @@ class Wrong(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """What became of a text.
+    """The result of a text.
 
     Attributes:
-        request: the body, laid out; of a long one the beginning. None where nothing would be sent.
-        size: the body's bytes as they would be sent.
-        mends, fix_count, codes: the first fixes, how many there are, and how many of each code.
-        violations: what the target's rules say of the body.
-        refused: what they say of the text as it is, where it is a body in the target's own shape.
-        head, rows, more_rows: both sides: what stands beside the messages, the first blocks, and how many follow.
-        wrong: why there is nothing.
+        request: the formatted body; the beginning of a long one. None if nothing would be sent.
+        size: the bytes of the body as it would be sent.
+        mends, fix_count, codes: the first fixes, the number of all, and the number of each code.
+        violations: the violations of the body.
+        refused: the violations of the text itself, if it is a body in the target's own shape.
+        head, rows, more_rows: both sides: the heads, the first blocks, and the number of further ones.
+        wrong: why there is no result.
     """
 
     request: str | None = None
@@ -152,7 +152,7 @@ def _beginning(text: str) -> str:
 
 
 def _document(text: str) -> Any:  # noqa: ANN401  any JSON
-    """The text as JSON, with what msgspec refuses, such as half of a surrogate pair; None where it is none."""
+    """Return the text as JSON, including JSON that msgspec refuses, such as lone surrogates; None for other text."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -163,7 +163,7 @@ def _document(text: str) -> Any:  # noqa: ANN401  any JSON
 def _mend(fix: Fix, document: object) -> Mend:
     known = FIXES[fix.code]
     severity = severity_of(lossless=fix.lossless, observed=fix.observed)
-    # What was added has a place in the output alone.
+    # An addition has a place in the output alone.
     before = "" if known.fate == "synthesised" else _value_at(document, fix.path)
     return Mend(fix, known.summary, severity, before)
 
@@ -180,7 +180,7 @@ def _value_at(document: Any, path: str) -> str:  # noqa: ANN401  any JSON
 
 
 def _refused(document: object, choice: Choice) -> Iterator[Violation]:
-    """What the provider would say of the document itself; soft rules apart, which it was seen to let pass."""
+    """Return the provider's refusals of the document itself, without soft rules, which it was seen to ignore."""
     if not isinstance(document, dict):
         return
     body = {name: value for name, value in document.items() if name != "params"}
@@ -212,21 +212,21 @@ Answer: TypeAlias = tuple[Any, ReknitError | None]
 # Not multiprocessing's own processes: a fork takes over locks that other threads hold, and what it spawns runs the
 # program's main module again.
 _PROGRAM = f"from {__name__} import answer; answer()"
-# Pieces of work that wait for the one under way; of somebody who types only the last one matters.
+# The number of jobs that wait for the current one; of one user's typing only the last matters.
 _MOST_WAITING = 8
-# What the start of a process takes on a busy machine, which is not the work's own time.
+# The time limit for starting a process on a busy machine, in addition to that of the work.
 _START_SECONDS = 60.0
 
 
 class Helper(Generic[P, T]):
-    """Does ``work``, a function of a module, once at a time, and each time in at most so many seconds.
+    """Runs ``work``, a function of a module, one call at a time, with a time limit for each.
 
     Its process starts with ``warm``, or when it is first needed.
     """
 
     def __init__(self, work: Callable[P, T], seconds: float) -> None:
         self._work, self._seconds = work, seconds
-        # Waits for the process, so that nobody else does; it is also the queue.
+        # Waits for the process in place of the event loop; it is also the queue.
         self._thread = ThreadPoolExecutor(1, "viewer-helper")
         self._waiting = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -236,11 +236,11 @@ class Helper(Generic[P, T]):
         self._thread.submit(self._connected)
 
     async def run(self, *arguments: P.args, **named: P.kwargs) -> T:
-        """What the work gives for these arguments.
+        """Return the result of the work for these arguments.
 
         Raises:
             InputError: ``too_long`` or ``busy``.
-            ReknitError: whatever the work raises.
+            ReknitError: any error of the work.
         """
         if self._waiting >= _MOST_WAITING:
             raise InputError("busy", "too much is waiting already; try again in a moment")
@@ -301,7 +301,7 @@ class Helper(Generic[P, T]):
 
 
 def answer() -> None:
-    """What the process does until nobody asks any more; its first word says that everything is loaded."""
+    """Serve jobs until the connection ends; the first message says that everything is loaded."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the viewer ends it
     asked: Connection[Any, Any] = Connection(int(sys.argv[1]))
     try:

@@ -1,6 +1,6 @@
-"""The pages that lead to sessions: what happened lately, in numbers, the search, and dead letters.
+"""The pages that lead to sessions: recent numbers, the search, and dead letters.
 
-Every number of the overview is the address of the sessions that it counts.
+Every number of the overview links to the sessions that it counts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from reknit.pipeline.errors import InputError
 from reknit.pipeline.fixes import FIXES
 from reknit.pipeline.letters import LETTER_KINDS
 from reknit.pipeline.registry import TARGETS
-from reknit.pipeline.rules.judge import RULES
+from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.viewer.cells import as_text
 from reknit.pipeline.viewer.index import Reader, timeline
 from reknit.pipeline.viewer.index.entries import FOLLOWED, LETTER_OF, Entry
@@ -36,13 +36,13 @@ _LAST_MS = 253_402_300_799_000  # the end of the year 9999
 # The spans that can be looked at, by name.
 SPANS: Final = {"1h": _HOUR_MS, "24h": 24 * _HOUR_MS, "7d": 7 * 24 * _HOUR_MS, "30d": 30 * 24 * _HOUR_MS}
 _USUAL = "24h"
-# What the chart of fixes has a colour for; the rest is one series.
+# The chart of fixes has colours for this many; the rest is one series.
 _SERIES = 7
 _REST = "others"
 ROWS = 50
 
 _FIXED = ("lossless", "lossy", "observed")
-# What is told of items, and of whole answers, in the order of the page.
+# The meanings of codes of items and whole answers, in the order of the page.
 STREAMED: Final = {
     "promoted": "shown although no stream delivered it",
     "retracted": "taken back, because the attempt that said it does not stand",
@@ -52,7 +52,7 @@ STREAMED: Final = {
 }
 
 sessions_at, letters_at = partial(with_query, "/sessions"), partial(with_query, "/letters")
-# What a search by code finds, as far as it has a name before it happens.
+# The codes that a search can find and that are known before they occur.
 _CODES: Final = (*sorted(FIXES), *STREAMED, *sorted(RULES))
 
 
@@ -99,7 +99,7 @@ class Summary(Struct, frozen=True):
 
 
 def summed(found: Overview, by: str = "code") -> Summary:
-    """What the index counted, as the overview says it; ``by`` is what the chart tells apart: code, target, severity."""
+    """Return the index's counts for the overview; ``by`` is the key of the chart's series: code, target, severity."""
     within = {"since": stamp(found.since_ms), "until": stamp(found.until_ms)}
     every: Counter[str] = Counter()
     told: defaultdict[str, Counter[tuple[str, str, str]]] = defaultdict(Counter)
@@ -156,7 +156,7 @@ def _rows(counts: Mapping[tuple[str, str, str], int], within: Mapping[str, str])
 
 
 def _series(counts: Iterable[Count], found: Overview, by: str) -> Series:
-    """The counts by step and by what is told apart; what is rare becomes one series."""
+    """Return the counts by step and by key; rare keys become one series."""
     every: Counter[str] = Counter()
     cells: Counter[tuple[int, str]] = Counter()
     for count in counts:
@@ -178,7 +178,7 @@ def _series(counts: Iterable[Count], found: Overview, by: str) -> Series:
 
 
 def meaning(code: str) -> str:
-    """What a code means, in a line; nothing of a code that no catalogue has."""
+    """Return the meaning of a code in a line; "" for an unknown code."""
     if code in FIXES:
         return FIXES[code].summary
     return RULES[code].message if code in RULES else STREAMED.get(code, "")
@@ -220,7 +220,7 @@ async def _overview(request: web.Request) -> web.Response:
 
 
 def _summed(reader: Reader, span: str, by: str, until: int) -> tuple[str, Overview, Summary]:
-    """What happened in a span, or in the usual one where none is given; with its name."""
+    """Return the events of a span, or of the default one, with its name."""
     found = overview(reader, until - SPANS[span or _USUAL], until)
     if not span and found.counts and found.counts[0].since_ms >= until - SPANS["1h"] - found.step_ms:
         # All that there is began just now: longer steps would show it as one bar.
@@ -248,7 +248,7 @@ async def _sessions(request: web.Request) -> web.Response:
     )
 
 
-# What a condition of a search is called, by its field; codes come behind.
+# The names of a search's conditions, by field; codes follow.
 _CHIPS: Final = {
     "words": "words",
     "session": "begins with",

@@ -1,7 +1,7 @@
-"""What every page is made with: what the viewer holds, its templates, the addresses of what pages show, and its news.
+"""The basis of every page: the viewer's state, its templates, the addresses of records, and its events.
 
-A page that goes on while somebody looks at it is sent what comes as server-sent events. Nobody is waited for: who does
-not read what is sent is cut off, and told to load the page again.
+An open page receives new content as server-sent events. The server never waits for a slow reader: its connection is
+closed, and the page asks the user to reload.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ from reknit.pipeline.viewer.pools import BusyError, Pools, pools
 from reknit.pipeline.viewer.progress import Progress
 
 _HERE = Path(__file__).parent
-# What browsers ask for, by name: all of it is inside the wheel.
+# The static files by name: all of them are inside the wheel.
 STATIC = {
     **{file.name: file for file in (_HERE / "static").iterdir() if file.suffix in {".js", ".css"}},
     pages.STYLE.name: pages.STYLE,
 }
-# A name that browsers would take for a way through folders, or for none, stands behind this mark.
+# A name that browsers would treat as a path segment such as "..", or as empty, follows this mark.
 _MARK = "~"
 # A session's page as a route. aiohttp's own placeholders take no braces, which a name may have.
 SESSION = "/sessions/{name:[^/]+}"
 
 
 class Viewer(Struct, frozen=True):
-    """What the pages of one viewer are made of.
+    """The state of one viewer.
 
     Attributes:
         config: the cluster, the prefix, and how they are reached.
-        guard: who may see and do what.
+        guard: access control.
         templates: the templates of all pages.
-        index: what was read from the topics.
-        follower: what reads on.
-        values: what records hold, wherever they stand.
+        index: the content of the topics.
+        follower: reads new records.
+        values: the values of records, in the index or in their topic.
         allow_retry: whether pages may write to the topics.
-        pools: the threads that pages wait for.
+        pools: the threads for blocking work.
         progress: whether the pipeline keeps up.
     """
 
@@ -130,7 +130,7 @@ def duration(seconds: float) -> str:
 
 
 def is_part(request: web.Request) -> bool:
-    """Whether a script of ours asks for what stands on a page that is open, and not for a page."""
+    """Return True if the viewer's script requests content for an open page, and not a page."""
     return "HX-Request" in request.headers
 
 
@@ -155,14 +155,14 @@ def session_of(request: web.Request) -> str:
 
 @cache
 def static_path(name: str) -> str:
-    """The address of a file of ours; another one whenever it has other bytes, so that browsers may keep it."""
+    """Return the address of a static file; it changes with the content, so browsers may cache it."""
     if name not in STATIC:
         raise InputError("file_unknown", f"there is no file {name}")
     return f"/static/{name}?{hashlib.sha256(STATIC[name].read_bytes()).hexdigest()[:12]}"
 
 
 async def row_of(viewer: Viewer, session: str) -> SessionRow:
-    """What the index has of a session; where it has none, there is no page."""
+    """Return the index's row of a session; raises 404 if there is none."""
     found = await viewer.pools.pages.run(search.session, viewer.index.reader, session)
     if found is None:
         raise web.HTTPNotFound
@@ -178,17 +178,17 @@ MOST_OF_A_PEER: Final = 20
 LIVE_PAGES: web.AppKey[Counter[str]] = web.AppKey("live_pages", Counter)
 # Messages that wait for one browser at most, and their bytes.
 _WAITING, _WAITING_BYTES = 1000, 2 * 1024 * 1024
-# How long a connection stands without a sign of life, and how long one may take to read what it was sent.
+# The interval of keep-alives, and the time limit for a client to read what it was sent.
 _PING_SECONDS, _SLOW_SECONDS = 15.0, 20.0
 
-# What a message is named by: of a stream its record's partition and offset, of a timeline its entry's time and number.
+# The id of a message: for a stream its record's partition and offset, for a timeline its entry's time and number.
 Position: TypeAlias = tuple[int, int]
 # Before the first record of a session.
 NOWHERE: Final = (-1, -1)
 
 
 class Message(Struct, frozen=True):
-    """What one record changes of a page, None where nothing; ``run`` is the record's."""
+    """The change of a page by one record, None if there is none; ``run`` is the record's."""
 
     position: Position
     change: bytes | None
@@ -196,12 +196,12 @@ class Message(Struct, frozen=True):
 
 
 class Viewing:
-    """One browser that looks at a session.
+    """One browser that shows a session.
 
     Attributes:
-        begins: the position behind which its messages begin.
-        ended: why nothing more comes, in words for whoever looks, or "" where the browser may come back and go on;
-            None as long as more may come.
+        begins: the position after which its messages begin.
+        ended: why nothing follows, in words for the user, or "" if the browser may reconnect and continue; None while
+            more may follow.
     """
 
     def __init__(self, begins: Position = NOWHERE) -> None:
@@ -226,7 +226,7 @@ class Viewing:
         self._news.set()
 
     async def messages(self, seconds: float) -> list[Message]:
-        """What has come since; none after so many seconds without any, and at the end."""
+        """Return the new messages; none after N seconds without any, and at the end."""
         try:
             async with asyncio.timeout(seconds):
                 await self._news.wait()
@@ -247,7 +247,7 @@ def by_session(entries: Iterable[Entry], sessions: Collection[str]) -> dict[str,
 
 
 def subscribe(app: web.Application, take_entries: Subscriber, stop: Callable[[], None]) -> None:
-    """Let pages hear of new entries from an application's start to its end, where they are told to ``stop``."""
+    """Pass new entries to pages from an application's start to its end, when ``stop`` is called."""
     subscribers = app[VIEWER].follower.subscribers
 
     async def on_start(_app: web.Application) -> None:
@@ -266,7 +266,7 @@ def cursor_of(position: Position) -> str:
 
 
 def last_seen(request: web.Request) -> Position:
-    """Behind which position a browser goes on: the last that it has, or the one that its page ends with."""
+    """Return the position after which a browser continues: the last that it has, or that of the end of its page."""
     return read_position(request.headers.get("Last-Event-ID") or request.query.get("after") or cursor_of(NOWHERE))
 
 
@@ -302,7 +302,7 @@ async def send_messages(
     event: Callable[[Message], bytes] = event_of,
 ) -> web.StreamResponse:
     """Send what a browser has missed, None where that is too much, and then what comes, until one of both goes."""
-    # Whatever stands between may neither keep what is sent nor change it.
+    # No proxy may buffer or change the events.
     answer = web.StreamResponse(headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"})
     with contextlib.suppress(ConnectionError, TimeoutError):
         await answer.prepare(request)
@@ -317,7 +317,7 @@ async def send_messages(
                     await _send(answer, f"event: reload\ndata: {viewing.ended}\n\n".encode())
                 return answer
             messages = await viewing.messages(_PING_SECONDS)
-    # It did not read what it was sent; what still waits in the connection is nobody's.
+    # The client did not read what it was sent; unsent data are discarded.
     if request.transport is not None:
         request.transport.abort()
     return answer

@@ -1,8 +1,8 @@
-"""What Reknit does, shown without a session: any history for any target, and what every fix and rule means.
+"""Shows Reknit without a session: any history for any target, and the explanation of every fix and rule.
 
-In the playground a history becomes what `reknit normalize` makes of it, as somebody types. Nothing pasted is kept or
-logged; the address has what was chosen and never the text, so a link to a choice can be passed on. Every fix and rule
-is explained by its example, as this version runs it; what other pages name leads there.
+The playground shows the result of `reknit normalize` while the user types. Pasted text is neither kept nor logged. The
+address has the chosen options and never the text, so it can be shared. Every fix and rule is explained by its example,
+run by this version; other pages link to it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from reknit.pipeline.explain.telling import Told, told
 from reknit.pipeline.fixes import FIXES, OBSERVABLE, severity_of
 from reknit.pipeline.history.readers.shapes import SHAPES
 from reknit.pipeline.registry import TARGETS
-from reknit.pipeline.rules.judge import RULES
+from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.session.arguments import POLICY_OPTIONS
 from reknit.pipeline.text import visible
 from reknit.pipeline.viewer.guard import form_of
@@ -44,7 +44,7 @@ from reknit.pipeline.viewer.index.search import MOST_WORDS
 from reknit.pipeline.viewer.outcome import Choice, Helper, Outcome, Wrong, outcome_of
 from reknit.pipeline.viewer.pages import VIEWER, is_part, page, with_query
 
-# Text that a person can still look through; mending it takes two seconds at worst.
+# Text that a person can still read; repairing it takes two seconds at most.
 LARGEST: Final = 2 << 20
 SECONDS: Final = 10.0
 
@@ -57,7 +57,7 @@ def path_of(choice: Choice) -> str:
 
 
 class Example(Struct, frozen=True):
-    """A history to try: what it is an example of, where it is from, its text, and the choice to try it by."""
+    """A history to try: its subject, its source, its text, and its options."""
 
     group: str
     title: str
@@ -166,7 +166,7 @@ async def _try(request: web.Request) -> web.Response:
 
 
 def _text_of(form: Mapping[str, Any]) -> str:
-    """What was pasted; or, where a file was given, what it holds."""
+    """Return the pasted text, or the content of an uploaded file."""
     file = form.get("file")
     data = file.file.read(LARGEST + 1) if isinstance(file, web.FileField) else b""
     return data.decode("utf-8", "replace") if data else str(form.get("text", ""))
@@ -187,12 +187,12 @@ def _page(request: web.Request, choice: Choice, outcome: Outcome | None, *, text
         targets=sorted(TARGETS),
         shapes=("auto", *SHAPES),
         options=OPTIONS,
-        # What is chosen and no box shows, such as a mend of a single target, stays chosen.
+        # Chosen options without a box, such as the repair of a single target, stay chosen.
         mends=sorted({*(f"mend.{code}" for code in OBSERVABLE), *(name for name in choice.policy if "." in name)}),
     )
 
 
-# What codes look like in a text; a word of everyday language that is also a code is left alone.
+# The form of codes in a text; a code that is also an everyday word does not match.
 _CODE = re.compile(r"\b(?:[a-z]+(?:_[a-z0-9]+)+|[A-Z]{2,}-\d+[a-z]?)\b")
 
 
@@ -245,7 +245,7 @@ def _severity(code: str) -> str:
 
 
 def linked(text: str) -> Markup:
-    """A text of ours in which every code that it names is a link to its page."""
+    """Return a text of Reknit's in which every code is a link to its page."""
     pieces: list[Markup] = []
     behind = 0
     for found in _CODE.finditer(text):

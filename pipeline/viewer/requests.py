@@ -1,7 +1,7 @@
-"""One published request as pages show it: its body, what it was made from, and what its provider's rules say of it.
+"""One published request: its body, its origin, and the violations of its provider's rules.
 
-It is worked out anew from the session's turns, which takes as long as the history is. So what was asked for last is
-remembered, within bounds, and so are the sessions, since a switch to another target asks for the same one.
+It is computed from the session's turns, in time proportional to the history. So recent results are cached, within
+bounds, and so are the sessions, since a switch to another target needs the same one.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.readers.shapes import read as read_history
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.base import Violation
-from reknit.pipeline.rules.judge import validate
 from reknit.pipeline.session import Session, normalize
 from reknit.pipeline.session.export import export
 from reknit.pipeline.stages.base import Record
 from reknit.pipeline.stages.defaults import Defaults
 from reknit.pipeline.targets import Setting
+from reknit.pipeline.validation import validate
 from reknit.pipeline.viewer.aligned import LISTS, Aligned, session_until
 from reknit.pipeline.viewer.cells import items_of, members_of
 from reknit.pipeline.viewer.index import timeline
@@ -37,7 +37,7 @@ from reknit.topics import AGENT_TURNS
 from reknit.topics.headers import RequestHeaders, decode
 from reknit.topics.records import TURN_RECORDS, HistoryRestored, TurnAppended
 
-# Of so many bytes it is remembered what was made from them, which takes a few times as many.
+# The origins of at most this many bytes of bodies are cached; they take a few times as much.
 _REMEMBERED_BYTES: Final = 24 << 20
 _REMEMBERED: Final = 16
 
@@ -45,14 +45,14 @@ T = TypeVar("T")
 
 
 class _Published(Struct, frozen=True, kw_only=True):
-    """What the topics have of a request.
+    """The topics' content of a request.
 
     Attributes:
         entry: its record in the index.
-        headers: what it says of itself.
-        body: its bytes; None where they are nowhere any more, and ``lost`` says why.
-        fixes: what no earlier request stood on, as it was published.
-        records: the records that it was made from, as far as they are there, and ``gone`` is how many are not.
+        headers: its headers.
+        body: its bytes; None if they are not available, and ``lost`` says why.
+        fixes: those that no earlier request had, as published.
+        records: the records that it was made from and that still exist; ``gone`` is the number of the others.
     """
 
     entry: Entry
@@ -65,12 +65,12 @@ class _Published(Struct, frozen=True, kw_only=True):
 
 
 class Request(_Published, frozen=True, kw_only=True):
-    """A published request, and what can be said of it.
+    """A published request and its analysis.
 
     Attributes:
-        aligned: both sides; where they could not be worked out anew, ``why`` says so in a sentence.
-        violations: what the rules have against the body; None where it is lost, or none are known for its target.
-        session: the session as it was when the request was made; None where that could not be worked out.
+        aligned: both sides; if they could not be computed, ``why`` says so in a sentence.
+        violations: the violations of the body; None if it is lost, or its target is unknown.
+        session: the session when the request was made; None if it could not be computed.
     """
 
     aligned: Aligned
@@ -80,7 +80,7 @@ class Request(_Published, frozen=True, kw_only=True):
 
 
 class Recent(Generic[T]):
-    """What was made last, by its key, within bounds of number and bytes; the very last one, whatever its size."""
+    """A cache of recent values by key, bounded by number and bytes; it always keeps the last one."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most, self._most_bytes = most, most_bytes
@@ -125,13 +125,13 @@ class Requests:
         except msgspec.ValidationError as error:
             raise web.HTTPNotFound from error
         led_to = await viewer.pools.pages.run(timeline.led_to, viewer.index.reader, entry.cause)
-        # One that is certain is told of without a request, and is every target's or one's.
+        # A certain fix is published without a request, for all targets or one.
         told = [each for each in led_to if each.kind == "fix" and each.request_id in {"", entry.request_id}]
         told = [each for each in told if each.target in {"", entry.target}]
         values = [found.value for found in await viewer.values.read_many(told)]
         fixes = [msgspec.json.decode(value, type=Fix) for value in values if value is not None]
         records, gone = await _records(viewer, entry, headers)
-        # What was missing may be there by now.
+        # A missing record may have arrived since.
         if known is not None and (known.lost, len(known.records)) == (value.lost, len(records)):
             return known
         published = _Published(
@@ -175,7 +175,7 @@ class Requests:
         )
 
     def _session(self, read: _Published, defaults: Defaults) -> Session | None:
-        """The session under these defaults, as it was when the request was made."""
+        """Return the session under these defaults when the request was made."""
         cause = read.entry.cause
         key = cause, len(read.records), msgspec.json.encode(defaults)
         found = self._sessions.find(key)
@@ -215,10 +215,10 @@ REQUESTS: web.AppKey[Requests] = web.AppKey("requests", Requests)
 
 
 async def find_request(request: web.Request, name: str, request_id: str) -> Request:
-    """The request of this id in a session.
+    """Return the request of this id in a session.
 
     Raises:
-        web.HTTPNotFound: there is none.
+        web.HTTPNotFound: it does not exist.
     """
     viewer = request.app[VIEWER]
     entry = await viewer.pools.pages.run(timeline.request, viewer.index.reader, name, request_id)
@@ -237,9 +237,10 @@ def _place_of_cause(entry: Entry) -> tuple[int, int] | None:
 
 
 async def _records(viewer: Viewer, entry: Entry, headers: RequestHeaders) -> tuple[list[Record], int]:
-    """What the session's log has for a request, and how many records of it are gone.
+    """Return the records of the session's log for a request, and the number of missing ones.
 
-    What a parked session was released with comes later than the place where it took effect, so all of it is read.
+    The record that releases a parked session comes later than the place where it takes effect, so the whole log is
+    read.
     """
     place = _place_of_cause(entry)
     if place is None:
@@ -256,13 +257,13 @@ async def _records(viewer: Viewer, entry: Entry, headers: RequestHeaders) -> tup
 
 
 def case_of(found: Request) -> bytes:
-    """The request as a case for ``reknit test``: its history, whom it is for, and the body that it must become.
+    """Return the request as a case for ``reknit test``: its history, its target, and the expected body.
 
-    The messages are as they came, or as the session's export has them, whichever gives the published body. Where
-    neither does (the target reads of a message what no history can say), the case expects nothing but the promises.
+    The messages are the original ones, or those of the session's export, whichever gives the published body. If neither
+    does (the target depends on something that no history expresses), the case checks the promises only.
 
     Raises:
-        InputError: the session could not be worked out.
+        InputError: the session could not be computed.
     """
     session, target = found.session, found.headers.target
     if session is None:
@@ -278,7 +279,7 @@ def case_of(found: Request) -> bytes:
             continue
         if done.sha256 == found.headers.body_sha256:
             body = done.unjudged
-            expect = body.decode() if TARGETS[target].text else Raw(body)
+            expect = body.decode() if TARGETS[target].is_text else Raw(body)
             wanted = {"expect": expect, "fixes": [fix.code for fix in done.fixes]}
             break
     else:

@@ -42,7 +42,7 @@ _BOUND = {"Cache-Control": "no-store", **BINDING}
 def application(
     viewer: Viewer, routes: Iterable[web.RouteDef] = (), *, pages: Iterable[Any] = _PAGES
 ) -> web.Application:
-    """The viewer's application; ``routes`` are beside those of the modules of its pages, and come first."""
+    """Return the viewer's application; ``routes`` are added before those of the modules of its pages."""
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -56,7 +56,7 @@ def application(
     app.add_routes([*routes, *_ROUTES])
     for module in pages:
         app.add_routes(module.routes)
-        # What a module keeps from page to page, it puts into the application itself.
+        # A module stores its own state in the application.
         getattr(module, "setup", lambda _app: None)(app)
     return app
 
@@ -76,16 +76,16 @@ async def run_viewer(
 
     Args:
         config: the cluster and the prefix.
-        guard: who may see and do what.
-        index_file: where the index is, or will be.
+        guard: access control.
+        index_file: the path of the index.
         host: the address to listen on.
         port: the port; 0 takes a free one.
-        rebuild: throw the index away first.
+        rebuild: delete the index first.
         allow_retry: whether pages may write to the topics.
-        on_start: told the URL once it answers.
+        on_start: called with the URL once the server answers.
 
     Raises:
-        ReknitError: it cannot start, or what it follows cannot be read any more.
+        ReknitError: it cannot start, or a topic cannot be read any more.
     """
     index = await open_index(config, index_file, rebuild=rebuild)
     try:
@@ -155,12 +155,12 @@ async def _bind(_request: web.Request, answer: web.StreamResponse) -> None:
 
 @web.middleware
 async def _explained(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Say what went wrong as a page, in the words of its error; of our own faults only that there was one."""
+    """Answer an error as a page: its message for typed errors, otherwise only that there was one."""
     try:
         return await handler(request)
     except web.HTTPException as error:
         if error.status < 400 or error.text != f"{error.status}: {error.reason}":
-            raise  # somebody's own words
+            raise  # an error with its own page
         return _wrong(request, error.status, "")
     except (BrokerError, BusyError) as error:
         return _wrong(request, 503, error.message, error.code)
@@ -169,7 +169,7 @@ async def _explained(request: web.Request, handler: Handler) -> web.StreamRespon
     except (asyncio.CancelledError, ConnectionError):
         raise
     except Exception as error:  # noqa: BLE001  one page that fails is not the end of the viewer
-        # What an error says may be content, which no log has.
+        # The message of an error may be content, which must not be logged.
         place = traceback.extract_tb(error.__traceback__)[-1]
         log.error("a page failed: %s at %s:%s", error_name(error), place.filename, place.lineno)  # noqa: TRY400  so
         return _wrong(request, 500, "This is a fault of the viewer, and its log says where.", "internal")

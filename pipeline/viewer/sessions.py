@@ -1,4 +1,4 @@
-"""Pages of what a session has: its timeline, a request side by side, a record as it came, and its exports."""
+"""Pages of a session: its timeline, a request in two columns, an unchanged record, and its exports."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def setup(app: web.Application) -> None:
     subscribe(app, timelines.take_entries, timelines.stop)
 
 
-# The timeline by parts, and what goes on of it as server-sent events.
+# The timeline by parts, and its updates as server-sent events.
 
 
 async def _timeline(request: web.Request) -> web.Response:
@@ -105,7 +105,7 @@ async def _timeline(request: web.Request) -> web.Response:
 
 
 class _Shows(Struct, frozen=True):
-    """What of a session a timeline shows."""
+    """The part of a session that a timeline shows."""
 
     view: str
     target: str
@@ -125,10 +125,10 @@ def _position_of(entry: Entry) -> Position:
 
 
 class Timelines:
-    """The timelines that are looked at: each gets the rows of what comes, drawn once for all who look.
+    """The open timelines: each receives the rows of new records, rendered once for all browsers.
 
-    Entries come in another order than that of their times. So a browser puts each row where it belongs, knows what it
-    has, and after a lost connection is told the newest part once more.
+    Entries do not arrive in the order of their times. So a browser inserts each row at its place, ignores rows that it
+    has, and after a lost connection receives the newest part again.
     """
 
     def __init__(self, rows: Template) -> None:
@@ -139,7 +139,7 @@ class Timelines:
         return sum(map(len, self._viewings.values()))
 
     def take_entries(self, entries: Sequence[Entry]) -> None:
-        """Hear of entries that are in the index by now."""
+        """Take new entries of the index."""
         for session, of_session in by_session(entries, self._viewings).items():
             told = [entry for entry in of_session if entry.kind in VIEWS[""]]
             if any(entry.kind == FORGOTTEN for entry in of_session):
@@ -178,7 +178,7 @@ class Timelines:
                 del self._viewings[session]
 
     def stop(self) -> None:
-        """Let everybody go; browsers come back to the next viewer, and go on there."""
+        """End all connections; browsers reconnect to the next viewer and continue there."""
         for session in self._viewings:
             self._end(session, "")
 
@@ -199,7 +199,7 @@ async def _live(request: web.Request) -> web.StreamResponse:
 
 
 def _missed(reader: Reader, name: str, kinds: Sequence[str], after: Position) -> list[Entry] | None:
-    """What stands behind a position, and the part before it, for something may have come late; None if too much."""
+    """Return the entries after a position, and the part before it, because entries may be late; None if too many."""
     place = BEGINNING if after == NOWHERE else f"{after[0]}-{after[1]}"
     later = timeline.timeline(reader, name, after=place, kinds=kinds, limit=AT_ONCE + 1).entries
     if len(later) > AT_ONCE:

@@ -1,11 +1,11 @@
-"""The core: a whole history to a valid request, bytes to bytes, beside the peers.
+"""The core: a whole history to a valid request, bytes to bytes, compared with the peers.
 
     python tests/benchmarks/bench_core.py [--rounds 5] [--peers PYTHON]
 
-The history is healthy and the same for all sides: 201 messages of an agent at work, about 105 KB. Each peer converts
-it from its own shape (see `peers.py`), with JSON around it as it is used, without the head of the request, and
-validates nothing; Reknit reads the canonical and OpenAI's shape, head included, mends, writes and validates. Times are
-of the processor.
+The history is valid as is and the same for all sides: 201 messages of an agent at work, about 105 KB. Each peer
+converts it from its own shape (see `peers.py`), with JSON around it as it is used, without the head of the request, and
+validates nothing. Reknit reads the canonical and OpenAI's shape, head included, repairs, writes and validates. Times
+are processor times.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TARGETS = ("anthropic", "bedrock-converse")
 PEERS = ("LiteLLM", "pydantic-ai", "LangChain", "Strands")
 BUDGETS = {("anthropic", "LiteLLM"): 3.0}
 MOST_OF_PLAIN = dict.fromkeys(("thinking", "images", "parallel calls", "cache marks"), 1.4)
-# What the peers' shapes can say too, as they are written here.
+# The content that the peers' shapes can hold too, as they are written here.
 OF_PEERS = ("parallel calls", "long results")
 
 
@@ -150,12 +150,12 @@ def kinds(options, target):
 
 
 def ours(data, target):
-    """What measures one history of ours."""
+    """Return a function that measures one history with Reknit."""
     return lambda: measure.seconds_a_call(lambda: pipeline.normalize(data, to=target).body)
 
 
 def against(what, mine, name, theirs, least):
-    """Tell how much faster ours is; ``least`` is the budget."""
+    """Report how much faster Reknit is; ``least`` is the budget."""
     ratio = theirs / mine
     measure.report(
         what=what,

@@ -2,9 +2,9 @@
 
     python tests/benchmarks/bench_engine.py [--records 300000] [--seconds 10]
 
-Both sides do the same work per record: count per key, one output, state once a key and batch, the source offset. The
-bare loop has neither transactions nor recovery nor rebalances. Rates are taken between the first and the last output
-that a reader can see, so that starting costs nobody anything. Needs a real Kafka (`deploy/kafka`).
+Both sides do the same work for each record: count per key, one output, state once for each key and batch, the source
+offset. The bare loop has neither transactions nor recovery nor rebalances. Rates are taken between the first and the
+last visible output, so the start does not count. Needs a real Kafka (`deploy/kafka`).
 """
 
 import argparse
@@ -59,7 +59,7 @@ async def rate(bootstrap, prefix, records):
 
 
 def bare_loop(bootstrap, prefix):
-    """What one writes by hand."""
+    """A hand-written loop."""
     places = Places(
         bootstrap=bootstrap,
         group=f"{prefix}bare",

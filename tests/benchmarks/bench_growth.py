@@ -28,7 +28,7 @@ MEGABYTES = 50
 TIMES = 4
 # Linear growth is 4 and quadratic growth 16; caches make work on the large size up to twice as slow.
 MOST = 8.0
-# The allocator maps blocks above 32 MB anew for each use, which makes work on them slower once more, and no further.
+# The allocator maps blocks above 32 MB again for each use, which makes work on them slower once more, and no further.
 MOST_MAPPED = 12.0
 
 KINDS = {}
@@ -118,7 +118,7 @@ def systems(size):
 
 @kind("blocks of unknown types", MESSAGES, "messages")
 def unknown(size):
-    """A type that nobody has."""
+    """A type that no provider has."""
     return dumped((said if at % 2 else user)("text", {"type": f"kind_{at % 9}", "x": 1}) for at in range(size))
 
 
@@ -130,7 +130,7 @@ def surrogates(size):
 
 @kind("base64 in one image", MEGABYTES, "MB", MOST_MAPPED)
 def media(size):
-    """One image that is too large for anybody."""
+    """One image that is too large for every provider."""
     data = base64.b64encode(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\1\0\0\0\1" + bytes(size * 750_000)).decode()
     source = {"type": "base64", "media_type": "image/png", "data": data}
     return dumped([user("look", {"type": "image", "source": source})])
@@ -150,7 +150,7 @@ def too_deep(size):
     return b'[{"role":"user","content":' + b"[" * size + b"]" * size + b"}]"
 
 
-# Lines of a stream that are no JSON, made of these over and over; each begins as what may be mended does.
+# Lines of a stream that are not JSON, repetitions of these; each begins like a line that can be repaired.
 LINES = {
     "objects that begin": b'{"type":"system"',
     "objects that follow one another": b'{"type":"system"}',
@@ -173,7 +173,7 @@ def recovered(data, source):
 
 
 def seconds(work, data, name):
-    """What the work on some data takes."""
+    """Return the seconds for the work on some data."""
     gc.collect()
     began = time.process_time()
     work(data, name)
@@ -192,7 +192,7 @@ def growth_of_line(what, source, rounds):
 
 
 def compare(what, work, data, name, *, rounds, budget=MOST):
-    """The larger one of two data beside the smaller one."""
+    """Compare the larger of two data with the smaller one."""
     large, small = data
     work(small, name)
     sides = {"small": lambda: work(small, name), "large": lambda: work(large, name)}

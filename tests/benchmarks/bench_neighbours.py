@@ -1,11 +1,12 @@
-"""What a hot or hostile session costs its neighbours: their p99 from turn to request, beside 100 times their rate.
+"""The cost of a hot or hostile session for its neighbours: their p99 from turn to request, with 100 times their rate in
+addition.
 
     python tests/benchmarks/bench_neighbours.py [--seconds 12] [--rounds 2]
 
-Everybody is in one partition, the worst case. The hot session talks on, so its history and its requests grow; the
-hostile one sends what nobody can read; the rewinding one goes back by a turn and says it again; the reopening one has
-its system prompt changed without end. Beside them stands the same rate spread over ordinary sessions: what is left
-between that and the hot one is what its bytes cost, since each of its requests holds its whole history.
+All sessions are in one partition, the worst case. The hot session continues to talk, so its history and its requests
+grow; the hostile one sends unreadable input; the rewinding one rewinds by a turn and repeats it; the reopening one
+changes its system prompt constantly. For comparison, the same rate is spread over ordinary sessions: the difference to
+the hot one is the cost of its bytes, since each of its requests holds its whole history.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ LOADS = {
 
 
 class Run:
-    """The neighbours in a topic of turns, and what goes on beside them."""
+    """The neighbours in a topic of turns, and the additional load."""
 
     def __init__(self, topic, producer, sent_at):
         self.topic, self.producer, self.sent_at = topic, producer, sent_at

@@ -1,10 +1,10 @@
-"""What a transaction per partition and event costs the broker, and what `commit_interval_ms` saves of it.
+"""The cost of a transaction per partition and event for the broker, and the savings by `commit_interval_ms`.
 
     python tests/benchmarks/bench_pacing.py [--rates 200 2000] [--partitions 4 12 48] [--intervals 0 25] [--seconds 6]
 
-One broker, warm; for each number of partitions and each rate the same worker in turns: at least once, and exactly once
-at each interval. The broker's processor time is counted over the load alone, so that what it does when idle is part of
-every side. Latencies are those of a ``read_committed`` reader. Needs Java 17 (`deploy/kafka`).
+One broker, warm; for each number of partitions and each rate the same worker runs in turns: at least once, and exactly
+once at each interval. The broker's processor time is counted over the load alone, so its idle work is part of every
+side. Latencies are those of a ``read_committed`` reader. Needs Java 17 (`deploy/kafka`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_LATENCY = 2.0
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """What an event took of the processor (µs), the broker's and the worker's, and how long to its items (ms)."""
+    """The processor time for an event (µs), the broker's and the worker's, and the latency of its items (ms)."""
 
     broker_cpu: float
     worker_cpu: float
@@ -35,7 +35,7 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True):
-    """Events a second over so many partitions."""
+    """Events a second over N partitions."""
 
     partitions: int
     rate: int

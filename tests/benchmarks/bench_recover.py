@@ -1,10 +1,10 @@
 """Recovery, bytes of events to bytes of items, against a reducer that reads the same events with ``json.loads``.
 
 Run as a script: ``python tests/benchmarks/bench_recover.py [--json]``. Both sides run in turns in one process, on the
-same lines, made like those of the Claude CLI 2.1 (every line with a uuid, about 420 bytes). The reducer does what the
-plainest client does: it reads each line, adds deltas to the text of their block, and writes an item for each of them;
-it recovers nothing, checks nothing and keeps no ids. ``reading`` is the same without writing, the least that anybody
-can do. What is printed are the best of several rounds.
+same lines, made like those of the Claude CLI 2.1 (every line with a uuid, about 420 bytes). The reducer works like the
+simplest client: it reads each line, adds deltas to the text of their block, and writes an item for each of them; it
+recovers nothing, checks nothing and keeps no ids. ``reading`` is the same without writing, the minimum. The output is
+the best of several rounds.
 """
 
 import argparse

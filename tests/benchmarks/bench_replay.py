@@ -1,12 +1,13 @@
-"""Replay and diff beside the live worker, on one backlog of recorded Claude CLI lines: rate, processor time, memory.
+"""Replay and diff compared with the live worker, on one backlog of recorded Claude CLI lines: rate, processor time,
+memory.
 
     python tests/benchmarks/bench_replay.py [--records 100000] [--rounds 2]
 
 The live worker's and the replay's rates are taken between the first and the last output that a ``read_committed``
 reader can see. A dry run has none: its time is that from its plan to its end. That of ``reknit diff``, which compares
 the live outputs with the dry run's, is the whole of the command, its start included. So is that of ``reknit report``,
-which reads as many fixes, dead letters and turns as there were lines. Memory is the most that each process had. Needs
-Java 17 (`deploy/kafka`).
+which reads as many fixes, dead letters and turns as there were lines. Memory is the maximum of each process. Needs Java
+17 (`deploy/kafka`).
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def whole_command(command, lines):
 
 
 async def write_what_is_reported(bootstrap, prefix, count):
-    """Write turns of the bundled fleet, and the fixes and dead letters that they lead to, so many in all."""
+    """Write turns of the bundled fleet, and the fixes and dead letters that they lead to, N in total."""
     stage, turns = TurnsStage(lab.DEFAULTS), []
     for topic, key, value, headers in lab.script(1):
         if topic == AGENT_TURNS:

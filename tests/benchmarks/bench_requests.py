@@ -1,11 +1,12 @@
-"""Turns to requests on a real Kafka, exactly once, beside a bare loop that has LiteLLM do the whole history each turn.
+"""Turns to requests on a real Kafka, exactly once, compared with a bare loop in which LiteLLM converts the whole
+history each turn.
 
     python tests/benchmarks/bench_requests.py [--lengths 10 100 1000] [--turns 8000] [--peers PYTHON]
 
-Both sides read the same backlog of sessions of so many turns, in OpenAI's chat shape, which is the one that LiteLLM
-reads, and write a body for Anthropic at each turn that waits for the model; both compress with zstd. The loop validates
-nothing, records nothing, and forgets everything when it ends. Rates are taken as in ``bench_worker``. Of ours, what a
-body costs that has to be digested and compressed is measured apart. Needs Java 17 (`deploy/kafka`).
+Both sides read the same backlog of sessions of N turns, in OpenAI's chat shape, which LiteLLM reads, and write a body
+for Anthropic at each turn that waits for the model; both compress with zstd. The loop validates nothing, records
+nothing, and forgets everything when it ends. Rates are taken as in ``bench_worker``. For Reknit, the cost of a body's
+digest and compression is measured separately. Needs Java 17 (`deploy/kafka`).
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class Bench(bench_worker.Bench):
 
 
 def compare(length, ours, theirs):
-    """Tell how much faster we are, and what of our time is the bodies' alone."""
+    """Report how much faster Reknit is, and the bodies' share of its time."""
     ratio, budget = ours.rate / theirs.rate, BUDGETS.get(length)
     body = msgspec.json.encode({"model": MODEL, "max_tokens": 1024, "messages": canonical(max(1, length // 16))})
     digest = measure.seconds_a_call(lambda: hashlib.sha256(body).hexdigest())

@@ -1,9 +1,9 @@
-"""Reading state back: a changelog to its end, straight into a stage, on a real Kafka.
+"""Reading state back: a changelog to its end, directly into a stage, on a real Kafka.
 
     python tests/benchmarks/bench_restore.py [--records 400000] [--rounds 3]
 
-The changelog is written as workers write it, in transactions, a record a session. Beside it stands a bare client that
-reads the same log into a dictionary and knows neither positions nor deadlines. Needs Java 17 (`deploy/kafka`).
+The changelog is written as workers write it, in transactions, one record for each session. For comparison, a bare
+client reads the same log into a dictionary, without positions and deadlines. Needs Java 17 (`deploy/kafka`).
 """
 
 import statistics
@@ -28,7 +28,7 @@ BUDGET = 200_000  # records a second
 
 
 async def write(bootstrap, records):
-    """The changelog of a partition: a record for each of so many sessions, and where its source goes on."""
+    """The changelog of a partition: a record for each of N sessions, and the position in its source."""
     value = msgspec.msgpack.encode([Recovery().snapshot(), None, 0])
     async with AIOKafkaProducer(
         bootstrap_servers=bootstrap, transactional_id="bench", max_batch_size=1 << 18, compression_type="zstd"

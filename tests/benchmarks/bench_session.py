@@ -1,10 +1,10 @@
-"""What a session takes of each place that keeps it, and what a turn and an event take of the processor, by themselves.
+"""The space of a session in each place that stores it, and the processor time of a turn and an event, separately.
 
     python tests/benchmarks/bench_session.py [--sessions 1000] [--turns 50] [--bytes 300]
 
-Needs no broker: the stages work through records in batches as a worker's partitions do, and the stores are a worker's
-own. Memory is what the process grows by; what goes to the brokers is compressed batch by batch, as producers do it.
-The rows are the unit costs of `deploy/capacity.py`.
+Needs no broker: the stages process records in batches as a worker's partitions do, and the stores are a worker's own.
+Memory is the growth of the process; data for the brokers are compressed batch by batch, as producers do. The rows are
+the unit costs of `deploy/capacity.py`.
 """
 
 import gc

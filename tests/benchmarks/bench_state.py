@@ -1,11 +1,12 @@
-"""State: what a turn and a delta write of it, and how many sessions one worker holds with the disk store.
+"""State: the bytes written for a turn and a delta, and the number of sessions that one worker holds with the disk
+store.
 
     python tests/benchmarks/bench_state.py [--sessions 100000] [--turns 50] [--only worker] [--keep DIRECTORY]
 
-The first part needs nothing: bytes of the changelog for each record, one a batch, which is the worst that can be. The
-second runs a real worker on a real Kafka (Java 17, `deploy/kafka`) and measures its resident memory, and how soon it is
-ready again with its volume and without, and in how much memory. At its full size it takes half an hour and 30 GB of
-disk; where its directory was kept, the same command starts on what is there and only measures restarts.
+The first part needs no broker: bytes of the changelog for each record, one in a batch, the worst case. The second runs
+a real worker on a real Kafka (Java 17, `deploy/kafka`) and measures its resident memory, and how soon it is ready again
+with its volume and without, and in how much memory. At its full size it takes half an hour and 30 GB of disk; if its
+directory was kept, the same command starts with its content and only measures restarts.
 """
 
 import json
@@ -48,7 +49,7 @@ def words(length, text=TEXT):
 
 
 def bytes_of_state(what, stage, made, length, sizes=SIZES):
-    """What each record, with words of this length, writes on average, by how many there are."""
+    """Return the average bytes that each record with words of this length writes, by the number of records."""
     means = []
     for size in sizes:
         written = written_bytes(stage(), made(size, lambda _: words(length)))
@@ -78,9 +79,10 @@ async def restarted(fleet):
 
 
 def rows_of(sessions, turns, restored, burst, text):
-    """All sessions' records: a history, then more turns, some at a time; each session is cold when it comes again.
+    """All sessions' records: a history, then more turns, some at a time; each session is cold when its next record
+    arrives.
 
-    What they say are parts of ``text``: the shorter it is, the better the changelog compresses.
+    Their words are parts of ``text``: the shorter it is, the better the changelog compresses.
     """
     for first in (0, *range(restored, turns, burst)):
         for session in range(sessions):

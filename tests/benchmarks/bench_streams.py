@@ -1,12 +1,13 @@
-"""Recovery of provider streams, bytes of events to bytes of items, beside official accumulators and a plain reducer.
+"""Recovery of provider streams, bytes of events to bytes of items, compared with official accumulators and a plain
+reducer.
 
     python tests/benchmarks/bench_streams.py [--rounds 5] [--peers PYTHON]
 
-The streams are recorded ones (``REKNIT_CORPUS``; without them, made ones of 400 deltas), those that both sides take.
-All sides are given the same records, of one event and of a hundred; to the SDKs they are what the network brings at a
-time. The peers end with a finished message and write nothing. Recovery writes an item for what it reads, and so does
-the reducer, which reads each event with ``json.loads``, adds texts up to a message and writes that, too; it recovers
-nothing and checks nothing. At the end, how the time an event takes grows with its message.
+The streams are recorded ones (``REKNIT_CORPUS``; without them, generated ones of 400 deltas) that both sides accept.
+All sides are given the same records, of one event and of a hundred; for the SDKs they are the chunks of the network.
+The peers end with a finished message and write nothing. Recovery writes an item for its input, and so does the reducer,
+which reads each event with ``json.loads``, adds texts up to a message and writes that, too; it recovers nothing and
+checks nothing. At the end, the growth of an event's time with its message.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from reknit.pipeline.streams.session import Recovery
 
 HERE = Path(__file__).resolve().parent
 
-# What measures a side on records of so many events.
+# Measures a side on records of N events.
 Side = Callable[[int], float]
 Events = list[bytes]
 
 CORPUS = Path(os.environ.get("REKNIT_CORPUS", HERE.parents[2] / "shared" / "corpus"))
 DELTAS = 400
-# So many recorded streams of each source, the longest first: short ones measure what is done once a stream.
+# The number of recorded streams of each source, the longest first: short ones measure the fixed cost of a stream.
 MOST_STREAMS = 40
 PEERS = {
     "anthropic": ["Anthropic SDK"],
@@ -42,7 +43,7 @@ PEERS = {
     "openai-responses": ["OpenAI SDK, responses"],
     "gemini": [],
 }
-# How many times as fast as others recovery is to be.
+# The required factors of recovery's speed.
 LEAST_OF_PEERS = {"Anthropic SDK": 20.0}
 LEAST_PLAIN = 1.5
 encode = msgspec.json.Encoder().encode
@@ -79,7 +80,7 @@ def is_named(source):
 
 
 def made(source, deltas):
-    """One message of a text in so many deltas, as the source writes it."""
+    """One message of a text in N deltas, as the source writes it."""
     words = [f"part {number} of an answer " for number in range(deltas)]
     return [sse(event, named=is_named(source)) for event in MADE[source](words)]
 
@@ -134,7 +135,7 @@ MADE = {"anthropic": anthropic, "openai-chat": chat, "openai-responses": respons
 
 
 def records(streams, batch):
-    """The streams in records of so many events."""
+    """The streams in records of N events."""
     return [[b"".join(stream[at : at + batch]) for at in range(0, len(stream), batch)] for stream in streams]
 
 
@@ -228,7 +229,7 @@ def peer(python, name, streams):
 
 
 class Against(NamedTuple):
-    """Another side: its name, what measures it, and how much faster ours is to be."""
+    """Another side: its name, its measurement, and the required factor."""
 
     name: str
     seconds: Side
@@ -236,7 +237,7 @@ class Against(NamedTuple):
 
 
 def beside(source, python, rounds):
-    """One source beside its peers and the reducer."""
+    """Compare one source with its peers and the reducer."""
     streams = recorded(source)
     what = f"{source}, {'recorded' if streams else 'made'} streams"
     streams = streams or [made(source, DELTAS)] * 5
@@ -261,7 +262,7 @@ def side(work, source, streams):
 
 
 def compare(what, source, streams, other, rounds):
-    """Measure ours, with one event and with a hundred a record, against another."""
+    """Compare Reknit, with one event and with a hundred in a record, with another."""
     events = sum(map(len, streams))
     for batch in (1, 100):
         sides = {"ours": partial(side(ours, source, streams), batch), "theirs": partial(other.seconds, batch)}
@@ -276,7 +277,7 @@ def compare(what, source, streams, other, rounds):
 
 
 def growth(source, rounds):
-    """What an event costs in a message of 2,000 and of 32,000."""
+    """The cost of an event in a message of 2,000 and of 32,000."""
     short, long = made(source, 2_000), made(source, 32_000)
     sides = {
         "short": lambda: side(ours, source, [short])(1) / len(short),

@@ -123,7 +123,7 @@ def recorded_text():
 
 
 def fleet_text():
-    """What the models of the bundled fleet say, over and over."""
+    """Texts of the models in the bundled fleet, repeated."""
     from recorded import runs  # needs a broker's client, which nothing else here does
 
     lines = [line for run in runs("recorded") for line in run]
@@ -131,7 +131,7 @@ def fleet_text():
 
 
 def recorded_deltas(text):
-    """The text deltas of recorded streams as they came."""
+    """The unchanged text deltas of recorded streams."""
     path = CORPUS / "anthropic.jsonl.gz"
     if not path.is_file():
         return pieces(text, 20)
@@ -191,7 +191,7 @@ def recorded(rounds):
 
 
 def small(deltas, rounds):
-    """What one delta of a recorded stream costs."""
+    """The cost of one delta of a recorded stream."""
     mean = sum(map(len, deltas)) / len(deltas)
     sides = {name: partial(seconds, make, deltas) for name, make in FILTERS.items()}
     took = measure.medians(sides, rounds)

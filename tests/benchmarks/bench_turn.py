@@ -1,9 +1,10 @@
-"""One more turn: what it costs a session to take it, and to have its next request, however long the history.
+"""One more turn: the cost for a session to take it, and of its next request, for histories of any length.
 
     python tests/benchmarks/bench_turn.py [--rounds 15] [--targets anthropic gemini]
 
-A user's turn with a tool's result comes into sessions of three lengths, and the request is mended, rendered, validated
-and digested; the body is not joined. A few turns go before, as a worker is warm. Times are of the processor.
+A user turn with a tool's result is appended to sessions of three lengths, and the request is repaired, rendered,
+validated and digested; the body is not joined. A few turns precede it, because a worker is warm. Times are processor
+times.
 """
 
 import time
@@ -16,7 +17,7 @@ from reknit import pipeline
 from reknit.pipeline.registry import TARGETS
 
 LENGTHS = (20, 200, 2_000)
-# Rounds of four user's turns, of which three bring a result: one that is not measured, then those that are.
+# Rounds of four user turns, of which three have a result: one that is not measured, then the measured ones.
 WARM, TURNS = 4, 16
 # Per target: the longest that a turn may take, where DESIGN has a budget.
 LONGEST_TURN = {"anthropic": 60e-6}
@@ -26,7 +27,7 @@ TOOLS = [{"name": "read_file", "description": "Read a file.", "input_schema": {"
 
 
 def turn_seconds(target, length):
-    """What one more user turn costs a session of about ``length`` messages, without the join of the body."""
+    """Return the seconds of one more user turn for a session of about ``length`` messages, without joining the body."""
     total = length + 2 * (WARM + TURNS)
     messages = [msgspec.json.encode(message) for message in histories.canonical(total // 8 + 1)[:total]]
     model = MODELS.get(target, "claude-sonnet-4-5")

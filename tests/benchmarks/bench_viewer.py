@@ -1,12 +1,12 @@
-"""The viewer: how fast its index follows the topics, and how long pages take with 100,000 sessions in it.
+"""The viewer: how fast its index follows the topics, and the latency of pages with 100,000 sessions in it.
 
     python tests/benchmarks/bench_viewer.py [--only follow queries pages] [--records 300000] [--sessions 100000]
 
 ``follow``: records as the worker publishes them (events, items, turns, requests, fixes, state; in transactions, on a
 real Kafka) are read by a follower with an empty index, from its start to the last record. ``queries``: an index that is
-filled directly; each query runs many times with other arguments, also of a session of 5,000 turns beside one of ten.
-``pages``: such an index and the demo's fleet before it, and each page over HTTP, from the first byte sent to the last
-one read.
+filled directly; each query runs many times with other arguments, also for a session of 5,000 turns in comparison with
+one of ten. ``pages``: such an index after the demo's fleet, and each page over HTTP, from the first byte sent to the
+last one read.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ WORDS = [f"{first}{second}" for first in ("read", "file", "test", "plan", "error
 
 
 def published_records():
-    """What the worker reads and writes of 40 sessions that talk, call tools and are answered, as topic and record."""
+    """The worker's inputs and outputs of 40 sessions that talk, call tools and are answered, as topic and record."""
     topics, chance = Topics(), random.Random(1)  # noqa: S311  no secret
     for number in range(40):
         session = f"session-{number}"
@@ -63,7 +63,7 @@ def published_records():
 
 
 async def publish(bootstrap, prefix, records, wanted):
-    """Publish the records again and again, each time as other sessions', until there are so many; the sum."""
+    """Publish the records repeatedly, each time as other sessions', until there are N; return the sum."""
     sent = 0
     async with AIOKafkaProducer(
         bootstrap_servers=bootstrap, transactional_id=f"{prefix}bench", compression_type="zstd", max_batch_size=1 << 20
@@ -123,7 +123,7 @@ CODES = sorted(FIXES)[:40]
 
 
 class Filling:
-    """Makes the entries of sessions, each with turns, requests, fixes and items; offsets go on by topic."""
+    """Makes the entries of sessions, each with turns, requests, fixes and items; offsets continue by topic."""
 
     def __init__(self, positions):
         self._chance = random.Random(2)  # noqa: S311  no secret
@@ -168,7 +168,7 @@ class Filling:
 
 
 def filled_index(path, sessions, topics=None):
-    """An index of so many sessions, behind those that the topics have."""
+    """An index of N sessions, after those of the topics."""
     index = index_of(path, topics)
     filling = Filling(index.positions)
 
@@ -271,7 +271,9 @@ LONG_REQUEST, SHORT_REQUEST = "a-request-of-5000-turns", "a-request-of-10-turns"
 
 
 def whole_topics():
-    """What pages show whole: the demo's fleet, and two sessions that were restored and then asked something."""
+    """The content that pages show whole: the demo's fleet, and two sessions that were restored and then asked
+    something.
+    """
     topics = filled(demo_inputs())
     for name, turns in ((LONG_REQUEST, 5000), (SHORT_REQUEST, 10)):
         history = rounds(turns // 4)

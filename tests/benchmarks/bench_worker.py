@@ -1,11 +1,11 @@
-"""The worker on a real Kafka: recorded Claude CLI lines to items, exactly once, beside three other hosts.
+"""The worker on a real Kafka: recorded Claude CLI lines to items, exactly once, compared with three other hosts.
 
     python tests/benchmarks/bench_worker.py [--lines 80000] [--rounds 2] [--peers PYTHON]
 
 All sides read the same backlog on the same broker in the same run, and do the same pure work (``EventsStage``); see
-``hosts.py`` for what they are. Rates are taken between the first and the last output that a ``read_committed`` reader
-can see, so that starting costs nobody anything; the last record of each partition is looked for among the outputs, so
-that a side that lost its way counts as failed and not as fast. Needs Java 17 (`deploy/kafka`).
+``hosts.py`` for their definitions. Rates are taken between the first and the last output that a ``read_committed``
+reader can see, so the start does not count. The last record of each partition is searched in the outputs, so a side
+that lost records counts as failed and not as fast. Needs Java 17 (`deploy/kafka`).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ HERE = Path(__file__).resolve().parent
 
 PARTITIONS = 4
 EVENTS, ITEMS, STATE = "provider.events.v1", "session.items.v1", "pipeline.events-state.v1"
-QUIET_SECONDS = 2.0  # no new output for so long, and the end is there: the side is done
+QUIET_SECONDS = 2.0  # a side without new output for this long is done
 PATIENCE_SECONDS = 90.0
 PER_SECOND = 200
-# Idiomatic Faust does a few thousand a second; its rate is steady, so a shorter backlog tells it as well. A long
+# Idiomatic Faust does a few thousand a second; its rate is steady, so a shorter backlog measures it as well. A long
 # answer makes few items, and quickly: with less of it, a fast side would be done in a batch or two.
 SHARE = {"faust": 0.1, "quix": 0.5}
 TIMES = {"recorded": 1, "long": 4}
@@ -64,7 +64,7 @@ def process(command, log):
 
 
 def reknit(*arguments):
-    """A command line of ours, for the Python of this process."""
+    """A command line of Reknit, for the Python of this process."""
     return [sys.executable, "-c", "from reknit.pipeline.cli import main; main()", *arguments]
 
 
@@ -130,7 +130,7 @@ async def pace(bootstrap, topic, lines, *sides):
 
 
 def has_partitions(port, count):
-    """Whether the worker with this port says that it has so many partitions and their state."""
+    """Return True if the worker with this port reports N partitions and their state."""
     with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
         return f'reknit_partitions{{topic="{EVENTS}"}} {count:.1f}\n' in page.read().decode()
     return False
@@ -166,7 +166,7 @@ class Bench:
             return await pace(self.bootstrap, prefix + ITEMS, lines, side)
 
     async def together(self, workload, count):
-        """The pace of so many workers of one pipeline, of which each has its share of the partitions from the start."""
+        """The pace of N workers of one pipeline, each with its share of the partitions from the start."""
         prefix, lines = self.fresh(), self.options.lines * TIMES[workload]
         apply_topics(self.bootstrap, prefix)
         with contextlib.ExitStack() as stack:
@@ -174,7 +174,7 @@ class Bench:
             for number in range(count):
                 place, port = self.directory / f"{prefix}{number}", kafka_broker.free_port()
                 command = worker_command(self.bootstrap, prefix, "exactly-once", place, port)
-                # While the backlog is written they stand still, and nobody is to take them for dead.
+                # They are stopped while the backlog is written, and must not be considered dead.
                 command = ["env", "REKNIT_SESSION_SECONDS=60", *command]
                 sides[port] = stack.enter_context(process(command, self.directory / f"{prefix}{number}.log"))
             until = time.monotonic() + PATIENCE_SECONDS
@@ -299,7 +299,7 @@ async def working(bootstrap, prefix, delivery, directory, *, partitions=PARTITIO
 
 
 async def paced(what, per_second):
-    """Each of these, so many a second."""
+    """Each of these, N a second."""
     began = time.perf_counter()
     for number, each in enumerate(what):
         await asyncio.sleep(max(0.0, began + number / per_second - time.perf_counter()))
@@ -328,7 +328,7 @@ async def arrivals(bootstrap, topic, partitions=PARTITIONS):
 
 @contextlib.asynccontextmanager
 async def timed(bootstrap, prefix, partitions=PARTITIONS):
-    """What sends an event, and the milliseconds that it took each to come back as an item."""
+    """Returns a function that sends an event, and the milliseconds until each was an item."""
     async with (
         AIOKafkaProducer(bootstrap_servers=bootstrap) as producer,
         arrivals(bootstrap, prefix + ITEMS, partitions) as (sent_at, took),

@@ -50,7 +50,7 @@ def with_images(history):
 
 
 def with_blanks(history):
-    """An answer in each round that begins with a blank text, as streams leave them behind."""
+    """An answer in each round that begins with a blank text, as streams produce them."""
     for message in history[3::8]:
         message["content"].insert(0, {"type": "text", "text": ""})
 
@@ -86,7 +86,7 @@ KINDS = {
     "cache marks": with_cache_marks,
     "long results": with_long_results,
 }
-"""What else a history may hold, by name."""
+"""Kinds of rich histories, by name."""
 
 
 def of_kind(history, kind):

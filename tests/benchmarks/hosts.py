@@ -1,11 +1,11 @@
-"""The same pure stage under other hosts: a hand-written aiokafka loop, an idiomatic Faust app, Quix Streams.
+"""The same pure stage with other hosts: a hand-written aiokafka loop, an idiomatic Faust app, Quix Streams.
 
     python tests/benchmarks/hosts.py {bare|faust|quix|litellm} JSON
 
 The first three read the source topic in a group of their own and run ``EventsStage``, which recovers and encodes the
-items, and write items and state. What differs is only how a record gets to the stage and its outputs to the broker.
-The last one is the bare loop with other work, for turns: LiteLLM over the whole history. None of them has transactions
-here: all are at-least-once, as one would first write them.
+items, and write items and state. They differ only in how a record reaches the stage and its outputs the broker. The
+last one is the bare loop with other work, for turns: LiteLLM over the whole history. None of them has transactions
+here: all are at-least-once, the usual first version.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def faust_app(places):
                 await items.send(key=output.key, value=output.value)
 
     with tempfile.TemporaryDirectory() as directory:
-        # The worker binds a port for its web server unless told not to.
+        # The worker binds a port for its web server by default.
         sys.argv = ["faust", "--datadir", directory, "worker", "-l", "warn", "--without-web"]
         app.main()
 

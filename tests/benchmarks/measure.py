@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-# What benchmarks share with tests: whoever imports from there imports this module before.
+# Modules that benchmarks share with tests: a module that imports from there imports this one before.
 sys.path[:0] = [str(Path(__file__).resolve().parents[2] / place) for place in ("deploy/kafka", "tests/broker", "tests")]
 
 import broker as kafka_broker  # noqa: E402 - after the path
@@ -33,7 +33,10 @@ _SHORTEST = 0.1
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the table. ``ratio`` is ours against theirs, as ``budget`` has it; ``met`` is None without one."""
+    """One line of the table.
+
+    ``ratio`` is Reknit's against theirs, as ``budget`` has it; ``met`` is None without one.
+    """
 
     what: str
     ours: str
@@ -44,7 +47,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report(**fields):
-    """Tell a `Finding` with these fields, and keep it for the table where `run.py` makes one."""
+    """Print a `Finding` with these fields, and keep it for the table if `run.py` makes one."""
     finding = Finding(**fields)
     verdict = {None: "", True: "  met", False: "  MISSED"}[finding.met]
     budget = f"  (budget {finding.budget})" if finding.budget else ""
@@ -56,7 +59,7 @@ def report(**fields):
 
 
 def as_fast(ratio, least=None):
-    """Fields of a finding: so many times as fast, where a budget is how many at least."""
+    """Fields of a finding: a factor of speed, with a minimum as budget."""
     budget = {"budget": f"at least {least:g} times", "met": ratio >= least} if least else {}
     return {"ratio": f"{ratio:.2f} times as fast", **budget}
 
@@ -78,7 +81,7 @@ def arguments(description):
 
 
 def on_a_broker(work, directory=None):
-    """Run ``work(server, directory)`` beside a broker, on a directory that is gone afterwards unless one is given."""
+    """Run ``work(server, directory)`` with a broker, in a directory that is deleted afterwards unless one is given."""
 
     async def run(directory):
         server = kafka_broker.Broker(directory / "kafka", heap="1g")
@@ -99,9 +102,9 @@ def on_a_broker(work, directory=None):
 
 
 def seconds_a_call(work):
-    """How long one call takes the processor, over as many as make the measurement long enough.
+    """Return the processor time of one call, over as many as make the measurement long enough.
 
-    Processor time, not the clock's: what else runs on the machine is no part of the work.
+    Processor time, not wall-clock time: other processes on the machine do not count.
     """
     gc.collect()
     calls = 1

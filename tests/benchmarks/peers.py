@@ -1,12 +1,12 @@
-"""The peers' side of bench_core, run by a Python that has them: one history in, then one measurement a line.
+"""The peers' side of bench_core, run by a Python that has them: one history in, then one measurement for each line.
 
     python tests/benchmarks/peers.py PEER TARGET HISTORY.json
 
-The file holds messages in the canonical shape. Each peer gets the same conversation in the JSON that it reads itself
-(made before anything is measured), and is measured on its shortest way from those bytes to the bytes of the target's
-``messages``: the functions below are those that its own requests go through, without head, client and network. None of
-them validates what it makes. For each line on stdin the answer is the seconds of one call; the first line written is
-the peer's version. Imports nothing of ours but the history and the stop watch.
+The file holds messages in the canonical shape. Each peer gets the same conversation in its own JSON (made before the
+measurement), and is measured on its shortest way from those bytes to the bytes of the target's ``messages``: the
+functions below are those of its own requests, without head, client and network. None of them validates its output. For
+each line on stdin the answer is the seconds of one call; the first line written is the peer's version. Imports nothing
+of Reknit but the history and the stop watch.
 """
 
 import json
@@ -67,7 +67,7 @@ def _pydantic_model(target):
 
 
 def _result(made):
-    """What a coroutine that never waits returns; an event loop would only add to its time."""
+    """Return the result of a coroutine that never waits; an event loop would only add to its time."""
     try:
         made.send(None)
     except StopIteration as stop:
@@ -120,7 +120,7 @@ def strands(target, history):
     return lambda: json.dumps(convert(json.loads(data)))
 
 
-# What each is called, the package that its version is of for each target, and how it is made ready.
+# The name of each, the package of its version for each target, and its set-up.
 PEERS = {
     "LiteLLM": ({"anthropic": "litellm", "bedrock-converse": "litellm"}, litellm),
     "pydantic-ai": ({"anthropic": "pydantic-ai-slim", "bedrock-converse": "pydantic-ai-slim"}, pydantic_ai),

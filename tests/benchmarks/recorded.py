@@ -1,8 +1,8 @@
-"""A backlog of Claude CLI runs: many sessions side by side on every partition.
+"""A backlog of Claude CLI runs: many parallel sessions on every partition.
 
-Two workloads. ``recorded`` are the runs of the bundled fleet as they were recorded: short ones in which something goes
-wrong, a third of their lines notices, whole messages and results. ``long`` are answers of 400 deltas, as a fleet at
-work mostly has them, made in the form that the CLI has (``bench_recover``).
+Two workloads. ``recorded`` are the runs of the bundled fleet as they were recorded: short ones with faults, a third of
+their lines notices, whole messages and results. ``long`` are answers of 400 deltas, the usual load of a fleet, made in
+the form of the CLI (``bench_recover``).
 """
 
 from __future__ import annotations
@@ -102,5 +102,5 @@ async def write_backlog(bootstrap, topic, workload, partitions, records):
 
 
 def headers(event):
-    """What `reknit ingest` puts beside a line."""
+    """The headers that `reknit ingest` adds to a line."""
     return [("source", SOURCE.encode()), ("run", event.run)]

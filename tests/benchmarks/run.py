@@ -2,10 +2,10 @@
 
     python tests/benchmarks/run.py [--only core worker] [--seconds 480]
 
-The table goes to standard output and to ``build/benchmarks.md``. A benchmark that does not keep findings (see
-``measure.report``) stands in the file as it spoke. ``BENCH_PEERS`` names a Python that has LiteLLM, Quix Streams and
-the SDKs (``pip install litellm quixstreams msgspec anthropic openai`` in an environment of its own, since none is a
-dependency of ours); without it their rows are left out.
+The table is written to standard output and to ``build/benchmarks.md``. The output of a benchmark without findings (see
+``measure.report``) is copied into the file. ``BENCH_PEERS`` names a Python that has LiteLLM, Quix Streams and the SDKs
+(``pip install litellm quixstreams msgspec anthropic openai`` in a separate environment, since none is a dependency of
+Reknit); without it their rows are left out.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def names():
 
 
 def run(name, rows, seconds):
-    """Run one benchmark in a process of its own, tell what it tells, and return that."""
+    """Run one benchmark in a separate process, print its output, and return it."""
     measure.say(f"== {name}")
     command = [sys.executable, str(HERE / f"bench_{name}.py")]
     told = []
@@ -58,7 +58,7 @@ def run(name, rows, seconds):
 
 
 def machine():
-    """What the numbers were taken on. A load near the number of cores means that they had company."""
+    """Return the machine of the measurement. A load near the number of cores means that other processes ran."""
     load = os.getloadavg()[0]
     return (
         f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}, load {load:.1f} at the end"
@@ -78,7 +78,7 @@ def main():
     parser.add_argument("--only", nargs="+", choices=names(), default=names())
     parser.add_argument("--seconds", type=float, default=480.0, help="the longest that one benchmark may take")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends this ends the benchmark that runs
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM also ends the benchmark that runs
     findings = []
     spoken = ""
     with tempfile.TemporaryDirectory() as directory:

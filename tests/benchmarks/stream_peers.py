@@ -75,8 +75,8 @@ def openai_responses():
 
 
 def _answers(stream):
-    """What makes a response of the HTTP library that the SDK is built on."""
-    names = stream.__init__.__globals__  # type: ignore[misc]  # of the module that it stands in
+    """Returns a function that makes a response of the HTTP library that the SDK uses."""
+    names = stream.__init__.__globals__  # type: ignore[misc]  # of its module
     library = names.get("httpx") or names["httpx2"]
     headers = {"content-type": "text/event-stream"}
     return lambda data: library.Response(

@@ -1,8 +1,8 @@
 """The broker settings of docker-compose.yml as a properties file, so that the real jars can be started with them.
 
-The image turns its environment into ``server.properties`` by a rule: the prefix goes, an underscore becomes a dot, two
-become an underscore, three a dash. What depends on the place (hosts, ports, directories) is replaced; everything else
-is used as the file says.
+The image turns its environment into ``server.properties`` by a rule: the prefix is removed, an underscore becomes a
+dot, two become an underscore, three a dash. Settings that depend on the machine (hosts, ports, directories) are
+replaced; everything else is used as in the file.
 """
 
 import re

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))  # importlib mode: harness and toy stage are modules beside the tests
+sys.path.insert(0, str(HERE))  # importlib mode: harness and toy stage are modules in this folder
 
 from chaos.cluster import kafka_broker  # noqa: E402  on the path now
 

@@ -31,7 +31,7 @@ from reknit.pipeline.stages.base import Output, Record, Stage
 
 
 class WorkerProcess:
-    """One worker, by the command that starts it. Whatever happens, ``end`` leaves no process behind."""
+    """One worker, by the command that starts it. ``end`` leaves no process running in any case."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path, port: int) -> None:
         self.name = name
@@ -87,7 +87,7 @@ class WorkerProcess:
         return await self.wait(seconds)
 
     def ask(self, path: str) -> tuple[int, str]:
-        """Return status and text of one of its HTTP pages; status 0 where nobody answers."""
+        """Return status and text of one of its HTTP pages; status 0 if there is no answer."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=2) as answer:
                 return answer.status, answer.read().decode()
@@ -270,10 +270,10 @@ async def caught_up(bootstrap: str, topic: str, sources: Sequence[str], partitio
 
 
 class Feeder:
-    """Writes to the sources at a rate until stopped. Survives a broker restart; what failed is simply not there.
+    """Writes to the sources at a rate until stopped. Survives a broker restart; failed records are missing.
 
     With ``transactions`` every few records are a transaction, and some are aborted, so that the log is full of markers
-    and of records that nobody may see.
+    and of records that no reader may see.
     """
 
     def __init__(
@@ -367,12 +367,13 @@ async def audit(  # noqa: PLR0917 - the places first, in the order of the pipeli
     source_of: Callable[[Record], str] = lambda record: (record.value or b"").split(b":", 1)[0].decode(),
     repeats: bool = False,
 ) -> int:
-    """Compare what readers see with what one undisturbed run makes of the same sources; return the records audited.
+    """Compare the visible outputs with those of one undisturbed run on the same sources; return the number of audited
+    records.
 
-    Equality is exact: no record lost, doubled, out of order, or made from wrong state. Outputs of different sources
-    may interleave in one topic, so they are compared source by source; ``source_of`` tells from an output which source
-    it came from (a toy output begins with it). With ``repeats``, for at-least-once, an output may come again, byte by
-    byte the same; what is compared is the first of each.
+    Equality is exact: no record lost, duplicated, out of order, or made from wrong state. Outputs of different sources
+    may interleave in one topic, so they are compared source by source; ``source_of`` returns an output's source (a toy
+    output begins with it). With ``repeats``, for at-least-once, an output may be repeated, byte by byte equal; the
+    first of each is compared.
     """
     expected: dict[tuple[str, int, str], list[bytes | None]] = {}
     total = 0
@@ -398,7 +399,7 @@ def made_by(stage: Stage, records: Sequence[Record]) -> list[Output]:
 
 
 class DiffersError(AssertionError):
-    """What readers see is not what one undisturbed run makes."""
+    """The visible outputs differ from those of one undisturbed run."""
 
     def __init__(self, place: object, words: str, *, lost: int = 0, doubled: int = 0, different: int = 0) -> None:
         super().__init__(f"{place}: lost {lost}, doubled {doubled}, different {different}; {words}")

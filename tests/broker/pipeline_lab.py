@@ -1,7 +1,7 @@
 """The product under load: real workers, recorded sessions as input, and an audit against one undisturbed run.
 
-The expected outputs are made in this process: for each source partition one stage reads the whole log, as it is in the
-end. What the workers wrote must be exactly that, whatever happened to them.
+The expected outputs are made in this process: for each source partition one stage reads the whole final log. The
+workers' outputs must be exactly those, whatever happened to the workers.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def make_fleet(
     build: Path | None = None,
     own_state: bool = False,
 ) -> harness.Fleet:
-    """Workers with these settings, ``top`` before and ``more`` behind; of another build, if its directory is given.
+    """Workers with these settings, ``top`` before and ``more`` after; of another build, if its directory is given.
 
-    With ``own_state`` each has a state directory of its own, as on machines of their own.
+    With ``own_state`` each has a state directory of its own, as on separate machines.
     """
     directory.mkdir(exist_ok=True)
     settings = directory / "reknit.toml"
@@ -136,10 +136,10 @@ def _turn(key: bytes, message: dict[str, str]) -> Row:
 
 
 class Feeder:
-    """Writes rows at a pace, the script's if none are given, then ends; leaving the block early stops it there.
+    """Writes rows at a pace, by default the script's, then ends; leaving the block early stops it there.
 
-    What is ``sent_once`` stands in the log once, also where a broker goes while it is sent; where none is left, leaving
-    never ends.
+    Rows that are ``sent_once`` are in the log once, also if a broker stops while they are sent; without any broker,
+    leaving the block never ends.
     """
 
     async def wait(self) -> None:
@@ -206,7 +206,7 @@ async def drained(bootstrap: str, prefix: str, seconds: float = 60.0, *, source_
         behind = {}
         for topic in SOURCES:
             done = await harness.committed(bootstrap, f"{prefix}reknit", read_from + topic)
-            # A marker behind the last record has an offset, too, that nobody commits.
+            # A transaction marker after the last record has an offset, too, which is never committed.
             records = await harness.read_all(bootstrap, read_from + topic, PARTITIONS)
             for number, found in enumerate(records):
                 if found and done.get(number, 0) <= found[-1].offset:
@@ -334,7 +334,7 @@ def _compare(
         seen = _in_sessions(r for r in found[DEAD_LETTERS] if _from(r) == source)
         harness.compare((f"letters of {source}", number), expected, seen)
         counted[DEAD_LETTERS] += len(expected)
-    # What the stages append to their own sources stands there among what clients wrote.
+    # Records that the stages append to their own sources are there among those of clients.
     recorded = _in_sessions(output for output in made if output.topic == AGENT_TURNS)
     seen = _in_sessions(record for record in written[AGENT_TURNS] if _is_recorded(record))
     harness.compare(("recorded turns", number), recorded, seen)
@@ -383,7 +383,7 @@ def _in_order(records: Iterable[Output | Record]) -> list[Hashable]:
 
 
 def _in_sessions(records: Iterable[Output | Record]) -> list[Hashable]:
-    """Records as they are to be compared where sessions may interleave: each session's in order."""
+    """Return records in a form that can be compared if sessions interleave: each session's in order."""
     return [_row(record) for record in sorted(records, key=lambda record: record.key or b"")]
 
 

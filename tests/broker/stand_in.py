@@ -1,4 +1,4 @@
-"""A provider on this machine, which stands in for Anthropic's where requests are really sent."""
+"""A provider on this machine, which replaces Anthropic's where requests are really sent."""
 
 from __future__ import annotations
 

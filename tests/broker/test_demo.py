@@ -1,4 +1,6 @@
-"""``reknit demo`` as a person runs it: a subprocess, the broker in a wheel, exact outcomes, and nothing left behind."""
+"""``reknit demo`` as a person runs it: a subprocess, the broker in a wheel, exact outcomes, and no remaining files or
+processes.
+"""
 
 import json
 import os
@@ -15,7 +17,7 @@ import pytest
 VECTORS = Path(__file__).parents[1] / "conformance" / "demo_fleet.jsonl"
 EXPECTED = [json.loads(line) for line in VECTORS.read_text().splitlines()]
 REKNIT = [sys.executable, "-m", "reknit"]
-# The demo promises a minute and bounds itself at two; the rest is for a machine that runs other tests beside this.
+# The demo promises a minute and limits itself to two; the rest is for a machine that runs other tests simultaneously.
 PATIENCE = 150
 # A proxy of the environment is for the world outside, not for the loopback address.
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))

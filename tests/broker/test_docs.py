@@ -1,4 +1,4 @@
-"""What README and pages show is run, block by block, against a pipeline."""
+"""The examples of README and pages are run, block by block, against a pipeline."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ def blocks(page):
 
 
 async def test_the_readmes_way_with_a_broker_is_run_line_by_line(broker, prefix, tmp_path):
-    """As it stands, but for the broker's address, the CLI, which says what a run of it said, and the provider."""
+    """Unchanged, except for the broker's address, the CLI, which is replaced by a recorded run, and the provider."""
     (block,) = [text for _, text in BLOCK.findall((ROOT / "README.md").read_text("utf-8")) if "make kafka" in text]
     _, apply, worker, events, turns, inspect, viewer, send = block.replace("\\\n", " ").splitlines()
     (tmp_path / "claude").write_text(f"#!/bin/sh\ncat {ROOT}/examples/run.jsonl\n")
@@ -59,7 +59,7 @@ async def test_the_readmes_way_with_a_broker_is_run_line_by_line(broker, prefix,
 
 
 class Typed:
-    """Lines typed into a shell beside the README's files; some go on until they are ended."""
+    """Lines typed into a shell in a folder with the README's files; some run until they are ended."""
 
     def __init__(self, bootstrap, prefix, directory, url):
         self._said = {"localhost:9092": bootstrap, "https://api.anthropic.com/v1/messages": url}

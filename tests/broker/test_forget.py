@@ -33,7 +33,7 @@ LARGE = "many words " * 300
 
 
 class Pipeline:
-    """A worker with an object store, and the commands beside it."""
+    """A worker with an object store, and the other commands."""
 
     def __init__(self, bootstrap: str, prefix: str, directory: Path, free_port) -> None:
         self.bootstrap, self.prefix, self.directory = bootstrap, prefix, directory
@@ -71,7 +71,7 @@ class Pipeline:
         return [record for part in parts for record in part]
 
     async def requests(self, session: str, least: int) -> list:
-        """The requests of a session, once there are so many, with their bodies."""
+        """Return the requests of a session, once there are N, with their bodies."""
         async with asyncio.timeout(60), Requests(self.brokers) as requests:
             found = []
             async for request in requests:
@@ -131,7 +131,7 @@ async def test_nothing_is_left_of_a_forgotten_session_but_what_the_receipt_names
         for name, records in every.items()
         if any(map(of_session, records))
     }
-    # What is in the topics of states is no more than what was, and the word that it is gone.
+    # The topics of states hold no more than before, and the records of the deletion.
     assert {held["topic"] for held in receipt["held"]} == holding.keys()
     assert all(held["until"] for held in receipt["held"])
     for name in (topic.name for topic in TOPICS if "state" in topic.name):
@@ -266,7 +266,7 @@ async def test_a_lost_changelog_is_rebuilt_from_the_inputs(pipeline):
     await admin.close()
     await pipeline.run("topics", "apply")
     assert await pipeline.fleet.start().wait(60) == 2
-    # With the settings of the worker: what a session does not say is in them.
+    # With the settings of the worker: they have the defaults of sessions.
     await pipeline.run("topics", "rebuild", "--config", str(pipeline.directory / "reknit.toml"))
     await pipeline.fleet.start().ready(60)
 

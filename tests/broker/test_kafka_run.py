@@ -1,4 +1,4 @@
-"""``deploy/kafka/run`` as a person types it: what it says, and that a second one harms nothing of the first."""
+"""``deploy/kafka/run`` as a person types it: its output, and that a second one does not harm the first."""
 
 import os
 import re
@@ -38,7 +38,7 @@ def test_a_second_broker_on_a_port_or_a_folder_is_refused_and_leaves_the_first_a
             assert first.wait(30) == 0
         finally:
             first.terminate()
-    # What listens there need not be a broker of ours.
+    # The process that listens there need not be a broker of Reknit's.
     assert refused("--dir", str(tmp_path / "third"), "--port", str(broker.port)).startswith(f"port {broker.port} is")
 
 

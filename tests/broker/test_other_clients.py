@@ -1,4 +1,4 @@
-"""Programs that are not ours: each asks a question and is given the request, by the published contract."""
+"""Independent programs: each asks a question and is given the request, by the published contract."""
 
 import asyncio
 import json

@@ -51,7 +51,7 @@ def marked(n):
 
 
 class Prometheus:
-    """A real one that looks at a worker every second; where the program is not installed, nobody looks."""
+    """A real one that scrapes a worker every second; if the program is not installed, nothing is checked."""
 
     def __init__(self, folder, port, worker):
         self._program = shutil.which("prometheus")
@@ -82,7 +82,7 @@ class Prometheus:
             self._process.wait()
 
     def fires(self, alert, **labels):
-        """Whether the alert fires; always true where nobody looks."""
+        """Return True if the alert fires; always True without Prometheus."""
         if self._process is None:
             return True
         with (
@@ -162,7 +162,7 @@ SOURCES = toy_stage.SOURCES
 
 
 @pytest.mark.parametrize("failpoint", ["lost before the commit", "lost after the commit", "no end"])
-async def test_a_commit_of_unknown_outcome_opens_the_partition_anew(broker, prefix, tmp_path, free_port, failpoint):
+async def test_a_commit_of_unknown_outcome_reopens_the_partition(broker, prefix, tmp_path, free_port, failpoint):
     tuning = {"session_seconds": 6.0, "heartbeat_seconds": 1.0, "batch_seconds": 4.0}
     async with harness.toys(
         broker.bootstrap, prefix, tmp_path, free_port, partitions=2, tuning=tuning, failpoint=failpoint
@@ -185,7 +185,7 @@ async def test_a_commit_of_unknown_outcome_opens_the_partition_anew(broker, pref
         assert await worker.stop() == 0
 
 
-async def test_a_frozen_worker_whose_partitions_moved_goes_on_with_what_the_group_gives_it(
+async def test_a_frozen_worker_whose_partitions_moved_continues_with_its_new_assignment(
     broker, prefix, tmp_path, free_port
 ):
     tuning = {"session_seconds": 4.0, "heartbeat_seconds": 1.0, "rebalance_seconds": 8.0}

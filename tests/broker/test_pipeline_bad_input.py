@@ -67,7 +67,7 @@ async def read(bootstrap, topic):
     return [record for part in await harness.read_all(bootstrap, topic, lab.PARTITIONS) for record in part]
 
 
-async def test_hostile_records_become_dead_letters_or_items_and_every_session_goes_on(
+async def test_hostile_records_become_dead_letters_or_items_and_every_session_continues(
     broker, prefix, tmp_path, free_port
 ):
     await lab.make_topics(broker.bootstrap, prefix)
@@ -115,7 +115,7 @@ async def test_a_record_of_64_mib_goes_through(broker, prefix, tmp_path, free_po
         await worker.ready(60)
         await lab.drained(broker.bootstrap, prefix, 120)
         assert await worker.stop() == 0
-    # Beyond the provider's own limit nothing is sent: the record is named by its digest, or stands there whole.
+    # Nothing larger than the provider's own limit is sent: the record is named by its digest, or is whole.
     letters = await read(broker.bootstrap, prefix + DEAD_LETTERS)
     headers = [dict(letter.headers) for letter in letters]
     assert [h["reknit.error.rule"] for h in headers] == [b"size", b"size"]

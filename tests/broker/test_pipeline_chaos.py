@@ -1,4 +1,6 @@
-"""The short form of ``make chaos``: what readers see after each fault is what one undisturbed run makes of the logs."""
+"""The short form of ``make chaos``: the visible outputs after each fault equal those of one undisturbed run on the
+logs.
+"""
 
 import pytest
 from chaos.faults import FAULTS

@@ -204,7 +204,7 @@ def inspected(bootstrap, prefix):
 
 
 def _check_with_promtool(page):
-    """Names and help texts as Prometheus wants them; where promtool is not installed, nobody says."""
+    """Names and help texts by Prometheus' rules; not checked if promtool is not installed."""
     promtool = shutil.which("promtool")
     if promtool is not None:
         done = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, text=True, check=False)

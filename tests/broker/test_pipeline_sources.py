@@ -11,7 +11,7 @@ import pipeline_lab as lab
 import pytest
 
 from reknit.pipeline.demo.recordings import Events, fleet
-from reknit.pipeline.streams.sources import SOURCES
+from reknit.pipeline.registry import SOURCES
 from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
 from reknit.topics.items import AnyItem
 from reknit.topics.reducer import reduce
@@ -27,7 +27,7 @@ CHUNK = 97  # bytes; no event is so short that a record could not end inside it
 
 
 def streams():
-    """Recorded streams as (source, events as they come over the wire)."""
+    """Recorded streams as (source, events as they arrive over the wire)."""
     rows = [json.loads(line) for line in STREAMS.read_text().splitlines()]
     found = [
         (
@@ -112,7 +112,7 @@ async def test_all_sources_interleaved_with_a_worker_killed(broker, prefix, tmp_
 
 
 def views_are_those_of_the_clean_run(partitions):
-    """Beside the audit: how a stream was cut into records, or that it was retried, does not show on the screen."""
+    """In addition to the audit: the division of a stream into records, or a retry, does not show on the screen."""
     decoder = msgspec.json.Decoder(AnyItem)
     by_session = {}
     for record in (record for found in partitions for record in found):
@@ -124,7 +124,7 @@ def views_are_those_of_the_clean_run(partitions):
     for number, (source, events, way) in enumerate(islice(every, SESSIONS)):
         shown = texts[f"{source}/{way}/{number}".encode()]
         whole = clean.setdefault((source, b"".join(events)), shown)
-        # What a program's run shows after it is played one and a half times is up to its ids; see its own tests.
+        # The screen of a program's run that is played one and a half times depends on its ids; see its own tests.
         if way in {"together", "bytes"} or (way == "retried" and not SOURCES[source].self_driving):
             assert shown == whole, (source, way, number)
             compared += 1

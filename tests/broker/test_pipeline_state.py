@@ -63,7 +63,7 @@ async def described(bootstrap, topic):
 
 
 async def state_by_full_read(bootstrap, prefix):
-    """What the changelog keeps, by partition."""
+    """The changelog's content, by partition."""
     found = await harness.read_all(bootstrap, prefix + TURNS_STATE, lab.PARTITIONS)
     parts = [{record.key: record.value for record in records} for records in found]
     return [{key: value for key, value in part.items() if value is not None} for part in parts]
@@ -85,7 +85,7 @@ async def bodies_are_those_of_one_run(bootstrap, prefix):
     return sum(map(len, found.values()))
 
 
-async def test_a_worker_with_a_store_on_disk_is_killed_and_goes_on_from_it(broker, prefix, tmp_path, free_port):
+async def test_a_worker_with_a_store_on_disk_continues_from_it_after_a_kill(broker, prefix, tmp_path, free_port):
     pytest.importorskip("rocksdict")
     await lab.make_topics(broker.bootstrap, prefix)
     more = '[state]\nstore = "disk"\nmemory_mib = 1\n'
@@ -98,7 +98,7 @@ async def test_a_worker_with_a_store_on_disk_is_killed_and_goes_on_from_it(broke
         worker.kill()
         again = fleet.start()
         await again.ready(60)
-        # The store goes on from what it had flushed before the kill, and reads the rest from the changelog.
+        # The store continues from its last flush before the kill, and reads the rest from the changelog.
         assert counted(again, "reknit_state_store_discarded_total") == 0
         await fed(broker.bootstrap, prefix, range(2, ROUNDS))
         await lab.drained(broker.bootstrap, prefix)
@@ -122,7 +122,7 @@ async def test_a_worker_with_a_store_on_disk_is_killed_and_goes_on_from_it(broke
         store.close()
 
 
-@pytest.mark.usefixtures("broker")  # or the reason why there is none
+@pytest.mark.usefixtures("broker")  # or the reason why it is missing
 def test_a_fleet_beyond_its_memory_goes_through_one_worker_and_is_there_again(tmp_path):
     """The benchmark of a fleet's state in a smaller form; how long it takes is not looked at."""
     pytest.importorskip("rocksdict")
@@ -141,7 +141,7 @@ def former(build_at):
     return build_at(FORMER)
 
 
-async def test_a_build_that_writes_the_former_format_runs_beside_it(broker, prefix, tmp_path, free_port, former):
+async def test_a_build_with_the_former_format_runs_in_the_same_group(broker, prefix, tmp_path, free_port, former):
     await lab.make_topics(broker.bootstrap, prefix)
     place = (broker.bootstrap, prefix)
     old = lab.make_fleet(*place, tmp_path / "old", free_port, build=former)
@@ -155,7 +155,7 @@ async def test_a_build_that_writes_the_former_format_runs_beside_it(broker, pref
         await second.ready(60)
         await fed(*place, range(1, 2))
         await lab.drained(*place)
-        assert await second.stop() == 0  # the former build goes on with what the other one wrote
+        assert await second.stop() == 0  # the former build continues with the other one's state
         await first.ready(60)
         await fed(*place, range(2, 3))
         await lab.drained(*place)

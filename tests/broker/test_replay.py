@@ -1,4 +1,4 @@
-"""Replays beside a live pipeline: they make what it made, however they are run, and write none of its topics."""
+"""Replays next to a live pipeline: they make the same outputs in every way of running, and write none of its topics."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Live:
-    """A pipeline that has worked through recorded sessions, and the commands beside it."""
+    """A pipeline that has processed recorded sessions, and the other commands."""
 
     left_out = None
     compared = 0
@@ -75,7 +75,9 @@ class Live:
         return json.loads(done.stdout)
 
     def differs(self, other, *options):
-        """What differs between live and replayed outputs, as `reknit diff` sums it up; None where nothing does."""
+        """Return the differences between live and replayed outputs, as `reknit diff` summarises them; None if there are
+        none.
+        """
         command = [sys.executable, "-m", "reknit", "diff", *self.place, *options, self.prefix, str(other)]
         done = run([*command, "--expect-none", "--json"])
         told = json.loads(done.stdout.splitlines()[-1])["summary"]
@@ -111,7 +113,7 @@ def run(command):
 
 @pytest.fixture(scope="module")
 def live(broker, tmp_path_factory):
-    """One that nobody changes."""
+    """A pipeline that no test changes."""
     found = Live(broker.bootstrap, f"live{os.getpid()}.", tmp_path_factory.mktemp("live"))
     asyncio.run(found.work(lab.script(2)))
     return found
@@ -163,7 +165,7 @@ async def test_processes_share_a_replay_to_its_frozen_ends_though_one_is_killed(
         first = fleet.start()
         plan = await own.plan("shared")
         async with lab.Feeder(own.bootstrap, own.prefix, 2_000, more) as late:
-            await late.wait()  # behind the ends
+            await late.wait()  # after the ends
         before = await own.ends()
         await first.ready(60)
         second = fleet.start()
@@ -192,7 +194,7 @@ async def test_a_replay_differs_from_live_work_where_its_configuration_does(live
     }
 
 
-async def test_an_interrupted_dry_run_begins_its_partition_anew_and_shares_are_the_whole(live, tmp_path, free_port):
+async def test_an_interrupted_dry_run_restarts_its_partition_and_shares_are_the_whole(live, tmp_path, free_port):
     place = tmp_path / "dry"
     command = live.replay_command("--dry-run", str(place), "--rate", "150")
     with harness.Fleet(lambda _: command, tmp_path, free_port) as fleet:
@@ -342,12 +344,12 @@ async def test_live_work_that_delivered_at_least_once_with_an_object_store_diffe
     (why,) = own.left_out
     assert why == f"its items may have expired in {own.prefix}"
     begun = {record.key for n, records in enumerate(items) for record in records if record.offset < half[n]}
-    # What was published once more may stand there whole.
+    # A record that was published again may be whole there.
     assert {name.encode() for name in own.left_out[why]} <= begun
 
 
 async def delete_before(bootstrap, topic, offsets):
-    """Have a broker delete what stands before an offset in each partition, as retention does."""
+    """Make a broker delete the records before an offset in each partition, as retention does."""
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     try:

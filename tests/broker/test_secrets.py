@@ -94,7 +94,7 @@ async def test_no_secret_is_found_after_every_kind_of_failure(broker, prefix, tm
     place = ("--bootstrap-servers", broker.bootstrap, "--prefix", prefix)
     secrets = kafka_secrets("PLAINTEXT")
 
-    # Commands that fail before they reach a broker, at its door, and behind it.
+    # Commands that fail before they reach a broker, at the connection, and after it.
     for security in ("SASL_PLAINTEXT", "SASL_SSL", "SSL"):
         for bootstrap in (NO_BROKER, broker.bootstrap):
             at = ("--bootstrap-servers", bootstrap, "--prefix", prefix)

@@ -82,7 +82,7 @@ def secured(tmp_path_factory, kafka_is_there):
 
 @pytest.fixture
 def login(secured, monkeypatch):
-    """Return what makes every command and client of ours somebody."""
+    """Return the settings that authenticate every command and client of Reknit."""
 
     def become(user, mechanism="SCRAM-SHA-512"):
         settings = {
@@ -229,7 +229,7 @@ async def use(role, settings):
         await client.stop()
 
 
-# Without Write on any topic nobody may be an idempotent producer, which Kafka calls a right on the cluster.
+# Without Write on any topic a client cannot be an idempotent producer, which Kafka calls a right on the cluster.
 REFUSED = (TopicAuthorizationFailedError, GroupAuthorizationFailedError, ClusterAuthorizationFailedError)
 
 
@@ -402,7 +402,7 @@ async def test_a_replay_needs_no_more_than_the_printed_rights(secured, login, tm
     ],
 )
 @pytest.mark.parametrize("command", ["worker", "diff", "ingest"])
-def test_who_is_not_let_in_is_told_so_in_a_sentence(  # noqa: PLR0917  fixtures and cases
+def test_a_refused_user_gets_a_sentence(  # noqa: PLR0917  fixtures and cases
     secured, login, tmp_path, monkeypatch, environment, said, command
 ):
     login(WORKER)

@@ -1,4 +1,4 @@
-"""A shadow: from a log of HTTP to the page, as docs/shadow.md has it, and beside a live worker without a trace."""
+"""A shadow: from a log of HTTP to the page, as in docs/shadow.md, and next to a live worker without a trace."""
 
 import asyncio
 import json
@@ -52,7 +52,7 @@ async def test_the_page_of_shadows_is_run_line_by_line(broker, prefix, tmp_path)
 
 
 async def seen_by_the_shadow(bootstrap, prefix, mends):
-    """Wait until the shadow has told of so many mends."""
+    """Wait until the shadow has reported N repairs."""
     async with harness.reader(bootstrap) as reader, asyncio.timeout(60):
         reader.assign([TopicPartition(prefix + HISTORY_FIXES, number) for number in range(lab.PARTITIONS)])
         await reader.seek_to_beginning()
@@ -72,7 +72,7 @@ def shadow_command(bootstrap, prefix, source, directory):
 
 
 async def rows(bootstrap, name):
-    """The records of a topic by partition: what of them must be the same wherever they lie."""
+    """Return the records of a topic by partition: the parts that must be equal in any partition."""
     parts = await harness.read_all(bootstrap, name, lab.PARTITIONS)
     return [[(record.key, record.value, tuple(record.headers)) for record in part] for part in parts]
 
@@ -91,7 +91,9 @@ async def refuse_every_other_request(bootstrap, prefix):
     return len(refused)
 
 
-async def test_a_shadow_beside_a_live_worker_says_the_same_and_leaves_no_trace(broker, prefix, tmp_path, free_port):
+async def test_a_shadow_next_to_a_live_worker_gives_the_same_result_and_leaves_no_trace(
+    broker, prefix, tmp_path, free_port
+):
     bootstrap, beside = broker.bootstrap, f"{prefix}shadow."
     typed = Typed(bootstrap, prefix, tmp_path, "")
     await lab.make_topics(bootstrap, prefix)

@@ -1,4 +1,4 @@
-"""A worker that cannot start says why and what to do, within a bound, and leaves no process behind."""
+"""A worker that cannot start reports the reason and the remedy, within a time limit, and leaves no process running."""
 
 import asyncio
 import socket

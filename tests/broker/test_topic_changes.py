@@ -83,7 +83,7 @@ class Pipeline:
         }
 
     async def marks(self):
-        """What the last position record of each changelog says besides the position."""
+        """Return the data of each changelog's last position record besides the position."""
         found = []
         for topic in (TURNS_STATE, EVENTS_STATE):
             for records in await self.read(topic):
@@ -92,7 +92,7 @@ class Pipeline:
         return found
 
     async def set_back(self, records):
-        """Commit the group's offsets so many records back, as a worker does that commits late."""
+        """Commit the group's offsets N records earlier, as a worker does that commits late."""
         group = f"{self.prefix}reknit"
         for topic in lab.SOURCES:
             done = await harness.committed(self.bootstrap, group, self.prefix + topic)
@@ -228,7 +228,7 @@ async def test_a_changelog_that_is_recreated_under_a_worker_ends_it_and_a_rebuil
     assert (code, {outcome["status"] for outcome in outcomes}) == (0, {"unchanged"})
 
 
-async def test_what_a_topic_is_too_small_for_becomes_a_dead_letter_and_everything_else_goes_on(pipeline):
+async def test_an_output_too_large_for_its_topic_becomes_a_dead_letter_and_everything_else_continues(pipeline):
     limits = {PROVIDER_REQUESTS: 2_500, TURNS_STATE: 8_000, DEAD_LETTERS: 2_500}
     for topic, size in limits.items():
         await pipeline.alter(topic, size)
@@ -240,8 +240,8 @@ async def test_what_a_topic_is_too_small_for_becomes_a_dead_letter_and_everythin
     await pipeline.drained()
     assert await worker.stop() == 0
     requests = await pipeline.requests()
-    # The request of the long turn, and that of the turn after it, are too large; the session keeps both turns. What
-    # the changelog refuses is not taken.
+    # The request of the long turn, and that of the turn after it, are too large; the session keeps both turns. A turn
+    # that the changelog refuses is not taken.
     assert {session: [texts for texts, _ in sent] for session, sent in requests.items()} == {
         f"s{n}": [["one"]] if n == 3 else [["one"], ["one", "two"]] for n in range(40)
     }
@@ -296,7 +296,7 @@ async def test_offset_resets_other_builds_and_other_settings_leave_what_sessions
         await pipeline.feed(turns(range(8), "three"))
         await pipeline.drained()
         assert await third.stop() == 0
-        # Somebody sets the group's offsets back; the next worker has other settings for new sessions.
+        # An operator sets the group's offsets back; the next worker has other settings for new sessions.
         for topic in lab.SOURCES:
             offsets = dict.fromkeys(range(lab.PARTITIONS), 0)
             await harness.commit(pipeline.bootstrap, f"{pipeline.prefix}reknit", pipeline.prefix + topic, offsets)

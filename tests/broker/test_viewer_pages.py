@@ -1,4 +1,4 @@
-"""Every page of the viewer in a real browser: a hostile fleet is shown and never runs, and everybody can read it."""
+"""Every page of the viewer in a real browser: a hostile fleet is shown and never runs, and the pages are accessible."""
 
 import asyncio
 import re
@@ -19,20 +19,20 @@ pytestmark = needs_browser
 # Pages of one kind that a walk opens, so that a fleet of any size is walked in less than a minute.
 OF_A_KIND = 12
 LARGEST_PAGE = 3 * 1024 * 1024
-# What is no page but a file, and what asks a broker, which these tests have not.
+# Addresses of files instead of pages, and those that need a broker, which these tests do not have.
 NOT_WALKED = re.compile(r"/(export|case|body)$|^/compare/replays")
-# A hostile fleet names codes that nobody knows, and records that never were.
+# A hostile fleet names unknown codes, and records that never existed.
 MAY_BE_MISSING = re.compile(r"^/explain/|/records/")
 NOT_FOUND = "Failed to load resource: the server responded with a status of 404 (Not Found)"
 LINKS = "[...new Set([...document.links].map(link => link.href))]"
-# What markup in a text would have made.
+# Elements that markup in a text would have created.
 MADE = """[...document.querySelectorAll(
     'iframe, base, object, embed, meta[http-equiv=refresh], style, [onload], [onerror], [onfocus], [autofocus][x]'
 )].map(made => made.outerHTML)"""
 
 
 def kind(path):
-    """What a page is, without the session and the place that it is about."""
+    """Return the kind of a page, without its session and place."""
     return re.sub(r"^(/sessions|/letters|/explain)/[^/]+", r"\1/…", re.sub(r"/requests/[^/]+", "/requests/…", path))
 
 
@@ -95,7 +95,7 @@ def _turns(*given):
 
 
 def enormous():
-    """Sessions as `sessions` has them, with so much of it wherever others may write."""
+    """Sessions as in `sessions`, with very long values in every field of other parties."""
     restored = {"type": "history.restored", "messages": [user(LINES.replace("<", " <")), said("ok"), user("go on")]}
     torn = b'{"type": "turn.appended", "message": {"content": "' + ENORMOUS[:9_000_000].encode()
     return [
@@ -141,7 +141,7 @@ async def test_ten_megabytes_of_hostile_text_are_shown_in_pages_of_a_size_and_ne
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-async def test_every_kind_of_page_can_be_read_by_everybody(viewer, dark):
+async def test_every_kind_of_page_is_accessible(viewer, dark):
     found = []
     async with browsing() as browser, browser.tab(dark=dark, width=400) as page:
         async for where, _ in walk(page, viewer, of_a_kind=2):

@@ -70,7 +70,7 @@ async def page(demo):
 
 
 async def texts(page, selector):
-    """What the elements say that a selector finds."""
+    """Return the texts of the elements that a selector finds."""
     return await page.ask(f"[...document.querySelectorAll({json.dumps(selector)})].map(one => one.innerText.trim())")
 
 
@@ -115,7 +115,7 @@ async def test_a_blackout_is_seen_as_it_happens(demo, page):
     assert await page.ask("window.stays")
 
 
-async def test_a_timeline_goes_on_as_turns_come(demo, page):
+async def test_a_timeline_grows_as_turns_arrive(demo, page):
     recording = next(each for each in fleet() if each.session == "lost-result")
     steps = [step for step in inputs(recording) if isinstance(step, Input)]
     async with sending(demo, "followed") as send:
@@ -150,7 +150,7 @@ async def sending(demo, session):
 
 
 async def open_live(page, url):
-    """Open a page once it is there, since the index has to hear of its session first."""
+    """Open a page once it exists, since the index must receive its session first."""
     async with aiohttp.ClientSession() as http:
         for _ in range(300):
             async with http.get(url) as answer:

@@ -37,7 +37,7 @@ class ToyStage(Stage):
             key, value = record.key or b"", record.value or b""
             count = self.counts[key] = self.counts.get(key, 0) + 1
             if value == POISON:
-                # The count above is wrong by now: whoever goes on with this stage gives itself away.
+                # The count above is wrong by now: a worker that continues with this stage is detected.
                 raise RuntimeError("a bug")
             body = b"%s:%d:%d:%d" % (self.topic.encode(), record.partition, record.offset, count)
             if value.startswith(HUGE):

@@ -1,4 +1,4 @@
-"""A worker process with the toy stage: what the broker tests start, kill and stop. Options come as JSON."""
+"""A worker process with the toy stage: the broker tests start, kill and stop it. Options are JSON."""
 
 from __future__ import annotations
 

@@ -34,10 +34,10 @@ kafka_broker = _load_broker_module()
 
 
 def _fixed_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, below those that systems give to clients.
+    """Return free ports below those that systems give to clients.
 
-    One of these may be a client's own when a broker wants it back; and who connects to it while nobody listens may
-    reach itself.
+    One of the latter may be in use by a client when a broker needs it again; and a client that connects to it while it
+    is free may reach itself.
     """
     found: list[int] = []
     while len(found) < count:
@@ -136,9 +136,9 @@ class Disk:
 
 
 class Cluster:
-    """Three nodes, each broker and controller; clients of ``direct`` see them at once, workers through the network.
+    """Three nodes, each broker and controller; clients of ``direct`` reach them directly, workers through the network.
 
-    The last one's data lie on the disk that can be full, where this process may mount one.
+    The last one's data are on the disk that can be full, if this process may mount one.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -148,7 +148,7 @@ class Cluster:
         for node, (seen, listening) in enumerate(self.network.ways.items(), start=1):
             broker = kafka_broker.Broker(directory / f"broker-{node}", ports.pop(), heap="320m")
             broker.controller_port = ports.pop()
-            # What it says when its disk is full must not need room on that disk.
+            # Its messages about a full disk must not need room on that disk.
             broker.log = directory / f"broker-{node}.log"
             host = f"PLAINTEXT://127.0.0.1:{broker.port}"
             broker.settings = {
@@ -187,7 +187,7 @@ class Cluster:
         self.network.start()
 
     def heal(self) -> None:
-        """Whatever was left behind by a fault that did not go as it should, all is well again."""
+        """Restore the cluster after any fault, also one that failed halfway."""
         self.network.cut, self.network.bytes_a_second = frozenset(), 0
         if self.disk is not None:
             self.disk.clear()
@@ -203,7 +203,9 @@ class Cluster:
             self.disk.unmount()
 
     async def leads(self, topics: list[str]) -> Counter[int]:
-        """How many partitions of these topics each node leads; 0 stands for partitions that miss a copy."""
+        """Return the number of partitions of these topics that each node leads; 0 counts partitions that miss a
+        replica.
+        """
         admin = AIOKafkaAdminClient(bootstrap_servers=self.direct, request_timeout_ms=5_000)
         await admin.start()
         try:

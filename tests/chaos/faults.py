@@ -1,4 +1,4 @@
-"""What may happen to a pipeline: one table. Each fault shows by itself that it did happen."""
+"""Faults of a pipeline: one table. Each fault proves that it happened."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from msgspec import Struct
 from reknit.topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_REQUESTS, TURNS_STATE
 
 _CHANCE = random.Random(5)  # noqa: S311  reproducible, not secret
-# Longer than the workers' session (pipeline_lab.SETTINGS), so that the group goes on without them.
+# Longer than the workers' session (pipeline_lab.SETTINGS), so that the group continues without them.
 _PAST_THE_SESSION = 7.0
 
 
@@ -201,7 +201,9 @@ async def read_slowly(pipeline: Pipeline) -> None:
 
 
 async def poison(pipeline: Pipeline) -> None:
-    """Sessions are parked by a record that nobody can process, and released, by two at once, with a mended one."""
+    """Sessions are parked by a record that cannot be processed, and released, by two commands simultaneously, with a
+    repaired one.
+    """
     keys = [f"poisoned-{pipeline.prefix}{_CHANCE.randrange(1 << 30)}-{at}".encode() for at in range(8)]
     turns = [
         {"type": "turn.appended", "message": message} for message in (user("one"), {"role": "nobody"}, user("two"))
@@ -238,12 +240,12 @@ async def _are_among(keys: list[bytes], letters: Callable[[], Awaitable[list]]) 
     return set(keys) <= {record.key for records in await letters() for record in records}
 
 
-# What a worker says of a partition whose bodies cannot be written.
+# A worker's message about a partition whose bodies cannot be written.
 _NO_STORE = "is opened anew: ConnectionError"
 
 
 async def lose_the_object_store(pipeline: Pipeline) -> None:
-    """A file stands where its folder was. The workers are held meanwhile: one that wrote then would make it anew."""
+    """A file replaces its folder. The workers are paused meanwhile: one that wrote then would create it again."""
     folder, away = pipeline.objects_folder, pipeline.directory / "objects-away"
     before = pipeline.said().count(_NO_STORE)
 
@@ -287,7 +289,7 @@ async def remove_a_disk_store(pipeline: Pipeline) -> None:
 
 
 async def replay(pipeline: Pipeline) -> None:
-    """What came so far is replayed beside the workers, in small batches; the first process dies far from the end."""
+    """The log so far is replayed while the workers run, in small batches; the first process dies far from the end."""
     name = "beside"
     command = pipeline.command("replay", "--id", name, "--metrics-port", "0", batch_records=11)
     with harness.Fleet(lambda _: command, pipeline.directory, lambda: 0) as fleet:
@@ -302,7 +304,7 @@ async def replay(pipeline: Pipeline) -> None:
     done = await pipeline.run("diff", pipeline.prefix, replayed, "--expect-none", "--json")
     summary = json.loads(done.stdout.splitlines()[-1])["summary"]
     assert done.returncode == 0, summary
-    # The workers go on meanwhile, and what they read behind the replay's ends is nothing that it could have.
+    # The workers continue meanwhile, and records after the replay's ends are not part of it.
     assert set(summary["not_compared"]) <= {"its events went on, and only one side has read them"}, summary
     assert summary["compared"]["sessions"] > 10, summary
     assert (await pipeline.run("replay", "delete", name)).returncode == 0
@@ -327,7 +329,7 @@ async def recreate_a_changelog(pipeline: Pipeline) -> None:
 
 
 async def recreate_an_input(pipeline: Pipeline) -> None:
-    # What is in the topic and not yet processed is lost with it, so nothing may be.
+    # Unprocessed records of the topic are lost with it, so there must be none.
     await pipeline.feeder.pause()
     await lab.drained(pipeline.cluster.direct, pipeline.prefix)
     before = await harness.read_all(pipeline.cluster.direct, pipeline.prefix + AGENT_TURNS, lab.PARTITIONS)

@@ -2,13 +2,13 @@
 
     python tests/chaos/outage.py [--runs 20] [--kinds kill freeze] [--away 45 63] [--stopped 2]
 
-In each run a broker goes away while workers of several pipelines work off a backlog. One worker is to be ready again
-soon after the broker's return, and what it wrote is audited. The others get SIGTERM at some moment, from the beginning
-of the outage to a while after its end, and are to end in order. The distributions go to standard output; the exit
-status is 1 where a run took longer, a worker did not end in order, or an audit failed.
+In each run a broker is away while workers of several pipelines process a backlog. One worker must be ready soon after
+the broker's return, and its outputs are audited. The others get SIGTERM at some moment, from the beginning of the
+outage to a while after its end, and must end in order. The distributions are written to standard output; the exit
+status is 1 if a run took longer, a worker did not end in order, or an audit failed.
 
-Kinds of outages: ``kill`` and ``stop`` end the process, so connections are refused; ``freeze`` stops it, so nothing
-answers; ``drop`` loses the packets that it sends, as a network does. That needs the right to make a network namespace.
+Kinds of outages: ``kill`` and ``stop`` end the process, so connections are refused; ``freeze`` stops it, so it does not
+answer; ``drop`` loses the packets that it sends, as a network does. That needs the right to make a network namespace.
 """
 
 from __future__ import annotations

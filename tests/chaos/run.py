@@ -25,7 +25,7 @@ _TESTS = Path(__file__).resolve().parents[1]
 TABLE = _TESTS.parent / "build" / "chaos.md"
 sys.path[:0] = [str(_TESTS), str(_TESTS / "broker"), str(_TESTS.parent)]
 
-import harness  # noqa: E402  beside these, on the path now
+import harness  # noqa: E402  in this folder, on the path now
 from chaos.cluster import Cluster  # noqa: E402  as above
 from chaos.faults import FAULTS, Fault, NotHereError  # noqa: E402  as above
 from chaos.trial import Pipeline, outputs, sources  # noqa: E402  as above
@@ -33,7 +33,7 @@ from msgspec import Struct  # noqa: E402  as above
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """What was found after a fault; ``trouble`` says why that is less than nothing lost, doubled or different."""
+    """The finding after a fault; ``trouble`` says why it is not "nothing lost, duplicated or different"."""
 
     fault: Fault
     sources: int = 0
@@ -114,7 +114,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", metavar="NAME", help="these faults")
     parser.add_argument("--seconds", type=float, default=1_200, help="no fault begins later (default: 1200)")
     options = parser.parse_args()
-    # Told to end, it leaves no broker behind, and no mount.
+    # On SIGTERM it leaves no broker and no mount.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     # Clients report every refused connection while a broker is away; outcomes are looked at.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)

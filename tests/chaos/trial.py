@@ -28,7 +28,8 @@ _OBJECT_BYTES = 400
 _RATE = 100
 _WORKERS = 2
 _SECONDS = 90.0
-# What a worker may end with: told to, killed, or with nothing committed since its broker or its place was lost.
+# The valid exit statuses of a worker: stopped, killed, or with nothing committed since its broker or its partition was
+# lost.
 _ENDS = {0, -9, 75}
 
 
@@ -81,7 +82,7 @@ class Pipeline:
         return "".join(worker.log.read_text() for worker in self.workers)
 
     def command(self, *arguments: str, **settings: object) -> list[str]:
-        """A command beside the workers, under their configuration and these settings."""
+        """Return a command with the workers' configuration and these settings."""
         text = (self.directory / "reknit.toml").read_text()
         config = self.directory / "beside.toml"
         config.write_text("".join(f"{name} = {value}\n" for name, value in settings.items()) + text)
@@ -143,7 +144,7 @@ class Pipeline:
         await self.ready()
         await lab.drained(self.cluster.direct, self.prefix, _SECONDS)
         counted = await lab.audit(self.cluster.direct, self.prefix, DEFAULTS, self._objects, former=self.former)
-        # Every record that a client wrote is in its source, and what the workers appended is all that is beside it.
+        # Every record of a client is in its source, and all other records are those that the workers appended.
         for source, own in ((AGENT_TURNS, "recorded turns"), (PROVIDER_EVENTS, "policies")):
             there, due = counted[f"source {source}"], self._sent[source] + counted[own]
             if there != due:

@@ -37,7 +37,7 @@ def die_while_restoring() -> None:
 
 
 def die_before_state() -> None:
-    """What a transaction would take back: outputs of a batch stand there, and it will be processed again."""
+    """A transaction would roll this back: outputs of a batch are published, and it will be processed again."""
     count = itertools.count(1)
 
     class Writer(writer.AtLeastOnceWriter):

@@ -1,8 +1,8 @@
 """The recovery cases of CyDo (PR #6), as they hold here.
 
-Each vector has our items in full. ``source_items`` is what the source emits; where ours differ by more than ids and
-fields of our own, ``why`` says in one sentence what the design wants instead. A vector with a ``why`` must differ and
-one without must not, so no reason outlives its difference.
+Each vector has Reknit's complete items. ``source_items`` are the source's; if Reknit's differ by more than ids and
+additional fields, ``why`` states the reason in one sentence. A vector with a ``why`` must differ and one without must
+not, so no reason outlives its difference.
 """
 
 import msgspec

@@ -9,7 +9,8 @@ from reading import vectors
 from reknit.pipeline import normalize
 from reknit.pipeline.explain import FIX_EXAMPLES, RULE_EXAMPLES, STREAM_EXAMPLES, retold
 from reknit.pipeline.fixes import FIXES
-from reknit.pipeline.rules.judge import RULE_SETS, RULES
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.rules.sets import RULES
 
 NEAR_MISSES = {vector["code"]: vector for vector in vectors("fix_near_misses")}
 STREAM_NEAR_MISSES = {vector["code"]: vector for vector in vectors("stream_near_misses")}
@@ -53,7 +54,7 @@ def test_a_near_miss_needs_no_such_fix(code):
 def cases():
     """For each rule what its vectors are: a breach, or a body of its target that does not break it."""
     seen = defaultdict(set)
-    for target in RULE_SETS:
+    for target in TARGETS:
         own = [rule.id for rule in RULES.values() if rule.target == target]
         for vector in vectors(f"{target.replace('-', '_')}_rules"):
             if "rule" in vector:

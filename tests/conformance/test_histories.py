@@ -1,8 +1,8 @@
-"""Histories of five sources and many issue threads, each mended for every target, whole and turn by turn.
+"""Histories of five sources and many issue threads, each repaired for every target, whole and turn by turn.
 
-And what comes of single histories on each target, and why: what crashed a target, was refused, or vanished without a
-fix; what a provider accepts and is to come out as it went in; and what stays for one target's models and is mended for
-another's beside it in one session.
+Also the results of single histories on each target, with the reasons: histories that crashed a target, were refused, or
+vanished without a fix; those that a provider accepts and that must stay unchanged; and those that stay for one target's
+models and are repaired for another's in the same session.
 """
 
 import json
@@ -16,7 +16,7 @@ from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.testing import Kit, read_case, run_case
 
 TOOLS = [{"name": "read_file", "description": "Read a file.", "input_schema": {"type": "object"}}]
-# A model of each family that is written for differently, and what else stands beside the messages.
+# A model of each family that has a different form, and the other parameters.
 ASKED = [
     ("anthropic", {}),
     ("claude-cli", {}),
@@ -38,7 +38,7 @@ ASKED = [
     ("cascade", {"model": "m"}),
     ("cascade", {"model": "m", "tools": TOOLS}),
 ]
-# The vectors of one target each, and what their own policy says beside their head.
+# The vectors of one target each, and their own policy.
 OWN = {
     "geny_claude_cli_flatten": ("claude-cli", {}),
     "picoclaw_anthropic_tool_results": ("anthropic", {"tail": "keep"}),
@@ -104,7 +104,7 @@ def cases():
 
 
 @pytest.mark.parametrize(("vector", "target", "why"), list(cases()))
-def test_what_comes_of_a_history_is_what_should(vector, target, why):
+def test_history_vectors_normalize_as_expected(vector, target, why):
     case = read_case(json.dumps(vector).encode())
     found = run_case(case, target)
     assert found.failures == [], why
@@ -115,7 +115,7 @@ each_structure = pytest.mark.parametrize("vector", vectors("structure"))
 
 
 def said(done):
-    """What a request says, and the fixes behind it; nothing where it is refused."""
+    """Return a request's content, and its fixes; nothing if it is refused."""
     messages = None if done.body is None else json.loads(done.body)[LISTS.get(done.target, "messages")]
     return {"messages": messages, "fixes": [fix.code for fix in done.fixes]}
 

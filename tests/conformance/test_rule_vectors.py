@@ -1,9 +1,9 @@
-"""Each rule against its vectors: what breaks it, in which words, and what only nearly does.
+"""Each rule against its vectors: violations, with their words, and near misses.
 
-A vector holds what is judged: a ``body``, ``raw`` text, a ``line`` or a ``prompt``. One of a ``rule`` says what that
-rule finds (a ``breach``), or that it finds nothing (a ``near`` miss); one with ``violations`` names all that is found.
-``pad`` repeats a prompt; in a body the string ``@pad`` stands for so many characters, of an image's base64 or of text.
-``whole_only`` marks what has no list of messages to fold.
+A vector holds the judged input: a ``body``, ``raw`` text, a ``line`` or a ``prompt``. One of a ``rule`` has that rule's
+violation (a ``breach``), or none (a ``near`` miss); one with ``violations`` names all violations. ``pad`` repeats a
+prompt; in a body the string ``@pad`` represents N characters, of an image's base64 or of text. ``whole_only`` marks
+input without a list of messages to fold.
 """
 
 import base64
@@ -13,11 +13,12 @@ import msgspec
 import pytest
 from reading import vectors
 
+from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.base import Violation
-from reknit.pipeline.rules.judge import RULE_SETS, validate
+from reknit.pipeline.validation import validate
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\x06\0\0\0\0\0\0\0").decode()
-# Rules of bodies that are no object, of which there is nothing to fold.
+# Rules of bodies that are not objects, which have nothing to fold.
 NO_OBJECT = {"GEM-17", "BED-33"}
 
 
@@ -38,7 +39,7 @@ def text_of(vector):
 
 def fold(body, target):
     """Judge a body message by message; where there are any, they are its last key."""
-    rules = RULE_SETS[target]
+    rules = TARGETS[target].rules
     text = body.decode("utf-8", "surrogatepass") if hasattr(rules, "key") else ""
     head, listed, rest = text.partition(f'"{getattr(rules, "key", "")}":[')
     if not listed:
@@ -75,7 +76,7 @@ def has_list(target, vector):
 
 VECTORS = [
     pytest.param(target, vector, id=f"{target}-{vector.get('rule', vector.get('what', at))}-{vector.get('case', '')}")
-    for target in RULE_SETS
+    for target in TARGETS
     for at, vector in enumerate(vectors_of(target))
 ]
 
@@ -94,7 +95,7 @@ def test_message_by_message(target, vector):
     assert sorted(map(str, found)) == sorted(map(str, validate(text_of(vector), target)))
 
 
-@pytest.mark.parametrize("target", RULE_SETS)
+@pytest.mark.parametrize("target", TARGETS)
 def test_a_near_miss_breaks_nothing_hard(target):
     """A near miss is a request that the provider takes; were it broken elsewhere, it would prove little."""
     near = [vector for vector in vectors_of(target) if vector.get("case") == "near" or vector.get("violations") == []]
@@ -111,7 +112,7 @@ def test_a_near_miss_breaks_nothing_hard(target):
     ],
 )
 def test_the_model_given_wins_over_the_model_named(target, rule, by_model):
-    """A rule of one model family is not held against another, and of a model that nobody knows it is the model's."""
+    """A rule of one model family is not applied to another, and for an unknown model it has severity ``model``."""
     body = next(vector["body"] for vector in vectors_of(target) if vector["rule"] == rule)
     for model, severities in by_model.items():
         assert [found.severity for found in validate(body, target, model) if found.rule == rule] == severities
@@ -125,7 +126,7 @@ def test_a_known_model_has_a_rule_or_has_it_not(target, known):
     assert [violation for violation in found if violation.severity == "model"] == []
 
 
-def test_a_model_that_is_given_beside_the_body_counts():
+def test_a_model_given_with_the_body_counts():
     body = {"messages": [{"role": "user", "content": "q"}]}
     assert [found.rule for found in validate(body, "cascade")] == ["CAS-08"]
     assert validate(body, "cascade", "claude-opus-4-7") == []
@@ -138,7 +139,7 @@ def test_a_long_line_is_quoted_in_part():
 
 @pytest.mark.parametrize(("target", "vector"), [param for param in VECTORS if param.values[0].endswith("-cli")])
 def test_the_fold_of_a_text_says_it_all_at_the_start(target, vector):
-    rules, text = RULE_SETS[target], text_of(vector)
+    rules, text = TARGETS[target].rules, text_of(vector)
     state, found = rules.judge_head(text)
     assert found == validate(text, target)
     assert rules.judge_messages(state, b"{}") == (state, [])
@@ -146,7 +147,7 @@ def test_the_fold_of_a_text_says_it_all_at_the_start(target, vector):
 
 
 def botocore_report(body):
-    """What botocore's client would say of a body before it sends it; bytes are base64 on the wire, not for clients."""
+    """Return the errors of botocore's client for a body; bytes are base64 on the wire, not for clients."""
     session = pytest.importorskip("botocore.session", reason="botocore is a development dependency")
     from botocore.validate import ParamValidator
 

@@ -1,8 +1,8 @@
-"""What the text-only planner's source does, row by row: to the planner's own words, to tools, environment and history.
+"""The behaviour of the text-only planner's source, row by row: its words, tools, environment and history.
 
-Where a row has a ``want``, the source has a defect, and ``FIXED`` says which of the planner's words, which are given at
-every split; a row without one must hold as the source has it. Where the rows of a whole history show a structure that
-is repaired here, or a defect of the source's, ``windsurf_requests.jsonl`` says what is wanted instead, and why.
+If a row has a ``want``, the source has a defect, and ``FIXED`` names the planner's words, which are given at every
+split; a row without one must behave like the source. If the rows of a whole history show a structure that is repaired
+here, or a defect of the source's, ``windsurf_requests.jsonl`` has the required result, and why.
 """
 
 import json
@@ -184,6 +184,6 @@ def test_a_history_becomes_turns_of_text(row):
     assert [found for found in validate(done.body, "cascade") if found.severity == "hard"] == []
 
 
-def test_what_was_decided_otherwise_says_why():
+def test_a_different_decision_gives_its_reason():
     assert DECIDED.keys() <= {row["name"] for row in ROWS}
     assert all(row["why"].endswith(".") for row in DECIDED.values())

@@ -1,4 +1,4 @@
-"""Corpus tests: what they share is a module beside them."""
+"""Corpus tests: shared code is a module in this folder."""
 
 import sys
 from pathlib import Path

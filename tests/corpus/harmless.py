@@ -1,10 +1,10 @@
-"""What becomes of requests that their provider accepted: normalised for the same provider, and compared.
+"""The outcomes of requests that their provider accepted: normalised for the same provider, and compared.
 
-Run as a program, it tells the shares by provider and what the requests behind them are:
+Run as a program, it prints the shares by provider and the requests in them:
 
     python tests/corpus/harmless.py [PROVIDER ...]
 
-With ``--write`` it writes them down for the page in docs/ and for the test beside it.
+With ``--write`` it writes them for the page in docs/ and for the test in this folder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PROVIDERS = sorted(name for name, target in TARGETS.items() if target.equalities
 
 
 class Outcome(NamedTuple):
-    """What came of one accepted request: codes of its fixes, hard violations, and what differs beyond the fixes."""
+    """The outcome of one accepted request: codes of its fixes, hard violations, and differences beyond the fixes."""
 
     id: str
     lossless: tuple[str, ...]
@@ -64,7 +64,7 @@ def outcome(row, provider):
 
 
 def kinds(one):
-    """What became of one request, in words that many requests share."""
+    """Return the outcome of one request, in words that many requests share."""
     said = {f"lossless {code}" for code in one.lossless} | {f"lossy {code}" for code in one.lossy}
     said |= {f"rejected {rule}" for rule in one.rejected}
     return said | {f"differs  {_place(each.path)} {each.kind}" for each in one.different}
@@ -90,7 +90,7 @@ def measured(provider):
 
 
 def write(path=SHARES_FILE):
-    """Write the shares of all providers anew; reasons that were given by hand stay."""
+    """Write the shares of all providers; reasons that were added manually stay."""
     given = {request: why for row in SHARES for request, why in row.harmed.items() if not why.startswith(_MEASURED)}
     rows = [measured(provider) for provider in PROVIDERS]
     for row in rows:

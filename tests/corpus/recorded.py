@@ -16,7 +16,7 @@ needs_corpus = [
 
 
 def rows(name):
-    """The recordings of one file; none where there is no such file."""
+    """Return the recordings of one file; none if the file does not exist."""
     path = CORPUS / f"{name}.jsonl.gz"
     return [json.loads(line) for line in unpacked(path).splitlines()] if path.is_file() else []
 

@@ -1,7 +1,7 @@
-"""Recorded streams of OpenAI's and Gemini's APIs: what is fed, what is then on the screen, and what is asked of it.
+"""Recorded streams of OpenAI's and Gemini's APIs: their input, the final screen, and the checks.
 
-Beside ``stream_lab``: these streams are many, and most are compared by their texts and calls alone, since that is what
-the oracles have.
+In addition to ``stream_lab``: these streams are many, and most are compared by their texts and calls only, since the
+oracles have nothing else.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from reknit.pipeline.streams.session import Recovery
 from reknit.topics.items import AgentError, AgentUnrecognized, ItemCompleted, ItemDelta, ItemRetracted, ItemStarted
 from reknit.topics.reducer import reduce
 
-# So many places of a stream are tried in a plain run; with the variable set, all of them.
+# A plain run tries this many places of a stream; with the variable set, all of them.
 PLACES = 10**9 if os.environ.get("REKNIT_ALL_CUTS") else 6
 
 
@@ -64,14 +64,14 @@ def places(count):
 
 
 class Screen(NamedTuple):
-    """What a reader sees of a run: texts joined, calls with their input, and what is not whole."""
+    """A reader's view of a run: texts joined, calls with their input, and incomplete items."""
 
     text: str
     calls: list[tuple[str, Any]]
     cut_calls: list[tuple[str, str]]
 
     def everything(self):
-        """Texts and calls, those that were cut with what there is of their input."""
+        """Texts and calls, including the input of those that were cut."""
         return self.text, self.calls + [(name, arguments(raw)) for name, raw in self.cut_calls]
 
 
@@ -149,11 +149,11 @@ def check_cut_in_bytes(source, row):
 
 
 def check_redelivered_by_the_engine(source, row):
-    """A record that the engine reads again finds the state from before it, and makes the same items.
+    """A record that the engine reads again meets the state from before it, and makes the same items.
 
-    Offsets, state and outputs stand in one transaction (or, without transactions, the state holds the offset that was
-    applied last), so a record that was applied is never applied again. That is what makes redelivery harmless for
-    sources that do not number their events; what is left to recovery is to be a function of state and record.
+    Offsets, state and outputs are in one transaction (or, without transactions, the state holds the last applied
+    offset), so an applied record is never applied again. That makes redelivery harmless for sources that do not number
+    their events; recovery only has to be a function of state and record.
     """
     recovery = Recovery(source, records=False)
     for record in in_records(sse(row), max(1, len(row["stream"]) // PLACES)):
@@ -181,9 +181,9 @@ def next_request(source, row, target):
 
 
 def disturbed(row, other):
-    """A stream of which some events are lost and some come twice, late or early, and another stream in the middle.
+    """A stream of which some events are lost and some are repeated, late or early, and another stream in the middle.
 
-    The same every time, for each recording.
+    It is deterministic for each recording.
     """
     chance = random.Random(row["id"])  # noqa: S311 - nothing is secret here
     found = []

@@ -1,6 +1,6 @@
-"""What decided each recorded refusal: a rule that foresees it in the provider's words, or a fact that no body shows.
+"""The cause of each recorded refusal: a rule that foresees it in the provider's words, or a fact that no body shows.
 
-Run as a program, it writes that down for the page in docs/ and for the tests beside it:
+Run as a program, it writes them for the page in docs/ and for the tests in this folder:
 
     python tests/corpus/refusals.py
 """
@@ -17,9 +17,9 @@ from recorded import rows
 
 from reknit.pipeline.explain.documents import REFUSALS_FILE, Refused
 from reknit.pipeline.rules.base import Violation
-from reknit.pipeline.rules.judge import validate
+from reknit.pipeline.validation import validate
 
-# Whose verdicts are asked of which recordings. Hosts that imitate an API are judged by the rules that are theirs.
+# The rules that judge each recording. Hosts that imitate an API are judged by their own rules.
 TARGETS: Final = {
     "anthropic": "anthropic",
     "gemini": "gemini",
@@ -32,20 +32,20 @@ TARGETS: Final = {
 # Hosts with words of their own for what a rule finds.
 _OWN_WORDS: Final = {"responses-compat", "openai-compat"}
 
-_MODEL = "what that model takes, which its name does not say"
+_MODEL = "the limits of that model, which its name does not show"
 _SCHEMA = "which schemas the provider's compiler takes for that model that day"
-_SERVER = "what that server's programs read, which others of its kind do"
+_SERVER = "the formats that this server reads, unlike others of its kind"
 _BYTES = "the bytes of an image or document, which the recording leaves out"
 # Class of the refusal ("" for any), a pattern at the beginning of its words, and what decided it.
 FACTS: Final[tuple[tuple[str, str, str], ...]] = (
-    ("auth", "", "the key, and what it may do: a header"),
+    ("auth", "", "the key and its rights: a header"),
     ("quota", "", "the account's limits and the provider's load at that moment"),
     ("5xx", "", "the provider's state at that moment"),
     ("model", "", "which models there were that day, where, and for whom"),
     ("length", "", "how many tokens the prompt has, which the provider counts"),
-    ("fetch", "", "what lay behind a URL that day"),
-    ("policy", "", "what a filter thought of the words"),
-    ("model-output", "", "what the model answered"),
+    ("fetch", "", "the content of a URL on that day"),
+    ("policy", "", "a filter's judgement of the words"),
+    ("model-output", "", "the model's answer"),
     ("schema", "Invalid JSON payload", "which members the API had that day; now its types have this one"),
     ("schema", "", _SCHEMA),
     (
@@ -53,12 +53,12 @@ FACTS: Final[tuple[tuple[str, str, str], ...]] = (
         "container: ",
         "the header that offered containers as objects; now the API's types have them",
     ),
-    ("param", "Invalid file data: 'file_id'", "what kind of file had been uploaded"),
+    ("param", "Invalid file data: 'file_id'", "the kind of the uploaded file"),
     ("param", "Validation: Temperature|Field 'temperature'", _SERVER),
     ("param", "", _MODEL),
     ("other", "", _MODEL),
     ("MESSAGE-STRUCTURE", "Previous response with id", "which responses the provider had kept"),
-    ("MESSAGE-STRUCTURE", "Invalid input: Expected context stuffing", "what kind of file had been uploaded"),
+    ("MESSAGE-STRUCTURE", "Invalid input: Expected context stuffing", "the kind of the uploaded file"),
     ("MESSAGE-STRUCTURE", r"messages\.0\.content\.1\.image\.source\.base64\.data: The file format", _BYTES),
     ("MESSAGE-STRUCTURE", "Provided image is not valid|Failed to load image|One of the image|invalid image", _BYTES),
     ("MESSAGE-STRUCTURE", "A request containing images|Invalid 'messages|After the .optional.", _MODEL),
@@ -79,7 +79,7 @@ def judge(provider: str, row: dict[str, Any]) -> list[Violation]:
 
 
 def fact_of(row: dict[str, Any]) -> str:
-    """What decided a refusal that no rule foresees, ``""`` where nobody knows."""
+    """Return the cause of a refusal that no rule foresees, ``""`` if it is unknown."""
     words, kind = row["error_message"] or "", row["error_class"]
     return next((fact for each, start, fact in FACTS if each in {"", kind} and re.match(start, words)), "")
 

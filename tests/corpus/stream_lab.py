@@ -19,7 +19,7 @@ from reknit.pipeline.streams.session import Recovery
 from reknit.topics.items import ItemCompleted, ItemDelta, ItemRetracted, ItemStarted, TurnStop
 from reknit.topics.reducer import View, reduce
 
-# Of long streams so many places are tried, evenly spread.
+# This many places of long streams are tried, evenly spread.
 MOST_PLACES = 40
 
 # A block on the screen: its type, and its text; a call's type, name, id and input; else its type and its JSON.
@@ -80,11 +80,11 @@ def places(length):
     return list(range(0, length, step))
 
 
-# -- what is run with every recording ------------------------------------------------------------------------------
+# -- the checks of every recording --------------------------------------------------------------------------------
 
 
 def check_whole(recording):
-    """Fed at once, the items reduce to what the oracle says, everything is complete and told once."""
+    """Fed in one call, the items reduce to the oracle's content, everything is complete and reported once."""
     items = fed(recording.source, [b"\n".join(recording.events)])
     assert compared(items) == recording.shown
     view = reduce(items)
@@ -127,7 +127,7 @@ def check_redelivery(recording):
 
 
 def check_disconnects(recording):
-    """Broken off after any event: what had come is there, and what had not ended is marked, with the reason."""
+    """Cut after any event: the received content is present, and unfinished content is marked, with the reason."""
     tried = set(places(len(recording.events)))
     recovery = Recovery(recording.source)
     view = View()
@@ -181,6 +181,6 @@ def _texts(blocks):
     return [(*block[:2], *block[3:]) for block in blocks]
 
 
-# What every recording goes through, whatever its provider.
+# The checks of every recording, for every provider.
 CHECKS = (check_cuts, check_redelivery, check_disconnects, check_retry)
 each_check = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

@@ -1,6 +1,6 @@
-"""Recorded requests that OpenAI's Responses API and Gemini took: read as histories and written again, still valid.
+"""Recorded requests that OpenAI's Responses API and Gemini accepted: read as histories and written again, still valid.
 
-What a request says is the same where no fix says otherwise; the codes of all fixes are named here with their reasons.
+A request's content is equal unless a fix reports a change; the codes of all fixes are named here with their reasons.
 """
 
 import json
@@ -19,11 +19,11 @@ POLICY = {"tail": "prefill"}
 
 pytestmark = needs_corpus
 
-# What requests stay conservative about, or cannot say, although the provider took it.
+# Fixes of requests that the provider accepted, where the target is conservative or lacks a form.
 BOTH = {
     "turns_merged",  # neighbours of one role
     "blank_dropped",  # a blank text
-    "leading_dropped",  # what the assistant says first, once a blank first turn is gone
+    "leading_dropped",  # the assistant's first content, once a blank first turn was removed
     "result_orphan",  # a result of a call that the provider keeps, or that has gone with a leading turn
     "tail_continued",  # nothing is left
     "result_media_moved",  # media in a result
@@ -50,7 +50,7 @@ MENDED = {
 
 
 def requests(provider):
-    """The accepted requests, with the model that the URL named beside them."""
+    """The accepted requests, with the model of the URL."""
     return [
         row["request"] | ({"model": row["model"]} if row["model"] else {})
         for row in accepted(provider)
@@ -93,7 +93,7 @@ def test_what_was_accepted_is_the_same_turn_by_turn(provider):
 
 
 def of_items(items):
-    """What an input says, as a list; leading system messages are beside it, one text is as good as a part."""
+    """Return an input's content, as a list; leading system messages are separate, one text equals one part."""
     if isinstance(items, str):
         return [("user", items)]
     said = []

@@ -1,7 +1,7 @@
 """Recorded streams of the Anthropic API, of compatible ones, and of Bedrock's invoke bodies for Claude.
 
-The oracle is the turn that the client sent again and the provider took, and where there is none, what the official
-SDK's accumulator makes of the stream. Where the SDK is wrong, what is right is said here, with the reason.
+The oracle is the turn that the client sent again and the provider accepted, and without one, the official SDK's
+accumulator. If the SDK is wrong, the right result is stated here, with the reason.
 """
 
 import base64
@@ -22,7 +22,7 @@ FILES = ("anthropic", "anthropic-compat", "bedrock-invoke")
 
 pytestmark = needs_corpus
 
-# What these streams do to the SDK's accumulator, and what is on the screen instead.
+# The SDK's errors for these streams, and the right screen.
 EXCEPTIONS = {
     "gateway_message_delta_metadata": "the SDK gave up on the gateway's [DONE]; the one text is complete",
     "incomplete_partial_json_response": "cut by max_tokens inside an input, which the SDK closes; it stays incomplete",
@@ -137,7 +137,7 @@ def is_empty(block):
 
 
 @each
-def test_tokens_are_told_once(recording):
+def test_tokens_are_reported_once(recording):
     usage = next(row["sdk_final"]["usage"] for row in claude_rows() if row["id"] == recording.id)
     items = lab.fed("anthropic", recording.events)
     (told,) = [item.usage for item in only(items, TurnStop | TurnDelta)]

@@ -1,7 +1,7 @@
-"""Recorded chats: what stands beside the text is in its items, and whole answers are promoted.
+"""Recorded chats: notes about the text are in its items, and whole answers are promoted.
 
-Thinking, stop reasons and usage are what the official SDK's accumulator makes of a stream; an answer that came whole
-shows and records what its message says.
+Thinking, stop reasons and usage equal those of the official SDK's accumulator; a whole answer is shown and recorded
+with its message's content.
 """
 
 import json
@@ -67,7 +67,7 @@ def test_thinking_reasons_and_tokens_are_what_the_accumulator_makes_of_a_stream(
 
 
 @each_provider
-def test_no_answer_whose_end_was_told_is_cut(provider):
+def test_no_answer_with_a_reported_end_is_cut(provider):
     for row in recordings(provider):
         chunks = events(row)
         reasons = [choice.get("finish_reason") for chunk in chunks for choice in chunk.get("choices") or []]

@@ -1,7 +1,7 @@
-"""What recorded answers name beside their text, streamed or whole: every address and every title is in their items.
+"""Sources of recorded answers, streamed or whole: every address and every title is in their items.
 
-One table of sources (``SOURCES``); a line of it is all that a further one needs. An address or title that is not the
-answer's stands in ``EXCEPTIONS`` with the reason.
+A further source needs one line of one table (``SOURCES``). An address or title that is not the answer's is in
+``EXCEPTIONS`` with the reason.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 
 def is_claude(row):
-    """Whether a row is one of the Messages API: Bedrock has other vendors' models behind the same call."""
+    """Return True if a row is of the Messages API: Bedrock has other vendors' models with the same call."""
     if row.get("stream"):
         return any('"message_start"' in event for event in map(text_of, row["stream"]))
     return whole(row).get("type") == "message"
@@ -50,7 +50,7 @@ def is_response(row):
     return bool(row.get("stream")) or "output" in whole(row)
 
 
-# What a response repeats of its request: nothing of it is said about the answer.
+# Members of a response that repeat its request: they do not describe the answer.
 ECHOED = {"instructions", "tools", "text", "metadata", "tool_choice", "prompt"}
 
 
@@ -131,7 +131,7 @@ def fed(source, row):
     return lab.fed(source.name, [lab.sse(event) for event in events(row)])
 
 
-# -- what is named ------------------------------------------------------------------------------------------------
+# -- the named sources --------------------------------------------------------------------------------------------
 
 TITLES = {"title", "filename", "file_id", "url"}
 ADDRESS = re.compile(r"https?://[^\s\"'<>\\]+")
@@ -180,8 +180,8 @@ def test_every_address_and_every_title_is_in_the_items(source):
 
 
 @each_of_blocks
-def test_sources_of_a_text_stand_with_the_text_and_not_beside_it(source):
-    """Where an answer has a text and names sources, they are not told apart from it."""
+def test_sources_of_a_text_are_only_with_the_text(source):
+    """If an answer has a text and names sources, they are with the text."""
     apart = [
         row["id"]
         for row in [*streamed(source), *answers(source)]
@@ -202,14 +202,14 @@ def reasons(row):
 
 
 @each_of_blocks
-def test_an_answer_whose_end_was_told_is_not_called_cut(source):
+def test_an_answer_with_a_reported_end_is_not_called_cut(source):
     for row in [*streamed(source), *answers(source)]:
         items = fed(source, row)
         said = reasons(row)
         stops = only(items, TurnStop)
         assert {item.stop_reason for item in stops if item.stop_reason} <= set(said), row["id"]
         if said:
-            # An attempt that another one replaced was cut, and what came of the other was told.
+            # An attempt that another one replaced was cut, and the other's content was reported.
             begun = sum('"message_start"' in event for event in events(row))
             assert not any(item.incomplete for item in stops[-1 if begun > 1 else 0 :]), row["id"]
             assert only(items, TurnDiagnosis) == [], row["id"]
@@ -265,7 +265,7 @@ def blocks(source, answer):
     return list(message["content"])
 
 
-# -- beside the official client --------------------------------------------------------------------------------------
+# -- compared with the official client -----------------------------------------------------------------------------
 
 
 @each_of_blocks
@@ -282,7 +282,7 @@ def test_stop_reasons_and_tokens_are_the_official_clients(source):
 
 @pytest.mark.parametrize("source", SOURCES[:3], ids=lambda source: source.file)
 def test_the_log_of_a_whole_answer_is_the_answer(source):
-    """Blocks as they came, with the issuer of reasoning; a text without a word is left out."""
+    """Unchanged blocks, with the issuer of reasoning; a text without a word is left out."""
     for row in answers(source):
         content = run(source.name, whole(row)).blocks
         known = [{name: value for name, value in block.items() if name != "issuer"} for block in content]
@@ -294,7 +294,7 @@ def is_blank(block):
 
 
 def test_items_of_own_blocks_end_with_the_block_of_the_recording():
-    """What an Anthropic stream has of its own types is in ``raw`` as the official client holds it."""
+    """Blocks of an Anthropic stream's own types are in ``raw``, as in the official client."""
     (source, *_) = SOURCES
     count = 0
     for row in streamed(source):

@@ -1,8 +1,8 @@
-"""Runs of real CLI versions against an API that cuts, refuses and overloads, each with what must be on screen.
+"""Runs of real CLI versions against an API that cuts, refuses and overloads, each with the expected screen.
 
-The oracle is not ours. Of the first measurement, ``visible`` is what the CLI itself kept in the history of the rest of
-that turn; a call that ran although its message was replaced (``executed_but_superseded``) may stay or go. Of the
-second, ``held`` is what the CLI sent with another prompt at the end, which is what it holds for good.
+The oracle is independent. In the first measurement, ``visible`` is what the CLI itself kept in the history of the rest
+of that turn; a call that ran although its message was replaced (``executed_but_superseded``) may stay or not. In the
+second, ``held`` is what the CLI sent with another prompt at the end, which is its permanent history.
 """
 
 import json
@@ -21,8 +21,8 @@ RUNS, HELD = rows("claude-cli-faults"), rows("claude-cli-held")
 pytestmark = needs_corpus
 
 CALLS = ("tool_use", "server_tool_use")
-# What was confirmed here and then silently replaced is not in the rest of that turn, but the second measurement found
-# that the program keeps it for good.
+# Content that was confirmed here and then silently replaced is not in the rest of that turn, but the second measurement
+# found that the program keeps it permanently.
 KEPT = {(name, cli) for name in ("drop-in-second-tool", "drop-same-prefix") for cli in ("1.0.128", "2.1.50")}
 
 
@@ -113,7 +113,7 @@ def test_cut_after_any_line_it_ends_with_what_was_confirmed(run):
 
 
 @each_run
-def test_results_are_seen_unless_they_tell_an_error(run):
+def test_results_are_seen_unless_they_report_an_error(run):
     for result in reduce(recover(run["lines"])).results.values():
         assert result.unseen == result.is_error
         assert result.expanded == result.is_error
@@ -161,7 +161,7 @@ def test_finished_turns_hold_what_is_visible_in_order(run):
     assert {block["tool_use_id"] for block in results if block["type"] == "tool_result"} <= calls
 
 
-# -- the second measurement: what the program holds for good ------------------------------------------------------
+# -- the second measurement: the program's permanent history ------------------------------------------------------
 
 
 def is_blank(block):
@@ -173,7 +173,7 @@ def likeness(block):
 
 
 def held_once(run):
-    """What the program holds, without what a message in place of a cut one says again, and without blank texts."""
+    """The program's history, without repetitions in a message that replaces a cut one, and without blank texts."""
     confirmed = {}
     in_place_of = {}
     started = set()
@@ -225,7 +225,7 @@ def check_held(view, run):
     assert all(entry.done for entry in view.entries)
 
 
-# What a run has shown once it ended, and what its program holds.
+# A run's final screen, and its program's history.
 each_end = pytest.mark.parametrize(
     ("check", "run"),
     [

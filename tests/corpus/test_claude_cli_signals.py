@@ -17,7 +17,7 @@ RUNS = rows("claude-cli-signals")
 
 pytestmark = needs_corpus
 
-# What the program writes itself where an answer is missing, and what the scripted API gave to its own prompts.
+# The program's own text for a missing answer, and the scripted API's answers to its own prompts.
 FILLERS = ("No response requested.", "(mock: plan is over)")
 KINDS = ("text", "tool_use", "server_tool_use")
 
@@ -34,7 +34,7 @@ def stages_of(run):
 
 
 def recovered(run, *, one_pipe=False):
-    """The items of all processes, and the turns for the log; in one pipe only the lines tell where a process ends."""
+    """The items of all processes, and the turns for the log; in one pipe only the lines show where a process ends."""
     recovery, items, turns = Recovery("claude-cli"), [], []
     for number, (lines, reason) in enumerate(stages_of(run)):
         for line in lines:

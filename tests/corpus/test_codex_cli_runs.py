@@ -1,7 +1,7 @@
-"""Runs of real Codex versions against an API that cuts, refuses and resets: each ends with what its rollout holds.
+"""Runs of real Codex versions against an API that cuts, refuses and resets: each ends with its rollout's content.
 
 The oracle is Codex's own history, read here line by line: the items that it keeps, and for a text that older versions
-kept only as an event, the event. Whether something repeats is told by the lines themselves.
+kept only as an event, the event. The lines themselves show whether something repeats.
 """
 
 import json
@@ -37,13 +37,13 @@ def events_of(row):
 
 
 def run(row, lines=None):
-    """All that a row's lines come to, with the state saved and read behind each."""
+    """The total result of a row's lines, with the state saved and restored after each."""
     lines = lines_of(row) if lines is None else lines
     return streamed.run("codex-cli", lines, sizes=[1] * len(lines), end="end of run")
 
 
 def kept(row):
-    """What the rollouts hold: texts, thoughts, and how many calls and results."""
+    """The rollouts' content: texts, thoughts, and the numbers of calls and results."""
     items, events, calls = Counter(), Counter(), Counter()
     for line in (json.loads(line) for transcript in row["transcripts"] for line in transcript):
         payload = line["payload"]
@@ -129,7 +129,7 @@ def test_a_turn_is_whole_only_by_its_own_word_and_notices_end_nothing(row):
 def test_the_runs_own_share_of_tokens_adds_up_to_the_threads(row):
     totals = [event["usage"] for event in events_of(row) if event["type"] == "turn.completed"]
     shares = [result.usage for result in only(run(row).items, TurnResult) if not result.is_error]
-    if row["version"] == "0.44.0":  # which tells each run's own
+    if row["version"] == "0.44.0":  # which reports each run's own
         totals = [{name: sum(total[name] for total in totals) for name in totals[0]}] if totals else []
     own = [share.input_tokens + share.cache_read_input_tokens + share.cache_creation_input_tokens for share in shares]
     assert (sum(own), sum(share.output_tokens for share in shares)) == (
@@ -149,7 +149,7 @@ def test_cut_at_any_line_it_holds_what_came_and_is_not_whole(row):
         assert len(found.view.blocks("tool_use")) >= len(begun)
         words = [event["type"] for event in events[:at] if event["type"].startswith("turn.")]
         open_ = words[-1:] == ["turn.started"]
-        # A warning before the turn tells that there was a run at all.
+        # A warning before the turn shows that there was a run.
         warned = any(event.get("item", {}).get("type") == "error" for event in events[:at])
         assert bool(only(found.items, TurnDiagnosis)) == (open_ or (warned and not words))
         assert not open_ or only(found.items, TurnStop)[-1].incomplete
@@ -194,7 +194,7 @@ def test_a_following_run_changes_nothing_of_it(row, named):
     ]
 
 
-# Reasoning goes to nobody but whose model it is, and not without what it led to.
+# Reasoning is sent to its own model only, and not without the items that it led to.
 THOUGHT = re.compile("thinking_|reasoning_")
 
 

@@ -1,7 +1,7 @@
 """Recorded streams of Bedrock's ConverseStream.
 
-The oracle is the turn that the client sent again and the service took; where there is none, a plain reading of the
-events, for no official client puts them together.
+The oracle is the turn that the client sent again and the service accepted; without one, a plain reading of the events,
+because no official client joins them.
 """
 
 import base64
@@ -102,7 +102,7 @@ def test_what_is_on_the_screen_is_what_the_client_sent_again(row):
 
 
 @each
-def test_the_name_of_an_event_may_stand_beside_it(recording):
+def test_the_name_of_an_event_may_be_separate(recording):
     row = next(row for row in rows() if row["id"] == recording.id)
     whole = without_deltas(lab.fed("bedrock-converse", recording.events))
     named = [lab.sse(json.dumps(body), name) for event in row["stream"] for name, body in event.items()]
@@ -114,13 +114,13 @@ def test_the_name_of_an_event_may_stand_beside_it(recording):
 @each
 @lab.each_check
 def test_cut_redelivered_broken_off_and_asked_for_again(recording, check):
-    # Without its start, a second attempt cannot be told from more of the first.
+    # Without its start, a second attempt cannot be distinguished from a continuation.
     if check is not lab.check_retry or b"messageStart" in recording.events[0]:
         check(recording)
 
 
 @each
-def test_tokens_are_told_once(recording):
+def test_tokens_are_reported_once(recording):
     row = next(row for row in rows() if row["id"] == recording.id)
     counts = [event["metadata"]["usage"] for event in row["stream"] if "metadata" in event]
     told = [item.usage for item in only(lab.fed(recording.source, recording.events), TurnStop | TurnDelta)]

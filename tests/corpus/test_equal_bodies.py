@@ -53,7 +53,7 @@ def swap(holder, step):
 
 
 def mutants(body, provider):
-    """Bodies in which one thing is not as it was, with the steps that lead to it."""
+    """Bodies with one change, with the path to it."""
     for path in places(body):
         if path[-1] in SAID_ANYWAY[provider]:
             continue

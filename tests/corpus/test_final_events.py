@@ -7,7 +7,7 @@ import stream_lab as lab
 from recorded import needs_corpus
 
 from reknit.pipeline.client.answers import AnswerReader, StreamFailure
-from reknit.pipeline.streams.sources import find_source
+from reknit.pipeline.registry import find_source
 
 pytestmark = needs_corpus
 

@@ -53,7 +53,7 @@ def is_document(transcript):
 
 
 def held_in(transcript):
-    """How often each text and call stands there."""
+    """Count each text and call in it."""
     answers = [message for message in said_in(transcript) if message["type"] == "gemini"]
     calls = [call for message in answers for call in message.get("toolCalls", [])]
     texts = [message["content"] for message in answers if message["content"]]
@@ -72,7 +72,7 @@ def shown(items):
 
 
 def logged(turns):
-    """How often each text and call stands in turns for the log."""
+    """Count each text and call in turns for the log."""
     blocks = [block for turn in turns if turn["role"] == "assistant" for block in turn["content"]]
     calls = [(block["id"], json.dumps(block["input"])) for block in blocks if block["type"] == "tool_use"]
     return Counter([*(block["text"] for block in blocks if block["type"] == "text"), *calls])
@@ -88,7 +88,7 @@ def test_it_ends_with_what_its_transcript_holds(run):
     assert shown(items) == held_in(run["transcript"])
     view = reduce(items)
     assert [entry.incomplete for entry in view.blocks("text", "tool_use") if entry.incomplete] == []
-    # Nobody knows whether an answer that no call ends has its end, the program itself does not.
+    # If no call ends an answer, its end is unknown, also to the program.
     answers = [message for message in said_in(run["transcript"]) if message["type"] == "gemini"]
     ends = [message["content"] for message in answers if message["content"] and not message.get("toolCalls")]
     marked = [(entry.text, entry.doubtful) for entry in view.blocks("text", "tool_use") if entry.doubtful]
@@ -106,7 +106,7 @@ def test_without_its_transcript_nothing_is_lost_and_what_is_not_held_is_marked(r
     entries = reduce(items).blocks("text", "tool_use")
     unmarked = Counter(as_held(entry) for entry in entries if not (entry.incomplete or entry.doubtful))
     assert unmarked <= held_in(run["transcript"])
-    # What ends a run is never made to look whole.
+    # The last item of a run is never presented as whole.
     assert [bool(entry.incomplete or entry.doubtful) for entry in entries[-1:]] == [True] * bool(entries)
 
 
@@ -135,7 +135,7 @@ def lines_of(run):
 
 @each_run
 def test_it_does_wherever_it_is_put_down_and_taken_up_again(run):
-    """The items and the turns are the same with a snapshot behind every line, in any order of the two files."""
+    """The items and the turns are equal with a snapshot after every line, in any order of the two files."""
     stream, transcript = lines_of(run)
 
     def outcome(lines, *, restored):
@@ -157,7 +157,7 @@ def test_it_does_wherever_it_is_put_down_and_taken_up_again(run):
 
 @each_run
 def test_what_comes_again_from_any_position_on_changes_nothing(run):
-    """From the state behind any line the same items come; applied again from any of them on, they show the same."""
+    """From the state after any line the same items follow; applied again from any of them on, they show the same."""
     stream, transcript = lines_of(run)
     recovery, items = Recovery("gemini-cli"), []
     for feed, line in [*stream, *transcript]:
@@ -180,7 +180,7 @@ def test_a_transcript_that_comes_after_the_end_still_corrects_the_screen(run):
 
 @each_run
 @pytest.mark.parametrize("together", [1, 3, 1000])
-def test_the_pipeline_records_what_the_transcript_holds_and_goes_on_with_the_next_run(run, together):
+def test_the_pipeline_records_the_transcripts_turns_and_continues_with_the_next_run(run, together):
     following = RUNS["rst-after-call-0.61.0"]
     records = []
 
@@ -213,6 +213,6 @@ def test_the_pipeline_records_what_the_transcript_holds_and_goes_on_with_the_nex
 def test_its_transcript_goes_to_every_target_without_an_unexplained_loss(run, target):
     done = normalize(run["transcript"], to=target)
     assert done.body is not None
-    # Thoughts are for their own model alone; what a target wants beside is made up.
+    # Thoughts are for their own model only; a target's additional requirements are synthesised.
     lossy = {fix.code for fix in done.fixes if not fix.lossless}
     assert lossy <= {"thinking_foreign", "thinking_dropped", "tail_continued", "tools_stubbed"}

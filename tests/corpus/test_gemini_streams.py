@@ -29,7 +29,7 @@ from reknit.topics.reducer import reduce
 
 pytestmark = needs_corpus
 
-# What a client sent again is not what the provider said: the end of the recording's id, and why.
+# Turns that the client sent again in another form than the provider's: the end of the recording's id, and why.
 SENT_OTHERWISE = {
     "google_gemini_2_5_flash.yaml#0": "Mirascope writes its output tool's call as text",
     "simonw/llm-gemini:tests/cassettes/test_gemini/test_tools.yaml#0": "only a call's answer is sent again",
@@ -94,7 +94,7 @@ def test_a_turn_is_what_the_client_sent_again():
 
 
 def test_every_part_has_its_place():
-    """Thoughts, and code that the provider ran; a signature stands in front of the part that it seals."""
+    """Thoughts, and code that the provider ran; a signature is before the part that it seals."""
     for row in all_rows():
         entries = reduce(fed("gemini", sse(row))).entries
         thoughts = [part["text"] for part in parts_in(events(row)) if part.get("thought")]
@@ -145,7 +145,7 @@ def test_nothing_is_withdrawn_incomplete_or_not_understood_where_nothing_went_wr
         check_named(items)
 
 
-def test_tokens_are_told_once_a_message():
+def test_tokens_are_reported_once_a_message():
     for row in all_rows():
         items = fed("gemini", sse(row))
         told = [item.usage for item in items if isinstance(item, TurnStop | TurnDelta) and item.usage]

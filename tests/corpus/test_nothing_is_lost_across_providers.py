@@ -1,6 +1,7 @@
-"""What a provider accepted, sent to every other target: whatever of it does not arrive there, a fix names its place.
+"""Requests that a provider accepted, sent to every other target: a fix names the place of everything that does not
+arrive.
 
-Whatever a value stands in, and whatever says the same in other words on every target, is named below with its reason.
+Values with containers, and equal contents in other words on every target, are listed below with the reason.
 """
 
 import base64
@@ -48,14 +49,14 @@ IDS = {"id", "tool_use_id", "toolUseId", "tool_call_id", "call_id"}
 PROGRAMS = {"claude-cli", "codex-cli", "copilot-cli", "gemini-cli"}
 WITHOUT_IDS = {*PROGRAMS, "gemini"}
 MESSAGES = ("messages", "input", "contents")
-# Where a block stands in an object of its own, which no path of a fix names.
+# Containers of a block, which no path of a fix names.
 WRAPPED = re.compile(
     r"\.(toolResult|toolUse|function|toolSpec|function_?[rR]esponse|functionDeclarations\.\d+|image|document)(?=\.|$)"
 )
 TOOLS = re.compile(r"^(toolConfig\.tools|functions|tools)\.\d+")
 # A fix of a tool's row is at its content.
 OTHERWISE_SPELT = {"thought_signature": "thoughtSignature", "tool_call_id": "content"}
-# Of what stands in an earlier turn this program is shown a line; the page of targets says so.
+# This program is shown a line for blocks of an earlier turn; the page of targets says so.
 SHOWN_AS_A_LINE = {
     "claude-cli": ("document", "file", "input_file", "image", "image_url", "input_image", "inlineData", "inline_data")
 }
@@ -80,7 +81,7 @@ def bare(word):
 
 
 def words(value):
-    """All that a body says, what stands as JSON in its texts too."""
+    """Return all of a body's text, including JSON in its texts."""
     for _, word in leaves(value):
         yield bare(word)
         if isinstance(word, str) and word.lstrip()[:1] in ("{", "["):
@@ -119,7 +120,7 @@ def kinds_above(request, steps):
 
 
 def lost(request, target):
-    """What of a request a target was not told, and no fix names."""
+    """Return the content of a request that did not arrive at a target, and that no fix names."""
     done = normalize(json.dumps(request).encode(), to=target)
     if done.body is None:
         assert any(each.severity == "hard" for each in done.violations)
@@ -134,7 +135,7 @@ def lost(request, target):
         if not SAID_OTHERWISE.keys().isdisjoint(steps) or OF_COURSE.get(name) == word or word == "":
             continue
         if name in IDS and (target in WITHOUT_IDS or ("call" not in path.lower() and steps[0] == "input")):
-            continue  # what names an item that its provider keeps
+            continue  # the name of an item that its provider stores
         if target in PROGRAMS and steps[0] not in MESSAGES:
             continue
         if name == "parallel_tool_calls" and '"tools"' not in body:

@@ -47,7 +47,7 @@ each_responses = pytest.mark.parametrize("provider", RESPONSES)
 each = pytest.mark.parametrize("provider", [*CHAT, *RESPONSES])
 each_and_gemini = pytest.mark.parametrize("provider", [*CHAT, *RESPONSES, "gemini"])
 
-# What a client sent again is not what the provider said: the end of the recording's id, and why.
+# Turns that the client sent again in another form than the provider's: the end of the recording's id, and why.
 SENT_OTHERWISE = {
     "openai_gpt_4o_completions.yaml#0": "Mirascope writes its output tool's call as text",
     "deepseek/prompt_caching/streaming_probe.yaml#0": "the probe's second request has words of its own",
@@ -59,14 +59,14 @@ SENT_OTHERWISE = {
     "test_openai_responses_compact_stateful_mode_stream.yaml#2": "pydantic-ai's recorder writes ASCII quotes",
     "test_openai_responses_phase_streamed_on_part_start.yaml#0": "pydantic-ai's recorder writes ASCII quotes",
 }
-# Streams of which nothing tells that another attempt has begun.
+# Streams without a sign that another attempt has begun.
 NO_SIGN_OF_A_RETRY = {
     "test_groq_model_web_search_tool_stream.yaml#0": "every chunk has an id of its own, and none a role"
 }
 
 TEXT_DELTAS = {"response.output_text.delta", "response.refusal.delta"}
 ENDS = {"response.completed", "response.incomplete"}
-# Items that go back as they came.
+# Items that are sent back unchanged.
 REPEATED = {"reasoning", "message", "function_call"}
 
 
@@ -227,7 +227,7 @@ def test_only_what_was_cut_is_incomplete(provider):
 
 
 @each
-def test_tokens_are_told_once_a_message(provider):
+def test_tokens_are_reported_once_a_message(provider):
     for row in recordings(provider):
         items = fed(source(provider), sse(row))
         told = [item for item in items if isinstance(item, TurnStop | TurnDelta) and item.usage]
@@ -254,7 +254,7 @@ def test_the_turn_goes_into_the_next_request_to_the_same_api(provider):
 
 
 @each_responses
-def test_sealed_reasoning_goes_back_as_it_came(provider):
+def test_sealed_reasoning_is_sent_back_unchanged(provider):
     """Unless the turn has what cannot go back, such as a search of the provider's own."""
     for row in recordings(provider):
         items = [item for output in responses_in(row) for item in output]
@@ -393,10 +393,10 @@ def renamed(value):
 
 
 def can_tell_a_retry(row, count):
-    """Whether a second attempt begins otherwise than the first one went on: with another id, or a role once more.
+    """Return True if a second attempt begins differently from a continuation: with another id, or a repeated role.
 
-    Without a role, one chunk's id says nothing: the next chunk may just as well have another. (Seen with Cloudflare's
-    streams, which have no roles, when they are cut behind the first chunk.)
+    Without a role, one chunk's id is not a sign: the next chunk may have another. (Seen with Cloudflare's streams,
+    which have no roles, when they are cut after the first chunk.)
     """
     chunks = [chunk for chunk in events(row)[:count] if chunk.get("choices")]
     roles = [choice["delta"].get("role") for chunk in chunks for choice in chunk["choices"]]

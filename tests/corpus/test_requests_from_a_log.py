@@ -1,4 +1,4 @@
-"""Recorded requests from a log: what was accepted leaves as it came, and refusals go back through both stages."""
+"""Recorded requests from a log: accepted ones are sent unchanged, and refusals pass back through both stages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ COUNTED = "reknit_provider_refusals_total"
 
 
 def outcome_of(provider, row):
-    """What the stages make of a refused request: unusable, rejected by a rule, or what its refusal is counted as."""
+    """Return the stages' outcome for a refused request: unusable, rejected by a rule, or the counted cause of its
+    refusal.
+    """
     target = TARGETS[provider]
     body = row["request"].get("generateContentRequest", row["request"])
     given = msgspec.json.decode(json.dumps(body), type=dict[str, msgspec.Raw])
@@ -73,8 +75,8 @@ def test_a_refusal_is_counted_as_the_page_of_refusals_says(provider):
         if kind in NEVER_SENT:
             continue
         if rule and why != "hard":
-            expected = {f"foreseen {rule}", f"missed {rule}"}  # the latter where it was mended
-        elif rule:  # it was mended, so that this is the answer to another body
+            expected = {f"foreseen {rule}", f"missed {rule}"}  # the latter if it was repaired
+        elif rule:  # it was repaired, so this is the answer to another body
             expected = {"missed", "unknown"}
         else:
             expected = {"not_shape"} if row["error_class"] in NOT_OF_SHAPE else {"unknown", "missed"}
@@ -84,7 +86,7 @@ def test_a_refusal_is_counted_as_the_page_of_refusals_says(provider):
     assert counted == COUNTS[provider]
 
 
-# Of all refused requests, what became of each here; what is mended or rejected would not have been refused.
+# The outcomes of all refused requests; repaired or rejected ones would not have been refused.
 NEVER_SENT = {"rejected", "unusable"}
 COUNTS = {
     "anthropic": {"foreseen": 2, "missed": 2, "not_shape": 23, "rejected": 7, "unknown": 7, "unusable": 2},

@@ -29,7 +29,7 @@ DELTAS = (".delta", "content_part.added", "reasoning_summary_part.added")
 OWN_DELTAS = ("code_interpreter_call_code.delta", "mcp_call_arguments.delta")
 
 
-# -- what a response is, in the log and on the screen ---------------------------------------------------------------
+# -- a response in the log and on the screen -----------------------------------------------------------------------
 
 
 def part_in_log(part):
@@ -102,10 +102,10 @@ def reason(response):
 
 
 def first_told(row):
-    """The output of the responses in a stream, as each item was first told whole.
+    """Return the output of the responses in a stream, as each item was first reported whole.
 
-    The final event says the same, but for what the provider seals once more for it: reasoning and compactions, and the
-    fingerprint of a program. GitHub Copilot changes ids, too.
+    The final event has the same, except for content that the provider encrypts again for it: reasoning and compactions,
+    and the fingerprint of a program. GitHub Copilot changes ids, too.
     """
     found = []
     items = {}
@@ -142,7 +142,7 @@ def test_log_turns_stop_reasons_and_usage_are_those_of_the_final_event(provider)
         assert [turn.message_id for turn in found.turns] == begun[: len(found.turns)], row["id"]
 
 
-# -- what was lost is told again ------------------------------------------------------------------------------------
+# -- lost content is repeated --------------------------------------------------------------------------------------
 
 
 def without(row, chance, *, done):
@@ -163,7 +163,7 @@ def without(row, chance, *, done):
 
 
 def texts_told(row):
-    """The texts that a stream tells whole in a piece of its own, or that came in pieces."""
+    """Return the texts that a stream has whole in one event, or in pieces."""
     return [event["text"] for event in events(row) if event["type"] == "response.output_text.done"]
 
 
@@ -190,7 +190,7 @@ def test_pieces_that_are_lost_are_made_up_for(provider, *, done):
 
 @each
 def test_a_response_that_fails_has_what_its_last_event_says(provider):
-    """The same streams, if they had failed at their end: nothing is lost, and the failure is told once."""
+    """The same streams with a failure at their end: nothing is lost, and the failure is reported once."""
     for row in recordings(provider):
         if len(ends(row)) != 1 or not ends(row)[0]["output"]:
             continue
@@ -240,7 +240,7 @@ def test_a_whole_answer_is_promoted(provider):
 
 
 @each
-def test_a_whole_answer_behind_its_stream_is_nothing_new(provider):
+def test_a_whole_answer_after_its_stream_adds_nothing(provider):
     for row in recordings(provider):
         if len(ends(row)) != 1:
             continue

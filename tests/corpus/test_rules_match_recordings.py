@@ -1,7 +1,7 @@
-"""The rules against recorded traffic: what a provider took breaks no hard rule, what it refused breaks one.
+"""The rules against recorded traffic: an accepted request breaks no hard rule, a refused one breaks one.
 
-Hosts that imitate OpenAI's APIs are laxer: their chats are judged by the rules of ``vllm``, and only where an open
-model's server answered.
+Hosts that imitate OpenAI's APIs are laxer: their chats are judged by the rules of ``vllm``, and only if an open model's
+server answered.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def excuse(row, violation):
 
 
 def alarms(name):
-    """What hard rules find in requests that were taken; those of a model where models are known to their provider."""
+    """Return the hard violations of accepted requests; those of a model if its provider is known."""
     severities = {"hard", "model"} if name in STRICT and name != "openai-responses" else {"hard"}
     taken = [(row, found) for row, found in recordings(name) if row["status"] == 200]
     assert taken
@@ -85,7 +85,7 @@ def test_what_was_taken_breaks_no_hard_rule(name):
 
 @pytest.mark.parametrize("name", MOST_WARNED)
 def test_warnings_stay_few(name):
-    """What was taken is seldom warned about: 14 of 734 requests to Gemini, 8 of 464 to Converse."""
+    """Accepted requests seldom have warnings: 14 of 734 requests to Gemini, 8 of 464 to Converse."""
     taken = [found for row, found in recordings(name) if row["status"] == 200]
     assert len(taken) > 450
     assert len(list(filter(None, taken))) <= MOST_WARNED[name]

@@ -27,7 +27,7 @@ def as_json(line):
 
 
 def main_blocks(lines, kind):
-    """What complete messages of the main turn hold, read the plainest way."""
+    """Return the content of the main turn's complete messages, read in the simplest way."""
     found = map(as_json, lines)
     messages = [line["message"] for line in found if line["type"] == "assistant" and not line.get("parent_tool_use_id")]
     return [block for message in messages for block in message["content"] if block["type"] == kind]

@@ -66,7 +66,7 @@ def text_of_result(content):
 
 
 def said(block):
-    """What a block of the model says, to be compared with the block of the file."""
+    """Return the content of a block of the model, for comparison with the file's block."""
     match block:
         case Text():
             return "text", block.text

@@ -17,7 +17,7 @@ from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.targets import Setting, structure_of
 
 NAMES = sorted(TARGETS)
-TEXTS = sorted(name for name, target in TARGETS.items() if target.text)
+TEXTS = sorted(name for name, target in TARGETS.items() if target.is_text)
 TOOL_KEYS = {"tool_calls", "tool_call_id", "toolUse", "toolResult", "functionCall", "functionResponse", "call_id"}
 
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from streamed import picture, without_deltas
 
+from reknit.pipeline.registry import SOURCES
 from reknit.pipeline.stages.events import EventsStage
 from reknit.pipeline.streams.session import Recovery
-from reknit.pipeline.streams.sources import SOURCES
 from reknit.topics import SESSION_ITEMS
 from reknit.topics.items import AnyItem, ItemDelta
 from reknit.topics.reducer import reduce

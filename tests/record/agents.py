@@ -1,15 +1,15 @@
-"""Runs the real agent programs against a scripted API that cuts, refuses and resets, and writes what they put out.
+"""Runs the real agent programs against a scripted API that cuts, refuses and resets, and records their output.
 
-    make record                         # tests/vectors/agent_cli_runs.jsonl.gz anew
+    make record                         # writes tests/vectors/agent_cli_runs.jsonl.gz
     make record ARGS="--only drop-after-item --to /tmp/runs.jsonl"
 
-The programs come from npm, into ``.programs`` beside this file. They run with nothing of this machine's environment, in
-a network namespace that has the loopback alone; so this needs the right to make one (root, as a rule). Tests never run
-them: they read what was written.
+The programs are installed from npm, into ``.programs`` in this folder. They run with nothing of this machine's
+environment, in a network namespace that has the loopback alone; so this needs the right to make one (root, as a rule).
+Tests never run them: they read the records.
 
 A plan of ``plans.jsonl`` has ``steps``, one for each request of the program, the last for all that follow (see
-``scripted_api``). Beside them stand ``prompts`` (a run each, the later ones resume the first), ``kill_after``
-(milliseconds), and for Codex ``mcp``, the answers of a server of that protocol by what it is asked.
+``scripted_api``). It also has ``prompts`` (a run each, the later ones resume the first), ``kill_after`` (milliseconds),
+and for Codex ``mcp``, the answers of a server of that protocol by the request.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ for asked in map(json.loads, sys.stdin):
             reply = {"result": {"tools": [tool]} if asked["method"] == "tools/list" else {}}
         print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **reply}), flush=True)
 """
-# Of instructions and tool lists so much is kept: they are the programs' own, and say nothing of a run.
+# At most this much of instructions and tool lists is kept: they are the programs' own, and independent of a run.
 LONGEST_TEXT: Final = 600
 
 
@@ -168,7 +168,7 @@ def install(program: Program, version: str) -> Path:
 
 
 async def record(program: Program, file: Path, plan: dict[str, Any]) -> dict[str, Any]:
-    """What one plan comes to: lines of standard output, run after run, exit codes, requests and transcripts."""
+    """Return the result of one plan: lines of standard output, run after run, exit codes, requests and transcripts."""
     lab = Path(tempfile.mkdtemp(prefix="lab-"))
     home, work = lab / "home", lab / "work"
     home.mkdir()
@@ -251,7 +251,7 @@ def main() -> None:
     plans = [plan for plan in plans if not given.only or plan["name"] in given.only]
     files = {(plan["program"], plan["version"]): install(PROGRAMS[plan["program"]], plan["version"]) for plan in plans}
     if os.environ.get("RECORDED_APART") != "1":
-        # All of it goes on in a namespace with the loopback alone.
+        # All of it runs in a namespace with the loopback alone.
         inside = 'ip link set lo up && exec "$0" "$@"'
         apart = ["unshare", "--net", "sh", "-c", inside, sys.executable, *sys.argv]
         sys.exit(subprocess.run(apart, env=os.environ | {"RECORDED_APART": "1"}, check=False).returncode)

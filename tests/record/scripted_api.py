@@ -1,10 +1,10 @@
-"""An API that a plan scripts: it answers agent programs request by request, and breaks off where the plan says so.
+"""An API that a plan scripts: it answers agent programs request by request, and aborts as the plan says.
 
-A step of a plan has ``blocks`` to say (``text``, ``reasoning``, ``call``, ``search``) and where the answer ends
-otherwise than it should, after so many events: ``drop_after`` (the connection closes inside the body), ``eof_after``
-(the body ends), ``rst_after`` (TCP reset), ``stall_after`` (nothing more comes), ``failed_after``, ``error_after`` (the
-API says so). ``stop`` is another reason to stop, ``status`` a refusal, ``reset`` a connection that is reset at once,
-``gap`` milliseconds between events.
+A step of a plan has ``blocks`` of content (``text``, ``reasoning``, ``call``, ``search``) and the fault of the answer,
+after N events: ``drop_after`` (the connection closes inside the body), ``eof_after`` (the body ends), ``rst_after``
+(TCP reset), ``stall_after`` (nothing follows), ``failed_after``, ``error_after`` (the API reports it). ``stop`` is
+another stop reason, ``status`` a refusal, ``reset`` a connection that is reset immediately, ``gap`` milliseconds
+between events.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A source added with only the text of CONTRIBUTING works like any other."""
+"""A source that is added by the text of CONTRIBUTING, and by nothing else, is one like any other."""
 
 import json
 import re
@@ -10,13 +10,14 @@ from types import ModuleType
 import pytest
 from msgspec import structs
 
-from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.providers.base import Provider
+from reknit.pipeline.registry import SOURCES, TARGETS
 from reknit.pipeline.stages.base import Record
 from reknit.pipeline.stages.defaults import Defaults
 from reknit.pipeline.stages.events import EventsStage
 from reknit.pipeline.stages.turns import TurnsStage
 from reknit.pipeline.streams.session import Recovery, recover
-from reknit.pipeline.streams.sources import SOURCES, Source
+from reknit.pipeline.streams.source import Source
 from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS, SESSION_ITEMS
 from reknit.topics.items import AgentUnrecognized
 from reknit.topics.reducer import reduce
@@ -36,8 +37,10 @@ LINES = [json.dumps(event).encode() for event in SAID]
 def _parrot(monkeypatch):
     module = ModuleType("reknit.pipeline.streams.session.parrot")
     monkeypatch.setitem(sys.modules, module.__name__, module)  # where annotations are looked up
-    exec(compile(DECODER, "CONTRIBUTING.md", "exec"), vars(module))  # noqa: S102 - text of this repository
-    source = eval(ENTRY, vars(module) | {"Source": Source})  # noqa: S307 - text of this repository
+    exec(compile(DECODER, "CONTRIBUTING.md", "exec"), vars(module))  # noqa: S102 - it is our own text
+    names = vars(module) | {"Provider": Provider, "Source": Source}
+    exec(compile(ENTRY, "CONTRIBUTING.md", "exec"), names)  # noqa: S102 - it is our own text
+    source = names["PROVIDER"].source
     monkeypatch.setitem(SOURCES, source.name, source)
 
 
@@ -124,7 +127,7 @@ def test_turns_of_a_self_driving_source_are_marked(monkeypatch):
 
 
 def test_a_target_with_filtered_text_is_announced_to_the_stream_side(monkeypatch):
-    """The stream side gets the model only if the target's entry says that the target is also a source."""
+    """The announcement to the stream side depends on the target's description, because the target is also a source."""
     opened = json.dumps({"type": "session.opened", "targets": ["anthropic"], "model": "m"}).encode()
     record = Record(partition=0, offset=0, key=b"s", value=opened)
 
@@ -134,5 +137,5 @@ def test_a_target_with_filtered_text_is_announced_to_the_stream_side(monkeypatch
         return json.loads(policy).get("model")
 
     assert announced() is None
-    monkeypatch.setitem(TARGETS, "anthropic", structs.replace(TARGETS["anthropic"], speaks=True))
+    monkeypatch.setitem(TARGETS, "anthropic", structs.replace(TARGETS["anthropic"], has_filters=True))
     assert announced() == "m"

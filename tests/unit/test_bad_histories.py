@@ -1,4 +1,4 @@
-"""Bad histories and bodies for every target: a typed error with its place, or a valid request; never a traceback."""
+"""Bad histories and bodies, for every target: a typed error with its place, or a valid request; never a traceback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from reknit.pipeline import Session, normalize, validate
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.base import Violation
-from reknit.pipeline.rules.judge import RULE_SETS
 
 DEEP = "[" * 1000 + "]" * 1000
 LONE = "\\ud83d"
@@ -61,7 +60,7 @@ def block(role: str, text: str) -> str:
     return history(USER, said(role, text, SO), USER)
 
 
-# Unreadable input: the code and the place of the error.
+# Input that cannot be understood: the code and the place of the error.
 OF_ANOTHER_TYPE = {
     "null": ("null", ""),
     "a number": ("7", ""),
@@ -122,7 +121,7 @@ def test_unreadable_input_is_a_typed_error_with_its_place(name, target):
     assert error.path == place or error.path.startswith(f"{place}.")
 
 
-# Defects that are repaired or left out; the requests are valid.
+# Input that can be repaired, or left out: the requests are valid.
 MENDED = {
     "content is null": history('{"role": "user", "content": null}', USER),
     "content is missing": history('{"role": "user"}', USER),
@@ -177,7 +176,7 @@ def test_a_session_names_the_message_that_nests_too_deeply_and_continues(turn):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_an_empty_history_is_rejected_in_the_providers_words(target):
-    """A command line receives no bytes if there is no message, and the Responses API accepts an empty input."""
+    """A command line gets nothing at all where there is no message, and the Responses API takes an empty input."""
     done = normalize("[]", to=target)
     hard = hard_ones(done.violations)
     assert (done.body is None) == (target != "openai-responses") == (hard != [])
@@ -194,7 +193,7 @@ def test_repairable_input_makes_a_valid_request(name, target):
 
 
 @pytest.mark.parametrize("name", [*REFUSED, *MENDED])
-@pytest.mark.parametrize("target", RULE_SETS)
+@pytest.mark.parametrize("target", TARGETS)
 def test_rules_judge_any_body(name, target):
     given = REFUSED[name][0] if name in REFUSED else MENDED[name]
     for body in (given, {"messages": "x"}, b'{"messages": %b, "input": %b, "contents": %b}' % ((encoded(given),) * 3)):
@@ -242,7 +241,7 @@ def test_image_data_ends_up_as_plain_base64(data, mended):
     assert json.loads(done.body)["messages"][0]["content"] == [image(mended)]
 
 
-# Python objects that are not JSON.
+# Python objects that are no JSON.
 
 
 def cyclic():
@@ -275,7 +274,7 @@ def test_objects_that_are_not_json_are_a_typed_error_or_converted(name):
     assert validate({"messages": OBJECTS[name]}) != []
 
 
-# Cyclic ids, and very large input.
+# Ids in a cycle, and much of everything.
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -65,7 +65,7 @@ def test_an_expected_body_is_compared_exactly():
         body = normalize(BROKEN, to=target).body
         exact = {"history": BROKEN, "to": target, "expect": body.decode()}
         assert run(exact)[0] == 0
-        if not TARGETS[target].text:
+        if not TARGETS[target].is_text:
             assert run(exact | {"expect": json.loads(body)})[0] == 0
         code, (result,), _ = run(exact | {"expect": body.decode()[:-1] + "?"})
         assert code == 4

@@ -1,4 +1,4 @@
-"""A target added as CONTRIBUTING describes it: a writer, rules, one line and vectors, and nothing else."""
+"""A target as CONTRIBUTING says that one is added: a writer, rules, a line and vectors, and nothing else."""
 
 import json
 import subprocess
@@ -11,10 +11,9 @@ from reknit import Session, normalize, validate
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.providers.openai_chat.writer import OpenAIChat
 from reknit.pipeline.registry import TARGETS, register, unregister
-from reknit.pipeline.rules.judge import RULE_SETS
 from reknit.testing import Kit, broken_histories, healthy_histories
 
-# The two modules and the line that a contributor would write.
+# The two modules and the line that a person would write.
 MODULE = textwrap.dedent(
     '''
     """The house's own gateway: a chat in OpenAI's shape that wants a user first and words in every user turn."""
@@ -23,7 +22,7 @@ MODULE = textwrap.dedent(
     from reknit.pipeline.registry import register
     from reknit.pipeline.rules.base import Catalogue
     from reknit.pipeline.providers.openai_chat.writer import ChatDialect, Template
-    from reknit.pipeline.providers.openai.writer import Voice
+    from reknit.pipeline.providers.openai.writer import ChatOptions
     from reknit.pipeline.providers.openai.writer.parameters import PARAMETERS, chat_model, write_chat_head
     from reknit.pipeline.providers.openai.writer.parts import ChatParts
 
@@ -47,7 +46,7 @@ MODULE = textwrap.dedent(
 
         def prepare(self, setting, system):
             model = chat_model(setting.model)
-            voice = Voice(
+            voice = ChatOptions(
                 target="house", parts=ChatParts(), call_id=str, model=setting.model,
                 providers=frozenset(), passed=frozenset(), refusals=True,
             )
@@ -83,7 +82,7 @@ MODULE = textwrap.dedent(
     '''
 )
 
-# One body that breaks only the rule, followed by one that is just inside it.
+# One body that breaks only the rule, and a near miss.
 VECTORS = [
     ({"messages": [{"role": "narrator", "content": "x"}]}, ["HOUSE-01"]),
     ({"messages": [{"role": "user", "content": "x"}]}, []),
@@ -99,7 +98,7 @@ BROKEN = [
 @pytest.fixture
 def house():
     names = {}
-    exec(compile(MODULE, "house_gateway.py", "exec"), names)  # noqa: S102  the module that a contributor would write
+    exec(compile(MODULE, "house_gateway.py", "exec"), names)  # noqa: S102  the module that a person would write
     yield names["TARGET"]
     unregister("house")
 
@@ -168,5 +167,5 @@ def test_a_kit_without_the_shape_of_a_body_does_not_skip_the_check(house):
 
 
 def test_every_target_has_rules_and_every_rule_set_a_target():
-    assert {name: target.rules for name, target in TARGETS.items()} == RULE_SETS
-    assert all(target.name == name == target.writer.name for name, target in TARGETS.items())
+    named = {name: {t.writer.name, t.rules.target, t.catalogue.target} for name, t in TARGETS.items()}
+    assert named == {name: {name} for name in TARGETS}

@@ -15,7 +15,7 @@ from viewing import Topics
 
 from reknit.pipeline.demo.recordings import FILES, Events, Gathered, Input, Turns, Wait, fleet, inputs, refusals
 from reknit.pipeline.fixes import FIXES
-from reknit.pipeline.rules.judge import RULES
+from reknit.pipeline.rules.sets import RULES
 from reknit.topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS
 from reknit.topics.records import TURN_RECORDS
 

@@ -12,7 +12,7 @@ from reknit.pipeline.config import load_config
 from reknit.pipeline.explain.documents import place_of
 from reknit.pipeline.fixes import FIXES
 from reknit.pipeline.registry import TARGETS
-from reknit.pipeline.rules.judge import RULES
+from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.streams.recovery import TABLE
 
 ROOT = Path(__file__).parents[2]

@@ -10,9 +10,9 @@ from msgspec import Struct, structs
 from reknit.pipeline import __version__
 from reknit.pipeline.engine.batches import (
     Chain,
-    Hole,
+    OffsetGap,
     Span,
-    buried,
+    dead_letter_for,
     fetched_size,
     log_letters,
     output_size,
@@ -52,7 +52,7 @@ def test_a_span_of_transaction_markers_moves_the_end():
 
 def test_a_span_that_begins_later_is_an_offset_gap_and_takes_nothing():
     chain = Chain(3)
-    with pytest.raises(Hole) as hole:
+    with pytest.raises(OffsetGap) as hole:
         chain.new_records(span(4, 6, 4, 5))
     assert hole.value.offset == 3
     assert chain.end == 3
@@ -88,7 +88,7 @@ def test_records_come_once_and_in_order_however_they_are_fetched(existing, fetch
         position += length
         try:
             taken += offsets(chain.new_records(piece))
-        except Hole as hole:
+        except OffsetGap as hole:
             position = hole.offset
     assert taken == [offset for offset in log if offset < chain.end]
     assert chain.end >= 100
@@ -192,7 +192,7 @@ def test_walk_stops_at_the_record_that_raises():
 
 def test_the_dead_letter_of_a_poison_record_is_unchanged_if_its_session_has_a_bug():
     record = Record(partition=2, offset=9, key=b"k", value=b"v", headers=(("h", b"1"), ("h", b"2")))
-    made, error = buried(Fussy(), record)
+    made, error = dead_letter_for(Fussy(), record)
     why = (("code", b"internal"), ("topic", b"in.v1"), ("partition", b"2"), ("offset", b"9"), ("version", VERSION))
     headers = (("h", b"1"), ("h", b"2"), *((f"reknit.error.{name}", value) for name, value in why))
     assert made == Result(
@@ -206,7 +206,7 @@ def test_with_the_stop_policy_nothing_is_dead_lettered():
     results, error = walk(Fussy(), records(b"a", b"stop", b"b"))
     assert (len(results), type(error)) == (1, StoppedError)
     with pytest.raises(StoppedError):
-        buried(Fussy(), *records(b"stop"))
+        dead_letter_for(Fussy(), *records(b"stop"))
 
 
 def test_walk_passes_all_records_if_none_raises():

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from reknit.pipeline.engine import partition as module
 from reknit.pipeline.engine import state as state_module
-from reknit.pipeline.engine.batches import Backlog, Hole, Span, smaller_letter
+from reknit.pipeline.engine.batches import Backlog, OffsetGap, Span, smaller_letter
 from reknit.pipeline.engine.limits import RefusedSizeError
 from reknit.pipeline.engine.partition import Partition, Phase
 from reknit.pipeline.engine.runtime import (
@@ -246,7 +246,7 @@ async def test_the_position_is_reported_after_opening_and_after_each_durable_bat
 async def test_the_position_is_reported_again_after_a_rebalance(make):
     broker, actor, _ = await make()
     await finish(actor, 0)
-    await actor.hold(5)
+    await actor.pause(5)
     actor.resume()
     assert broker.positions == [0, 1, 1]
 
@@ -305,7 +305,7 @@ async def test_the_end_and_a_rebalance_do_not_wait_for_the_commit_interval(make)
     await finish(actor, 0)
     actor.offer(span(1, fetched(1)))
     async with asyncio.timeout(5):
-        await actor.hold(60)
+        await actor.pause(60)
         actor.resume()
         await actor.close()
     assert broker.values == [b"0:1"]
@@ -503,7 +503,7 @@ async def test_level_metrics_are_set_after_each_batch_and_removed_at_the_end(mak
 
 async def test_a_span_after_an_offset_gap_is_rejected(make):
     _, actor, _ = await make()
-    with pytest.raises(Hole):
+    with pytest.raises(OffsetGap):
         actor.offer(span(3, fetched(3)))
     assert actor.waits_for == 0
 
@@ -513,7 +513,7 @@ async def test_pausing_finishes_the_batch_in_flight_and_drops_the_rest(make):
     actor.aligned = True
     await begin_writing(broker, actor, 0)
     actor.offer(span(1, fetched(1)))
-    holding = asyncio.create_task(actor.hold(5.0))
+    holding = asyncio.create_task(actor.pause(5.0))
     await asyncio.sleep(0.01)
     assert not holding.done()
     broker.gate.set()
@@ -530,7 +530,7 @@ async def test_pausing_finishes_the_batch_in_flight_and_drops_the_rest(make):
 async def test_a_batch_that_outlives_its_pause_is_not_processed_twice(make):
     broker, actor, _ = await make()
     await begin_writing(broker, actor, 0, 1)
-    await actor.hold(0.01)
+    await actor.pause(0.01)
     actor.resume()
     actor.offer(span(0, fetched(0), fetched(1), fetched(2)))  # the position was not committed yet
     broker.gate.set()
@@ -663,7 +663,7 @@ async def test_closing_while_opening_succeeds_although_the_cancellation_is_swall
     broker.fail_once(KafkaConnectionError("gone"), committed=False)
     actor.offer(span(0, fetched(0)))
     await opens.wait()
-    await asyncio.wait_for(actor.hold(5.0), 5)
+    await asyncio.wait_for(actor.pause(5.0), 5)
     assert (actor.phase, broker.closed) == (Phase.CLOSED, 2)
 
 

@@ -264,7 +264,7 @@ async def test_a_rebalance_waits_only_for_the_current_record(make):
         def process(self, records):
             made = super().process(records)
             if records[0].offset == 2:
-                holding.append(asyncio.create_task(actor.hold(10)))
+                holding.append(asyncio.create_task(actor.pause(10)))
             return made
 
     changelog, actor, _ = await make(stage=Holding, release_records=4)
@@ -343,8 +343,8 @@ async def test_a_process_that_ends_at_any_commit_loses_and_repeats_nothing(make,
 class Buggy(TurnsStage):
     """Has a bug, and for some records a second bug in the handling of the first."""
 
-    def _take_record(self, record, batch):
-        super()._take_record(record, batch)
+    def _take_record(self, key, event, record, batch):
+        super()._take_record(key, event, record, batch)
         if b"bug" in record.value:
             raise RuntimeError("a bug")
 

@@ -104,7 +104,7 @@ async def test_lag_without_progress_ends_the_worker(clock, monkeypatch):
     [
         (actor, 99),
         (lambda _: actor(5), 5),
-        (lambda _: actor(5, Phase.HELD), 9),
+        (lambda _: actor(5, Phase.PAUSED), 9),
         (lambda _: actor(5, Phase.OPENING), 9),
         (lambda _: actor(5), [9, *[KafkaConnectionError()] * 30, *[9] * 9]),
     ],
@@ -133,7 +133,7 @@ class Shown(NoMetrics):
     ("actor_at", "working", "lags"),
     [
         (lambda _: actor(5), [0], {4}),
-        (lambda _: actor(5, Phase.HELD), [0], {4}),
+        (lambda _: actor(5, Phase.PAUSED), [0], {4}),
         # Its state was never read, so its lag is unknown.
         (lambda _: actor(0, Phase.OPENING), [], set()),
         # Its state was read before, so its lag stays known while it is reopened.

@@ -11,7 +11,7 @@ from reknit.pipeline.errors import InputError
 from reknit.pipeline.explain import FIX_EXAMPLES, RULE_EXAMPLES, STREAM_EXAMPLES, FixPage, RulePage, explain
 from reknit.pipeline.explain.telling import plain
 from reknit.pipeline.fixes import FIXES
-from reknit.pipeline.rules.judge import RULES
+from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.session import normalize
 
 HEALTHY = {
@@ -35,7 +35,7 @@ Without it the provider says:
   each tool_use must have a single result
 Rules that the example would break: ANT-09.
 Seen in sipeed/picoclaw#1792.
-Always made: nobody could tell otherwise which result answers which call.
+Always made: results and calls could not be paired without it.
 
 Before:
   user       {"type": "text", "text": "Read the README."}
@@ -170,10 +170,10 @@ def test_without_a_code_all_are_listed():
     assert "rules of anthropic" in groups
     assert groups["fixes that lose nothing"]["result_moved"] == FIXES["result_moved"].summary
     assert groups["fixes that lose something"]["result_orphan"] == FIXES["result_orphan"].summary
-    assert groups["fixes that add what nobody said"]["tail_continued"] == FIXES["tail_continued"].summary
+    assert groups["fixes that add content"]["tail_continued"] == FIXES["tail_continued"].summary
 
 
 def test_a_page_states_if_a_fix_loses_content():
     assert "\nThis fix moves content and loses nothing.\n" in run("result_moved").stdout
     assert "\nThis fix leaves something out and loses content.\n" in run("result_orphan").stdout
-    assert "\nThis fix adds what nobody said, which counts as a loss.\n" in run("tail_continued").stdout
+    assert "\nThis fix adds content that no party wrote, which counts as a loss.\n" in run("tail_continued").stdout

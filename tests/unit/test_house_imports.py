@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.rules.sets import RULE_SETS
+
 ROOT = Path(__file__).parents[2]
 
 FRONT_DOOR = ROOT / "pipeline" / "__init__.py"  # imports the core by name, when a name is first requested
@@ -165,6 +168,16 @@ def test_rules_share_no_code_with_what_they_judge():
         return [fault for fault in offences(path, allowed) if fault not in excused]
 
     assert faults([*modules("rules"), *parts_of_providers("rules")], judge) == {}
+
+
+def test_every_provider_with_a_description_is_in_the_registry():
+    described = {path.parent.name for path in (ROOT / "pipeline" / "providers").glob("*/provider.py")}
+    tree = ast.parse((ROOT / "pipeline" / "registry.py").read_text(encoding="utf-8"))
+    (listed,) = [
+        node.value for node in tree.body if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "PROVIDERS"
+    ]
+    assert {name.id.lower() for name in listed.elts} == described
+    assert {name: target.rules for name, target in TARGETS.items()} == RULE_SETS
 
 
 def test_the_package_of_a_provider_has_only_a_docstring():

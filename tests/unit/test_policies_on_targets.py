@@ -24,7 +24,7 @@ def said(done):
     """Return the content of a request: its messages, or its text."""
     if done.body is None:
         return None
-    if TARGETS[done.target].prompt:
+    if TARGETS[done.target].is_prompt:
         return done.body.decode()
     body = json.loads(done.body)
     return body["message"]["content"] if done.target == "claude-cli" else body[LISTS.get(done.target, "messages")]

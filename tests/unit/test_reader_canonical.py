@@ -1,4 +1,4 @@
-"""Canonical messages are read unchanged; missing and superfluous members are reported."""
+"""Canonical messages are read as they are; what they lack or have too much is named."""
 
 import json
 

@@ -1,6 +1,6 @@
-"""The catalogues map model names, in every spelling, to their family, and every rule can be explained.
+"""The catalogues: model names in every spelling lead to their family, and every rule can be explained.
 
-Nothing is claimed about an unknown model.
+Unknown facts of a model are not claimed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from reknit.pipeline.providers.openai_chat.rules.catalogue import family_of as c
 from reknit.pipeline.providers.vllm.rules import UNKNOWN as UNKNOWN_TEMPLATE
 from reknit.pipeline.providers.vllm.rules import template_of
 from reknit.pipeline.registry import TARGETS
-from reknit.pipeline.rules.judge import RULES, validate
+from reknit.pipeline.rules.sets import RULES
+from reknit.pipeline.validation import validate
 
 NAMES = {
     claude_family: {
@@ -121,8 +122,8 @@ def test_every_rule_can_be_explained():
         assert rule.source
         assert [name for _, name, _, _ in string.Formatter().parse(rule.message) if name == ""] == []
         assert (rule.severity == "model") == bool(rule.families)
-        # An unchecked rule may name a family that the catalogue does not have.
-        known = {family.name for family in TARGETS[rule.target].families}
+        # A rule that no body shows may be about a family that the catalogue does not have otherwise.
+        known = {family.name for family in TARGETS[rule.target].catalogue.families}
         assert rule.unchecked or {*rule.families} <= known
 
 
@@ -147,7 +148,7 @@ def reasoning(**text):
     return {"reasoningContent": {"reasoningText": {"text": "r", **text}}}
 
 
-# A violation of each rule that only some of the models of Converse have.
+# Bodies that break each rule that only some models of Converse have.
 BREACHES = {
     "BED-01b": [said(HI), user(HI)],
     "BED-02": [user(HI), user(HI)],
@@ -163,7 +164,7 @@ BREACHES = {
 }
 
 
-# h: hard, m: some models only, unknown for this one, -: accepted or not covered; in the order of the rules above.
+# h: hard, m: only some models, and unknown for this one, -: accepted or not stated; in the order of the rules above.
 @pytest.mark.parametrize(
     ("model", "severities"),
     [

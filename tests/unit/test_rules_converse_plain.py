@@ -1,4 +1,4 @@
-"""Converse's rules give the same verdict with and without the fast pass over a request's plain beginning."""
+"""Converse's rules say of a request the same with and without the pass over its plain beginning."""
 
 from unittest.mock import patch
 
@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from reknit.pipeline.providers.bedrock_converse import rules as converse
 from reknit.pipeline.providers.bedrock_converse.rules import pass_plain
-from reknit.pipeline.rules.judge import RULE_SETS, validate
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.validation import validate
 
 HEAD = {"modelId": "anthropic.claude-3-haiku", "toolConfig": {"tools": []}}
 texts = st.sampled_from(["a", "b c", "a", "", " "])
@@ -47,7 +48,7 @@ messages = st.fixed_dictionaries(
 
 @st.composite
 def rounds(draw):
-    """Alternating users and assistants with answered calls, with few exceptions."""
+    """Users and assistants take turns and calls are answered, nearly always."""
     made = []
     waiting = []
     for _ in range(draw(st.integers(0, 4))):
@@ -96,7 +97,7 @@ def test_violations_are_the_same_with_and_without_the_fast_pass(listed, cut):
     with patch.object(converse, "pass_plain", lambda walk, items: None):
         expected = validate(body, "bedrock-converse")
     assert validate(body, "bedrock-converse") == expected
-    rules = RULE_SETS["bedrock-converse"]
+    rules = TARGETS["bedrock-converse"].rules
     state, found = rules.judge_head(msgspec.json.encode(HEAD))
     for some in (listed[:cut], listed[cut:]):
         state, more = rules.judge_messages(state, msgspec.json.encode(some)[1:-1])
@@ -106,7 +107,7 @@ def test_violations_are_the_same_with_and_without_the_fast_pass(listed, cut):
 
 
 def test_the_fast_pass_covers_a_valid_history_up_to_its_last_pair():
-    rules = RULE_SETS["bedrock-converse"]
+    rules = TARGETS["bedrock-converse"].rules
     items = rules.items.decode(msgspec.json.encode([*HEALTHY, turn("user", SAID)]))
     walk, _ = rules.judge_head(msgspec.json.encode(HEAD))
     pass_plain(walk, items)

@@ -1,4 +1,4 @@
-"""For any body the rules return violations, and folding them step by step gives the same result in any grouping.
+"""Whatever a body holds, the rules answer with violations, and folded step by step they say the same in any grouping.
 
 States are values.
 """
@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from request_bodies import BODIES
 
 from reknit.pipeline.errors import UnknownTargetError
+from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.base import Seen, Violation
-from reknit.pipeline.rules.judge import RULE_SETS, RULES, validate
+from reknit.pipeline.rules.sets import RULES
+from reknit.pipeline.validation import validate
 
-# They name a block in a string, a part that is not in a list, and a message that is missing or invalid.
+# They name a block in a string, a part that is not in a list, and the message that is missing or none.
 PLACES_OF_THEIR_OWN = {"anthropic", "gemini", "bedrock-converse"}
 each_target = pytest.mark.parametrize("target", BODIES)
 
@@ -27,16 +29,16 @@ def encode(value: object) -> bytes:
 
 
 def fold(target, head, groups):
-    """Return the violations of a body whose messages are judged in these groups."""
-    state, found = RULE_SETS[target].judge_head(encode(head))
+    """Return the violations of a body whose messages arrive in these groups."""
+    state, found = TARGETS[target].rules.judge_head(encode(head))
     state, more = step_all(target, state, groups)
-    return sort(found + more + RULE_SETS[target].judge_end(state))
+    return sort(found + more + TARGETS[target].rules.judge_end(state))
 
 
 def step_all(target, state, groups):
     found = []
     for group in groups:
-        state, more = RULE_SETS[target].judge_messages(state, b",".join(map(encode, group)))
+        state, more = TARGETS[target].rules.judge_messages(state, b",".join(map(encode, group)))
         found += more
     return state, found
 
@@ -74,7 +76,7 @@ def well_formed(found: list[Violation], target: str) -> None:
 
 
 def leads_into(body, path):
-    """Return True if a path leads to an existing value, or to a missing key of an existing object."""
+    """Whether a path names a value that is there, or a key that is missing from an object that is."""
     *parents, _ = path.split(".")
     for name in parents:
         body = body[int(name)] if isinstance(body, list) else body[name]
@@ -85,10 +87,10 @@ def leads_into(body, path):
 @settings(max_examples=100)
 @given(data=st.data())
 def test_a_state_can_be_stepped_from_twice(target, data):
-    """Neither branch affects the other, and the common state ends as it would have before."""
+    """Neither branch sees the other, and the state that both left from finishes as it would have before."""
     _, heads, histories = BODIES[target]
     head, trunk, left, right = data.draw(heads), *(data.draw(histories) for _ in range(3))
-    rules = RULE_SETS[target]
+    rules = TARGETS[target].rules
     state, found = rules.judge_head(encode(head))
     state, more = step_all(target, state, [trunk])
     base, before = found + more, rules.judge_end(state)
@@ -120,7 +122,7 @@ CALLS = {
 
 @pytest.mark.parametrize("target", CALLS)
 def test_a_fork_does_not_learn_its_siblings_ids(target):
-    rules = RULE_SETS[target]
+    rules = TARGETS[target].rules
     head, question, call, result, twice, unanswered = CALLS[target]
     asked, _ = rules.judge_messages(rules.judge_head(head, "anthropic.claude-sonnet-4-5")[0], question)
     one, found_one = rules.judge_messages(asked, call)
@@ -147,8 +149,8 @@ def test_a_growing_set_keeps_its_earlier_versions(batches):
 @each_target
 @pytest.mark.parametrize("nothing", [b"", b" "])
 def test_judging_no_messages_changes_nothing(target, nothing):
-    state, _ = RULE_SETS[target].judge_head(b"{}")
-    assert RULE_SETS[target].judge_messages(state, nothing) == (state, [])
+    state, _ = TARGETS[target].rules.judge_head(b"{}")
+    assert TARGETS[target].rules.judge_messages(state, nothing) == (state, [])
 
 
 BROKEN = [b"{", b'{"role":', b"\xff", b"]", b'{"role":"user","content":"a"},,', b"NaN", b"[" * 5000]
@@ -157,7 +159,7 @@ BROKEN = [b"{", b'{"role":', b"\xff", b"]", b'{"role":"user","content":"a"},,', 
 @each_target
 @pytest.mark.parametrize("broken", BROKEN)
 def test_unreadable_text_ends_the_fold(target, broken):
-    rules = RULE_SETS[target]
+    rules = TARGETS[target].rules
     state, found = rules.judge_messages(rules.judge_head(b"{}")[0], broken)
     assert [(violation.rule, violation.severity) for violation in found] == [(rules.not_json.id, "hard")]
     assert rules.judge_messages(state, b'{"role":"nobody"}') == (state, [])
@@ -167,11 +169,10 @@ def test_unreadable_text_ends_the_fold(target, broken):
     assert rules.judge_end(ended) == []
 
 
-# Not a request at all, or any JSON.
+# No request at all, or one of any JSON.
 
-TARGETS = sorted(RULE_SETS)
-# For prompts any text is a body; for the others a body is JSON.
-JSON_TARGETS = [target for target in TARGETS if target not in ("codex-cli", "copilot-cli", "gemini-cli")]
+# Any words are a prompt; for the others a body is JSON.
+JSON_TARGETS = [target for target in sorted(TARGETS) if target not in ("codex-cli", "copilot-cli", "gemini-cli")]
 KEYS = [
     "messages", "role", "content", "type", "text", "tool_use", "tool_result", "tool_use_id", "id", "name", "input",
     "source", "data", "media_type", "base64", "image", "document", "thinking", "signature", "system", "tools",
@@ -203,14 +204,14 @@ bodies = st.one_of(
 
 
 @settings(max_examples=600)
-@given(bodies, st.sampled_from(TARGETS))
+@given(bodies, st.sampled_from(sorted(TARGETS)))
 def test_arbitrary_json(body, target):
     well_formed(validate(body, target), target)
     well_formed(validate(json.dumps(body), target), target)
 
 
 @settings(max_examples=100)
-@given(st.binary(max_size=40), st.text(max_size=40), st.sampled_from(TARGETS))
+@given(st.binary(max_size=40), st.text(max_size=40), st.sampled_from(sorted(TARGETS)))
 def test_arbitrary_bytes_and_text(data, text, target):
     assert validate(data, target) or target not in JSON_TARGETS
     well_formed(validate(data, target), target)
@@ -244,7 +245,7 @@ def test_a_lone_surrogate_in_an_id_or_a_key_is_escaped_in_the_report():
 
 
 def test_every_path_leads_into_the_body():
-    """A path leads to an existing value, or to a missing key of an existing object."""
+    """A path names a value that is there, or a key that is missing from an object that is."""
     body = {
         "model": 5, "max_tokens": "x", "temperature": 2, "system": [{"type": "text", "text": ""}, 5],
         "tools": [{"name": "a b", "extra": 1}, 5],

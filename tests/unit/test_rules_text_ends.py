@@ -1,4 +1,4 @@
-"""Judging a text by its ends gives the verdict of reading all of it, and a session reads no more than the ends."""
+"""A text that is judged by its ends is judged as when all of it is read, and a session reads no more than those."""
 
 import json
 from unittest.mock import patch
@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from reknit.pipeline import Session, validate
-from reknit.pipeline.rules.judge import RULE_SETS
+from reknit.pipeline.registry import TARGETS
 
 TEXTS = ("claude-cli", "codex-cli", "copilot-cli", "gemini-cli")
 ENVELOPE = '{"type": "user", "message": {"role": "user", "content": '
@@ -62,7 +62,7 @@ pieces = st.one_of(st.sampled_from([piece.encode() for piece in PIECES]), st.jus
 @example("codex-cli", b"a", [b"x" * 1_048_574], b"b")
 @example("codex-cli", b"a", [b"x" * 1_048_575], b"b")
 def test_judging_the_ends_equals_judging_the_whole(target, opening, inside, ending):
-    rules = RULE_SETS[target]
+    rules = TARGETS[target].rules
     if not all(map(rules.inert, inside)):
         return
     found = rules.judge_ends(opening, sum(map(len, inside)), ending)
@@ -76,7 +76,7 @@ def test_judging_the_ends_equals_judging_the_whole(target, opening, inside, endi
         ("claude-cli", OPENINGS[1], ENDINGS[0], []),
         ("claude-cli", OPENINGS[3], '"}]}}\n', []),
         ("copilot-cli", "a", "", []),
-        ("claude-cli", OPENINGS[0], ENDINGS[0], None),  # the part in between may be blank
+        ("claude-cli", OPENINGS[0], ENDINGS[0], None),  # is what is between blank?
         ("claude-cli", OPENINGS[6], '": 1}\n', None),  # inside a key
         ("claude-cli", OPENINGS[5], '"}}]}}\n', None),  # inside an image
         ("claude-cli", OPENINGS[7], '"}}', None),  # no newline
@@ -91,18 +91,18 @@ def test_judging_the_ends_equals_judging_the_whole(target, opening, inside, endi
     ],
 )
 def test_cases_in_which_the_ends_are_enough(target, opening, ending, codes):
-    found = RULE_SETS[target].judge_ends(opening.encode(), 1, ending.encode())
+    found = TARGETS[target].rules.judge_ends(opening.encode(), 1, ending.encode())
     assert (None if found is None else [violation.rule for violation in found]) == codes
 
 
 def test_the_size_of_a_prompt_is_known_without_reading_it():
-    [found] = RULE_SETS["copilot-cli"].judge_ends(b"a", 131_071, b"b")
+    [found] = TARGETS["copilot-cli"].rules.judge_ends(b"a", 131_071, b"b")
     assert found == validate(b"a" + b"x" * 131_071 + b"b", "copilot-cli")[0]
-    assert RULE_SETS["copilot-cli"].judge_ends(b"a", 131_069, b"b") == []
+    assert TARGETS["copilot-cli"].rules.judge_ends(b"a", 131_069, b"b") == []
 
 
 def turns(count):
-    """Yield a valid history, with a call in each assistant turn."""
+    """A healthy history, with a call in each assistant's turn."""
     yield {"role": "user", "content": 'begin \\ " é \U0001f600'}
     for at in range(count):
         yield said(f"step {at}\n", call(f"t{at}", "f", at=at))
@@ -138,7 +138,7 @@ def test_one_more_turn_reads_the_ends_only(target):
     session.append({"role": "assistant", "content": "done"})
     session.append({"role": "user", "content": "more"})
     read = []
-    rules = RULE_SETS[target]
+    rules = TARGETS[target].rules
 
     def seen(body):
         read.append(len(body))

@@ -12,7 +12,6 @@ from reknit.pipeline import Session, normalize
 from reknit.pipeline.history.calls import IdTable, SettledCall
 from reknit.pipeline.providers.openai_chat.writer import Waiting, _in_turn
 from reknit.pipeline.registry import TARGETS
-from reknit.pipeline.rules.judge import RULE_SETS
 from reknit.pipeline.streams.recovery.message import Block
 from reknit.pipeline.testing.strategies import broken_histories, mixed_histories, open_histories, tool_loops
 
@@ -32,7 +31,7 @@ def encode(value):
 @given(data=st.data())
 def test_judging_from_a_state_twice_gives_the_same_result(target, data):
     key, heads, histories = BODIES[target]
-    rules, history = RULE_SETS[target], data.draw(histories)
+    rules, history = TARGETS[target].rules, data.draw(histories)
     at = data.draw(st.integers(0, len(history)))
     state, _ = rules.judge_head(encode({**data.draw(heads), key: []}))
     state, _ = rules.judge_messages(state, b",".join(map(encode, history[:at])))
@@ -43,7 +42,7 @@ def test_judging_from_a_state_twice_gives_the_same_result(target, data):
 
 @pytest.mark.parametrize("target", ["openai-chat", "vllm"])
 def test_a_call_may_be_answered_in_each_use_of_one_state(target):
-    rules = RULE_SETS[target]
+    rules = TARGETS[target].rules
     state, _ = rules.judge_head(b'{"messages":[]}')
     asked = {"type": "function", "id": "call_0001", "function": {"name": "f", "arguments": "{}"}}
     calls = {"role": "assistant", "content": None, "tool_calls": [asked]}

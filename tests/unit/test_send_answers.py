@@ -9,7 +9,7 @@ from sending import anthropic
 from reknit.pipeline.client import answers
 from reknit.pipeline.client.answers import AnswerReader, StreamFailure
 from reknit.pipeline.errors import InputError
-from reknit.pipeline.streams.sources import SOURCES, find_source
+from reknit.pipeline.registry import SOURCES, find_source
 
 
 def sse(*events, names=False, end=b""):

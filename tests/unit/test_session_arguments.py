@@ -102,7 +102,7 @@ def test_single_repairs_are_named_by_code_and_target():
             "policy.mend.words_neutralised",
             "words_neutralised is always made: without it words of a tool or a model could make a program act",
         ),
-        (Policy(mend={"id_rewritten": "observe"}), "policy.mend.id_rewritten", "id_rewritten is always made: nobody"),
+        (Policy(mend={"id_rewritten": "observe"}), "policy.mend.id_rewritten", "id_rewritten is always made: results"),
     ],
 )
 def test_a_repair_that_cannot_be_observed_is_rejected_in_a_sentence(given, path, said):

@@ -1,4 +1,4 @@
-"""A session judges each message once, however often a request is made, and gives the verdict on the whole body."""
+"""A session has each message judged once, however often it asks, and says what the whole body's judge says."""
 
 from unittest.mock import patch
 
@@ -6,9 +6,9 @@ import pytest
 from build import call, result, said, user
 
 from reknit.pipeline import Session, validate
-from reknit.pipeline.rules.judge import RULE_SETS
+from reknit.pipeline.registry import TARGETS
 
-TARGETS = ("anthropic", "bedrock-converse", "openai-chat", "gemini", "cascade")
+JUDGED = ("anthropic", "bedrock-converse", "openai-chat", "gemini", "cascade")
 MODELS = {"gemini": "gemini-2.5-pro", "openai-chat": "gpt-4o"}
 
 
@@ -27,8 +27,8 @@ def add_exchange(session, at, size=200):
 
 
 def judged(target):
-    """Return the list of the sizes of messages passed to the target's rules, and the patch that records them."""
-    rules = RULE_SETS[target]
+    """The sizes of the messages that the target's rules were given, and the patch that notes them."""
+    rules = TARGETS[target].rules
     sizes = []
     judge_messages = type(rules).judge_messages
 
@@ -39,7 +39,7 @@ def judged(target):
     return sizes, patch.object(type(rules), "judge_messages", seen)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", JUDGED)
 def test_one_more_turn_is_one_step_over_the_new_messages(target):
     session = session_for(target, 40)
     session.request()
@@ -48,13 +48,13 @@ def test_one_more_turn_is_one_step_over_the_new_messages(target):
         for at in range(40, 60):
             add_exchange(session, at)
             assert session.request().violations == validate(session.request().unjudged, target, session.model)
-    # Two requests a turn. Cascade's last turn is written differently once it has settled, so it is judged again then.
+    # Two requests a turn. Cascade's last turn is written otherwise once it has settled, so it is judged again then.
     assert 40 <= len(sizes) <= (42 if target == "cascade" else 40)
     assert max(sizes) < (6_000 if target == "cascade" else 2_000)
 
 
 @pytest.mark.parametrize("size", [10, 5_000])
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", JUDGED)
 def test_a_repeated_request_does_not_read_a_long_history_again(target, size):
     session = session_for(target, 200, size)
     session.request()
@@ -67,7 +67,7 @@ def test_a_repeated_request_does_not_read_a_long_history_again(target, size):
 
 
 @pytest.mark.parametrize("tail", ["continue", "keep"])
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", JUDGED)
 def test_repeated_equal_messages_are_judged_correctly(target, tail):
     session = session_for(target, policy={"tail": tail})
     for _ in range(6):
@@ -81,7 +81,7 @@ def test_repeated_equal_messages_are_judged_correctly(target, tail):
                     assert not request.rejected
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", JUDGED)
 def test_a_turn_that_grows_after_it_was_judged(target):
     session = session_for(target)
     session.append(user("begin"))

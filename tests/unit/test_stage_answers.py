@@ -1,4 +1,4 @@
-"""A provider's answer to a request: it passes from the stream side to the history side and is judged there."""
+"""A provider's answer to a published request: the stream side forwards it, and the history side judges it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from build import answered, called, said, user
 from staged import OPENED, in_batches, letters, of, processed, records, restored, turn
 
 from reknit.pipeline.model import Policy
-from reknit.pipeline.rules.judge import read_refusal
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.rules.refusals import read_refusal
 from reknit.pipeline.stages.defaults import Defaults
 from reknit.pipeline.stages.events import EventsStage
 from reknit.pipeline.stages.turns import TurnsStage
@@ -18,7 +19,7 @@ from reknit.topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_REQUESTS
 from reknit.topics.headers import DeadLetterHeaders, decode
 
 COUNTED = "reknit_provider_refusals_total"
-# A file block of Anthropic's in a tool result is accepted with a header that the body does not show.
+# A file of Anthropic's inside a tool's result is taken with a header that the body does not show.
 FILE = {"type": "image", "source": {"type": "file", "file_id": "file_1"}}
 DOUBTED = [called("toolu_1"), answered("toolu_1", [FILE])]
 FORESEEN = (
@@ -39,7 +40,7 @@ def event(request_id, status, body):
 
 
 class Sides:
-    """Both sides of one session, with the records that pass between them."""
+    """Both sides of one session, with what crosses between them."""
 
     def __init__(self, **defaults):
         self.defaults = Defaults(**defaults)
@@ -56,7 +57,7 @@ class Sides:
         return self
 
     def answer(self, words, status=b"400", request=-1):
-        """Have the provider answer a request; return the labels that the metric counted."""
+        """Have the provider answer a request; the metric's labels that were counted."""
         body = words if isinstance(words, bytes) else error(words)
         request_id = dict(self.requests[request].headers)["request-id"].decode()
         crossed = of(self.events.process(event(request_id, status, body)), AGENT_TURNS)
@@ -154,7 +155,7 @@ def test_an_event_without_a_request_id_does_not_pass():
 
 
 def test_log_records_do_not_depend_on_batches():
-    """A turn that the record of a refusal finishes is logged before that refusal."""
+    """A turn that a refusal's record finishes is written to the log before the refusal."""
     headers = (("source", b"claude-cli"), ("run", b"r"), ("request-id", b"q"), ("status", b"400"))
     value = b"\n".join(json.dumps(each).encode() for each in (cli.whole("m", cli.said("hm")), cli.result("hm")))
     given = records([value] * 2, headers)
@@ -196,5 +197,5 @@ ODD += [begin * depth + "1" + end * depth for depth in (900, 1800) for begin, en
 
 @pytest.mark.parametrize("body", ODD)
 def test_any_body_of_an_answer_can_be_read(body):
-    assert read_refusal("anthropic", 400, body).outcome == "unknown"
-    assert read_refusal("nobody's", 400, body).outcome == "unknown"
+    assert read_refusal(TARGETS["anthropic"].catalogue, 400, body).outcome == "unknown"
+    assert read_refusal(None, 400, body).outcome == "unknown"

@@ -7,8 +7,8 @@ from anthropic_events import block, delta, end, start, stop, text
 from counting import lines
 from streamed import run, texts
 
+from reknit.pipeline.registry import SOURCES
 from reknit.pipeline.streams.session import Recovery
-from reknit.pipeline.streams.sources import SOURCES
 from reknit.topics.reducer import reduce
 
 START, TEXT, END = start(), block(0, "text", text=""), [stop(0), *end()]

@@ -1,4 +1,4 @@
-"""A planner's text becomes items: calls, paths and names, at any chunk split and across restarts."""
+"""A planner's text to items: calls, paths and names, at any chunk split and across restarts."""
 
 import json
 import re
@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from streamed import entries, errors, only
 
 from reknit.pipeline.fixes import digest
-from reknit.pipeline.providers.cascade.stream.speech import Speech
+from reknit.pipeline.providers.cascade.stream.speech import OutputFilters
 from reknit.pipeline.streams.session import Recovery, recover
 from reknit.topics.items import AgentError, AgentUnrecognized, ItemRetracted, TurnDiagnosis, TurnStop, Usage
 
-SPEECH = Speech(model="claude-sonnet-4-5")
+SPEECH = OutputFilters(model="claude-sonnet-4-5")
 CALL = '<tool_call>{"name":"ls","arguments":{"path":"/srv"}}</tool_call>'
 ECHO = '<tool_result tool_call_id="c1">bin etc</tool_result>'
 
@@ -35,7 +35,7 @@ def done(reason="stop", **members):
 
 
 class Run:
-    """Feeds events one by one; after those numbered in ``restarts`` the state is saved and restored."""
+    """Events, fed one by one; with ``restarts``, the state is saved and restored in between."""
 
     def __init__(self, *events, speech=SPEECH, restarts=frozenset()):
         self.items = []
@@ -130,9 +130,9 @@ def test_the_identity_is_renamed_to_the_known_model():
     said = text("I am Cascade.")
     assert Run(said, done()).content[0]["text"] == "I am claude-sonnet-4-5."
     start = {"type": "message_start", "id": "m1", "model": "kimi-k2"}
-    assert Run(start, said, done(), speech=Speech()).content[0]["text"] == "I am kimi-k2."
+    assert Run(start, said, done(), speech=OutputFilters()).content[0]["text"] == "I am kimi-k2."
     assert Run(start, said, done()).content[0]["text"] == "I am claude-sonnet-4-5."
-    nameless = Run(said, done(), speech=Speech())
+    nameless = Run(said, done(), speech=OutputFilters())
     assert (nameless.content[0]["text"], nameless.fixes) == ("I am Cascade.", [])
 
 
@@ -171,7 +171,7 @@ def test_each_change_names_its_item():
 
 
 def test_roots_and_marker_are_configurable():
-    speech = Speech(roots=("/srv/secret",), marker="∎")
+    speech = OutputFilters(roots=("/srv/secret",), marker="∎")
     run = Run(text("/srv/secret/a and /opt/windsurf/b"), done(), speech=speech)
     assert run.content[0]["text"] == "∎ and /opt/windsurf/b"
 
@@ -235,7 +235,7 @@ def test_an_overlong_call_is_text():
 def test_quoted_calls_never_become_calls(words):
     for step in (1, 3, len(words)):
         pieces = [text(words[at : at + step]) for at in range(0, len(words), step)]
-        run = Run(*pieces, done(), speech=Speech(tools=("ls",)))
+        run = Run(*pieces, done(), speech=OutputFilters(tools=("ls",)))
         assert "tool_use" not in run.kinds
 
 
@@ -247,7 +247,7 @@ def test_reasoning_makes_no_calls():
 def test_a_bare_call_must_name_a_tool_if_tools_are_known():
     bare = '{"name":"ls","arguments":{}}'
     assert Run(text(bare), done()).shown == [("tool_use", "{}", False)]
-    told = Speech(tools=("read",))
+    told = OutputFilters(tools=("read",))
     assert Run(text(bare), done(), speech=told).shown == [("text", bare, False)]
     assert Run(text(CALL), done(), speech=told).shown[0][0] == "tool_use"
 
@@ -340,7 +340,7 @@ ROOT = re.compile(r"(?<![\w.~/\\])/(?:opt/windsurf|root/WindsurfAPI)/", re.ASCII
 
 @st.composite
 def stretches(draw):
-    """Alternating runs of text and reasoning, each cut into pieces somewhere."""
+    """Parts of text and reasoning, alternating, each cut into pieces anywhere."""
     found = []
     for number in range(draw(st.integers(1, 4))):
         words = "".join(draw(st.lists(PIECES, min_size=1, max_size=10)))

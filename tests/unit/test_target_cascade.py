@@ -1,4 +1,4 @@
-"""Requests for a planner that accepts text only: the shape of the body, the roles, and content without a text form."""
+"""Requests for a planner that takes text only: the body's shape, who says what, and what cannot be shown."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def turns(messages, **beside):
 
 
 def test_a_single_question():
-    assert not TARGETS["cascade"].text
+    assert not TARGETS["cascade"].is_text
     done = normalize({"model": "m", "messages": [user("hi")]}, to="cascade")
     assert done.body == b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
     assert done.violations == []
@@ -200,7 +200,7 @@ def test_without_callable_tools_there_is_no_tools_line():
         assert turns([user("q")], tools=TOOLS, tool_choice=choice) == (["q"], [])
 
 
-# Members other than the messages.
+# Parameters besides the messages.
 
 
 def body(**beside):

@@ -1,4 +1,4 @@
-"""The conformance kit detects violations: for each promise a target that breaks it, and the place that is reported."""
+"""The conformance kit sees what it is to see: for each promise a target that breaks it, and where the kit says so."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ from reknit.pipeline.providers.anthropic.rules import Anthropic as AnthropicRule
 from reknit.pipeline.providers.anthropic.writer import Anthropic, AnthropicDialect
 from reknit.pipeline.registry import TARGETS, register, unregister
 from reknit.pipeline.rules.base import Catalogue, WholeBody
-from reknit.pipeline.rules.judge import RULE_SETS, RULES
+from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.session.settled import SettledPart
 from reknit.pipeline.testing import CallableKit, ConformanceError, Kit, broken_histories, healthy_histories
 from reknit.pipeline.testing.promises import bytes_differ, lists_differ, values_differ
@@ -31,7 +31,7 @@ class OwnRules(AnthropicRules):
 
 
 def blocks_in(body):
-    """Count the blocks of a body in Anthropic's shape; a string is one."""
+    """How many blocks a body of Anthropic's shape has; a string is one."""
     return sum(1 if isinstance(turn["content"], str) else len(turn["content"]) for turn in body["messages"])
 
 
@@ -147,11 +147,11 @@ def test_an_output_block_without_a_source_is_detected(own):
 
 
 def test_changed_settled_bytes_are_detected(monkeypatch):
-    monkeypatch.setattr(SettledPart, "steady", lambda track: len(b"".join(track.chunks)) + 4_000)
+    monkeypatch.setattr(SettledPart, "stable_prefix_bytes", lambda track: len(b"".join(track.chunks)) + 4_000)
     with pytest.raises(ConformanceError) as caught:
         Kit("anthropic").incremental(LONG)
     assert (caught.value.promise, caught.value.where) == ("settled", "after messages.1")
-    monkeypatch.setattr(SettledPart, "steady", lambda track: 40 - len(track.chunks))
+    monkeypatch.setattr(SettledPart, "stable_prefix_bytes", lambda track: 40 - len(track.chunks))
     with pytest.raises(ConformanceError, match=r"settled, anthropic, after messages.\d: 40 bytes became 39"):
         Kit("anthropic").incremental(LONG)
 
@@ -236,7 +236,7 @@ def test_an_invalid_history_is_a_typed_error():
 def test_the_bundled_histories_are_broken_or_valid():
     broken = {sample.name: sample.history for sample in broken_histories()}
     assert len(broken) > 60
-    # The model is unknown, so all of the structure is repaired; the remaining repairs are for other targets.
+    # The model is unknown, so all of the structure is repaired; the rest is repaired for other targets.
     kit = Kit("bedrock-converse")
     assert {name for name, history in broken.items() if not kit.normalize(history).fixes} == {
         "cache_point_dropped",
@@ -332,13 +332,12 @@ def test_a_registered_target_is_found_by_name(own):
     assert Session.load(session.head(), []).request("own").body == session.request("anthropic").body
     unregister("own")
     assert "own" not in TARGETS
-    assert "own" not in RULE_SETS
     with pytest.raises(UnknownTargetError):
         normalize([HELLO], to="own")
 
 
 def test_an_invalid_registration_is_a_typed_error_and_changes_nothing(own):
-    before = (dict(TARGETS), dict(RULE_SETS), dict(RULES))
+    before = (dict(TARGETS), dict(RULES))
     taken = Catalogue("own")
     taken.rule("ANT-01", "hard", "m", summary="s", repair="r", source="s")
 
@@ -363,10 +362,10 @@ def test_an_invalid_registration_is_a_typed_error_and_changes_nothing(own):
         assert caught.value.code == code
     with pytest.raises(UnknownTargetError):
         unregister("anthropic")
-    assert (dict(TARGETS), dict(RULE_SETS), dict(RULES)) == before
+    assert (dict(TARGETS), dict(RULES)) == before
 
 
-# Messages about differences.
+# The reports of differences.
 
 
 def test_differences_are_reported_with_their_place():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reknit.pipeline.providers.programs.writer import CopilotCli
+from reknit.pipeline.providers.copilot_cli.writer import CopilotCli
 from reknit.pipeline.registry import register, unregister
 from reknit.pipeline.rules.base import Catalogue, WholeBody
 from reknit.testing import Kit, broken_histories, healthy_histories

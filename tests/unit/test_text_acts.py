@@ -50,6 +50,6 @@ def test_a_listed_warning_is_given_for_user_text(act):
 
 
 def test_every_text_target_is_listed_and_every_entry_has_its_reason():
-    assert {act.target for act in ACTS} == {name for name, target in TARGETS.items() if target.text} | {"cascade"}
+    assert {act.target for act in ACTS} == {name for name, target in TARGETS.items() if target.is_text} | {"cascade"}
     assert all(act.source and act.examples for act in ACTS)
     assert all((act.answer == "broken") == (act.why == "") for act in ACTS)

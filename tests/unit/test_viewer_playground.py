@@ -21,7 +21,7 @@ from reknit.pipeline.errors import InputError, InternalError, PolicyError
 from reknit.pipeline.explain import FIX_EXAMPLES, explain, summaries
 from reknit.pipeline.explain.telling import told
 from reknit.pipeline.fixes import FIXES
-from reknit.pipeline.rules.judge import RULES
+from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.session.arguments import policy_from
 from reknit.pipeline.viewer.outcome import Choice, Helper, outcome_of
 from reknit.pipeline.viewer.playground import EXAMPLES, LARGEST, linked, path_of

@@ -1,7 +1,7 @@
-"""The canonical shape: its message, its blocks, and what OpenAI's two shapes have for some of them.
+"""The canonical shape: its message, its blocks, and the parts of OpenAI's two shapes.
 
-Which blocks can stay as they were written is told here. The content parts of OpenAI's shapes are declared beside them:
-one list of blocks may hold both, and each is read strictly or tolerantly by its declaration.
+This module decides which blocks can stay as written. The content parts of OpenAI's shapes are declared with them: one
+list of blocks may hold both, and each is read strictly or tolerantly by its declaration.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _turn_of(message: Message, index: int) -> Turn | None:
 
 
 def _marked(turn: Turn, message: Message) -> Turn:
-    """The turn with the message's marks, of which a role has one."""
+    """Return the turn with the message's marks; a role has one kind."""
     if message.synthetic:
         return structs.replace(turn, synthetic=True)
     return structs.replace(turn, incomplete=True) if message.incomplete else turn
@@ -101,9 +101,9 @@ def string_turn(role: Role, text: str, index: int, turn_id: str | None) -> Turn:
 
 
 def is_sound(block: Block) -> bool:
-    """Whether a block that was decoded as it stands can stay: its free-form JSON is of the right type and flat.
+    """Return True if a decoded block can stay: its free-form JSON has the right type and is not nested too deeply.
 
-    Members that readers alone give a block, of what only one provider has, must not come from the input.
+    Provider-specific members that only readers set must not be in the input.
     """
     if isinstance(block, Unknown) or block.own is not UNSET:
         return False
@@ -171,7 +171,7 @@ def mended_turn(fields: Fields, index: int) -> Turn:
         if key in fields:
             told = f"{key} belongs to the openai-chat shape, not to anthropic"
             raise InputError("wrong_shape", told, path=fields.at(key))
-    # What an API response has beside its content: it tells about the response, not about the history.
+    # Members of an API response besides its content: they describe the response, not the history.
     fields.ignore("type", "object")
     own: dict[str, Raw] = {}
     if fields.peek("role") == _SYSTEM:
@@ -218,7 +218,7 @@ _SPECIAL: Final[dict[str, Taker]] = {
 
 def _reader_with_own(kind: type[Struct]) -> Callable[[Fields], Any]:
     """The reader of one kind of block, which also keeps the members that only its provider has."""
-    # What only readers give a block is not read.
+    # Members that only readers set are not read.
     read_one = reader_of(kind, _SPECIAL, ("own", "structured"))
     providers = _OF_PROVIDERS.get(tag_of(kind), {})
 
@@ -389,7 +389,7 @@ _BLOCK_OF: Final[dict[type[Struct], Callable[[Any], Text | Image | Document | No
 
 
 def blocks_of(parts: Iterable[Any]) -> list[Any] | None:
-    """The blocks of healthy parts, or None where any needs mending."""
+    """Return the blocks of valid parts, or None if any needs repair."""
     blocks: list[Any] = []
     for part in parts:
         converted = _BLOCK_OF.get(type(part))

@@ -1,6 +1,6 @@
-"""One JSON object of unknown making, taken apart key by key: what nobody takes is dropped, and noted as a fix.
+"""One JSON object of unknown origin, taken apart key by key; keys that no reader takes are dropped with a fix.
 
-What all shapes write in many forms is read here as well: the input of a call.
+This module also reads the one value that all shapes write in many forms: the input of a call.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from reknit.pipeline.model import Turn
 
 
 class Notes:
-    """The fixes of one reading, in the order in which they were made.
+    """The fixes of one reading, in order.
 
-    ``reveal`` is how the text of the input is shown, where something stands for lone surrogates in it.
+    ``reveal`` restores the text of the input, where masks replace lone surrogates in it.
     """
 
     __slots__ = ("_reveal", "fixes")
@@ -39,11 +39,11 @@ class Notes:
         self.fixes: list[fixes.Fix] = []
 
     def attempt(self) -> Notes:
-        """Notes for a reading that may come to nothing; ``fixes`` are to be added if it does not."""
+        """Return notes for an attempt; the caller adds their ``fixes`` if the attempt succeeds."""
         return Notes(self._reveal)
 
     def add_fix(self, code: str, path: str, detail: str = "", *, before: bytes = b"", after: bytes = b"") -> None:
-        """Record one fix of the catalogue; ``before`` and ``after`` are JSON, as it was written."""
+        """Record one fix of the catalogue; ``before`` and ``after`` are JSON as written."""
         if self._reveal is not None:
             path, detail = self._reveal(path.encode()).decode(), self._reveal(detail.encode()).decode()
             before, after = self._reveal(before), self._reveal(after)
@@ -79,7 +79,7 @@ def with_ids(made: list[fixes.Fix], turns: Iterable[Turn]) -> list[fixes.Fix]:
 
 
 def _region(path: str) -> str:
-    """Where a tool block stands in the input; a result that is its message's content is the whole row of a tool."""
+    """Return the region of a tool block in the input; a result that is a message's content is the whole row."""
     return path.removesuffix(".content") if is_whole(path) else path
 
 
@@ -238,7 +238,7 @@ class Fields:
         self._rest[key] = value
 
     def take_rest(self) -> dict[str, Raw]:
-        """Everything that nobody took and that is not null."""
+        """Return every member that was not taken and is not null."""
         rest = {key: self._rest[key] for key in self.names()}
         self._rest.clear()
         return rest
@@ -248,7 +248,7 @@ class Fields:
         self._rest.clear()
 
     def drop_rest(self) -> None:
-        """Record every key that nobody took."""
+        """Record every key that was not taken."""
         self.notes.drop_members(self._rest, self.path)
         self._rest.clear()
 
@@ -259,7 +259,7 @@ _BLANK: Final = " \t\r\n"
 
 
 def arguments_object(arguments: str) -> Raw | None:
-    """The JSON object that a string of arguments holds, as it was written there, or None if it holds none."""
+    """Return the JSON object that a string of arguments holds, as written, or None if it holds none."""
     try:
         # A line break would break the lines that bodies are written in.
         value = _RAW.decode(compact(arguments.encode()) if "\n" in arguments or "\r" in arguments else arguments)
@@ -285,7 +285,7 @@ def argument_objects(given: Sequence[str]) -> list[Raw] | None:
         return None
     for at, value in enumerate(values):
         data, each = bytes(value), given[at]
-        # What is no JSON by itself may be JSON beside others, whose values then begin and end elsewhere.
+        # Text that is not JSON by itself may be JSON together with others, whose values then have other bounds.
         if data[:1] != b"{" or (len(data) != len(each) and data != each.strip(_BLANK).encode()):
             return None
     return values
@@ -305,12 +305,12 @@ def arguments_of(fields: Fields, name: str) -> Raw:
 
 
 def read_input(value: Raw | None, path: str, notes: Notes, *, encoded: bool = False) -> tuple[Raw, bool]:
-    """A call's input and whether it is incomplete.
+    """Return a call's input and whether it is incomplete.
 
-    An object is taken as it is written, and so is an object inside a string of JSON: where ``encoded`` says that
-    the shape writes inputs so, this is no mend. Missing, null and empty inputs are ``{}``. Any other whole value, such
-    as the list that PHP writes for an empty object, stays for the repair to wrap. Any other string is what a model
-    began and never finished: it is kept as a JSON string, marked incomplete, and never parsed and closed.
+    An object is taken as written, and so is an object inside a string of JSON: if ``encoded`` says that the shape
+    writes inputs in this way, this is not a repair. Missing, null and empty inputs are ``{}``. Any other whole value,
+    such as the list that PHP writes for an empty object, is left for the repair to wrap. Any other string is one that a
+    model did not finish: it is kept as a JSON string, marked incomplete, and never parsed or closed.
     """
     if value is None:
         notes.add_fix("field_missing", path, "{}")
@@ -346,7 +346,7 @@ def is_cut(text: str) -> bool:
 
 
 def _whole_value(text: str) -> Raw | None:
-    """The list, number or boolean that a string of JSON is; no stream that was cut off leaves one behind."""
+    """Return the list, number or boolean in a string of JSON, or None; a stream that was cut never leaves one."""
     try:
         value = _RAW.decode(compact(text.encode()))
     except (msgspec.DecodeError, UnicodeEncodeError):

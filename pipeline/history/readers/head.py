@@ -1,4 +1,4 @@
-"""What stands beside the messages of a document: system, tools, model and parameters, in any of the shapes."""
+"""The members of a document besides its messages, in any of the shapes: system, tools, model and parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reknit.pipeline.model import Tool
 
 _NO_SCHEMA: Final = Raw(b'{"type":"object","properties":{}}')
 _NULL: Final = Raw(b"null")
-# What a tool that takes free text is as a function's.
+# The function form of a tool that takes free text.
 _FREE_TEXT: Final = Raw(b'{"type":"object","properties":{"input":{"type":"string"}},"required":["input"]}')
 _CONVERSE_TOOLS: Final = frozenset({"tools", "toolChoice"})
 # Gemini's names of a list of functions, and what its schemas and its choice among tools are made of.
@@ -28,14 +28,14 @@ _TYPES: Final = ("STRING", "NUMBER", "INTEGER", "BOOLEAN", "ARRAY", "OBJECT", "N
 _INNER_SCHEMAS: Final = frozenset({"items", "anyOf", "allOf", "oneOf", "not", "prefixItems", "additionalProperties"})
 # Limits that the API writes as text, because they are 64-bit integers.
 _COUNTS: Final = frozenset({"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"})
-# Beside a choice: its mode as it came, where that is not in capitals; the API takes it all the same (recorded).
+# The member with a choice's original mode, if that is not in capitals; the API accepts it (recorded).
 SPELT: Final = "mode"
 _CHOICES: Final = {"AUTO": "auto", "ANY": "any", "NONE": "none"}
 _CACHE_MARK: Final = Raw(b'{"type":"ephemeral"}')
 
 
 class _PlainTool(Struct, frozen=True, forbid_unknown_fields=True):
-    """A tool as the canonical form has it, and nothing beside."""
+    """A tool with canonical members only."""
 
     name: str
     input_schema: Raw
@@ -85,9 +85,9 @@ _CONFIG: Final = msgspec.json.Decoder(_Config)
 
 
 def read_head(keys: dict[str, Raw], notes: Notes) -> DocumentHead:
-    """Read a document's keys other than ``messages``; what is neither system, tools nor model is a parameter.
+    """Read a document's keys other than ``messages``; a key other than system, tools and model is a parameter.
 
-    ``params`` holds further parameters, and wins over those that stand beside it.
+    ``params`` holds further parameters, which take precedence over the document's keys.
 
     Raises:
         InputError: a value of the wrong type, or nested too deeply.
@@ -110,7 +110,7 @@ def read_head(keys: dict[str, Raw], notes: Notes) -> DocumentHead:
 
 
 def _system_of(rest: dict[str, Raw]) -> Raw | None:
-    """The system prompt under any shape's name for it; one that cannot be told in canonical terms stays where it is."""
+    """Return the system prompt under any shape's name; one without a canonical form stays a parameter."""
     for key in ("system", "instructions", "systemInstruction", "system_instruction"):
         value = rest.get(key)
         if value is None:
@@ -136,9 +136,9 @@ def _texts_of_content(content: Raw) -> Raw | None:
 
 
 def _read_system(value: Raw, notes: Notes) -> str | Raw:
-    """A string, or a list of text blocks; Converse's untyped blocks and bare strings become such.
+    """Return a string, or a list of text blocks; Converse's untyped blocks and bare strings become text blocks.
 
-    A text that is no string is left in its block: each target mends it, and says so.
+    A text that is not a string stays in its block: each target repairs it, with a fix.
     """
     if starts_with(value, b'"'):
         return as_string(value, "system")
@@ -172,9 +172,9 @@ def _add_system_block(blocks: list[dict[str, object]], item: Raw, path: str) -> 
 
 
 def _tool_items(rest: dict[str, Raw], notes: Notes) -> list[tuple[Raw, str, Raw | UnsetType]]:
-    """The tools of ``tools``, of the older ``functions`` and of Converse's ``toolConfig``, with their places.
+    """Return the tools of ``tools``, of the older ``functions`` and of Converse's ``toolConfig``, with their places.
 
-    Beside a declaration of Gemini's, which is read in words that all shapes share, stands what came.
+    A declaration of Gemini's is read in common terms, and its original is returned with it.
     """
     found: list[tuple[Raw, str, Raw | UnsetType]] = []
     for key in ("tools", "functions"):
@@ -239,7 +239,7 @@ def _read_tool(value: Raw, path: str, notes: Notes, came: Raw | UnsetType = UNSE
     if schema is None and kind == "custom":
         schema, is_own = _FREE_TEXT, True
     else:
-        # Responses has a function's name beside its type, and tells an absent ``strict`` from a false one.
+        # Responses has a function's name next to its type, and distinguishes an absent ``strict`` from a false one.
         is_own = kind == "function" and inner is fields
     extras = inner.names() + fields.names()
     return Tool(
@@ -276,9 +276,9 @@ def _declares_functions(value: Raw) -> bool:
 
 
 def _single_tools(item: Raw, path: str) -> Iterator[tuple[Raw, str, Raw | UnsetType]]:
-    """The tools in one entry of ``tools``: each declared function, then what else it holds.
+    """Yield the tools in one entry of ``tools``: each declared function, then the other members.
 
-    With the place of each, and a declaration as it came, which goes back as it is.
+    Each has its place, and a declaration has its original, which is written back unchanged.
     """
     if not starts_with(item, b"{"):
         yield item, path, UNSET

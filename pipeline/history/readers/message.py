@@ -23,16 +23,16 @@ from reknit.pipeline.providers.gemini import reader as gemini
 from reknit.pipeline.providers.openai_chat import reader as openai_chat
 from reknit.pipeline.providers.openai_responses import reader as openai_responses
 
-# The lists of the shapes whose messages do not stand in ``messages``.
+# The names of message lists other than ``messages``, by shape.
 ROOTS: Final[dict[str, Literal["input", "contents"]]] = {"openai-responses": "input", "gemini": "contents"}
-# What other frameworks call the roles.
+# Other frameworks' names of roles.
 _RENAMED: Final = {"model": "assistant", "ai": "assistant", "bot": "assistant", "human": "user"}
-# What tells of the assistant where no role does: keys of a message, types of its blocks, keys of Converse's blocks.
+# Marks of an assistant message without a role: keys of a message, types of its blocks, keys of Converse's blocks.
 _OF_ASSISTANTS: Final = frozenset({"tool_calls", "function_call", "refusal", "reasoning", "reasoning_content"})
 _CALL_TYPES: Final = frozenset({"tool_use", "server_tool_use", "mcp_tool_use", "thinking", "redacted_thinking"})
 _CALL_KEYS: Final = frozenset({"toolUse", "reasoningContent"})
 _BLOCKS_OF_CALLS: Final = frozenset({"tool_use", "tool_result"})
-# What AgentCore and event stores put beside a wrapped message.
+# Keys that AgentCore and event stores add to a wrapped message.
 _WRAPPER_KEYS: Final = ("role", "created_at", "updated_at", "type", "timestamp")
 _CONVERSE_HEAD: Final = frozenset({"toolConfig", "inferenceConfig", "additionalModelRequestFields", "guardrailConfig"})
 _RESULTS: Final = frozenset({"tool", "function"})
@@ -42,7 +42,7 @@ _PHASES: Final = frozenset({b'"commentary"', b'"final_answer"'})
 _ROW_KEYS: Final = frozenset({"tool_calls", "tool_call_id", "tool_call_ids", "function_call"})
 _NULL: Final = Raw(b"null")
 _MENDED_BY: Final = {"openai-chat": openai_chat.mended_turn, "bedrock-converse": converse.mended_turn}
-# What only messages of some shapes have, as it is written: names of members, roles, and types of blocks.
+# Marks of messages that only some shapes have, as raw JSON: names of members, roles, and types of blocks.
 _OF_ITEMS: Final = re.compile(rb'"(?:call_id|encrypted_content|input_file|summary_text|reasoning_text)"')
 _OF_OTHERS: Final = re.compile(
     rb'"(?:tool_calls|tool_call_id|tool_call_ids|function_call|tool|developer|image_url|file|refusal|reasoning|'
@@ -70,7 +70,7 @@ def healthy_message(item: Raw | bytes, index: int, shape: Shape | None) -> Healt
         return STRICT[of_one].read_message(item, index)
     reader = openai_responses.MESSAGE if b'"role"' in data else openai_responses.STRICT
     found = reader.read_message(item, index)
-    # A message that any shape may have is no item of Responses, where nobody says so.
+    # A message that fits every shape is not an item of Responses, unless the caller says so.
     is_any = shape is None and type(found) is Healthy and found.shape == CANONICAL
     return Misfit(reader) if is_any else found
 
@@ -123,21 +123,21 @@ def read_tolerantly(
     decided: Decided = UNDECIDED,
     misfit: Misfit | None = None,
 ) -> tuple[Turn, Shape, Decided]:
-    """The turn of one message, with a fix for each thing that was not as its shape has it.
+    """Read one message tolerantly, with a fix for each deviation from its shape.
 
     Args:
         value: the message.
         index: its position in the history.
-        shape: its shape, where that is known.
-        notes: where the fixes go.
-        decided: what the messages before it have decided.
-        misfit: why it could not be read strictly, where that was tried.
+        shape: its shape, if it is known.
+        notes: receives the fixes.
+        decided: the shape that earlier messages decided.
+        misfit: why it could not be read strictly, if that was tried.
 
     Returns:
-        The turn, the message's shape, and what is decided after it.
+        The turn, the message's shape, and the decided shape after it.
 
     Raises:
-        InputError: no object, no usable role, a field of the wrong type, or nested too deeply.
+        InputError: not an object, no usable role, a field of the wrong type, or nested too deeply.
     """
     root = ROOTS.get(shape or decided.shape, "messages")
     path = f"{root}.{index}"
@@ -161,7 +161,7 @@ def read_tolerantly(
 
 
 def _mended(fields: Fields, found: Shape, index: int, turn_id: str | None) -> Turn:
-    """The turn of a message in which more is to be mended than members that no declaration names."""
+    """Return the turn of a message that needs more repair than dropping undeclared members."""
     if found in ROOTS:
         fields.path = f"{ROOTS[found]}.{index}"
         turn = gemini.mended_turn(fields, index) if found == "gemini" else _mended_item(fields, index)
@@ -196,10 +196,10 @@ def _mended_item(fields: Fields, index: int) -> Turn:
 
 # Wrappers and redactions are of no shape, and so are declared nowhere.
 def _unwrap(fields: Fields) -> tuple[Fields, str | None]:
-    """The message inside a wrapper and the wrapper's id for it; a redaction takes the message's place.
+    """Return the message inside a wrapper and the wrapper's id for it; a redaction replaces the message.
 
     Raises:
-        InputError: a redaction that is neither a message nor a content: what it hides must not come out.
+        InputError: a redaction that is neither a message nor a content: the content that it hides must not be sent.
     """
     redaction = _redaction(fields)
     message = fields.peek("message")
@@ -222,7 +222,7 @@ def _unwrap(fields: Fields) -> tuple[Fields, str | None]:
 
 
 def _redaction(fields: Fields) -> tuple[str, Raw] | None:
-    """What stands for a message that is not to be shown, with its key, however the key is spelt; null is none."""
+    """Return the redaction of a message, with its key in any spelling; null is not one."""
     for key in fields.names():
         if key.replace("_", "").replace("-", "").lower() == "redactmessage" and (value := fields.take(key)) is not None:
             return key, value
@@ -369,7 +369,7 @@ def _told_shape(fields: Fields) -> Shape | None:
 
 
 def _is_row(fields: Fields) -> bool:
-    """Whether a message has calls beside its content, or is a tool's result: OpenAI's chat has such."""
+    """Return True if a message has calls next to its content, or is a tool's result, as in OpenAI's chat."""
     role = fields.peek("role")
     return (role is not None and bytes(role) in _TOOL_ROLES) or not _ROW_KEYS.isdisjoint(fields.names())
 
@@ -393,7 +393,7 @@ def shape_of_results(fields: Fields) -> Shape | None:
 
 
 def shape_of_head(keys: dict[str, Raw]) -> Shape:
-    """What a document tells by its keys beside the messages, where no message tells."""
+    """Return the shape that a document's other keys indicate, if no message does."""
     if not _CONVERSE_HEAD.isdisjoint(keys):
         return "bedrock-converse"
     if "functions" in keys or b'"function"' in bytes(keys.get("tools", b"")):

@@ -23,13 +23,13 @@ from msgspec import Raw
 from reknit.pipeline.errors import InputError
 
 MAX_NESTING: Final = 500
-"""How deep one message, or one value beside the messages, may nest."""
+"""The maximum depth of one message, or of one value besides the messages."""
 
 _BOM: Final = b"\xef\xbb\xbf"
 # A quoted string: plain runs and escapes in turn, so that no character is looked at twice.
 _STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _TOKEN: Final = re.compile(_STRING.pattern + rb"|[\[\]{}:,]", re.DOTALL)
-# What the list of messages is called in the shapes that are read.
+# The names of the list of messages in the supported shapes.
 _ROOTS: Final = ("messages", "input", "contents")
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _KINDS: Final = {ord("{"): "an object", ord("["): "a list", ord('"'): "a string", ord("n"): "null"}
@@ -48,7 +48,7 @@ _REPLACEMENT: Final = "\ufffd".encode()
 
 
 def kind_of(value: Raw | bytes) -> str:
-    """What a JSON value is, in words for an error message."""
+    """Return a JSON value's type, in words for an error message."""
     first = memoryview(value)[0]
     if first in b"tf":
         return "a boolean"
@@ -56,7 +56,7 @@ def kind_of(value: Raw | bytes) -> str:
 
 
 def starts_with(value: Raw | bytes, character: bytes) -> bool:
-    """Whether a JSON value begins with this character, which tells its type."""
+    """Return True if a JSON value begins with this character, which identifies its type."""
     return memoryview(value)[0] == character[0]
 
 
@@ -70,9 +70,9 @@ def nesting_error(path: str = "") -> InputError:
 
 
 def may_nest_too_deeply(value: Raw | bytes) -> bool:
-    """A cheap necessary condition: too short or too few brackets cannot nest beyond the limit.
+    """Check a cheap necessary condition: text that is too short or has too few brackets cannot nest beyond the limit.
 
-    It leaves room for the few levels that stand around the value in its message.
+    It allows for the few levels around the value in its message.
     """
     view = memoryview(value)
     if len(view) <= MAX_NESTING:
@@ -98,9 +98,9 @@ def depth_of(data: bytes) -> int:
 
 
 def deep_place(data: bytes, root: str) -> str:
-    """The message, or the key beside the messages, in which JSON text first nests beyond `MAX_NESTING`, if any does.
+    """Return the message or other key in which JSON text first nests beyond `MAX_NESTING`, or None.
 
-    A scan, for text that parsers recurse in too deeply. ``root`` is what a bare list of messages is called.
+    A scan, for text in which parsers would recurse too deeply. ``root`` is the name of a bare list of messages.
     """
     open_at: list[str | int] = []
     string = b""
@@ -132,21 +132,21 @@ def _place_of(first: str | int, second: str | int, root: str) -> str:
 
 
 def compact(data: bytes) -> bytes:
-    """One line without insignificant white space, if there are line breaks; otherwise the bytes as they are.
+    """Return one line without insignificant white space, if there are line breaks; otherwise the bytes unchanged.
 
-    A line break cannot stand inside a JSON string, and values are later written into bodies of one line.
+    A line break cannot occur inside a JSON string, and values are later written into bodies of one line.
     """
     return msgspec.json.format(data, indent=-1) if b"\n" in data or b"\r" in data else data
 
 
 def to_bytes(data: object, path: str = "") -> bytes:
-    """The input's JSON, without a byte order mark or white space around it.
+    """Return the input's JSON, without a byte order mark or white space around it.
 
-    Surrogates that stand raw in a string, which UTF-8 forbids, become escapes, which a `Mask` hides. ``path`` is
-    where the input stands, if it is a single message.
+    Raw surrogates in a string, which UTF-8 forbids, become escapes, which a `Mask` hides. ``path`` is the place of the
+    input, if it is a single message.
 
     Raises:
-        InputError: empty, or an object that JSON has no form for.
+        InputError: empty, or an object without a JSON form.
     """
     if isinstance(data, str):
         data = data.encode("utf-8", "backslashreplace")
@@ -252,7 +252,7 @@ def _refuse_non_finite(value: object) -> None:
 
 
 class Mask:
-    """A window of private-use characters that stand for the surrogates, one for one."""
+    """A window of private-use characters that replace the surrogates, one for one."""
 
     __slots__ = ("_escape", "_mark", "_offset")
 
@@ -303,7 +303,7 @@ def without_halves(data: bytes) -> bytes:
 
 
 def find_mask(data: bytes) -> Mask | None:
-    """A mask for the lone halves in JSON text; None where there are none.
+    """Return a mask for the lone surrogates in JSON text; None if there are none.
 
     Raises:
         InputError: the text uses characters of every window, which no real text does.

@@ -56,10 +56,10 @@ TRANSCRIPTS: Final[frozenset[str]] = frozenset({"claude-code", "codex-rollout", 
 
 
 class ReadResult(Struct, frozen=True, kw_only=True):
-    """A history as it was read.
+    """The result of reading a history.
 
-    ``shape`` is the shape that was named or found; ``skipped`` counts, for transcripts only, the lines that are no
-    part of the conversation, by type. ``stretches`` are known to have nothing to mend.
+    ``shape`` is the shape that was named or detected; ``skipped`` counts, for transcripts only, the lines outside the
+    conversation, by type. ``stretches`` are known to need no repair.
     """
 
     conversation: Conversation
@@ -105,11 +105,11 @@ def read(data: bytes | str | list[Any] | dict[str, Any], source: str = "auto") -
 def read_message(
     data: bytes | str | dict[str, Any], *, index: int, source: str = "auto"
 ) -> tuple[list[Turn], list[Fix]]:
-    """Read one message, which stands at ``index`` in its history: its turns (exactly one) and its fixes.
+    """Read the message at ``index`` of a history; return its turns (exactly one) and its fixes.
 
     Raises:
         InputError: as `read`.
-        UnknownTargetError: no such source.
+        UnknownTargetError: the source does not exist.
     """
     turns, fixes, _ = read_next(data, index=index, source=source)
     return turns, fixes
@@ -154,10 +154,10 @@ def decided_in(data: bytes | str | list[Any] | dict[str, Any]) -> Decided:
 
 
 def read_setting(given: dict[str, Any]) -> DocumentHead:
-    """Read what stands beside messages, where there are none: any of the keys of a document, as Python objects.
+    """Read the members of a document without messages, as Python objects.
 
     Raises:
-        InputError: JSON has no form for it, it nests too deeply, or a value is of the wrong type.
+        InputError: a value has no JSON form, nests too deeply, or is of the wrong type.
     """
     try:
         text = msgspec.json.encode(given)
@@ -170,7 +170,7 @@ def read_setting(given: dict[str, Any]) -> DocumentHead:
 
 
 def _read_setting(text: bytes) -> DocumentHead:
-    """What was JSON already may have line breaks in it, and lone surrogates, as a document may."""
+    """Read encoded members. Raw JSON among them may have line breaks and lone surrogates, as in a document."""
     try:
         keys = None if _has_line_breaks(text) else msgspec.json.decode(text, type=dict[str, Raw])
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -215,7 +215,7 @@ def _parsable(text: bytes) -> tuple[bytes, Mask | None]:
 
 
 def _read(text: bytes, shape: Shape | None) -> ReadResult:
-    """Try the healthy document, then the transcript, then the document with something to mend."""
+    """Try the valid document, then the transcript, then the document with repairs."""
     lines = _has_line_breaks(text)
     if shape == "gemini-chat" or (shape is None and gemini_chat.is_chat(text)):
         return _read_transcript(text, "gemini-chat", gemini_chat.read_lines)
@@ -232,7 +232,7 @@ def _read(text: bytes, shape: Shape | None) -> ReadResult:
 
 
 def _read_healthy(text: bytes, shape: Shape | None) -> ReadResult | None:
-    """A document or list of which every message is healthy, or None."""
+    """Return a document or list whose messages are all valid, or None."""
     readers = [STRICT[shape]] if shape else _IN_MESSAGES
     healthy: Healthy | None = None
     listed: Shape | None = None
@@ -324,7 +324,7 @@ def _healthy(item: Raw | bytes, index: int, shape: Shape | None, decided: Decide
 
 
 def _decided(found: Healthy, index: int, shape: Shape | None, decided: Decided) -> Decided:
-    """What is decided after a healthy message; one whose shape was named decides nothing."""
+    """Return the decided shape after a valid message; one whose shape was named decides nothing."""
     return decided.after(found.shape, index) if shape is None and found.decides else decided
 
 

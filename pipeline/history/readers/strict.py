@@ -1,7 +1,7 @@
-"""Healthy messages go from bytes straight into structs, in one strict decode, and from there into turns.
+"""The strict reader: valid messages are decoded from bytes into structs in one pass, and from those into turns.
 
-Each shape declares its message and says how one becomes a turn. What does not fit, or would take a fix, is not mended
-here: there is None, and the message is read tolerantly, by the same declarations.
+Each shape declares its message and how one becomes a turn. A message that does not fit, or would need a fix, gives None
+here and is read tolerantly, by the same declarations.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _T = TypeVar("_T")
 _STEPS: Final = re.compile(r"\.(\w+)(?:\[(\d+)\])?")
 _UNDECLARED: Final = "Object contains unknown field"
 
-# The usual keys beside ``messages``, in the order in which they then stand in a body.
+# The usual keys besides ``messages``, in their order in a body.
 _USUAL_KEYS: Final = (
     "system tools model params max_tokens max_completion_tokens temperature top_p top_k stop stop_sequences stream "
     "stream_options thinking tool_choice parallel_tool_calls response_format metadata cache_control modelId toolConfig "
@@ -58,10 +58,10 @@ _USUAL: Final = tuple(_USUAL_KEYS.split())
 
 
 class Healthy(Struct, frozen=True):
-    """Turns of which each was healthy, and the shape that they show; they may hold stretches with nothing to mend.
+    """Turns that are all valid as is, and the shape that they indicate; they may hold runs that need no repair.
 
-    ``shape`` is the canonical one where nothing shows that it is another. ``decides``: a single message has a key by
-    which this shape, and no other, is that of the messages after it.
+    ``shape`` is the canonical one if nothing indicates another. ``decides``: a single message has a key by which only
+    this shape can be that of the messages after it.
     """
 
     turns: list[Turn]
@@ -78,17 +78,17 @@ class Misfit(Struct, frozen=True):
 
 
 class StrictReader(Generic[_T]):
-    """Reads healthy messages of one shape.
+    """Reads valid messages of one shape.
 
     Args:
         shape: the shape.
         message: the type of its messages.
-        turn_of: the turn of a message at an index, or None where it needs mending.
+        turn_of: returns the turn of a message at an index, or None if it needs repair.
         is_telling: whether a message can be of no other shape.
-        is_sound: whether the free-form JSON in a block can stay as it is; None where ``turn_of`` has looked at that.
+        is_sound: whether the free-form JSON in a block can stay unchanged; None if ``turn_of`` checks that.
         decides: whether a message decides the shape of those after it; by default, whether it can be of no other.
-        meant: members that are not declared and yet have a meaning for the tolerant reader.
-        kept_whole: members of which nothing is left out here, nor of what stands beside them.
+        meant: undeclared members that have a meaning for the tolerant reader.
+        kept_whole: members that are never reduced here, nor the members next to them.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class StrictReader(Generic[_T]):
         self._kept_whole = frozenset(kept_whole)
 
     def read_document(self, text: bytes) -> tuple[Healthy, dict[str, Raw]] | None:
-        """A document with only the usual keys beside its messages, which are all healthy, and these keys; or None."""
+        """Return a document of valid messages with only the usual keys besides them, and these keys; or None."""
         document = decoded(self._document, text)
         healthy = None if document is None else self._healthy(document.messages)
         if healthy is None:
@@ -127,7 +127,7 @@ class StrictReader(Generic[_T]):
         return healthy, {key: value for key in _USUAL if (value := getattr(document, key)) is not UNSET}
 
     def read_list(self, value: Raw | bytes) -> Healthy | None:
-        """A list of which every message is healthy, or None."""
+        """Return a list whose messages are all valid, or None."""
         messages = decoded(self._list, value)
         return None if messages is None else self._healthy(messages)
 
@@ -145,12 +145,12 @@ class StrictReader(Generic[_T]):
         return Healthy([turn], shape, decides=self._decides(message))
 
     def read_declared(self, fields: Fields, index: int, misfit: Misfit) -> Turn | None:
-        """A message that is healthy but for members that no declaration names: they are left out, with a fix each.
+        """Return a message that is valid except for undeclared members, which are dropped with a fix each.
 
         Args:
             fields: the message.
-            index: where it stands.
-            misfit: why it is not healthy as it is.
+            index: its index in the history.
+            misfit: why it is not valid as is.
         """
         is_tried = misfit.reader is self
         reason = misfit.reason if is_tried else _UNDECLARED
@@ -178,13 +178,13 @@ class StrictReader(Generic[_T]):
         steps: Sequence[tuple[str, str]],
         odd: list[tuple[Fields, Iterable[str]]],
     ) -> dict[str, Raw] | None:
-        """What of an object is declared; None where more of it has a meaning.
+        """Return the declared members of an object; None if other members have a meaning.
 
         Args:
             fields: the object.
             declared: the members of each kind of it.
-            steps: the way to the place to look at: names of members, and an index in each that is a list.
-            odd: where objects with other members are added, with what is declared of them.
+            steps: the path to the place to examine: names of members, and an index in each that is a list.
+            odd: receives objects with other members, with their declared members.
         """
         members = members_of(fields.peek("type"), declared)
         kept = fields.members()
@@ -242,7 +242,7 @@ class StrictReader(Generic[_T]):
 
 
 def _outside(turns: Sequence[Turn], stretches: Iterable[Stretch]) -> Iterator[Turn]:
-    """The turns outside of the stretches, of which nobody has seen yet whether their free-form JSON is sound."""
+    """Yield the turns outside of the runs, whose free-form JSON has not been checked yet."""
     at = 0
     for stretch in stretches:
         yield from turns[at : stretch.start]
@@ -263,7 +263,7 @@ def _is_own_harmless(own: Own) -> bool:
 
 
 def own_of(provider: str, kind: str = "", /, **members: Raw | str | UnsetType | None) -> Own | UnsetType:
-    """What only one provider has: those of these members that there are, as they were written or as strings."""
+    """Return the provider-specific ones of these members that are present, as written or as strings."""
     found = {
         name: value if isinstance(value, Raw) else Raw(msgspec.json.encode(value))
         for name, value in members.items()
@@ -273,12 +273,12 @@ def own_of(provider: str, kind: str = "", /, **members: Raw | str | UnsetType | 
 
 
 def unless(empty: bytes, value: Raw | UnsetType | None) -> Raw | None:
-    """A member that is there, and is neither null nor the value that says that there is none."""
+    """Return a member that is present, and is neither null nor the given empty value."""
     return None if value is None or value is UNSET or bytes(value) in (b"null", empty) else value
 
 
 def decoded(decoder: msgspec.json.Decoder[_T], value: Raw | bytes) -> _T | None:
-    """What a strict decode gives, or None where the value does not fit."""
+    """Decode strictly; return None if the value does not fit."""
     try:
         return decoder.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError):

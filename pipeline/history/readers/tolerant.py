@@ -1,7 +1,7 @@
-"""The tolerant reader: objects of unknown making, read by the structs that are declared for them.
+"""The tolerant reader: reads objects of unknown origin by the structs that are declared for them.
 
-It is compiled once a struct, and takes members as they are declared. Parts of a content that need no mending are
-decoded together, each other one is read by itself; what no reader can use is kept whole.
+It is compiled once for each struct, and takes members by their declarations. The parts of a content that need no repair
+are decoded together, each other one is read separately; a part that no reader can use is kept whole.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PartReader: TypeAlias = Callable[[Fields], list[Placed]]
 """Reads one part of a content, whatever it is."""
 
 Inner: TypeAlias = Text | Image | Document | Unknown
-"""What a tool result may hold."""
+"""The blocks that a tool result may hold."""
 INNER: Final = (Text, Image, Document, Unknown)
 
 Declared: TypeAlias = dict[bytes, dict[str, Any]]
@@ -49,14 +49,14 @@ _RESULT_BLOCKS: Final = frozenset({"text", "image", "document", "search_result",
 def reader_of(
     kind: type[_S], special: Mapping[str, Taker] = MappingProxyType({}), without: Collection[str] = ()
 ) -> Callable[[Fields], _S | None]:
-    """What makes a struct of fields, member by member as it is declared; None where one that has to be is missing.
+    """Return a function that makes a struct from fields by its declaration, or None if a required member is missing.
 
-    A member is known by its name in JSON and by its name in the struct. Where it has to be and is missing, its taker
-    is asked all the same: a text is then empty.
+    A member is found by its name in JSON and by its name in the struct. The taker of a missing required member is
+    called as well: a text is then empty.
 
     Args:
         kind: the struct.
-        special: how members of these names are taken, in structs within this one too.
+        special: takers of members of these names, in nested structs too.
         without: the members that are not read.
     """
     members = [
@@ -81,7 +81,7 @@ def reader_of(
 
 
 def _taker(declared: Any, special: Mapping[str, Taker]) -> Taker:  # noqa: ANN401  a type, or a union of types
-    """How a member is taken that is declared so; one that may be an object stays where it is if it is none."""
+    """Return the taker for a declared type; a value that could be an object and is not stays in place."""
     kinds = get_args(declared) or (declared,)
     nested = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Struct)), None)
     if nested is None:
@@ -106,13 +106,13 @@ def _taker(declared: Any, special: Mapping[str, Taker]) -> Taker:  # noqa: ANN40
 def block_reader(
     kind: type[Struct], block_of: Callable[[Any], Block | None], special: Mapping[str, Taker] = MappingProxyType({})
 ) -> Callable[[Fields], Block | None]:
-    """What makes a block of fields: the struct that is declared for it, and of that the block."""
+    """Return a function that makes a block from fields: first the struct that is declared for it, then the block."""
     read_one = reader_of(kind, special)
     return lambda fields: None if (made := read_one(fields)) is None else block_of(made)
 
 
 def typed_reader(readers: Mapping[str, Callable[[Fields], Block | None]]) -> PartReader:
-    """What reads a part by the type that it names; one without is a text, or its JSON."""
+    """Return a reader of parts by their type; a part without one is a text, or its JSON."""
 
     def read_one(fields: Fields) -> list[Placed]:
         kind = kind_named(fields)
@@ -142,7 +142,7 @@ def block_or_none(fields: Fields, read_one: Callable[[Fields], Block | None]) ->
 
 
 def text_of(value: Raw | bytes, path: str, notes: Notes) -> Placed:
-    """What stands for a text: a string, or any other JSON, as the text that it is written as."""
+    """Return a text: a string, or any other JSON as the text of its JSON."""
     if starts_with(value, b'"'):
         return Text(text=as_string(value, path)), path
     notes.add_fix("content_as_text", path, before=bytes(value))
@@ -153,10 +153,10 @@ class ContentReader(Generic[_T]):
     """Reads a content whose parts are declared.
 
     Args:
-        kind: the type of a healthy part, or a union of such types.
-        healthy: the blocks of a healthy part at a path, or None where it needs mending.
+        kind: the type of a valid part, or a union of such types.
+        healthy: returns the blocks of a valid part at a path, or None if it needs repair.
         mend_part: reads any other object.
-        plain: the block that stands for a string, a number or a boolean.
+        plain: returns the block for a string, a number or a boolean.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class ContentReader(Generic[_T]):
         self._plain = plain
 
     def read(self, fields: Fields, key: str) -> list[Placed]:
-        """A content's blocks: a string is one text block, strings in a list are too, null is none.
+        """Return a content's blocks: a string is one text block, and so are strings in a list; null is none.
 
         A number or a boolean becomes its text, in a list too; a list or null in a list is refused.
         """
@@ -240,7 +240,7 @@ class ContentReader(Generic[_T]):
         A part that does not fit is left out and the others are decoded again; where many do not, none is read here.
         """
         left = [at for at, members in enumerate(objects) if members is not None and self._is_declared(members)]
-        # A part that is alone is as quickly mended.
+        # A single part is repaired as quickly.
         for _ in range(MISFITS + 1 if len(items) > 1 and left else 0):
             try:
                 parts = self._list.decode(b"[%b]" % b",".join([items[at] for at in left]))
@@ -311,7 +311,7 @@ def declared_in(kind: Any) -> Declared:  # noqa: ANN401  a type, or a union of t
 
 
 def members_of(kind: Raw | None, declared: Declared) -> dict[str, Any] | None:
-    """What is declared of the objects of a type, or of any object where types do not tell them apart."""
+    """Return the declared members of the objects of a type, or of any object if types do not distinguish them."""
     return declared.get(b"" if kind is None else bytes(kind)) or declared.get(b"")
 
 

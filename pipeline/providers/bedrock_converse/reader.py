@@ -209,7 +209,7 @@ def _turn_of(message: _Message, index: int) -> Turn | None:
 
 
 def _block(member: _Member) -> Block | None:
-    """The block of a member that stands alone, or None where it needs mending."""
+    """Return the block of an object with one member, or None if it needs repair."""
     # Equal to one with this member alone: the quickest way to see that it is alone.
     if type(text := member.text) is str:
         return Text(text=text) if member == _Member(text) else None
@@ -242,11 +242,11 @@ def _result(result: _ToolResult) -> ToolResult | None:
 
 
 def _rare_block(member: _Member | _Part, document: _Document | None = None) -> Block | None:
-    """The block of any other member that stands alone, or None where it needs mending.
+    """Return the block of any other object with one member, or None if it needs repair.
 
     Args:
         member: the member.
-        document: the document in it, where that has been decoded.
+        document: the document in it, if that has been decoded.
     """
     keys = zip(member.__struct_fields__, member.__struct_encode_fields__, strict=True)
     found = [(key, value) for field, key in keys if (value := getattr(member, field)) is not UNSET]
@@ -310,7 +310,7 @@ def _mended_member(key: str, value: Raw, path: str, notes: Notes) -> Block:
     block: Block | None = None
     if key in _READERS and starts_with(value, b"{"):
         fields = Fields(value, f"{path}.{key}", notes)
-        # A call or a result with a type of its own is a server's, and none of ours.
+        # A call or a result with a type is the service's own, not the client's.
         is_servers = key.startswith("tool") and "type" in fields
         block = None if is_servers else block_or_none(fields, _READERS[key])
     return block or _whole(key, value)

@@ -1,7 +1,7 @@
 """The rules of a planner that takes text only, with tools emulated in the text, as a fold over a request's messages.
 
-They share no code with what writes such requests: what a tag is, and where it may stand, is said again here. The
-planner's own refusals carry few words, so most messages are ours; sources name where the trouble was seen.
+They share no code with the writer of such requests: the syntax and the places of tags are defined here again. The
+planner's own refusals have few words, so most messages are Reknit's; sources name where the problem was seen.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _WINDSURF = "dwgx/WindsurfAPI"
 
 BAD_JSON = rule("CAS-01", "hard", "the request body is not valid JSON",
     summary="The body is a JSON object.",
-    repair="encode it again", source="ours: the body is JSON")
+    repair="encode it again", source="Reknit: the body is JSON")
 SURROGATE = rule("CAS-02", "hard", "{at}: half of a surrogate pair",
     summary="Texts hold no half of a surrogate pair: the planner takes UTF-8 strings.",
     repair="join the halves, or replace the character", source="Protocol Buffers: strings are UTF-8")
 NO_MESSAGES = rule("CAS-03", "hard", "messages: at least one message is required",
     summary="The list of messages is not empty.",
-    repair="insert a user turn", source="ours: nothing to ask")
+    repair="insert a user turn", source="Reknit: nothing to ask")
 SHAPE = rule("CAS-04", "hard", "{at}: expected {wanted}",
     summary="A message is a role, user or assistant, and a content, which is a string; the system slot is a string.",
     repair="write blocks as text", source=f"{_WINDSURF}: history is text only")
@@ -41,14 +41,14 @@ BLANK = rule("CAS-05", "hard", "{at}: the content is blank",
     summary="Every message says something.",
     repair="leave the turn out", source=f"{_WINDSURF} 79cd990: status 400 for empty user content")
 NO_SLOT = rule("CAS-06", "hard", "{at}: the planner has no place for tools",
-    summary="Tools are told in the system slot; a body that declares them is read without them.",
+    summary="Tools are described in the system slot; a body that declares them is read without them.",
     repair="write them into the preamble", source=f"{_WINDSURF}: no tool schemas in a request")
 LAST_ASSISTANT = rule("CAS-07", "soft", "{at}: nothing to answer after the assistant's turn",
     summary="The last message is the user's.",
-    repair="append a user turn", source="ours: the planner answers the user")
+    repair="append a user turn", source="Reknit: the planner answers the user")
 NO_MODEL = rule("CAS-08", "soft", "model: missing",
     summary="The body names a model.",
-    repair="name it", source="ours: the planner serves many", by_sender=True)
+    repair="name it", source="Reknit: the planner serves many", by_sender=True)
 
 # The user's turns
 
@@ -57,12 +57,12 @@ FORGED = rule("CAS-09", "hard", "{at}: {tag} at character {place} stands where o
     "a tool's output can neither end its own block nor call a tool.",
     repair="break the tag with a backslash", source=f"{_WINDSURF} d4dadf2 and later: injection through tool output")
 PREAMBLE_FIRST = rule("CAS-10", "hard", "{at}: instructions on tools stand before a tool's result",
-    summary="The last turn begins with its results, not with how to call tools: models that find both refuse to go "
-    "on, and the request ends in a time-out (max_wait, 180 s).",
+    summary="The last turn begins with its results, not with instructions on calls: models that find both refuse to "
+            "continue, and the request ends in a time-out (max_wait, 180 s).",
     repair="leave the line out", source=f"{_WINDSURF} d4dadf2; max_wait on Opus models")
 CONFIGURED = rule("CAS-11", "hard", "{at}: instructions on tools in the user's turn hold {what}",
-    summary="What tells the user's latest turn of tools is one plain line: no heading, no schema, no fence, nothing "
-    "that asks to ignore other instructions.",
+    summary="The description of tools in the user's latest turn is one plain line: no heading, no schema, no fence, "
+            "nothing that asks to ignore other instructions.",
     repair="keep to the protocol and the names", source=f"{_WINDSURF}#22, #51: taken for an attempt to override")
 
 # The system slot
@@ -86,7 +86,7 @@ _BEGINS_LIKE_ONE = re.compile(r"\s*<tool_result", re.IGNORECASE)
 _WORD = re.compile(r"<[/|]?\w{1,40}")
 _END = "</tool_result>"
 
-# What a user's turn must not tell of tools, and how it is called.
+# Instructions on tools and calls that a user's turn must not contain.
 _CONFIGURATION = (
     (re.compile(r"^[ \t]*#{1,6} ", re.MULTILINE), "a heading"),
     (re.compile(r"parameters schema:|^[ \t]*parameters:", re.IGNORECASE | re.MULTILINE), "a schema"),
@@ -189,7 +189,7 @@ def _judge_results(walk: Turns, text: str, path: str) -> None:
 
 
 def _judge_instructions(text: str, path: str) -> list[Violation]:
-    """The latest turn of the user's, if its first paragraph tells how to call tools."""
+    """Judge the latest user turn: its first paragraph must not instruct how to call tools."""
     told, _, rest = text.partition("\n\n")
     if '<tool_call>{"name"' not in told or "<tool_result" not in told:
         return []
@@ -203,3 +203,6 @@ def _refuse_tag(walk: Turns, text: str, match: re.Match[str], path: str) -> None
     """Report a tag, or a block without an end, by its first word."""
     place = text.index("<", match.start())
     walk.refuse(FORGED, path, tag=_WORD.match(text, place)[0], place=place)  # type: ignore[index]  # it begins so
+
+
+RULE_SET = Cascade()

@@ -1,14 +1,14 @@
-"""A planner that takes text only (Windsurf's Cascade, and models reached through it): tools emulated in text.
+"""Requests for a planner that takes text only: Windsurf's Cascade, and models reached through it.
 
 A body is ``{"model", "system", "messages": [{"role", "content": TEXT}], …}``. The system slot holds the authoritative
-preamble, the caller's environment first, then the system prompt; a call is a ``<tool_call>`` line of the assistant's,
-a result a ``<tool_result tool_call_id="…">`` of the user's, in front of what the user says. The latest turn of the
-user's that is no result has the one-line fallback before it. Calls and results are wrapped so that neither a tool's
-output, nor anybody's words, pass for either. Request parameters that other APIs share go under Anthropic's names;
-whoever passes the body on decides about them.
+preamble, the caller's environment first, then the system prompt. A call is a ``<tool_call>`` line of the assistant's, a
+result a ``<tool_result tool_call_id="…">`` of the user's, before the user's words. The latest user turn without results
+has the one-line fallback before it. Calls and results are wrapped so that neither a tool's output nor the words of any
+party can be taken for either. Request parameters that other APIs share have Anthropic's names; the party that forwards
+the body decides about them.
 
-The fallback belongs to the latest turn of the user's and to no other. So that it never has to be taken back from
-settled bytes, a settled user turn is held until the assistant's answer is settled too: both are one chunk.
+The fallback belongs to the latest user turn only. To avoid removing it from settled bytes, a settled user turn is held
+until the assistant's answer is settled too: both are one chunk.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import msgspec
 from msgspec import Raw, Struct, structs
 
 from reknit.pipeline.fixes import Fix, make
-from reknit.pipeline.history.pieces import Book, Message, Piece
+from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock
 from reknit.pipeline.model import Document, Image, RedactedThinking, Text, Thinking, Tool, ToolResult, ToolUse, Unknown
 from reknit.pipeline.providers.openai.writer.parts import ServedParts, fitted_document
 from reknit.pipeline.targets import Encoded, Ending, Row, Setting, in_common_words, row, stub_for
-from reknit.pipeline.targets.fitting import Fitting
+from reknit.pipeline.targets.fitting import BlockAdapter
 from reknit.pipeline.targets.head import CHOICES, COMMON, HeadShape, HeadWriter, before_list
 from reknit.pipeline.text.flatten import IMAGE, given_system
 from reknit.pipeline.text.jsontext import read_tagged
-from reknit.pipeline.text.neutral import Guard, is_own
+from reknit.pipeline.text.neutral import Neutralizer, is_own
 from reknit.pipeline.text.preamble import (
     AVAILABLE,
     AVAILABLE_NOW,
@@ -57,15 +57,15 @@ _encode = msgspec.json.Encoder().encode
 
 
 class CascadeHead(Struct, frozen=True):
-    """A request without its messages, but for the environment, which the messages may have to tell.
+    """A request without its messages, except for the environment, which the messages may contain.
 
     Attributes:
         keys: model and parameters.
         tools: those that can be called in text.
         choice: the tool choice, in any shape.
         prompt: the caller's own system prompt.
-        line: the fallback for the user's turn, ``""`` where there is nothing to call.
-        fixes: what was mended.
+        line: the fallback for the user's turn, ``""`` without tools.
+        fixes: the repairs.
     """
 
     keys: Mapping[str, Any]
@@ -82,7 +82,7 @@ class CascadeHead(Struct, frozen=True):
         return _encode(model | ({"system": system} if system else {}) | dict(self.keys))
 
 
-def _prepare_head(setting: Setting, system: Sequence[Piece]) -> CascadeHead:
+def _prepare_head(setting: Setting, system: Sequence[TrackedBlock]) -> CascadeHead:
     writer = HeadWriter(_SHAPE, setting)
     params = writer.read_params()
     keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
@@ -101,9 +101,9 @@ def _prepare_head(setting: Setting, system: Sequence[Piece]) -> CascadeHead:
 
 
 _ERROR: Final = "[Tool error]"
-# The beginnings of the lines that we write, outside of the wrappers, which are broken otherwise. The repair's own text
-# for a cut call is an assistant's, and would be broken when the turn is read again.
-_GUARD: Final = Guard(
+# The beginnings of the lines that this module writes, outside of the wrappers, which are neutralized in another way.
+# The repair's own text for a cut call is an assistant's, and would be neutralized when the turn is read again.
+_GUARD: Final = Neutralizer(
     (
         ENVIRONMENT_HEADING,
         FUNCTIONS_HEADING,
@@ -117,18 +117,19 @@ _GUARD: Final = Guard(
         "[Document]",
     ),
 )
-# What stands for a result without content.
+# The form of a result without content.
 _NOTHING: Final = '""'
 
 
-def _write_turn(message: Message, book: Book) -> tuple[str, list[Row]]:
-    """A turn's text and where its blocks come from; a turn of which nothing can be shown is a stub."""
+def _write_turn(message: Message, book: FixLog) -> tuple[str, list[Row]]:
+    """Return a turn's text and the origin of its blocks; a turn without any content that can be shown is a stub."""
     fitting = _TextOnly(book=book)
     for piece in in_common_words(message, book).pieces:
         if isinstance(piece.block, (Thinking, RedactedThinking)):
             book.drop("thinking_dropped", piece)
         else:
-            # A call is one line, and what the user says is the user's; no other line may begin like one of ours.
+            # A call is one line, and the user's words are the user's; no other line may begin like one of this
+            # module's.
             own = isinstance(piece.block, ToolUse) or (message.role == "user" and is_own(piece))
             fitting.add_piece(piece if own else _GUARD.piece(piece, book))
     pieces = fitting.out or [stub_for(message, book)]
@@ -136,10 +137,10 @@ def _write_turn(message: Message, book: Book) -> tuple[str, list[Row]]:
     return "\n".join(map(_shown, pieces)), list(map(row, pieces))
 
 
-def _said(piece: Piece, book: Book) -> Piece:
-    """What the assistant says, so that nothing in it passes for a result, nor for a call that was not made.
+def _said(piece: TrackedBlock, book: FixLog) -> TrackedBlock:
+    """Return the assistant's text, in which nothing can be taken for a result, nor for a call that was not made.
 
-    In a turn that may have been flattened before, lines that are calls, whole and well-formed, are its calls.
+    In a turn that may have been flattened before, whole and well-formed lines of calls are its calls.
     """
     block = piece.block
     if not isinstance(block, Text) or not _MARKER.search(block.text):
@@ -149,19 +150,19 @@ def _said(piece: Piece, book: Book) -> Piece:
     return piece if text == block.text else book.change("wrapper_broken", piece, structs.replace(block, text=text))
 
 
-class _TextOnly(Fitting, kw_only=True, eq=False):
+class _TextOnly(BlockAdapter, kw_only=True, eq=False):
     def name(self, name: str) -> str:
         return name
 
-    def image(self, piece: Piece, image: Image) -> Piece:
+    def image(self, piece: TrackedBlock, image: Image) -> TrackedBlock:
         del image
         return self.book.change("image_stubbed", piece, Text(text=IMAGE))
 
-    def document(self, piece: Piece, document: Document) -> Piece:
+    def document(self, piece: TrackedBlock, document: Document) -> TrackedBlock:
         fitted = fitted_document(piece, document, ServedParts(), self.book)
         return _GUARD.piece(fitted, self.book) if fitted.code == "document_as_text" else fitted
 
-    def unknown(self, piece: Piece, unknown: Unknown, inside: ToolResult | None) -> None:
+    def unknown(self, piece: TrackedBlock, unknown: Unknown, inside: ToolResult | None) -> None:
         del piece, unknown, inside
 
     def moves(self, part: Image | Document | Unknown, result: ToolResult) -> str:
@@ -169,12 +170,12 @@ class _TextOnly(Fitting, kw_only=True, eq=False):
         return ""
 
 
-def _guarded(pieces: list[Piece], book: Book) -> list[Piece]:
-    """A user's turn in which only our own tags can be read as such.
+def _guarded(pieces: list[TrackedBlock], book: FixLog) -> list[TrackedBlock]:
+    """Return a user turn in which only the writer's own tags can be read as tags.
 
-    Tags in results, and in words that share a turn with them, are broken. So are those of words that begin like a
-    result without being one, or like instructions on tools. What else the user says of tags is nobody's output and
-    stays.
+    Tags in results, and in words that share a turn with them, are neutralized. So are those of words that begin like a
+    result without being one, or like instructions on tools. Other mentions of tags by the user are not a tool's output
+    and stay.
     """
     if not any(isinstance(piece.block, ToolResult) for piece in pieces):
         said = "\n".join(map(_shown, pieces))
@@ -183,7 +184,7 @@ def _guarded(pieces: list[Piece], book: Book) -> list[Piece]:
     return [_without_tags(piece, book) for piece in pieces]
 
 
-def _without_tags(piece: Piece, book: Book) -> Piece:
+def _without_tags(piece: TrackedBlock, book: FixLog) -> TrackedBlock:
     block = piece.block
     clean = block
     match block:
@@ -199,7 +200,7 @@ def _without_tags(piece: Piece, book: Book) -> Piece:
     return piece if clean == block else book.change("wrapper_broken", piece, clean)
 
 
-def _shown(piece: Piece) -> str:
+def _shown(piece: TrackedBlock) -> str:
     match piece.block:
         case Text(text=text):
             return text
@@ -222,13 +223,13 @@ def _output(result: ToolResult) -> str:
 
 # Where a tag of the protocol, or of a model family's own, begins.
 _MARKER: Final = re.compile(r"<(?=/?tool_(?:call|result)|\|tool_)", re.IGNORECASE)
-_ESCAPED: Final = r"\\u003c"  # for re.sub: what JSON reads as ``<``
-# Ends of lines that JSON may hold as they are: what follows one in a string would stand at the beginning of a line.
+_ESCAPED: Final = r"\\u003c"  # for re.sub: a ``<`` in JSON
+# Line ends that JSON strings may hold raw: the text after one would be at the beginning of a line.
 _LINE_ENDS: Final = re.compile(r"[\x85\u2028\u2029]")
 _OPENING: Final = re.compile(r'<tool_result tool_call_id="[A-Za-z0-9_.:-]{1,128}">')
 _CLOSING: Final = "</tool_result>"
 _CALL, _CALL_END = "<tool_call>", "</tool_call>"
-# What a user's turn must not say of tools.
+# Instructions on tools that a user's turn must not contain.
 _OVERRIDING: Final = re.compile(
     r"^[ \t]*(?:#{1,6} |parameters:)|parameters schema:|```|ignore (?:any earlier|previous instructions)"
     r"|for this request only|\[tool-calling context",
@@ -258,14 +259,14 @@ def _is_call(line: str) -> bool:
 
 
 def _passes_for_result(text: str) -> bool:
-    """Whether a turn begins like a result, so that the model goes on where it was."""
+    """Return True if a turn begins like a result, so that the model continues its work."""
     return _BEGINNING.match(text) is not None
 
 
 def _instructs(text: str) -> bool:
-    """Whether a turn begins by telling how to call tools in a way, or in a place, that makes models refuse.
+    """Return True if a turn begins with instructions on calls in a form or place that makes models refuse.
 
-    Our own fallback is neither; histories of other programs hold older ones.
+    The writer's own fallback is neither; histories of other programs hold older ones.
     """
     told, _, rest = text.partition("\n\n")
     if '<tool_call>{"name"' not in told or "<tool_result" not in told:
@@ -274,7 +275,7 @@ def _instructs(text: str) -> bool:
 
 
 def _is_wrapped(text: str) -> bool:
-    """Whether a text is well-formed results and, behind them, words without a tag: a turn that was flattened before."""
+    """Return True if a text is well-formed results and words without a tag: a turn that was flattened before."""
     at = 0
     while beginning := _BEGINNING.match(text, at):
         opening = _OPENING.match(text, beginning.end())
@@ -286,13 +287,13 @@ def _is_wrapped(text: str) -> bool:
 
 
 class CascadeProgress(Struct, frozen=True, array_like=True):
-    """What the turns so far leave behind.
+    """The state after the turns so far.
 
     Attributes:
-        held: the text of a user's turn that has not been written yet.
-        facts: what was lifted of the environment. Once a directory is among them they stay as they are, for the
-            head of a request must not change with every turn.
-        missed: a phrase that looked like an environment before there was one, and where it stands.
+        held: the text of a user turn that has not been written yet.
+        facts: the extracted environment. Once a directory is among them they never change, because the head of a
+            request must not change with every turn.
+        missed: a phrase that looked like an environment before there was one, and its place.
     """
 
     held: str | None = None
@@ -304,7 +305,7 @@ class CascadeDialect:
     separator = b","
     marks_left = 0
 
-    def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
+    def __init__(self, setting: Setting, system: Sequence[TrackedBlock]) -> None:
         self._head = _prepare_head(setting, system)
         self._redactor = Redactor()
         self.fixes: list[Fix] = self._head.fixes
@@ -316,7 +317,7 @@ class CascadeDialect:
 
     def encode(self, message: Message, state: CascadeProgress) -> Encoded:
         """Write a turn: an assistant's together with the user's before it, a user's not yet."""
-        book = Book(NAME)
+        book = FixLog(NAME)
         text, rows = _write_turn(message, book)
         written = [] if state.held is None else [_written("user", state.held)]
         if message.role == "user":
@@ -343,7 +344,7 @@ class CascadeDialect:
         lines = environment_lines(state.facts)
         if lines == self._lines:
             return Ending(parts=parts, suffix=b"]}")
-        # The directory is the user's to tell: the head is not the one that was prepared, and promises no prefix.
+        # The user's words have the directory: the head is not the prepared one, and promises no prefix.
         head = self._head_with(lines)
         return Ending(parts=parts, suffix=b"]}", prefix=before_list(head, "messages"), head=head, reset="environment")
 
@@ -356,7 +357,7 @@ class CascadeDialect:
     # The environment.
 
     def _listened(self, message: Message, state: CascadeProgress) -> CascadeProgress:
-        """What the user's words add; a result that became text is not the user's."""
+        """Return the facts that the user's words add; a result that became text is not the user's."""
         said = [piece for piece in message.pieces if isinstance(piece.block, Text) and piece.fate != "flattened"]
         text = "\n".join(piece.block.text for piece in said if isinstance(piece.block, Text))
         return self._heard(text, said[0].path, state) if said else state
@@ -365,7 +366,7 @@ class CascadeDialect:
         if not self._head.tools or not text or WORKING_DIRECTORY in state.facts:
             return state
         found = environment_facts(text, self._redactor)
-        # What was said first counts, and stands first.
+        # The first value counts, and comes first.
         facts = state.facts | found | state.facts
         missed = state.missed
         if WORKING_DIRECTORY not in found and not missed[0]:
@@ -396,5 +397,5 @@ class Cascade:
     tail_rule = "CAS-07"
     tail_rules = frozenset({"CAS-03", "CAS-07", "CAS-10", "CAS-11"})
 
-    def prepare(self, setting: Setting, system: Sequence[Piece]) -> CascadeDialect:
+    def prepare(self, setting: Setting, system: Sequence[TrackedBlock]) -> CascadeDialect:
         return CascadeDialect(setting, system)

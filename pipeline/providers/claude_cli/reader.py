@@ -1,16 +1,16 @@
 """Claude Code's transcripts: lines that form a tree, of which one path is the conversation.
 
-Each line names its parent. The conversation is the path to the newest leaf of the main chain, that is of the lines
-that are not a sub-agent's; a file that holds nothing but a sub-agent's lines is that agent's own conversation. An
-assistant's message is written as one line for each block, under one message id, and parallel calls branch: a later
-call hangs on the call before it, and so does that call's result. So all lines of a message on the path are one turn,
-at the place of the first, and the results of its calls follow, on the path or off it.
+Each line names its parent. The conversation is the path to the newest leaf of the main chain, the lines that are not a
+sub-agent's. A file that holds only a sub-agent's lines is that agent's own conversation. An assistant message is
+written as one line for each block, under one message id, and parallel calls branch: the parent of a later call is the
+previous call, and so is that of the previous call's result. So all lines of a message on the path are one turn, at the
+place of the first, and the results of its calls follow, on the path or off it.
 
-After a compaction the path begins at the boundary's summary, and messages that the boundary kept are linked in, as
-the CLI does it when it resumes. Lines that the CLI wrote itself in the user's name (``isMeta``, ``isSynthetic``) are
-kept and marked: it hides them from the user but sends them to the model. Notices of the CLI (API errors, the model
-``<synthetic>``) are not the assistant's words and are skipped, as is every line that is no message; all skipped lines
-are counted by type.
+After a compaction the path begins at the boundary's summary, and messages that the boundary kept are linked in, as in
+the CLI's own resume. Lines that the CLI wrote itself in the user's name (``isMeta``, ``isSynthetic``) are kept and
+marked: it hides them from the user but sends them to the model. Notices of the CLI (API errors, the model
+``<synthetic>``) are not the assistant's words and are skipped, as is every line that is not a message; all skipped
+lines are counted by type.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from reknit.pipeline.history.readers.tolerant import Placed
 from reknit.pipeline.model import Block, Issuer, RedactedThinking, Role, Thinking, ToolResult, ToolUse, Turn
 
 _SYNTHETIC: Final = "<synthetic>"
-# So many lines at most are looked at to tell a transcript, which has one of these keys in a line.
+# At most this many lines are read to detect a transcript, which has one of these keys in a line.
 _LINES_SEEN: Final = 50
 _TRANSCRIPT_KEYS: Final = frozenset({"uuid", "parentUuid", "sessionId", "leafUuid"})
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
@@ -56,7 +56,7 @@ class _Compaction(Struct, frozen=True, rename="camel"):
 
 
 class Line(Struct, frozen=True, rename="camel", kw_only=True):
-    """What of a line decides where it belongs. ``number`` counts all lines of the file from 0."""
+    """The members of a line that decide its place. ``number`` counts all lines of the file from 0."""
 
     type: str = ""
     subtype: str | None = None
@@ -147,7 +147,7 @@ class Tree:
         self._is_linked = any(line.parent_uuid is not None for line in self.messages)
         self._before = dict(zip((line.number for line in self.messages[1:]), self.messages, strict=False))
         self._parents = self._relinked(lines)
-        # The nearest message above a line that is none, so that long runs of such lines are walked once.
+        # The nearest message above a line that is not one, so that long runs of such lines are walked once.
         self._known: dict[int, Line | None] = {}
 
     def message_above(self, line: Line) -> Line | None:
@@ -242,7 +242,7 @@ def read_lines(text: bytes, notes: Notes) -> tuple[list[Turn], str | None, dict[
 
 
 def _chain(lines: list[Line], skipped: Counter[str]) -> list[Line]:
-    """The main chain; in a sub-agent's own file, where there is none, the sub-agent's."""
+    """Return the main chain; in a sub-agent's own file, which has none, the sub-agent's."""
     if not any(line.is_message and not line.is_sidechain for line in lines):
         return lines
     for line in lines:
@@ -252,7 +252,7 @@ def _chain(lines: list[Line], skipped: Counter[str]) -> list[Line]:
 
 
 class _Conversation:
-    """The turns of one path, with what belongs to them beside it."""
+    """The turns of one path, with the lines that belong to them off the path."""
 
     def __init__(self, tree: Tree, path: list[Line], notes: Notes) -> None:
         self._tree = tree
@@ -269,7 +269,7 @@ class _Conversation:
                 self.model = line.model or self.model
 
     def turns(self) -> list[Turn]:
-        """The turns in order: each message once, at its first line, then the results that hang beside the path."""
+        """Return the turns in order: each message once, at its first line, then the results that are off the path."""
         self._gather_answers()
         turns: list[Turn] = []
         told: set[str] = set()
@@ -290,7 +290,7 @@ class _Conversation:
         return "empty" if line.number in self._read_lines else "off-path"
 
     def _gather_answers(self) -> None:
-        """Find the results beside the path that answer calls of the messages on it."""
+        """Find the results off the path that answer calls of the messages on it."""
         on_path = {line.number for line in self._path}
         messages = {line.message_id for line in self._path if line.type == "assistant" and not line.is_notice}
         owner = {part.number: message_id for message_id in messages for part in self._parts[message_id]}

@@ -1,14 +1,14 @@
 """Codex's rollouts: the file of lines that Codex keeps of a thread.
 
-Each line has a type and a payload. What the model was sent are the ``response_item`` lines, which are items of OpenAI's
-Responses shape; nearly all of their texts stand once more in an ``event_msg``, for screens. So items are read, and of
-events only those that move what the model is sent: a thread that was rolled back has lost its last turns. ``compacted``
-puts a shorter history in place of all before it: its own, or the user's messages so far and a summary.
+Each line has a type and a payload. The model's input is in the ``response_item`` lines, which are items of OpenAI's
+Responses shape; nearly all of their texts are repeated in an ``event_msg``, for screens. So items are read, and only
+those events that change the model's input: a thread that was rolled back has lost its last turns. ``compacted``
+replaces everything before it by a shorter history: its own, or the user's messages so far and a summary.
 
 Messages that Codex wrote in the user's name (``<environment_context>``, ``<turn_aborted>``, a skill's instructions) are
-kept and marked, for the model was sent them. A fork begins with its parent's lines, its ``session_meta`` included, so
-it is read like any other thread. Ordinals tell nothing apart: they were seen to be given twice, and only a line that is
-the same in every byte is a repetition. All other lines are skipped, and counted by type.
+kept and marked, because they were sent to the model. A fork begins with its parent's lines, its ``session_meta``
+included, so it is read like any other thread. Ordinals do not identify a line: some were given twice, and only a line
+that is equal in every byte is a repetition. All other lines are skipped, and counted by type.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from reknit.pipeline.history.readers.rawjson import check_nesting, starts_with
 from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.model import Text, Turn
 
-# With these begins what Codex tells the model in the user's name, where the line does not say whose words it holds.
+# The beginnings of Codex's own messages in the user's name, for lines that do not state their author.
 _INJECTED: Final = (
     "<environment_context>",
     "<turn_aborted>",
@@ -41,7 +41,7 @@ _INJECTED: Final = (
 )
 # Items that the model is never sent.
 _KEPT_FOR_CODEX: Final = frozenset({"ghost_snapshot"})
-# What Codex notes beside an item for itself.
+# Codex's private notes with an item.
 _NOTE: Final = "internal_chat_message_metadata_passthrough"
 _TYPES: Final = frozenset({"session_meta", "turn_context", "response_item", "event_msg", "compacted"})
 
@@ -53,7 +53,7 @@ class _Line(Struct, frozen=True):
 
 
 class _Payload(Struct, frozen=True):
-    """What of a payload decides what becomes of the line."""
+    """The members of a payload that decide about its line."""
 
     type: str = ""
     role: str = ""
@@ -130,7 +130,7 @@ def read_lines(text: bytes, notes: Notes) -> tuple[list[Turn], str | None, dict[
 
 
 class _Thread:
-    """What the model is sent, as the lines so far say."""
+    """The model's input, after the lines so far."""
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
@@ -188,7 +188,7 @@ class _Thread:
         self._skip([entry for entry in before if not _is_users(entry)], "compacted")
 
     def _roll_back(self, count: int) -> None:
-        """Take so many turns of the user's away, each with all that followed it."""
+        """Remove the last N user turns, each with everything that followed it."""
         begins = [at for at, entry in enumerate(self._entries) if _is_users(entry)][-count:] if count > 0 else []
         if begins:
             self._skip(self._entries[begins[0] :], "rolled-back")

@@ -1,11 +1,11 @@
 """The output of ``codex exec --json`` to common events.
 
-Codex tells whole items and nothing of how they grow. Its turns are runs of several answers: where an answer of the
-model begins is not told either, so the next item after all calls have results, or after a notice that Codex asks
-again, is taken for the next answer's. What an answer said before it was cut stays, for it goes into the next request.
+Codex reports whole items, not their growth. Its turns are runs of several answers. The start of an answer is not
+reported either, so the next item after all calls have results, or after a notice that Codex asks again, is taken for
+the next answer's. The content of an answer before a cut stays, because it is part of the next request.
 
-Items are numbered from 0 in each run, also in one that resumes a thread, so calls are named after the run as well; and
-the tokens that a turn ends with are the thread's so far, of which the run's own share is told.
+Items are numbered from 0 in each run, also in one that resumes a thread, so calls are named after the run as well. The
+tokens at the end of a turn are the thread's so far, of which the run's own share is reported.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _output(item: Fields) -> list[Raw]:
 
 
 def _status(item: Fields) -> list[Raw]:
-    """The word for how it went, which is all that Codex tells of such calls."""
+    """Return the status word, which is all that Codex reports of such calls."""
     return [_text(read.text(item, "status") or "completed")]
 
 
@@ -127,7 +127,7 @@ CALLS: Final[dict[str, Call]] = {
     "web_search": Call(("query", "action"), _status, known_late=True),
     "todo_list": Call(("items",), _status),
 }
-# What a result's content or the call's name has already said; what else stands in an item tells how the call went.
+# Members that a result's content or the call's name already has; other members of an item describe the call's outcome.
 _SAID: Final = frozenset({"id", "type", "aggregated_output", "agents_states", "server", "tool", "result", "error"})
 
 # The run: turns, answers and what they say.
@@ -135,7 +135,7 @@ _SAID: Final = frozenset({"id", "type", "aggregated_output", "agents_states", "s
 # How Codex says that it asks again: "Reconnecting... 1/5 (…)", "Reconnecting... waiting for network (…)", up to 0.44
 # "stream error: …; retrying 1/5 in 188ms…".
 _AGAIN: Final = re.compile(r"\Areconnecting\.\.\. |; retrying \d+/\d+ in ", re.IGNORECASE)
-# What of the tokens a turn tells is shown; what is read from a cache, or written to one, is in the first.
+# The reported token counts; tokens that are read from a cache, or written to one, are part of the first.
 _TOKENS: Final = ("input_tokens", "cached_input_tokens", "cache_write_input_tokens", "output_tokens")
 _WORDS: Final = {"agent_message": "text", "reasoning": "thinking"}
 # Lines about items that are remembered: one that comes again is a redelivery, for items are numbered.
@@ -143,11 +143,11 @@ _MOST_LINES: Final = 64
 
 
 class CodexDecoderState(Struct, array_like=True):
-    """What is remembered from line to line; the first three from run to run.
+    """The state between lines; the first three are kept between runs.
 
-    ``total`` is what the thread has taken so far. ``asked``: a turn is on. ``answering``: an answer of the model is.
-    ``cut``: the next item is of another answer. ``open`` are calls without a result, ``held`` such whose input is not
-    known yet; ``todo`` is the last to-do list, and ``lists`` how many there were.
+    ``total`` is the thread's token count so far. ``asked``: a turn is open. ``answering``: an answer of the model is
+    open. ``cut``: the next item belongs to another answer. ``open`` are calls without a result, ``held`` those whose
+    input is not known yet; ``todo`` is the last to-do list, and ``lists`` the number of lists.
     """
 
     run: int = 0
@@ -207,7 +207,7 @@ class CodexCli(PayloadDecoder[CodexDecoderState]):
     # Turns.
 
     def _leave_turn(self, reason: str) -> list[Event]:
-        """The end of a turn that has told none, for another one begins."""
+        """End a turn without a reported end, because another one begins."""
         if not self.state.asked:
             return []
         left = [*self.release_held(), RunEnded(reason)]
@@ -218,7 +218,7 @@ class CodexCli(PayloadDecoder[CodexDecoderState]):
     def _enter_run(self, thread: str) -> None:
         state = self.state
         total = state.total if thread == state.thread else {}
-        # Where nobody told the end of the run before, its items are there.
+        # If the end of the previous run was not reported, its items are present.
         self.state = CodexDecoderState(state.run + bool(state.lines), thread, total)
 
     def _answer(self) -> list[Event]:
@@ -250,9 +250,9 @@ class CodexCli(PayloadDecoder[CodexDecoderState]):
         )
 
     def _own_usage(self, fields: Fields) -> Usage | UnsetType:
-        """What this run took: the thread's tokens without those that runs before it had told.
+        """Return this run's tokens: the thread's without those of earlier runs.
 
-        Up to 0.44 a run that resumes tells its own; that shows where they are less than before, or the same.
+        Up to 0.44 a run that resumes reports its own; they are then less than before, or equal.
         """
         told = read.members(fields, "usage")
         if told is None:
@@ -335,7 +335,7 @@ class CodexCli(PayloadDecoder[CodexDecoderState]):
         return self._call(item, "todo_list", f"{self._named(item_id)}-{self.state.lists}", done=True)
 
     def release_held(self) -> list[Event]:
-        """Calls of which nothing more came, with what was known of them."""
+        """Return calls without further lines, with their known members."""
         held, self.state.held = self.state.held, {}
         found = [(tool_id, read.read_object(item)) for tool_id, item in held.items()]
         return [event for key, item in found for event in self._show(CALLS[read.text(item, "type")].block(item, key))]

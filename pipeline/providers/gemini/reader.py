@@ -1,8 +1,8 @@
-"""Gemini's shape: contents of parts, each part named by its member; a signature stands on the part that it seals.
+"""Gemini's shape: contents of parts, each part named by its member; a signature is on the part that it seals.
 
-The canonical form has signatures on reasoning only. One on any other part becomes a thinking block without words in
-front of that part, whose place in the input (``….thoughtSignature``) says where it belongs. Calls need no ids here: one
-without gets an id that is made of its function's name, as its response names the function too.
+The canonical form has signatures on reasoning only. One on any other part becomes a thinking block without words before
+that part, whose place in the input (``….thoughtSignature``) shows where it belongs. Calls need no ids here: one without
+gets an id made from its function's name, as its response names the function too.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from reknit.pipeline.model import (
 
 ISSUER: Final = Issuer(provider="gemini")
 UNSIGNED: Final = Issuer(provider="skip_thought_signature_validator")
-"""Who wrote a call that has the documented placeholder for a signature: some model that signs nothing."""
+"""The issuer of a call with the documented placeholder in place of a signature: a model that signs nothing."""
 
 # A string's plain runs and escapes in turn, so that no character is looked at twice.
 _TEXT_SAID: Final = re.compile(rb'\{\s*"(result|error)"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*")\s*\}')
@@ -136,7 +136,7 @@ NOTES: Final = frozenset(
         "speechMetadata", "spreadsheetMetadata", "videoMetadata",
     }
 )  # fmt: skip
-# The members that are kept with everything that stands beside them.
+# The members that are kept with all members next to them.
 _WHOLE: Final = frozenset(_MEMBERS.values()) - {"functionCall", "functionResponse"}
 
 _read_call, _read_response, _read_blob = reader_of(_Call), reader_of(_Response), reader_of(_Blob)
@@ -179,7 +179,7 @@ def _words(text: str, *, is_thought: bool) -> Text | Thinking:
 
 
 def _sealed(block: Block, signature: str, path: str) -> list[Placed]:
-    """A part's block, behind the signature that stands on it; one without words is its signature alone."""
+    """Return a part's block, after its signature; a part without words is its signature alone."""
     if isinstance(block, ToolUse) and signature == UNSIGNED.provider:
         return [(structs.replace(block, issuer=UNSIGNED), path)]
     if not signature:
@@ -193,10 +193,10 @@ def _sealed(block: Block, signature: str, path: str) -> list[Placed]:
 
 
 class Parts:
-    """The parts of one content. ``ids_made`` tells whether a call or a response came without an id.
+    """The parts of one content. ``ids_made`` says that a call or a response had no id.
 
-    Within a part its members are read as they are declared; which member it has, and whether what stands beside it has
-    the part kept whole, no declaration says.
+    The members of a part are read by their declarations. Which member it has, and whether the members next to it
+    require that the part is kept whole, is not part of a declaration.
 
     Args:
         responses: those whose texts are decoded together.
@@ -209,7 +209,7 @@ class Parts:
         self._texts = dict(zip(escaped, as_strings(escaped), strict=True)) if escaped else {}
 
     def healthy(self, part: _Part, path: str) -> list[Placed] | None:
-        """A healthy part as its block, behind the signature that stands on it; None where it needs mending."""
+        """Return a valid part as its block, after its signature; None if it needs repair."""
         # The quickest way to see that it is alone.
         if (text := part.text) is not None and part == _Part(text):
             return [(Text(text=text), path)]
@@ -230,12 +230,12 @@ class Parts:
         return None if block is None or notes.fixes else _sealed(block, part.thought_signature or "", path)
 
     def read(self, fields: Fields) -> list[Placed]:
-        """One part as its block, behind the signature that stands on it."""
+        """Return one part as its block, after its signature."""
         members, path = fields.members(), fields.path
         signature = fields.take_string(SIGNATURE) or fields.take_string("thought_signature") or ""
         block = block_or_none(fields, lambda part: self._block(part, signature))
         if block is None:
-            # What the model has no block for, such as a seal on no words at all or a video with offsets, is kept whole.
+            # A part without a block in the model, such as a seal without words or a video with offsets, is kept whole.
             kind = next((_MEMBERS[name] for name in members if name in _MEMBERS), "")
             return [(Unknown(kind=kind, raw=_spelt_alike(Raw(fields.whole), members), issuer=ISSUER), path)]
         return _sealed(block, signature, path)
@@ -290,9 +290,9 @@ class Parts:
         return ToolResult(tool_use_id=call_id, content=content, is_error=is_error, issuer=ISSUER if as_given else UNSET)
 
     def _said(self, response: Raw | UnsetType) -> tuple[str, bool, bool]:
-        """A response's text, whether it is an error's, and whether the text is the JSON of the object as it was given.
+        """Return a response's text, whether it is an error's, and whether the text is the JSON of the unchanged object.
 
-        A text in an object of one member, ``result`` or ``error``, is how text is said here.
+        A text in an object of one member, ``result`` or ``error``, is this API's form of text.
         """
         if response is UNSET or starts_with(response, b"n"):
             return "", False, False
@@ -317,7 +317,7 @@ def _taken(fields: Fields, names: Mapping[str, str], part: Fields | None = None)
 
 
 def _native(part: _Part, path: str) -> list[Placed] | None:
-    """A part of a type that is Gemini's alone, where it has nothing beside it."""
+    """Return a part of a type that only Gemini has, if it has no members next to it."""
     for name, kind in zip(_Part.__struct_fields__, _Part.__struct_encode_fields__, strict=True):
         value = getattr(part, name)
         if type(value) is Raw and part == structs.replace(_Part(), **{name: value}) and starts_with(value, b"{"):

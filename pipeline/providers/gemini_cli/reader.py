@@ -1,13 +1,13 @@
-"""The Gemini CLI's chats: what it keeps of a session, which alone says what of a stream it took for the answer.
+"""The Gemini CLI's chats: its record of a session, which alone shows what part of a stream it took for the answer.
 
-A chat is a file of lines. The first names the session; a line with an ``id`` is a message, and one with an ``id`` that
-was there before takes its place. ``{"$set": {…}}`` changes the session's own members, and with ``messages`` replaces
-all of them; ``{"$rewindTo": id}`` takes that message and all behind it away, or everything where there is no such id.
-Older versions keep one JSON document instead, which may stand on one line or on many.
+A chat is a file of lines. The first names the session. A line with an ``id`` is a message, and one with a known ``id``
+replaces that message. ``{"$set": {…}}`` changes the session's own members, and with ``messages`` replaces all of them;
+``{"$rewindTo": id}`` removes that message and everything after it, or everything if there is no such id. Older versions
+keep one JSON document instead, on one line or on many.
 
-A message of type ``gemini`` has a text, thoughts, and its calls with their results, which stand once more in the user's
-message that follows. What the model was sent is the latter, so the former serves only where nothing followed. A call's
-id is ``<name>__<id>`` in newer versions; a result may lack the prefix.
+A message of type ``gemini`` has a text, thoughts, and its calls with their results, which are repeated in the user's
+message that follows. The model's input is the latter, so the former is used only if nothing followed. A call's id is
+``<name>__<id>`` in newer versions; a result may lack the prefix.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from reknit.pipeline.history.readers.tolerant import Placed
 from reknit.pipeline.model import Issuer, Role, Thinking, ToolResult, Turn
 from reknit.pipeline.providers.gemini.reader import ISSUER, Parts
 
-# With these words begins what the program tells the model of itself, in the user's name.
+# The beginning of the program's own message to the model, in the user's name.
 _INJECTED: Final = "<session_context>"
 _NOTHING: Final = Raw(b'""')
-# The pieces of an older document stand on lines of their own between these two.
+# The lines before and after the pieces of an older document.
 _OPENS, _CLOSES = b"{", b"}"
 
 
@@ -64,13 +64,13 @@ class Entry(Struct, array_like=True):
 
 
 class Chat(Struct):
-    """A chat as far as it was read, line by line. ``skipped`` counts the lines that are no message, by type."""
+    """A chat so far, line by line. ``skipped`` counts the lines that are not messages, by type."""
 
     session_id: str = ""
     entries: dict[str, Entry] = {}
     skipped: dict[str, int] = {}
     lines: int = 0
-    # The lines of an older document, as far as they came.
+    # The lines of an older document so far.
     begun: list[bytes] = []
 
     def read_line(self, line: bytes) -> None:
@@ -114,7 +114,7 @@ class Chat(Struct):
             self._put(bytes(raw), number)
 
     def _put(self, raw: bytes, number: int) -> None:
-        """Add a message behind the others, or in the place of the one that had its id."""
+        """Add a message at the end, or in place of the one with its id."""
         try:
             message = _MESSAGE.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -181,7 +181,7 @@ def read_lines(text: bytes, notes: Notes) -> tuple[list[Turn], str | None, dict[
 def turns_of(
     message: Message, line: int, messages: Sequence[tuple[Message, int]], notes: Notes
 ) -> list[tuple[Role, list[Placed]]]:
-    """The turns that a message of a chat stands for: none, one, or an answer and the results that nothing repeats."""
+    """Return the turns of a chat's message: none, one, or an answer and the results that no message repeats."""
     place = f"lines.{line}"
     if message.type == "user":
         called = {call.id for other, _ in messages for call in other.tool_calls}
@@ -225,7 +225,7 @@ def _answer(message: Message, place: str, notes: Notes) -> list[Placed]:
 
 
 def _content(message: Message, place: str, notes: Notes) -> list[Placed]:
-    """The blocks of a content: a text, one part, or a list of them; an empty text is none."""
+    """Return the blocks of a content: a text, one part, or a list of them; an empty text gives none."""
     content, place = message.content, f"{place}.content"
     if starts_with(content, b'"'):
         return _part({"text": content}, place, notes) if bytes(content) != bytes(_NOTHING) else []
@@ -257,7 +257,7 @@ def _plainly_said(response: Raw) -> Raw:
 
 
 def _answered(messages: Sequence[tuple[Message, int]]) -> set[str]:
-    """The ids of the results that stand in the user's messages."""
+    """Return the ids of the results in the user's messages."""
     found: set[str] = set()
     for message, _ in messages:
         if message.type == "user" and starts_with(message.content, b"["):
@@ -268,7 +268,7 @@ def _answered(messages: Sequence[tuple[Message, int]]) -> set[str]:
 
 
 def _results(message: Message, place: str, notes: Notes, answered: set[str]) -> list[Placed]:
-    """The results that stand beside their calls only."""
+    """Return the results that are only with their calls."""
     blocks: list[Placed] = []
     for at, call in enumerate(message.tool_calls):
         if not answered.isdisjoint({call.id, call.id.removeprefix(f"{call.name}__")}):

@@ -1,13 +1,13 @@
 """The output of ``gemini --output-format stream-json`` to common events.
 
-The lines tell a run's words and calls and nothing of its attempts: where a connection is lost, the program asks again
-and writes on, and where an answer ends too early it may take it for the whole. So each answer's end is unknown, which
-its last text says (``doubtful``), and what may be a second attempt is said as well: what says again how an answer began
-(``Attempts``), and what comes after a pause as long as the program makes before it asks again. Only the program's own
-transcript tells which attempt it took (``reknit.pipeline.streams.recovery.transcript``).
+The lines report a run's words and calls, but not its attempts: if a connection is lost, the program asks again and
+continues the output, and an answer that ends too early may be taken for the whole. So each answer's end is unknown,
+which its last text reports (``doubtful``). A possible second attempt is reported as well: text that repeats an answer's
+beginning (``Attempts``), and text after a pause as long as the program makes before it asks again. Only the program's
+own transcript shows which attempt it took (``reknit.pipeline.streams.recovery.transcript``).
 
-An answer of the model is what stands between two results, and its calls are whole when they come. Where a run has no
-end, what it said stays, for a later one replaces nothing.
+An answer of the model is the output between two results, and its calls are whole when they arrive. If a run has no end,
+its output stays, because a later one replaces nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from reknit.topics.items import Doubt, SessionInit, TurnResult, Usage
 _PAUSE_MS: Final = 500
 _TIME: Final = re.compile(r"T(\d\d):(\d\d):(\d\d)\.(\d{3})")
 _DAY_MS: Final = 86_400_000
-# A text that begins so shortly says too little for its repetition to stand apart.
+# The repetition of a shorter text is not significant.
 _TELLING: Final = 8
 
 
@@ -51,7 +51,7 @@ class _Line(Struct, tag_field="type", gc=False):
 
 
 class Message(_Line, tag="message", kw_only=True):
-    """Words. With ``delta`` they go on with the words before."""
+    """Words. With ``delta`` they continue the previous words."""
 
     role: str
     content: str
@@ -130,16 +130,16 @@ class Waiting(Struct, array_like=True):
 
 
 class Attempts(Struct, array_like=True):
-    """The text of one answer, as far as it came, and the attempts at it. Places are counted in code points.
+    """The text of one answer so far, and the attempts at it. Positions are counted in code points.
 
-    A new attempt begins where a delta does, and mostly it begins as the one before did. So every delta that says again
-    how the text began may be the start of one; it is, as far as anybody can tell, once it has said all that the first
-    attempt had said. Attempts between the two may have been cut earlier, and say less. A model may also say the same
-    twice: what is found here is never more than doubtful.
+    A new attempt begins where a delta does, and usually like the previous one. So every delta that repeats the
+    beginning of the text may be the start of one, and is taken for one once it has repeated the whole first attempt.
+    Attempts between the two may have been cut earlier, and are shorter. A model may also repeat itself: a finding is
+    never more than doubtful.
 
-    ``parts`` is the text; ``open`` are the places from which on everything has said the beginning again, each as the
-    list of the starts of the attempts that led to it. ``doubtful`` says that the text holds a beginning twice that was
-    too short, or stood across a call.
+    ``parts`` is the text; ``open`` are the positions from which on everything repeats the beginning, each as the list
+    of the starts of the attempts that led to it. ``doubtful`` says that the text holds a beginning twice that was too
+    short, or spanned a call.
     """
 
     parts: list[str] = []
@@ -166,22 +166,22 @@ class Attempts(Struct, array_like=True):
         return next((starts for starts in self.open if self.length - starts[-1] >= starts[0]), [])
 
     def go_on_from(self, start: int) -> None:
-        """Take what stands from this place on for the text of the first attempt."""
+        """Take the text from this position on for the first attempt."""
         rest = self.text()[start:]
         self.parts, self.length, self.open = [rest], len(rest), []
 
 
 def _says_again(text: str, piece: str, said: int, first: int) -> bool:
-    """Whether an attempt that has said so much goes on like the first one, as far as that came."""
+    """Return True if an attempt of this length continues like the first one, within that one's length."""
     return text.startswith(piece[: first - said], said)
 
 
 class GeminiCliDecoderState(Struct, array_like=True):
-    """What is remembered from line to line.
+    """The state between lines.
 
-    ``began`` is the time of the run's first line, ``answering`` says that an answer is open and ``blocks`` how many
-    blocks it has; ``place`` is that of the text that goes on, -1 where none does, and ``begins`` where that begins in
-    the text of the answer. ``latest`` is the time of the answer's latest line, in milliseconds of its day.
+    ``began`` is the time of the run's first line, ``answering`` says that an answer is open and ``blocks`` is its
+    number of blocks; ``place`` is that of the current text, -1 if there is none, and ``begins`` its start in the text
+    of the answer. ``latest`` is the time of the answer's latest line, in milliseconds of its day.
     """
 
     began: str = ""
@@ -215,7 +215,7 @@ class GeminiCli(PayloadDecoder[GeminiCliDecoderState]):
         if type(line) is Init:
             return self._init(line)
         if type(line) is not Message:
-            check_strings(payload)  # what of it is kept as JSON was not looked at
+            check_strings(payload)  # its raw JSON was not checked yet
         self.state.began = self.state.began or line.timestamp
         match line:
             case Message(role="assistant"):
@@ -237,7 +237,7 @@ class GeminiCli(PayloadDecoder[GeminiCliDecoderState]):
     def _init(self, line: Init) -> list[Event]:
         left: list[Event] = []
         if self.state.began:
-            # Another run in the same pipe; nobody told the end of the one before.
+            # Another run in the same pipe; the end of the previous one was not reported.
             left = [*self.release_held(), RunEnded("next run")]
         self.state = GeminiCliDecoderState(line.timestamp, line.session_id, line.model)
         return [*left, Aside(SessionInit(session_id=line.session_id, model=line.model))]
@@ -274,7 +274,7 @@ class GeminiCli(PayloadDecoder[GeminiCliDecoderState]):
         if not self.state.answering:
             return []
         self.state.answering, self.state.waiting = False, []
-        # The program tells no reason.
+        # The program reports no reason.
         return [*self._stop_text(doubtful), MessageDelta(""), MessageStopped()]
 
     def release_held(self) -> list[Event]:
@@ -314,12 +314,12 @@ class GeminiCli(PayloadDecoder[GeminiCliDecoderState]):
         state.place, state.blocks = state.blocks, state.blocks + 1
         attempts = state.attempts
         if not text:
-            # Behind a call, where no result has come, an answer may have begun again.
+            # After a call without a result yet, an answer may have begun again.
             state.begins, attempts.open = attempts.length, [[attempts.length]] if attempts.length else []
         return [BlockStarted(index=state.place, kind="text", text=text, doubtful=doubtful)]
 
     def _part_attempts(self, starts: list[int]) -> list[Event]:
-        """Let each attempt that is told from the others be a block of its own."""
+        """Make each attempt that is distinguished from the others a separate block."""
         state, attempts = self.state, self.state.attempts
         text = attempts.text()
         if starts[0] - state.begins < _TELLING:
@@ -363,7 +363,7 @@ class GeminiCli(PayloadDecoder[GeminiCliDecoderState]):
 
 
 def _milliseconds(time: str) -> int | None:
-    """A time of day; None where there is none."""
+    """Return a time of day in milliseconds; None if there is none."""
     found = _TIME.search(time)
     if found is None:
         return None

@@ -1,1 +1,1 @@
-"""What the writers of both OpenAI APIs share."""
+"""Parts that the writers of both OpenAI APIs share."""

@@ -1,4 +1,4 @@
-"""OpenAI's chat shape and its kin: calls beside the content, results in rows of their own, typed content parts."""
+"""OpenAI's chat shape and similar ones: calls next to the content, results in separate rows, typed content parts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from reknit.pipeline.history.calls import NAMELESS, derived_id, made_id
+from reknit.pipeline.history.calls import NO_ID, derived_id, made_id
 from reknit.pipeline.history.pieces import CHAT, as_json
 from reknit.pipeline.history.readers.canonical import (
     CHAT_CONTENT,
@@ -106,7 +106,7 @@ def _turn_of(row: _Row, index: int) -> Turn | None:
 
 
 def _whole_turn(row: _Row, place: str, index: int) -> Turn | None:
-    """A message that is no result as a turn; lists in it are of blocks with their places, made by mending."""
+    """Return a message that is not a result as a turn; lists in it are repaired blocks with their places."""
     content: Any = row.content
     calls: Any = row.tool_calls if row.function_call is None else [*(row.tool_calls or ()), row.function_call]
     empty = content if calls and not content else None
@@ -253,7 +253,7 @@ def mended_turn(fields: Fields, index: int) -> Turn:
         turn = _mended_result(fields, index)
     else:
         whole = _whole_turn(_read_row(fields), fields.path, index)
-        assert whole is not None  # noqa: S101  nothing in it is left to mend
+        assert whole is not None  # noqa: S101  nothing in it needs repair
         turn = whole
     fields.ignore("role")
     return turn
@@ -267,7 +267,7 @@ def _mended_result(fields: Fields, index: int) -> Turn:
         call_id = made_id(called)
         fields.notes.add_fix("call_id_derived", fields.path, call_id)
     content = UNSET if row.content is None else row.content
-    turn = _answer(row, call_id or NAMELESS, content, fields.path, index)
+    turn = _answer(row, call_id or NO_ID, content, fields.path, index)
     return structs.replace(turn, ids_made=not named and row.role in ("tool", "function"))
 
 

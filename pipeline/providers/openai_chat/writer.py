@@ -7,20 +7,19 @@ prompt is the first message.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Struct, structs
 
-from reknit.pipeline.history.pieces import Book, Message, Piece
-from reknit.pipeline.model import Role, Structure, Text, Thinking, ToolResult, ToolUse, Unknown
+from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock
+from reknit.pipeline.model import Structure, Text, Thinking, ToolResult, ToolUse, Unknown
 from reknit.pipeline.providers.openai.writer import (
+    ChatOptions,
+    OpenAIBlockAdapter,
     OpenAIDialect,
-    OpenAIFitting,
     Said,
-    Voice,
     content_of,
     fitted_system,
     result_content,
@@ -29,26 +28,26 @@ from reknit.pipeline.providers.openai.writer import (
     system_messages,
 )
 from reknit.pipeline.providers.openai.writer.parameters import PARAMETERS, Chat, chat_model, write_chat_head
-from reknit.pipeline.providers.openai.writer.parts import ChatParts, ServedParts, call, custom_call, encode, own_members
-from reknit.pipeline.targets import STUB, Encoded, Row, Setting, in_common_words, nine, row, shortened, stub_for
+from reknit.pipeline.providers.openai.writer.parts import ChatParts, call, custom_call, encode, own_members
+from reknit.pipeline.targets import STUB, Encoded, Row, Setting, in_common_words, row, shortened, stub_for
 from reknit.pipeline.targets.head import WrittenHead, prompt_as_text
 
-# What the assistant says between results and the user where the template wants it to.
+# The assistant's text between results and the user, if the template requires one.
 ANSWERED: Final = "Understood."
 
 
 class Template(Struct, frozen=True):
-    """What the chat template of an open model's family asks for.
+    """The requirements of an open model family's chat template.
 
     Attributes:
         short_ids: ids of calls are nine letters and digits (VLM-06).
         single_call: a message has one call (VLM-05).
-        answer_first: the assistant speaks between results and the user (VLM-02, VLM-08).
-        plain: there are no calls and results at all; they are written as text (VLM-01).
-        neighbours: two messages of the user's, or of the assistant's, may follow each other.
-        prefix: an answer to go on with is marked as one (VLM-09).
+        answer_first: an assistant message is required between results and the user (VLM-02, VLM-08).
+        plain: calls and results are not supported; they are written as text (VLM-01).
+        neighbours: two user messages, or two assistant messages, may follow each other.
+        prefix: an answer to continue is marked as one (VLM-09).
         reasoning: readable reasoning of earlier turns.
-        one_system: the system speaks once, at the beginning (VLM-03).
+        one_system: only one system message, at the beginning (VLM-03).
     """
 
     short_ids: bool = False
@@ -59,28 +58,6 @@ class Template(Struct, frozen=True):
     prefix: bool = False
     reasoning: bool = True
     one_system: bool = True
-
-
-_MISTRAL: Final = Template(short_ids=True, neighbours=True, prefix=True, reasoning=False)
-_STRICT_MISTRAL: Final = Template(short_ids=True, prefix=True, answer_first=True, reasoning=False)
-# The first that fits counts.
-_TEMPLATES: Final = tuple(
-    (re.compile(pattern), template)
-    for pattern, template in (
-        (r"gemma-?[123]|llama-?2(?!\d)", Template(plain=True, reasoning=False)),
-        (r"llama-?3(?!\d)", Template(single_call=True, neighbours=True, reasoning=False)),
-        (r"devstral|mistral-?(7b|nemo)|mixtral", _STRICT_MISTRAL),
-        (r"mistral|ministral|magistral|pixtral|codestral|voxtral", _MISTRAL),
-        (r"qwen|glm-4|gpt-oss", Template(neighbours=True)),
-    )
-)
-_ANY: Final = Template()
-
-
-def template(model: str | None) -> Template:
-    """What the template of a model's family asks for, by the name that a server gives the model."""
-    name = (model or "").lower()
-    return next((found for pattern, found in _TEMPLATES if pattern.search(name)), _ANY)
 
 
 class Waiting(Struct, frozen=True, array_like=True):
@@ -100,7 +77,7 @@ class ChatProgress(Struct, frozen=True, array_like=True):
 
     count: int = 0
     waiting: list[Waiting] = []
-    held: list[Piece] = []
+    held: list[TrackedBlock] = []
 
 
 class ChatDialect(OpenAIDialect):
@@ -108,10 +85,10 @@ class ChatDialect(OpenAIDialect):
 
     def __init__(
         self,
-        voice: Voice,
+        voice: ChatOptions,
         head: WrittenHead,
         setting: Setting,
-        system: Sequence[Piece],
+        system: Sequence[TrackedBlock],
         *,
         model: Chat,
         template: Template,
@@ -124,20 +101,20 @@ class ChatDialect(OpenAIDialect):
         self._template = template
         prompt = prompt_as_text(setting.system, voice.target, self.fixes)
         # A template with one system message has no place for whose each was.
-        book = Book(voice.target, voice.observed)
+        book = FixLog(voice.target, voice.observed)
         owners = frozenset[str]() if template.one_system else voice.owners
         system = fitted_system(system, structs.replace(voice, owners=owners), book)
         self.fixes += book.fixes
         self.system = system_messages(prompt, system, voice, joined=template.one_system, takes=model.system)
 
     def encode_message(self, message: Message, state: ChatProgress, *, final: bool) -> Encoded:
-        book = Book(self._voice.target, self._voice.observed)
+        book = FixLog(self._voice.target, self._voice.observed)
         message = in_common_words(message, book)
         rows: list[Row] = []
         first = [] if state.count else self.system
         count = state.count + len(first)
         waiting: list[Waiting] = []
-        held: list[Piece] = []
+        held: list[TrackedBlock] = []
         if message.role == "system":
             written = [self._system_row(message, count, book, rows)]
         elif message.role == "assistant":
@@ -149,9 +126,9 @@ class ChatDialect(OpenAIDialect):
         return Encoded(data=data, state=after, rows=rows, fixes=book.fixes, gone=book.gone)
 
     def _assistant(
-        self, message: Message, count: int, book: Book, rows: list[Row], *, final: bool
+        self, message: Message, count: int, book: FixLog, rows: list[Row], *, final: bool
     ) -> tuple[list[Any], list[Waiting]]:
-        pieces = OpenAIFitting(book=book, voice=self._voice, speaks=True).fit_message(message.pieces)
+        pieces = OpenAIBlockAdapter(book=book, voice=self._voice, speaks=True).fit_message(message.pieces)
         calls: list[dict[str, Any]] = []
         texts: list[Text] = []
         refusals: list[str] = []
@@ -204,7 +181,7 @@ class ChatDialect(OpenAIDialect):
             book.note_fix("field_dropped", f"{message.pieces[0].message}.prefix", "prefix")
         return [written], waiting
 
-    def _system_row(self, message: Message, count: int, book: Book, rows: list[Row]) -> dict[str, Any]:
+    def _system_row(self, message: Message, count: int, book: FixLog, rows: list[Row]) -> dict[str, Any]:
         pieces = fitted_system(message.pieces, self._voice, book)
         written = system_message(pieces, self._voice, self._model.system)
         place = f"messages.{count}.content"
@@ -213,11 +190,11 @@ class ChatDialect(OpenAIDialect):
         return written
 
     def _user(
-        self, message: Message, state: ChatProgress, count: int, book: Book, rows: list[Row]
-    ) -> tuple[list[Any], list[Waiting], list[Piece]]:
+        self, message: Message, state: ChatProgress, count: int, book: FixLog, rows: list[Row]
+    ) -> tuple[list[Any], list[Waiting], list[TrackedBlock]]:
         """A user's messages; then the calls that still wait for their result, and the pieces that are held."""
         held_results, held_media = _by_results(state.held)
-        fitting = OpenAIFitting(
+        fitting = OpenAIBlockAdapter(
             book=book, voice=self._voice, speaks=False, results_follow=message.results_follow, held=held_media
         )
         pieces = fitting.fit_message(message.pieces) or [stub_for(message, book)]
@@ -246,37 +223,37 @@ def _call(use: ToolUse) -> dict[str, Any]:
     return (custom_call if is_custom else call)(use.id, use.name, use.input) | own_members(use.own)
 
 
-def _by_results(pieces: Sequence[Piece]) -> tuple[list[Piece], list[Piece]]:
+def _by_results(pieces: Sequence[TrackedBlock]) -> tuple[list[TrackedBlock], list[TrackedBlock]]:
     """The results among the pieces, and the other pieces."""
     results = [piece for piece in pieces if isinstance(piece.block, ToolResult)]
     return results, [piece for piece in pieces if not isinstance(piece.block, ToolResult)]
 
 
-def _in_order_of(results: list[Piece], waiting: Sequence[Waiting]) -> list[Piece]:
+def _in_order_of(results: list[TrackedBlock], waiting: Sequence[Waiting]) -> list[TrackedBlock]:
     """The results in the order of the calls that wait for them; those of other calls last."""
     places = {one.id: at for at, one in enumerate(waiting)}
 
-    def place(piece: Piece) -> int:
+    def place(piece: TrackedBlock) -> int:
         assert isinstance(piece.block, ToolResult)  # noqa: S101  the caller looked
         return places.get(piece.block.tool_use_id, len(places))
 
     return sorted(results, key=place) if waiting else results
 
 
-def _answer(piece: Piece, voice: Voice) -> dict[str, Any]:
+def _answer(piece: TrackedBlock, voice: ChatOptions) -> dict[str, Any]:
     result = piece.block
     assert isinstance(result, ToolResult)  # noqa: S101  the caller looked
     content = result_content(result, voice.parts)
     return {"role": "tool", "tool_call_id": result.tool_use_id, "content": content, **own_members(piece.own)}
 
 
-def _serialised(pieces: Sequence[Piece], book: Book) -> list[Piece]:
+def _serialised(pieces: Sequence[TrackedBlock], book: FixLog) -> list[TrackedBlock]:
     """The pieces, of whose calls all but the first follow in messages of their own."""
     calls = [at for at, piece in enumerate(pieces) if isinstance(piece.block, ToolUse)]
     return [book.change("calls_serialised", piece) if at in calls[1:] else piece for at, piece in enumerate(pieces)]
 
 
-def _assistant_rows(pieces: Sequence[Piece], place: str, alone: int | None, *, texts: int) -> list[Row]:
+def _assistant_rows(pieces: Sequence[TrackedBlock], place: str, alone: int | None, *, texts: int) -> list[Row]:
     """The rows of an assistant's message; with ``alone``, its number, each call but the first has a later one."""
     rows: list[Row] = []
     said = called = 0
@@ -285,7 +262,7 @@ def _assistant_rows(pieces: Sequence[Piece], place: str, alone: int | None, *, t
             case ToolUse():
                 at = f"{place}.tool_calls.{called}"
                 if alone is not None and called:
-                    # The results stand between: call, result, call, result.
+                    # Calls and results alternate: call, result, call, result.
                     at = f"messages.{alone + 2 * called}.tool_calls.0"
                 called += 1
             case Thinking():
@@ -327,7 +304,7 @@ class OpenAIChat:
 
     name = NAME
     text = False
-    # The API itself takes an assistant's message at the end: what refuses it is the policy.
+    # The API itself takes an assistant message at the end: only the policy refuses it.
     tail_rule = "OAI-22"
     tail_rules = frozenset({"OAI-06"})
 
@@ -336,7 +313,7 @@ class OpenAIChat:
         return shortened
 
     def structure(self, setting: Setting) -> Structure:
-        """What recorded requests were accepted with; every call is answered directly, and every result has its call."""
+        """Return the structure of accepted recorded requests: every call and result is paired directly."""
         model = chat_model(setting.model)
         return Structure(
             assistant_first=True,
@@ -348,9 +325,9 @@ class OpenAIChat:
             system_inside=bool(model.system),
         )
 
-    def prepare(self, setting: Setting, system: Sequence[Piece]) -> ChatDialect:
+    def prepare(self, setting: Setting, system: Sequence[TrackedBlock]) -> ChatDialect:
         model = chat_model(setting.model)
-        voice = Voice(
+        voice = ChatOptions(
             target=NAME,
             parts=ChatParts(),
             call_id=self.call_id(setting.model),
@@ -363,61 +340,3 @@ class OpenAIChat:
         )
         head = write_chat_head(setting, NAME, PARAMETERS, model)
         return ChatDialect(voice, head, setting, system, model=model, template=Template(one_system=False))
-
-
-# Servers of open models that speak it (vLLM and its kin), each model with its own chat template. What a template
-# refuses depends on the model's family; one that is not known gets the plain chat.
-SERVED: Final = "vllm"
-_SERVED_PARAMETERS: Final = PARAMETERS | {
-    "add_generation_prompt", "allowed_token_ids", "bad_words", "best_of", "chat_template", "chat_template_kwargs",
-    "continue_final_message", "echo", "guided_choice", "guided_grammar", "guided_json", "guided_regex", "ignore_eos",
-    "include_reasoning", "include_stop_str_in_output", "length_penalty", "min_p", "min_tokens", "priority",
-    "prompt_logprobs", "repetition_penalty", "return_token_ids", "skip_special_tokens",
-    "spaces_between_special_tokens", "stop_token_ids", "structured_outputs", "top_k", "truncate_prompt_tokens",
-    "use_beam_search",
-}  # fmt: skip
-# The API that is imitated reads and writes reasoning in the same field.
-_SERVED_OWN: Final = frozenset({SERVED, NAME})
-_MEDIA: Final = frozenset({"input_audio", "audio_url", "video_url"})
-
-# What the mends are for that one of a template's wishes takes.
-_ASKED: Final = {"assistant_inserted": "answer_first", "calls_serialised": "single_call", "calls_as_text": "plain"}
-
-
-class Vllm:
-    name = SERVED
-    text = False
-    tail_rule = "VLM-09"
-    tail_rules = frozenset({"VLM-OAI-06", "VLM-04", "VLM-09"})
-
-    def call_id(self, model: str | None) -> Callable[[str], str]:
-        """Nine letters and digits where the template wants them (VLM-06), else what the API takes."""
-        return nine if template(model).short_ids else shortened
-
-    def structure(self, setting: Setting) -> Structure:
-        """What a template takes; servers themselves refuse none of it."""
-        family = template(setting.model)
-        neighbours: frozenset[Role] = frozenset({"user", "assistant"} if family.neighbours else ())
-        # Only words are marked as a prefix.
-        last: Literal["text", "always"] = "text" if family.prefix else "always"
-        return Structure(assistant_last=last, neighbours=neighbours, ids_again=True)
-
-    def prepare(self, setting: Setting, system: Sequence[Piece]) -> ChatDialect:
-        family = template(setting.model)
-        # What a template asks for, a policy may want to see refused.
-        family = structs.replace(family, **{name: False for code, name in _ASKED.items() if code in setting.observed})
-        voice = Voice(
-            target=SERVED,
-            parts=ServedParts(),
-            call_id=self.call_id(setting.model),
-            model=setting.model,
-            providers=_SERVED_OWN if family.reasoning else frozenset(),
-            passed=_MEDIA,
-            plain=family.plain,
-            owners=_SERVED_OWN,
-            observed=setting.observed,
-        )
-        # The server takes functions alone.
-        model = structs.replace(chat_model(setting.model), other_tools=False)
-        head = write_chat_head(setting, SERVED, _SERVED_PARAMETERS, model)
-        return ChatDialect(voice, head, setting, system, model=model, template=family)

@@ -1,7 +1,7 @@
 """OpenAI's Responses shape: a flat list of items, of which several make one turn.
 
-A message is an item, and so is each call, each result and each piece of reasoning. Ids of items name what the provider
-keeps and are the turns' ids here; calls and results belong together by their ``call_id``.
+A message is an item, and so is each call, each result and each piece of reasoning. Ids of items name objects that the
+provider stores, and are the turns' ids here; ``call_id`` pairs calls and results.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ ITEM_TYPES: Final = frozenset(each.kind for each in NATIVE_TYPES if each.provide
 
 
 class _Beside(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="type", gc=False):
-    """What any item may have beside the canonical form."""
+    """Members that any item may have in addition to the canonical form."""
 
     id: str | None = None
     status: Raw | UnsetType = UNSET
@@ -139,7 +139,7 @@ def _message_turn(item: _Message, index: int) -> Turn | None:
         if blocks is None:
             return None
         content = [(block, f"{path}.{at}") for at, block in enumerate(blocks)]
-    # Otherwise a list of blocks with their places, made by mending.
+    # Otherwise a list of repaired blocks with their places.
     return placed_turn(role, content, index, "input", turn_id=item.id, own=own)
 
 
@@ -164,7 +164,7 @@ def _block(item: _Item) -> Block | None:
         case _Reasoning():
             sealed = item.encrypted_content
             said = _texts(item.summary)
-            # What is not encrypted may be there as it was thought.
+            # Reasoning that is not encrypted may be present as text.
             said = _texts(item.content) if said == [] and not sealed else said
             members = {"summary": item.summary, "content": item.content, "encrypted_content": sealed}
             return None if said is None else _thought(said, sealed, _own_of(item, "reasoning", **members))
@@ -173,7 +173,7 @@ def _block(item: _Item) -> Block | None:
 
 
 def _thought(texts: list[str], signature: str | None, own: Own | UnsetType) -> Thinking | RedactedThinking:
-    """Reasoning, of which the encrypted content is the signature."""
+    """Return reasoning, whose signature is the encrypted content."""
     if signature and not texts:
         return RedactedThinking(data=signature, issuer=ISSUER, own=own)
     return Thinking(thinking="\n\n".join(texts), signature=signature or UNSET, issuer=ISSUER, own=own)
@@ -234,7 +234,7 @@ def mended_turn(fields: Fields, index: int) -> Turn:
         fields.notes.add_fix("call_id_derived", fields.path, item.call_id)
     turn = _turn_of(item, index)
     if turn is None:
-        # Nothing else is left to mend.
+        # Nothing else needs repair.
         name = "summary" if _texts(item.summary) is None else "content"
         raise InputError("wrong_type", "expected parts with texts", path=fields.at(name))
     return turn
@@ -245,7 +245,7 @@ def is_reference(fields: Fields) -> bool:
     return "id" in fields and not fields.keys() - _OF_REFERENCES
 
 
-# Items that stand with the provider have no declaration: they go back whole, whatever they hold.
+# Items that the provider stores have no declaration: they are sent back whole.
 def _native_turn(known: NativeType, fields: Fields, index: int) -> Turn:
     block: Block = (
         _call_of(known, fields)
@@ -267,7 +267,10 @@ def _is_servers(fields: Fields) -> bool:
 
 
 def _call_of(known: NativeType, fields: Fields) -> ToolUse | None:
-    """A call that the client runs: its members are the input. None where the provider ran it, or it is none."""
+    """Return a call that the client runs: its members are the input.
+
+    None if the provider ran it, or for other items.
+    """
     call_id = None if not known.opens or _is_servers(fields) else fields.take_string(known.opens)
     if call_id is None:
         return None
@@ -278,7 +281,7 @@ def _call_of(known: NativeType, fields: Fields) -> ToolUse | None:
 
 
 def _result_of(known: NativeType, fields: Fields) -> ToolResult | None:
-    """What answers such a call: a text, a screenshot, or the JSON of it."""
+    """Return the answer to such a call: a text, a screenshot, or its JSON."""
     call_id = None if not known.answers or _is_servers(fields) else fields.take_string(known.answers)
     if call_id is None:
         return None

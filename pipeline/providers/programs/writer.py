@@ -12,14 +12,13 @@ each other document that is not sent, with a fix. A prompt that is an argument h
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any
 
-import msgspec
 from msgspec import structs
 
 from reknit.pipeline.fixes import Fix
-from reknit.pipeline.history.pieces import Book, Message, Piece
+from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock
 from reknit.pipeline.model import (
     Block,
     Document,
@@ -31,24 +30,21 @@ from reknit.pipeline.model import (
     ToolResult,
     ToolUse,
     Unknown,
-    on_the_wire,
 )
 from reknit.pipeline.providers.openai.writer.parts import document_as_text
 from reknit.pipeline.targets import Encoded, Ending, Setting, in_common_words, row, stub_for
 from reknit.pipeline.targets.fitting import is_bare, system_rows, without_own_inside
-from reknit.pipeline.targets.media import has_source, with_source
 from reknit.pipeline.text.flatten import (
     BETWEEN,
     CURRENT,
     DOCUMENT,
     IMAGE,
-    LINES,
     SO_FAR,
     current_input,
     flat,
     given_system,
+    neutralize,
     part_lost,
-    quiet,
     said_now,
     sections,
     system_section,
@@ -56,20 +52,16 @@ from reknit.pipeline.text.flatten import (
     with_each,
     with_pieces,
 )
-from reknit.pipeline.text.jsontext import ascii_quoted, in_ascii, spaced
-from reknit.pipeline.text.neutral import ANY_MENTION, KEYWORDS, MENTION, PLUGIN, SKILL, Guard
+from reknit.pipeline.text.neutral import Neutralizer
 
 _NUL, _INSTEAD = "\0", "\N{REPLACEMENT CHARACTER}"
-_OPENING: Final = '{"type": "user", "message": {"role": "user", "content": '
-
-_encode = msgspec.json.Encoder().encode
 
 
 class Program(ABC):
     """A program that takes one text; each names what it acts on."""
 
     name: str
-    guard: Guard
+    guard: Neutralizer
     text = True
     # A program shows the model one text, in which a beginning reads like the whole.
     _structure = Structure(cut_text="mark")
@@ -78,23 +70,12 @@ class Program(ABC):
     tail_rules: frozenset[str] = frozenset()
 
     def structure(self, setting: Setting) -> Structure:  # noqa: ARG002  it is the same for every model
-        """What a history may be like for the program."""
+        """Return the structure that the program takes."""
         return self._structure
 
     @abstractmethod
-    def prepare(self, setting: Setting, system: Sequence[Piece]) -> ProgramDialect:
+    def prepare(self, setting: Setting, system: Sequence[TrackedBlock]) -> ProgramDialect:
         """Get ready for a session."""
-
-
-class ClaudeCli(Program):
-    """Claude Code's command line (``--input-format stream-json``)."""
-
-    name = "claude-cli"
-    guard = Guard(LINES, (MENTION, *KEYWORDS))
-    tail_rule = "CLI-01"
-
-    def prepare(self, setting: Setting, system: Sequence[Piece]) -> EnvelopeDialect:
-        return EnvelopeDialect(self, setting, system)
 
 
 class Prompt(Program):
@@ -102,33 +83,8 @@ class Prompt(Program):
 
     holds_nul = True
 
-    def prepare(self, setting: Setting, system: Sequence[Piece]) -> PromptDialect:
+    def prepare(self, setting: Setting, system: Sequence[TrackedBlock]) -> PromptDialect:
         return PromptDialect(self, setting, system)
-
-
-class CopilotCli(Prompt):
-    """The Copilot command line, which takes its prompt as an argument."""
-
-    name = "copilot-cli"
-    guard = Guard(LINES, (MENTION,))
-    holds_nul = False
-    tail_rule = "COP-05"
-
-
-class CodexCli(Prompt):
-    """``codex exec``, which takes its prompt on standard input."""
-
-    name = "codex-cli"
-    guard = Guard(LINES, (SKILL, PLUGIN))
-    tail_rule = "CDX-04"
-
-
-class GeminiCli(Prompt):
-    """The Gemini command line, which takes its prompt on standard input."""
-
-    name = "gemini-cli"
-    guard = Guard(LINES, (ANY_MENTION,))
-    tail_rule = "GCL-05"
 
 
 class ProgramDialect(ABC):
@@ -140,9 +96,9 @@ class ProgramDialect(ABC):
     marks_left = 0
     state = None
 
-    def __init__(self, program: Program, setting: Setting, system: Sequence[Piece]) -> None:
+    def __init__(self, program: Program, setting: Setting, system: Sequence[TrackedBlock]) -> None:
         self._name, self._guard = program.name, program.guard
-        book = Book(self._name)
+        book = FixLog(self._name)
         given = given_system(setting.system, self._name, book.fixes)
         self._system = [
             self.system_section(self._guard.piece(piece, book), book)
@@ -155,13 +111,13 @@ class ProgramDialect(ABC):
         """The text before the first section of the history."""
         return BETWEEN.join([SO_FAR, *self._system, ""])
 
-    def system_section(self, piece: Piece, book: Book) -> str:  # noqa: ARG002  most programs take any text
+    def system_section(self, piece: TrackedBlock, book: FixLog) -> str:  # noqa: ARG002  most programs take any text
         return system_section(piece)
 
     def encode(self, message: Message, _state: None) -> Encoded:
         """A turn of the history as its sections; empty where nothing of it can be shown."""
-        book = Book(self._name)
-        message = self.with_documents_as_text(quiet(self.shown(message, book), self._guard, book), book)
+        book = FixLog(self._name)
+        message = self.with_documents_as_text(neutralize(self.shown(message, book), self._guard, book), book)
         return self.written(message, book, sections)
 
     def encode_ending(self, messages: Sequence[Message], _state: None, settled: int, *, final: bool) -> Ending:  # noqa: ARG002  no program has a prefill
@@ -170,21 +126,21 @@ class ProgramDialect(ABC):
             return self.ending_of_nothing()
         parts = [self.encode(message, None) for message in messages[:-1]]
         alone = not (settled or self._system or any(part.data for part in parts))
-        return self.ending(parts, messages[-1], Book(self._name), alone=alone)
+        return self.ending(parts, messages[-1], FixLog(self._name), alone=alone)
 
     @abstractmethod
-    def ending(self, parts: list[Encoded], given: Message, book: Book, *, alone: bool) -> Ending:
-        """Write the current input behind the other open turns; ``alone`` if nothing stands before it."""
+    def ending(self, parts: list[Encoded], given: Message, book: FixLog, *, alone: bool) -> Ending:
+        """Write the current input after the other open turns; ``alone`` if nothing precedes it."""
 
     @abstractmethod
     def ending_of_nothing(self) -> Ending:
         """Write a history without turns, which the rules refuse."""
 
     @abstractmethod
-    def written(self, message: Message, book: Book, layout: Callable[[Message], list[str]]) -> Encoded:
+    def written(self, message: Message, book: FixLog, layout: Callable[[Message], list[str]]) -> Encoded:
         """A message in the sections that the layout makes of it."""
 
-    def shown(self, message: Message, book: Book) -> Message:
+    def shown(self, message: Message, book: FixLog) -> Message:
         """The message with what can be shown of it; the rest is recorded."""
         pieces = []
         for piece in in_common_words(message, book).pieces:
@@ -196,21 +152,21 @@ class ProgramDialect(ABC):
                 pieces.append(piece if is_bare(piece) else self.bared(piece, book))
         return with_pieces(message, pieces)
 
-    def bared(self, piece: Piece, book: Book) -> Piece:
+    def bared(self, piece: TrackedBlock, book: FixLog) -> TrackedBlock:
         """The piece without what the text does not show."""
         return uncited(without_own_inside(piece, book), book)
 
     def shows(self, block: Block) -> bool:
-        """Whether something can stand for a block that is no reasoning."""
+        """Return True if a block that is not reasoning can be shown in some form."""
         return not isinstance(block, Unknown)
 
-    def with_documents_as_text(self, message: Message, book: Book, current: Sequence[Piece] = ()) -> Message:
+    def with_documents_as_text(self, message: Message, book: FixLog, current: Sequence[TrackedBlock] = ()) -> Message:
         """The message with the text of each document of plain text, also in results, but for the ``current`` pieces.
 
         Their words are not the user's own, so what acts in them is broken.
         """
 
-        def in_words(part: Piece) -> Piece:
+        def in_words(part: TrackedBlock) -> TrackedBlock:
             if not isinstance(part.block, Document):
                 return part
             words = document_as_text(part, part.block, book)
@@ -220,25 +176,25 @@ class ProgramDialect(ABC):
 
 
 class PromptDialect(ProgramDialect):
-    """A prompt, in which a line of text stands for every image and document."""
+    """A prompt, in which a line of text replaces every image and document."""
 
     separator = BETWEEN.encode()
 
-    def __init__(self, program: Prompt, setting: Setting, system: Sequence[Piece]) -> None:
+    def __init__(self, program: Prompt, setting: Setting, system: Sequence[TrackedBlock]) -> None:
         self._holds_nul = program.holds_nul
         super().__init__(program, setting, system)
         self.prefix = self.opening.encode()
 
-    def system_section(self, piece: Piece, book: Book) -> str:
+    def system_section(self, piece: TrackedBlock, book: FixLog) -> str:
         section = system_section(piece)
         if self._holds_nul or _NUL not in section:
             return section
         book.note_fix("nul_replaced", piece.path)
         return section.replace(_NUL, _INSTEAD)
 
-    def ending(self, parts: list[Encoded], given: Message, book: Book, *, alone: bool) -> Ending:
-        message = _stubbed_if_empty(self.shown(given, book), given, book)
-        message = quiet(message, self._guard, book, message.pieces if alone else said_now(message))
+    def ending(self, parts: list[Encoded], given: Message, book: FixLog, *, alone: bool) -> Ending:
+        message = stubbed_if_empty(self.shown(given, book), given, book)
+        message = neutralize(message, self._guard, book, message.pieces if alone else said_now(message))
         message = self.with_documents_as_text(message, book)
         last = self.written(message, book, _alone if alone else _current)
         return Ending(parts=[*parts, last], suffix=b"", prefix=b"" if alone else None)
@@ -246,13 +202,13 @@ class PromptDialect(ProgramDialect):
     def ending_of_nothing(self) -> Ending:
         return Ending(parts=(), suffix=b"", prefix=b"")
 
-    def written(self, message: Message, book: Book, layout: Callable[[Message], list[str]]) -> Encoded:
+    def written(self, message: Message, book: FixLog, layout: Callable[[Message], list[str]]) -> Encoded:
         """A message with nothing in it that the prompt cannot hold."""
         pieces = [self._printable(_stubbed(piece, book), book) for piece in message.pieces]
         message = with_pieces(message, pieces)
-        return _encoded(BETWEEN.join(layout(message)), message, book)
+        return encoded(BETWEEN.join(layout(message)), message, book)
 
-    def _printable(self, piece: Piece, book: Book) -> Piece:
+    def _printable(self, piece: TrackedBlock, book: FixLog) -> TrackedBlock:
         """The piece without NULs where none can be held; those in a call's input are escaped."""
         if self._holds_nul:
             return piece
@@ -276,18 +232,20 @@ class PromptDialect(ProgramDialect):
         return piece if clean is block else book.change("nul_replaced", piece, clean)
 
 
-def _without_media(message: Message, book: Book, current: Sequence[Piece] = ()) -> Message:
+def without_media(message: Message, book: FixLog, current: Sequence[TrackedBlock] = ()) -> Message:
     """The message with a line of text for each image and document, but for the ``current`` pieces."""
     return _with_others(message, current, lambda piece: _stubbed(piece, book))
 
 
-def _with_others(message: Message, current: Sequence[Piece], change: Callable[[Piece], Piece]) -> Message:
+def _with_others(
+    message: Message, current: Sequence[TrackedBlock], change: Callable[[TrackedBlock], TrackedBlock]
+) -> Message:
     """The message after a change of each piece that is not a ``current`` one."""
     own = set(map(id, current))
     return with_pieces(message, [piece if id(piece) in own else change(piece) for piece in message.pieces])
 
 
-def _stubbed(piece: Piece, book: Book) -> Piece:
+def _stubbed(piece: TrackedBlock, book: FixLog) -> TrackedBlock:
     """The line of text for an image or a document; a result with a record of each of its own."""
     block = piece.block
     if isinstance(block, Image):
@@ -306,87 +264,11 @@ def _stubbed(piece: Piece, book: Book) -> Piece:
     return piece
 
 
-class EnvelopeDialect(ProgramDialect):
-    """One ``type:user`` envelope with the text as a JSON string, and the current input's media before it.
-
-    The program refuses any other role (``Error: Expected message role 'user', got 'assistant'``), so earlier turns
-    become text. The envelope is written with the separators ``", "`` and ``": "``, escaped to ASCII, on one line:
-    versions up to 2.1.50 decode standard input chunk by chunk, and damage a longer character that a chunk ends in.
-    """
-
-    separator = b"\\n\\n"
-
-    def __init__(self, program: ClaudeCli, setting: Setting, system: Sequence[Piece]) -> None:
-        super().__init__(program, setting, system)
-        self.prefix = (_OPENING + '"' + _escaped(self.opening)).encode()
-
-    def ending(self, parts: list[Encoded], given: Message, book: Book, *, alone: bool) -> Ending:
-        message = _with_sources(given, book)
-        if alone:
-            return Ending(parts=[*parts, self._alone(message, book)], suffix=b"}}\n", prefix=_OPENING.encode())
-        message = _stubbed_if_empty(self.shown(message, book), given, book)
-        message = quiet(message, self._guard, book, said_now(message))
-        message = self.with_documents_as_text(message, book, said_now(message))
-        message = _without_media(message, book, said_now(message))
-        before, current = current_input(message)
-        parts.append(_encoded(_escaped(BETWEEN.join(_with_current(before, current))), message, book))
-        media = ", ".join(_written(medium) for medium in _media(current))
-        if not media:
-            return Ending(parts=parts, suffix=b'"}}\n')
-        prefix = self.prefix.removeprefix((_OPENING + '"').encode())
-        opening = f'{_OPENING}[{media}, {{"type": "text", "text": "'.encode()
-        return Ending(parts=parts, suffix=b'"}]}}\n', prefix=opening + prefix, reset="media")
-
-    def ending_of_nothing(self) -> Ending:
-        return Ending(parts=(), suffix=b'""}}\n', prefix=_OPENING.encode())
-
-    def _alone(self, message: Message, book: Book) -> Encoded:
-        """A single user turn as it is: its string, or its blocks, less those the program has no use for."""
-        pieces = []
-        for piece in in_common_words(message, book).pieces:
-            if isinstance(piece.block, Unknown):
-                book.drop_unknown(piece)
-            else:
-                pieces.append(without_own_inside(piece, book))
-        fitted = _stubbed_if_empty(with_pieces(message, pieces), message, book)
-        fitted = quiet(fitted, self._guard, book, fitted.pieces)
-        first = fitted.pieces[0]
-        if len(fitted.pieces) == 1 and isinstance(first.block, Text) and first.whole:
-            content = ascii_quoted(first.block.text)
-        else:
-            content = "[" + ", ".join(_written(piece.block) for piece in fitted.pieces) + "]"
-        return _encoded(content, fitted, book)
-
-    def written(self, message: Message, book: Book, layout: Callable[[Message], list[str]]) -> Encoded:
-        message = _without_media(message, book)
-        return _encoded(_escaped(BETWEEN.join(layout(message))), message, book)
-
-    def shows(self, block: Block) -> bool:
-        """A document without a source is no attachment."""
-        return not isinstance(block, Unknown) and not (isinstance(block, Document) and not has_source(block))
-
-    def bared(self, piece: Piece, book: Book) -> Piece:
-        """The piece without what the text does not show: citations, and parts of a result."""
-        piece = super().bared(piece, book)
-        result = piece.block
-        if not isinstance(result, ToolResult) or not isinstance(result.content, list):
-            return piece
-        kept = []
-        for at, part in enumerate(result.content):
-            if self.shows(part):
-                kept.append(part)
-            else:
-                piece = part_lost(piece, at, part, book)  # type: ignore[arg-type]  # only those are not shown
-        if len(kept) == len(result.content):
-            return piece
-        return structs.replace(piece, block=structs.replace(result, content=kept))
-
-
 def _current(message: Message) -> list[str]:
-    return _with_current(*current_input(message))
+    return with_current(*current_input(message))
 
 
-def _with_current(before: list[str], current: list[Piece]) -> list[str]:
+def with_current(before: list[str], current: list[TrackedBlock]) -> list[str]:
     return [*before, f"{CURRENT}\n{flat(current)}".rstrip()]
 
 
@@ -394,31 +276,10 @@ def _alone(message: Message) -> list[str]:
     return [flat(message.pieces)]
 
 
-def _stubbed_if_empty(fitted: Message, given: Message, book: Book) -> Message:
+def stubbed_if_empty(fitted: Message, given: Message, book: FixLog) -> Message:
     """The message, or a line of text where nothing of the given one can be shown."""
     return fitted if fitted.pieces else structs.replace(fitted, pieces=[stub_for(given, book)])
 
 
-def _with_sources(message: Message, book: Book) -> Message:
-    """The message whose media go out as they are, a line of text for an image or document that has no source."""
-    return with_pieces(message, [with_each(piece, lambda part: with_source(part, book)) for piece in message.pieces])
-
-
-def _media(pieces: Sequence[Piece]) -> Iterator[Image | Document]:
-    """The images and documents of the current input, in order, those inside of results too."""
-    for piece in pieces:
-        block = piece.block
-        parts = block.content if isinstance(block, ToolResult) and isinstance(block.content, list) else [block]
-        yield from (part for part in parts if isinstance(part, (Image, Document)))
-
-
-def _written(block: Any) -> str:  # noqa: ANN401  any block
-    return in_ascii(spaced(_encode(on_the_wire(block))))
-
-
-def _encoded(data: str, message: Message, book: Book) -> Encoded:
+def encoded(data: str, message: Message, book: FixLog) -> Encoded:
     return Encoded(data=data.encode(), rows=list(map(row, message.pieces)), fixes=book.fixes, gone=book.gone)
-
-
-def _escaped(text: str) -> str:
-    return ascii_quoted(text)[1:-1]

@@ -1,7 +1,7 @@
 """The rules of an OpenAI-style server of open models (vLLM), as a fold over a request's messages.
 
 The server itself checks little; the model's chat template refuses the rest, and templates differ by family
-(``TEMPLATES``). A family that the model's name does not tell has every template rule with severity ``model``.
+(``TEMPLATES``). If the model's name does not show the family, every template rule has severity ``model``.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from reknit.pipeline.providers.openai_chat.rules import Turns as Chat
 from reknit.pipeline.providers.openai_chat.rules import catalogue as openai
 from reknit.pipeline.providers.openai_chat.rules.catalogue import Call, FunctionCall, Message
 from reknit.pipeline.rules._fold import Fold, Walk
-from reknit.pipeline.rules._misfits import Hole
+from reknit.pipeline.rules._misfits import Unreadable
 from reknit.pipeline.rules.base import Catalogue, Family, Rule, Severity, Violation
 
 
 class Template(Family, frozen=True):
-    """What the chat template of one family of open models, or the tokenizer that stands in for it, takes.
+    """Requests that the chat template (or the tokenizer in its place) of one family of open models takes.
 
     Attributes:
         name: the family.
-        loose_order: anything but the user's and the assistant's messages strictly in turn, calls and results included.
+        loose_order: any order other than strictly alternating user and assistant messages, calls and results included.
         neighbours: two user turns or two assistant turns in a row, calls and results between them left out.
         later_system: a system message that is not the first.
         system_inside: a system message after the assistant's (mistral-small recorded to refuse).
@@ -60,7 +60,7 @@ class Template(Family, frozen=True):
 
 
 def _template(name: str, **refused: bool) -> Template:
-    """Describe a known template: what no report says that it refuses, it takes."""
+    """Return a known template, which takes everything that no report says it refuses."""
     facts = dict.fromkeys((fact for fact in Template.__struct_fields__ if fact != "name"), True)
     return Template(name, **{**facts, **refused})
 
@@ -164,16 +164,16 @@ CATALOGUE.rules.update({rule.id: rule for rule in _SHARED.values()})
 
 
 class Turns(Walk, kw_only=True, eq=False):
-    """Where the conversation stands.
+    """The state of the conversation.
 
     Attributes:
-        chat: where calls and tool messages stand, by the rules that are shared.
-        takes_all: the template refuses nothing, so that the rest need not be known.
-        goes_on: the request asks for the last message to be continued.
-        turn: the role of the last turn, "" before the first; messages that VLM-02 leaves out are none.
+        chat: the state of calls and tool messages, by the shared rules.
+        takes_all: the template refuses nothing, so the rest need not be tracked.
+        goes_on: the request asks to continue the last message.
+        turn: the role of the last turn, "" before the first; messages that VLM-02 ignores do not count.
         last, last_at, prefix: the role of the last message that could be read, its index, whether it is a prefix.
-        user: a user message was seen.
-        calls, results: how many the last message with calls has, and how many tool messages followed it.
+        user: there was a user message.
+        calls, results: the number of calls in the last message with calls, and of tool messages after it.
         asked_at: its index.
     """
 
@@ -263,13 +263,13 @@ class Turns(Walk, kw_only=True, eq=False):
             self.refuse(COUNTS, f"messages.{self.asked_at}")
         self.calls = self.results = 0
 
-    def _calls(self, calls: Sequence[Call | Hole], index: int) -> None:
+    def _calls(self, calls: Sequence[Call | Unreadable], index: int) -> None:
         path = f"messages.{index}.tool_calls"
         self.calls, self.asked_at = len(calls), index
         if len(calls) > 1:
             self.refuse(SINGLE_CALL, path)
         for at, call in enumerate(calls):
-            if isinstance(call, Hole):  # could not be read, and was reported
+            if isinstance(call, Unreadable):  # could not be read, and was reported
                 continue
             if not (len(call.id) == 9 and call.id.isalnum() and call.id.isascii()):
                 self.refuse(NINE, f"{path}.{at}.id", id=call.id)
@@ -306,3 +306,6 @@ class Vllm(Fold[Turns, Message]):
         self._chat.judge_no_list(walk.chat, body)
         walk.share()
         walk.found[before:] = [replace(violation, severity="hard") for violation in walk.found[before:]]
+
+
+RULE_SET = Vllm()

@@ -1,13 +1,13 @@
-"""Byte framing: records that may end inside an event, put together again to whole events.
+"""Byte framing: records that may end inside an event are joined to whole events.
 
-Where an event ends is the source's own affair, so a decoder names its framing: a function that is shown each piece of
-bytes once, in order, and says where events end in it. What it has to remember from piece to piece is ``Scan``.
+The end of an event depends on the source, so a decoder names its framing: a function that sees each piece of bytes
+once, in order, and returns where events end in it. ``Scan`` is its state between pieces.
 
-- ``lines``: JSON lines and SSE. SSE whose events end in blank lines is cut there, so that an event whose data stand on
-  several lines stays whole; what is written without blank lines is cut after lines that end an event (``Data``). An
-  object that is laid out on many lines, as an answer that was not streamed often is, is cut where it ends.
+- ``lines``: JSON lines and SSE. SSE whose events end in blank lines is cut there, so that an event whose data are on
+  several lines stays whole; SSE without blank lines is cut after lines that end an event (``Data``). An object on
+  several lines, such as an answer that was not streamed, is cut at its end.
 - ``values``: JSON objects one after another, or as the elements of an array, on one line or many; or SSE.
-- ``frames``: binary event-stream messages, whose length stands in front; or lines.
+- ``frames``: binary event-stream messages with a length prefix; or lines.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ SHORTEST_FRAME: Final = 16
 LONGEST_FRAME: Final = 32 * 1024 * 1024
 
 BOM: Final = b"\xef\xbb\xbf"
-# Whitespace and a byte order mark, which may stand before everything.
+# Whitespace and a byte order mark, which may precede everything.
 BEFORE: Final = b" \t\r\n" + BOM
-# What the lines of SSE begin with: data, event, id, retry, and a colon for a comment.
+# The first bytes of SSE lines: data, event, id, retry, and a colon for a comment.
 SSE: Final = frozenset(b"deir:")
 DONE: Final = b"[DONE]"
 _BLANK_LINE: Final = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r)")
 # Lines that say something of an event; with a name alone it has not ended.
 _FIELD: Final = re.compile(rb"(?:\A|[\r\n])(?:data|event):")
 _BESIDE: Final = (b":", b"id:", b"retry:")
-# So much of a line's beginning tells what it is: the longest that is to be known whole is `data: [DONE]`.
+# The length of a line's beginning that identifies it; the longest is `data: [DONE]`.
 _HEAD: Final = 16
 # The first line of an object that is laid out on many lines; what it may still become.
 LAID_OUT: Final = re.compile(rb"\{[ \t]*[\r\n]")
@@ -44,18 +44,18 @@ _MAY_BE_LAID_OUT: Final = re.compile(rb"\{[ \t]*\Z")
 _TOKEN: Final = re.compile(rb'"(?:[^"\\\r\n]++|\\[^\r\n])*+("|\\?[\r\n])?|[{}\[\]]')
 _REST_OF_STRING: Final = re.compile(rb'(?:[^"\\\r\n]++|\\[^\r\n])*+("|\\?[\r\n])?')
 _value: Final[msgspec.json.Decoder[Raw]] = msgspec.json.Decoder(Raw)
-# Behind one of these the object of a line may stand inside of another.
+# After one of these, the object of a line may be inside another one.
 _GOES_ON: Final = (b":", b",", b"[")
 
 
 class Scan(Struct):
-    """What a framing remembers of the pieces before.
+    """The state of a framing between pieces.
 
-    ``kind`` is what the bytes turned out to be, ``""`` before the first of them. ``last`` are the last two bytes, and
-    ``blank`` says that blank lines were seen (lines). ``depth``, ``quoted`` and ``escaped`` are the place inside a
-    JSON value. ``missing`` bytes of a frame are to come, and ``head`` is the beginning of its length. ``line`` is the
-    beginning of the line that has not ended; ``named`` and ``words`` say that an event has a name, or words that are
-    no object, and has not ended; ``before`` is the last byte of what came of an object.
+    ``kind`` is the detected kind of the bytes, ``""`` before the first. ``last`` are the last two bytes, and ``blank``
+    says that blank lines occurred (lines). ``depth``, ``quoted`` and ``escaped`` are the place inside a JSON value.
+    ``missing`` is the number of missing bytes of a frame, and ``head`` the beginning of its length. ``line`` is the
+    beginning of the unfinished line; ``named`` and ``words`` say that the unfinished event has a name, or words that
+    are not an object; ``before`` is the last byte of an unfinished object.
     """
 
     kind: str = ""
@@ -75,10 +75,10 @@ class Scan(Struct):
     # and it looks at each line once and never back: so bytes mean the same wherever they are cut.
 
     def begin_data(self, payload: bytes) -> bool:
-        """A line of data begins, in these bytes; whether it begins an event, whatever came before it.
+        """Note that a line of data begins; return True if it begins an event whatever preceded it.
 
-        What is no object waits for more words. An object goes on in the lines behind it until its last bracket; one
-        that was cut goes on no further than to a line that cannot stand in it.
+        Data that is not an object waits for more words. An object continues in the next lines until its last bracket;
+        one that was cut continues at most to a line that cannot be part of it.
         """
         if payload == DONE or (payload[:1] == b"{" and not (self.depth and self.before in _GOES_ON)):
             self.depth, self.words = 0, False
@@ -150,7 +150,7 @@ def _plain_ends(data: bytes, scan: Scan) -> Ends:
 
 
 def _kind(data: bytes, otherwise: str) -> str:
-    """What bytes are, by the first of them that says something; ``""`` where none does."""
+    """Return the kind of bytes, by the first significant one; ``""`` if there is none."""
     first = data.lstrip(BEFORE)[:1]
     if not first:
         return ""
@@ -172,7 +172,7 @@ def _sse_ends(data: bytes, scan: Scan) -> Ends:
 
 def _ends_without_blank_lines(data: bytes, scan: Scan) -> Ends:
     first = last = position = 0
-    data = data.replace(b"\r", b"\n")  # what stands between CR and LF is no line
+    data = data.replace(b"\r", b"\n")  # the text between CR and LF is not a line
     while position < len(data):
         newline = data.find(b"\n", position)
         part = data[position : len(data) if newline < 0 else newline]
@@ -227,12 +227,12 @@ def _ends_event(scan: Scan) -> bool:
 
 
 def is_beside(line: bytes) -> bool:
-    """Whether a line of SSE, not empty, says nothing of its event; its beginning tells."""
+    """Return True if a line of SSE, not empty, is not part of its event's data; its beginning suffices."""
     return line.startswith(_BESIDE) or line.isspace()
 
 
 def data_of(line: bytes) -> bytes:
-    """What stands in a line of data; ``b""`` where it is none."""
+    """Return the content of a line of data; ``b""`` for any other line."""
     if not line.startswith(b"data:"):
         return b""
     return line[6:] if line[5:6] == b" " else line[5:]
@@ -250,10 +250,10 @@ def _value_ends(data: bytes, scan: Scan) -> Ends:
 
 
 def value_spans(data: bytes, scan: Scan) -> list[tuple[int, int]]:
-    """Where JSON objects that stand in no other begin and end; one that began in an earlier piece begins at 0.
+    """Return the spans of JSON objects that are not inside others; one that began in an earlier piece begins at 0.
 
-    Brackets and commas of an array around them are passed over. One look at each byte. An object that was cut inside a
-    string ends with its line, for no string goes beyond that.
+    Brackets and commas of an enclosing array are skipped. Each byte is read once. An object that was cut inside a
+    string ends with its line, because a JSON string cannot span lines.
     """
     spans: list[tuple[int, int]] = []
     start = position = 0
@@ -311,14 +311,14 @@ def frames(data: bytes, scan: Scan) -> Ends:
             break
         length, scan.head = int.from_bytes(scan.head, "big"), b""
         if not SHORTEST_FRAME <= length <= LONGEST_FRAME:
-            # Not a frame: nothing tells where the next one begins, so all of it goes on to be reported.
+            # Not a frame: nothing marks the start of the next one, so everything is passed on and reported.
             return first or len(data), len(data)
         scan.missing = length - 4
     return first, last
 
 
 class Tail(Struct):
-    """What has come of an event that has not ended: its pieces and their size, or that it was given up as too long."""
+    """The received part of an unfinished event: its pieces and their size, or that it was dropped as too long."""
 
     pieces: list[bytes] = []
     size: int = 0

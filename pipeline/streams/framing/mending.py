@@ -1,14 +1,14 @@
-r"""Damaged lines and cut characters: what can still be read of them, in linear time.
+r"""Repairs damaged lines and cut characters in linear time.
 
-Three kinds of damage are mended. A line that strict JSON refuses for bytes that are not UTF-8 is made sound: U+FFFD
-stands where the damage was. A line into which another writer's event was written is taken apart (rule STR-03: a
-``rate_limit_event`` in the middle of an assistant line): the foreign object is cut out and the halves are joined. The
-second half may stand on the next line, for the foreign event brings its own newline.
+Three kinds of damage are repaired. A line that strict JSON refuses because of bytes that are not UTF-8 gets U+FFFD in
+their place. A line into which another writer's event was written is taken apart (rule STR-03: a ``rate_limit_event`` in
+the middle of an assistant line): the foreign object is cut out and the halves are joined. The second half may be on the
+next line, because the foreign event has its own newline.
 
-And a character that was cut between two deltas is put together again. Servers cut texts by UTF-16 units, so one delta
-ends in ``\ud83d`` and the next begins with ``\ude00``, which no string can hold. A payload with such halves is decoded
-with masks for them (``make_sound``); what comes of it goes through ``Halves``: a first half waits until its block goes
-on, and a half that stays alone becomes U+FFFD. Only what follows such a payload costs anything.
+A character that was cut between two deltas is joined again. Servers cut texts by UTF-16 units, so one delta ends in
+``\ud83d`` and the next begins with ``\ude00``, which no string can hold. A payload with such halves is decoded with
+masks for them (``make_sound``). Its events pass through ``Halves``: a first half waits until its block continues, and a
+half that stays alone becomes U+FFFD. Only events after such a payload have a cost.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ def check_strings(line: bytes) -> None:
 
 
 def make_sound(line: bytes) -> tuple[bytes, bool]:
-    """The same JSON in strict UTF-8, with U+FFFD for bytes that are not; and whether there are masks in it.
+    """Return the same JSON in strict UTF-8, with U+FFFD for invalid bytes, and whether it has masks.
 
-    They stand for lone surrogates (``halves``). Where the text itself has characters that serve as masks, U+FFFD
-    stands for the surrogates at once.
+    Masks represent lone surrogates (``halves``). If the text itself has characters that serve as masks, U+FFFD replaces
+    the surrogates directly.
     """
     text = _in_utf8(line)
     if not _may_have_halves(text):
@@ -117,7 +117,7 @@ def _in_utf8(line: bytes) -> bytes:
 
 
 def take_apart(line: bytes) -> Cut | None:
-    """Cut foreign events out of a line that is not JSON; None where there are none."""
+    """Cut foreign events out of a line that is not JSON; return None if there are none."""
     # Latin-1 keeps every byte, so a character that the cut went through is whole again afterwards.
     text = line.decode("latin-1")
     foreign: list[bytes] = []
@@ -162,12 +162,12 @@ _FIRST_HALVES: Final = frozenset(chr(_OFFSET + unit) for unit in range(0xD800, 0
 _PAIR: Final = re.compile("[\U0010d800-\U0010dbff][\U0010dc00-\U0010dfff]")
 _HALF: Final = re.compile("[\U0010d800-\U0010dfff]")
 _LOST: Final = "\ufffd"
-# After these no block of a message goes on.
+# After these no block of a message continues.
 _ENDS: Final = (MessageStarted, MessageDelta, MessageStopped, Failed, Retried, RunResult, RunEnded)
 
 
 class Waiting(Struct, array_like=True):
-    """The first half of a character at the end of what came of a block."""
+    """The first half of a character at the end of a block's received text."""
 
     kind: str
     half: str
@@ -227,13 +227,13 @@ class Halves(Struct):
         return _HALF.sub(_LOST, content)
 
     def _left_by(self, event: Event) -> list[Event]:
-        """What has waited for nothing, now that this event comes."""
+        """Return the halves that stay alone after this event."""
         if not self.waiting:
             return []
         if isinstance(event, BlockStarted | BlockStopped):
             return self._release_half(event.index)
         if isinstance(event, WholeMessage):
-            # Where it does not name their places, it tells the whole of its blocks, and they take nothing more.
+            # Without places of its blocks, the message is complete, and its blocks are not continued.
             return [
                 left for whole in event.blocks if whole.index is not None for left in self._release_half(whole.index)
             ]
@@ -251,7 +251,7 @@ def _joined(pair: re.Match[str]) -> str:
 
 
 def _shown(value: Any) -> Any:  # noqa: ANN401  whatever an event holds
-    """The same without masks, wherever they stand in it."""
+    """Return the same value without masks, at any depth."""
     if isinstance(value, str):
         return _HALF.sub(_LOST, _PAIR.sub(_joined, value))
     if isinstance(value, Raw):

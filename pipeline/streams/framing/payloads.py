@@ -1,13 +1,13 @@
 """Whole events to their payloads: server-sent events, JSON lines and values, and AWS's binary event-stream.
 
-**Text.** Records come as whole SSE text, as single ``data:`` lines with or without a blank line after them, or as bare
-JSON lines, and several records may have been put together with newlines. So a ``data:`` line that is a whole JSON
-object is a payload of its own, even where the next line is another one; only lines that are not are joined, as SSE
-says. Where an event ends is the rule of ``framing.Scan``, so that bytes mean the same wherever they were cut.
+**Text.** Records arrive as whole SSE text, as single ``data:`` lines with or without a blank line after them, or as
+bare JSON lines, and several records may be joined with newlines. So a ``data:`` line that is a whole JSON object is a
+payload, even if the next line is another one; only lines that are not whole objects are joined, as SSE requires.
+``framing.Scan`` decides where an event ends, so bytes have the same meaning wherever they are cut.
 
 **Frames.** A binary message is: its length and its headers' length (4 bytes each), a CRC-32 of these 8 bytes, the
 headers, the payload, a CRC-32 of everything before. A header is a name (1 byte of length), a type (1 byte) and a value.
-What does not check is passed on as it came, and is reported as what it then is: a payload that is not JSON.
+A frame whose checksum fails is passed on unchanged, and is reported as a payload that is not JSON.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from reknit.pipeline.streams.framing import (
 
 _PUNCTUATION: Final = BEFORE + b"[],"
 _OF_SSE: Final = frozenset(bytes([byte]) for byte in SSE)
-# What nearly every event is: a line of data, and before it a line that only repeats its type.
+# The form of nearly every event: a line of data, and before it a line that repeats its type.
 _HEAD: Final = re.compile(rb"(?:event: (?!error\n)[a-z_.]*+\n)?data: ")
 _EVENT: Final = re.compile(rb"^%b(.*+)(?<!\r)(?:\n\n|\n?\Z)" % _HEAD.pattern, re.MULTILINE)
 
@@ -63,16 +63,16 @@ def of_events(data: bytes) -> list[bytes]:
 
 
 def of_records(records: Sequence[bytes]) -> list[bytes] | None:
-    """The payloads of records of nothing but plain events, or None: then each record is to be read on its own.
+    """Return the payloads of records that hold plain events only; None if each record must be read separately.
 
-    No event goes on from one record to the next.
+    No event continues from one record to the next.
     """
     data = b"\n\n".join(records)
     return None if b"\r" in data else _plain_events(data)
 
 
 def _plain_events(data: bytes) -> list[bytes] | None:
-    # What stands between events, and their payloads, by turns.
+    # The text between events, and their payloads, alternating.
     parts = _EVENT.split(data)
     return None if b"".join(parts[::2]).strip(b"\n") else parts[1::2]
 
@@ -83,9 +83,9 @@ def with_names(data: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def of_values(data: bytes) -> list[bytes]:
-    """The payloads of SSE, or of JSON objects one after another or as elements of an array, on any number of lines.
+    """Return the payloads of SSE, of JSON objects one after another, or of the elements of an array.
 
-    What stands between the objects and is not an array's own punctuation is a payload, too.
+    They may be on any number of lines. Text between the objects that is not an array's punctuation is a payload too.
     """
     if data[:1] in _OF_SSE or data.lstrip(BEFORE)[:1] in _OF_SSE:
         return of_events(data)
@@ -98,13 +98,13 @@ def of_values(data: bytes) -> list[bytes]:
         position = end
     left = data[position:].strip(_PUNCTUATION)
     if scan.depth and any(map(is_object, left.splitlines())):
-        # What was cut would take the lines behind it along: they are read one by one.
+        # A cut object would absorb the lines after it, so they are read one by one.
         return found + [payload for _, payload in _read_lines(_plain(left))]
     return [*found, left] if left else found
 
 
 def _plain(data: bytes) -> bytes:
-    """The bytes with LF for newlines, which cannot stand inside JSON otherwise, and without a byte order mark."""
+    """Return the bytes with LF for newlines, which cannot occur inside JSON strings, and without a byte order mark."""
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     return data.removeprefix(BOM)
@@ -150,7 +150,7 @@ def _ends(scan: Scan, payload: bytes) -> bool:
 
 
 def _marked_as_error(name: bytes, payload: bytes) -> bytes:
-    """The payload, told to be an error where only the event's name says so."""
+    """Return the payload, marked as an error if only the event's name says so."""
     if name != b"error" or b'"error"' in payload:
         return payload
     said = payload if is_object(payload) else msgspec.json.encode(payload.decode("utf-8", "replace"))
@@ -179,7 +179,7 @@ _message = msgspec.json.Decoder(_Message)
 
 
 def is_binary(data: bytes) -> bool:
-    """Whether bytes of whole events begin with a message; a byte like those of a length is not enough to tell."""
+    """Return True if bytes of whole events begin with a binary message, of which a length alone is no proof."""
     if data[:1] > b"\r":
         return False  # nearly always
     start = data.lstrip(_NEWLINES)

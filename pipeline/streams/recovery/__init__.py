@@ -1,23 +1,23 @@
-"""Recovery: a machine that takes common events and gives items, by one flat table for all versions of all sources.
+"""Recovery: a state machine from common events to items, with one flat table for all versions of all sources.
 
-A source streams **attempts** at messages. An attempt may be cut and replaced, with or without a word about it, so what
-was streamed stays unconfirmed until a complete message holds it. The table says what an attempt is worth when the next
-thing comes, and names the function that carries it out. It was measured, not designed: five versions of the Claude CLI
-against an API that drops, refuses and overloads.
+A source streams **attempts** at messages. An attempt may be cut and replaced, with or without a notice, so streamed
+content stays unconfirmed until a complete message holds it. The table decides what an attempt is worth when the next
+event arrives, and names the function that carries it out. It is derived from measurements: five versions of the Claude
+CLI against an API that drops, refuses and overloads.
 
-An API's own stream (``confirmed_by`` stop) goes through the same table. It repeats nothing, so its blocks are
-confirmed by their stops and the message's stop reason; an attempt that does not get that far is worth nothing once
-the next one starts; and what streams where no message is can only belong to one whose start was lost.
+An API's own stream (``confirmed_by`` stop) uses the same table. It repeats nothing, so its blocks are confirmed by
+their stops and the message's stop reason. An attempt without them is worthless once the next one starts, and content
+outside a message can only belong to one whose start was lost.
 
-A program that tells only whole blocks (``confirmed_by`` block) keeps all that an attempt has said when it asks again,
-so nothing is withdrawn, and what the next attempt says once more is marked.
+A program that sends whole blocks only (``confirmed_by`` block) keeps all content of an attempt when it asks again, so
+nothing is withdrawn, and repeated content of the next attempt is marked.
 
-A complete message of another id, in place of an attempt that has not stopped, withdraws of what that attempt confirmed
-only what it says again: the source leaves the rest out for a while, but keeps it. Another run in the same pipe
-withdraws nothing at all.
+A complete message of another id, in place of an attempt that has not stopped, withdraws only those confirmed blocks of
+that attempt that it repeats: the source omits the others for a while, but keeps them. Another run in the same pipe
+withdraws nothing.
 
-Two inputs never change anything: events of a message that is over (``LATE``: in some versions a replaced attempt still
-gets its stops), and what stands beside the messages (``ASIDE``). ``docs/streams.md`` is drawn from this table.
+Two inputs never change anything: events of a finished message (``LATE``: in some versions a replaced attempt still gets
+its stops), and events that are not about a message (``ASIDE``). ``docs/streams.md`` is drawn from this table.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ Action: TypeAlias = Callable[[Context, Any], list[Item]]
 MEANINGS: Final[dict[MessageState, str]] = {
     MessageState.IDLE: "There is no message yet in this run.",
     MessageState.OPEN: "An attempt at a message streams. Only here does a block grow.",
-    MessageState.CUT: "The attempt was cut, with a false stop, without a stop reason, or by a retry. What is "
-    "unconfirmed waits: a later attempt withdraws it, the end of the run keeps it.",
+    MessageState.CUT: "The attempt was cut, with a false stop, without a stop reason, or by a retry. Unconfirmed "
+    "content waits: a later attempt withdraws it, the end of the run keeps it.",
     MessageState.FINISHED: "The attempt has a stop reason, but not yet its stop. The connection can still be lost "
     "here, and then some versions ask again.",
     MessageState.ANSWERED: "It was finished by tool calls, and all of them have results, so it was accepted.",
     MessageState.DONE: "It is finished and stopped. Complete messages of it may still come.",
     MessageState.PROMOTED: "The message never streamed and is known from complete messages only.",
-    MessageState.CLOSED: "The run's result has come. What is on the screen stays.",
+    MessageState.CLOSED: "The run's result has arrived. Items on the screen stay.",
 }
 
 S, I = MessageState, Input  # noqa: E741  the table reads best with one letter each
@@ -107,7 +107,7 @@ TABLE: dict[tuple[MessageState, Input], tuple[MessageState, Action]] = {
     (S.OPEN, I.RESULT_BEFORE): (S.OPEN, report_result),
     (S.OPEN, I.END): (S.IDLE, end_run),
     (S.OPEN, I.NEXT_RUN): (S.IDLE, start_run),
-    # Cut: what was confirmed stays, whatever comes.
+    # Cut: confirmed content stays, whatever follows.
     (S.CUT, I.START): (S.OPEN, start_again),
     (S.CUT, I.UNSTARTED): (S.CUT, take_stray),
     (S.CUT, I.BLOCK_START): (S.CUT, take_stray),
@@ -208,7 +208,7 @@ TABLE: dict[tuple[MessageState, Input], tuple[MessageState, Action]] = {
     (S.PROMOTED, I.LATE): (S.PROMOTED, ignore),
     (S.PROMOTED, I.RESULT): (S.CLOSED, sum_up),
     (S.PROMOTED, I.END): (S.IDLE, end_run),
-    # Closed: only a complete message can still add to what is there.
+    # Closed: only a complete message can still add content.
     (S.CLOSED, I.START): (S.OPEN, start_next),
     (S.CLOSED, I.UNSTARTED): (S.OPEN, start_unseen),
     (S.CLOSED, I.OWN): (S.CLOSED, confirm_blocks),
@@ -267,17 +267,17 @@ class Machine:
         return items
 
     def _grow_newest_block(self, event: BlockDelta) -> ItemDelta | None:
-        """More words of the newest block, as nearly every event is; None where it is anything else.
+        """Append more text to the newest block, which nearly every event does; return None for anything else.
 
-        What the table has for (OPEN, BLOCK_DELTA), and nothing more than that: no look-up, and no kind of event that
-        the run has not had yet.
+        Equivalent to the table's entry for (OPEN, BLOCK_DELTA), without a look-up, and only for a kind of event that
+        the run has had before.
         """
         memory, kind, content = self.memory, event.kind, event.content
         message, counts = memory.message, memory.trace.counts
         if message is None or not message.blocks or kind not in counts:
             return None
         block = message.blocks[-1]
-        # What is of a kind of its own (``raw``) has no content.
+        # A block of its own kind (``raw``) has no content.
         if block.index != event.index or block.confirmed or block.unseen or not content or kind == "signature_delta":
             return None
         if self._complete_messages and is_another(event.message_id, message):

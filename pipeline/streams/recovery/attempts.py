@@ -50,7 +50,7 @@ def start_again(context: Context, event: MessageStarted) -> list[Item]:
     items += leave_message(context, "next attempt")
     _begin_attempt(context, event)
     if context.whole_blocks:
-        # What came whole stays on the screen; a block that says it once more names the item that it repeats.
+        # Complete blocks stay on the screen; a block that repeats one names the item that it repeats.
         context.message.said = [*before.said, *((block.likeness, block.item_id) for block in before.surviving())]
     return items
 
@@ -75,8 +75,8 @@ def open_block(context: Context, event: BlockStarted) -> list[Item]:
     before = message.block_at(event.index)
     if before is not None and not before.withdrawn and before.repeats(event, whole=context.complete_messages):
         if context.complete_messages:
-            return items  # what streamed of it stays; the complete message tells what it lacks
-        # An API never starts a block twice within an attempt: the first start was a part of one that is gone.
+            return items  # streamed content stays; the complete message has the rest
+        # An API never starts a block twice within an attempt: the first start belongs to an attempt that was dropped.
         items += withdraw_block(before)
     is_call = event.kind in CALLS and event.tool_id is not None
     item_id = context.ids.for_call(event.tool_id) if is_call and event.tool_id else context.ids.for_streamed()
@@ -104,14 +104,14 @@ def extend_block(context: Context, event: BlockDelta) -> list[Item]:
         # Its stop has proven the block there: more words can only be another's, whose start was lost.
         return _open_for_delta(context, event)
     if block.confirmed:
-        return []  # the complete message has told all of it
+        return []  # the complete message had all of it
     if event.kind == "signature_delta":
         block.signature += event.content
         return []
     if not event.content and event.raw is UNSET:
         return []
     if block.unseen and block.stopped and not message.placed:
-        return _open_for_delta(context, event)  # what comes now stands behind what has been shown since
+        return _open_for_delta(context, event)  # new content follows the items that have been shown since
     items = uncover(block)
     at = block.length
     block.append(event.content)
@@ -121,7 +121,7 @@ def extend_block(context: Context, event: BlockDelta) -> list[Item]:
 
 
 def _open_for_delta(context: Context, event: BlockDelta) -> list[Item]:
-    """Start a block whose start was lost, if the delta tells what it is."""
+    """Start a block whose start was lost, if the delta identifies its kind."""
     kind = BLOCK_OF_DELTA.get(event.kind)
     if kind is None or (event.kind == "signature_delta" and context.complete_messages):
         return ignore(context, event)
@@ -130,7 +130,7 @@ def _open_for_delta(context: Context, event: BlockDelta) -> list[Item]:
 
 
 def note_member(context: Context, event: BlockNoted) -> list[Item]:
-    """Remember what stands beside the block's text."""
+    """Store the block's metadata."""
     block = context.message.block_at(event.index)
     if block is None or block.withdrawn:
         return ignore(context, event)
@@ -150,7 +150,7 @@ def stop_block(context: Context, event: BlockStopped) -> list[Item]:
 
 
 def take_stray(context: Context, event: BlockStarted | BlockDelta | BlockNoted | BlockStopped) -> list[Item]:
-    """Nothing if a complete message tells it again, else as in an open attempt."""
+    """Ignore the event if a complete message repeats it; otherwise treat it as in an open attempt."""
     if context.complete_messages:
         return ignore(context, event)
     if isinstance(event, BlockStarted):
@@ -161,7 +161,7 @@ def take_stray(context: Context, event: BlockStarted | BlockDelta | BlockNoted |
 
 
 def ignore(context: Context, event: Event) -> list[Item]:
-    """Nothing, except for what no complete message and no item would ever tell."""
+    """Ignore the event, except for content that no complete message and no item would have."""
     raw = event.value if isinstance(event, BlockNoted) else UNSET
     if isinstance(event, BlockDelta | BlockStarted):
         raw = event.raw
@@ -188,7 +188,7 @@ def take_late_stop_reason(context: Context, event: MessageDelta) -> list[Item]:
 
 
 def take_usage(context: Context, event: UsageKnown) -> list[Item]:
-    """Remember the token counts, or tell them if the turn is closed."""
+    """Store the token counts, or report them if the turn is closed."""
     message = context.message
     message.model = event.model or message.model
     if event.usage is None or event.usage == message.usage:
@@ -206,7 +206,7 @@ def stop_message(context: Context, _event: MessageStopped) -> list[Item]:
 def abandon_blocks(context: Context, event: MessageStopped) -> list[Item]:
     """Close the turn, give up the blocks that are named."""
     message = context.message
-    message.reason = None  # it told how the part ended that is given up, and the turn is not whole without that
+    message.reason = None  # it was the stop reason of the abandoned part, and the turn is not whole without that part
     for block in message.blocks:
         block.abandoned = block.abandoned or block.index >= (event.abandoned_from or 0)
     return stop_turn(context, message)
@@ -259,9 +259,9 @@ def stop_turn(context: Context, message: Message, *, proven: bool = False) -> li
 
 
 def leave_message(context: Context, reason: str, *, replaced: bool = False) -> list[Item]:
-    """Close the current message and remember what it shows; another one takes its place.
+    """Close the current message and remember its items; another one takes its place.
 
-    One that is ``replaced`` is not finished yet: what took its place may say its blocks again.
+    A ``replaced`` message is not finished yet: its successor may repeat its blocks.
     """
     memory = context.memory
     message = memory.message
@@ -296,14 +296,14 @@ def _end_blocks(context: Context, message: Message, reason: str, *, succeeded: b
         if block.confirmed or block.left:
             continue
         if context.complete_messages and block.is_blank():
-            items += withdraw_block(block)  # no complete message will ever hold it, and nobody misses it
+            items += withdraw_block(block)  # no complete message will ever hold it, and it has no visible content
             continue
         block.left = True
         items += uncover_told(block)
         if not block.unseen:
             items.append(left_incomplete(block, block.settle_text(), message.failed or reason))
     if not message.over and (message.blocks or message.reason is not None):
-        # What complete messages held in full is whole, whatever became of its stops.
+        # A block that complete messages held in full is whole, even without its stop.
         proven = context.complete_messages and message.is_confirmed()
         if proven and succeeded and message.reason is None:
             message.stopped = False  # if it was stopped, it was called incomplete

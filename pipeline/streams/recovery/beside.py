@@ -1,11 +1,11 @@
-"""What comes beside a message's stream: complete messages, what is about no message, the result and the end of a run.
+"""Events next to a message's stream: complete messages, events without a message, the result and the end of a run.
 
-A complete message confirms blocks that streamed, promotes those that did not, replaces others. About no message are
-notices, users' lines, sub-agents, changes of words, and what nobody understands.
+A complete message confirms blocks that streamed, promotes those that did not, and replaces others. Events without a
+message are notices, users' lines, sub-agents, rewritten words, and unknown input.
 
-Of a run that ended without finishing a diagnosis is left: a bounded head and tail of its text, counts, and the reason.
-The core has no clock, so whoever ends a run says that it stalled, looped or took too long (the reason that the ending
-record gives). A loop is also seen in the text itself, when its end is the same passage over and over.
+A run that ended without finishing leaves a diagnosis: a bounded head and tail of its text, counts, and the reason. The
+core has no clock, so the party that ends a run reports that it stalled, looped or took too long (the reason in the
+ending record). A loop is also recognised in the text, if its end repeats one passage.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ from reknit.topics.items import (
     TurnDiagnosis,
 )
 
-# The reason of who only ran out of lines: it says nothing of the run, which may go on elsewhere.
+# The reason of a caller that ran out of lines: the run may continue elsewhere.
 END_OF_INPUT: Final = "end of input"
-# The end of a text is a loop if it is one passage so many times, and so many code points in all.
+# The end of a text is a loop if it repeats one passage this often, and has this many code points in all.
 _LEAST_TIMES: Final = 4
 _LEAST_LOOP: Final = 80
 
-# Causes by the words with which those who end runs tell them; the first that fits.
+# Causes by the words of ending reasons; the first match applies.
 _CAUSES: Final[tuple[tuple[re.Pattern[str], Cause], ...]] = (
     (re.compile(r"stall|no progress|idle", re.IGNORECASE), "stall"),
     (re.compile(r"loop|repeat", re.IGNORECASE), "loop"),
@@ -99,7 +99,7 @@ def confirm_blocks(context: Context, event: WholeMessage) -> list[Item]:
         block = message.streamed_block(whole)
         message.confirmed += 1
         if block is not None and block.confirmed:
-            continue  # it was told before, and its place tells so
+            continue  # it was reported before, as its place shows
         if block is None:
             items += _promote_block(context, message, whole)
             block = message.blocks[-1]
@@ -130,7 +130,7 @@ def _is_repeated_call(context: Context, message: Message, block: Block) -> bool:
 
 
 def _cut_last(message: Message) -> list[Item]:
-    """Mark the newest block, in the middle of which the program was interrupted. A call is confirmed whole."""
+    """Mark the newest block, which the program interrupted. A call is confirmed whole."""
     block = message.blocks[-1] if message.blocks else None
     if block is None or block.cut or block.withdrawn or not block.confirmed or block.kind not in TEXTS:
         return []
@@ -162,7 +162,7 @@ def replace_said_again(context: Context, event: WholeMessage) -> list[Item]:
 def _promote_block(context: Context, message: Message, whole: WholeBlock) -> list[Item]:
     items = uncover_growing(message)
     before = message.block_said_before(likeness(whole)) if message.former is not None else None
-    # On the screen it stands once: as this message's, since this one may say more.
+    # It is shown once, as a block of this message, because this one may have more content.
     items += [] if before is None else withdraw_block(before)
     ids = context.ids
     for_block = ids.for_streamed if context.whole_blocks else ids.for_promoted
@@ -183,11 +183,11 @@ def _json_for_log(context: Context, whole: WholeBlock) -> bytes | None:
     return bytes(whole.raw) if context.records and not is_plain else None
 
 
-# What is about no message.
+# Events without a message.
 
 
 def show_aside(context: Context, event: Event) -> list[Item]:
-    """Pass on what stands beside the messages."""
+    """Pass on an event that is not about a message."""
     if isinstance(event, UserMessage):
         return _show_user_message(context, event)
     if isinstance(event, WholeMessage):
@@ -300,7 +300,7 @@ def sum_up(context: Context, event: RunResult) -> list[Item]:
 
 
 def report_result(context: Context, event: RunResult) -> list[Item]:
-    """Report the result, and whether its text is to be seen nowhere else."""
+    """Report the result, and whether its text is shown nowhere else."""
     message = context.memory.message
     shown = [seen for seen in (Shown.of(message) if message else None, context.memory.before) if seen is not None]
     unseen = not event.repeated and is_unseen(event.item.result, shown, event.begun)
@@ -337,7 +337,7 @@ def end_run(context: Context, event: RunEnded) -> list[Item]:
     if message is not None and not closed:
         items += _doubt_unstopped(context, message)
     if message is not None:
-        # Of a program that tells no message's end, the run's result alone shows that it has had its say.
+        # For a program that does not report the end of a message, only the run's result ends the turn.
         items += stop_turn(context, message) if context.whole_blocks and not closed else []
         items += close_message(context, message, event.reason)
     # An agent program's run has a result, an API's message its stop reason.
@@ -350,19 +350,19 @@ def end_run(context: Context, event: RunEnded) -> list[Item]:
 
 
 def _doubt_unstopped(context: Context, message: Message) -> list[Item]:
-    """Doubt the blocks of a message that its run ended before its stop.
+    """Mark the blocks of a message as doubtful that its run ended before its stop.
 
     The Claude CLI writes a message into its history at the message's stop. Of a run that was killed between a complete
-    block and that stop, versions from 2.1 on kept nothing in 15 of 15 runs; 2.0.77 kept the complete blocks. So none
-    of it is recorded in the log, unless the program's own transcript holds it.
+    block and that stop, versions from 2.1 on kept nothing in 15 of 15 runs; 2.0.77 kept the complete blocks. So none of
+    it is recorded in the log, unless the program's own transcript holds it.
     """
     if not context.confirmed_by_messages or message.over or message.stopped:
         return []
     if not message.attempt and message.is_answered_with(set()):
-        return []  # without streamed events there are no stops; the results show that the program went on
+        return []  # without streamed events there are no stops; the results show that the program continued
     message.unkept = True
     context.memory.doubted = message
-    # What no complete message holds is incomplete, which says as much.
+    # Blocks that no complete message holds are marked as incomplete, which implies this.
     doubted = [block for block in message.surviving() if block.confirmed and not block.unseen]
     for block in doubted:
         block.doubtful = "kept"
@@ -376,16 +376,16 @@ def start_run(context: Context, event: Aside) -> list[Item]:
     return [*items, *show_aside(context, event)]
 
 
-# What is left of a run.
+# The diagnosis of a run.
 
 
 def diagnosis_of(
     trace: Trace, reason: str, message: Message | None, *, ended: bool, excerpt: int
 ) -> TurnDiagnosis | None:
-    """The diagnosis of a run that ends for this reason; None where it has finished, as nearly every run has.
+    """Return the diagnosis of a run that ends for this reason; None if it has finished, as nearly every run has.
 
-    ``message`` is its last one, whose text is looked at only if it matters; ``ended`` says that the source told the
-    end of what it had to say.
+    ``message`` is its last one, whose text is only read if needed; ``ended`` says that the source reported the end of
+    its output.
     """
     if reason == END_OF_INPUT:
         return None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from reknit.pipeline.errors import ReknitError
+from reknit.pipeline.registry import SOURCES
 from reknit.pipeline.streams.recovery.beside import END_OF_INPUT
 from reknit.pipeline.streams.session import Recovery
-from reknit.pipeline.streams.sources import SOURCES
 from reknit.topics.items import AgentError, AgentUnrecognized, TurnDiagnosis
 
 # A guess needs no more than the beginning of an input.
@@ -33,7 +33,7 @@ def likely_source(data: bytes, named: str) -> str:
 
 
 def _recognised_share(data: bytes, source: str) -> float:
-    """The share of items that come of recognised events, 0 to 1."""
+    """Return the share of items that result from recognised events, 0 to 1."""
     recovery = Recovery(source)
     try:
         items = [*recovery.feed(data, framing="bytes"), *recovery.end_run(END_OF_INPUT)]

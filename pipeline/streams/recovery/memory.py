@@ -1,9 +1,9 @@
-"""What recovery knows of a session, and what an event is in the light of it.
+"""The memory of recovery for a session, and the meaning of an event in its state.
 
-``Memory`` is all of it that changes, and is saved with every batch: the current message, the counters from which ids
-are made, what the run has been so far, the text of the message before, with which a result is compared. ``Context`` is
-what an action works on. The state of the current message, and what an event is to that message, are what the transition
-table is asked for.
+``Memory`` is everything that changes, and is saved with every batch: the current message, the counters from which ids
+are made, the run so far, and the text of the previous message, with which a result is compared. ``Context`` is the
+argument of an action. The state of the current message, and the meaning of an event for that message, are the keys of
+the transition table.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Word(enum.StrEnum):
 
 
 class MessageState(Word):
-    """What is known about the current message; ``MEANINGS`` says what each of them means."""
+    """The state of the current message; ``MEANINGS`` has the meaning of each."""
 
     IDLE = "idle"
     OPEN = "open"
@@ -85,7 +85,7 @@ class Input(Word):
     USAGE = "token counts"
     RETRY = "retry, or an error that ends the attempt"
     ANSWER = "the last missing tool result of a finished message"
-    ASIDE = "something beside the messages"
+    ASIDE = "event without a message"
     LATE = "event of a message that is over"
     RESULT = "result"
     RESULT_BEFORE = "result of messages before this one"
@@ -94,7 +94,7 @@ class Input(Word):
 
 
 class Trace(Struct, array_like=True):
-    """What a run has been so far: events by type, and its text, except for that of the current message."""
+    """A run so far: events by type, and its text, except for that of the current message."""
 
     counts: dict[str, int] = {}
     head: str = ""
@@ -102,7 +102,7 @@ class Trace(Struct, array_like=True):
     length: int = 0
 
     def count_event(self, event: Event) -> None:
-        """Count an event by its type; the end of the run is none of its own."""
+        """Count an event by its type; the end of the run does not count."""
         kind, number = event.counted_as, 1
         if isinstance(event, BlockDelta):
             kind, number = event.kind if event.kind in BLOCK_OF_DELTA else kind, event.count
@@ -213,22 +213,22 @@ class Memory(Struct, omit_defaults=True):
     finished: list[FinishedTurn] = []
     trace: Trace = field(default_factory=Trace)
     fixes: list[Fix] = []
-    # What the run showed, where its program has a transcript to compare it with.
+    # The blocks that the run showed, if its program has a transcript to compare them with.
     shown: list[ShownBlock] = []
     # Digests of the calls' ids that the run's closed messages hold, where its program holds each id once.
     called: set[int] = set()
-    # The message that the run which ended last left doubtful, until a transcript proves it or the next run ends.
+    # The message that the last run left doubtful, until a transcript proves it or the next run ends.
     doubted: Message | None = None
 
 
 class Context(Struct, frozen=True, kw_only=True):
-    """What an action works on: the memory, and how this source's events are to be taken.
+    """The argument of an action: the memory, and how this source's events must be taken.
 
-    ``complete_messages``: the source sends everything in complete messages, which alone prove a block; else its own
-    stop does. ``whole_blocks``: it sends nothing else, and keeps what an attempt that was cut has said. ``records``:
-    finished turns and fixes are kept for the log. ``issuer`` is the provider's name, for reasoning in the log; ``""``
-    where complete messages tell all there is. ``excerpt`` is how much of each end of a run's text a diagnosis keeps, in
-    code points. ``transcribed``: the program has a transcript, with which what was shown is compared.
+    ``complete_messages``: the source sends everything in complete messages, which alone prove a block; otherwise its
+    own stop does. ``whole_blocks``: it sends nothing else, and keeps the content of an attempt that was cut.
+    ``records``: finished turns and fixes are kept for the log. ``issuer`` is the provider's name, for reasoning in the
+    log; ``""`` if complete messages have everything. ``excerpt`` is how much of each end of a run's text a diagnosis
+    keeps, in code points. ``transcribed``: the program has a transcript, with which the shown blocks are compared.
     """
 
     memory: Memory
@@ -241,7 +241,7 @@ class Context(Struct, frozen=True, kw_only=True):
 
     @property
     def message(self) -> Message:
-        """The current message; actions that need one stand in the table only where there is one."""
+        """The current message; the table names actions that need one only in states that have one."""
         message = self.memory.message
         if message is None:
             raise StreamError("no_message", "there is no message that the event can be about")
@@ -261,7 +261,7 @@ class Context(Struct, frozen=True, kw_only=True):
         self.memory.finished += turns
 
 
-# What an event is to the message.
+# The meaning of an event for the message.
 
 
 def input_of(event: Event, message: Message | None, *, complete_messages: bool) -> Input:
@@ -325,7 +325,7 @@ def _answers_the_last_call(event: UserMessage, message: Message | None) -> bool:
 
 
 def _is_before(event: RunResult, message: Message | None) -> bool:
-    """Whether the result names the messages that began in it, and the running attempt is none of them."""
+    """Return True if the result names the messages that began in it, and the running attempt is not among them."""
     if event.begun is None or message is None or not message.attempt or message.over:
         return False
     return message.id is not None and message.id not in event.begun

@@ -14,16 +14,16 @@ from reknit.pipeline.streams.events import CALLS, TEXTS, BlockNoted, BlockStarte
 from reknit.pipeline.streams.fields import in_order, is_json
 from reknit.topics.items import Doubt, Usage
 
-# What the Claude CLI up to 2.0 says in a complete message in place of a blank text.
+# The text of the Claude CLI up to 2.0 in a complete message in place of a blank text.
 _NO_CONTENT = "(no content)"
-# Code points up to which pieces of a text are kept as they came.
+# Code points up to which pieces of a text are kept unchanged.
 _LONG_PART = 1024
-# Kinds whose items tell all there is of them; an item of any other kind ends with its block's whole JSON.
+# Kinds whose items have the whole content; an item of any other kind ends with its block's whole JSON.
 PLAIN = TEXTS | {"tool_use", "redacted_thinking"}
 
 
 class Rest(Struct, frozen=True):
-    """What a confirmed block was still missing on the screen."""
+    """Content of a confirmed block that was missing on the screen."""
 
     text: str | UnsetType = UNSET
     input: Raw | UnsetType = UNSET
@@ -34,9 +34,9 @@ class Block(Struct, kw_only=True, omit_defaults=True):
     """One block of the current message, which is one item.
 
     ``index`` is its place in the stream, -1 for a promoted one. ``parts`` are the pieces of its text or of its input's
-    JSON, ``length`` their length in code points. ``raw`` is its JSON: of an unknown type, as it started; else, once a
-    complete message has confirmed it. ``members`` and ``lists`` are what was noted beside its text. ``likeness`` is of
-    a confirmed block that may yet be said again.
+    JSON, ``length`` their length in code points. ``raw`` is its JSON: for an unknown type, as it started; otherwise
+    from the complete message that confirmed it. ``members`` and ``lists`` are its noted members. ``likeness`` is that
+    of a confirmed block that may be repeated.
     """
 
     item_id: str
@@ -55,7 +55,7 @@ class Block(Struct, kw_only=True, omit_defaults=True):
     left: bool = False
     # Confirmed, but the program was interrupted in the middle of it.
     cut: bool = False
-    # Thinking of which no word has come: it has no item yet, and gets none if its signature is all there is.
+    # Thinking without any text: it has no item yet, and gets none if only its signature follows.
     unseen: bool = False
     answered: bool = False
     recorded: bool = False
@@ -64,7 +64,7 @@ class Block(Struct, kw_only=True, omit_defaults=True):
     members: dict[str, bytes] = {}
     lists: dict[str, list[bytes]] = {}
     likeness: bytes = b""
-    # What was noted beside the text for the item alone.
+    # Members that were noted for the item only.
     asides: dict[str, bytes] = {}
     # The whole text by the word of the block's stop, where that is not what streamed, and how much had streamed then.
     told: str | None = None
@@ -80,7 +80,7 @@ class Block(Struct, kw_only=True, omit_defaults=True):
         return self.cut or not self.confirmed
 
     def is_blank(self) -> bool:
-        """Whether it is a text or a stretch of thinking that says nothing."""
+        """Whether it is a text or a thinking block without visible content."""
         text = self.text() if self.kind in TEXTS else "-"
         return not text or text.isspace()
 
@@ -127,7 +127,7 @@ class Block(Struct, kw_only=True, omit_defaults=True):
         self.told, self.told_at = (None, 0) if text == self.text() else (text, self.length)
 
     def final_text(self) -> str:
-        """What the block ends with: what its stop told, if that is not what streamed, and what streamed behind it."""
+        """Return the final text: that of its stop if it differs from the streamed one, and text after it."""
         return self.text() if self.told is None else self.told + self.text()[self.told_at :]
 
     def settle_text(self) -> str | UnsetType:
@@ -157,16 +157,16 @@ class Block(Struct, kw_only=True, omit_defaults=True):
         return self.noted_members() | {name: Raw(value) for name, value in self.asides.items()}
 
     def noted_members(self) -> dict[str, Raw]:
-        """What stands beside the text in the history, as JSON members."""
+        """Return the members besides the text in the history, as JSON."""
         if not (self.members or self.lists):
             return {}  # nearly always
         members = {name: Raw(value) for name, value in self.members.items()}
         return members | {name: Raw(b"[%b]" % b",".join(values)) for name, values in self.lists.items()}
 
     def repeats(self, event: BlockStarted, *, whole: bool) -> bool:
-        """Whether an event that starts a block in this one's place can only be the start of this one, once more.
+        """Return True if an event that starts a block in this one's place can only repeat this one's start.
 
-        ``whole``: complete messages will tell, so that one place is one block, however far it got.
+        ``whole``: complete messages will follow, so one place is one block, however far it got.
         """
         over = (self.stopped or self.confirmed) and not whole
         return not over and self.kind == event.kind and self.tool_id == event.tool_id
@@ -264,7 +264,7 @@ class Message(Struct, kw_only=True, omit_defaults=True):
     unkept: bool = False
 
     def is_open(self) -> bool:
-        """Whether it streamed, and nothing has told why it stopped."""
+        """Whether it streamed, and no stop has followed."""
         return self.attempt and self.reason is None
 
     def surviving(self) -> list[Block]:
@@ -317,12 +317,12 @@ class Message(Struct, kw_only=True, omit_defaults=True):
         return found[1]
 
     def streamed_block(self, whole: WholeBlock) -> Block | None:
-        """The streamed block that a complete message now confirms; None if it never streamed.
+        """Return the streamed block that a complete message now confirms; None if it never streamed.
 
-        A call is known by its id, and where the complete message tells a block's place, that leaves nothing to guess.
-        Else a whole belongs to the block that equals it, or to the one that it goes on from. A blank text is the
-        beginning of everything and therefore of nothing: some versions leave it out of their complete messages, others
-        put words of their own in its place. Where a delta was lost in the middle, only the place is left to go by.
+        A call is identified by its id, and a block by its place if the complete message has places. Otherwise a whole
+        block belongs to the block that equals it, or that it continues. A blank text is a prefix of everything, so it
+        identifies nothing: some versions omit it from their complete messages, others replace it. If a delta was lost
+        in the middle, only the place identifies the block.
         """
         if whole.index is not None:
             here = self.block_at(whole.index)
@@ -346,7 +346,7 @@ class Message(Struct, kw_only=True, omit_defaults=True):
         return open_[0] if here is None and open_ and whole.kind == "thinking" and not whole.text else here
 
     def _at_its_place(self, open_: list[Block]) -> Block | None:
-        """Which of these blocks stands where the next whole one belongs, if blank texts are left out."""
+        """Return the block at the place of the next whole one, if blank texts are left out."""
         waiting = [block for block in self.surviving() if block.kind == "text" and block.awaits_confirmation()]
         blank = [block.index for block in waiting if block.is_blank()]
         passed = {block.index: sum(index < block.index for index in blank) for block in open_}

@@ -1,6 +1,6 @@
-"""How blocks are told to others: as items on a screen, and as finished turns in a session's own log.
+"""Renders blocks: as items on a screen, and as finished turns in a session's own log.
 
-Some blocks have no item. A turn is finished when nothing can replace it any more; it goes into the log
+Some blocks have no item. A turn is finished when nothing can replace it any more; it is written to the log
 (``record_assistant``) as canonical, Anthropic-style JSON.
 """
 
@@ -112,7 +112,7 @@ def confirmed_by_stop(block: Block, told: str | UnsetType) -> ItemCompleted:
 
 
 def left_incomplete(block: Block, told: str | UnsetType, reason: str) -> ItemCompleted:
-    """A streamed block ends unconfirmed. A call repeats the raw JSON that came, so that nobody has to add it up."""
+    """A streamed block ends unconfirmed. A call repeats its raw JSON, so that no consumer has to join its deltas."""
     return ItemCompleted(
         item_id=block.item_id,
         text=told,
@@ -134,26 +134,26 @@ def interrupted(block: Block) -> ItemCompleted:
 
 
 def unkept(block: Block) -> ItemCompleted:
-    """A block that a complete message held is doubtful: its program may not have it in its history."""
+    """A block of a complete message is doubtful: its program may not have it in its history."""
     return ItemCompleted(
         item_id=block.item_id, incomplete=block.cut, reason=INTERRUPTED if block.cut else "", doubtful="kept"
     )
 
 
 def proven(block: Block) -> ItemCompleted:
-    """A doubtful block is no longer so: its program's own history has it."""
+    """A doubtful block is proven: its program's own history has it."""
     return ItemCompleted(item_id=block.item_id, incomplete=block.cut, reason=INTERRUPTED if block.cut else "")
 
 
 def turn_delta(event: WholeMessage) -> TurnDelta:
-    """What a complete message says about the turn."""
+    """The turn's values in a complete message."""
     return TurnDelta(model=event.model, usage=event.usage, uuid=event.uuid, extras=event.extras)
 
 
 def turn_stop(message: Message, *, incomplete: bool, told_by_stop: bool) -> TurnStop:
-    """An attempt's turn is over. Where no complete message tells about the turn, its stop does.
+    """An attempt's turn has ended. If no complete message reports on the turn, its stop does.
 
-    A reason of no words: the end was told, and nobody said why.
+    An empty reason means that the end was reported without one.
     """
     if not told_by_stop:
         return TurnStop(incomplete=incomplete)
@@ -178,7 +178,7 @@ def subagent_stop(event: WholeMessage) -> TurnStop:
 
 
 def user_message(item_id: str, event: UserMessage) -> ItemStarted:
-    """A user's words, beside the tool results that may stand in the same line."""
+    """A user's words, in addition to tool results in the same line."""
     return ItemStarted(
         item_id=item_id,
         item_type="user_message",
@@ -206,9 +206,10 @@ def promoted_block(item_id: str, whole: WholeBlock, raw: bytes | None) -> Block:
     )
 
 
-# Thinking of which no word has come has no item until one does, and what is only a signature never gets one: a provider
-# seals its reasoning, and some send nothing else of it. That goes into the log, for the provider wants it back; on a
-# screen it would be an empty box. Agent programs, which tell everything twice, show what they show.
+# Thinking without text has no item until text arrives, and a block that is only a signature never gets one: a provider
+# encrypts its reasoning, and some send nothing else of it. It is written to the log, because the provider requires it
+# back; on a screen it would be an empty box. For agent programs, which send everything twice, the items are those that
+# the program shows.
 
 
 def is_unspoken(whole: WholeBlock) -> bool:
@@ -224,9 +225,9 @@ def uncover(block: Block) -> list[Item]:
 
 
 def uncover_growing(message: Message) -> list[Item]:
-    """Start the newest block's item, if words may still come: items stand in the order of their blocks.
+    """Start the newest block's item, if text may still follow: items are in the order of their blocks.
 
-    Where the blocks are placed, they need not.
+    If the blocks have places, the order of items does not matter.
     """
     newest = message.blocks[-1] if message.blocks and not message.placed else None
     if newest is None or newest.stopped or newest.confirmed or newest.withdrawn:
@@ -268,9 +269,10 @@ def reset_of_turns(place: int, prefix: str) -> FinishedTurn:
 
 
 def finished_turns(message: Message, first: int, prefix: str, issuer: str) -> list[FinishedTurn]:
-    """The turns of a message that is over: its own, where it has blocks that are new, and its users' lines.
+    """Return the turns of a finished message: its own, if it has new blocks, and its users' lines.
 
-    ``first`` is how many turns the session has finished so far; ``issuer`` the provider that goes on reasoning.
+    ``first`` is the number of turns that the session has finished so far; ``issuer`` the provider that continues the
+    reasoning.
     """
     turns: list[FinishedTurn] = []
     fresh = [] if message.unkept else [block for block in message.surviving() if not block.recorded]
@@ -302,7 +304,7 @@ def finished_turns(message: Message, first: int, prefix: str, issuer: str) -> li
         kept = [raw for tool_id, raw in line.results if tool_id not in withdrawn] + line.rest
         if kept:
             turns.append(finished_turn("user", kept, first + len(turns), prefix, synthetic=line.synthetic))
-    # What a transcript may still prove goes with the results of its calls.
+    # Content that a transcript may still prove is kept with the results of its calls.
     message.users = [line.only_results() for line in message.users if line.results] if message.unkept else []
     return turns
 
@@ -354,15 +356,15 @@ def _issuer(provider: str, model: str | None) -> dict[str, dict[str, str]]:
 
 
 def block_json(block: Block, issuer: Mapping[str, object] = MappingProxyType({})) -> bytes | None:
-    """A block's JSON: what a complete message held, or what the stream left of it. None where nothing came.
+    """Return a block's JSON: from a complete message, or from the stream. None if it has no content.
 
-    ``issuer`` is the member that says whose reasoning it is.
+    ``issuer`` is the member that names the author of the reasoning.
     """
     noted = block.noted_members()
     if block.kind == "text" and not block.text():
-        return None  # no provider takes a text without words, whatever stands beside it
+        return None  # no provider accepts a text without words, whatever its other members
     if block.raw is not None:
-        # What other answers said is shown, and is nothing that the model is told.
+        # Text of other answers is shown, and is not part of the model's history.
         grown = _grown(block) | noted if block.kind not in _TOLD_WITHOUT_GROWTH else noted
         if block.kind in REASONING and issuer and b'"issuer"' not in block.raw:
             grown = grown | {name: Raw(msgspec.json.encode(value)) for name, value in issuer.items()}
@@ -392,7 +394,7 @@ def shown_json(block: Block) -> bytes | None:
 
 
 def _grown(block: Block) -> dict[str, Raw]:
-    """What a block of its source's own type grew by: a call's input, where it has one, or else words."""
+    """Return the grown content of a block of its source's own type: a call's input, or else text."""
     text = block.text()
     if not text or block.raw is None:
         return {}

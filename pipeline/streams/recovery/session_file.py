@@ -1,9 +1,9 @@
-"""The Claude CLI's session file, which proves or disproves what a killed run left doubtful.
+"""The Claude CLI's session file, which proves or disproves the doubtful blocks of a killed run.
 
 A run that is killed before a message's stop leaves the message's complete blocks ``doubtful: kept``, and none of them
-in the log. The program's session file (``~/.claude/projects/<folder>/<session>.jsonl``) has what it kept. Its lines
-come as events of the same run, before or after the run's end. At the end of the file, or of the run if that is later,
-blocks that the file holds are proven and recorded, with the results of their calls; the others are withdrawn. Nothing
+in the log. The program's session file (``~/.claude/projects/<folder>/<session>.jsonl``) has the blocks that it kept.
+Its lines arrive as events of the same run, before or after the run's end. At the end of the file, or of the run if that
+is later, blocks in the file are proven and recorded, with the results of their calls; the others are withdrawn. Nothing
 else depends on the file, so recording never waits for it.
 """
 
@@ -28,7 +28,7 @@ _LINE = msgspec.json.Decoder(Line)
 
 
 class SessionFile(Struct):
-    """What of a session file matters to one message.
+    """The part of a session file that concerns one message.
 
     ``run`` is the run that ended last. ``held`` are digests of a message's id and a block, ``was_read`` whether a line
     was read.
@@ -40,7 +40,7 @@ class SessionFile(Struct):
     tail: Tail = msgspec.field(default_factory=Tail)
 
     def feed(self, data: bytes, message: Message, *, framed: bool) -> None:
-        """Take lines, or with ``framed`` bytes that may end inside one; ``message`` is the one that is in doubt."""
+        """Take lines, or with ``framed`` bytes that may end inside one; ``message`` is the doubtful one."""
         if framed:
             data, _ = self.tail.push(data, whole_lines)
         elif self.tail.size:
@@ -63,10 +63,10 @@ class SessionFile(Struct):
                 self.held |= {_mark(message.id, likeness(whole_block(read.own(raw)))) for raw in blocks}
 
     def settle(self, memory: Memory, issuer: str) -> tuple[list[Item], list[FinishedTurn]]:
-        """Prove the blocks of the doubted message that the file holds, and withdraw the others.
+        """Prove the blocks of the doubtful message that the file holds, and withdraw the others.
 
         Returns:
-            The items of both, and the turns for the log; nothing if no line was read, or if nothing is in doubt.
+            The items of both, and the turns for the log; nothing if no line was read, or if no message is doubtful.
         """
         message = memory.doubted
         if message is None or not self.was_read:

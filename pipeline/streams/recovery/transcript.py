@@ -1,13 +1,13 @@
-"""A program's own transcript, laid beside what its stream showed: what the one does not hold leaves the screen.
+"""Compares a program's own transcript with its stream: blocks that the transcript does not hold are withdrawn.
 
-The Gemini CLI writes on after a retry as if nothing had been, and its transcript holds the attempt that it took. The
-transcript's lines come as events of the same run, before, between or behind the stream's, and mean something only
-together: a later line takes back an earlier one. So they are read into a chat, and at the end of the transcript, or of
-the run, the two are compared. A block that both hold stays; a text that the transcript has otherwise gets its words;
-what only one of them holds is withdrawn, or promoted. Calls are known by their ids. Texts are known by where they stand
-between the calls, the later before the earlier, for the last attempt is the one that was taken.
+After a retry, the Gemini CLI continues its output without a notice, and its transcript holds the attempt that it took.
+The transcript's lines arrive as events of the same run, before, between or after the stream's, and have a meaning only
+together: a later line withdraws an earlier one. So they are read into a chat, and at the end of the transcript, or of
+the run, the two are compared. A block that both hold stays; a text that differs gets the transcript's words; a block
+that only one of them holds is withdrawn, or promoted. Calls are identified by their ids. Texts are identified by their
+position between the calls, the later before the earlier, because the last attempt is the one that was taken.
 
-A transcript may be of many runs, if a session is resumed: this run's part begins when its first line was written.
+If a session is resumed, a transcript holds many runs: this run's part begins when its first line was written.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _UNREADABLE: Final = "the transcript cannot be read in full"
 
 
 class HeldBlock(Struct):
-    """A text or a call that a transcript holds. ``final``: it ends an answer, of which nobody knows the end."""
+    """A text or a call that a transcript holds. ``final``: it ends an answer whose end is unknown."""
 
     block: Text | ToolUse
     final: bool
@@ -49,12 +49,12 @@ class HeldBlock(Struct):
 
 
 class Transcript(Struct):
-    """What is known of a run's transcript, and of what it is to be compared with.
+    """The state of a run's transcript, and of the blocks that it is compared with.
 
-    ``began`` is when the run's first line was written, by the program's clock, and ``session`` what it named;
-    ``before`` is the session of the transcript that was read before this one, and ``until`` how far that went.
-    ``expected``: turns for the log wait for it; ``released`` are those of runs that have ended. ``over``: the run has
-    ended. ``read``: a line of it came.
+    ``began`` is when the run's first line was written, by the program's clock, and ``session`` the name in it;
+    ``before`` is the session of the previous transcript, and ``until`` how far that was read. ``expected``: turns for
+    the log wait for it; ``released`` are those of runs that have ended. ``over``: the run has ended. ``read``: a line
+    of it was read.
     """
 
     run: str | None = None
@@ -97,9 +97,9 @@ class Transcript(Struct):
         return self.expected and not self.over
 
     def compare(self, shown: Sequence[ShownBlock], ids: Ids) -> tuple[list[Item], list[FinishedTurn] | None]:
-        """What the transcript changes on the screen, and the run's turns as it has them, if it is this run's.
+        """Return the transcript's changes to the screen, and the run's turns from it, if it is this run's.
 
-        One that is another session's, or that cannot be read in full, changes nothing. Nothing of it is kept.
+        A transcript of another session, or one that cannot be read in full, changes nothing, and none of it is kept.
         """
         messages = self.chat.messages()
         fault, placed = self._fault(), []
@@ -180,7 +180,7 @@ def _pairs(shown: Sequence[ShownBlock], held: Sequence[HeldBlock]) -> dict[int, 
             number = calls.pop(whole.block.id, None)
             if number is not None:
                 pairs[at] = number
-    # Calls that stand in one order in both part the texts.
+    # Calls in the same order in both separate the texts.
     low, begins = -1, 0
     for at, number in [*pairs.items(), (len(held), len(shown))]:
         if number > low:
@@ -229,7 +229,7 @@ def _result(item_id: str, result: ToolResult) -> ItemResult:
 
 
 def _turns(placed: Sequence[tuple[Message, str, list[_Placed]]], ids: Ids) -> Iterator[FinishedTurn]:
-    """The run's turns for the log, without the user's prompt, which stands there; the program wrote other prompts."""
+    """Return the run's turns for the log, without the user's prompt: the log has it, and the program wrote others."""
     prompted, number = False, ids.turns
     for message, role, blocks in placed:
         words = role == "user" and not all(isinstance(block, ToolResult) for block, _ in blocks)

@@ -1,12 +1,12 @@
-"""The index: one SQLite file that holds of the topics what pages and searches need.
+"""The index: one SQLite file with the content of the topics that pages and searches need.
 
-One process writes it, batch by batch: entries, what they add up to, and how far each partition was read stand in one
-transaction, so that after a ``kill -9`` the next one goes on where the last whole batch ended. Threads read beside it.
+One process writes it, batch by batch: entries, their sums, and the read position of each partition are in one
+transaction, so after a ``kill -9`` the next process continues after the last whole batch. Threads read concurrently.
 
-Records lie under their place as one number: so a repeated one is the same row, and what a topic no longer holds is a
-stretch of rows. The words lie in an FTS5 table with a text of its own: SQLite before 3.43 can delete from one without
-(``contentless_delete``) only by the old words, and an external one would keep them as well. Its rows are numbered as
-they are written, so that the newest matches are read first and reading stops once a page is full.
+Records are stored under their place as one number: so a repeated one is the same row, and records that a topic has
+deleted are a range of rows. The words are in an FTS5 table with a text of its own: without one, SQLite before 3.43
+(``contentless_delete``) can delete only by the old words, and an external one would store them as well. Its rows are
+numbered in the order of writing, so the newest matches are read first and reading stops once a page is full.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ _SETTINGS = """
     PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA secure_delete = ON; PRAGMA temp_store = MEMORY;
     PRAGMA cache_size = -131072; PRAGMA wal_autocheckpoint = 8192; PRAGMA journal_size_limit = 67108864;
 """
-# Of what was forgotten, so many pages are written over at once; a merge with nothing to do changes one row.
+# Pages that are overwritten in one step after a session was forgotten; a merge without work changes one row.
 _PAGES, _IDLE_MERGE = 500, 2
 _READING = "PRAGMA query_only = ON; PRAGMA temp_store = MEMORY; PRAGMA mmap_size = 1073741824;"
 
@@ -180,7 +180,7 @@ class Reader:
             return connection.execute(sql, given).fetchall()
 
     def each(self, sql: str, *given: object) -> Iterator[Any]:
-        """The rows one by one: whoever stops early has read no more."""
+        """Yield the rows one by one; a caller that stops early has read no more."""
         with self._reading() as connection:
             # Not `yield from`, which closes the cursor: by then the connection may be closed.
             for row in connection.execute(sql, given):  # noqa: UP028  so
@@ -211,7 +211,7 @@ class Reader:
 
 
 class Index:
-    """The writer's side; ``reader`` is everybody else's. Calls may come from any thread, one at a time works."""
+    """The writer's side; all other code uses ``reader``. Calls may come from any thread; one runs at a time."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, lock: IO[bytes]) -> None:
         self.path = path
@@ -224,21 +224,21 @@ class Index:
         self._newest = dict(connection.execute("SELECT topic, time_ms FROM newest"))
         (self._number,) = connection.execute("SELECT coalesce(max(rowid), 0) FROM words").fetchone()
         self._forgotten = dict(connection.execute("SELECT digest, time_ms FROM forgotten"))
-        # What was forgotten may still stand in files: "" for no, else how far writing over it is.
+        # Forgotten data may still be in files: "" for no, otherwise the state of overwriting it.
         self._erase = dict(connection.execute("SELECT name, value FROM about")).get("erase", "")
 
     @classmethod
     def open(cls, path: Path, *, cluster: str, prefix: str, rebuild: bool = False) -> Self:
-        """Open the index of a pipeline, or make it.
+        """Open the index of a pipeline, or create it.
 
         Args:
             path: the file; only its owner may read it.
             cluster: the id of the Kafka cluster.
             prefix: the pipeline's.
-            rebuild: throw away what is there, to be filled from the topics.
+            rebuild: delete the existing index; it is filled from the topics again.
 
         Raises:
-            IndexFileError: another process writes it, it is another pipeline's or another version's, or damaged.
+            IndexFileError: another process writes it, it belongs to another pipeline or version, or it is damaged.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = _locked(path)
@@ -293,7 +293,7 @@ class Index:
                 ahead[where] = max(after, ahead.get(where, 0))
             number = self._number
             ends = [at for at, entry in enumerate(fresh) if entry.kind == FORGOTTEN]
-            # What stands before it is written first, as if it had come alone: it counts for what it has become.
+            # Earlier entries are written first, as if in a batch of their own, so they count with their later state.
             for begin, end in pairwise([0, *ends, len(fresh)]):
                 part = fresh[begin:end]
                 if part and part[0].kind == FORGOTTEN:
@@ -320,7 +320,7 @@ class Index:
 
     def _is_forgotten(self, entry: Entry) -> bool:
         since = self._forgotten.get(_digest(entry.session))
-        # As long as the workers know it they take nothing more of the session; behind that it may begin anew.
+        # While workers remember this, they take no more records of the session; after that it may begin again.
         return since is not None and entry.time_ms <= since + MARKER_DAYS * DAY_MS
 
     def _forget(self, connection: sqlite3.Connection, session: str, time_ms: int) -> None:
@@ -343,16 +343,16 @@ class Index:
         return what
 
     def erase(self) -> bool:
-        """Write over some of what was forgotten; whether some is left.
+        """Overwrite some forgotten data; return True if some is left.
 
-        A deleted text's words stand in the files of FTS5 until they are merged, which takes as long as the index is
-        large, and a deleted row in the log of writes until that is emptied, for which no reader may be in it.
+        A deleted text's words are in the files of FTS5 until they are merged, which takes time proportional to the
+        index, and a deleted row is in the write-ahead log until that is emptied, which needs a moment without readers.
         """
         if not self._erase:
             return False
         with self._busy, _readable(self.path):
             before = self._connection.total_changes
-            # Negative, and first: everything becomes one segment, as `optimize` has it, but so many pages at a time.
+            # Negative, and first: everything becomes one segment, as with `optimize`, but in steps of this many pages.
             pages = -_PAGES if self._erase == "all" else _PAGES
             self._connection.execute("INSERT INTO words (words, rank) VALUES ('merge', ?)", (pages,))
             merged = self._connection.total_changes - before < _IDLE_MERGE
@@ -363,7 +363,7 @@ class Index:
         return bool(self._erase)
 
     def drop_before(self, topic: str, partition: int, offset: int, most: int = 5000) -> bool:
-        """Remove what a partition no longer holds, so many records at a time; whether some are left."""
+        """Remove records that a partition no longer has, in steps; return True if some are left."""
         first, behind = place_number(topic, partition, 0), place_number(topic, partition, offset)
         within = (first, behind)
         with self._busy, self._transaction() as connection:
@@ -429,7 +429,7 @@ def _digest(session: str) -> bytes:
 
 
 def _locked(path: Path) -> IO[bytes]:
-    """The open lock file beside an index; the kernel lets go of it with the process, however that ends."""
+    """Return the open lock file next to an index; the kernel releases it when the process ends in any way."""
     lock = os.fdopen(os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR, 0o600), "rb")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""What a batch of entries comes to in the index's tables: rows, words, and what sessions and minutes add up to."""
+"""The changes of a batch of entries in the index's tables: rows, words, and the sums of sessions and minutes."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from reknit.pipeline.viewer.index.entries import (
 from reknit.topics import SESSION_ITEMS
 from reknit.topics.items import ItemDelta
 
-# Milliseconds that a counter covers: a day, a week and a quarter are each told by about a hundred of one kind.
+# Milliseconds that a counter covers: about a hundred of one kind cover a day, a week or a quarter.
 MINUTE, TEN_MINUTES, HOUR, DAY = UNITS = (60_000, 600_000, 3_600_000, 86_400_000)
 
 _COUNTED: Final = frozenset({"fix", "request", "turn", "turn/diagnosis", *LETTERS})
-# What an item counts as until a later record of it ends it otherwise, or withdraws it.
+# The codes of an item until a later record completes or withdraws it.
 _UNTIL_ENDED: Final = ("doubtful", "incomplete")
 
 
@@ -55,7 +55,7 @@ _encode_headers = msgspec.msgpack.encode
 
 
 class _Run(Struct):
-    """What a batch adds to one run of a session."""
+    """A batch's additions to one run of a session."""
 
     first: int
     last: int
@@ -74,11 +74,12 @@ class Batch:
         self._sums: dict[int, Sum] = {}
         self._runs: dict[tuple[int, str], _Run] = {}
         self._counters: Counter[tuple[int, int, str, str, str, str]] = Counter()
-        # What becomes a row, by its place: the entry and its words. An ended item's deltas become one of them.
+        # The new rows, by place: the entry and its words. An ended item's deltas become one of them.
         self._rows: dict[int, tuple[int, Entry, str]] = {}
         self._deltas: defaultdict[tuple[int, str], list[Entry]] = defaultdict(list)
         self._folded: dict[tuple[int, str], int] = {}
-        # By item, where in this batch it counts until it ends otherwise; and the codes that sessions have one less of.
+        # By item, where in this batch it counts until it ends differently; and the codes of which sessions have one
+        # less.
         self._provisional: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
         self._uncounted: set[tuple[str, int]] = set()
         (self._last_id,) = connection.execute("SELECT coalesce(max(id), 0) FROM sessions").fetchone()
@@ -156,7 +157,7 @@ class Batch:
             self._uncount(item)
         if entry.item_id and entry.code in _UNTIL_ENDED:
             self._provisional[item].append(place)
-        # What was withdrawn stays readable too: a page shows it as that.
+        # A withdrawn item stays readable: a page shows it as withdrawn.
         if kind in {COMPLETED, RETRACTED}:
             text = self._fold(item, entry)
             if text:
@@ -165,7 +166,7 @@ class Batch:
         self._sums[session].include(entry)
 
     def _uncount(self, item: tuple[int, str]) -> None:
-        """An item's last end is what counts: what is whole or withdrawn now is neither incomplete nor doubtful."""
+        """Only an item's last end counts: one that is whole or withdrawn now is neither incomplete nor doubtful."""
         found: list[tuple[int, str, str]] = []
         for place in self._provisional.pop(item, ()):
             session, entry, words = self._rows[place]
@@ -193,7 +194,7 @@ class Batch:
         if not deltas:
             return ""
         told = [_decode_delta(each.value or b"") for each in deltas]
-        # As the reducer has it: what lies before the end of the known text was seen already.
+        # As in the reducer: text before the end of the known text is a repetition.
         begin = end = told[0].at
         pieces = []
         for delta in told:

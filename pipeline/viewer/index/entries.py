@@ -1,4 +1,4 @@
-"""What the index keeps of a record, where it lies, and what the records of a session add up to."""
+"""The index's fields of a record, its place, and the sums of a session's records."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from reknit.topics.headers import Headers
 
 # Code points of a record that a list shows.
 SUMMARY = 300
-# Code points of a record that a search looks at. What is behind them is found by no word: an index of everything would
-# be as large as the topics.
+# Code points of a record that a search covers. An index of everything would be as large as the topics.
 WORDS = 8000
 
 DELTA, COMPLETED, RETRACTED = "item/delta", "item/completed", "item/retracted"
@@ -35,25 +34,24 @@ LETTER_OF: Final[Mapping[str, str]] = {"failed": "letter", "rejected": "rejectio
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """One record, as lists and searches have it. What does not apply is empty.
+    """One record in lists and searches. Fields that do not apply are empty.
 
     Attributes:
         topic: the contract's name.
         session: the record's key; of a dead letter without one ``""``.
         kind: of ``agent.turns`` ``opened``, ``turn``, ``restored``, ``rewound``, ``wanted``, ``closed``, ``released``,
-            ``forgotten``, ``answered``, or ``large`` for a record in the object store; ``request``,
-            ``withdrawal``; ``fix``;
-            ``rejection``, ``refused``, ``letter`` or ``note``; the type of a record of ``session.items``; of
+            ``forgotten``, ``answered``, or ``large`` for a record in the object store; ``request``, ``withdrawal``;
+            ``fix``; ``rejection``, ``refused``, ``letter`` or ``note``; the type of a record of ``session.items``; of
             ``provider.events`` ``events``, ``answer``, ``exit`` or what the history side ``told``; ``unreadable``.
-        role: whose turn it is; of an item its type.
-        turn: the turn that a request or a fix has seen; of a restored history how many messages it has; else -1.
-        code: of a fix and a letter its own, of what a rule refused the rule; of items ``promoted``, ``retracted``,
-            ``incomplete`` and ``doubtful`` (until they are whole or withdrawn), ``unseen``; of an answer's end
-            ``cut``; the cause of a diagnosis.
+        role: the role of a turn; of an item its type.
+        turn: the turn that a request or a fix has seen; of a restored history its number of messages; otherwise -1.
+        code: of a fix and a dead letter its own, of a rule's refusal the rule; of items ``promoted``, ``retracted``,
+            ``incomplete`` and ``doubtful`` (until they are whole or withdrawn), ``unseen``; of an answer's end ``cut``;
+            the cause of a diagnosis.
         severity: of a fix: ``lossy``, ``lossless``, ``observed``.
         cause: the record that led to this one, as ``topic/partition/offset``.
         size: bytes of the value.
-        value: None where there is none, and where it was not read with the entry (see ``Values``).
+        value: None if there is none, or if it was not read with the entry (see ``Values``).
     """
 
     topic: str
@@ -90,11 +88,11 @@ class Entry(Struct, frozen=True, kw_only=True):
 
     @property
     def cursor(self) -> str:
-        """Where a list by time goes on from."""
+        """The position after which a list by time continues."""
         return f"{self.time_ms}-{self.number}"
 
 
-# What stands of an entry in columns of its own, as it is.
+# The fields of an entry that have columns of their own, unchanged.
 COLUMNS: Final = (
     *("time_ms", "kind", "role", "turn", "target", "code", "severity", "producer", "request_id", "run", "item_id"),
     *("origin", "cause", "summary", "size"),
@@ -106,7 +104,7 @@ def line(text: str) -> str:
     return " ".join(text[: SUMMARY * 2].split())[:SUMMARY]
 
 
-# What one record leads to comes behind it in the same millisecond, in this order.
+# The results of one record follow it within the same millisecond, in this order.
 FOLLOWED: Final = (
     AGENT_TURNS,
     PROVIDER_EVENTS,
@@ -133,8 +131,8 @@ def record_at(number: int) -> tuple[str, int, int]:
     return FOLLOWED[(number >> _OFFSET_BITS + _PARTITION_BITS) - 1], partition, number & (1 << _OFFSET_BITS) - 1
 
 
-# Up to here a value stands in the index as it is, up to the next it is compressed; and if it then has at most the first
-# number of bytes, it stands there too. Others are read from their topic.
+# A value up to the first size is stored in the index unchanged; up to the next it is compressed; and up to the third it
+# is stored if its compressed form has at most the first size. Others are read from their topic.
 _PLAIN, _KEPT, _TRIED = 1024, 16 * 1024, 256 * 1024
 
 
@@ -144,7 +142,7 @@ class Packed(NamedTuple):
 
 
 def pack(value: bytes | None, *, always: bool = False) -> Packed:
-    """A value as it stands in the index; None where it is left to its topic."""
+    """Return the stored form of a value; None if it is left to its topic."""
     if value is None or (len(value) <= _PLAIN):
         return Packed(0, value)
     if len(value) > _TRIED and not always:
@@ -179,12 +177,12 @@ def delta_entry(session: str, item_id: str, row: tuple[int, int, str, int, bytes
     )
 
 
-# What is counted beside fixes, letters and requests: items that are not as their stream delivered them.
+# Counted codes besides fixes, dead letters and requests: items that differ from their stream.
 TOLD_OF_ITEMS: Final = frozenset({"promoted", "retracted", "incomplete", "doubtful", "unseen"})
 # Kinds whose codes and targets sessions are found by.
 _FOUND_BY: Final = frozenset({"fix", "request", "turn/diagnosis", "answered", "answer", "unreadable", *LETTERS})
 
-# What a session's row counts, and what a record of a kind adds to it.
+# The counters of a session's row, and the increments by a record of a kind.
 NUMBERS: Final = ("turns", "requests", "fixes", "lossy", "letters", "rejections")
 _ADDS: Final[dict[tuple[str, str], tuple[int, ...]]] = {
     ("turn", ""): (1, 0, 0, 0, 0, 0),
@@ -197,13 +195,13 @@ _ADDS: Final[dict[tuple[str, str], tuple[int, ...]]] = {
     ("rejection", ""): (0, 0, 0, 0, 0, 1),
 }
 _NOTHING: Final = (0, 0, 0, 0, 0, 0)
-# A restored history is so many turns as it has messages.
+# A restored history counts as many turns as it has messages.
 _RESTORED: Final = "restored"
 PARKED_FACET: Final = ("is", "parked")
 
 
 def facets_of(kind: str, code: str, target: str, severity: str, producer: str) -> Iterator[tuple[str, str]]:
-    """What sessions are found by, of one entry."""
+    """Return the facets of one entry by which sessions are found."""
     if producer:
         yield "producer", producer
     if kind not in _FOUND_BY:
@@ -221,7 +219,7 @@ def facets_of(kind: str, code: str, target: str, severity: str, producer: str) -
 
 
 class Sum:
-    """What a batch adds to one session."""
+    """A batch's additions to one session."""
 
     __slots__ = ("facets", "first_ms", "last_ms", "name", "numbers", "parked")
 
@@ -243,7 +241,7 @@ class Sum:
 
 
 def recount(connection: sqlite3.Connection, sessions: Iterable[int]) -> None:
-    """Say of sessions anew what their records add up to, once some are gone; one without any is gone as well."""
+    """Recompute the sums of sessions after records were removed; a session without any is removed as well."""
     for session in sessions:
         rows = connection.execute(
             "SELECT kind, code, target, severity, producer, count(*), sum(turn), min(time_ms) FROM entries "

@@ -1,8 +1,8 @@
-"""Reads the topics: follows them for the index, and fetches what a record holds when a page shows it.
+"""Reads the topics: follows them for the index, and fetches a record's value when a page shows it.
 
-Every partition is read from where the index ends, and what comes is written batch by batch. What the topics no longer
-hold leaves the index as well. Small values stand in the index; others are read where they lie. Both consumers are plain
-ones without a group: nobody's offsets move, and a worker does not notice them.
+Every partition is read from the index's position, and new records are written batch by batch. Records that the topics
+have deleted are removed from the index as well. Small values are stored in the index; others are read from their topic.
+Both consumers have no group: no offsets move, and a worker is not affected.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _KEPT = {MINUTE: DAY_MS, TEN_MINUTES: 7 * DAY_MS, HOUR: 30 * DAY_MS, DAY: 90 * D
 
 
 class Behind(Struct, frozen=True, kw_only=True):
-    """How far the index is behind the topics: records, in all and by topic. ``error`` says why it does not go on.
+    """The lag of the index: records, in total and by topic. ``error`` says why it has stopped.
 
-    ``missing`` are topics that are not there, or that this client may not see.
+    ``missing`` are topics that do not exist, or that this client must not see.
     """
 
     records: int
@@ -74,12 +74,12 @@ async def open_index(config: Config, path: Path, *, rebuild: bool = False) -> In
 
 
 class Follower:
-    """Fills an index; ``run`` ends only by being cancelled, or with an error that waiting does not mend.
+    """Fills an index; ``run`` ends only by cancellation, or with a permanent error.
 
     Args:
         config: the cluster and the prefix.
-        index: where the entries go.
-        look_seconds: between two looks at where the topics begin now, and at which topics there are.
+        index: receives the entries.
+        look_seconds: the interval of checks of the topics' beginnings and of their existence.
 
     Attributes:
         subscribers: called on the event loop with the entries of each batch once they are written, values included.
@@ -140,8 +140,8 @@ class Follower:
                     await asyncio.sleep(_PAUSE_SECONDS)
                     continue
                 found = await consumer.getmany(*places, timeout_ms=POLL_MS, max_records=_RECORDS)
-                # Positions and not the last offsets: behind these may stand what nobody reads, such as the end of a
-                # transaction. And before the next poll, which moves them.
+                # Positions and not the last offsets: after these there may be records without content, such as the end
+                # of a transaction. They are read before the next poll, which moves them.
                 after = {(topic, place.partition): await consumer.position(place) for place, topic in places.items()}
                 self._error = ""
                 self._note_lag(consumer, places, after)
@@ -189,7 +189,7 @@ class Follower:
         positions = self._index.positions
         if places != known:
             consumer.assign(list(places))
-            # Where a partition begins behind that, the consumer goes on from its beginning.
+            # If a partition begins after that, the consumer continues at its beginning.
             for place, topic in places.items():
                 consumer.seek(place, positions.get((topic, place.partition), 0))
         begins, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
@@ -216,9 +216,9 @@ class Follower:
 
 
 async def _served_end(consumer: AIOKafkaConsumer, place: TopicPartition, position: int) -> int:
-    """Where a partition ends by the records that it serves, of which those before this position are looked for.
+    """Return the end of a partition by the records that it serves, of which those before this position are wanted.
 
-    The embedded broker tells ends that lie some records before: behind the first record of the last batch.
+    The embedded broker reports ends that are some records too early: after the first record of the last batch.
     """
     if consumer.highwater(place) is None:
         consumer.seek(place, position - 1)
@@ -290,7 +290,7 @@ class Values:
             await self._consumer.stop()
 
     async def headers(self, entries: Sequence[Entry]) -> list[Headers]:
-        """The headers of entries alone, which stand in the index whatever their values."""
+        """Return the headers of entries, which are in the index whatever their values."""
         kept = await self._run(self._kept, [entry.number for entry in entries])
         return [kept[entry.number].headers if entry.number in kept else () for entry in entries]
 
@@ -298,7 +298,7 @@ class Values:
         return (await self.read_many([entry]))[0]
 
     async def read_many(self, entries: Sequence[Entry]) -> list[Value]:
-        """The values of entries, in their order; those that stand in the index in one query."""
+        """Return the values of entries, in their order; those in the index with one query."""
         asked = [entry.number for entry in entries if entry.value is None]
         kept = await self._run(self._kept, asked) if asked else {}
         return [await self._one(entry, kept.get(entry.number)) for entry in entries]
@@ -352,7 +352,7 @@ class Values:
         if consumer is None:
             consumer = AIOKafkaConsumer(
                 **connection(self._config),
-                # What is in the index was committed; a reader of all does not wait for what is open behind it.
+                # Records in the index are committed; a reader of all records does not wait for open transactions.
                 isolation_level="read_uncommitted",
                 auto_offset_reset="none",
                 enable_auto_commit=False,

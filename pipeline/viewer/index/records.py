@@ -1,6 +1,6 @@
-"""What is read of one record: whose it is, what kind, and the words that a search finds it by. Pure.
+"""The index's entry of one record: its session, its kind, and its words for the search. Pure.
 
-Every record makes an entry, whatever it holds: one that cannot be read has the kind ``unreadable``.
+Every record makes an entry: one that cannot be read has the kind ``unreadable``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw, Struct
 
 from reknit.pipeline.fixes import severity_of
 from reknit.pipeline.letters import letter_kind
-from reknit.pipeline.rules.judge import RULES
+from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.stages.base import Record
 from reknit.pipeline.viewer.index.entries import EVENTS, FORGOTTEN, LETTER_OF, PARKED, UNPARKED, WORDS, Entry, line
 from reknit.topics import (
@@ -42,7 +42,7 @@ from reknit.topics.records import (
 
 
 class _Told(NamedTuple):
-    """What a kind of record says of itself; the rest of an entry is the same for all."""
+    """The fields that depend on a record's kind; the others are the same for all."""
 
     kind: str
     fields: Mapping[str, Any] = MappingProxyType({})
@@ -85,13 +85,13 @@ def entry_of(topic: str, record: Record) -> Entry:
     )
 
 
-# Names that others chose stand in lists and in what sessions are found by.
+# Names that other parties chose appear in lists and in facets.
 _LONGEST_NAME = 200
 _NAMES = ("code", "role", "target")
 
 
 class _Role(Struct):
-    """Whose message it is, in any shape that says it so."""
+    """The role of a message, in any shape that has one."""
 
     role: str = ""
     type: str = ""
@@ -293,7 +293,7 @@ _READ: Final[dict[str, _Read]] = {
 
 # The words of a message, whatever shape it has.
 
-# Members of a message that nobody reads: what a machine gave them, and pictures.
+# Members of a message without words for a reader: generated values, and pictures.
 _MUTE_NAMES = """
     type role id data signature encrypted_content thought_signature thoughtSignature media_type mimeType mime_type
     format cache_control tool_use_id tool_call_id toolUseId call_id status detail issuer index
@@ -304,7 +304,7 @@ _MOST_LEAVES = 2000
 
 
 def text_of(raw: bytes | Raw) -> str:
-    """The words of JSON, in whatever shape a message has: its texts in order, without what nobody reads."""
+    """Return the words of JSON, in any shape of a message: its texts in order, without generated values."""
     try:
         found = _decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -1,8 +1,8 @@
-"""What pages ask of the index: which sessions fit a search, and one session by parts.
+"""Queries of pages: the sessions that match a search, and one session by parts.
 
 Every answer is a part with a cursor to the next one, and reads no more than that part: rows in the order of an index,
-and of words the newest matches first. Whatever a search asks for, it ends after so many rows and says where to go on.
-A condition is evaluated for each of these rows, so a search has few conditions, each once.
+and for words the newest matches first. Every search ends after N rows and returns where to continue. A condition is
+evaluated for each of these rows, so a search has few conditions, each once.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Search(Struct, frozen=True, kw_only=True):
         return urlencode([(name, value) for name, value in given if value])
 
     def facets(self) -> list[tuple[str, str]]:
-        """What the sessions are to have."""
+        """The required facets of the sessions."""
         given = [("code", code) for code in self.codes]
         given += [(name, getattr(self, name)) for name in ("target", "severity", "producer")]
         given += [("is", name) for name in ("parked", "rejected") if getattr(self, name)]
@@ -107,10 +107,10 @@ def terms_of(words: str) -> list[str]:
 
 
 def milliseconds(text: str, name: str) -> int:
-    """The time that a query gives under this name.
+    """Return the time in a query under this name.
 
     Raises:
-        InputError: it is none.
+        InputError: it is not a time.
     """
     try:
         return moment(text)
@@ -123,8 +123,8 @@ class SessionRow(Struct, frozen=True, kw_only=True):
 
     Attributes:
         letters: all dead letters, rejected requests (``rejections``) included.
-        marks: what there is among its items that is not as its stream delivered it (``TOLD_OF_ITEMS``).
-        excerpt: where the words were found, each between U+0002 and U+0003.
+        marks: the codes of its items that differ from their stream (``TOLD_OF_ITEMS``).
+        excerpt: the text around the found words, each between U+0002 and U+0003.
     """
 
     name: str
@@ -154,7 +154,7 @@ _COLUMNS: Final = "id, name, first_ms, last_ms, turns, requests, fixes, lossy, l
 _FEW = 2000
 # Of these the newest match of words is looked up one by one, where all matches would be too many.
 _FEW_WITH_WORDS = 400
-# Rows that one part of an answer goes through at most, and of matches so many at a time.
+# The maximum number of rows that one part of an answer reads, and the number of matches in one step.
 _MOST, _CHUNK = 20_000, 500
 
 
@@ -223,7 +223,7 @@ def _conditions(search: Search) -> tuple[str, list[Any]]:
 
 def _session_rows(reader: Reader, rows: Sequence[Any]) -> list[SessionRow]:
     facets = reader.rows(
-        # Not by their kind, of which there are as many rows as sessions.
+        # Not by their kind, which has as many rows as sessions.
         "SELECT session, kind, value FROM facets INDEXED BY facets_of "
         "WHERE session IN (SELECT value FROM json_each(?)) AND (kind = 'target' OR (kind = 'is' AND value = 'parked') "
         "OR (kind = 'code' AND value IN (SELECT value FROM json_each(?)))) ORDER BY value",
@@ -264,7 +264,7 @@ def _with_words(reader: Reader, search: Search, after: str, limit: int) -> Page:
     wanted = _expression(search.words)
     if not wanted:
         return Page([], "")
-    # A walk sees what there was at its beginning: a session is where its newest match of then is.
+    # A walk sees the state at its beginning: a session is at the place of its newest match of that time.
     top, below = read_cursor(after) if after else (_newest(reader), 1 << 62)
     where, given = _conditions(search)
     sql = f"SELECT {_COLUMNS} FROM sessions AS s WHERE id IN (SELECT value FROM json_each(?)) AND {where}"  # noqa: S608  constant texts
@@ -292,7 +292,7 @@ def _with_excerpts(reader: Reader, wanted: str, found: Sequence[tuple[int, Any]]
     if not found:
         return []
     numbers = [number for number, _ in found]
-    # One walk through the matches, as far as they were gone through already, and not one for each row.
+    # One walk through the matches that were read already, and not one for each row.
     excerpts = dict(
         reader.rows(
             "SELECT rowid, snippet(words, 2, char(2), char(3), '…', 24) FROM words WHERE words MATCH ? "
@@ -313,7 +313,7 @@ def _newest(reader: Reader) -> int:
 
 
 def _matches_within(reader: Reader, wanted: str, after: int, until: int) -> list[Any]:
-    """The newest match behind one number and up to another, if there is one."""
+    """Return the newest match after one number and up to another, or None."""
     return reader.rows(
         "SELECT rowid, owner FROM words WHERE words MATCH ? AND rowid > ? AND rowid <= ? ORDER BY rowid DESC LIMIT 1",
         wanted,
@@ -336,7 +336,7 @@ def _matches(reader: Reader, search: Search, wanted: str, within: tuple[int, int
 
 
 class Count(Struct, frozen=True):
-    """How often something happened in the step of time that begins so many milliseconds after the epoch."""
+    """The number of events in the step that begins at a time, in milliseconds since the epoch."""
 
     since_ms: int
     kind: str
@@ -347,10 +347,10 @@ class Count(Struct, frozen=True):
 
 
 class Overview(Struct, frozen=True, kw_only=True):
-    """What happened in a stretch of time, in steps, and how things stand now.
+    """The events of a span, in steps, and the current state.
 
     ``counts`` are of ``turn``, ``request``, ``fix``, ``rejection``, ``refused``, ``letter``, ``session`` (those that
-    began), ``events`` (records, by their source), ``turn/diagnosis``, and of items by what they are: ``promoted``,
+    began), ``events`` (records, by their source), ``turn/diagnosis``, and of items by their codes: ``promoted``,
     ``retracted``, ``incomplete``, ``doubtful``, ``unseen``.
     """
 

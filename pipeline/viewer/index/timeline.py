@@ -52,7 +52,7 @@ class Timeline(Struct, frozen=True):
     after: str
 
 
-# What no list shows: pieces of an item, which are one text once it is complete.
+# Not shown in lists: pieces of an item, which are one text once it is complete.
 _HIDDEN: Final = f"e.kind <> '{DELTA}'"
 
 
@@ -66,9 +66,9 @@ def timeline(
     target: str = "",
     limit: int = 30,
 ) -> Timeline:
-    """A part of what there is of a session, by time: the newest one, or a neighbour of another part.
+    """Return a part of a session's entries, by time: the newest one, or a neighbour of another part.
 
-    With ``kinds`` only these, with a ``target`` only what is of it.
+    ``kinds`` and ``target`` restrict it.
     """
     forward = bool(after)
     condition, given = _only(kinds, target)
@@ -112,7 +112,7 @@ def entry_at(reader: Reader, place: str) -> Entry | None:
 
 
 def led_to(reader: Reader, place: str) -> list[Entry]:
-    """What a record led to: its fixes, its requests, its letters, and the notes about a letter."""
+    """Return the results of a record: its fixes, its requests, its dead letters, and the notes about a dead letter."""
     return _entries(reader.rows(f"{_OF_ALL} WHERE e.cause = ? AND e.cause <> '' ORDER BY e.place", place))
 
 
@@ -179,7 +179,7 @@ def _letters_of(code: str, session: str, kind: str, since_ms: int, until_ms: int
 
 
 def done_about(reader: Reader, letters: Iterable[Entry]) -> dict[str, str]:
-    """What was done about dead letters, ``retried`` or ``dropped``, by their places; of others nothing is said."""
+    """Return what an operator did about dead letters, ``retried`` or ``dropped``, by their places."""
     found = {}
     for letter in letters:
         for (code,) in reader.rows(
@@ -211,10 +211,10 @@ _PIECES: Final = (
 def items(
     reader: Reader, name: str, run: str | None = None, *, after: str = "", before: str = "", limit: int = 500
 ) -> list[Entry]:
-    """Records of ``session.items`` in the order of their log, of one run or of all.
+    """Return records of ``session.items`` in the order of their log, of one run or of all.
 
-    What an item said piece by piece is one record once it is completed. ``after`` and ``before`` are places; with
-    ``before``, and without both, these are the last ones.
+    The pieces of a completed item are one record. ``after`` and ``before`` are places; with ``before``, and without
+    both, these are the last ones.
     """
     low = place_number(*read_place(after)) if after else ITEMS - 1
     high = place_number(*read_place(before)) if before else 1 << 62

@@ -1,7 +1,7 @@
-"""The page of a session's stream, by parts, and what goes on of it as server-sent events, for all who look at it.
+"""The page of a session's stream, by parts, and its updates as server-sent events, for all browsers.
 
-A session that somebody looks at is reduced once, whoever else does. Each record makes one message, named by its
-position: a browser that lost its connection names the last one that it has, and gets those behind it, each once.
+A session with open pages is reduced once, for any number of them. Each record makes one message, whose id is its
+position: a browser that lost its connection names the last one that it has, and receives the later ones, each once.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class _Records:
         return await self._with_values([entry for entry in found if position_of(entry) <= until])
 
     async def part(self, session: str, run: str | None, before: Position | None) -> _Part:
-        """Records in a row, and all others of the items that they speak of: no item of them is half there."""
+        """Return consecutive records, and all others of their items, so that every item is complete."""
         found = await self._run(_part, self._reader, session, run, before)
         return _Part(await self._with_values(found.entries), found.before)
 
@@ -179,7 +179,7 @@ def _limit(rows: Sequence[StreamRow]) -> int:
 
 
 class _Watched:
-    """A session that somebody looks at. ``early`` are the records that came while those before them were read."""
+    """A session with open pages. ``early`` are the records that arrived while earlier ones were being read."""
 
     def __init__(self) -> None:
         self.screen: Screen | None = None
@@ -195,12 +195,12 @@ class _Watched:
 
 
 class Live:
-    """The sessions that are looked at.
+    """The sessions with open pages.
 
     Args:
-        load: the records that a page of a session shows, up to a position or, with None, the last.
-        between: the records of a session between two positions, the second one included; at most as many as asked for.
-        draw: what a change of the screen is for the page.
+        load: returns the records of a session's page, up to a position or, with None, the last.
+        between: returns the records of a session between two positions, the second one included, up to a limit.
+        draw: renders a change of the screen for the page.
     """
 
     def __init__(
@@ -217,7 +217,7 @@ class Live:
         return sum(watched.looked_at for watched in self._watched.values())
 
     def take_entries(self, entries: Sequence[Entry]) -> None:
-        """Hear of entries that are in the index by now."""
+        """Take new entries of the index."""
         for session, of_session in by_session(entries, self._watched).items():
             watched = self._watched[session]
             items = [entry for entry in of_session if entry.topic == SESSION_ITEMS]
@@ -248,7 +248,7 @@ class Live:
         self._watched.pop(session).end(words)
 
     def stop(self) -> None:
-        """Let everybody go; browsers come back to the next viewer, and go on there."""
+        """End all connections; browsers reconnect to the next viewer and continue there."""
         for session in list(self._watched):
             self._drop(session, "")
 

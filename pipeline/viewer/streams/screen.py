@@ -1,9 +1,9 @@
-"""What a session's stream shows to somebody who asks what became of it: all that was said, and what was taken back.
+"""A session's stream for a user who examines it: all output, and the withdrawn items.
 
 The screen of an agent program shows current items. This one also keeps retracted items. The reducer of the contract
-(``reknit.topics.reducer``) defines an item. This module computes what one record changes, so that an open page is not
-rendered again. Badges next to an item's text say how it came about. Each has a sign and a word, so that no reader
-depends on its colour.
+(``reknit.topics.reducer``) defines an item. This module computes the change by one record, so that an open page is not
+rendered again. Badges next to an item's text state its origin. Each has a sign and a word, so that no reader depends on
+its colour.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from reknit.pipeline.viewer.index.entries import Entry as IndexEntry
 from reknit.topics import items
 from reknit.topics.reducer import Entry, View
 
-# Sub-agents call sub-agents; deeper ones stand beside their parents, so that a page stays as wide as it is.
+# Sub-agents call sub-agents; deeper ones are shown next to their parents, so that the page keeps its width.
 DEEPEST = 6
-# Code points of one text that a page shows; whoever wants more than that has it from the topic.
+# Code points of one text that a page shows; the topic has the rest.
 TEXT = 20_000
-# Code points of a reason that stand in a sentence.
+# Code points of a reason in a sentence.
 _REASON = 200
-# Deltas of a type that nobody knows are shown as they came; so many of one item.
+# Deltas of an unknown type are shown unchanged, up to this many for one item.
 _MOST_RAW = 20
-# What a record that stands for itself is shown as; all others are asides.
+# The kinds of records that have a row of their own; all others are out-of-band.
 _KINDS: dict[type[items.Item], str] = {
     items.AgentError: "notice",
     items.TurnResult: "result",
@@ -37,9 +37,9 @@ _decode = msgspec.json.Decoder(items.AnyItem).decode
 
 
 class Change(Struct, frozen=True):
-    """A row that is ``new`` or is to be drawn anew; or, with ``added``, what its text goes on with.
+    """A row that is ``new`` or must be rendered again; or, with ``added``, the continuation of its text.
 
-    ``at`` is how many code points of the text stood before.
+    ``at`` is the number of earlier code points of the text.
     """
 
     row: StreamRow
@@ -115,7 +115,7 @@ class Screen:
         if isinstance(item, items.ItemRetracted):
             if row is None or row.withdrawn:
                 return None
-            # What the reducer lets go is what it was when it was withdrawn; it is kept here.
+            # The reducer drops a withdrawn item; its last state is kept here.
             row.entry, row.withdrawn = before or row.entry, item.reason or "withdrawn"
             return Change(row)
         entry = self._view.find(item.item_id)
@@ -157,7 +157,7 @@ def _row(record: IndexEntry, kind: str) -> StreamRow:
 
 
 def _keep_record(row: StreamRow, item: items.ItemStarted | items.ItemCompleted | items.ItemResult) -> None:
-    """Keep what the reducer has no place for: the record as a whole, and a block of an unknown type as it came."""
+    """Keep data without a place in the reducer: the whole record, and a block of an unknown type unchanged."""
     if not isinstance(item, items.ItemCompleted):
         row.record = item
     given = getattr(item, "raw", UNSET)
@@ -166,9 +166,9 @@ def _keep_record(row: StreamRow, item: items.ItemStarted | items.ItemCompleted |
 
 
 class Badge(Struct, frozen=True):
-    """What is to be known of an item: a name for its style, a sign, a word, and what it means.
+    """A property of an item: a name for its style, a sign, a word, and its meaning.
 
-    ``link`` is the row that it is about, if it is about another one.
+    ``link`` is the row that it refers to, if any.
     """
 
     name: str
@@ -179,12 +179,12 @@ class Badge(Struct, frozen=True):
 
 
 class StreamRow(Struct, kw_only=True, eq=False):
-    """One thing on the page: an item, or a record that stands for itself.
+    """One row of the page: an item, or a record with a row of its own.
 
     ``place`` is that of the record with which it appeared. ``kind`` is ``item``, ``answer`` (a tool's answer whose call
-    is not here), ``notice``, ``result``, ``diagnosis``, ``unrecognised``, ``unreadable`` or ``aside``; ``record`` what
-    was last said of it, None where that cannot be read. ``withdrawn`` is the reason why it was, if it was.
-    ``inside`` is the call of the sub-agent that it belongs to.
+    is not here), ``notice``, ``result``, ``diagnosis``, ``unrecognised``, ``unreadable`` or ``aside``; ``record`` is
+    its last record, None if that cannot be read. ``withdrawn`` is the reason of its withdrawal, if it was withdrawn.
+    ``inside`` is the call of its sub-agent.
     """
 
     place: str
@@ -270,7 +270,7 @@ class StreamRow(Struct, kw_only=True, eq=False):
 
     @property
     def input(self) -> str:
-        """A call's input, laid out where it is whole; where it is not, the raw JSON as far as it came."""
+        """Return a call's input, formatted if it is whole; otherwise the raw JSON so far."""
         if self.entry is None:
             return ""
         return self.entry.text if self.entry.input is None else laid_out(self.entry.input)
@@ -309,7 +309,7 @@ class StreamRow(Struct, kw_only=True, eq=False):
 
     @property
     def json(self) -> str:
-        """Its record, for whoever wants to see all of it."""
+        """Return its whole record."""
         return "" if self.record is None else laid_out(Raw(msgspec.json.encode(self.record)))
 
 

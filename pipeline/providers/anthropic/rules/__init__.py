@@ -17,7 +17,7 @@ from reknit.pipeline.rules._fold import BadJSON, Fold
 from reknit.pipeline.rules._misfits import Misfit, Spot, fit, fit_with_items
 from reknit.pipeline.rules.base import Rule
 
-__all__ = ["CATALOGUE", "Anthropic"]
+__all__ = ["CATALOGUE", "RULE_SET", "Anthropic"]
 
 # fmt: off
 # One paragraph a rule.
@@ -146,7 +146,7 @@ class Anthropic(Fold[Messages, Message]):
 
 
 def _each(betas: object) -> frozenset[str]:
-    """The names of beta features, in a list or as in the header, where commas stand between them."""
+    """Return the names of beta features, from a list or from the comma-separated header."""
     listed = [betas] if isinstance(betas, str) else betas if isinstance(betas, Iterable) else ()
     return frozenset(name.strip() for item in listed if isinstance(item, str) for name in item.split(",") if name)
 
@@ -266,3 +266,6 @@ def _judge_custom(tool: dict[str, object], path: str, walk: Messages) -> None:
     for key in tool:
         if key not in _TOOL_KEYS:
             walk.refuse(rules.EXTRA_KEY, f"{path}.{key}", at=f"{at}.{key}")
+
+
+RULE_SET = Anthropic()

@@ -1,4 +1,4 @@
-"""What each kind of block may hold and where it may stand, and the way from message to message."""
+"""The members and places of each kind of block, and the walk from message to message."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from reknit.pipeline.providers.anthropic.rules.wire import (
     ToolResult,
     ToolUse,
 )
-from reknit.pipeline.rules._misfits import Hole, look
+from reknit.pipeline.rules._misfits import Unreadable, look
 
-IMAGE_BYTES = 5_242_880  # base64 text of one image: the provider counts that, not the bytes it stands for
+IMAGE_BYTES = 5_242_880  # base64 text of one image: the provider counts that, not the decoded bytes
 
 # fmt: off
 # One paragraph a rule.
@@ -38,7 +38,7 @@ IMAGE_TOO_BIG = rule("ANT-30", "hard", f"{{at}}: image exceeds 5 MB maximum: {{b
     summary="The base64 text of an image has at most 5 MiB.",
     repair="replace it by a stub", source="anthropics/claude-code#2939, #11181; earendil-works/pi#824")
 IMAGE_BROKEN = rule("ANT-30c", "hard", "Could not process image",
-    summary="An image is base64 and complete, as far as its header tells.",
+    summary="An image is base64 and complete, by its header.",
     repair="replace it by a stub", source="anthropics/claude-code#4083")
 IMAGE_UNKNOWN = rule("ANT-30d", "soft", "Could not process image",
     summary="An image's first bytes are those of a format that we know.",
@@ -104,7 +104,7 @@ class Messages(Turns):
 
 
 def _is_hollow(message: Message) -> bool:
-    """Tell an assistant message with empty content, which only the last message of a request may have."""
+    """Return True for an assistant message with empty content, which only the last message of a request may have."""
     return message.role == "assistant" and not message.content and message.content is not UNSET
 
 
@@ -131,7 +131,7 @@ def _text(walk: Turns, block: Text, at: int) -> None:
 
 
 def judge_blank(walk: Turns, block: Text, path: str, at: str, where: str = "messages", *, alone: bool) -> None:
-    """Judge a blank text block; whitespace ``alone`` in its message fails it, beside others it warns."""
+    """Judge a blank text block: an error if it is ``alone`` in its message, a warning next to others."""
     if block.text:
         walk.refuse(rules.BLANK_TEXT if alone else rules.BLANK_BESIDE, path, where=where)
         return
@@ -168,7 +168,7 @@ def _tool_result(walk: Turns, block: ToolResult, at: int) -> None:
 
 def _in_result(walk: Turns, result: ToolResult, blocks: list[Any], at: int) -> None:
     for inner_at, block in enumerate(blocks):
-        if block.__class__ is Hole:
+        if block.__class__ is Unreadable:
             continue
         if block.cache_control is not None:
             walk.markers += 1
@@ -282,7 +282,7 @@ def _note(walk: Turns, block: Any, _at: int) -> None:  # noqa: ANN401 - any kind
 _JUDGES: dict[type, Callable[[Turns, Any, int], None]] = {
     **dict.fromkeys(KINDS, _note),
     **{kind: _server_result for kind in KINDS if issubclass(kind, ServerResult)},
-    Hole: _note,
+    Unreadable: _note,
     Text: _text,
     Image: _image,
     Document: _document,

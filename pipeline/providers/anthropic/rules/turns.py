@@ -37,27 +37,27 @@ def _result_of(name: str) -> str:
 
 
 class Turns(Walk, kw_only=True, eq=False):
-    """Where the order of roles, calls and results stands. The API merges neighbours of one role into one run.
+    """The state of roles, calls and results. The API merges neighbours of one role into one run.
 
     Attributes:
         thinking: the parameter's ``type``, "" where it is absent.
-        betas: the beta features that are asked for, as far as a header or the body names them.
+        betas: the requested beta features, if a header or the body names them.
         tools: the request has tools.
-        markers: how many blocks are cached.
-        images: how many there were, and ``wide`` the places (ours, the provider's) of those too wide among many.
+        markers: the number of cached blocks.
+        images: the number of images, and ``wide`` the places (Reknit's, the provider's) of those too wide among many.
         ids: all tool_use ids of earlier steps, and ``new_ids`` those of this one.
         tool_blocks: there was a call or a result.
         last: the last message that could be read, at ``last_at``.
-        role: whose run it is.
+        role: the role of the current run.
         calls: tool_use id to message index: the calls of this assistant run, or, in a user run, of the assistant run
             directly before it.
         answered: those of ``calls`` that the user run has answered.
-        sealed: the user run has held something else than results, so that no result may follow.
+        sealed: the user run has held a block other than a result, so no result may follow.
         servers: server tool calls without a result: id to message index and tool name.
         loop: the assistant message that opened the current tool loop, and its index.
         results: the last user run held a result.
         thought: the run may hold thinking.
-        blocks, first_call, calls_here: the message at hand, its first call and how many it holds so far.
+        blocks, first_call, calls_here: the current message, its first call and its number of calls so far.
     """
 
     family: Claude = UNKNOWN
@@ -85,7 +85,7 @@ class Turns(Walk, kw_only=True, eq=False):
     calls_here: int = 0
 
     def fork(self) -> Self:
-        # Of a run that is gone on with, nobody knows whether it holds thinking.
+        # Whether a continued run holds thinking is unknown.
         return structs.replace(
             self,
             found=[],
@@ -100,7 +100,7 @@ class Turns(Walk, kw_only=True, eq=False):
         return f"messages.{self.index}.content.{at}"
 
     def judge_role_of(self, kind: str, role: str) -> bool:
-        """Tell whether the message may hold a block of ``kind``; report it when not."""
+        """Return True if the message may hold a block of ``kind``; otherwise report it."""
         if self.role != role:
             self.refuse(rules.BLOCK_ROLE, f"messages.{self.index}", kind=kind, role=role)
         return self.role == role
@@ -130,7 +130,7 @@ class Turns(Walk, kw_only=True, eq=False):
                 self._calls_unanswered()
             elif not before:
                 self.refuse(rules.FIRST_USER, "messages.0", at="messages")
-            # Results go on with the loop that is open; whatever else the user says begins a new one.
+            # Results continue the open loop; any other user content begins a new one.
             if not self.results or self.loop is None:
                 self.loop = index, message
         else:
@@ -159,7 +159,7 @@ class Turns(Walk, kw_only=True, eq=False):
         last = self.last
         if last is not None and last.content and last.content[-1].__class__ is Thinking:
             self.refuse(rules.LAST_THINKING, f"messages.{self.last_at}")
-        # Beside a client's call, code that the provider runs may be what made it, and goes on with its result.
+        # Code that the provider runs may have made a client's call, and continues with its result.
         if self.servers and not self.calls and not paused:
             self._server_calls_unanswered()
         self.thought = False
@@ -189,7 +189,7 @@ class Turns(Walk, kw_only=True, eq=False):
         self.servers = {}
 
     def judge_call(self, call: str, index: int, at: int) -> None:
-        # Most ids are identifiers (toolu_01A, call_7), which costs less to tell than the pattern.
+        # Most ids are identifiers (toolu_01A, call_7), which is cheaper to check than the pattern.
         if not (call.isidentifier() and call.isascii()) and _LEGAL_ID(call) is None:
             path = f"messages.{index}.content.{at}"
             self.refuse(rules.ID_ALPHABET, f"{path}.id", at=f"{path}.tool_use.id")
@@ -255,9 +255,9 @@ class Turns(Walk, kw_only=True, eq=False):
             self.refuse(rules.TOO_LARGE, "")
 
     def _final_assistant(self, last: Message) -> None:
-        """Judge a request that ends with the assistant's words, for the model to go on from."""
+        """Judge a request that ends with the assistant's words, for the model to continue."""
         path = f"messages.{self.last_at}"
-        # A server tool's call that still waits for its result is a paused turn, which every model goes on with.
+        # A server tool's call without a result is a paused turn, which every model continues.
         if not self.servers:
             self.refuse_where_known(rules.PREFILL, path)
         content, text = last.content, ""
@@ -273,7 +273,7 @@ class Turns(Walk, kw_only=True, eq=False):
             self.refuse(rules.TRAILING_SPACE, f"{path}.content")
 
     def _judge_loop(self) -> None:
-        """With thinking enabled, the assistant turn that the model goes on with starts with thinking."""
+        """With thinking enabled, the assistant turn that the model continues starts with thinking."""
         going_on = self.role == "assistant" or (self.role == "user" and self.results)
         if self.thinking == "enabled" and going_on and self.loop is not None:
             index, message = self.loop

@@ -1,7 +1,7 @@
-"""The Messages API on the wire: what a message and each kind of block may hold.
+"""The Messages API on the wire: the members of a message and of each kind of block.
 
-Fields are those of the provider's own types (SDK 2.12). Structs refuse unknown keys, so one typed decode settles the
-shape of a healthy request; what fails it is read again, value by value. Free-form JSON is skipped, not kept.
+Fields are those of the provider's own types (SDK 2.12). Structs refuse unknown keys, so one typed decode checks the
+shape of a valid request; a request that fails it is read again, value by value. Free-form JSON is skipped, not kept.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from reknit.pipeline.rules._misfits import Anything
 
 class CacheControl(Struct, frozen=True, gc=False, tag_field="type", tag="ephemeral", forbid_unknown_fields=True):
     ttl: Literal["5m", "1h"] | None = None
-    scope: str | None = None  # behind a beta header
+    scope: str | None = None  # with a beta header
 
 
 class _Tagged(Struct, frozen=True, gc=False, tag_field="type", forbid_unknown_fields=True, kw_only=True):
@@ -38,7 +38,7 @@ class Url(_Tagged, frozen=True, gc=False, tag="url"):
 
 
 class File(_Tagged, frozen=True, gc=False, tag="file"):
-    """Media uploaded before; behind a beta header."""
+    """Media uploaded before; with a beta header."""
 
     file_id: str
 
@@ -202,7 +202,7 @@ class McpToolListing(_Tagged, frozen=True, gc=False, tag="mcp_tool_listing"):
 
 
 class Fallback(_Tagged, frozen=True, gc=False, tag="fallback"):
-    """Where another model went on."""
+    """The place where another model continued."""
 
     origin: Anything = field(name="from")
     to: Anything
@@ -258,9 +258,9 @@ PARAMETERS = frozenset(
 )  # fmt: skip
 KINDS: dict[type, str] = {kind: str(kind.__struct_config__.tag) for kind in Block.__args__}
 
-# What only the types of the SDK's beta API have (2.12) and a body shows: the feature of the header `anthropic-beta`
-# that each asks for, of whatever date. What the plain API has come to take, or what only changes an answer (a finer
-# stream, more tokens), needs none.
+# The members of the types of the SDK's beta API (2.12) that a body shows: the feature of the header `anthropic-beta`
+# that each requires, of any date. Members that the plain API has come to take, or that only change an answer (a finer
+# stream, more tokens), require none.
 BETA_PARAMETERS = {
     "compaction": ("compact",),
     "context_management": ("context-management", "compact"),

@@ -36,15 +36,15 @@ from reknit.pipeline.streams.framing.mending import check_strings
 
 # Stop reasons for which the output ended before its end.
 _CUT: Final = frozenset({"max_tokens", "model_context_window_exceeded", "refusal"})
-# What a block's own events tell; other members are noted as they are.
+# Members that a block's own events report; others are noted unchanged.
 _TOLD: Final = frozenset({"type", "text", "thinking", "signature"})
 _TOLD_OF_CALLS: Final = frozenset({"type", "id", "name", "input"})
 
 
 class AnthropicDecoderState(Struct, array_like=True):
-    """What is remembered of the message: its counts, and inputs that stood in the start of their call.
+    """The state of the message: its counts, and inputs that were in the start of their call.
 
-    ``own`` are the blocks of types that have no place of their own.
+    ``own`` are the blocks of types without a canonical form.
     """
 
     counts: wire.Counts | None = None
@@ -97,7 +97,7 @@ class Anthropic(PayloadDecoder[AnthropicDecoderState]):
         return self._event(event)
 
     def _deltas(self, deltas: list[wire.Delta]) -> list[BlockDelta]:
-        """Neighbouring deltas, those of one block as one; an input that comes in deltas did not stand in its start."""
+        """Return adjacent deltas, with those of one block joined; an input that has deltas was not in its start."""
         events = wire.joined_deltas(deltas)
         if self.state.inputs:
             for event in events:
@@ -145,7 +145,7 @@ class Anthropic(PayloadDecoder[AnthropicDecoderState]):
         return [*events, _stopped_for(message.stop_reason, {})] if message.stop_reason else events
 
     def _block(self, index: int, raw: Raw) -> list[Event]:
-        """A block begins, with what stands in it already."""
+        """Begin a block with the content of its start."""
         self.state.own.discard(index)
         try:
             plain = wire.decode_start(raw)
@@ -226,9 +226,9 @@ def _stopped_for(reason: str, told: Fields) -> MessageDelta:
 
 
 def _odd_delta(index: int, delta: Fields, raw: Raw, *, own: bool) -> list[Event]:
-    """A delta that is not text: passed on as it is, and its members noted where the block's own form is known.
+    """Pass on a delta that is not text, and note its members if the block's canonical form is known.
 
-    What one that nobody knows does to a block that nobody knows is for others to say: the block has it as it came.
+    An unknown delta of an unknown block is only passed on: the block's JSON is kept unchanged.
     """
     kind = read.text(delta, "type") or "unknown"
     events: list[Event] = [BlockDelta(index, kind, "", None, raw.copy())]
@@ -243,6 +243,6 @@ def _odd_delta(index: int, delta: Fields, raw: Raw, *, own: bool) -> list[Event]
 
 
 def _model_after(block: Fields) -> list[Event]:
-    """A fallback block names the model that goes on with the message."""
+    """Return the model that a fallback block names for the rest of the message."""
     model = read.text(read.members(block, "to") or {}, "model")
     return [UsageKnown(None, model)] if read.text(block, "type") == "fallback" and model else []

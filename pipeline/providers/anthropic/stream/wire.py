@@ -171,7 +171,7 @@ def joined_deltas(deltas: list[Delta], message_id: str | None = None) -> list[Bl
 
 
 class Message(Struct, gc=False):
-    """What is read of a message: its content as raw blocks, and members that may be empty."""
+    """The members of a message that are read: its content as raw blocks, and members that may be empty."""
 
     content: list[Raw] = []
     id: str | None = None
@@ -237,7 +237,7 @@ def text_block(string: Raw) -> Raw:
 
 
 def whole_block(raw: Raw) -> WholeBlock:
-    """A content block of a complete message. What is not an object, or of an unknown type, stays opaque."""
+    """Return a content block of a complete message. One that is not an object, or of an unknown type, stays opaque."""
     try:
         plain = _plain_block.decode(raw)
     except msgspec.DecodeError:

@@ -10,7 +10,7 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from reknit.pipeline.fixes import make
 from reknit.pipeline.history.exchanges import is_reasoning
-from reknit.pipeline.history.pieces import Book, Message, Piece, is_whole
+from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock, is_whole
 from reknit.pipeline.model import (
     Block,
     RedactedThinking,
@@ -25,7 +25,7 @@ from reknit.pipeline.model import (
 from reknit.pipeline.providers.anthropic.writer.blocks import (
     PAUSING,
     SYSTEM_BLOCKS,
-    AnthropicFitting,
+    AnthropicBlockAdapter,
     as_it_is,
     left_open,
     refuses_bare_loop,
@@ -74,12 +74,12 @@ class AnthropicProgress(Struct, frozen=True, array_like=True):
     large: bool = False
     # The ids of provider-run calls whose results are still to come.
     opened: tuple[str, ...] = ()
-    # The answer with which the tool loop at the end began: whether it begins with thinking, or has lost it to a mend.
+    # The answer with which the tool loop at the end began: whether it begins with thinking, or has lost it to a repair.
     loop: Literal["", "thinks", "bare", "lost"] = ""
-    # Whether the last user turn held results, so that the loop goes on.
+    # Whether the last user turn held results, so that the loop continues.
     answered: bool = False
     # Media of results that more results follow; none once all messages of an exchange are written.
-    held: list[Piece] = []
+    held: list[TrackedBlock] = []
 
 
 class _Wire(Struct, frozen=True, gc=False):
@@ -91,7 +91,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class AnthropicDialect(ListDialect):
-    def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
+    def __init__(self, setting: Setting, system: Sequence[TrackedBlock]) -> None:
         self.model = setting.model
         self._observed = setting.observed
         self._thinks = is_thinking(setting)
@@ -143,7 +143,7 @@ class AnthropicDialect(ListDialect):
     def encode_ending(
         self, messages: Sequence[Message], state: AnthropicProgress, settled: int, *, final: bool
     ) -> Ending:
-        """Write the open messages; an answer that the model is to go on with must not end in whitespace (ANT-24)."""
+        """Write the open messages; an answer that the model continues must not end in whitespace (ANT-24)."""
         del settled
         parts = self.encode_open(messages, state, final=final)
         behind = parts[-1].state if parts else state
@@ -159,7 +159,7 @@ class AnthropicDialect(ListDialect):
         return Ending(parts=parts, suffix=b"]}", prefix=before_list(bare, "messages"), head=bare, reset=fix.code)
 
     def _must_not_think(self, messages: Sequence[Message], state: AnthropicProgress) -> bool:
-        """Whether the model goes on with a tool loop whose first answer lacks the thinking that it must begin with."""
+        """Return True if the model continues a tool loop whose first answer lacks its required thinking."""
         if "thinking_disabled" in self._observed:
             return False
         if not self._thinks_first or not messages or not (state.answered or messages[-1].role == "assistant"):
@@ -186,7 +186,7 @@ class AnthropicDialect(ListDialect):
             found = self._names[name] = tool_name(name)
         return found
 
-    def _plain(self, piece: Piece) -> bool:
+    def _plain(self, piece: TrackedBlock) -> bool:
         # Asked of every block of every turn, so by class: nothing derives from these.
         block = piece.block
         if piece.own is not UNSET:
@@ -200,16 +200,16 @@ class AnthropicDialect(ListDialect):
     def _project(
         self, came: Message, state: AnthropicProgress, *, prefill: bool = False, thinks: bool | None = None
     ) -> Encoded:
-        book = Book(NAME, self._observed)
+        book = FixLog(NAME, self._observed)
         message = _taken(in_common_words(came, book), book, state.opened, paused=prefill)
         opened = left_open(message, state.opened) if message.role == "assistant" else state.opened
         unfit = unfit_reasoning(message, self.model, self._observed)
         if prefill and not (self._thinks if thinks is None else thinks):
-            # An answer that the model is to go on with holds no reasoning, unless thinking is on (ANT-23b).
+            # An answer that the model continues holds no reasoning, unless thinking is enabled (ANT-23b).
             reasoning = (at for at, piece in enumerate(message.pieces) if is_reasoning(piece))
             unfit = dict.fromkeys(reasoning, "thinking_dropped") | unfit
         other_type = takes_other_type(self.model)
-        work = AnthropicFitting(
+        work = AnthropicBlockAdapter(
             book=book,
             tool_name=self.name,
             images=state.images,
@@ -247,7 +247,7 @@ class AnthropicDialect(ListDialect):
 
 
 def _loop_behind(state: AnthropicProgress, role: str, blocks: Sequence[Block], *, lost: bool) -> AnthropicProgress:
-    """The state behind a message of these blocks, as far as it tells where a tool loop began; ``lost`` is a mend."""
+    """Return the state of the tool loop after a message of these blocks; ``lost`` is a repair."""
     first = blocks[0] if blocks else None
     if role == "user":
         return structs.replace(state, answered=isinstance(first, ToolResult))
@@ -258,7 +258,7 @@ def _loop_behind(state: AnthropicProgress, role: str, blocks: Sequence[Block], *
     return structs.replace(state, loop="lost" if lost else "bare")
 
 
-def _written(role: str, pieces: Sequence[Piece], blocks: Sequence[Block], *, marked: bool = False) -> bytes:
+def _written(role: str, pieces: Sequence[TrackedBlock], blocks: Sequence[Block], *, marked: bool = False) -> bytes:
     """A message of fitted pieces, whose ``blocks`` are with or without breakpoints, with its own members."""
     written = [on_the_wire(block, NAME) for block in blocks if settings_in(block) is None]
     content = written if marked else _content(pieces, written)
@@ -273,7 +273,7 @@ def _written(role: str, pieces: Sequence[Piece], blocks: Sequence[Block], *, mar
     return _encode({"role": role, **({"content": content} if written else {}), **members})
 
 
-def _content(pieces: Sequence[Piece], blocks: Sequence[Any]) -> Sequence[Any] | str:
+def _content(pieces: Sequence[TrackedBlock], blocks: Sequence[Any]) -> Sequence[Any] | str:
     """A message's content: a text that came as its message's whole content stays a string."""
     if len(pieces) == 1 and pieces[0].whole and isinstance(blocks[0], Text) and blocks[0].citations is UNSET:
         return blocks[0].text
@@ -287,7 +287,7 @@ def _as_given(blocks: tuple[Block, ...], paths: tuple[str, ...]) -> tuple[Block,
     return blocks
 
 
-def _taken(message: Message, book: Book, opened: Sequence[str], *, paused: bool) -> Message:
+def _taken(message: Message, book: FixLog, opened: Sequence[str], *, paused: bool) -> Message:
     """The message without the blocks that this API has no place for; a turn that loses one is changed."""
     codes = {at: code for at, code in untaken(message, opened, paused=paused).items() if book.makes(code)}
     if not codes:
@@ -309,7 +309,7 @@ class Anthropic:
     tail_rules = frozenset({"ANT-01", "ANT-20", "ANT-23", "ANT-23b", "ANT-24", "ANT-25"})
 
     def structure(self, setting: Setting) -> Structure:
-        """What recorded requests were accepted with, by the model's version; of later ones what the newest take."""
+        """Return the structure of accepted recorded requests, by the model's version; the newest for later ones."""
         version = version_of(setting.model)
         prefill = version is not None and version < NO_PREFILL_SINCE and not is_thinking(setting)
         system = version is not None and version >= _SYSTEM_INSIDE_SINCE
@@ -325,5 +325,5 @@ class Anthropic:
             system_blocks=SYSTEM_BLOCKS if system else frozenset(),
         )
 
-    def prepare(self, setting: Setting, system: Sequence[Piece]) -> AnthropicDialect:
+    def prepare(self, setting: Setting, system: Sequence[TrackedBlock]) -> AnthropicDialect:
         return AnthropicDialect(setting, system)

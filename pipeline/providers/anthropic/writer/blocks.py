@@ -1,8 +1,8 @@
-"""One message's blocks as the Messages API takes them: which may go back, and how they fit.
+"""One message's blocks for the Messages API: which ones may be sent back, and their form.
 
-Its own blocks may, and reasoning (ANT-17 to ANT-23). A thinking block goes back exactly as its issuer signed it or not
-at all, and a turn keeps all of its reasoning or none: ``thinking blocks in the latest assistant message cannot be
-modified``. What is blank or what was said by somebody else does not count as part of the turn.
+The API's own blocks may, and reasoning (ANT-17 to ANT-23). A thinking block is sent back exactly as its issuer signed
+it or not at all, and a turn keeps all of its reasoning or none: ``thinking blocks in the latest assistant message
+cannot be modified``. Blank blocks and blocks of other issuers do not count as part of the turn.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
-from reknit.pipeline.history.pieces import ANTHROPIC, SETTINGS, Message, Piece, code_for_unknown
+from reknit.pipeline.history.pieces import ANTHROPIC, SETTINGS, Message, TrackedBlock, code_for_unknown
 from reknit.pipeline.history.served import EARLIER, RESULTS, unpaired
 from reknit.pipeline.model import (
     Block,
@@ -31,7 +31,7 @@ from reknit.pipeline.model import (
     Unknown,
 )
 from reknit.pipeline.targets import is_issued_by
-from reknit.pipeline.targets.fitting import POINT, Fitting, is_mark, mark_of, without_own
+from reknit.pipeline.targets.fitting import POINT, BlockAdapter, is_mark, mark_of, without_own
 from reknit.pipeline.targets.media import (
     MEDIA_TYPES,
     Facts,
@@ -42,7 +42,7 @@ from reknit.pipeline.targets.media import (
     with_source,
 )
 
-# Calls that the provider runs itself: a turn that ends in one is paused, and any model goes on with it.
+# Calls that the provider runs itself: a turn that ends in one is paused, and any model continues it.
 PAUSING: Final = frozenset({"server_tool_use", "mcp_tool_use"})
 # Blocks of a system message inside the history other than text (recorded), and the settings of one without content.
 SYSTEM_BLOCKS: Final = frozenset({"tool_addition", "tool_removal", SETTINGS})
@@ -58,10 +58,10 @@ _TAKEN: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
 
 
 def untaken(message: Message, opened: Collection[str], *, paused: bool) -> dict[int, str]:
-    """The pieces of a message that the API does not take, each with the code of the fix that says why.
+    """Return the pieces of a message that the API does not take, each with its fix code.
 
     ``opened`` are the provider-run calls that earlier messages left open (`left_open`). ``paused`` says that the
-    message is the last one and the model goes on with it: its own calls may still be open.
+    message is the last one and the model continues it: its own calls may still be open.
     """
     unknown = [at for at, piece in enumerate(message.pieces) if isinstance(piece.block, Unknown)]
     if not unknown:
@@ -97,7 +97,7 @@ def left_open(message: Message, opened: Collection[str]) -> tuple[str, ...]:
     return tuple(call for call, at in calls.items() if at == EARLIER or call in message.in_flight)
 
 
-def _kind(piece: Piece) -> str:
+def _kind(piece: TrackedBlock) -> str:
     return piece.block.kind if isinstance(piece.block, Unknown) else ""
 
 
@@ -110,9 +110,9 @@ _OTHER_TYPES: Final = ((3, 0), (3, 5))
 
 
 def unfit_reasoning(message: Message, model: str | None, observed: Collection[str] = ()) -> dict[int, str]:
-    """The pieces of a message that cannot go back, each with the code of the fix that says why.
+    """Return the pieces of a message that cannot be sent back, each with its fix code.
 
-    Those that only a mend among the ``observed`` ones would leave out stay.
+    Pieces that only an ``observed`` repair would leave out stay.
     """
     pieces = message.pieces
     reasoning = [at for at, piece in enumerate(pieces) if isinstance(piece.block, (Thinking, RedactedThinking))]
@@ -122,7 +122,7 @@ def unfit_reasoning(message: Message, model: str | None, observed: Collection[st
         at: code for at in reasoning if (code := _reasoning_fault(pieces[at], message, model)) and code not in observed
     }
     last = len(pieces) - 1 if "thinking_trailing" not in observed else -1
-    # A breakpoint ends with what stands before it.
+    # A breakpoint ends with the block before it.
     while last >= 0 and (last in unfit or last in reasoning or _kind(pieces[last]) == POINT):
         if last in reasoning:
             unfit.setdefault(last, "thinking_trailing")
@@ -134,7 +134,7 @@ def unfit_reasoning(message: Message, model: str | None, observed: Collection[st
     return unfit
 
 
-def _reasoning_fault(piece: Piece, message: Message, model: str | None) -> str:
+def _reasoning_fault(piece: TrackedBlock, message: Message, model: str | None) -> str:
     block = piece.block
     if not isinstance(block, (Thinking, RedactedThinking)):
         return ""
@@ -175,7 +175,7 @@ def refuses_bare_loop(model: str | None) -> bool:
 # Block types beyond the model's own that the API takes inside a tool's result.
 _TAKEN_IN_RESULTS: Final = frozenset({"browser_state", "search_result", "tool_reference"})
 
-# Those of them that may stand beside an error result, which holds text only.
+# Those of them that may be next to an error result, which holds text only.
 _TAKEN_IN_ERRORS: Final = frozenset({"search_result"})
 
 _MOST_IMAGE_BYTES: Final = 5_242_880  # of base64 text (ANT-30)
@@ -202,10 +202,12 @@ def _are_citations(citations: Raw) -> bool:
 _OWN: Final = frozenset({ANTHROPIC})
 
 
-class AnthropicFitting(Fitting, kw_only=True, eq=False):
-    """``images`` is how many the messages before hold, ``large`` whether one of them is (ANT-30b); both go on here.
+class AnthropicBlockAdapter(BlockAdapter, kw_only=True, eq=False):
+    """Adapts blocks for the Messages API. ``images`` is the number of earlier images.
 
-    ``tool_name`` writes a tool's name; ``other_type`` says that the model takes an image of another type than declared.
+    ``large``: one of them is large (ANT-30b). Both are updated.
+    ``tool_name`` converts a tool's name; ``other_type`` says that the model takes an image of another type than
+    declared.
     """
 
     tool_name: Callable[[str], str]
@@ -213,14 +215,14 @@ class AnthropicFitting(Fitting, kw_only=True, eq=False):
     large: bool
     other_type: bool
 
-    def add_piece(self, piece: Piece) -> None:
+    def add_piece(self, piece: TrackedBlock) -> None:
         if isinstance(piece.block, Unknown) and piece.block.kind == POINT:
             self._set_mark(piece, piece.block)
         else:
             super().add_piece(piece)
 
-    def _set_mark(self, point: Piece, block: Unknown) -> None:
-        """Put a breakpoint that is a block by itself on the block before it, which is where it stands."""
+    def _set_mark(self, point: TrackedBlock, block: Unknown) -> None:
+        """Put a breakpoint in a block of its own on the block before it, which is its position."""
         mark, before = mark_of(block.raw), self.out[-1] if self.out else None
         if mark is None or before is None or isinstance(before.block, (Thinking, RedactedThinking, Unknown)):
             self.book.drop("cache_point_dropped", point)
@@ -228,8 +230,8 @@ class AnthropicFitting(Fitting, kw_only=True, eq=False):
         self.out[-1] = structs.replace(before, block=structs.replace(before.block, cache_control=mark))
         self.book.drop("cache_point_joined", point)
 
-    def bared(self, piece: Piece) -> Piece:
-        """The piece without what another provider has beside it, or a cache breakpoint that the API would refuse."""
+    def bared(self, piece: TrackedBlock) -> TrackedBlock:
+        """Return the piece without other providers' members and without a refused cache breakpoint."""
         piece = without_own(piece, self.book, _OWN, message_owners=_OWN if piece.stays_system else ())
         block = piece.block
         if isinstance(block, Unknown) or block.cache_control is UNSET or is_mark(block.cache_control):
@@ -239,8 +241,8 @@ class AnthropicFitting(Fitting, kw_only=True, eq=False):
     def name(self, name: str) -> str:
         return self.tool_name(name)
 
-    def text(self, piece: Piece, text: Text) -> Piece:
-        """A text without what another provider says beside it."""
+    def text(self, piece: TrackedBlock, text: Text) -> TrackedBlock:
+        """Return a text without other providers' members."""
         if text.refusal:
             text = structs.replace(text, refusal=False)
             piece = self.book.change("refusal_as_text", piece, text)
@@ -249,20 +251,20 @@ class AnthropicFitting(Fitting, kw_only=True, eq=False):
             return self.book.change("citations_dropped", piece, structs.replace(text, citations=UNSET), detail=lost)
         return piece
 
-    def reasoning(self, piece: Piece, reasoning: Thinking | RedactedThinking) -> Piece:
+    def reasoning(self, piece: TrackedBlock, reasoning: Thinking | RedactedThinking) -> TrackedBlock:
         """Reasoning takes no cache breakpoint (ANT-29)."""
         if reasoning.cache_control is UNSET:
             return piece
         return self.book.change("cache_control_dropped", piece, structs.replace(reasoning, cache_control=UNSET))
 
-    def result(self, piece: Piece, result: ToolResult) -> Piece:
-        """A result; one of which nothing may stay says nothing, which is not the same as an empty list."""
+    def result(self, piece: TrackedBlock, result: ToolResult) -> TrackedBlock:
+        """Return a result; one whose content is removed gets no content, which differs from an empty list."""
         fitted = super().result(piece, result)
         emptied = isinstance(fitted.block, ToolResult) and fitted.block.content == [] != result.content
         return structs.replace(fitted, block=structs.replace(result, content=UNSET)) if emptied else fitted
 
-    def unknown(self, piece: Piece, unknown: Unknown, inside: ToolResult | None) -> Piece | None:
-        """What is not of a result was chosen before (``untaken``)."""
+    def unknown(self, piece: TrackedBlock, unknown: Unknown, inside: ToolResult | None) -> TrackedBlock | None:
+        """Blocks outside of a result were selected before (``untaken``)."""
         return piece if inside is None or unknown.kind in _taken_in(inside) else None
 
     def moves(self, part: Image | Document | Unknown, result: ToolResult) -> str:
@@ -270,10 +272,10 @@ class AnthropicFitting(Fitting, kw_only=True, eq=False):
         stays = not result.is_error or (isinstance(part, Unknown) and part.kind not in _taken_in(result))
         return "" if stays else "error_media_moved"
 
-    def document(self, piece: Piece, document: Document) -> Piece:  # noqa: ARG002  the piece holds it
+    def document(self, piece: TrackedBlock, document: Document) -> TrackedBlock:  # noqa: ARG002  the piece holds it
         return with_source(piece, self.book)
 
-    def image(self, piece: Piece, image: Image) -> Piece:
+    def image(self, piece: TrackedBlock, image: Image) -> TrackedBlock:
         facts = inspect(image.source)
         if facts is None:
             return with_source(piece, self.book)
@@ -288,12 +290,12 @@ class AnthropicFitting(Fitting, kw_only=True, eq=False):
 
 
 def _taken_in(result: ToolResult) -> frozenset[str]:
-    """The types beyond the model's own that may come with a result: in it, or beside one that is an error."""
+    """Return the types beyond the model's own that may be in a result, or next to one that is an error."""
     return _TAKEN_IN_ERRORS if result.is_error else _TAKEN_IN_RESULTS
 
 
 def _image_fault(facts: Facts, images: int, *, large: bool) -> str:
-    """Why the API would refuse an image behind so many others, one of them ``large``; ``""`` where it takes it."""
+    """Return why the API would refuse an image after so many others, one of them ``large``; ``""`` if it takes it."""
     fault = facts.fault(MEDIA_TYPES.__contains__, _MOST_IMAGE_BYTES)
     if not fault and images >= _MANY_IMAGES and (large or facts.longest_side > _MANY_IMAGES_SIDE):
         return f"a side over {_MANY_IMAGES_SIDE} pixels in a request of more than {_MANY_IMAGES} images"
@@ -301,9 +303,9 @@ def _image_fault(facts: Facts, images: int, *, large: bool) -> str:
 
 
 def as_it_is(turn: Turn, images: int, *, large: bool) -> tuple[int, bool] | None:
-    """The count of images behind a healthy turn, and whether one is large, if the turn is written just as it is.
+    """Return the count of images after a valid turn, and whether one is large, if the turn is written unchanged.
 
-    None where it is not, or where that takes more than a look.
+    None if it is not, or if that needs a closer check.
     """
     if turn.own is not UNSET:
         return None
@@ -323,7 +325,7 @@ def as_it_is(turn: Turn, images: int, *, large: bool) -> tuple[int, bool] | None
 
 
 def stays(block: Any) -> bool:  # noqa: ANN401  a block that the model knows; looked at by its class, for speed
-    """Whether a block, media apart, has nothing in or beside it that the API does not take."""
+    """Return True if a block, media excepted, has no content or member that the API does not take."""
     if not (block.cache_control is block.issuer is block.own is UNSET):
         return False
     kind = type(block)

@@ -1,7 +1,7 @@
 """A Messages request without its messages: model, system, tools and the other parameters, in that order.
 
-What another provider has under another name, with the same meaning, is translated; that is constant and makes no fix.
-What the API has no name for is left out, and recorded. Parameters that are all Anthropic's stay as they are.
+Another provider's name with the same meaning is translated; that is constant and makes no fix. A parameter without a
+name in the API is left out with a fix. Anthropic's own parameters stay unchanged.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from reknit.pipeline.history.pieces import Piece
+from reknit.pipeline.history.pieces import TrackedBlock
 from reknit.pipeline.model import Tool, on_the_wire
 from reknit.pipeline.targets import Setting, legal_name
 from reknit.pipeline.targets.fitting import MOST_MARKS, POINT, is_mark, mark_of, raw_unmarked
@@ -37,7 +37,7 @@ _LONGEST_NAME: Final = 128
 _FOREIGN: Final = frozenset(
     {"web_search_preview", "file_search", "code_interpreter", "computer_use_preview", "image_generation", "local_shell"}
 )
-# What else of a tool in another shape this API has under the same name.
+# Other members of a tool in another shape that this API has under the same name.
 _OWN_KEYS: Final = ("strict", "cache_control")
 
 
@@ -45,7 +45,7 @@ def tool_name(name: str) -> str:
     return legal_name(name, _LONGEST_NAME)
 
 
-def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
+def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> WrittenHead:
     writer = HeadWriter(_SHAPE, setting)
     keys: dict[str, Raw] = {}
     if setting.model is not None:
@@ -91,9 +91,9 @@ def _choice(value: Raw) -> Raw | None:
 
 
 def _limited(value: Raw, path: str, marks: int, writer: HeadWriter) -> tuple[Raw, int]:
-    """A list with as many of its breakpoints as there is room for behind ``marks``, and how many there are then.
+    """Return a list with as many of its breakpoints as fit after ``marks``, and the number of breakpoints then.
 
-    Nothing is written anew where nothing is taken off.
+    The list is only rewritten if a breakpoint is removed.
     """
     if b'"cache_control"' not in bytes(value) or bytes(value)[:1] != b"[":
         return value, marks
@@ -111,7 +111,7 @@ def _limited(value: Raw, path: str, marks: int, writer: HeadWriter) -> tuple[Raw
     return Raw(_encode(items)) if taken else value, marks
 
 
-def _system(writer: HeadWriter, rows: Sequence[Piece]) -> Raw | None:
+def _system(writer: HeadWriter, rows: Sequence[TrackedBlock]) -> Raw | None:
     given = writer.setting.system
     texts = [on_the_wire(piece.block) for piece in writer.system_rows(rows)]
     if isinstance(given, str) and not texts:

@@ -28,18 +28,18 @@ from reknit.pipeline.rules._fold import Fold, Walk
 from reknit.pipeline.rules._misfits import Misfit, Spot
 from reknit.pipeline.rules.base import NONE_SEEN, Seen
 
-__all__ = ["CATALOGUE", "BedrockConverse"]
+__all__ = ["CATALOGUE", "RULE_SET", "BedrockConverse"]
 
 _ROLES: Final = frozenset({"user", "assistant"})
 
 
 class Turns(Walk, kw_only=True, eq=False):
-    """Where the conversation stands. Neighbours of one role make a run.
+    """The state of the conversation. Neighbours of one role make a run.
 
     Attributes:
         tools: the request has a toolConfig.
         prompt: the request fills a prompt of the service's own, and may be without messages.
-        role: whose run it is; "" before the first message.
+        role: the role of the current run; "" before the first message.
         run_at: the first message of the run.
         calls: the ids called in the last assistant run.
         results: the ids answered in the user run after it, in order.
@@ -136,7 +136,7 @@ class Turns(Walk, kw_only=True, eq=False):
         judge_block(self, block, path, at, self.role)
 
     def _blank(self, text: str, message: Message, path: str) -> None:
-        """Judge a blank text: whitespace beside a block that says something is only warned about."""
+        """Judge a blank text: whitespace next to a block with content is only a warning."""
         if text and any(map(says_something, message.content)):
             if not self.family.blank_text:
                 self.refuse(rules.BLANK_BESIDE, f"{path}.text", at=path)
@@ -208,8 +208,8 @@ def _repeated(ids: Collection[str]) -> str:
     return ", ".join(each for each, count in Counter(ids).items() if count > 1)
 
 
-# Most requests break nothing: users and assistants take turns, and each call is answered at once, in order, by texts.
-# So much is told here by a few comparisons a block. What comes behind it is judged message by message.
+# Most requests violate nothing: users and assistants alternate, and each call is answered directly, in order, by texts.
+# A few comparisons for each block detect this. The rest is judged message by message.
 
 
 def pass_plain(walk: Turns, messages: Sequence[Message | None]) -> None:
@@ -220,7 +220,7 @@ def pass_plain(walk: Turns, messages: Sequence[Message | None]) -> None:
     for user, assistant in zip(messages[::2], messages[1::2], strict=False):
         if user is None or assistant is None or user.role != "user" or assistant.role != "assistant":
             break
-        # What was not decoded but read tolerantly may be no list.
+        # A value that was read tolerantly may not be a list.
         if (
             type(user.content) is not list
             or type(assistant.content) is not list
@@ -380,3 +380,6 @@ def _judge_tool(tool: object, path: str, walk: Turns) -> None:
         walk.refuse(rules.MISSING, f"{path}.inputSchema", at=member(f"{path}.inputSchema"))
     elif not isinstance(schema, dict) or not isinstance(schema.get("json"), dict):
         walk.refuse(rules.NOT_OBJECT, f"{path}.inputSchema.json")
+
+
+RULE_SET = BedrockConverse()

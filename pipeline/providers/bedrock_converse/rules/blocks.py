@@ -1,4 +1,4 @@
-"""What a message and each kind of block may hold, in shape and in substance.
+"""The shape and the content of a message and of each kind of block.
 
 Fields are those of the service's own model. A block is a union: exactly one of its fields is set.
 """
@@ -16,7 +16,7 @@ from msgspec.structs import astuple
 from reknit.pipeline.providers.bedrock_converse.rules import catalogue as rules
 from reknit.pipeline.providers.bedrock_converse.rules.catalogue import member
 from reknit.pipeline.rules._fold import Walk
-from reknit.pipeline.rules._misfits import Anything, Hole, Report, Spot, fit_with_items, without_holes
+from reknit.pipeline.rules._misfits import Anything, Report, Spot, Unreadable, fit_with_items, without_unreadable
 from reknit.pipeline.rules.base import Rule
 
 
@@ -51,7 +51,7 @@ class Document(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
 
 
 class ToolUse(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """A call; its type tells the service's own tools (``server_tool_use``) from the caller's."""
+    """A call; its type distinguishes the service's own tools (``server_tool_use``) from the caller's."""
 
     toolUseId: str
     name: str
@@ -107,7 +107,7 @@ class Message(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     content: list[Block]
 
 
-# Stands where a block could not be read and was reported; it breaks no rule of its own.
+# Replaces a block that could not be read and was reported; it violates no rule of its own.
 _UNREAD = Block(cachePoint=Anything())
 
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}").fullmatch
@@ -124,7 +124,7 @@ def read_message(value: object, path: str, report: Report) -> Message | None:
         message, blocks = fit_with_items(value, Message, Spot(path, path), report, field="content", item=Block)
     if not isinstance(message, Message):
         return None
-    return message if blocks is None else Message(message.role, without_holes(blocks, Block, _UNREAD))
+    return message if blocks is None else Message(message.role, without_unreadable(blocks, Block, _UNREAD))
 
 
 def refuse_constraint(walk: Walk, rule: Rule, value: str, path: str) -> None:
@@ -167,7 +167,7 @@ def says_something(block: Block) -> bool:
 
 
 def is_one(union: Struct) -> bool:
-    """Tell whether exactly one field of a union is set."""
+    """Return True if exactly one field of a union is set."""
     values = astuple(union)
     return values.count(None) == len(values) - 1
 
@@ -182,8 +182,8 @@ def _judge_result(walk: Walk, result: ToolResult, path: str, at: int) -> None:
     if result.status == "error" and not result.content:
         walk.refuse(rules.EMPTY_ERROR, f"{path}.content", at=path)
     for number, block in enumerate(result.content):
-        # What could not be read was reported; a text with words in it breaks nothing.
-        if isinstance(block, Hole) or (block.text and not block.text.isspace() and is_one(block)):
+        # A block that could not be read was reported; a text with words is valid.
+        if isinstance(block, Unreadable) or (block.text and not block.text.isspace() and is_one(block)):
             continue
         inner = f"{path}.content.{number}"
         _judge_union(walk, block, inner, "ToolResultContentBlock")
@@ -223,7 +223,7 @@ def _judge_reasoning(walk: Walk, reasoning: Reasoning, path: str, role: str) -> 
     if walk.family.reasoning is False:
         walk.refuse(rules.REASONING, inner)
     elif role != "assistant":
-        # Of other families nobody has seen what they say of reasoning among the user's words.
+        # The reaction of other families to reasoning in a user message is unknown.
         walk.found.append(rules.REASONING.broken(inner, "model"))
     text = reasoning.reasoningText
     if text is not None and not text.signature and walk.family.unsigned_reasoning is False:

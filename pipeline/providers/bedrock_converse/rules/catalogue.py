@@ -1,7 +1,7 @@
-"""The Bedrock Converse API's rules: what it, or a model behind it, refuses and in which words.
+"""The Bedrock Converse API's rules: what it, or a model behind it, refuses, in its words.
 
-Ids, texts and sources follow the published reports named beside each rule; "recorded" means seen in recorded traffic.
-What a model refuses comes back behind "The model returned the following errors: ".
+Ids, texts and sources are those of the published reports named with each rule; "recorded" means seen in recorded
+traffic. A model's refusal follows the words "The model returned the following errors: ".
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from reknit.pipeline.rules.base import Catalogue, Family
 
 
 class Converse(Family, frozen=True):
-    """What one family of models takes through Bedrock's Converse API.
+    """Requests that one family of models takes through Bedrock's Converse API.
 
     Attributes:
         name: the family; for Claude, that of ``family``.
@@ -26,11 +26,11 @@ class Converse(Family, frozen=True):
         neighbours: two messages of one role in a row (refused for Claude 3.5: langgenius/dify#9294; recorded for Nova
             and Titan).
         blank_text: text blocks of whitespace (refused for Claude: aws/aws-sdk-net#4015; recorded for Nova).
-        mixed_results: tool results beside other blocks (refused for Llama and Mistral: strands-agents/harness-sdk#1223,
-            langchain-ai/langchain-aws#141; recorded for Claude and Nova).
+        mixed_results: tool results next to other blocks (refused for Llama and Mistral:
+            strands-agents/harness-sdk#1223, langchain-ai/langchain-aws#141; recorded for Claude and Nova).
         reasoning: reasoning may be sent back (refused for DeepSeek: langchain-ai/langchain-aws#401).
         unsigned_reasoning: reasoning without a signature.
-        unlike_anthropic: ids used again and blocks of the other role, which Anthropic's own API refuses.
+        unlike_anthropic: repeated ids and blocks of the other role, which Anthropic's own API refuses.
         prefill: a conversation may end with the assistant (accepted by Nova 2).
         prefill_with_tools: also when it has tools (Claude 3 recorded to refuse).
         video, s3_images: video blocks; images by S3 location (Claude recorded to refuse, Nova to take).
@@ -141,7 +141,7 @@ BLANK_TEXT = rule("BED-08", "model",
     repair="drop the block", source="aws/aws-sdk-net#4015; coasys/ad4m#996",
     fact="blank_text")
 BLANK_BESIDE = rule("BED-08c", "soft", BLANK_TEXT.message,
-    summary="No text is whitespace only (beside other blocks, Claude itself takes one; recorded on Anthropic's API).",
+    summary="No text is whitespace only (next to other blocks, Claude itself takes one; recorded on Anthropic's API).",
     repair="drop the block", source="aws/aws-sdk-net#4015")
 BLANK_IN_RESULT = rule("BED-08b", "soft", BLANK_TEXT.message,
     summary="No text in a tool result is blank (Nova was recorded to take it 8 times).",
@@ -163,7 +163,7 @@ ROLE = rule("BED-27", "hard",
     summary="Roles are user and assistant.",
     repair="map the role", source="the service's own model")
 SYSTEM_ROLE = rule("BED-27b", "soft", ROLE.message,
-    summary="Messages of the system stand outside the list (the service's newest model lists the role).",
+    summary="System messages are outside of the list (the service's newest model lists the role).",
     repair="hoist it", source="the service's own model")
 
 # Calls and results
@@ -212,7 +212,7 @@ EMPTY_ERROR = rule("BED-14", "hard", "The content field at {at} cannot be empty 
     repair="add a text", source="aws-samples/sample-multi-agent-orchestration-chat-on-agentcore#15")
 MIXED_RESULTS = rule("BED-17", "model",
     "{at}: Conversation blocks and tool result blocks cannot be provided in the same turn.",
-    summary="Results stand alone in their turn (Llama, Mistral; Claude and Nova were recorded to mix).",
+    summary="Results are alone in their turn (Llama, Mistral; Claude and Nova were recorded to mix).",
     repair="split the turn", source="strands-agents/harness-sdk#1223; langchain-ai/langchain-aws#141",
     fact="mixed_results")
 BLOCK_ROLE = rule("BED-28", "model", _MODEL + "{at}: `{kind}` blocks can only be in `{role}` messages",
@@ -241,7 +241,7 @@ SAME_DOCUMENT = rule("BED-20", "hard", "Messages can not contain duplicate docum
     repair="rename the later one", source="public source files; LiteLLM")
 LONE_DOCUMENT = rule("BED-21", "hard",
     "A text block must be included when using documents. Add a text block and retry your request.",
-    summary="A text stands beside a document; the text in a tool result is not one.",
+    summary="A document has a text next to it; the text in a tool result does not count.",
     repair="add a text", source="recorded; LiteLLM _ensure_document_messages_have_text")
 S3_IMAGE = rule("BED-23", "model", "This model doesn't support the s3Uri field. Remove s3Uri and try again.",
     summary="Images are inline (Claude; Nova takes S3 locations).",
@@ -256,7 +256,7 @@ FILE_IN_RESULT = rule("BED-25", "model",
     _MODEL + "Malformed input request: #/messages/{n}/content/{p}: extraneous key [toolResult] is not permitted, "
     "please reformat your input and try again.",
     summary="No documents and videos inside tool results (Nova).",
-    repair="move it behind the result, with a text", source="recorded on Nova 2",
+    repair="move it after the result, with a text", source="recorded on Nova 2",
     fact="files_in_results")
 
 # Shape
@@ -279,14 +279,14 @@ BAD_JSON = rule("BED-33", "hard", "SerializationException: the body is not a JSO
     repair="encode it again", source="the service's own front end")
 HALF_CHARACTER = rule("BED-33b", "soft", "{at}: half a surrogate pair",
     summary="Text holds no half of a surrogate pair, which UTF-8 cannot carry.",
-    repair="replace it by U+FFFD", source="ours; the service's own words are not recorded")
+    repair="replace it by U+FFFD", source="Reknit's; the service's own words are not recorded")
 
 # A request's parameters
 
 NO_MODEL = rule(
     "BED-26", "soft", "1 validation error detected: Value null at 'modelId' failed to satisfy constraint: Member must "
     "not be null",
-    summary="Somebody names the model: the body, or the URL that the sender makes.",
+    summary="The model is named: by the body, or by the URL that the sender makes.",
     repair="set the model", source="the service's own URL", by_sender=True)
 RANGE = rule("BED-34", "hard",
     "1 validation error detected: Value '{value}' at '{at}' failed to satisfy constraint: Member must have value "

@@ -1,9 +1,9 @@
 """Bedrock's ConverseStream to common events.
 
-It comes in binary frames, or as JSON events: ``{"contentBlockDelta": {...}}`` in lines or SSE, or the inner object
-alone, its name given beside it (as an SSE event's name, or not at all: its members tell). Texts and reasoning have no
-start of their own, so their first delta starts them; where their stop is lost, the message's stop reason is one, if it
-cuts nothing off. The stream names neither its message nor the model.
+It arrives in binary frames, or as JSON events: ``{"contentBlockDelta": {...}}`` in lines or SSE, or the inner object
+alone, with its name as an SSE event's name, or without a name: its members identify it. Texts and reasoning have no
+start, so their first delta starts them. If their stop is lost, the message's stop reason stops them, unless it means a
+cut. The stream names neither its message nor the model.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ _TOLD_BY: Final = {
 
 
 class ConverseDecoderState(Struct, array_like=True):
-    """What is remembered of the message.
+    """The state of the message.
 
     ``kinds`` are the blocks that have begun, ``redacted`` the pieces of redacted reasoning, and ``results`` the start
     and the deltas so far of a block of the service's own, such as a server tool's result, all by block. ``stopped`` and
-    ``counted``: the stop reason and the token counts have come.
+    ``counted``: the stop reason and the token counts have arrived.
     """
 
     kinds: dict[int, str] = {}
@@ -86,7 +86,7 @@ class BedrockConverse(PayloadDecoder[ConverseDecoderState]):
         super().__init__(ConverseDecoderState)
 
     def split(self, data: bytes) -> list[bytes]:
-        """The payloads of frames, SSE or lines, each under its event's name where that is given beside it."""
+        """Return the payloads of frames, SSE or lines, each under its event's name if that is given separately."""
         if payloads.is_binary(data):
             return payloads.of_frames(data)
         if b"event:" not in data:
@@ -144,7 +144,7 @@ class BedrockConverse(PayloadDecoder[ConverseDecoderState]):
         return [*self._begins(index, kind), BlockStarted(index=index, kind=kind)]
 
     def _begins(self, index: int, kind: str) -> list[Event]:
-        """What is left of the block that was at this place, where another one begins."""
+        """Return the rest of the previous block at this place, if another one begins there."""
         left = self._result(index)
         self.state.kinds[index] = kind
         return left
@@ -278,6 +278,6 @@ class BedrockConverse(PayloadDecoder[ConverseDecoderState]):
 
 
 def _named(name: bytes, payload: bytes) -> bytes:
-    """A payload under the name that stands beside it, if it does not bear it itself."""
+    """Return a payload under its separate name, unless it has the name itself."""
     bare = name and name not in {b"error", b"message", b"chunk"} and b'"%b"' % name not in payload
     return b"{%b:%b}" % (msgspec.json.encode(name.decode("utf-8", "replace")), payload) if bare else payload

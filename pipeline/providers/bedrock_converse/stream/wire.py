@@ -32,7 +32,7 @@ class _Input(Struct, gc=False):
 
 
 class Piece(Struct, rename="camel", gc=False):
-    """What a delta adds to its block; one of these, or something that is read member by member."""
+    """The addition of a delta to its block: one of these, or a value that is read member by member."""
 
     text: str | None = None
     reasoning_content: Reasoning | None = None
@@ -82,7 +82,7 @@ class Counts(Counted, rename="camel", gc=False):
 
 
 class Metadata(Struct, gc=False):
-    """What is told about the whole message; ``trace`` is what a guardrail did."""
+    """Data about the whole message; ``trace`` is the trace of a guardrail."""
 
     usage: Counts | None = None
     trace: Raw | UnsetType = UNSET
@@ -129,7 +129,7 @@ class WholeAnswer(Struct, rename="camel", gc=False):
 decode = msgspec.json.Decoder(StreamEvent).decode
 decode_tool = msgspec.json.Decoder(ToolStart).decode
 decode_answer = msgspec.json.Decoder(WholeAnswer).decode
-# Members of a call that its block has; what else there is stands beside it.
+# Members of a call that its block has; others become extras.
 _CALL: Final = frozenset({"toolUseId", "name", "input", "type"})
 _string = msgspec.json.Decoder(str)
 _list = msgspec.json.Decoder(list[Raw])
@@ -195,10 +195,10 @@ def _reasoning(members: Fields) -> WholeBlock | None:
 
 
 def put_together(kind: str, pieces: list[bytes]) -> Raw:
-    """A block of the service's own from its start and its deltas: what a tool of the service returned, an image.
+    """Return a block of the service's own from its start and its deltas: the result of a service's tool, an image.
 
-    A tool's result has its content in its deltas, or in pieces of a list. Of other blocks, objects go on member by
-    member, lists and strings go on at their end, and bytes, each encoded for itself, where they were left.
+    A tool's result has its content in its deltas, or in pieces of a list. In other blocks, objects are continued member
+    by member, lists and strings at their end, and bytes, each piece with its own encoding, at their end.
     """
     if kind != "toolResult":
         return Raw(reduce(_joined, pieces))

@@ -1,10 +1,10 @@
-"""Bedrock's Converse API.
+"""Requests for Bedrock's Converse API.
 
-The tool configuration stands behind the messages. Converse wants one as soon as the history has calls, whether or not
-anybody gave tools (BED-10): the tools that the history calls are then declared by their names, and since that list
-grows, its place at the end keeps the bytes before it a prefix of the next request. The order of keys means nothing to
-the service; its prompt cache starts with the tools and begins anew when one is added, as it would anywhere. The model
-is in the URL, so the body does not name it.
+The tool configuration is after the messages. Converse requires one as soon as the history has calls, even if the caller
+gave no tools (BED-10): the tools that the history calls are then declared by their names. Since that list grows, its
+place at the end keeps the bytes before it a prefix of the next request. The order of keys has no meaning for the
+service; its prompt cache starts with the tools and is rebuilt when one is added, in any order. The model is in the URL,
+so the body does not name it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
 from reknit.pipeline.fixes import Fix, make
-from reknit.pipeline.history.pieces import Book, Message, Piece
+from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock
 from reknit.pipeline.model import STRICT, Role, Structure, Text, Tool, ToolResult, ToolUse, Unknown
 from reknit.pipeline.providers.anthropic.writer import NO_PREFILL_SINCE, is_thinking
 from reknit.pipeline.providers.anthropic.writer.blocks import version_of
 from reknit.pipeline.providers.bedrock_converse.writer.blocks import (
-    ConverseFitting,
+    ConverseBlockAdapter,
     is_document,
     point_behind,
     tool_name,
@@ -53,7 +53,7 @@ from reknit.pipeline.targets.head import HeadShape, HeadWriter, Params, before_l
 
 # Families that keep a prompt in a cache; the others refuse breakpoints.
 _CACHED: Final = ("claude", "nova")
-# What Claude takes under Anthropic's name, beside the service's own parameters.
+# Parameters of Claude under Anthropic's name, in addition to the service's own.
 _OF_CLAUDE: Final = ("top_k", "thinking")
 # A block of a system prompt that is the service's own.
 _GUARDED: Final = frozenset({frozenset({"guardContent"})})
@@ -63,9 +63,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ConverseHead(Struct, frozen=True):
-    """The head as JSON objects: ``keys`` before the messages, ``tools`` (none: ``b""``) behind them.
+    """The head as JSON objects: ``keys`` before the messages, ``tools`` (``b""`` without any) after them.
 
-    ``points_left`` is how many cache breakpoints the messages may have.
+    ``points_left`` is the number of cache breakpoints that the messages may have.
     """
 
     keys: dict[str, Any]
@@ -74,8 +74,8 @@ class ConverseHead(Struct, frozen=True):
     points_left: int
 
 
-def write_head(setting: Setting, system: Sequence[Piece]) -> ConverseHead:
-    """What stands around the messages of every request of a session."""
+def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> ConverseHead:
+    """Return the parts around the messages of every request of a session."""
     writer = HeadWriter(_SHAPE, setting)
     keys: dict[str, Any] = {}
     model = (setting.model or "").lower()
@@ -127,7 +127,7 @@ def _given_system(writer: HeadWriter) -> Iterator[Any]:
 
 
 def _points(keys: Mapping[str, Raw], path: str, writer: HeadWriter) -> Iterator[Raw]:
-    """The breakpoint of a block or tool as a block of its own behind it, if it has one that is one."""
+    """Return the breakpoint of a block or tool, as a separate block after it, if it has a valid one."""
     mark = keys.get("cache_control")
     if mark is None or bytes(mark) == b"null":
         return
@@ -138,7 +138,7 @@ def _points(keys: Mapping[str, Raw], path: str, writer: HeadWriter) -> Iterator[
         yield point
 
 
-def _system_rows(rows: Sequence[Piece]) -> Iterator[Any]:
+def _system_rows(rows: Sequence[TrackedBlock]) -> Iterator[Any]:
     for piece in rows:
         if isinstance(piece.block, Text):
             yield {"text": piece.block.text}
@@ -201,40 +201,40 @@ _SHAPE: Final = HeadShape(
     bounds={"max_tokens": (1, math.inf), "temperature": (0, 1), "top_p": (0, 1)},
     tool_name=tool_name,
     is_own=_is_own,
-    # There is none for no tool at all.
+    # There is no choice that forbids tools.
     choices=("auto", "any", "tool"),
 )  # fmt: skip
 
 
-# What is said beside a document, where nobody says anything (BED-21).
+# The text next to a document in a message without text (BED-21).
 _BESIDE_DOCUMENT: Final = "See the attached document."
-# What the assistant says between results and words that must not share a turn (BED-17).
+# The assistant's text between results and words that must not share a turn (BED-17).
 _BETWEEN: Final = "I have the results."
 _RESULTS_ALONE: Final = ("llama", "mistral")
 
 # Which Claude was recorded to begin with the assistant, and since which the end may be its with tools as well.
 _ASSISTANT_FIRST: Final = (4, 5)
 _PREFILL_SINCE: Final = (3, 5)
-# Nova's second generation goes on with an answer.
+# Nova's second generation continues an answer.
 _NOVA_2: Final = re.compile(r"(?<![a-z])nova-2(?![\w.])")
 
 
 class ConverseProgress(Struct, frozen=True, array_like=True):
-    """How many messages there are, the names of their documents, and the tools called where nobody declared any.
+    """The number of messages, the names of their documents, and the called tools if the caller declared none.
 
-    ``numbers`` are the last numbers that distinguish repeated names; there were none before 0.2.0. ``held`` are media
-    of results that more results follow; none once all messages of an exchange are written.
+    ``numbers`` are the last numbers that distinguish repeated names; state of before 0.2.0 has none. ``held`` are media
+    of results that more results follow; empty once all messages of an exchange are written.
     """
 
     count: int = 0
     documents: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
     numbers: dict[str, int] = {}
-    held: list[Piece] = []
+    held: list[TrackedBlock] = []
 
 
 class ConverseDialect(ListDialect):
-    def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
+    def __init__(self, setting: Setting, system: Sequence[TrackedBlock]) -> None:
         self.state = ConverseProgress()
         self._observed = setting.observed
         self._model = (setting.model or "").lower()
@@ -249,12 +249,12 @@ class ConverseDialect(ListDialect):
         self.prefix = before_list(self._before, "messages")
 
     def encode_message(self, message: Message, state: ConverseProgress, *, final: bool) -> Encoded:
-        """Write one message; what it says for good sets no breakpoints, since only the newest are worth one."""
+        """Write one message; settled messages set no breakpoints, because only the newest ones are useful."""
         return self._write(message, state, final=final)
 
     def _write(self, message: Message, state: ConverseProgress, *, final: bool, points: Container[str] = ()) -> Encoded:
-        book = Book(NAME, self._observed)
-        fitting = ConverseFitting(
+        book = FixLog(NAME, self._observed)
+        fitting = ConverseBlockAdapter(
             book=book,
             model=self._model,
             before=state.documents,
@@ -301,7 +301,7 @@ class ConverseDialect(ListDialect):
     def encode_ending(
         self, messages: Sequence[Message], state: ConverseProgress, settled: int, *, final: bool
     ) -> Ending:
-        """Write the open messages and, behind them, the tools; an answer to go on with ends in no whitespace."""
+        """Write the open messages and, after them, the tools; an answer to continue does not end in whitespace."""
         del settled
         write = partial(self._write, points=self._newest_points(messages))
         parts = self.encode_open(messages, state, final=final, write=write)
@@ -318,14 +318,16 @@ class ConverseDialect(ListDialect):
         marked = [piece.path for message in messages for piece in message.pieces if point_behind(piece.block)]
         return frozenset(marked[-self._points_left :] if self._points_left else ())
 
-    def _turns(self, message: Message, pieces: list[Piece], count: int, book: Book) -> list[tuple[str, list[Piece]]]:
-        """The message as one, or as three where results stand alone."""
+    def _turns(
+        self, message: Message, pieces: list[TrackedBlock], count: int, book: FixLog
+    ) -> list[tuple[str, list[TrackedBlock]]]:
+        """Return the message as one, or as three if its results must be separate."""
         results = [piece for piece in pieces if isinstance(piece.block, ToolResult)]
         if not self._results_alone or not results or len(results) == len(pieces):
             return [(message.role, pieces)]
         words = [piece for piece in pieces if not isinstance(piece.block, ToolResult)]
         book.note_fix("assistant_inserted", f"messages.{count + 1}.content.0")
-        between = Piece(Text(text=_BETWEEN), -1, "", fate="synthesised", code="assistant_inserted")
+        between = TrackedBlock(Text(text=_BETWEEN), -1, "", fate="synthesised", code="assistant_inserted")
         return [("user", results), ("assistant", [between]), ("user", words)]
 
     def _suffix(self, tools: bytes) -> bytes:
@@ -337,8 +339,8 @@ class ConverseDialect(ListDialect):
         return self._before[:-1] + (b"," if len(self._before) > 2 else b"") + b'"toolConfig":%b}' % tools
 
 
-def _worded(message: Message, pieces: list[Piece], book: Book) -> list[Piece]:
-    """The pieces with the words that the service misses: beside a document, or in a turn that has nothing else."""
+def _worded(message: Message, pieces: list[TrackedBlock], book: FixLog) -> list[TrackedBlock]:
+    """Return the pieces with required words added: next to a document, or in a turn without other content."""
     said = [piece for piece in pieces if not (isinstance(piece.block, Unknown) and piece.block.kind in MARKERS)]
     if not said:
         return [stub_for(message, book), *pieces]
@@ -348,7 +350,7 @@ def _worded(message: Message, pieces: list[Piece], book: Book) -> list[Piece]:
     if not book.makes("document_text_added"):
         return pieces
     book.note_fix("document_text_added", document.path, tool_id=document.tool_id)
-    added = Piece(Text(text=_BESIDE_DOCUMENT), -1, "", fate="synthesised", code="document_text_added")
+    added = TrackedBlock(Text(text=_BESIDE_DOCUMENT), -1, "", fate="synthesised", code="document_text_added")
     return [*pieces, added]
 
 
@@ -373,8 +375,8 @@ class BedrockConverse:
     tail_rules = frozenset({"BED-01", "BED-03b", "BED-11", "BED-11b"})
 
     def structure(self, setting: Setting) -> Structure:
-        """What recorded requests were accepted with, by the model's family."""
+        """Return the structure of accepted recorded requests, by the model's family."""
         return structs.replace(_structure_of_family(setting), system_blocks=SYSTEM_BLOCKS)
 
-    def prepare(self, setting: Setting, system: Sequence[Piece]) -> ConverseDialect:
+    def prepare(self, setting: Setting, system: Sequence[TrackedBlock]) -> ConverseDialect:
         return ConverseDialect(setting, system)

@@ -1,6 +1,6 @@
-"""One message's blocks as Converse takes them: first fitted, then written.
+"""One message's blocks for Converse: first adapted, then written.
 
-Turns of nothing but text, calls, and results that are text are written in one go.
+Turns of text, calls, and results of text are written in one pass.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, Struct, field, structs
 
-from reknit.pipeline.history.pieces import Piece
+from reknit.pipeline.history.pieces import TrackedBlock
 from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.model import (
     Block,
@@ -37,13 +37,13 @@ from reknit.pipeline.providers.bedrock_converse.writer.fitness import (
     reasoning_stays,
 )
 from reknit.pipeline.targets import HealthyTurns, legal_name
-from reknit.pipeline.targets.fitting import POINT, Fitting, bare, point_of, without_mark
+from reknit.pipeline.targets.fitting import POINT, BlockAdapter, bare, point_of, without_mark
 from reknit.pipeline.targets.media import MEDIA_TYPES as IMAGE_TYPES
 from reknit.pipeline.targets.media import fit_document, fit_image, inline
 
 _MOST_IMAGE_BYTES: Final = 5_242_880  # of base64 text, 3.75 MB of data (the service's documentation)
 _FORMATS: Final[Mapping[str, str]] = MappingProxyType({media_type: name for name, media_type in MEDIA_TYPES.items()})
-# What the service documents for a document's name, and the underscore, which it was recorded to take.
+# Characters outside of the documented ones of a document's name, and the underscore, which was recorded as accepted.
 _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9 ()\[\]_-]+")
 _SPACES: Final = re.compile(r"\s+")
 _LONGEST_TITLE: Final = 180  # less than the service's 200: a number may follow
@@ -60,13 +60,12 @@ def tool_name(name: str) -> str:
 _OWN: Final = frozenset({NAME})
 
 
-class ConverseFitting(Fitting, kw_only=True, eq=False):
+class ConverseBlockAdapter(BlockAdapter, kw_only=True, eq=False):
     """``before`` are the names of the documents so far, ``added`` the message's; they are unique in a request (BED-20).
 
-    ``taken`` are all of them, once one is looked for.
-    ``numbers`` has the last number that each repeated name was told apart by, behind which the next one is looked for.
-    ``points`` are the places of blocks whose cache breakpoint is set, as a block of its own behind it. ``system``: the
-    message is the system's.
+    ``taken`` are all of them, once one is searched. ``numbers`` has the last number that distinguishes each repeated
+    name, from which the search continues. ``points`` are the indexes of blocks whose cache breakpoint is set, as a
+    separate block after them. ``system``: it is a system message.
     """
 
     model: str
@@ -77,26 +76,26 @@ class ConverseFitting(Fitting, kw_only=True, eq=False):
     added: list[str] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
 
-    def add_piece(self, piece: Piece) -> None:
-        """Take the next piece, and set its breakpoint behind it."""
+    def add_piece(self, piece: TrackedBlock) -> None:
+        """Take the next piece, and set its breakpoint after it."""
         point = point_behind(piece.block) if piece.path in self.points else None
         if point is None:
             super().add_piece(piece)
             return
         super().add_piece(without_mark(piece, None))
         place = f"{piece.path}.cache_control"
-        self.out.append(Piece(Unknown(kind=POINT, raw=point), piece.turn, place, came_as=piece.tool_id))
+        self.out.append(TrackedBlock(Unknown(kind=POINT, raw=point), piece.turn, place, came_as=piece.tool_id))
 
-    def bared(self, piece: Piece) -> Piece:
+    def bared(self, piece: TrackedBlock) -> TrackedBlock:
         return bare(piece, self.book, marks=True, empty=True, owners=_OWN)
 
     def name(self, name: str) -> str:
         return tool_name(name)
 
-    def image(self, piece: Piece, image: Image) -> Piece:
+    def image(self, piece: TrackedBlock, image: Image) -> TrackedBlock:
         return fit_image(piece, image, self.book, taken=lambda kind: kind in IMAGE_TYPES, most_bytes=_MOST_IMAGE_BYTES)
 
-    def document(self, piece: Piece, document: Document) -> Piece:
+    def document(self, piece: TrackedBlock, document: Document) -> TrackedBlock:
         """A document of a known format, under a name of its own."""
         piece = fit_document(piece, document, self.book, taken=_FORMATS.__contains__)
         if not isinstance(piece.block, Document):
@@ -110,7 +109,7 @@ class ConverseFitting(Fitting, kw_only=True, eq=False):
             return piece
         return self.book.change("document_renamed", piece, structs.replace(piece.block, title=title), name)
 
-    def unknown(self, piece: Piece, unknown: Unknown, inside: ToolResult | None) -> Piece | None:
+    def unknown(self, piece: TrackedBlock, unknown: Unknown, inside: ToolResult | None) -> TrackedBlock | None:
         """Converse's own members that the canonical form has no block for."""
         if not own_member(unknown, inner=inside is not None, model=self.model):
             return None
@@ -163,7 +162,7 @@ class ConverseFitting(Fitting, kw_only=True, eq=False):
 
 
 def point_behind(block: Block) -> Raw | None:
-    """What Converse has for a block's cache breakpoint; none behind reasoning."""
+    """Return Converse's form of a block's cache breakpoint; none after reasoning."""
     if isinstance(block, (Unknown, Thinking, RedactedThinking)) or block.cache_control is UNSET:
         return None
     return point_of(block.cache_control)
@@ -204,7 +203,7 @@ def _parts(result: ToolResult) -> list[Any]:
 
 
 def _structured(part: Block) -> dict[str, Raw] | None:
-    """A part that a tool returned as an object, as Converse has it; None where it is none."""
+    """Return Converse's form of a part that a tool returned as an object; None for other parts."""
     if not isinstance(part, Text) or not part.structured:
         return None
     data = part.text.encode("utf-8", "replace")
@@ -290,7 +289,7 @@ def written_as_they_are(healthy: HealthyTurns, start: int, model: str) -> tuple[
 
 
 def _says_nothing_more(turn: Turn) -> bool:
-    """Whether a turn's texts, calls and results have nothing beside them for which Converse has no place."""
+    """Return True if a turn's texts, calls and results have no members that Converse does not have."""
     if turn.own is not UNSET:
         return False
     for block in turn.blocks:

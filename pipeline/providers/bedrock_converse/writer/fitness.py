@@ -1,8 +1,8 @@
-"""Which blocks may go back through Converse: its own, and reasoning, which has its place in its turn.
+"""Selects the blocks that may be sent back through Converse: its own, and reasoning at its place in its turn.
 
-Blocks that the canonical form has no place for go back only if they are well-formed. Reasoning goes back to the service
-that wrote it, first in its turn, and for Claude with its signature (BED-18) and exactly as it was: a turn keeps all of
-its reasoning or none.
+Blocks without a canonical form are sent back only if they are well-formed. Reasoning is sent back to the service that
+wrote it, first in its turn, and for Claude with its signature (BED-18) and unchanged: a turn keeps all of its reasoning
+or none.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from reknit.pipeline.history.pieces import Book, Message, Piece
+from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock
 from reknit.pipeline.model import Block, Issuer, RedactedThinking, Thinking, Turn, Unknown
 from reknit.pipeline.targets.media import decodes
 
@@ -173,7 +173,7 @@ _OF_SERVED_TOOLS: Final = frozenset({"toolUse", "toolResult"})
 # Images by S3 location (BED-23) and videos at all (BED-24), which Claude was recorded to refuse, and tools that the
 # service runs, which it does not have; in results Nova was recorded to refuse videos (BED-25).
 _NOT_FOR_CLAUDE: Final = _OF_SERVED_TOOLS | {"image", "video"}
-# What a message of the system's alone may hold.
+# Blocks that only a system message may hold.
 SYSTEM_BLOCKS: Final = frozenset({"toolAddition", "toolRemoval"})
 # Not content by itself: a turn of nothing else says nothing.
 MARKERS: Final = frozenset({"cachePoint"})
@@ -260,7 +260,7 @@ def name_of(block: Unknown) -> str:
 _UNSIGNED = ("nova", "gpt-oss", "qwen", "kimi", "minimax")
 
 
-def fit_reasoning(message: Message, model: str, book: Book) -> list[Piece]:
+def fit_reasoning(message: Message, model: str, book: FixLog) -> list[TrackedBlock]:
     """The message's pieces, fit reasoning first."""
     pieces = message.pieces
     reasoning = [at for at, piece in enumerate(pieces) if isinstance(piece.block, (Thinking, RedactedThinking))]
@@ -287,13 +287,13 @@ def fit_reasoning(message: Message, model: str, book: Book) -> list[Piece]:
 
 
 def reasoning_stays(turn: Turn, model: str) -> bool:
-    """Whether all reasoning of a healthy turn stands first in it, and is fit."""
+    """Return True if all reasoning of a valid turn is first in it, and may be sent."""
     reasoning = [isinstance(block, (Thinking, RedactedThinking)) for block in turn.blocks]
     count = sum(reasoning)
     return count < len(reasoning) and all(reasoning[:count]) and not any(_fault(b, model) for b in turn.blocks[:count])
 
 
-def _fault_in(message: Message, piece: Piece, model: str) -> str:
+def _fault_in(message: Message, piece: TrackedBlock, model: str) -> str:
     return _fault(piece.block, model) or ("thinking_of_changed_turn" if piece.turn in message.changed else "")
 
 
@@ -316,5 +316,5 @@ def _same(issuer: str | None, model: str) -> bool:
     return not issuer or not model or issuer.lower() in model or model in issuer.lower()
 
 
-def _is_marker(piece: Piece) -> bool:
+def _is_marker(piece: TrackedBlock) -> bool:
     return isinstance(piece.block, Unknown) and piece.block.kind in MARKERS

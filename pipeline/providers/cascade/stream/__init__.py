@@ -1,23 +1,23 @@
-"""A planner that speaks text only: calls are taken out of the text, paths redacted, names rewritten.
+"""A planner that outputs text only: extracts calls from the text, redacts paths, rewrites names.
 
-The text goes through the filters of ``reknit.pipeline.text`` in a row, calls first, so
-that nothing which a filter put in is ever read as a call. What the filters hold is state, so neither a chunk nor a
-restart makes a difference. Reasoning goes through filters of its own, and a call in it stays reasoning.
+The text passes the filters of ``reknit.pipeline.text`` in a row, calls first, so that nothing which a filter inserted
+is ever read as a call. The filters' buffers are state, so neither the chunks nor a restart make a difference. Reasoning
+has filters of its own, and a call in it stays reasoning.
 
-- A call has no id: its item's id serves, which counts the session's blocks. Arguments are redacted string by string and
-  never rewritten otherwise; a call's name stays, for it must name a tool.
-- A call that breaks off is a call without its end, and is left incomplete; one whose name did not come is text.
+- A call has no id: its item's id is used, which counts the session's blocks. Arguments are redacted string by string
+  and never rewritten otherwise; a call's name stays, because it must name a tool.
+- A call that breaks off is incomplete; one whose name did not arrive is text.
 - Blanks alone, between calls and before reasoning or the end, are the protocol's line breaks and not shown.
-- What is changed or left out is told by ``Rewritten``, of the block where it stood.
+- Changes and removals are reported by ``Rewritten``, of the block that they belong to.
 
-Events come one a line or in SSE. What WindsurfAPI hands on as it polls has no type, ``{"text", "thinking",
-"isError"}``, and is read as it is; the others say what they are:
+Events arrive one in a line or in SSE. WindsurfAPI forwards polled events without a type, ``{"text", "thinking",
+"isError"}``; the others have one:
 
 - ``{"type": "message_start", "id"?, "model"?}``: an attempt begins. Without one it begins with its first words.
 - ``{"type": "text_delta", "text"}``, ``{"type": "thinking_delta", "thinking"}`` (or ``text``): more of either.
-- ``{"type": "done", "reason"?, "usage"?}``: the answer is over. A reason that says that the planner was given up, such
-  as ``max_wait``, breaks the run off.
-- ``{"type": "max_wait", "message"?}``: the planner was given up on after the longest time that it may take.
+- ``{"type": "done", "reason"?, "usage"?}``: the answer has ended. A reason that means that the planner was abandoned,
+  such as ``max_wait``, aborts the run.
+- ``{"type": "max_wait", "message"?}``: the planner was abandoned after the maximum time.
 - ``{"type": "error", "message", "code"?}``: the attempt failed.
 """
 
@@ -29,7 +29,7 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec import Struct, structs
 
-from reknit.pipeline.providers.cascade.stream.speech import Filters, Speech, removed
+from reknit.pipeline.providers.cascade.stream.speech import Filters, OutputFilters, removed
 from reknit.pipeline.streams import fields as read
 from reknit.pipeline.streams.decoder import PayloadDecoder
 from reknit.pipeline.streams.events import (
@@ -113,7 +113,7 @@ _untyped = msgspec.json.Decoder(_Untyped)
 
 
 def read_event(payload: bytes) -> PlannerEvent:
-    """One event.
+    """Decode one event.
 
     Raises:
         msgspec.DecodeError: it is none of these.
@@ -143,10 +143,10 @@ _MOST_BLANKS: Final = 64
 
 
 class CascadeDecoderState(Struct, array_like=True):
-    """What is remembered of the message.
+    """The state of the message.
 
-    ``model`` is the name that it speaks under; ``blocks`` counts those that have begun; ``text`` and ``thinking`` are
-    the open ones, or -1. ``blanks`` and ``removed`` stand before what may become the next text.
+    ``model`` is the name to use; ``blocks`` counts those that have begun; ``text`` and ``thinking`` are the open ones,
+    or -1. ``blanks`` and ``removed`` precede a possible next text.
     """
 
     started: bool = False
@@ -168,9 +168,9 @@ class Cascade(PayloadDecoder[CascadeDecoderState]):
 
     def __init__(self) -> None:
         super().__init__(CascadeDecoderState)
-        self.speech = Speech()
+        self.speech = OutputFilters()
         self._made: Filters | None = None
-        self._made_for: tuple[Speech, str | None] | None = None
+        self._made_for: tuple[OutputFilters, str | None] | None = None
         self._loaded = b""
 
     # State.
@@ -181,7 +181,10 @@ class Cascade(PayloadDecoder[CascadeDecoderState]):
         return msgspec.msgpack.encode(_Saved(self.state, self._loaded or made))
 
     def load(self, saved: bytes) -> None:
-        """Take the state that ``save`` gave. The filters are made when they are needed: ``speech`` is told by then."""
+        """Restore the state that ``save`` returned.
+
+        The filters are created when they are needed, after ``speech`` is set.
+        """
         found = msgspec.msgpack.decode(saved, type=_Saved)
         self.state, self._loaded, self._made = found.state, found.filters, None
 
@@ -190,7 +193,7 @@ class Cascade(PayloadDecoder[CascadeDecoderState]):
         return self._make_filters() if self._made is None else self._made
 
     def _make_filters(self) -> Filters:
-        """The filters as they are to be for this message; the former ones serve where nothing has changed."""
+        """Return the filters for this message; the former ones if nothing has changed."""
         wanted = (self.speech, self.state.model)
         if self._made is None or self._made_for != wanted:
             self._made, self._made_for = Filters(*wanted), wanted
@@ -231,7 +234,7 @@ class Cascade(PayloadDecoder[CascadeDecoderState]):
         return self._fail_attempt(failed.message, failed.code) if isinstance(failed, Failed) else found
 
     def read(self, payload: bytes) -> list[Event]:
-        """The events of a payload. What nobody understands is passed on without the paths, too."""
+        """Return the events of a payload. An unknown one is passed on without the paths."""
         events: list[Event] = []
         for event in super().read(payload):
             if isinstance(event, Aside) and isinstance(event.item, AgentUnrecognized):
@@ -263,7 +266,7 @@ class Cascade(PayloadDecoder[CascadeDecoderState]):
         return [*events, MessageDelta(reason, cut=reason in _CUT), MessageStopped()]
 
     def _give_up(self, reason: str) -> list[Event]:
-        """The planner went on too long, or stood still: the run ends here, with its diagnosis."""
+        """The planner took too long or stalled: the run ends here, with its diagnosis."""
         events = self.release_held()
         self.state = CascadeDecoderState()
         told = self._filters.error(reason)
@@ -276,7 +279,7 @@ class Cascade(PayloadDecoder[CascadeDecoderState]):
         return [*events, *self._filters.changes_beside(-1), Failed(told, code)]
 
     def release_held(self) -> list[Event]:
-        """What the filters hold, at the end of a text; a call that had begun stays open."""
+        """Return the text that the filters hold, at the end of a text; a call that had begun stays open."""
         if not self.state.started:
             return []
         events = self._end_thinking()
@@ -335,7 +338,7 @@ class Cascade(PayloadDecoder[CascadeDecoderState]):
         return events
 
     def _put_output(self, output: str | ToolCall | Removed) -> list[Event]:
-        """What a filter gave, as events of the block that it belongs to."""
+        """Convert a filter's output to events of the block that it belongs to."""
         if isinstance(output, ToolCall):
             return self._put_call(output)
         if isinstance(output, Removed):
@@ -368,7 +371,7 @@ class Cascade(PayloadDecoder[CascadeDecoderState]):
         ]
 
     def _stop_text(self) -> list[Event]:
-        """A text ends, if one has begun; what was left out with no text around it is told of no block."""
+        """Stop the text block, if one has begun; a removal without a text around it belongs to no block."""
         index, self.state.text = self.state.text, -1
         self.state.blanks = ""
         return [*self._tell_removed(-1), *([] if index < 0 else [BlockStopped(index)])]

@@ -1,4 +1,4 @@
-"""How a planner's words become the model's own: its calls, then redaction, then identity, and what these are told."""
+"""Filters of a planner's output: its calls, then redaction, then identity, and their settings."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class _SavedOutput(Struct, array_like=True):
 
 
 class OutputFilter:
-    """Takes the planner's text in pieces; gives what can be shown, and the calls in it, in their order.
+    """Takes the planner's text in pieces; returns the text to show, and the calls in it, in order.
 
-    All text before a call is given before it. What was removed is given as soon as it is known to be, which may be
-    before text that stood in front of it: the text around it is one text, so that no path comes together there.
+    All text before a call is returned before it. A removal is returned as soon as it is known, possibly before text
+    that preceded it: the text around it is one text, so that no path is joined there.
 
     Args:
-        model: the name to speak under, as for `IdentityRewriter`.
+        model: the name to use, as for `IdentityRewriter`.
         tools: the names that a bare call must have one of, as for `ToolCallParser`.
-        roots: what is redacted, as for `Redactor`; in the arguments of calls too.
-        marker: what stands for it.
-        limit: characters that a call or an echoed result may have.
+        roots: the redacted paths, as for `Redactor`; in the arguments of calls too.
+        marker: replaces them.
+        limit: maximum characters of a call or an echoed result.
 
     Raises:
         InputError: a root or the marker cannot be used.
@@ -59,11 +59,11 @@ class OutputFilter:
         return joined(list(self.each(text)))
 
     def flush(self) -> list[Output]:
-        """The text is at its end: return the rest. What is fed next is another text."""
+        """Return the rest at the end of the text. The next feed is another text."""
         return joined(list(self.each_left()))
 
     def each(self, text: str) -> Iterator[Output]:
-        """What `feed` returns, piece by piece: in between, `take_changes` tells what was changed in the last one."""
+        """Yield the results of `feed` piece by piece; `take_changes` returns the changes of the last one."""
         yield from self._shown(self.parser.feed(text))
 
     def each_left(self) -> Iterator[Output]:
@@ -78,7 +78,7 @@ class OutputFilter:
         return self.identity.feed(self.redactor.flush()) + self.identity.release()
 
     def take_changes(self) -> dict[Change, int]:
-        """What was redacted and rewritten since this was last asked, and how often."""
+        """Return the redactions and rewritings since the last call, with their counts."""
         return self.redactor.take_changes() | self.identity.take_changes()
 
     def save(self) -> bytes:
@@ -86,7 +86,7 @@ class OutputFilter:
         return msgspec.msgpack.encode(_SavedOutput(self.parser.save(), self.redactor.save(), self.identity.save()))
 
     def load(self, data: bytes) -> None:
-        """Go on from a saved state."""
+        """Restore a saved state."""
         saved = msgspec.msgpack.decode(data, type=_SavedOutput)
         self.parser.load(saved.parser)
         self.redactor.load(saved.redactor)
@@ -104,7 +104,7 @@ class OutputFilter:
                 yield structs.replace(output, arguments=self.redactor.json(output.arguments))
 
 
-# A call's JSON as far as it came: its name, which is whole, and its arguments, which are not.
+# A call's unfinished JSON: its name, which is whole, and its arguments, which are not.
 _BEGUN: Final = re.compile(
     r'<tool_call>\s*(?:```[A-Za-z]*\s*)?\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)+")\s*(?:,\s*(?:"arguments"\s*:\s*(.*))?)?\Z',
     re.DOTALL,
@@ -116,14 +116,14 @@ _WHY: Final = {
 }
 
 
-class Speech(Struct, frozen=True, kw_only=True):
-    """What the text of a session's planner is to become.
+class OutputFilters(Struct, frozen=True, kw_only=True):
+    """The filters of a session's planner.
 
     Attributes:
-        model: the name to speak under; None leaves it to the stream to tell, and else the planner's as it is.
+        model: the name to use; None takes the stream's, or else leaves the planner's.
         tools: the names that a call without a tag must have one of; None takes any.
         roots: paths of the planner's own machine, which are redacted.
-        marker: what stands for them.
+        marker: replaces them.
     """
 
     model: str | None = None
@@ -139,13 +139,13 @@ class _SavedFilters(Struct, array_like=True):
 
 
 class Filters:
-    """The filters of a text and of the reasoning beside it, which are two texts. In reasoning nothing is a call.
+    """The filters of a text and of the reasoning next to it, which are two texts. Reasoning has no calls.
 
     Raises:
         InputError: a root or the marker cannot be used.
     """
 
-    def __init__(self, speech: Speech, model: str | None) -> None:
+    def __init__(self, speech: OutputFilters, model: str | None) -> None:
         self.text = OutputFilter(model, speech.tools, speech.roots, speech.marker)
         self._paths = Redactor(speech.roots, speech.marker)
         self._identity = IdentityRewriter(model)
@@ -154,13 +154,13 @@ class Filters:
         return self._identity.feed(self._paths.feed(thinking))
 
     def end_thinking(self) -> str:
-        """The rest of the reasoning; what comes next is another stretch of it."""
+        """Return the rest of the reasoning; the next feed is another text of reasoning."""
         return self._identity.feed(self._paths.flush()) + self._identity.flush()
 
     def take_begun_call(self) -> tuple[str, str] | None:
-        """The name of the call that has begun and not ended, and what came of its arguments; None without one.
+        """Return the name of the unfinished call, and its arguments so far; None without one.
 
-        A call whose name has not come whole stays text.
+        A call whose name is not complete stays text.
         """
         parser = self.text.parser
         found = _BEGUN.match(parser.begun())
@@ -171,7 +171,7 @@ class Filters:
         return msgspec.json.decode(found[1], type=str), redactor.whole(redactor.json(found[2] or ""))
 
     def opaque(self, item: AgentUnrecognized) -> AgentUnrecognized:
-        """What nobody understands, without the paths: it is shown as well."""
+        """Return an unknown value without the paths, because it is shown as well."""
         event = item.event if item.event is UNSET else Raw(self._paths.json(bytes(item.event).decode()).encode())
         return structs.replace(item, event=event, text=self._paths.whole(item.text))
 
@@ -179,7 +179,7 @@ class Filters:
         return self._paths.whole(message)
 
     def changes(self, index: int) -> list[Rewritten]:
-        """What was changed in the text since this was last asked, as changes of the block with this index."""
+        """Return the changes of the text since the last call, as changes of the block with this index."""
         return _as_rewritten(self.text.take_changes(), index)
 
     def changes_beside(self, index: int) -> list[Rewritten]:
@@ -187,7 +187,7 @@ class Filters:
         return _as_rewritten(self._paths.take_changes() | self._identity.take_changes(), index)
 
     def save(self) -> bytes:
-        """The state, for `load` of filters that were told the same."""
+        """Return the state, for `load` of filters with the same settings."""
         return msgspec.msgpack.encode(_SavedFilters(self.text.save(), self._paths.save(), self._identity.save()))
 
     def load(self, data: bytes) -> None:
@@ -198,7 +198,7 @@ class Filters:
 
 
 def removed(output: Removed) -> Rewritten:
-    """Text that was left out, as a change beside no block."""
+    """Return removed text as a change next to no block."""
     return Rewritten(-1, "tool_text_removed", digest(output.text), detail=_WHY[output.reason])
 
 

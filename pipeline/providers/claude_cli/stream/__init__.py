@@ -1,12 +1,12 @@
 """The Claude CLI's ``stream-json`` output to common events.
 
-Almost every line is a text delta, so these have a path of their own: one typed decode, one look at
-the redelivery window, and neighbours become one event. What is no plain stream event is read member by member
-(``lines``), and what strict JSON refuses is read tolerantly (``salvage``).
+Almost every line is a text delta, so these have a separate path: one typed decode, one look-up in the redelivery
+window, and adjacent deltas become one event. Other lines are read member by member (``lines``), and lines that strict
+JSON refuses are read tolerantly (``salvage``).
 
-A ``stream_event`` line has an event of the Messages API, and around it what the CLI knows of it. One that does not fit
-its type (an unknown type, a member of the wrong type) fails to decode and is read member by member; where it does fit,
-both give the same event.
+A ``stream_event`` line has an event of the Messages API, and around it the CLI's own members. An event that does not
+fit its type (an unknown type, a member of the wrong type) fails to decode and is read member by member; for one that
+fits, both paths give the same event.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ _READERS: Final[dict[str, Callable[[Fields, Fields, str | None], Event | None]]]
 
 # The whole output.
 
-# How many whole lines may stand between the halves of a line that was cut.
+# The maximum number of whole lines between the halves of a line that was cut.
 _PATIENCE = 16
 
 
@@ -209,7 +209,7 @@ class ClaudeCli:
     def feed(self, data: bytes) -> list[Event]:
         events: list[Event] = []
         seen, before = self._seen.window()
-        deltas: list[Delta] = []  # of one message, which go on until something else comes
+        deltas: list[Delta] = []  # of one message, which continue until another event arrives
         message_id: str | None = None
         torn = bool(self.halves.waiting)
         for line in data.split(b"\n"):
@@ -290,7 +290,7 @@ class ClaudeCli:
         return rest + foreign if cut.follows else foreign + rest
 
     def _rejoin(self, half: bytes, line: bytes) -> list[Event]:
-        """Put a line to a half that waits: they make a whole, or the line stands for itself and the half waits on."""
+        """Join a line with a waiting half if they make a whole; otherwise the line is read alone."""
         self._half = None
         joined = half + line
         fields = _fields_or_none(joined)

@@ -48,12 +48,12 @@ from reknit.topics.items import (
     TurnResult,
 )
 
-# What every line has, or what only serves the CLI itself.
+# Members that every line has, or that only serve the CLI itself.
 _COMMON = frozenset({"type", "subtype", "session_id", "uuid", "parent_tool_use_id", "isSidechain", "message"})
 _ASSISTANT = _COMMON | {"error", "isApiErrorMessage", "is_api_error_message", "aborted"}
 # The names under which a user's line says that the CLI wrote it.
 _SYNTHETIC = ("isSynthetic", "is_synthetic", "isMeta")
-# What the CLI writes into the history as the user's where it was interrupted. 2.1.200 sends no other sign of it.
+# The CLI's texts in the user's name after an interruption. 2.1.200 gives no other sign of it.
 _INTERRUPTIONS = frozenset({"[Request interrupted by user]", "[Request interrupted by user for tool use]"})
 _USER = _COMMON | frozenset({"timestamp", "tool_use_result", "toolUseResult", *_SYNTHETIC, "isReplay"})
 
@@ -326,7 +326,7 @@ def _rate_limit(fields: Fields) -> list[Event]:
 
 
 def _texts(item: Callable[..., Item], *names: str) -> Callable[[Fields], list[Event]]:
-    """Reads a line of which the item has these members, all of them strings."""
+    """Returns a reader of a line whose item has these members, all of them strings."""
     known = _COMMON | frozenset(names)
 
     def read_line(fields: Fields) -> list[Event]:

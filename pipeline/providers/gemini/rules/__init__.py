@@ -1,6 +1,6 @@
-"""The rules of the Gemini API (generateContent): the walk through the contents, and what a request's parameters may be.
+"""The rules of the Gemini API (generateContent): the walk through the contents, and the parameters of a request.
 
-What the API knows and refuses is its ``catalogue``.
+The API's refusals and known values are in its ``catalogue``.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from reknit.pipeline.providers.gemini.rules.catalogue import (
     snake,
 )
 from reknit.pipeline.rules._fold import Fold, Walk
-from reknit.pipeline.rules._misfits import Hole, Misfit, Spot, fit_with_items, without_holes
+from reknit.pipeline.rules._misfits import Misfit, Spot, Unreadable, fit_with_items, without_unreadable
 
-__all__ = ["CATALOGUE", "Gemini"]
+__all__ = ["CATALOGUE", "RULE_SET", "Gemini"]
 
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}").fullmatch
 # The documentation's list, and what was recorded besides (text/csv, audio/mpeg, audio/x-wav).
@@ -41,7 +41,7 @@ _MIME_TYPES: Final = re.compile(
     re.IGNORECASE,
 ).fullmatch
 
-# Whose run of neighbouring contents is being read; "" before the first.
+# The role of the current run of neighbouring contents; "" before the first.
 Role: TypeAlias = Literal["", "user", "model"]
 
 
@@ -54,14 +54,14 @@ class Unsigned(Struct, frozen=True):
 
 
 class Turns(Walk, kw_only=True, eq=False):
-    """Where the conversation stands.
+    """The state of the conversation.
 
     Attributes:
-        role: whose run it is.
-        calls: how many calls the last model run holds.
-        responses: how many responses the user run after it holds.
+        role: the role of the current run.
+        calls: the number of calls in the last model run.
+        responses: the number of responses in the user run after it.
         called_at: the last content with calls.
-        unsigned: the calls that lack a signature since the user last said something else than responses.
+        unsigned: the calls without a signature since the user's last content other than responses.
     """
 
     family: GeminiFamily
@@ -140,7 +140,7 @@ class Turns(Walk, kw_only=True, eq=False):
         if not response.name or _LEGAL_NAME(response.name) is None:
             self._name(response.name, at, "functionResponse")
         for inner_at, inner in enumerate(response.parts or ()):
-            if isinstance(inner, Hole):
+            if isinstance(inner, Unreadable):
                 continue  # it could not be read, and was reported
             path = f"contents.{self.index}.parts.{at}.functionResponse.parts.{inner_at}"
             self._media(inner.inlineData or inner.fileData, path)
@@ -155,7 +155,7 @@ class Turns(Walk, kw_only=True, eq=False):
         if part.mediaResolution is not UNSET:
             self.refuse(rules.MEDIA_RESOLUTION, f"{path}.mediaResolution", at=place(path))
         if part.text == "":
-            # An empty text with a signature is the model's own, sent back as it came.
+            # An empty text with a signature is the model's own, sent back unchanged.
             if not part.thoughtSignature:
                 self.refuse(rules.EMPTY_TEXT, f"{path}.text")
         elif all(getattr(part, name) is None for name in DATA):
@@ -262,7 +262,9 @@ class Gemini(Fold[Turns, Content]):
         except (msgspec.ValidationError, UnicodeEncodeError):  # a lone surrogate
             content, parts = fit_with_items(named, Content, Spot(path, path), report, field="parts", item=Part)
         if parts is not None:
-            return Content(content.role if isinstance(content, Content) else None, without_holes(parts, Part, _UNREAD))
+            return Content(
+                content.role if isinstance(content, Content) else None, without_unreadable(parts, Part, _UNREAD)
+            )
         return content if isinstance(content, Content) else None
 
     def judge_no_list(self, walk: Turns, body: dict[str, Any]) -> None:
@@ -278,7 +280,7 @@ def _either(value: dict[str, Any], name: str) -> object:
 
 
 def _functions(tools: object, walk: Turns) -> list[tuple[str, dict[str, Any]]]:
-    """Collect the declared functions with their paths; a list of one may stand without its brackets."""
+    """Return the declared functions with their paths; a list of one may be without its brackets."""
     if tools is None:
         return []
     if not isinstance(tools, list | dict):
@@ -315,3 +317,6 @@ def _judge_functions(functions: list[tuple[str, dict[str, Any]]], walk: Turns) -
             # The API leaves out the number of the only tool.
             at = place(inner).replace("tools[0]", "tools")
             walk.refuse(rules.ADDITIONAL, f"{inner}.additionalProperties", at=at)
+
+
+RULE_SET = Gemini()

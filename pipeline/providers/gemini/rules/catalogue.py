@@ -1,7 +1,7 @@
-"""The Gemini API (generateContent on AI Studio and Vertex): what it refuses and in which words, and what it knows.
+"""The Gemini API (generateContent on AI Studio and Vertex): its refusals, in its words, and its known values.
 
-Ids, texts and sources follow the published reports named beside each rule; "recorded" means seen in recorded traffic.
-The API merges neighbours of one role: order and counts are judged over such runs, as the recordings show.
+Ids, texts and sources are those of the published reports named with each rule; "recorded" means seen in recorded
+traffic. The API merges neighbours of one role: order and counts are judged over such runs, as the recordings show.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from reknit.pipeline.rules.base import Catalogue, Family
 
 
 class GeminiFamily(Family, frozen=True):
-    """What one family of Gemini models takes.
+    """Requests that one family of Gemini models takes.
 
     Attributes:
         name: the family.
         unsigned_calls: in the current turn, the first call of a step without its signature (refused by Gemini 3:
             lbjlaq/Antigravity-Manager#3202; 2.0 and 2.5 recorded without).
-        json_with_functions: a JSON response type beside declared functions (2.5 recorded to refuse, 3 to take).
+        json_with_functions: a JSON response type together with declared functions (2.5 recorded to refuse, 3 to take).
     """
 
     unsigned_calls: bool | None = None
@@ -144,7 +144,7 @@ STRUCT = rule("GEM-13", "hard", "Invalid value at '{at}' (type.googleapis.com/go
     summary="A call's args and a response's response are objects (all recorded are).",
     repair="wrap it in an object", source="known; the recordings hold no breach")
 
-# What a part may hold
+# The members of a part.
 
 MIME_TYPE = rule("GEM-12", "soft", "Unsupported MIME type: {mime}",
     summary="Media are of the documented types (the recordings hold no other).",
@@ -170,7 +170,7 @@ BAD_JSON = rule("GEM-17", "hard", "Invalid JSON payload received.",
     repair="encode it again", source="the API's own front end")
 HALF_CHARACTER = rule("GEM-17b", "soft", "Invalid JSON payload received. Half a surrogate pair at '{at}'.",
     summary="Text holds no half of a surrogate pair, which UTF-8 cannot carry.",
-    repair="replace it by U+FFFD", source="ours; the API's own words are not recorded")
+    repair="replace it by U+FFFD", source="Reknit's; the API's own words are not recorded")
 
 # A request's parameters
 
@@ -194,12 +194,12 @@ UNKNOWN_GENERATION = rule("GEM-21b", "soft",
     summary="Members of generationConfig are those of the API's schema; new ones come.",
     repair="drop the member", source="recorded")
 NO_MODEL = rule("GEM-22", "soft", "model is not specified",
-    summary="Somebody names the model: the body, or the URL that the sender makes.",
+    summary="The model is named: by the body, or by the URL that the sender makes.",
     repair="set the model", source="the API's own URL", by_sender=True)
 # fmt: on
 
 
-# What a content and each kind of part may hold. Fields are those of the API's own schema (v1beta and Vertex). A
+# The members of a content and of each kind of part. Fields are those of the API's own schema (v1beta and Vertex). A
 # protobuf reads null as absent and takes both spellings of a name; structs know the one in camel case, and ``rename``
 # changes the other before it reads again.
 
@@ -318,7 +318,7 @@ _RENAMED = {snake(name): name for struct in _STRUCTS for name in struct.__struct
 
 
 def rename(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """Give the fields of a content their names in camel case; a part that stands alone becomes a list, as there."""
+    """Rename the fields of a content to camel case; a single part becomes a list, as in the API."""
     if isinstance(value, list):
         return [rename(item) for item in value]
     if not isinstance(value, dict):

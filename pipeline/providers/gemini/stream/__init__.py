@@ -1,16 +1,15 @@
-"""Gemini's streams to common events, whether they come as SSE, as a JSON array, or element by element.
+"""Gemini's streams to common events, whether they arrive as SSE, as a JSON array, or element by element.
 
-A chunk has the next parts of its candidates. A stream may go on after it has said that it stopped
-(code that ran, then the answer): what follows is another message of the same turn. Another attempt is told by its
-``responseId`` alone.
+A chunk has the next parts of its candidates. A stream may continue after it has reported a stop (code that ran, then
+the answer): the rest is another message of the same turn. Only its ``responseId`` identifies another attempt.
 
-Words of one kind go on from chunk to chunk; a call comes whole, or in pieces. A signature is a thinking
-block without words in front of the part that it seals, as in ``history.readers.gemini``.
+Text of one kind continues from chunk to chunk; a call arrives whole, or in pieces. A signature is a thinking block
+without words before the part that it seals, as in ``history.readers.gemini``.
 
-Sources of an answer (grounding, pages that it read, citations) stand on the candidate, with the words, behind them in a
-chunk that has none, or before them. Most chunks say nothing (``{}``). Recorded streams tell it once; where several
-chunks do, one that goes on from what was told takes its place, and anything else is added to it. Gemini does not take
-any of it back, so it is noted aside.
+Sources of an answer (grounding, pages that it read, citations) are on the candidate, with the words, after them in a
+chunk without words, or before them. Most chunks have none (``{}``). Recorded streams report them once; if several
+chunks do, one that extends the former replaces it, and anything else is added. Gemini does not take them back, so they
+are noted with ``aside``.
 """
 
 from __future__ import annotations
@@ -62,15 +61,15 @@ _WHOLE = frozenset({"STOP", "FINISH_REASON_UNSPECIFIED"})
 _MOST_PAST = 8
 # Members of a part that do not say what it is.
 _ABOUT_PARTS: Final = frozenset({"thought", "thoughtSignature", "videoMetadata", "mediaResolution", "partMetadata"})
-# Members that a block has in the canonical form: what a part has by the same name is noted under another.
+# Members that a block has in the canonical form: a part's own member of the same name is noted under another.
 _TAKEN: Final = frozenset({"type", "text", "thinking", "signature", "id", "name", "input", "incomplete", "issuer"})
 _list = msgspec.json.Decoder(list[Raw])
 
 
 class GeminiDecoderState(Struct):
-    """The message that streams, and the ids of those before; ``id`` is None before the first.
+    """The message that streams, and the ids of earlier ones; ``id`` is None before the first.
 
-    ``tokens`` are the counts that were not told yet.
+    ``tokens`` are the counts that were not reported yet.
     """
 
     id: str | None = None
@@ -121,7 +120,7 @@ class Gemini(PayloadDecoder[GeminiDecoderState]):
         return [*events, *self._finish_message()] if is_last else events
 
     def release_held(self) -> list[Event]:
-        """What is left of a message that was cut: what stood beside no text, and its tokens."""
+        """Return the rest of a message that was cut: notes without a text, and its tokens."""
         return [*self._take_unsaid(), *self._take_counts()]
 
     def save(self) -> bytes:
@@ -166,14 +165,14 @@ class Gemini(PayloadDecoder[GeminiDecoderState]):
         left = self.release_held()
         state.over = True
         for growing in state.candidates.values():
-            growing.noted = {}  # what comes now is told apart from it
+            growing.noted = {}  # later notes must be distinguished from it
         first = state.candidates[min(state.candidates)]
         cut = first.reason not in _WHOLE
         notices: list[Event] = [Notice(message=first.words, code=first.reason)] if cut and first.words else []
         return [*left, MessageDelta(first.reason, cut=cut), *notices, MessageStopped()]
 
     def _take_unsaid(self) -> list[Event]:
-        """What was said beside no text at all, or behind the end of the message."""
+        """Return the notes that belong to no text, or follow the end of the message."""
         events: list[Event] = []
         for growing in self.state.candidates.values():
             if growing.noted and (growing.text < 0 or self.state.over):
@@ -198,7 +197,7 @@ def _more_words(candidate: Candidate[Part], growing: Growing | None) -> BlockDel
 
 
 def _holds_json(candidate: Candidate[Part]) -> bool:
-    """Whether anything is taken from a candidate as the JSON that it is, which nobody has looked into yet."""
+    """Return True if a candidate has raw JSON, which was not checked yet."""
     for part in (candidate.content and candidate.content.parts) or ():
         if part.function_call is not None or part.own is not UNSET or part.about is not UNSET:
             return True
@@ -206,19 +205,19 @@ def _holds_json(candidate: Candidate[Part]) -> bool:
 
 
 def _says_more(candidates: list[Candidate[Part]]) -> bool:
-    """Whether anything comes that could stand in a message; the empty text of a last chunk cannot."""
+    """Return True if a chunk has content for a message; the empty text of a last chunk is not content."""
     parts = [part for found in candidates if found.content is not None for part in found.content.parts or ()]
     return any(part.text or part.function_call or part.thought_signature or part.own is not UNSET for part in parts)
 
 
-# A candidate as it grows: its parts as blocks, and with them what is said beside its words.
+# A candidate as it grows: its parts as blocks, with the notes about its words.
 
 
 class Growing(Answer):
-    """A candidate as it grows: an answer, and the arguments of the call that goes on.
+    """A growing candidate: an answer, and the arguments of the current call.
 
-    ``text`` is the block of its last text, ``noted`` what was said beside that, or beside none yet. ``reason`` and
-    ``words`` are why it finished.
+    ``text`` is the block of its last text, ``noted`` the notes about it, or about the next one. ``reason`` and
+    ``words`` are its finish reason.
     """
 
     call: Arguments | None = None
@@ -260,7 +259,7 @@ class CandidateWriter(BlockWriter[Growing]):
             self.add_delta(block, "signature_delta", part.thought_signature)
             self.end_block(block)
         if part.own is not UNSET:
-            # What only Gemini understands, such as code that it ran; its type is the name of its member.
+            # A part that only Gemini has, such as code that it ran; its type is the name of its member.
             self._end_words_and_call()
             self.end_block(
                 self.begin_own_block(next((name for name in part.own if name not in _ABOUT_PARTS), ""), part.own)
@@ -276,7 +275,7 @@ class CandidateWriter(BlockWriter[Growing]):
                 self._note_text(name, value, over=over)
 
     def _end_words_and_call(self) -> None:
-        """End what goes on; a call that should have gone on stays without its end."""
+        """End the current block; a call that should have continued stays without its end."""
         self.end_words()
         self.answer.call = None
 
@@ -321,13 +320,13 @@ class CandidateWriter(BlockWriter[Growing]):
             self.end_block(block)
             self.answer.call = None
 
-    # -- beside the words ---------------------------------------------------------------------------------------
+    # -- notes about the words ----------------------------------------------------------------------------------
 
     def _note_part(self, block: int, about: Fields, *, told_before: bool = False) -> None:
-        """Note what stands in a part beside what is known of it.
+        """Note a part's members that are not part of its block.
 
-        ``told_before``: chunks before may have said something else of this block. The note holds the last one, so each
-        of them is a delta, too.
+        ``told_before``: earlier chunks may have had other notes of this block. The note holds the last one, so each of
+        them is a delta, too.
         """
         if told_before:
             for name, value in about.items():
@@ -336,9 +335,9 @@ class CandidateWriter(BlockWriter[Growing]):
             self.note_member(block, f"part.{name}" if name in _TAKEN else name, value, aside=True)
 
     def _note_text(self, name: str, value: Raw, *, over: bool) -> None:
-        """Note what was said beside a text with it; where there is none yet, with the first one that comes.
+        """Note a statement about a text with that text; without one yet, with the next one.
 
-        Where the message is ``over``, its items are complete: the decoder passes it on.
+        If the message is ``over``, its items are complete: the decoder passes the note on.
         """
         growing = self.answer
         noted = growing.noted[name] = added(growing.noted.get(name), bytes(value))
@@ -347,7 +346,7 @@ class CandidateWriter(BlockWriter[Growing]):
 
 
 def added(before: bytes | None, told: bytes) -> bytes:
-    """What was told before and what is told now, as one: objects by their members, lists by their elements."""
+    """Return the former and the new value joined: objects by their members, lists by their elements."""
     if before is None or before == told:
         return told
     try:

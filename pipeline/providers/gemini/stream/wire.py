@@ -1,13 +1,13 @@
-"""Chunks of Gemini's ``streamGenerateContent`` as typed structs: one decode a chunk.
+"""Chunks of Gemini's ``streamGenerateContent`` as typed structs: one decode for each chunk.
 
-What a part may hold is named whole (``forbid_unknown_fields``): one with another member makes the decode fail, and the
+The members of a part are declared completely (``forbid_unknown_fields``): another member makes the decode fail, and the
 chunk is then read part by part, so that nothing of such a part is lost. Only a chunk that is damaged elsewhere is read
-member by member. Some servers and clients write enums as the numbers that they have in Google's protocol buffers.
+member by member. Some servers and clients write enums as their numbers in Google's protocol buffers.
 
-The arguments of a call that streams come in pieces, each of which names a leaf by its path (``$.operations[0].price``)
-and holds its value, or a part of it if it is a string that goes on. They come in the order in which the object is
-written, so its text only grows: what is open is closed down to where the next path branches off, and opened again along
-it.
+The arguments of a call that streams arrive in pieces, each of which names a leaf by its path
+(``$.operations[0].price``) and holds its value, or a part of it if it is a string that continues. They arrive in the
+order in which the object is written, so its text only grows: open containers are closed down to where the next path
+branches off, and opened again along it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class FunctionCall(Struct, rename="camel", forbid_unknown_fields=True, gc=False)
 class Part(Struct, rename="camel", forbid_unknown_fields=True, gc=False):
     """A text, a thought, or a call; a signature seals it.
 
-    ``own`` are the members of a part that is something else, ``about`` what stands beside the words or in the call.
+    ``own`` are the members of a part of another kind, ``about`` the members next to the words or in the call.
     """
 
     text: str | None = None
@@ -110,7 +110,7 @@ _part = msgspec.json.Decoder(Part)
 EMPTY = frozenset({b"{}", b"[]", b"null"})
 _KNOWN = frozenset({"text", "thought", "thoughtSignature", "functionCall"})
 _KNOWN_OF_CALLS = frozenset({"name", "id", "args", "partialArgs", "willContinue"})
-# Members that hold a part's content. Beside words they are a part of their own; any other is about the words.
+# Members that hold a part's content. Next to words they are a separate part; any other member is about the words.
 _CONTENT = frozenset(
     {
         "inlineData",
@@ -122,7 +122,7 @@ _CONTENT = frozenset(
         "toolResponse",
     }
 )
-# What the last members of a candidate are to Gemini.
+# Members of a candidate that describe its words.
 _BESIDE_WORDS = ("groundingMetadata", "urlContextMetadata", "citationMetadata", "groundingAttributions")
 # The numbers of `Candidate.FinishReason` and `PromptFeedback.BlockReason` in google.ai.generativelanguage.v1beta. A
 # field that says nothing is zero. Vertex (google.cloud.aiplatform.v1) counts otherwise from 6 on.
@@ -202,7 +202,7 @@ def _read_candidate(fields: Fields) -> Candidate[Part]:
 
 
 def _read_part(raw: Raw) -> list[Part]:
-    """A part; one that has other content than its words or its call is both: those, and the rest as it came."""
+    """Return a part; one with other content in addition to its words or its call gives both, the rest unchanged."""
     try:
         return [_part.decode(raw)]
     except msgspec.DecodeError:
@@ -221,7 +221,7 @@ def _read_part(raw: Raw) -> list[Part]:
 
 
 def _read_words(fields: Fields) -> Part | None:
-    """What a part has that is known; None where one of its members is not what it should be."""
+    """Return a part's known members; None if one of them has the wrong type."""
     known = {name: value for name, value in fields.items() if name in _KNOWN}
     called = read.members(known, "functionCall") or {}
     unknown = {name: value for name, value in called.items() if name not in _KNOWN_OF_CALLS}
@@ -241,13 +241,13 @@ def _is_about(name: str) -> bool:
 
 
 def beside(candidate: Candidate[P]) -> dict[str, Raw]:
-    """What a chunk says beside the words of a candidate, by the names that Gemini has for it."""
+    """Return a candidate's members that describe its words, by Gemini's names."""
     told = zip(_BESIDE_WORDS, astuple(candidate)[-len(_BESIDE_WORDS) :], strict=True)
     return {name: value for name, value in told if isinstance(value, Raw) and bytes(value) not in EMPTY}
 
 
 def is_annotated(candidate: Candidate[P]) -> bool:
-    """Whether a chunk says more beside the words than the empty object that nearly every chunk of a search has."""
+    """Return True if a chunk describes the words by more than the empty object of most chunks."""
     grounding = candidate.grounding_metadata
     if candidate.url_context_metadata is candidate.citation_metadata is candidate.grounding_attributions is UNSET:
         return grounding is not UNSET and bytes(grounding) != b"{}"
@@ -255,7 +255,7 @@ def is_annotated(candidate: Candidate[P]) -> bool:
 
 
 def finish_reason(said: str | int | None, *, of_vertex: bool = False) -> str:
-    """A finish reason by its name, ``""`` where there is none. A number that nobody has published stays a number."""
+    """Return a finish reason by its name, ``""`` if it is absent. An unpublished number stays a number."""
     return _named(said, _FINISH_REASONS_OF_VERTEX if of_vertex else _FINISH_REASONS)
 
 
@@ -289,9 +289,9 @@ _STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,9})\]|\['((?:[^'\\]|\\.)*)'\]|\["((
 
 
 class Arguments(Struct):
-    """What is open: the path of the last leaf, whether it is a string that goes on, and whether anything was written.
+    """The open containers: the path of the last leaf, and whether it is a string that continues.
 
-    ``written`` are the paths of all leaves and of all objects and lists that were closed, as text.
+    ``written`` are the paths of all leaves and of all closed objects and lists, as text.
     """
 
     path: Path = []

@@ -15,13 +15,13 @@ import msgspec
 from msgspec import Raw, Struct
 
 from reknit.pipeline.history.exchanges import calls_last
-from reknit.pipeline.history.pieces import Book, Message, Piece
+from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock
 from reknit.pipeline.history.readers.head import DECLARED_SCHEMAS
 from reknit.pipeline.model import Structure, Text, Thinking, Tool, ToolUse
 from reknit.pipeline.providers.gemini.reader import either_spelling
 from reknit.pipeline.providers.gemini.writer.blocks import (
     NAME,
-    GeminiFitting,
+    GeminiBlockAdapter,
     function_name,
     in_order,
     shows_id,
@@ -41,7 +41,7 @@ _TOOLS: Final = (
 )  # fmt: skip
 _OWN_TOOLS: Final = frozenset(either_spelling(_TOOLS))
 _MODES: Final[dict[Choice, str]] = {"auto": "AUTO", "any": "ANY", "tool": "ANY", "none": "NONE"}
-# What only a declaration of Gemini's says, as it is.
+# Members that only Gemini's declarations have, unchanged.
 _OF_DECLARATIONS: Final = ("response", "responseJsonSchema", "response_json_schema", "behavior")
 _OPEN: Final = b'"additionalProperties"'
 _DECLARATION: Final = frozenset({"name", "description", "parameters", *_OF_DECLARATIONS} | DECLARED_SCHEMAS)
@@ -49,7 +49,7 @@ _DECLARATION: Final = frozenset({"name", "description", "parameters", *_OF_DECLA
 _encode = msgspec.json.Encoder().encode
 
 
-def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
+def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> WrittenHead:
     writer = HeadWriter(_SHAPE, setting)
     keys: dict[str, Any] = {}
     params = writer.read_params()
@@ -77,7 +77,7 @@ def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
 
 
 def _text_of(said: PromptText) -> str | None:
-    """A text, a blank one as it was given, which this API takes; None where there is none."""
+    """Return a text, a blank one unchanged, because this API takes it; None if there is none."""
     if said.text or "text" not in said.keys:
         return said.text or None
     blank = msgspec.json.decode(said.keys["text"])
@@ -163,11 +163,11 @@ class GeminiProgress(Struct, frozen=True, array_like=True):
     count: int = 0
     calls: dict[str, str] = {}
     unnamed: frozenset[str] = frozenset()
-    held: list[Piece] = []
+    held: list[TrackedBlock] = []
 
 
 class GeminiDialect(ListDialect):
-    def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
+    def __init__(self, setting: Setting, system: Sequence[TrackedBlock]) -> None:
         self.state = GeminiProgress()
         self._model = setting.model
         self._observed = setting.observed
@@ -177,10 +177,10 @@ class GeminiDialect(ListDialect):
         self.head = head.data
         self.prefix = head.before("contents")
 
-    def encode_message(self, message: Message, state: GeminiProgress, *, final: bool) -> Encoded:  # noqa: ARG002  an answer to go on with is written as any
-        book = Book(NAME, self._observed)
+    def encode_message(self, message: Message, state: GeminiProgress, *, final: bool) -> Encoded:  # noqa: ARG002  an answer to continue is written like any other
+        book = FixLog(NAME, self._observed)
         message = in_common_words(message, book)
-        fitting = GeminiFitting(
+        fitting = GeminiBlockAdapter(
             book=book, media_in_results=self._newer, results_follow=message.results_follow, held=state.held
         )
         pieces = fitting.fit_message(message.pieces, unfit_reasoning(message, self._model))
@@ -188,17 +188,17 @@ class GeminiDialect(ListDialect):
             for piece in pieces:
                 book.drop("reasoning_alone", piece)
             pieces = [stub_for(message, book)]
-        # A response names its call's function, which only the turn before tells.
+        # A response names its call's function, which is in the previous turn.
         calls, unnamed = state.calls, state.unnamed
         if message.role == "assistant":
             if book.fixes:
-                # A line of text may now stand for an image behind a call.
+                # A line of text may now replace an image after a call.
                 pieces = calls_last(pieces, set(), book)
             called = {piece.block.id: piece for piece in pieces if isinstance(piece.block, ToolUse)}
             calls = {call_id: piece.block.name for call_id, piece in called.items()}  # type: ignore[union-attr]  # calls
             named = {each for each, piece in called.items() if shows_id(piece, calls[each], always=self._newer)}
             if named and not self._newer:
-                # Beside a call with its id, one without would take the results of both.
+                # Next to a call with its id, one without would take the results of both.
                 named = {each for each, piece in called.items() if shows_id(piece, calls[each], always=True)}
             unnamed = frozenset(calls.keys() - named)
         else:
@@ -233,5 +233,5 @@ class Gemini:
             own=NAME,
         )
 
-    def prepare(self, setting: Setting, system: Sequence[Piece]) -> GeminiDialect:
+    def prepare(self, setting: Setting, system: Sequence[TrackedBlock]) -> GeminiDialect:
         return GeminiDialect(setting, system)

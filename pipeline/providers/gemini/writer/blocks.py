@@ -1,10 +1,10 @@
-"""One message's blocks as Gemini's parts: first fitted, then written.
+"""One message's blocks as Gemini's parts: first adapted, then written.
 
-A signature seals the thoughts behind a part, and goes back on that very part (GEM-04). In the canonical form it stands
-on a thinking block of Gemini's, and belongs to the part after that. A call that another model made has none; Gemini 3
-then wants the documented placeholder on the first call of a step.
+A signature seals the thoughts behind a part, and is sent back on that very part (GEM-04). In the canonical form it is
+on a thinking block of Gemini's, and belongs to the part after that. A call of another model has none; Gemini 3 then
+requires the documented placeholder on the first call of a step.
 
-Gemini's own parts, for which the canonical form has no place, go back only if they are well-formed.
+Gemini's own parts without a canonical form are sent back only if they are well-formed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, structs
 
 from reknit.pipeline.history.calls import made_id
-from reknit.pipeline.history.pieces import Book, LedgerEntry, Message, Piece
+from reknit.pipeline.history.pieces import FixLog, LedgerEntry, Message, TrackedBlock
 from reknit.pipeline.model import (
     Document,
     Image,
@@ -33,7 +33,7 @@ from reknit.pipeline.model import (
 )
 from reknit.pipeline.providers.gemini.reader import NOTES, OF_CALLS, OF_RESPONSES, SIGNATURE, UNSIGNED
 from reknit.pipeline.targets import is_issued_by, legal_name
-from reknit.pipeline.targets.fitting import Fitting, bare
+from reknit.pipeline.targets.fitting import BlockAdapter, bare
 from reknit.pipeline.targets.media import decodes, fit_document, fit_image, inline
 
 NAME: Final = "gemini"
@@ -45,9 +45,9 @@ _LONGEST: Final = 64
 
 
 class Signed(Struct, frozen=True):
-    """A piece to write, and the signature that goes on its part."""
+    """A piece to write, and its part's signature."""
 
-    piece: Piece
+    piece: TrackedBlock
     signature: str = ""
 
 
@@ -75,11 +75,11 @@ def unfit_reasoning(message: Message, model: str | None) -> dict[int, str]:
     return unfit
 
 
-def signed(pieces: list[Piece], content: int, book: Book, *, placeholders: bool) -> list[Signed]:
-    """The pieces with their signatures; ``content`` is the number of their turn in the output.
+def signed(pieces: list[TrackedBlock], content: int, book: FixLog, *, placeholders: bool) -> list[Signed]:
+    """Return the pieces with their signatures; ``content`` is the number of their turn in the output.
 
-    Reasoning without words leaves only its signature, on the part after it; it stays a part of its own where there is
-    none after it, as Gemini itself writes it, and where another signature comes before that part.
+    Reasoning without words leaves only its signature, on the part after it. It stays a separate part if no part
+    follows, as Gemini itself writes it, and if another signature precedes that part.
     """
     out: list[Signed] = []
     waiting: _Waiting | None = None
@@ -116,7 +116,7 @@ class _Waiting(Struct, frozen=True):
     """A signature on its way to the next part: the reasoning that it came on, and that one's place among the parts."""
 
     signature: str
-    piece: Piece
+    piece: TrackedBlock
     at: int
     silent: bool
 
@@ -130,8 +130,8 @@ def _stay(waiting: _Waiting, out: list[Signed]) -> None:
         out[waiting.at] = part
 
 
-def _joined(thought: Piece, place: str, book: Book, *, kept: bool) -> LedgerEntry:
-    """What became of a signature without words: it is where it came from, or was put on the part that follows."""
+def _joined(thought: TrackedBlock, place: str, book: FixLog, *, kept: bool) -> LedgerEntry:
+    """Record the outcome of a signature without words: it is unchanged, or was moved to the part that follows."""
     if kept:
         return LedgerEntry(thought.path, "kept", place)
     book.change("signature_joined", thought)
@@ -209,16 +209,16 @@ def own_part(block: Unknown) -> bool:
 
 
 def part_of(block: Unknown) -> dict[str, Raw]:
-    """The part that a block stands for, without the type that a block of the log has."""
+    """Return the part of a block, without the type that a block of the log has."""
     part = msgspec.json.decode(block.raw, type=dict[str, Raw])
     part.pop("type", None)
     return part
 
 
-# What the API's documentation names (GEM-12); it takes no GIF.
+# The types that the API's documentation names (GEM-12); it takes no GIF.
 _IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/webp", "image/heic", "image/heif"})
 _DOCUMENTS: Final = re.compile(r"text/[a-z0-9.+-]+|application/(pdf|json|xml|rtf)").fullmatch
-# What a note is where there is none; citations are raw JSON.
+# Values of an empty note; citations are raw JSON.
 _NOTHING_SAID: Final = (None, Raw(b"null"))
 _MOST_INLINE: Final = 20 * 1024 * 1024  # bytes of a whole request with inline data
 
@@ -234,22 +234,22 @@ def function_name(name: str) -> str:
 _OWN: Final = frozenset({NAME})
 
 
-class GeminiFitting(Fitting, kw_only=True, eq=False):
+class GeminiBlockAdapter(BlockAdapter, kw_only=True, eq=False):
     marks = False
 
     media_in_results: bool
 
-    def bared(self, piece: Piece) -> Piece:
+    def bared(self, piece: TrackedBlock) -> TrackedBlock:
         return bare(piece, self.book, empty=True, owners=_OWN)
 
     def name(self, name: str) -> str:
         """A function's name (GEM-10)."""
         return function_name(name)
 
-    def image(self, piece: Piece, image: Image) -> Piece:
+    def image(self, piece: TrackedBlock, image: Image) -> TrackedBlock:
         return fit_image(piece, image, self.book, taken=_IMAGES.__contains__, most_bytes=_MOST_INLINE)
 
-    def document(self, piece: Piece, document: Document) -> Piece:
+    def document(self, piece: TrackedBlock, document: Document) -> TrackedBlock:
         """PDF and text; a part has no place for what is said about it."""
         piece = fit_document(piece, document, self.book, taken=lambda kind: _DOCUMENTS(kind) is not None)
         if not isinstance(piece.block, Document):
@@ -261,13 +261,13 @@ class GeminiFitting(Fitting, kw_only=True, eq=False):
         bare = structs.replace(piece.block, title=UNSET, context=UNSET, citations=UNSET)
         return self.book.change("document_notes_dropped", piece, bare, ", ".join(lost))
 
-    def unknown(self, piece: Piece, unknown: Unknown, inside: ToolResult | None) -> Piece | None:
+    def unknown(self, piece: TrackedBlock, unknown: Unknown, inside: ToolResult | None) -> TrackedBlock | None:
         """Gemini's own parts that the canonical form has no block for."""
         if inside is not None and not (self.media_in_results and unknown.kind in _IN_RESULTS):
             return None
         return piece if own_part(unknown) else None
 
-    def reasoning(self, piece: Piece, reasoning: Thinking | RedactedThinking) -> Piece | None:
+    def reasoning(self, piece: TrackedBlock, reasoning: Thinking | RedactedThinking) -> TrackedBlock | None:
         """There is no part for what only another provider can read."""
         if isinstance(reasoning, Thinking):
             return piece
@@ -275,11 +275,11 @@ class GeminiFitting(Fitting, kw_only=True, eq=False):
         return None
 
     def moves(self, part: Image | Document | Unknown, result: ToolResult) -> str:  # noqa: ARG002  in every result
-        """A response is an object of JSON; media stand in it for the models that read them there, else follow it."""
+        """A response is an object of JSON. Media are in it for the models that read them there, otherwise after it."""
         return "" if isinstance(part, Unknown) or self.media_in_results else "result_media_moved"
 
 
-def in_order(pieces: list[Piece], calls: Mapping[str, str], book: Book) -> list[Piece]:
+def in_order(pieces: list[TrackedBlock], calls: Mapping[str, str], book: FixLog) -> list[TrackedBlock]:
     """Results in the order of their calls, by which Gemini matches them; then the rest."""
     results = [piece for piece in pieces if isinstance(piece.block, ToolResult)]
     if len(results) > 1:
@@ -292,19 +292,19 @@ def in_order(pieces: list[Piece], calls: Mapping[str, str], book: Book) -> list[
     return [*results, *(piece for piece in pieces if not isinstance(piece.block, ToolResult))]
 
 
-def shows_id(piece: Piece, name: str, *, always: bool) -> bool:
+def shows_id(piece: TrackedBlock, name: str, *, always: bool) -> bool:
     """Whether a call of the function ``name``, or its response, is written with its id."""
     return piece.tool_id != made_id(name) and (always or piece.path.startswith("contents."))
 
 
 def written(part: Signed, calls: Mapping[str, str], unnamed: Container[str], *, always: bool) -> dict[str, Any]:
-    """A part.
+    """Return a part.
 
     Args:
-        part: what is to be written.
-        calls: the names of the functions called, by the calls' ids.
+        part: the part to write.
+        calls: the names of the called functions, by the calls' ids.
         unnamed: the ids of calls that were written without their id.
-        always: ids of any shape are written, but for those that were made up.
+        always: ids of any shape are written, except for generated ones.
     """
     shown = _shown(part, calls, unnamed, always=always)
     block = part.piece.block
@@ -328,7 +328,7 @@ def _shown(part: Signed, calls: Mapping[str, str], unnamed: Container[str], *, a
             named = {} if call.id in unnamed else {"id": call.id}
             return {"functionCall": {**named, "name": call.name, "args": call.input, **_members(call.own, OF_CALLS)}}
         case ToolResult() as result:
-            # One that answers no call has nobody's name, which the API refuses.
+            # One that answers no call has no function's name, which the API refuses.
             name = calls.get(result.tool_use_id, "")
             known = result.tool_use_id in calls
             is_named = result.tool_use_id not in unnamed and shows_id(part.piece, name, always=always or known)

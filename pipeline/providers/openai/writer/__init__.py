@@ -9,7 +9,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from reknit.pipeline.history.calls import INTERRUPTED
 from reknit.pipeline.history.clean import SYSTEM_MARK
-from reknit.pipeline.history.pieces import CHAT, RESPONSES, Book, Message, Piece
+from reknit.pipeline.history.pieces import CHAT, RESPONSES, FixLog, Message, TrackedBlock
 from reknit.pipeline.model import Block, Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
 from reknit.pipeline.providers.openai.writer.parameters import tool_name
 from reknit.pipeline.providers.openai.writer.parts import (
@@ -22,7 +22,7 @@ from reknit.pipeline.providers.openai.writer.parts import (
     own_members,
 )
 from reknit.pipeline.targets import Encoded, Ending, ListDialect, Row, is_issued_by, row
-from reknit.pipeline.targets.fitting import Fitting, bare, is_bare, only_members
+from reknit.pipeline.targets.fitting import BlockAdapter, bare, is_bare, only_members
 from reknit.pipeline.text.flatten import shown
 
 ERROR: Final = "[Tool error]"
@@ -35,13 +35,13 @@ _ALIKE: Final = frozenset({CHAT, RESPONSES})
 _NONE: Final = frozenset[str]()
 
 
-class Voice(Struct, frozen=True, kw_only=True):
-    """How a target says things.
+class ChatOptions(Struct, frozen=True, kw_only=True):
+    """The options of a target's encoding.
 
-    ``providers`` are the issuers whose readable reasoning goes back (none where the model takes none), ``passed`` the
-    unknown blocks of a user's that are parts as they are; ``plain`` writes calls and results as text.
-    ``refusals``: a refusal stands in a field of its own. ``owners`` are the providers whose own is written again;
-    ``shows_results``: results hold media. ``observed`` are the codes of the mends that are not made.
+    ``providers`` are the issuers whose readable reasoning is sent back (none if the model takes none), ``passed`` the
+    unknown user blocks that are parts unchanged; ``plain`` writes calls and results as text. ``refusals``: a refusal
+    has a field of its own. ``owners`` are the providers whose specific members are written again; ``shows_results``:
+    results hold media. ``observed`` are the codes of the repairs that are not made.
     """
 
     target: str
@@ -58,7 +58,7 @@ class Voice(Struct, frozen=True, kw_only=True):
 
 
 class OpenAIDialect(ListDialect):
-    """A dialect whose system messages stand before the first message, in its list."""
+    """A dialect whose system messages precede the first message, in its list."""
 
     system: list[dict[str, Any]]
     state: Any
@@ -73,26 +73,26 @@ class OpenAIDialect(ListDialect):
         return Ending(parts=parts, suffix=b"]}", last=state.count - 1)
 
 
-class OpenAIFitting(Fitting, kw_only=True, eq=False):
-    """Blocks of one turn, for either API.
+class OpenAIBlockAdapter(BlockAdapter, kw_only=True, eq=False):
+    """The blocks of one turn, for either API.
 
-    Text of a result goes with the call, media go to the user's message behind all results: ``Image URLs are only
+    The text of a result stays with the call; media go to the user's message after all results: ``Image URLs are only
     allowed for messages with role 'user'`` (OAI-10). There is no field for a failed call either, so the text of an
-    error begins with ``[Tool error]``; what Reknit itself writes for a result that is missing says so by itself.
+    error begins with ``[Tool error]``; Reknit's own placeholder for a missing result states it already.
     """
 
     left_behind = (Text(text="[Shown in the next user message]"),)
 
-    voice: Voice
+    voice: ChatOptions
     speaks: bool
     """Whether it is the assistant's turn."""
 
     @property
     def media_at_once(self) -> bool:
-        """Where results are text, nothing tells where they end."""
+        """If results are text, nothing marks their end."""
         return self.voice.plain
 
-    def bared(self, piece: Piece) -> Piece:
+    def bared(self, piece: TrackedBlock) -> TrackedBlock:
         voice, block = self.voice, piece.block
         owners = voice.owners
         if isinstance(block, (Text, Image, Document)) and block.own is not UNSET and block.own.provider in _ALIKE:
@@ -105,14 +105,14 @@ class OpenAIFitting(Fitting, kw_only=True, eq=False):
     def name(self, name: str) -> str:
         return tool_name(name)
 
-    def image(self, piece: Piece, image: Image) -> Piece | None:
+    def image(self, piece: TrackedBlock, image: Image) -> TrackedBlock | None:
         """An image in what the user says; the repair leaves none with the assistant."""
         return None if self.speaks else fitted_image(piece, image, self.voice.parts, self.book)
 
-    def document(self, piece: Piece, document: Document) -> Piece | None:
+    def document(self, piece: TrackedBlock, document: Document) -> TrackedBlock | None:
         return None if self.speaks else fitted_document(piece, document, self.voice.parts, self.book)
 
-    def unknown(self, piece: Piece, unknown: Unknown, inside: ToolResult | None) -> Piece | None:
+    def unknown(self, piece: TrackedBlock, unknown: Unknown, inside: ToolResult | None) -> TrackedBlock | None:
         if inside is not None:
             return None
         if self.speaks:
@@ -122,7 +122,7 @@ class OpenAIFitting(Fitting, kw_only=True, eq=False):
     def moves(self, part: Image | Document | Unknown, result: ToolResult) -> str:  # noqa: ARG002  of every result
         return "" if isinstance(part, Unknown) or self.voice.shows_results else "result_media_moved"
 
-    def reasoning(self, piece: Piece, reasoning: Thinking | RedactedThinking) -> Piece | None:
+    def reasoning(self, piece: TrackedBlock, reasoning: Thinking | RedactedThinking) -> TrackedBlock | None:
         """Readable reasoning goes back to its issuer, in one field of the message, wherever it stood."""
         if not self.speaks:
             code = "thinking_dropped"  # the repair leaves none with the user
@@ -137,7 +137,7 @@ class OpenAIFitting(Fitting, kw_only=True, eq=False):
         self.book.drop(code, piece)
         return None
 
-    def call(self, piece: Piece, use: ToolUse) -> Piece:
+    def call(self, piece: TrackedBlock, use: ToolUse) -> TrackedBlock:
         """A call under the id and the name that the target takes, unless it is one of the provider's own tools."""
         if self.voice.plain:
             return self.book.change("calls_as_text", piece, Text(text=shown(piece)))
@@ -152,7 +152,7 @@ class OpenAIFitting(Fitting, kw_only=True, eq=False):
             piece = self.book.change("tool_name_rewritten", piece, use, detail=name)
         return piece
 
-    def result(self, piece: Piece, result: ToolResult) -> Piece:
+    def result(self, piece: TrackedBlock, result: ToolResult) -> TrackedBlock:
         """A result with the id that its call has, and words for an error; as text where there are no results."""
         fitted = super().result(piece, result)
         content: str | Sequence[Block] | UnsetType = UNSET
@@ -160,7 +160,7 @@ class OpenAIFitting(Fitting, kw_only=True, eq=False):
             content = fitted.block.content
         if result.is_error and result.content != INTERRUPTED:
             content = _as_error(content)
-        # What a fix says was there before is the result as it came.
+        # The fix's content before is the unchanged result.
         piece = fitted if fitted.block is result else structs.replace(fitted, block=result)
         if self.voice.plain:
             texts = [block.text for block in _as_blocks(content) if isinstance(block, Text)]
@@ -216,15 +216,15 @@ def parts_of(block: Block, parts: Parts) -> list[Any]:
 
 
 class Said:
-    """What the user says in one message: its parts, the pieces that they are of, and what stands beside."""
+    """The content of one user message: its parts, their pieces, and its other members."""
 
     def __init__(self, beside: dict[str, Raw]) -> None:
         self.parts: list[Any] = []
-        self.pieces: list[Piece] = []
+        self.pieces: list[TrackedBlock] = []
         self.beside = beside
         self._starts: list[int] = []
 
-    def add_piece(self, piece: Piece, parts: Parts) -> None:
+    def add_piece(self, piece: TrackedBlock, parts: Parts) -> None:
         self._starts.append(len(self.parts))
         self.parts += parts_of(piece.block, parts)
         self.pieces.append(piece)
@@ -242,12 +242,12 @@ class Said:
         ]
 
 
-def said_by_user(pieces: Sequence[Piece], voice: Voice) -> list[Said | Piece]:
-    """The messages of a user's fitted pieces, results apart, and what stands between them as it came.
+def said_by_user(pieces: Sequence[TrackedBlock], voice: ChatOptions) -> list[Said | TrackedBlock]:
+    """Return the messages of a user's fitted pieces, results excepted, with the unchanged items between them.
 
-    A piece begins a new message where it has something of its own beside it.
+    A piece with provider-specific members begins a new message.
     """
-    said: list[Said | Piece] = []
+    said: list[Said | TrackedBlock] = []
     turn = -1
     for piece in pieces:
         if isinstance(piece.block, Unknown) and is_native_item(piece.block, voice.owners):
@@ -275,7 +275,7 @@ def is_speech(block: Block, owners: Collection[str]) -> bool:
 
 
 def system_messages(
-    prompt: str, system: Sequence[Piece], voice: Voice, *, joined: bool, takes: Collection[str]
+    prompt: str, system: Sequence[TrackedBlock], voice: ChatOptions, *, joined: bool, takes: Collection[str]
 ) -> list[dict[str, Any]]:
     """The messages of a leading system prompt: one for it, and one for each that came.
 
@@ -285,7 +285,7 @@ def system_messages(
         rows = (piece.block.text for piece in system if isinstance(piece.block, Text))
         text = "\n\n".join(each for each in (prompt, *rows) if each)
         return [_as_system(text, takes)] if text else []
-    turns: dict[int, list[Piece]] = {}
+    turns: dict[int, list[TrackedBlock]] = {}
     for piece in system:
         turns.setdefault(piece.turn, []).append(piece)
     rest = [system_message(pieces, voice, takes) for pieces in turns.values()]
@@ -296,14 +296,14 @@ def _as_system(text: str, takes: Collection[str]) -> dict[str, Any]:
     return {"role": "system", "content": text} if takes else {"role": "user", "content": SYSTEM_MARK + text}
 
 
-def fitted_system(pieces: Sequence[Piece], voice: Voice, book: Book) -> list[Piece]:
+def fitted_system(pieces: Sequence[TrackedBlock], voice: ChatOptions, book: FixLog) -> list[TrackedBlock]:
     """The pieces of the system's messages with nothing that the API has no place for."""
     if all(map(is_bare, pieces)) and all(isinstance(piece.block, Text) for piece in pieces):
         return [*pieces]
-    return OpenAIFitting(book=book, voice=voice, speaks=False).fit_message(pieces)
+    return OpenAIBlockAdapter(book=book, voice=voice, speaks=False).fit_message(pieces)
 
 
-def system_message(pieces: Sequence[Piece], voice: Voice, takes: Collection[str]) -> dict[str, Any]:
+def system_message(pieces: Sequence[TrackedBlock], voice: ChatOptions, takes: Collection[str]) -> dict[str, Any]:
     """A message of the system's, with what is its own; the developer is the system where the model has none."""
     if not takes:
         return _as_system("\n\n".join(piece.block.text for piece in pieces if isinstance(piece.block, Text)), takes)

@@ -1,8 +1,8 @@
-"""A request without its messages in OpenAI's words: tools, and the other parameters, as a model takes them.
+"""A request without its messages in OpenAI's form: tools, and the other parameters, as a model takes them.
 
-A parameter that another provider has under another name, with the same meaning, is translated; that is constant and
-makes no fix. What the API has no name for is left out, and recorded. What models want otherwise is written from reports
-and recorded refusals.
+Another provider's name of a parameter with the same meaning is translated; that is constant and makes no fix. A
+parameter without a name in the API is left out with a fix. Differences between models are from reports and recorded
+refusals.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from reknit.pipeline.providers.openai.writer.parts import encode
 from reknit.pipeline.targets import Setting, legal_name
 from reknit.pipeline.targets.head import HeadShape, HeadWriter, Params, WrittenHead, members_of, sort_params
 
-# They stand elsewhere in the request, or say something of breakpoints, which these APIs set themselves.
+# Parameters that are elsewhere in the request, or are breakpoints, which these APIs set themselves.
 _BESIDE: Final = frozenset({"model", "messages", "input", "system", "tools", "cache_control"})
 CHOICE: Final = ("tool_choice", "parallel_tool_calls")
 """The parameters that choose among tools."""
@@ -77,10 +77,10 @@ class Function(Struct, frozen=True, omit_defaults=True):
 def write_tools(
     writer: HeadWriter, form: Callable[[Function], Any], own_form: Callable[[Mapping[str, Any]], bool]
 ) -> list[Any]:
-    """The tools in an API's form.
+    """Return the tools in an API's form.
 
-    ``own_form`` tells a client's tools that are in it already; those stay so, with whatever else they say, if there is
-    nothing to mend.
+    ``own_form`` is True for a client's tools that are in it already; those stay unchanged, with all other members, if
+    nothing needs repair.
     """
     written: list[Any] = []
     for each in writer.declared_tools():
@@ -132,17 +132,17 @@ _SWITCHED: Final = re.compile(r"deepseek|kimi|moonshot|glm")
 
 
 class Chat(Struct, frozen=True):
-    """What a model takes through a chat API.
+    """The features of a model behind a chat API.
 
     Attributes:
         reasoning: readable reasoning of earlier turns.
-        echo: turns with calls carry their reasoning always.
-        system: the roles that it knows for the system's messages.
-        limit: the name of the limit on tokens where it must be that one.
+        echo: turns with calls always carry their reasoning.
+        system: the roles that it knows for system messages.
+        limit: the name of the limit on tokens, if only one is accepted.
         hears: speech.
         switch: the parameter ``thinking``, which says whether the model thinks.
-        other_tools: tools that are no functions.
-        blank_users: a message of the user's that says nothing, which Moonshot and others refuse.
+        other_tools: tools that are not functions.
+        blank_users: a blank user message, which Moonshot and others refuse.
     """
 
     reasoning: bool = True
@@ -217,7 +217,7 @@ def _tool(function: Function) -> dict[str, Any]:
 
 
 def _is_custom(keys: Mapping[str, Any]) -> bool:
-    """Whether a tool is of the one kind beside functions that Chat Completions has, or a search that it took too."""
+    """Return True if a tool is of the one other kind that Chat Completions has, or a search that it accepted too."""
     return "custom" in keys or bytes(keys.get("type", b"")) == b'"web_search_preview"'
 
 
@@ -245,7 +245,7 @@ def _switch(value: Raw) -> Raw:
 
 
 def _in_chat_words(params: Params) -> Params:
-    """What the Responses API says in other words."""
+    """Convert parameters of the Responses API to their chat form."""
     reasoning = members_of(params.values.get("reasoning", _ABSENT))
     if reasoning is not None and reasoning.keys() == {"effort"}:
         params = params.said_as("reasoning", {"reasoning_effort": reasoning["effort"]})

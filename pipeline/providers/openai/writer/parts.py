@@ -1,7 +1,7 @@
-"""Calls and parts of messages in OpenAI's words; images and documents as such parts.
+"""Calls and parts of messages in OpenAI's form; images and documents as such parts.
 
-What a provider refuses is replaced by a line of text that says so. A document of plain text becomes text, under its
-title; its context, where it has one, goes before it.
+A part that a provider refuses is replaced by a line of text. A document of plain text becomes text, under its title;
+its context, if it has one, precedes it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from reknit.pipeline.history.pieces import Book, Piece
+from reknit.pipeline.history.pieces import FixLog, TrackedBlock
 from reknit.pipeline.model import Document, Image, Own, Text
 from reknit.pipeline.targets.media import MEDIA_TYPES, document_fault, inspect
 
@@ -79,7 +79,7 @@ class _Source(Struct, frozen=True):
 
 
 def image_part(image: Image, parts: Parts) -> Any:  # noqa: ANN401  a part
-    """An image as a part, as far as its source tells; None where the API has none for it."""
+    """Return an image as a part, by its source; None if the API has none for it."""
     source, extras = _read(image.source), own_members(image.own)
     if source.type == "file":
         return parts.uploaded_image(source.file_id, extras) if source.file_id else None
@@ -88,7 +88,7 @@ def image_part(image: Image, parts: Parts) -> Any:  # noqa: ANN401  a part
     return parts.image(f"data:{source.media_type};base64,{source.data}", extras) if source.data else None
 
 
-def fitted_image(piece: Piece, image: Image, parts: Parts, book: Book) -> Piece:
+def fitted_image(piece: TrackedBlock, image: Image, parts: Parts, book: FixLog) -> TrackedBlock:
     """An image that the API has a part for, or the line of text that takes its place."""
     source = _read(image.source)
     if source.type == "file" or source.url.startswith(_LINKS) or not source.data:
@@ -113,14 +113,14 @@ def _image_type(source: _Source) -> tuple[str, str]:
 
 
 def document_parts(document: Document, parts: Parts) -> list[Any]:
-    """A document as a part, behind what is said about it; nothing where the API has no part for it."""
+    """Return a document as a part, after the text about it; nothing if the API has no part for it."""
     part = _file_part(_read(document.source), _said(document.title), parts, own_members(document.own))
     context = _said(document.context)
     about = [parts.text(Text(text=f"[About the document: {context}]"))] if context else []
     return [] if part is None else [*about, part]
 
 
-def fitted_document(piece: Piece, document: Document, parts: Parts, book: Book) -> Piece:
+def fitted_document(piece: TrackedBlock, document: Document, parts: Parts, book: FixLog) -> TrackedBlock:
     """A document that the API has a part for, its text, or the line of text that takes its place."""
     source, title = _read(document.source), _said(document.title)
     text = _plain_text(source)
@@ -137,7 +137,7 @@ def fitted_document(piece: Piece, document: Document, parts: Parts, book: Book) 
     return book.change("document_notes_dropped", piece, detail=", ".join(lost)) if lost else piece
 
 
-def document_as_text(piece: Piece, document: Document, book: Book) -> Piece:
+def document_as_text(piece: TrackedBlock, document: Document, book: FixLog) -> TrackedBlock:
     """The text of a document of plain text, after its title and its context; any other document as it is."""
     source = _read(document.source)
     text = _plain_text(source)
@@ -145,7 +145,7 @@ def document_as_text(piece: Piece, document: Document, book: Book) -> Piece:
     return piece if text is None else _as_text(piece, document, text, book)
 
 
-def _as_text(piece: Piece, document: Document, text: str, book: Book) -> Piece:
+def _as_text(piece: TrackedBlock, document: Document, text: str, book: FixLog) -> TrackedBlock:
     title = _said(document.title)
     head = f"[Document: {title}]" if title else "[Document]"
     flat = "\n".join(line for line in (head, _said(document.context), text) if line)

@@ -30,25 +30,24 @@ from reknit.pipeline.providers.openai_chat.rules.catalogue import (
     family_of,
 )
 from reknit.pipeline.rules._fold import Fold, Walk
-from reknit.pipeline.rules._misfits import Hole, Misfits, bracketed, kind, legal_name, listing, unsupported_image
+from reknit.pipeline.rules._misfits import Misfits, Unreadable, bracketed, kind, legal_name, listing, unsupported_image
 from reknit.pipeline.rules.base import Severity
 
-__all__ = ["CATALOGUE", "OpenAIChat", "Turns"]
+__all__ = ["CATALOGUE", "RULE_SET", "OpenAIChat", "Turns"]
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Turns(Walk, kw_only=True, eq=False):
-    """Where calls and their tool messages stand.
+    """The state of calls and their tool messages.
 
     Attributes:
         thinking: the ``type`` of the parameter that DeepSeek and Kimi have, "" where it is absent.
-        calls: the ids that the last assistant message called, and that no other message closed since; empty where
-            there are none.
+        calls: the ids of the last assistant message's calls, unless another message closed them since; otherwise empty.
         asked: the same ids as a set, since a turn may have very many.
         asked_at: that message's index.
         answered: those of ``calls`` that a tool message answered.
-        role: that of the message at hand.
+        role: that of the current message.
     """
 
     family: ChatFamily = UNKNOWN
@@ -82,7 +81,7 @@ class Turns(Walk, kw_only=True, eq=False):
             self._no_content(message)
 
     def _close(self) -> None:
-        """End the turn of the last calls: what no tool message answered is left open."""
+        """End the turn of the last calls; report those without a tool message."""
         if len(self.answered) != len(self.calls):
             left = ", ".join(call for call in self.calls if call not in self.answered)
             self.refuse(rules.UNANSWERED, f"messages.{self.asked_at}", ids=left)
@@ -101,14 +100,14 @@ class Turns(Walk, kw_only=True, eq=False):
         else:
             self.answered.add(call)
 
-    def _calls(self, message: Message, calls: Sequence[Call | Hole]) -> None:
+    def _calls(self, message: Message, calls: Sequence[Call | Unreadable]) -> None:
         path = f"messages.{self.index}"
         if not calls:
             self.refuse(rules.NO_CALLS, f"{path}.tool_calls", at=f"{bracketed(path)}.tool_calls")
             return
         ids: dict[str, None] = {}
         for at, call in enumerate(calls):
-            if isinstance(call, Hole):  # could not be read, and was reported
+            if isinstance(call, Unreadable):  # could not be read, and was reported
                 continue
             if call.id in ids:
                 self.refuse(rules.SAME_ID, f"{path}.tool_calls.{at}.id", id=call.id, index=self.index)
@@ -129,7 +128,7 @@ class Turns(Walk, kw_only=True, eq=False):
                 self.refuse(rules.ARGUMENTS_JSON, where, at=bracketed(where))
 
     def _no_reasoning(self, path: str) -> None:
-        """Judge a message with calls that has lost its reasoning, at a provider that wants it back."""
+        """Judge a message with calls that has lost its reasoning, at a provider that requires it back."""
         family, thinking = self.family, self.thinking
         if thinking == "disabled":
             return
@@ -193,13 +192,13 @@ _PARTS: dict[type, Callable[[Turns, Any, str], None]] = {Image: _image, Audio: _
 def judge_name(walk: Turns, name: str, path: str) -> None:
     if len(name) > rules.NAME_LENGTH:
         walk.refuse(rules.NAME_TOO_LONG, path, at=bracketed(path), limit=rules.NAME_LENGTH, length=len(name))
-    # Most names are identifiers, which costs less to tell than the pattern.
+    # Most names are identifiers, which is cheaper to check than the pattern.
     elif not ((name.isidentifier() and name.isascii()) or legal_name(name)):
         walk.refuse(rules.NAME, path, at=bracketed(path))
 
 
 def is_object(text: str) -> bool:
-    """Tell whether a call's arguments are the JSON text of an object."""
+    """Return True if a call's arguments are the JSON text of an object."""
     try:
         _OBJECT.decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -301,3 +300,6 @@ def _judge_tools(head: dict[str, Any], walk: Turns) -> None:
         # The provider's own tools change too often to be judged.
         if kind_of_tool == "function" and isinstance(tool := misfits.fit(tool, FunctionTool, path), FunctionTool):
             judge_name(walk, tool.function.name, f"{path}.function.name")
+
+
+RULE_SET = OpenAIChat()

@@ -1,9 +1,9 @@
-"""The Chat Completions API: what it refuses and in which words, and what a message may hold.
+"""The Chat Completions API: its refusals, in its words, and the members of a message.
 
-Ids, texts and sources follow the published reports named beside each rule; "recorded" means seen in recorded traffic,
-"the API's documentation" that no refusal was recorded or reported, and nothing recorded speaks against the rule.
-``{at}`` is the path with brackets, the other names are filled in where the rule is broken. Limits stand here and
-nowhere else.
+Ids, texts and sources are those of the published reports named with each rule; "recorded" means seen in recorded
+traffic, "the API's documentation" that no refusal was recorded or reported, and no recording contradicts the rule.
+``{at}`` is the path with brackets; the other names are filled in when the rule is broken. All limits are in this
+module.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ TEMPERATURE = 2
 
 
 class ChatFamily(Family, frozen=True):
-    """What one family of models takes through Chat Completions, at OpenAI or at a look-alike.
+    """Requests that one family of models takes through Chat Completions, at OpenAI or at a look-alike.
 
     Attributes:
         name: the family.
-        system: messages of role system (o1-mini recorded to refuse; every other model is taken to take them).
+        system: messages of role system (o1-mini recorded to refuse; every other model is assumed to take them).
         max_tokens: the parameter (gpt-5-mini and gpt-5-nano recorded to refuse).
         audio: speech in a message (gpt-5-mini and gpt-4.1-mini recorded to refuse, gpt-audio to take).
-        echo: the rule by which a message with calls must carry its reasoning, "" where there is none.
-        thinks: the model cannot do otherwise; where False, the request decides.
+        echo: the rule by which a message with calls must carry its reasoning, "" if there is none.
+        thinks: the model always thinks; where False, the request decides.
     """
 
     system: bool = True
@@ -127,7 +127,7 @@ ARGUMENTS = rule("OAI-09", "hard", "Invalid type for '{at}': expected {wanted}, 
     summary="A call's arguments are a string of JSON.",
     repair="write the object as JSON text", source="the API's documentation")
 ARGUMENTS_JSON = rule("OAI-09b", "soft", "{at}: the arguments are not the JSON text of an object",
-    summary="A call's arguments decode to an object (recorded accepted otherwise; chat templates fail, VLM-11).",
+    summary="A call's arguments decode to an object (others were recorded accepted; chat templates fail, VLM-11).",
     repair="wrap them", source="public source files")
 rule("MMX-01", "model", "tool call result does not follow tool call",
     summary="OAI-01 and OAI-02, at MiniMax (code 2013).",
@@ -152,7 +152,7 @@ IMAGE_ROLE = rule("OAI-10", "hard",
     "Invalid '{at}'. Image URLs are only allowed for messages with role 'user', but this message with role '{role}' "
     "contains an image URL.",
     summary="Images are the user's.",
-    repair="put a user message with the image behind all tool messages",
+    repair="put a user message with the image after all tool messages",
     source="recorded; OpenHands/OpenHands#7700; openai/openai-node#1030")
 TOO_MANY_TOOLS = rule("OAI-11", "hard",
     "Invalid '{at}': array too long. Expected an array with maximum length {limit}, but got an array with length "
@@ -177,7 +177,7 @@ MISSING = rule("OAI-13b", "hard", "Missing required parameter: '{at}'.",
     summary="Every required field is there.",
     repair="depends on the field", source="recorded")
 UNKNOWN_FILE_DATA = rule("OAI-13c", "soft", "Unknown parameter: '{at}'.",
-    summary="A file's bytes stand in `file_data`, as a data URL; `data` beside it is not known.",
+    summary="A file's bytes are in `file_data`, as a data URL; `data` next to it is not known.",
     repair="drop it", source="the API's documentation; the words are recorded for Responses")
 KIND = rule("OAI-14", "hard", "Invalid value: '{value}'. Supported values are: {supported}.",
     summary="Parts and calls are of a known type.",
@@ -242,13 +242,13 @@ SURROGATE = rule("OAI-21b", "soft", NOT_JSON,
 ENDS_WITH_ASSISTANT = rule(
     "OAI-22", "hard", "The last message is the assistant's, and the policy tail=reject refuses such a history.",
     summary="Under the policy tail=reject, a history does not end with the assistant.",
-    repair="append a user turn, or choose another policy", source="ours: the API itself goes on after it (recorded)",
+    repair="append a user turn, or choose another policy", source="Reknit: the API continues after it (recorded)",
     unchecked="the API takes it, the policy does not")
 # fmt: on
 
 
-# What a message, its parts and its calls may hold. Keys that are not named here are skipped: the provider was seen to
-# take ``annotations`` and ``index``, and look-alikes have their own. Free-form JSON is skipped too, not kept.
+# The members of a message, of its parts and of its calls. Other keys are skipped: the provider was seen to take
+# ``annotations`` and ``index``, and look-alikes have their own. Free-form JSON is skipped too, not kept.
 
 Role: TypeAlias = Literal["system", "assistant", "user", "function", "tool", "developer"]
 

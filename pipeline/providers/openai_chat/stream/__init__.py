@@ -1,16 +1,16 @@
-"""OpenAI's chat completions, and the servers that speak the same (vLLM and its kin), to common events.
+"""OpenAI's chat completions, and servers with the same API (vLLM and similar), to common events.
 
-A chunk has the next piece of one or several choices; nothing in it says where a block begins or ends (see
-``choices``). The first choice is the message; others are shown beside it.
+A chunk has the next piece of one or several choices, without marks where a block begins or ends (see ``choices``). The
+first choice is the message; others are shown next to it.
 
-An answer that came whole, as a ``message`` or as a completion's ``text``, is one complete message. It grows in one
-piece, as a stream's does, so that both are read by the same rules; what is whole in the end is promoted. What is not (a
-call whose arguments break off) stays a stream that ended, and so do the other choices.
+An answer that is whole, as a ``message`` or as a completion's ``text``, is one complete message. It grows in one piece,
+like a stream, so that both are read by the same rules; its blocks are promoted if they are whole. Otherwise (a call
+whose arguments break off) it is a stream that ended, and so are the other choices.
 
-Where another attempt begins is told by little. One id is one message, whatever stands beside it: some servers say
-``role`` in every chunk. A new id says so, but not alone: Groq's compound models give every chunk an id of its own,
-Perplexity's last chunk has another, and gateways make up the first one. It counts with a role, or with content where
-the ids were steady until then. Without ids it is a role that is said again once it has been left out. A chunk that
+There are few signs of another attempt. One id is one message, whatever the other members: some servers send ``role`` in
+every chunk. A new id is a sign, but not a sufficient one: Groq's compound models give every chunk a different id,
+Perplexity's last chunk has another, and gateways invent the first one. It counts together with a role, or with content
+if the ids were steady until then. Without ids, the sign is a role that is repeated after it was omitted. A chunk that
 finishes a choice never begins one.
 """
 
@@ -58,19 +58,19 @@ from reknit.pipeline.streams.fields import Fields, is_json, read_object
 from reknit.pipeline.streams.framing import DONE
 from reknit.pipeline.streams.framing.mending import check_strings
 
-# So many ids of messages that are over are remembered, to know a chunk that comes too late.
+# The number of remembered ids of finished messages, by which late chunks are recognised.
 _MOST_PAST = 8
-# That a choice ended and nobody said why.
+# The reason of a choice that ended without one.
 _UNSAID = "unsaid"
 _BlockEvent: TypeAlias = BlockStarted | BlockDelta | BlockNoted | BlockStopped
 
 
 class ChatDecoderState(Struct):
-    """The message that streams, and the ids of those before.
+    """The message that streams, and the ids of earlier ones.
 
-    ``steady`` says that its id stood in two chunks; ``finished`` that each choice has its reason, ``failed`` that an
-    error came instead, ``over`` that ``[DONE]`` did, or that the answer came whole. ``noted`` are digests of what was
-    told beside its text.
+    ``steady`` says that its id was in two chunks; ``finished`` that each choice has its reason, ``failed`` that an
+    error arrived instead, ``over`` that ``[DONE]`` did, or that the answer was whole. ``noted`` are digests of the
+    notes about its text.
     """
 
     id: str | None = None
@@ -95,7 +95,7 @@ class OpenAiChat(PayloadDecoder[ChatDecoderState]):
             chunk = read_chunk(payload)
         except msgspec.DecodeError:
             if payload.strip() == DONE:
-                return self.done()  # with blanks behind it, as some proxies write it
+                return self.done()  # with blanks after it, as some proxies write it
             raise
         state = self.state
         choices = chunk.choices
@@ -186,7 +186,7 @@ class OpenAiChat(PayloadDecoder[ChatDecoderState]):
         return any((growing := state.choices.get(choice.index or 0)) and growing.plain for choice in roles)
 
     def _take_choices(self, choices: list[Choice], *, told: bool) -> list[Event]:
-        """The events of a chunk's choices; ``told`` says that the chunk itself tells an error."""
+        """Return the events of a chunk's choices; ``told`` says that the chunk itself reports an error."""
         state = self.state
         events: list[Event] = []
         for choice in choices:
@@ -194,7 +194,7 @@ class OpenAiChat(PayloadDecoder[ChatDecoderState]):
             growing = state.choices.setdefault(number, Growing(number))
             growing.plain = growing.plain or not (choice.delta and choice.delta.role)
             if growing.reason:
-                # Some servers repeat the end, with nothing in it; some go on behind it.
+                # Some servers repeat the end without content; some continue after it.
                 if not (choice.others or says_something(choice)):
                     continue
                 if not state.finished:
@@ -226,7 +226,7 @@ class OpenAiChat(PayloadDecoder[ChatDecoderState]):
         return MessageDelta("" if reason == _UNSAID else reason, cut=reason in CUT)
 
     def release_held(self) -> list[Event]:
-        """The events of what waits for more; a choice that went on behind its end ends once more."""
+        """Return the events of held pieces; a choice that continued after its end ends again."""
         state = self.state
         events: list[Event] = []
         for growing in state.choices.values():
@@ -242,10 +242,10 @@ class OpenAiChat(PayloadDecoder[ChatDecoderState]):
     def _writer(self, growing: Growing) -> ChoiceWriter:
         return ChoiceWriter(growing, self.state.blocks.next)
 
-    # What stands beside the choices.
+    # Members next to the choices.
 
     def _beside(self, chunk: Chunk, *, noted: bool = False) -> list[Event]:
-        """What a chunk says beside its choices; ``noted`` says that what it says about the text is told."""
+        """Return the events of a chunk's members next to its choices; ``noted``: notes on the text are included."""
         state = self.state
         tokens = chunk.x_groq.usage if chunk.usage is None and chunk.x_groq is not None else chunk.usage
         events: list[Event] = [] if tokens is None or state.id is None else [UsageKnown(usage(tokens))]
@@ -256,7 +256,7 @@ class OpenAiChat(PayloadDecoder[ChatDecoderState]):
         return events
 
     def _note_beside_text(self, chunk: Chunk) -> list[Event]:
-        """What a chunk says about the text, the same only once. Behind the end it is a block of its own."""
+        """Note a chunk's members about the text, equal ones only once. After the end they are a separate block."""
         state = self.state
         events: list[Event] = []
         for name, value in beside_text(chunk):
@@ -280,9 +280,9 @@ class OpenAiChat(PayloadDecoder[ChatDecoderState]):
     # Answers that come whole.
 
     def _is_whole(self, choices: list[Choice]) -> bool:
-        """Whether these choices are whole answers, not pieces of some that stream.
+        """Return True if these choices are whole answers, not pieces of some that stream.
 
-        Perplexity's pieces have beside them what there is of the message so far.
+        Perplexity's pieces also have the message so far.
         """
         state = self.state
         if not state.over and any(growing.has_begun() for growing in state.choices.values()):
@@ -328,14 +328,10 @@ class OpenAiChat(PayloadDecoder[ChatDecoderState]):
         return [*begun, *whole, *rest, *others, *ended, *told, MessageStopped()]
 
 
-class Vllm(OpenAiChat):
-    issuer: ClassVar[str] = "vllm"
-
-
 def _promoted(events: Sequence[Event], issuer: dict[str, str]) -> tuple[list[WholeBlock], list[Event]]:
-    """The whole blocks in the events of a message's stream, and the events of all others, both in order.
+    """Return the whole blocks in the events of a message's stream, and the other events, both in order.
 
-    ``issuer`` is who goes on with the reasoning.
+    ``issuer`` is the provider that continues the reasoning.
     """
     grown: dict[int, list[_BlockEvent]] = {}
     for event in events:

@@ -1,17 +1,17 @@
-"""How a choice of a chat grows: one delta after another to the events of its blocks.
+"""A growing choice of a chat: one delta after another to the events of its blocks.
 
-A block lasts as long as the same member grows. What stands beside the text, such
-as annotations, goes with the last text, or with the first one if none has come; without any it is a block of its own.
-No provider takes it back, so it is noted aside.
+A block lasts as long as the same member grows. Notes about the text, such as annotations, belong to the last text, or
+to the next one if there is none yet; without any they are a separate block. No provider takes them back, so they are
+noted with ``aside``.
 
-Calls are the exception. Several calls grow side by side, each known by its index, its id, both, or neither:
+Calls are the exception. Several calls grow in parallel, each identified by its index, its id, both, or neither:
 
-- Id and name may come late or in pieces, and an item is named when it begins. So a call begins with the first of its
-  input behind its name and its id, or where it must: when its choice ends, or something else begins to grow. Calls
-  begin in the order in which they came.
-- A name that is said again whole is the same name; any other one that comes before the input is more of it.
+- Id and name may arrive late or in pieces, and an item is named when it begins. So a call begins with the first piece
+  of its input after its name and its id, or where it must: when its choice ends, or another block begins to grow. Calls
+  begin in the order in which they arrived.
+- A name that is repeated whole is the same name; any other one before the input is a continuation.
 - Some servers give all calls of one message index 0, or none at all. Another id with a name is another call, and so is
-  another name behind the input of the one before, a name behind an input that is whole, and another named element of
+  another name after the input of the previous one, a name after an input that is whole, and another named element of
   the same list.
 """
 
@@ -38,18 +38,18 @@ FAILED: Final = "error"
 # The mark of a text that is a refusal.
 REFUSAL: Final = "refusal"
 _TRUE: Final = Raw(b"true")
-# What opens and closes in JSON; a backslash takes what follows with it.
+# Characters that open and close in JSON; a backslash includes the next one.
 _MARKS: Final = re.compile(r'["\\{}\[\]]')
 _OUTSIDE, _STRING, _ESCAPE = 0, 1, 2
 
 
 class Call(Struct, array_like=True):
-    """A call, and by what it is known.
+    """A call, and its identification.
 
-    ``block`` is -1 while the call waits for what it is known by; what came of its input is ``held`` till then.
-    ``free``: its input is text, which stands in an object of JSON. ``begun``: some of its input has come. ``old``: the
-    API of functions made it, which has no ids. ``depth`` and ``mode`` tell where the held JSON stands: how many of its
-    objects and lists are open, and whether it is outside of a string (0), in one (1), or behind a backslash (2).
+    ``block`` is -1 while the call waits for its identification; its input is ``held`` until then. ``free``: its input
+    is text, which is in an object of JSON. ``begun``: some of its input has arrived. ``old``: it is of the API of
+    functions, which has no ids. ``depth`` and ``mode`` are the position in the held JSON: the number of open objects
+    and lists, and whether it is outside of a string (0), in one (1), or after a backslash (2).
     """
 
     block: int
@@ -65,13 +65,12 @@ class Call(Struct, array_like=True):
 
 
 class Growing(Answer, array_like=True):
-    """A choice as it grows: an answer, and the calls that grow beside its words.
+    """A growing choice: an answer, and the calls that grow next to its words.
 
-    ``thinking`` is the last block of reasoning. ``others`` are the blocks of members that nobody knows, by name.
-    ``plain`` says that a chunk without a role has come; ``reason`` is why it stopped, ``""`` while it grows. Of the
-    ``calls`` the first ``started`` have begun; they are found by index and by id. ``text`` is the last block of text,
-    and ``waiting`` what stands beside a text that has not begun, as JSON. ``late`` is why it had stopped when it went
-    on all the same.
+    ``thinking`` is the last block of reasoning. ``others`` are the blocks of unknown members, by name. ``plain`` says
+    that a chunk without a role has arrived; ``reason`` is why it stopped, ``""`` while it grows. Of the ``calls`` the
+    first ``started`` have begun; they are found by index and by id. ``text`` is the last block of text, and ``waiting``
+    the notes about a text that has not begun, as JSON. ``late`` is why it had stopped before it continued.
     """
 
     thinking: int = -1
@@ -126,7 +125,7 @@ class ChoiceWriter(BlockWriter[Growing]):
             self._note_own(name, value)
 
     def note_text(self, name: str, value: Raw, *, appends: bool = False) -> None:
-        """What stands beside the text: a member of the last one, or of the first that comes."""
+        """Note a member about the text: of the last one, or of the next one."""
         growing = self.answer
         if growing.text < 0:
             growing.waiting.append((name, bytes(value), appends))
@@ -134,17 +133,16 @@ class ChoiceWriter(BlockWriter[Growing]):
             self.note_member(growing.text, name, value.copy(), appends=appends, aside=True)
 
     def release_waiting(self) -> None:
-        """What waits: calls that have not begun, and what stands beside a text that never came."""
+        """Return held pieces: calls that have not begun, and notes about a text that never arrived."""
         self.begin_all_calls()
         waiting, self.answer.waiting = self.answer.waiting, []
         for name, value, _ in waiting:
             self._note_own(name, Raw(value))
 
     def end_choice(self, reason: str) -> None:
-        """End every block of a choice, of which nothing waits any more.
+        """End every block of a choice, which has no held pieces any more.
 
-        Where the output was cut, the text that a custom tool is called with did not end either; and nothing did where
-        the server failed.
+        If the output was cut, the text of a custom tool's call is incomplete too; if the server failed, everything is.
         """
         growing = self.answer
         growing.reason = reason
@@ -216,14 +214,14 @@ class ChoiceWriter(BlockWriter[Growing]):
                 self.note_text(name, value)
 
     def _take_audio(self, audio: Fields) -> None:
-        """What a voice says is text; the sound stands in a block of its own."""
+        """A voice's transcript is text; the sound is a separate block."""
         words, others = wire.transcript(audio)
         self._add_words("transcript", words)
         if others:
             self._note_own("audio", Raw(msgspec.json.encode(others)))
 
     def _note_own(self, name: str, value: Raw) -> None:
-        """What nobody knows: one block for each member, with all that came under its name."""
+        """Collect unknown members: one block for each, with everything under its name."""
         block = self.answer.others.get(name)
         if block is None:
             block = self.answer.others[name] = self.begin_own_block(name, {})
@@ -232,7 +230,7 @@ class ChoiceWriter(BlockWriter[Growing]):
     # Calls.
 
     def take_calls(self, calls: Sequence[ToolCall], *, old: bool = False) -> None:
-        """More of calls, as they stand in one list; ``old`` says that they are none, but the one of the old API."""
+        """Take more of calls, as one list; ``old`` says that it is the one call of the old API instead."""
         growing = self.answer
         if growing.calls and not growing.by_index:
             _index_calls(growing)
@@ -294,16 +292,16 @@ def _index_calls(growing: Growing) -> None:
 
 
 def _function(came: ToolCall) -> Function:
-    """What is called, and with what; a custom tool's text takes the place of arguments."""
+    """Return the called function and its input; a custom tool's text replaces arguments."""
     if came.custom is not None and not (came.function is not None and came.function.name):
         return Function(came.custom.name, came.custom.input)
     return came.function or Function()
 
 
 def _find_call(growing: Growing, came: ToolCall, function: Function, known: int) -> int | None:
-    """The place of the call that goes on, or None where another one begins.
+    """Return the index of the call that continues, or None if another one begins.
 
-    Calls from ``known`` on came in the same list.
+    Calls from ``known`` on arrived in the same list.
     """
     calls = growing.calls
     here = len(calls) - 1 if came.index is None else growing.by_index.get(came.index, -1)
@@ -313,7 +311,7 @@ def _find_call(growing: Growing, came: ToolCall, function: Function, known: int)
     if at >= 0:
         if here >= 0 and calls[here].id == came.id and came.index is not None:
             return here
-        # One id for several calls: their indexes, or their places in one list, tell them apart.
+        # One id for several calls: their indexes, or their places in one list, distinguish them.
         is_other = function.name and (at >= known if came.index is None else here < 0)
         return None if is_other else at
     if here < 0:

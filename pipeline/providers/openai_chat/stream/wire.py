@@ -1,6 +1,6 @@
-"""Chunks of a chat completion as typed structs: one decode a chunk.
+"""Chunks of a chat completion as typed structs: one decode for each chunk.
 
-What a delta may hold is named whole (``forbid_unknown_fields``): a member that nobody knows makes the decode fail, and
+The members of a delta are declared completely (``forbid_unknown_fields``): an unknown member makes the decode fail, and
 the chunk is then read member by member, so that the unknown one can be passed on.
 """
 
@@ -40,7 +40,7 @@ class ToolCall(Struct, gc=False):
 
 
 class Detail(Struct, gc=False):
-    """A piece of reasoning as OpenRouter and its kin write it, beside or instead of the plain text."""
+    """A piece of reasoning in OpenRouter's form, next to or in place of the plain text."""
 
     text: str | None = None
     summary: str | None = None
@@ -72,9 +72,9 @@ class Delta(Struct, forbid_unknown_fields=True, gc=False):
 class Choice(Struct, gc=False):
     """One of the answers.
 
-    ``others`` are members of its delta that nobody knows, or of a type that nobody expects. ``text`` is more of a
-    completion's text, which some servers say a second time beside a delta; ``message`` is the whole answer, or what
-    there is of it so far beside a delta.
+    ``others`` are unknown members of its delta, or those of an unexpected type. ``text`` is more of a completion's
+    text, which some servers repeat next to a delta; ``message`` is the whole answer, or the answer so far next to a
+    delta.
     """
 
     delta: Delta | None = None
@@ -98,7 +98,7 @@ class Tokens(Counted, gc=False):
 
 
 class Groq(Struct, gc=False):
-    """What Groq says beside an answer: in its older streams the token counts stand only here."""
+    """Groq's members next to an answer: in its older streams only they have the token counts."""
 
     usage: Tokens | None = None
 
@@ -146,7 +146,7 @@ class _Reasoning(Struct, tag_field="type", tag="reasoning", gc=False):
 
 
 class Part(Struct, gc=False):
-    """A part of content that is a list: its words, and what stands beside them."""
+    """A part of content that is a list: its words, and its other members."""
 
     kind: str
     words: str
@@ -154,9 +154,9 @@ class Part(Struct, gc=False):
     beside: Fields = {}
 
 
-# Members of a chunk that are about its text and stand beside it.
+# Members of a chunk that are about its text.
 BESIDE_TEXT: Final = ("citations", "search_results", "annotations", "moderation", "images", "related_questions")
-# Members of a part that say nothing beside its words.
+# Members of a part that add nothing to its words.
 _SILENT_IN_PARTS: Final = frozenset({"type", "text", "thinking", "refusal", "summary", "signature", "closed", "index"})
 
 _NO_DELTA: Final = Delta()
@@ -215,10 +215,10 @@ def _read_choice(fields: Fields) -> Choice:
 
 
 def read_message(raw: Raw) -> tuple[Delta, Fields]:
-    """A whole message, and those of its members that nobody knows.
+    """Return a whole message, and its unknown members.
 
     Raises:
-        msgspec.DecodeError: it is no object.
+        msgspec.DecodeError: it is not an object.
     """
     try:
         return _message.decode(raw), {}
@@ -281,7 +281,7 @@ def reasoning(delta: Delta) -> str:
 
 
 def transcript(audio: Fields) -> tuple[str, Fields]:
-    """What a piece of audio says, and what else it has."""
+    """Return the transcript of a piece of audio, and its other members."""
     words = read.text(audio, "transcript")
     others = {
         name: value
@@ -292,13 +292,13 @@ def transcript(audio: Fields) -> tuple[str, Fields]:
 
 
 def beside_text(chunk: Chunk) -> list[tuple[str, Raw]]:
-    """What a chunk says about its text, beside its choices."""
+    """Return a chunk's members about its text, outside of its choices."""
     found = [(name, value) for name in BESIDE_TEXT if (value := getattr(chunk, name)) is not UNSET]
     return [(name, value) for name, value in found if bytes(value) not in read.NOTHING] if found else found
 
 
 def holds_json(chunk: Chunk) -> bool:
-    """Whether anything is taken from a chunk as the JSON that it is, which nobody has looked into yet."""
+    """Return True if a chunk has raw JSON, which was not checked yet."""
     if chunk.error or beside_text(chunk):
         return True
     return any(

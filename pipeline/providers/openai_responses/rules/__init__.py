@@ -38,8 +38,8 @@ from reknit.pipeline.providers.openai_responses.rules.catalogue import (
 )
 from reknit.pipeline.rules._fold import Fold, Walk
 from reknit.pipeline.rules._misfits import (
-    Hole,
     Misfits,
+    Unreadable,
     bracketed,
     kind,
     legal_name,
@@ -49,7 +49,7 @@ from reknit.pipeline.rules._misfits import (
 )
 from reknit.pipeline.rules.base import NONE_SEEN, Seen
 
-__all__ = ["CATALOGUE", "Items", "OpenAIResponses"]
+__all__ = ["CATALOGUE", "RULE_SET", "Items", "OpenAIResponses"]
 
 _TOOLS: dict[type, str] = {
     FunctionCall: "function call",
@@ -74,17 +74,17 @@ _OUTPUTS = frozenset(kind for kind, name in KINDS.items() if name.endswith("_out
 
 
 class Items(Walk, kw_only=True, eq=False):
-    """Where calls, ids and reasoning stand.
+    """The state of calls, ids and reasoning.
 
     Attributes:
-        chained: calls may stand in a previous response or a conversation.
+        chained: calls may be in a previous response or a conversation.
         stored: the provider keeps items.
         open: calls without an output: call_id to index and kind of tool.
         answered: call_ids that have an output, up to this step; ``new_answered`` are those of this step.
         ids: the items' ids up to this step; ``new_ids`` are those of this step.
-        referred: an item reference was seen, which may be a call.
-        reasoning: the id and index of reasoning that the item before this one was, "" where it was none.
-        json_unsaid: the answer is to be a JSON object, and nothing so far may hold the word.
+        referred: there was an item reference, which may be a call.
+        reasoning: the id and index of the previous item if it was reasoning, otherwise "".
+        json_unsaid: the answer must be a JSON object, and no item so far may hold the word.
     """
 
     chained: bool = False
@@ -111,7 +111,7 @@ class Items(Walk, kw_only=True, eq=False):
 
     def judge_item(self, item: Item) -> None:
         kind = item.__class__
-        # Reasoning is bound to the item directly behind it; several pieces of it may lead to one.
+        # Reasoning is bound to the item directly after it; several pieces of it may lead to one.
         if self.reasoning[0] and kind is not Reasoning:
             self._follow(item)
         if item.id is not None:
@@ -152,7 +152,7 @@ class Items(Walk, kw_only=True, eq=False):
 
 
 def _may_say_json(item: Item) -> bool:
-    """Tell whether the word "json" may be in an item; what is kept elsewhere or not read here may hold it."""
+    """Return True if the word "json" may be in an item; one that is stored elsewhere or not read here may hold it."""
     return isinstance(item, Reference | Other) or "json" in repr(item).lower()
 
 
@@ -315,7 +315,7 @@ class OpenAIResponses(Fold[Items, Item]):
         answer_kind = answer.get("type") if isinstance(answer, dict) else None
         if isinstance(answer, dict) and answer_kind == "json_schema" and answer.get("name") is None:
             walk.refuse(rules.MISSING, "text.format.name")
-        # What is kept elsewhere may hold the word.
+        # An item that is stored elsewhere may hold the word.
         walk.json_unsaid = answer_kind == "json_object" and not walk.chained and head.get("prompt") is None
         for name in head:
             if name == "response_format":
@@ -328,7 +328,7 @@ class OpenAIResponses(Fold[Items, Item]):
         # A message or reference without its type comes this way as well: the typed decode needs the type.
         typed = {"type": _kind_of(value), **value} if isinstance(value, dict) and "type" not in value else value
         item = _misfits(walk).fit(typed, ITEM, path)
-        return None if isinstance(item, Hole) else item  # type: ignore[return-value]  # what was asked for
+        return None if isinstance(item, Unreadable) else item  # type: ignore[return-value]  # what was asked for
 
     def judge_no_list(self, walk: Items, body: dict[str, Any]) -> None:
         given = body.get("input")
@@ -371,3 +371,6 @@ def _judge_tools(tools: object, walk: Items) -> None:
             case "function" | "custom":
                 if isinstance(named := misfits.fit(tool, NamedTool, path), NamedTool):
                     judge_name(walk, named.name, f"{path}.name")
+
+
+RULE_SET = OpenAIResponses()

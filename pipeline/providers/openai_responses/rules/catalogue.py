@@ -1,9 +1,9 @@
-"""The Responses API: what it refuses and in which words, and what an item may hold.
+"""The Responses API: its refusals, in its words, and the members of an item.
 
-Ids, texts and sources follow the published reports named beside each rule; "recorded" means seen in recorded traffic,
-"the API's documentation" that no refusal was recorded or reported, and nothing recorded speaks against the rule.
-``{at}`` is the path with brackets, the other names are filled in where the rule is broken. Limits stand here and
-nowhere else.
+Ids, texts and sources are those of the published reports named with each rule; "recorded" means seen in recorded
+traffic, "the API's documentation" that no refusal was recorded or reported, and no recording contradicts the rule.
+``{at}`` is the path with brackets; the other names are filled in when the rule is broken. All limits are in this
+module.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ rule = CATALOGUE.rule
 # Calls and outputs
 
 UNANSWERED = rule("RSP-01", "hard", "No tool output found for {tool} {id}.",
-    summary="Every call has an output behind it.",
+    summary="Every call has an output after it.",
     repair="move the output back, or make an error output",
     source="lace-ai/gai#49; openai/openai-agents-python#2165, #873; never recorded accepted")
 ORPHAN = rule("RSP-02", "hard", "No tool call found for {tool} output with call_id {id}.",
@@ -58,13 +58,13 @@ OTHER_OUTPUT = rule("RSP-13b", "soft", UNANSWERED.message,
 NO_FOLLOWER = rule(
     "RSP-03", "hard", "Item '{id}' of type 'reasoning' was provided without its required following item.",
     summary=(
-        "Reasoning with an id stands directly before what it led to: a call, or, where the provider keeps items, a "
+        "Reasoning with an id is directly before the item that it led to: a call, or, if the provider keeps items, a "
         "message with an id."
     ),
     repair="drop the reasoning with its call",
     source="vercel/ai#7099, #8379; continuedev/continue#8933; openai/openai-agents-js#326")
 USER_FOLLOWS = rule("RSP-03b", "soft", NO_FOLLOWER.message,
-    summary="Reasoning does not stand before a turn of the caller's (accepted by o3-mini).",
+    summary="Reasoning is not before a turn of the caller's (accepted by o3-mini).",
     repair="as RSP-03", source="openai/openai-node#1567")
 rule("RSP-04", "hard",
     "Item '{id}' of type 'function_call' was provided without its required 'reasoning' item: '{reasoning}'.",
@@ -120,13 +120,13 @@ FILE_TYPE = rule("RSP-17", "hard",
     summary="A file is a document, not sound or film.",
     repair="replace it by a stub", source="recorded")
 FILE_URL_TYPE = rule("RSP-17c", "hard", "Invalid file at '{name}': expected a document, but got audio or video.",
-    summary="The file behind an address is no sound or film, as far as its name says.",
+    summary="The file at an address is not audio or video, by its name.",
     repair="replace it by a stub", source="as RSP-17; no refusal was recorded in words of its own")
 FILE_URL_FORMAT = rule("RSP-17d", "soft", "{name}: not every model reads documents other than PDF",
-    summary="The file behind an address is a PDF, as far as its name says.",
+    summary="The file at an address is a PDF, by its name.",
     repair="send its text", source="the API's documentation")
 FILE_URL_DATA = rule("RSP-17e", "hard", "Failed to download file from {scheme}",
-    summary="The address of a file is one that can be fetched; data stand in file_data.",
+    summary="The address of a file can be fetched; data are in file_data.",
     repair="put the data URL into file_data", source="recorded")
 IMAGE_TYPE = rule("RSP-17b", "hard",
     "The image data you provided does not represent a valid image. Please check your input and try again with one of "
@@ -138,7 +138,7 @@ IMAGE_TYPE = rule("RSP-17b", "hard",
 
 NO_INPUT = rule("RSP-18", "hard",
     'One of "input" or "previous_response_id" or \'prompt\' or \'conversation_id\' must be provided.',
-    summary="A request has input, or something to go on from (an empty list was recorded accepted).",
+    summary="A request has input, or a state to continue from (an empty list was recorded accepted).",
     repair="insert a user turn", source="the API's documentation")
 NO_MODEL = rule("RSP-19", "soft", "Missing required parameter: 'model'.",
     summary="A request names its model (the sender may add it; a prompt may hold it).",
@@ -154,11 +154,11 @@ MOVED_FORMAT = rule("RSP-21b", "hard",
     "Unsupported parameter: 'response_format'. In the Responses API, this parameter has moved to 'text.format'. Try "
     "again with the new parameter. See the API documentation for more information: "
     "https://platform.openai.com/docs/api-reference/responses/create.",
-    summary="The format of the answer stands in text.format.",
+    summary="The format of the answer is in text.format.",
     repair="move it there", source="recorded")
 JSON_UNSAID = rule("RSP-21c", "hard",
     "Response input messages must contain the word 'json' in some form to use 'text.format' of type 'json_object'.",
-    summary="Input says the word where the answer is to be a JSON object; instructions do not count (recorded).",
+    summary="Input has the word if the answer must be a JSON object; instructions do not count (recorded).",
     repair="say it in a message", source="recorded")
 
 # The document itself
@@ -175,7 +175,7 @@ SURROGATE = rule("RSP-22b", "soft", NOT_JSON,
 ENDS_WITH_ASSISTANT = rule(
     "RSP-23", "hard", "The last item is the assistant's, and the policy tail=reject refuses such a history.",
     summary="Under the policy tail=reject, a history does not end with the assistant.",
-    repair="append a user turn, or choose another policy", source="ours: the API itself goes on after it (recorded)",
+    repair="append a user turn, or choose another policy", source="Reknit: the API continues after it (recorded)",
     unchecked="the API takes it, the policy does not")
 # fmt: on
 
@@ -307,7 +307,7 @@ class Reference(_Tagged, frozen=True, gc=False, tag="item_reference"):
 
 
 class Other(_Item, frozen=True, gc=False, kw_only=True):
-    """What the provider's own tools leave; their fields change too often to be judged one by one."""
+    """An item of the provider's own tools; its fields change too often to be judged individually."""
 
     call_id: str | None = None
     execution: str | None = None
@@ -318,7 +318,7 @@ class ConfigurationUpdate(_Item, frozen=True, gc=False, tag="configuration_updat
     text: Raw | UnsetType = UNSET
 
 
-# What the provider's own tools leave, by type, and how the ids of such items begin, where that was recorded.
+# The items of the provider's own tools, by type, and the prefix of their ids, if it was recorded.
 _OTHERS = {
     "file_search_call": "fs",
     "computer_call": "",

@@ -36,12 +36,12 @@ from reknit.pipeline.streams.fields import Fields, integer
 from reknit.pipeline.streams.framing.mending import check_strings
 
 _PIECES: Final = frozenset(get_args(wire.Piece))
-# What a response may begin with.
+# The first events of a response.
 _HEADS: Final = frozenset({wire.Created, wire.InProgress, wire.Queued})
 _ENDINGS: Final = {str(kind.__struct_config__.tag): kind for kind in get_args(wire.Ending)}
 # Words of whole responses for an output that ended before its end.
 _CUT: Final = frozenset({"incomplete", "cancelled"})
-# Who tells a failure that the other has told.
+# The two events that report the same failure.
 _OTHER: Final = {"error": "failed", "failed": "error"}
 
 
@@ -68,7 +68,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesDecoderState]):
         if number is not None and self._is_known(number, payload, event.obfuscation):
             return []
         if kind is wire.TextDelta:
-            # Nearly every event is one of these, and goes on where the last one was.
+            # Nearly every event is one of these, and continues the previous one.
             at = place(event.output_index, event.content_index)
             if at == self.state.growing and not self.state.over:
                 return [BlockDelta(at, "text_delta", event.delta)]
@@ -77,7 +77,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesDecoderState]):
         before = self.state
         events = self._take_event(event, payload)
         if self.state is not before and kind in _HEADS:
-            # Numbers begin anew with each response, and this is its first event.
+            # Each response has its own numbers, and this is its first event.
             marks, _ = self._seen.window()
             self._seen.enter(self.state.id or f"#{crc32(payload)}", None, b"")
             self._restored = False
@@ -99,7 +99,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesDecoderState]):
         else:
             start = payload.rfind(b'"obfuscation"')
             mark |= crc32(payload[:start])
-            if start < len(payload) >> 1:  # it stands last, unless somebody else wrote the event anew
+            if start < len(payload) >> 1:  # it is last, unless another program rewrote the event
                 mark ^= crc32(payload[payload.find(b'"', start + 13) + len(padding) :])
         if mark in seen.known or (mark in before.known and not self._goes_on(mark, payload)):
             return True
@@ -121,7 +121,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesDecoderState]):
         return bool(self.state.id) and event.item_id in self.state.begun
 
     def odd(self, fields: Fields) -> list[Event]:
-        """A whole answer that did not stream, an error, the end of a response, or what nobody understands."""
+        """Return the events of a whole answer, an error, the end of a response, or an unknown event."""
         number = integer(fields, "sequence_number")
         if number is not None and self._is_known(number, msgspec.json.encode(fields)):
             return []
@@ -134,7 +134,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesDecoderState]):
         return [event for event in super().odd(fields) if type(event) is not Failed or self._is_news(event, "error")]
 
     def release_held(self) -> list[Event]:
-        """The next run numbers its events anew. What nobody has told whole is told as it came."""
+        """The next run has its own numbers. Return pieces without a whole item unchanged."""
         self._seen = SeenLines()
         return self.state.release_held()
 
@@ -200,7 +200,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesDecoderState]):
                 return [*first, *self._end_response(response, status, cut=status in _CUT, beside=beside)]
 
     def _answer_without_status(self, response: wire.Response) -> list[Event]:
-        """A whole answer of which nobody says how it ended: a message that never streamed."""
+        """Return the events of a whole answer without a status: a message that never streamed."""
         self.state = ResponsesDecoderState(id=response.id or "", model=response.model or None, over=True)
         blocks = [block for at, raw in enumerate(response.output or ()) for block in self.state.whole(raw, at)[0]]
         tokens = UNSET if response.usage is None else wire.usage(response.usage)
@@ -259,7 +259,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesDecoderState]):
         return [*events, failed] if self._is_news(failed, "failed") else events
 
     def _is_news(self, failed: Failed, by: str) -> bool:
-        """Whether a failure is told for the first time: by an event of its own, or by the response that failed."""
+        """Return True if a failure is new: it is reported by an event of its own, and by the response that failed."""
         before, self.state.failure = self.state.failure, f"{by}:{failed.message}"
         return before != f"{_OTHER[by]}:{failed.message}"
 

@@ -1,11 +1,11 @@
-"""Output items of the Responses API as blocks: how they stream, and what they are when they are whole.
+"""Output items of the Responses API as blocks: while they stream, and whole.
 
 An item is one block, except a message, which is one for each of its parts. In the history reasoning is thinking whose
 signature is the encrypted content, and a custom tool's text is an object of one member, as in
-``history.readers.openai_responses``. What the provider's own tools do stays as it came.
+``history.readers.openai_responses``. Items of the provider's own tools stay unchanged.
 
-Deltas are passed on as they come. A ``.done`` says a piece once more, and whole: where a delta was lost, the block ends
-with that. What tells a whole item ends it.
+Deltas are passed on unchanged. A ``.done`` repeats a whole piece: if a delta was lost, the block ends with that. A
+whole item ends its blocks.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from reknit.pipeline.streams.events import (
 _WholePart: TypeAlias = wire.PartDone | wire.TextDone | wire.RefusalDone
 _Part: TypeAlias = wire.PartAdded | wire.TextDelta | wire.RefusalDelta | _WholePart
 
-# What stands around a custom tool's text in its call's input.
+# The JSON before a custom tool's text in its call's input.
 BEFORE_TEXT: Final = '{"input":"'
 TRUE: Final = Raw(b"true")
 _CALLS: Final = frozenset({"function_call", "custom_tool_call"})
-# Members that are in the block, or say no more than it; the others stand in the item's extras.
+# Members that are in the block, or add nothing to it; the others are the item's extras.
 _OF_MESSAGE: Final = frozenset({"type", "id", "status", "role", "content"})
 _OF_PART: Final = frozenset({"type", "text", "refusal"})
 _OF_REASONING: Final = frozenset({"type", "status", "encrypted_content", "summary", "content"})
@@ -62,11 +62,11 @@ class ResponsesDecoderState(Struct):
 
     ``id`` is None before the first, ``over`` says that it ended. ``begun`` are the places of items that have begun, by
     item id; ``parts`` the numbers of the parts that streamed, by their message's place; ``growing`` is the block of the
-    last of them, and ``thought`` the last stretch of reasoning: its item's place, its kind and its number. ``written``
+    last of them, and ``thought`` the last part of reasoning: its item's place, its kind and its number. ``written``
     counts the characters of each call's input. ``thoughts`` are the whole parts of reasoning that is not whole yet, by
-    its place and their kind. ``held`` is the input of calls whose beginning is missing, and with it their names;
-    ``homeless`` are whole items that do not say their place, ``whole_items`` the places of all others. ``failure`` is
-    the error that was told, behind the kind of event that told it.
+    its place and their kind. ``held`` is the input of calls whose beginning is missing, with their names; ``homeless``
+    are whole items without a place, ``whole_items`` the places of all others. ``failure`` is the reported error, after
+    the kind of its event.
     """
 
     id: str | None = None
@@ -105,7 +105,7 @@ class ResponsesDecoderState(Struct):
                 return self._input(at, read.escaped(event.delta), BEFORE_TEXT)
 
     def done(self, event: wire.Whole) -> list[Event]:
-        """The events of a piece that is told whole: what was lost of it is made up for when its block ends."""
+        """Return the events of a whole piece: its lost deltas are replaced when its block ends."""
         at = event.output_index
         match event:
             case wire.PartDone():
@@ -141,14 +141,14 @@ class ResponsesDecoderState(Struct):
         return events
 
     def stops(self, response: wire.Response) -> list[Event]:
-        """The stops of blocks that no whole item has told: the response is whole, and so are they."""
+        """Return the stops of blocks without a whole item: the response is whole, and so are they."""
         in_output = range(len(response.output or ()))
         items = [place(at) for at in self.begun.values() if at not in in_output]
         parts = [place(at, number) for at, numbers in self.parts.items() if at not in in_output for number in numbers]
         return [BlockStopped(index) for index in dict.fromkeys([*items, *parts])]
 
     def release_held(self) -> list[Event]:
-        """What was kept for an item that never came whole, and whole items that never got their place."""
+        """Return the held pieces of an item that never became whole, and whole items without a place."""
         events: list[Event] = []
         for at, text in self.held.items():
             events += [BlockStarted(index=place(at), kind="tool_use"), BlockDelta(place(at), "input_json_delta", text)]
@@ -220,7 +220,7 @@ class ResponsesDecoderState(Struct):
         return [*events, BlockStopped(self.growing, text=words)]
 
     def _reasoning(self, part: tuple[int, str, int], delta: str) -> list[Event]:
-        """More of an item's reasoning; a blank line stands between its parts."""
+        """Append to an item's reasoning; a blank line separates its parts."""
         if part == self.thought:
             return [BlockDelta(place(part[0]), "thinking_delta", delta)]
         before = self.thought
@@ -260,7 +260,7 @@ def started(item: Item, raw: Raw, output_index: int) -> list[Event]:
     if item.type in _CALLS:
         name = item.name or ""
         call = BlockStarted(index=at, kind="tool_use", tool_id=item.call_id or derived_id(name), name=name)
-        # Arguments may stand in the beginning already, and come again in deltas: they are read from those.
+        # Arguments may be in the beginning already, and are repeated in deltas: they are read from those.
         opening = [BlockDelta(at, "input_json_delta", BEFORE_TEXT)] if item.type == "custom_tool_call" else []
         return [call, *opening]
     own = _own(item.type, raw, at)
@@ -294,7 +294,7 @@ def is_over(item: Item) -> bool:
 
 
 def told(item: Item, output_index: int, streamed: list[int]) -> list[tuple[int, str]]:
-    """What there is of an item that ended before its end, as the places of its blocks and their texts."""
+    """Return the content of an item that is incomplete, as the places of its blocks and their texts."""
     if item.type in _CALLS:
         before = BEFORE_TEXT if item.type == "custom_tool_call" else ""
         return [(place(output_index), before + partial_call(item))]
@@ -317,7 +317,7 @@ def _numbers(count: int, streamed: list[int]) -> list[int]:
 
 
 def partial_call(item: Item) -> str:
-    """What there is of the input of a call that ended before its end, as raw JSON behind what began it."""
+    """Return the input of an incomplete call, as raw JSON after its beginning."""
     if item.type == "custom_tool_call":
         return read.escaped(item.input) if isinstance(item.input, str) else ""
     return item.arguments or ""
@@ -330,7 +330,7 @@ def _others(raw: Raw, known: frozenset[str]) -> dict[str, Raw]:
 
 
 def whole_part(raw: Raw, at: int, about: dict[str, Raw]) -> WholeBlock:
-    """A whole part of a message; ``about`` is what its message says beside its parts."""
+    """Return a whole part of a message; ``about`` are the message's members next to its parts."""
     part = read_part(raw)
     words = part.words
     if words is None:
@@ -343,12 +343,12 @@ def whole_part(raw: Raw, at: int, about: dict[str, Raw]) -> WholeBlock:
 
 
 def beside_part(raw: Raw) -> dict[str, Raw]:
-    """What a part that is text says beside its words, such as annotations."""
+    """Return the members of a text part besides its words, such as annotations."""
     return _others(raw, _OF_PART)
 
 
 def _own(kind: str, raw: Raw, at: int) -> WholeBlock:
-    """A block that only its provider understands: what it is as it came, if it can be told from all others."""
+    """Return a block that only its provider understands, unchanged, if it can be identified."""
     members = read.members({"it": raw}, "it")
     if members is None or not kind or kind in CANONICAL:
         kind, raw = own_block(kind if members is not None else "", {"it": raw} if members is None else members)

@@ -1,8 +1,8 @@
-"""Events of the Responses API, and the items in them, as typed structs: one decode an event, by its ``type``.
+"""Events of the Responses API, and the items in them, as typed structs: one decode for each event, by its ``type``.
 
-Named are the events that say something of the answer itself: pieces, and the same whole (``.done``), which makes up for
-pieces that were lost. Those in ``SILENT`` repeat what others say, or tell of progress only. All others are about a tool
-that the provider runs itself, and are passed on as they are.
+Declared are the events with content of the answer: pieces, and the same whole (``.done``), which replaces lost pieces.
+Those in ``SILENT`` repeat others, or report progress only. All others are about a tool that the provider runs itself,
+and are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from reknit.pipeline.streams import fields as read
 from reknit.pipeline.streams.fields import Counted, Fields, Index
 from reknit.topics.items import Usage
 
-# What another event says just as well, and signs of life.
+# Events that repeat others, and keep-alives.
 SILENT = frozenset(
     {
         "keepalive",
@@ -186,15 +186,15 @@ Whole: TypeAlias = PartDone | TextDone | RefusalDone | ReasoningDone | SummaryDo
 Ending: TypeAlias = Completed | Incomplete | Failed
 Frame: TypeAlias = Created | InProgress | Queued | Ending | ItemDone | Whole
 AnyEvent: TypeAlias = Frame | Piece
-# Their types: one of these that cannot be decoded is malformed, and not an event that nobody knows.
+# Their types: one of these that cannot be decoded is malformed, and not an unknown event.
 NAMES = frozenset(str(event.__struct_config__.tag) for event in get_args(AnyEvent))
 
-# Events of which something is taken as the JSON that it is, which nobody has looked into yet.
+# Events with raw JSON, which was not checked yet.
 HOLD_JSON = frozenset({Created, InProgress, Queued, *get_args(Ending), ItemAdded, ItemDone, PartDone})
 
 
 class Other(Struct, gc=False):
-    """What is read of any other event."""
+    """The members of any other event that are read."""
 
     type: str
     sequence_number: int | None = None
@@ -217,7 +217,7 @@ REFUSAL: Final = "refusal"
 
 
 class Part(Struct, gc=False):
-    """What is read of a part, of a message or of reasoning."""
+    """The members of a part, of a message or of reasoning, that are read."""
 
     type: str = ""
     text: str | None = None
@@ -230,7 +230,7 @@ class Part(Struct, gc=False):
 
 
 class Item(Struct, gc=False):
-    """What is read of an item; an item of the provider's own tools may have more."""
+    """The members of an item that are read; an item of the provider's own tools may have more."""
 
     type: str
     id: str | None = None
@@ -250,7 +250,7 @@ READ: Final = frozenset({"message", "reasoning", "function_call", "custom_tool_c
 
 
 def read_item(raw: Raw) -> Item:
-    """An item. One with a member that is not what it should be stays as it came, as one that nobody knows does."""
+    """Return an item. One with a member of the wrong type stays unchanged, like an unknown one."""
     try:
         return _item.decode(raw)
     except msgspec.DecodeError:
@@ -266,8 +266,8 @@ def read_part(raw: Raw) -> Part:
         return Part()
 
 
-# What a response repeats of its request, what it says of its own making, and what is read above; the rest is said
-# about the answer, and nobody else says it.
+# Members of a response that repeat its request, describe its creation, or are read above; the rest describes the
+# answer, and no other event has it.
 _KNOWN = frozenset(
     {
         "background", "billing", "completed_at", "conversation", "created_at", "error", "frequency_penalty", "id",
@@ -281,7 +281,7 @@ _KNOWN = frozenset(
 
 
 def response_of(members: Fields) -> Response:
-    """A response, member by member: what is not as it should be counts as absent."""
+    """Return a response, member by member: an invalid one counts as absent."""
     details = read.members(members, "incomplete_details")
     return Response(
         id=read.text(members, "id") or None,
@@ -302,7 +302,7 @@ def is_answer(members: Fields) -> bool:
 
 
 def said_beside(members: Fields) -> dict[str, Raw] | UnsetType:
-    """What a whole response says about its answer beside the output, such as citations of the whole."""
+    """Return a whole response's members about its answer outside of the output, such as citations."""
     return read.telling(members, _KNOWN) or UNSET
 
 

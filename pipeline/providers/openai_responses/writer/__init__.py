@@ -1,8 +1,8 @@
-"""OpenAI's Responses API: a flat list of items instead of messages.
+"""Requests for OpenAI's Responses API: a flat list of items instead of messages.
 
-What came as an item of this API goes back as it came, with its id. Such an id names what the provider keeps, and then
-an item must not stand without the one beside it (RSP-03 to RSP-06), so it goes where that has gone. Reasoning goes back
-to its issuer only.
+An item of this API is sent back unchanged, with its id. Such an id names an object that the provider stores, and then
+an item must not be without its neighbour (RSP-03 to RSP-06), so the id is removed if the neighbour was. Reasoning is
+sent back to its issuer only.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
-from reknit.pipeline.history.pieces import STRIPPED, Book, Message, Piece, is_blank
+from reknit.pipeline.history.pieces import STRIPPED, FixLog, Message, TrackedBlock, is_blank
 from reknit.pipeline.model import RedactedThinking, Structure, Text, Thinking, Tool, ToolResult, ToolUse, Unknown
 from reknit.pipeline.providers.openai.writer import (
+    ChatOptions,
+    OpenAIBlockAdapter,
     OpenAIDialect,
-    OpenAIFitting,
     Said,
-    Voice,
     fitted_system,
     result_content,
     said_by_user,
@@ -134,7 +134,7 @@ def _write_choice(value: Raw) -> tuple[Any, bool | None]:
 
 
 def _in_own_words(params: Params) -> Params:
-    """What Chat Completions says in other words."""
+    """Convert parameters of Chat Completions to their form in this API."""
     values = params.values
     if "reasoning_effort" in values:
         params = params.said_as("reasoning_effort", {"reasoning": Raw(encode({"effort": values["reasoning_effort"]}))})
@@ -163,7 +163,7 @@ _SHAPE: Final = HeadShape(
 )
 
 
-# So many ids are remembered, lest one come twice (RSP-05): what is sent again stands near.
+# The number of remembered ids, by which a repeated one is recognised (RSP-05): a repetition is usually near.
 _REMEMBERED = 64
 _SYSTEM = ("system", "developer")
 
@@ -183,19 +183,19 @@ class ResponsesProgress(Struct, frozen=True, array_like=True):
 class _Items(Struct, gc=False):
     """The items of one message, each with the places of its pieces.
 
-    ``asked``, ``ids`` and ``tools`` are those of ``ResponsesProgress``, ``count`` says how many items stand before;
-    ``said`` is what the next one says, which ``said_stays`` as it came. ``lost``: the reasoning that led to what comes
-    now is gone.
+    ``asked``, ``ids`` and ``tools`` are those of ``ResponsesProgress``, ``count`` is the number of items before;
+    ``said`` is the next one's text, unchanged if ``said_stays``. ``lost``: the reasoning that led to the next item was
+    removed.
     """
 
-    book: Book
+    book: FixLog
     asked: dict[str, str]
     ids: list[str]
     count: int
     tools: bool = False
     items: list[Any] = []
     rows: list[Row] = []
-    said: list[Piece] = []
+    said: list[TrackedBlock] = []
     said_stays: bool = True
     lost: bool = False
 
@@ -207,14 +207,14 @@ class _Items(Struct, gc=False):
         self.items.append(item)
         self.rows += rows
 
-    def put_native(self, block: Unknown, piece: Piece) -> None:
-        """Write an item of the provider's own as it came."""
+    def put_native(self, block: Unknown, piece: TrackedBlock) -> None:
+        """Write a provider-specific item unchanged."""
         if block.kind == _BRINGS_TOOLS:
             self.tools = self.tools or bool(msgspec.json.decode(block.raw).get("tools"))
         self.put(block.raw, row(piece, self.place))
 
-    def with_id(self, item: dict[str, Any], piece: Piece, *, stays: bool = True) -> Piece:
-        """Take the id off an item if it must not ``stay``, was there before, or is none of its type's."""
+    def with_id(self, item: dict[str, Any], piece: TrackedBlock, *, stays: bool = True) -> TrackedBlock:
+        """Remove the id of an item if it must not ``stay``, is a repetition, or does not belong to its type."""
         if "id" not in item or item["type"] in {"mcp_approval_request", "local_shell_call_output"}:
             return piece
         name = msgspec.json.decode(item["id"], type=str)
@@ -224,11 +224,11 @@ class _Items(Struct, gc=False):
         del item["id"]
         return self.book.change("item_id_dropped", piece, detail=name)
 
-    def say(self, piece: Piece) -> None:
+    def say(self, piece: TrackedBlock) -> None:
         """Say a text of the assistant's; an item of the provider's own stays one."""
         if self.said and self.said[0].turn != piece.turn:
             own = not (self.said[0].own is piece.own is UNSET)
-            # An item has one id: what came as two items stays two. A text that says nothing stands beside no other.
+            # An item has one id: two input items stay two. A blank text is never next to another text.
             if own or is_blank(piece) or is_blank(self.said[-1]):
                 self.put_said()
         if not self.said:
@@ -257,14 +257,14 @@ class _Items(Struct, gc=False):
 class ResponsesDialect(OpenAIDialect):
     state = ResponsesProgress()
 
-    def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
+    def __init__(self, setting: Setting, system: Sequence[TrackedBlock]) -> None:
         head, self._choice = write_head(setting)
         self.head, self.fixes = head.data, head.fixes
         self.prefix = head.before("input")
         self._model = setting.model
         self._stored = bytes(setting.params.get("store", b"")) != b"false"
         # The structure repair leaves no id that is longer than the 64 characters of a call_id (RSP-08).
-        self._voice = Voice(
+        self._voice = ChatOptions(
             target=NAME,
             parts=ResponsesParts(),
             call_id=str,
@@ -273,7 +273,7 @@ class ResponsesDialect(OpenAIDialect):
             shows_results=True,
             observed=setting.observed,
         )
-        book = Book(NAME, setting.observed)
+        book = FixLog(NAME, setting.observed)
         system = fitted_system(system, self._voice, book)
         self.fixes += book.fixes
         first = system_messages("", system, self._voice, joined=False, takes=_SYSTEM)
@@ -282,7 +282,7 @@ class ResponsesDialect(OpenAIDialect):
     def encode_message(self, message: Message, state: ResponsesProgress, *, final: bool) -> Encoded:
         """Write a message; ``final`` says that it is the assistant's and that nothing follows it."""
         first = [] if state.count else self.system
-        book = Book(NAME, self._voice.observed)
+        book = FixLog(NAME, self._voice.observed)
         written = _Items(book, dict(state.asked), list(state.ids), state.count + len(first), state.tools)
         message = in_common_words(message, book)
         if message.role == "assistant":
@@ -303,7 +303,7 @@ class ResponsesDialect(OpenAIDialect):
     ) -> Ending:
         """Write the open messages and, after them, the choice among tools that only items bring."""
         del final
-        # The API goes on with an answer as with anything else; only reasoning must be followed by something.
+        # The API continues after an answer like after anything else; only reasoning must be followed by an item.
         ending = super().encode_ending(messages, state, settled, final=True)
         brought = (ending.parts[-1].state if ending.parts else state).tools
         if not brought or self._choice in {b"", b"{}"}:
@@ -320,7 +320,7 @@ class ResponsesDialect(OpenAIDialect):
 
     def _assistant(self, message: Message, written: _Items, *, final: bool) -> None:
         book = written.book
-        fitting = _ResponsesFitting(book=book, voice=self._voice, speaks=True)
+        fitting = _ResponsesBlockAdapter(book=book, voice=self._voice, speaks=True)
         unfit = unfit_reasoning(message, self._model, stored=self._stored, final=final)
         for at, came in enumerate(message.pieces):
             block = came.block
@@ -346,7 +346,7 @@ class ResponsesDialect(OpenAIDialect):
                 written.put_native(block, piece)
         written.put_said()
 
-    def _call(self, piece: Piece, use: ToolUse, written: _Items) -> None:
+    def _call(self, piece: TrackedBlock, use: ToolUse, written: _Items) -> None:
         item = call_item(use)
         piece = written.with_id(item, piece, stays=not written.lost)
         if use.own is not UNSET and use.own.kind:
@@ -354,8 +354,8 @@ class ResponsesDialect(OpenAIDialect):
         written.put(item, row(piece, written.place))
 
     def _user(self, message: Message, written: _Items) -> None:
-        said: list[Piece] = []
-        fitting = OpenAIFitting(book=written.book, voice=self._voice, speaks=False)
+        said: list[TrackedBlock] = []
+        fitting = OpenAIBlockAdapter(book=written.book, voice=self._voice, speaks=False)
         for piece in fitting.fit_message(message.pieces):
             if isinstance(piece.block, ToolResult):
                 self._result(piece, piece.block, written)
@@ -369,7 +369,7 @@ class ResponsesDialect(OpenAIDialect):
             elif isinstance(each.block, Unknown):
                 written.put_native(each.block, each)
 
-    def _result(self, piece: Piece, result: ToolResult, written: _Items) -> None:
+    def _result(self, piece: TrackedBlock, result: ToolResult, written: _Items) -> None:
         content = result_content(result, self._voice.parts)
         item = result_item(piece, result, content, written.asked.pop(result.tool_use_id, ""))
         place = f"{written.place}.output" if "output" in item else written.place
@@ -377,30 +377,30 @@ class ResponsesDialect(OpenAIDialect):
 
 
 def _leaves_nothing(message: Message, *, final: bool) -> bool:
-    """Whether a message of which nothing is written needs nothing in its place."""
+    """Return True if a message of which nothing is written needs no replacement."""
     reasons = final and all(is_reasoning_block(piece.block) for piece in message.pieces)
     return reasons or all(piece.code == STRIPPED for piece in message.pieces)
 
 
-class _ResponsesFitting(OpenAIFitting):
-    """What the assistant says: which reasoning and which items may go back was decided before (``unfit_reasoning``)."""
+class _ResponsesBlockAdapter(OpenAIBlockAdapter):
+    """The assistant's content: ``unfit_reasoning`` decided before which reasoning and which items may be sent back."""
 
-    def reasoning(self, piece: Piece, reasoning: Thinking | RedactedThinking) -> Piece:  # noqa: ARG002  decided before
+    def reasoning(self, piece: TrackedBlock, reasoning: Thinking | RedactedThinking) -> TrackedBlock:  # noqa: ARG002  decided before
         return piece
 
-    def unknown(self, piece: Piece, unknown: Unknown, inside: ToolResult | None) -> Piece:  # noqa: ARG002  decided before
+    def unknown(self, piece: TrackedBlock, unknown: Unknown, inside: ToolResult | None) -> TrackedBlock:  # noqa: ARG002  decided before
         return piece
 
 
 class OpenAIResponses:
     name = NAME
     text = False
-    # The API goes on after whatever comes last: what refuses an assistant's turn there is the policy.
+    # The API continues after any last item: only the policy refuses an assistant turn there.
     tail_rule = "RSP-23"
     tail_rules: frozenset[str] = frozenset()
 
     def structure(self, setting: Setting) -> Structure:
-        """What recorded requests were accepted with: items stand for themselves, and roles need not alternate."""
+        """Return the structure of accepted recorded requests: items are independent, and roles need not alternate."""
         return Structure(
             assistant_first=True,
             assistant_last="always",
@@ -415,5 +415,5 @@ class OpenAIResponses:
             calls_elsewhere="always" if any(name in setting.params for name in CHAINS) else "referred",
         )
 
-    def prepare(self, setting: Setting, system: Sequence[Piece]) -> ResponsesDialect:
+    def prepare(self, setting: Setting, system: Sequence[TrackedBlock]) -> ResponsesDialect:
         return ResponsesDialect(setting, system)

@@ -1,9 +1,9 @@
-"""The items that are written, their parts, and which reasoning and ids may go back.
+"""The written items, their parts, and which reasoning and ids may be sent back.
 
-Reasoning comes as an item of type ``reasoning``, which the canonical form keeps whole, or as thinking of this issuer
-with the encrypted content for a signature. Encrypted content is bound to its model (RSP-07), and reasoning stands
-before what it led to (RSP-03): a turn that lost something keeps none of it. An id names what the provider keeps, so it
-goes back only beside the reasoning that it came with (RSP-04), and once (RSP-05).
+Reasoning is an item of type ``reasoning``, which the canonical form keeps whole, or thinking of this issuer with the
+encrypted content for a signature. Encrypted content is bound to its model (RSP-07), and reasoning precedes the items
+that it led to (RSP-03): a turn that lost a block keeps none of it. An id names an object that the provider stores, so
+it is sent back only with the reasoning of its response (RSP-04), and once (RSP-05).
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from reknit.pipeline.history.pieces import RESPONSES, Message, Piece, answer_to, code_for_unknown, is_item, native_type
+from reknit.pipeline.history.pieces import (
+    RESPONSES,
+    Message,
+    TrackedBlock,
+    answer_to,
+    code_for_unknown,
+    is_item,
+    native_type,
+)
 from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.model import Block, Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
 from reknit.pipeline.providers.openai.writer import is_native_item
@@ -96,7 +104,7 @@ def call_item(use: ToolUse) -> dict[str, Any]:
     return {"type": "function_call", "call_id": use.id, "name": use.name, "arguments": arguments, **beside}
 
 
-def result_item(piece: Piece, result: ToolResult, content: str | list[Any], asked: str) -> dict[str, Any]:
+def result_item(piece: TrackedBlock, result: ToolResult, content: str | list[Any], asked: str) -> dict[str, Any]:
     """A result as the type of item that it came as; else as the answer to a call of the type ``asked``.
 
     A function's output answers a function's call (``asked`` is ``""``), and any call whose own type of output has no
@@ -106,7 +114,7 @@ def result_item(piece: Piece, result: ToolResult, content: str | list[Any], aske
     kind = "" if own is UNSET else own.kind
     if kind and kind != "custom_tool_call_output":
         return {"type": kind, native_type(RESPONSES, kind).answers: call_id, **own_members(own)}
-    # An item of its own came as a function's output. An approval is none: a function's output would answer nothing.
+    # An item of its own came as a function's output. An approval is not one: a function's output would answer nothing.
     came_as_output = is_item(piece) and asked != "mcp_approval_request"
     answer = None if kind or came_as_output else _answer_in_words(asked, content, said=piece.fate != "synthesised")
     if answer is not None:
@@ -167,12 +175,12 @@ def takes_trailing(model: str | None) -> bool:
 
 
 def unfit_reasoning(message: Message, model: str | None, *, stored: bool, final: bool) -> dict[int, str]:
-    """The pieces of an assistant's message that cannot go back, each with the code of the fix that says why.
+    """Return the pieces of an assistant message that cannot be sent back, each with its fix code.
 
     Args:
         message: the message.
-        model: the model that is asked.
-        stored: the provider keeps items, so that an id stands for reasoning too.
+        model: the model of the request.
+        stored: the provider keeps items, so an id represents reasoning too.
         final: nothing follows the message.
     """
     trails = takes_trailing(model) and not final
@@ -211,7 +219,7 @@ def unfit_reasoning(message: Message, model: str | None, *, stored: bool, final:
     return unfit
 
 
-def led_to(pieces: Sequence[Piece], at: int, unfit: Container[int]) -> Piece | None:
+def led_to(pieces: Sequence[TrackedBlock], at: int, unfit: Container[int]) -> TrackedBlock | None:
     """The piece that follows some reasoning without those that are ``unfit``; None where a user's turn does."""
     return next((pieces[behind] for behind in range(at + 1, len(pieces)) if behind not in unfit), None)
 
@@ -225,7 +233,7 @@ def is_own_reasoning(block: Block) -> bool:
     return is_reasoning_block(block) and (isinstance(block, Unknown) or is_issued_by(block, OWN, None))
 
 
-def is_plain_message(piece: Piece | None) -> bool:
+def is_plain_message(piece: TrackedBlock | None) -> bool:
     return piece is not None and isinstance(piece.block, Text) and "id" not in own_members(piece.own)
 
 
@@ -233,7 +241,7 @@ def item_id(block: Block) -> bool:
     return not isinstance(block, Unknown) and "id" in own_members(block.own)
 
 
-def _fault(piece: Piece, model: str | None, *, stored: bool) -> str:
+def _fault(piece: TrackedBlock, model: str | None, *, stored: bool) -> str:
     block = piece.block
     if not isinstance(block, Unknown) and not is_issued_by(block, OWN, model):
         return "thinking_foreign"

@@ -1,113 +1,26 @@
-"""Predict the provider's 400: a re-statement of each target's rules, apart from everything that writes requests.
-
-One module or package a target. A rule set is a fold (``RuleSet``), ``RULES`` is the catalogue of all rules by id, and
-``validate`` judges one whole body. What a provider then refused all the same, ``read_refusal`` compares with the rules.
-"""
+"""Compare a provider's refusal of a request with the rules: which rule foresaw it, or should have."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
-from reknit.pipeline.errors import UnknownTargetError, expected_one_of
-from reknit.pipeline.providers.anthropic import rules as anthropic
-from reknit.pipeline.providers.bedrock_converse import rules as bedrock_converse
-from reknit.pipeline.providers.cascade import rules as cascade
-from reknit.pipeline.providers.gemini import rules as gemini
-from reknit.pipeline.providers.openai_chat import rules as openai_chat
-from reknit.pipeline.providers.openai_responses import rules as openai_responses
-from reknit.pipeline.providers.programs import rules as programs
-from reknit.pipeline.providers.vllm import rules as vllm
-from reknit.pipeline.rules.base import Catalogue, KnowsBetas, Rule, RuleSet, Violation
+from reknit.pipeline.rules.base import Catalogue
 
-# Each target's rule set, and the catalogue that it reports from. `reknit.pipeline.registry` joins them with writers.
-_EVERY: tuple[tuple[RuleSet[Any], Catalogue], ...] = (
-    (anthropic.Anthropic(), anthropic.CATALOGUE),
-    (gemini.Gemini(), gemini.CATALOGUE),
-    (bedrock_converse.BedrockConverse(), bedrock_converse.CATALOGUE),
-    (openai_chat.OpenAIChat(), openai_chat.CATALOGUE),
-    (openai_responses.OpenAIResponses(), openai_responses.CATALOGUE),
-    (vllm.Vllm(), vllm.CATALOGUE),
-    (programs.ClaudeCli(), programs.CLAUDE),
-    (programs.CopilotCli(), programs.COPILOT),
-    (programs.CodexCli(), programs.CODEX),
-    (programs.GeminiCli(), programs.GEMINI),
-    (cascade.Cascade(), cascade.CATALOGUE),
-)
-RULE_SETS: dict[str, RuleSet[Any]] = {rules.target: rules for rules, _ in _EVERY}
-CATALOGUES: dict[str, Catalogue] = {catalogue.target: catalogue for _, catalogue in _EVERY}
-RULES: dict[str, Rule] = {
-    rule_id: rule for catalogue in CATALOGUES.values() for rule_id, rule in catalogue.rules.items()
-}
-
-
-def rule_set(target: str) -> RuleSet[Any]:
-    """Find the rules of a target.
-
-    Raises:
-        UnknownTargetError: no rules are known for it.
-    """
-    try:
-        return RULE_SETS[target]
-    except KeyError:
-        raise UnknownTargetError("unknown_target", expected_one_of(RULE_SETS, target)) from None
-
-
-def validate(
-    body: bytes | str | dict[str, Any],
-    target: str = "anthropic",
-    model: str | None = None,
-    betas: Iterable[str] = (),
-) -> list[Violation]:
-    """Say which of the target's rules a request body breaks, in the provider's words; an empty list is a valid body.
-
-    ``model`` overrides the model that the body names, for the rules that only some models have. ``betas`` are the
-    values of Anthropic's header ``anthropic-beta`` that is sent along; none says that nothing is known of them. Nothing
-    raises for what a body holds: text that is not JSON is a violation itself.
-
-    Raises:
-        UnknownTargetError: no rules are known for ``target``.
-    """
-    rules = rule_set(target)
-    if betas and isinstance(rules, KnowsBetas):
-        rules = rules.with_betas(betas)
-    return rules.validate(_encode(body), model)
-
-
-def _encode(body: bytes | str | dict[str, Any]) -> bytes:
-    if isinstance(body, str):
-        return body.encode("utf-8", "surrogatepass")
-    if isinstance(body, dict):
-        try:
-            return msgspec.json.encode(body)
-        except (TypeError, ValueError, RecursionError):  # lone surrogates among them
-            return _encode_slowly(body)
-    return bytes(body)
-
-
-def _encode_slowly(body: dict[str, Any]) -> bytes:
-    """Encode what msgspec refuses; what JSON has no place for becomes text that is not JSON."""
-    try:
-        return json.dumps(body).encode()
-    except (TypeError, ValueError, RecursionError):
-        return b""
-
-
-# What decided a provider's refusal of a request: one of its rules, or nothing that the request's shape shows. A refusal
-# is compared with the rules by its words. Those that the request was found to break, and was sent all the same, are
-# asked first; then all rules of the target, whose messages have names where a refusal has indices and ids.
+# The cause of a provider's refusal: one of its rules, or something that the request's shape does not show. The
+# refusal's words are compared with the rules: first with those that the request was found to break and was sent
+# despite, then with all rules of the target. A rule's message has names in place of indexes and ids.
 
 # foreseen: by a rule that the request broke, and that is not hard. missed: a rule has these words, and found nothing in
 # the request. unknown: no rule has them. not_shape: a key, a quota, a model, a length in tokens, the provider's state.
 Outcome: TypeAlias = Literal["foreseen", "missed", "unknown", "not_shape"]
 
-# Statuses by which a provider speaks of the request itself.
+# Statuses of refusals that are about the request itself.
 _OF_THE_REQUEST: Final = frozenset({400, 413, 422})
 # Providers' own codes for what no shape decides, and words where they give none.
 _OTHER_CODES: Final = frozenset({
@@ -124,7 +37,7 @@ _OTHER_WORDS: Final = re.compile(
     r"|model (version )?(has reached|is not available|does not exist)|requested model"
     r"|too long|too many (total|input|tokens)|(token|context)[^.]{0,60}exceed|exceed[^.]{0,60}(token|context)"  # length
     r"|maximum (context|prompt) length"
-    r"|(download|fetch)[^.]{0,40}(file|content|url|http|image)|url_"  # what lay behind a URL
+    r"|(download|fetch)[^.]{0,40}(file|content|url|http|image)|url_"  # content at a URL
     r"|content (management )?policy|usage guidelines|safety|output blocked",  # a filter
     re.IGNORECASE,
 )
@@ -140,7 +53,7 @@ class Doubt(Struct, frozen=True, array_like=True):
 
 
 class Refusal(Struct, frozen=True):
-    """What a provider said, what decided it, and the rule where it was one."""
+    """The provider's words, the cause of the refusal, and the rule if there is one."""
 
     outcome: Outcome
     message: str
@@ -151,8 +64,15 @@ class Refusal(Struct, frozen=True):
 _Said: TypeAlias = tuple[str, tuple[str, ...]]
 
 
-def read_refusal(target: str, status: int, body: str, doubts: Sequence[Doubt] = ()) -> Refusal:
-    """Compare a refusal with the rules; ``doubts`` are those that the refused request was sent with."""
+def read_refusal(catalogue: Catalogue | None, status: int, body: str, doubts: Sequence[Doubt] = ()) -> Refusal:
+    """Compare a provider's refusal with the rules.
+
+    Args:
+        catalogue: the rules of the target that refused. None if the target is unknown.
+        status: the HTTP status.
+        body: the provider's answer.
+        doubts: the rules, not hard, that the refused request was found to break.
+    """
     answer = _decoded(body)
     message = _message_of(answer) or body.strip()
     if status not in _OF_THE_REQUEST:
@@ -160,9 +80,9 @@ def read_refusal(target: str, status: int, body: str, doubts: Sequence[Doubt] = 
     foreseen = _rule_of(message, [(doubt.rule, (doubt.message,)) for doubt in doubts])
     if foreseen:
         return Refusal("foreseen", message, foreseen)
-    known = _rule_of(message, _messages(target))
-    if known:
-        return Refusal("not_shape" if RULES[known].unchecked else "missed", message, known)
+    known = _rule_of(message, _messages(catalogue)) if catalogue else ""
+    if catalogue and known:
+        return Refusal("not_shape" if catalogue.rules[known].unchecked else "missed", message, known)
     if not _OTHER_CODES.isdisjoint(_codes_of(answer)) or _OTHER_WORDS.search(message):
         return Refusal("not_shape", message)
     return Refusal("unknown", message)
@@ -177,7 +97,7 @@ def _rule_of(message: str, rules: Sequence[_Said]) -> str:
 
 
 def _saying(words: str, rules: Sequence[_Said]) -> str:
-    # Behind a comma a provider may repeat what it was given; a rule does not.
+    # After a comma a provider may repeat the input; a rule does not.
     begun = words.split(",", maxsplit=1)[0]
     return next((rule for rule, pieces in rules if _is_made_of(words, pieces) or _is_made_of(begun, pieces)), "")
 
@@ -199,10 +119,10 @@ def _is_made_of(words: str, pieces: tuple[str, ...]) -> bool:
 
 
 @cache
-def _messages(target: str) -> tuple[_Said, ...]:
-    """What a target's rules say, those with the most words of their own first."""
+def _messages(catalogue: Catalogue) -> tuple[_Said, ...]:
+    """Return the messages of a target's rules, those with the most words of their own first."""
     found = []
-    for rule in CATALOGUES[target].rules.values() if target in CATALOGUES else ():
+    for rule in catalogue.rules.values():
         pieces = tuple(re.split(r"\{\w+\}", rule.message))
         letters = len(re.findall(r"[A-Za-z]", "".join(pieces)))
         if letters >= _LEAST_LETTERS:
@@ -222,7 +142,7 @@ _DEEPEST: Final = 6
 
 
 def _message_of(answer: object, depth: int = 0) -> str:
-    """The provider's words, or those of the provider behind it where a router passes them on."""
+    """Return the provider's words, or those of the original provider if a router passes them on."""
     match answer:
         case [first, *_] | {"error": Mapping() as first} if depth < _DEEPEST:
             passed_on = first.get("metadata") if isinstance(first, Mapping) else None
