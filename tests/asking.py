@@ -1,4 +1,4 @@
-"""An empty viewer, for pages that need no index: a query returns the status and the page."""
+"""A viewer with empty topics, for pages that need no index. A request returns the status and the page."""
 
 import html
 import re
@@ -14,7 +14,7 @@ from reknit.pipeline.viewer.guard import HEADER
 
 @asynccontextmanager
 async def serving_nothing():
-    """The URL of a viewer whose topics are empty."""
+    """Yield the URL of a viewer whose topics are empty."""
     with tempfile.TemporaryDirectory() as folder:
         async with served(Topics(), Path(folder) / "index") as url:
             yield url
@@ -22,7 +22,7 @@ async def serving_nothing():
 
 @asynccontextmanager
 async def asking():
-    """``get(path, form=None, part=False)``: a form has the page's token; ``part`` is a script's request."""
+    """Yield ``get(path, form=None, part=False)``: a form has the page's token, ``part`` sends the script's header."""
     async with serving_nothing() as url, aiohttp.ClientSession() as http:
         async with http.get(f"{url}explain/size") as answer:
             token = re.search(f'<meta name="{HEADER}" content="([^"]+)">', await answer.text())[1]
@@ -37,5 +37,5 @@ async def asking():
 
 
 def words(page):
-    """Return a page's text, without markup."""
+    """Return the text of a page without its markup."""
     return html.unescape(re.sub(r"<[^>]+>", "", page))

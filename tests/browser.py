@@ -1,4 +1,4 @@
-"""Pages in a real browser: Chromium without a window, driven and asked over its debugging protocol."""
+"""Pages in a real browser: headless Chromium, driven and inspected over its debugging protocol."""
 
 import asyncio
 import base64
@@ -15,17 +15,17 @@ import aiohttp
 import pytest
 from msgspec import Struct, field
 
-# So long a script may take to do what it is for; what runs at once is seen at once.
+# How long a script gets to take effect. A script that runs on load takes effect immediately.
 SETTLED_SECONDS = 1.0
-# The time limit for a page to fulfil a condition, on a machine that runs other work.
+# How long to wait for a condition of a page, on a machine that is also busy with other work.
 PATIENCE_SECONDS = 30.0
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 REQUIRED = "REQUIRE_BROWSER" in os.environ
 AXE = Path(__file__).parent / "axe" / "axe.min.js.gz"
-# The rules of WCAG at its levels A and AA, up to version 2.2.
+# The axe tags of the WCAG levels A and AA, up to version 2.2.
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22a", "wcag22aa"]
 
-# Each would ask for a picture, show a dialog or write to the console, if a browser took it for more than text.
+# Each requests a picture, shows a dialog or writes to the console if a browser takes it for more than text.
 HOSTILE = (
     "<script>alert('ran')</script>",
     "<script src=http://127.0.0.1:9/x.js></script>",
@@ -38,14 +38,17 @@ HOSTILE = (
     "{{ 7 * 7 }} {% include 'base.html' %}",
     "<!-- ]]> --!><base href=http://127.0.0.1:9/>",
 )
-# No policy can keep a page from going elsewhere; only escaping does.
+# No content security policy can keep a page from navigating away; only escaping can.
 ELSEWHERE = "<meta http-equiv=refresh content='0;url=http://127.0.0.1:9/'>"
 
 needs_browser = pytest.mark.skipif(CHROMIUM is None and not REQUIRED, reason="no Chromium (Debian package `chromium`)")
 
 
 class Opened(Struct):
-    """The events of a page while it was open. ``requests`` are all URLs but the page's own that no policy stopped."""
+    """The effects of a page while it was open.
+
+    ``requests`` has all URLs except the page's own that no policy blocked.
+    """
 
     text: str = ""
     values: list = field(default_factory=list)
@@ -55,7 +58,7 @@ class Opened(Struct):
 
 
 async def open_page(path, *, dark=False, width=1200, ask=()):
-    """Open a file by its absolute path, wait, and say what it did; ``ask`` are expressions whose values are wanted."""
+    """Open a file by its absolute path, wait, and return what it did. ``ask`` has expressions to evaluate."""
     async with browsing() as browser, browser.tab(dark=dark, width=width) as page:
         await page.go(f"file://{path}")
         await asyncio.sleep(SETTLED_SECONDS)
@@ -66,7 +69,7 @@ async def open_page(path, *, dark=False, width=1200, ask=()):
 
 
 class Page:
-    """A tab with cookies of its own; a CSS selector names the element that is clicked or typed into."""
+    """A tab with its own cookies. A CSS selector names the element to click or to type into."""
 
     def __init__(self, call, events):
         self._call = call
@@ -74,7 +77,7 @@ class Page:
         self._own = ""
 
     async def go(self, url):
-        """Open a URL and wait until it is there; returns the status of the answer, 0 for a file."""
+        """Open a URL and wait until it has loaded; return the status of the response, 0 for a file."""
         parts = urlsplit(url)
         self._own = url if parts.scheme == "file" else f"{parts.scheme}://{parts.netloc}/"
         begun = len(self._events)
@@ -88,7 +91,7 @@ class Page:
         return 0
 
     async def ask(self, expression):
-        """The value of an expression of JavaScript, or of the promise that it gives."""
+        """Return the value of a JavaScript expression, or of the promise that it returns."""
         answer = await self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, (expression, answer["exceptionDetails"])
         return answer["result"].get("value")
@@ -97,20 +100,20 @@ class Page:
         return await self.ask("document.body.innerText")
 
     async def until(self, expression, seconds=PATIENCE_SECONDS):
-        """Wait for an expression to be true, over new pages too; returns its value."""
+        """Wait for an expression to be true, also across navigations, and return its value."""
         deadline = asyncio.get_running_loop().time() + seconds
         while True:
             try:
                 if value := await self.ask(expression):
                     return value
-            except AssertionError:  # its element is not there yet, or the page is just being left
+            except AssertionError:  # the element does not exist yet, or the page is navigating away
                 pass
             if asyncio.get_running_loop().time() > deadline:
                 raise AssertionError((expression, await self.text(), self.did()))
             await asyncio.sleep(0.03)
 
     async def click(self, selector):
-        """Click where a mouse would, so that what lies above the element gets the click."""
+        """Click at the element's position, as a mouse does: an element on top of it gets the click."""
         element = f"document.querySelector({json.dumps(selector)})"
         await self.until(f"{element} !== null")
         box = f"(b => [b.x + b.width / 2, b.y + b.height / 2])({element}.getBoundingClientRect())"
@@ -120,31 +123,31 @@ class Page:
             await self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     async def type(self, selector, text):
-        """Put a text in place of what a field has."""
+        """Replace the text of a field."""
         await self.until(f"document.querySelector({json.dumps(selector)}) !== null")
         await self.ask(f"(f => {{ f.focus(); f.select(); }})(document.querySelector({json.dumps(selector)}))")
         await self._call("Input.insertText", text=text)
 
     async def press(self, key):
-        """Press a key by its name (``Enter``, ``Tab``) or its character."""
+        """Press a key, named (``Enter``, ``Tab``) or given as its character."""
         text = {"Enter": "\r"}.get(key, key if len(key) == 1 else "")
         await self._call("Input.dispatchKeyEvent", type="keyDown", key=key, text=text)
         await self._call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
     async def screenshot(self, *, whole=False):
-        """A PNG of what a window shows, or of the whole page."""
+        """Return a PNG of the visible part of the page, or of the whole page."""
         shot = await self._call("Page.captureScreenshot", captureBeyondViewport=whole)
         return base64.b64decode(shot["data"])
 
     async def look(self, *, dark, width=1200, height=900):
-        """Switch to light or dark colours, in a window of this size."""
+        """Switch to the light or the dark colour scheme, in a window of this size."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await self._call("Emulation.setEmulatedMedia", features=[scheme])
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         await self._call("Emulation.setDeviceMetricsOverride", **size)
 
     async def violations(self):
-        """Return axe's findings against WCAG A and AA, as lines: the rule, the element, the fault."""
+        """Return what axe finds against WCAG A and AA, one line each: the rule, the element, the problem."""
         if not await self.ask("'axe' in window"):
             await self.ask(gzip.decompress(AXE.read_bytes()).decode() + ";0")
         options = {"runOnly": WCAG, "resultTypes": ["violations"], "preload": False}
@@ -156,7 +159,7 @@ class Page:
         ]
 
     def did(self):
-        """All that the tab did since it was opened."""
+        """Return everything that the tab did since it was opened."""
         stopped = {event["params"]["requestId"] for event in self._events if _is_stopped(event)}
         did = Opened()
         for event in self._events:
@@ -173,7 +176,7 @@ class Page:
             did.messages.append(" ".join(str(each.get("value", each.get("description"))) for each in given["args"]))
         elif method == "Runtime.exceptionThrown":
             did.messages.append(json.dumps(given["exceptionDetails"]))
-        elif method == "Log.entryAdded" and given["entry"]["level"] != "verbose":  # which is advice
+        elif method == "Log.entryAdded" and given["entry"]["level"] != "verbose":  # only advice
             did.messages.append(given["entry"]["text"])
 
     def _is_own(self, url):
@@ -196,7 +199,7 @@ class Browser:
 
     @asynccontextmanager
     async def tab(self, *, dark=False, width=1200, height=900, scripts=True):
-        """A new tab that shares no cookie with another; without ``scripts`` pages run none, as they can be read so."""
+        """A new tab that shares no cookies with other tabs. ``scripts=False`` turns JavaScript off."""
         context = (await self._call(None, "Target.createBrowserContext"))["browserContextId"]
         try:
             made = await self._call(None, "Target.createTarget", url="about:blank", browserContextId=context)
@@ -245,10 +248,11 @@ class Browser:
 
 @asynccontextmanager
 async def browsing():
-    """A browser of its own, which ends with the block."""
+    """A browser that ends with the block."""
     assert CHROMIUM is not None, "REQUIRE_BROWSER is set, and there is no Chromium"
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        # --no-sandbox: its sandbox does not start for root, whom tests often run as. The pages are our own.
+        # --no-sandbox: Chromium's sandbox does not start for root, and tests often run as root. The pages are this
+        # project's.
         flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
         process = await asyncio.create_subprocess_exec(
             CHROMIUM, *flags, "--remote-debugging-port=0", f"--user-data-dir={profile}", "about:blank",

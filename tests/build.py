@@ -1,4 +1,4 @@
-"""Messages for tests in the canonical shape. A turn takes blocks; a string is a block of text."""
+"""Messages for tests in the canonical shape. A turn takes blocks; a string becomes a text block."""
 
 import base64
 import struct
@@ -28,7 +28,7 @@ def image(data=None, media_type="image/png"):
 
 
 def png(width=1, height=1):
-    """The base64 of as much of a picture as says how large it is and that it is whole."""
+    """The base64 of the first bytes of a picture: enough to read its size and to pass as complete."""
     size = struct.pack(">II", width, height)
     return base64.b64encode(b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + size + bytes(8) + b"IEND").decode()
 
@@ -38,7 +38,7 @@ def user(*blocks, **more):
 
 
 def said(*blocks, **more):
-    """A turn of the assistant."""
+    """An assistant turn."""
     return {"role": "assistant", "content": _content(blocks), **more}
 
 
@@ -55,7 +55,7 @@ def answered(call_id, content="files"):
 
 
 def rounds(count):
-    """N questions, each answered after a call."""
+    """``count`` questions, each answered after a tool call."""
     return [
         message
         for at in range(count)
@@ -64,7 +64,7 @@ def rounds(count):
 
 
 def session_of(*messages, **given):
-    """A session that has taken these."""
+    """A session that has received these messages."""
     session = Session(**given)
     for message in messages:
         session.append(message)

@@ -1,6 +1,6 @@
-"""Lines of the Claude CLI's output, as it writes them.
+"""Lines of the Claude CLI's output.
 
-Written with the notation of the measurements in mind: ``start`` is ``[``, ``block`` and ``delta`` stream, ``finish`` is
+The helpers follow the notation of the measurements: ``start`` is ``[``, ``block`` and ``delta`` stream, ``finish`` is
 ``<reason>``, ``stop`` is ``]``, ``whole`` an ``assistant`` line.
 """
 
@@ -23,7 +23,7 @@ def block_delta(index, **delta):
 
 
 def text(content, index=0, kind="text"):
-    """A block that starts and streams, without its stop."""
+    """A block that starts and streams, without its stop event."""
     streamed = {"type": f"{kind}_delta", kind: content}
     return [block_start(index, {"type": kind, kind: ""}), block_delta(index, **streamed)]
 

@@ -1,10 +1,10 @@
-"""Compare what two builds make of the recorded traffic and of the vectors: requests, fixes, verdicts, items, state.
+"""Compare two builds over the recorded traffic and the vectors: requests, fixes, verdicts, items, state.
 
     python tests/compare_builds.py REVISION_OR_DIRECTORY [REVISION_OR_DIRECTORY] [--sample N] [--show N]
 
 Without a second build the first is compared with this directory as it is. ``--sample 10`` tries every tenth case.
-Recorded traffic is taken from ``REKNIT_CORPUS``. Exits with 0 where nothing differs, with 3 where something does; what
-differs is listed by kind, with the place where the first ones part.
+Recorded traffic is read from ``REKNIT_CORPUS``. The exit status is 0 if nothing differs and 3 if something does.
+Differences are listed by kind; for the first ones the text around the point of difference is shown.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 DRIVER = Path(__file__).resolve().parent / "outcomes_of_a_build.py"
 DIFFERENT = 3
-# This much of an outcome is shown on each side of the first difference.
+# Characters shown of each outcome around the point where the two differ.
 AROUND = 120
 
 Outcomes = dict[tuple[str, str], str]
@@ -34,7 +34,7 @@ def say(line: str) -> None:
 
 
 def unpacked(build: str, into: Path) -> Path:
-    """The directory of a build; a revision is unpacked."""
+    """Return the directory of a build; a revision is unpacked first."""
     if (directory := Path(build)).is_dir():
         return directory.resolve()
     packed = subprocess.run(["git", "-C", ROOT, "archive", build], check=True, capture_output=True).stdout
@@ -44,14 +44,14 @@ def unpacked(build: str, into: Path) -> Path:
 
 
 def started(build: Path, arguments: list[str], output: Path) -> subprocess.Popen[bytes]:
-    # Sets are written in the order of their hashes, which should be no difference.
+    # Sets are written in hash order. A fixed seed keeps that from being reported as a difference.
     environment = os.environ | {"PYTHONPATH": str(build), "PYTHONHASHSEED": "0"}
     with output.open("wb") as file:
         return subprocess.Popen([sys.executable, DRIVER, *arguments], env=environment, cwd=build, stdout=file)
 
 
 def outcomes(builds: list[Path], arguments: list[str], scratch: Path) -> list[list[list[str]]]:
-    """Return the driver's output for each build; both run simultaneously."""
+    """Run the driver on both builds in parallel and return its output for each."""
     files = [scratch / f"outcomes-{number}" for number in range(len(builds))]
     running = [started(build, arguments, file) for build, file in zip(builds, files, strict=True)]
     for build, process in zip(builds, running, strict=True):
@@ -61,7 +61,7 @@ def outcomes(builds: list[Path], arguments: list[str], scratch: Path) -> list[li
 
 
 def differences(one: Outcomes, other: Outcomes) -> dict[str, list[str]]:
-    """The cases that differ, by kind; those that only one build has are among them."""
+    """Return the cases that differ, by kind; cases that only one build has are included."""
     found: dict[str, list[str]] = defaultdict(list)
     for place in dict.fromkeys([*one, *other]):
         if one.get(place) != other.get(place):
@@ -70,7 +70,7 @@ def differences(one: Outcomes, other: Outcomes) -> dict[str, list[str]]:
 
 
 def parted(one: str, other: str) -> list[str]:
-    """Both outcomes around the place where they part."""
+    """Return both outcomes around the point where they differ."""
     at = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     start = max(0, at - AROUND)
     return [f"        at {at}: ...{json.dumps(text[start : at + AROUND])[1:-1]}" for text in (one, other)]

@@ -1,6 +1,6 @@
-"""All tests: Hypothesis makes the same examples in every run, so that a change is judged by what it changed.
+"""Settings of all tests. Hypothesis makes the same examples in every run, so a change is judged by its own effect.
 
-With REKNIT_EXAMPLES set it looks for new ones; many property tests then try that many times as many.
+REKNIT_EXAMPLES makes it look for new examples. Many property tests then multiply their number of examples by it.
 """
 
 import os

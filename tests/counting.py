@@ -1,4 +1,4 @@
-"""How much work something is, counted instead of timed: the same on every machine, however busy."""
+"""Work measured by counting instead of timing, so that results are the same on every machine, however busy."""
 
 import sys
 
@@ -6,12 +6,12 @@ import msgspec
 
 
 def function_calls(work):
-    """How many Python functions a piece of work calls."""
+    """Return how many Python functions the work calls."""
     return _profiled(work, lambda event, _argument: event == "call")
 
 
 def decodes(work):
-    """How many times a piece of work has JSON decoded."""
+    """Return how many times the work decodes JSON."""
 
     def is_decode(event, argument):
         if event != "c_call" or argument.__name__ != "decode":
@@ -22,7 +22,7 @@ def decodes(work):
 
 
 def _profiled(work, counts):
-    """How many events of a profile of the work count."""
+    """Return how many profile events of the work count."""
     count = 0
 
     def profile(_frame, event, argument):
@@ -38,7 +38,7 @@ def _profiled(work, counts):
 
 
 def lines(work):
-    """How many lines of Python a piece of work runs; a loop counts each time round."""
+    """Return how many lines of Python the work executes; each iteration of a loop counts."""
     count, before = 0, sys.gettrace()
 
     def trace(_frame, event, _argument):

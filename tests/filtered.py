@@ -1,10 +1,10 @@
-"""Text filters as tests feed them: whole, in pieces, and in two halves with the state saved between."""
+"""Helpers that feed text filters: whole, in pieces, and in two halves with the state saved between them."""
 
 from itertools import chain
 
 
 def fed(one, pieces):
-    """Return a filter's output for these pieces and at their end: a text, or a list of texts, calls and removals."""
+    """Return a filter's output for these pieces and their end: a text, or a list of texts, calls and removed parts."""
     given = [*map(one.feed, pieces), one.flush()]
     return "".join(given) if isinstance(given[-1], str) else [*chain.from_iterable(given)]
 
@@ -14,7 +14,7 @@ def in_pieces(text, size):
 
 
 def in_halves(make, text):
-    """For each cut, return the output of two filters, the second with the state of the first, and the second filter."""
+    """For each cut yield the output of two filters, the second restored from the first, and the second filter."""
     for at in range(len(text) + 1):
         one, other = make(), make()
         before = one.feed(text[:at])
@@ -27,7 +27,7 @@ def shown(outputs):
 
 
 def most_held(one, text):
-    """How many characters a filter holds back at most where they come one by one."""
+    """Return the most characters that a filter holds back when they arrive one by one."""
     given = most = 0
     for at, character in enumerate(text, start=1):
         given += len(shown(one.feed(character)))

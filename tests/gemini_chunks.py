@@ -1,4 +1,4 @@
-"""Gemini's chunks, made and recovered, for the tests of its streams."""
+"""Builders for Gemini chunks and a recovery of them, for the tests of Gemini streams."""
 
 import json
 
@@ -8,7 +8,7 @@ from streamed import items_of, only
 from reknit.topics.items import ItemCompleted
 
 
-def chunk(*parts, reason=None, id="r1", **members):  # noqa: A002  the member
+def chunk(*parts, reason=None, id="r1", **members):  # noqa: A002  the member's name
     candidate = {"content": {"parts": list(parts), "role": "model"}, "index": 0}
     candidate |= {"finishReason": reason} if reason else {}
     return {"candidates": [candidate], "modelVersion": "gemini-3-pro"} | ({"responseId": id} if id else {}) | members

@@ -1,4 +1,4 @@
-"""The inputs and outputs of a hostile fleet: each field has a text that would run, hide or misplace."""
+"""Inputs and records of a hostile fleet: every field has a text that would run, hide or mislead."""
 
 import json
 import zlib
@@ -11,12 +11,12 @@ from reknit.pipeline.demo.recordings import Input, fleet, inputs
 from reknit.pipeline.stages.base import Record
 
 VECTORS = Path(__file__).parent / "vectors" / "records_v1.jsonl"
-# Written backwards, invisible, above its line, coloured in a terminal, half a character.
+# Right-to-left override, zero-width characters, stacked marks, terminal colours, tags, half a surrogate pair.
 INVISIBLE = "\u202egnp.\u202c\u2066a\u200b\u200d\ufeff\u2069 Z\u0351\u0351\u0351\u0351 \x1b[31m \U000e0041 \x00\ud800"
 TEXTS = (*HOSTILE, ELSEWHERE, INVISIBLE)
-# Texts of other parties with a link, as a page might copy it.
+# Links in other parties' texts that a page might adopt.
 LINKS = ("javascript:alert('ran')", "data:text/html,<script>alert('ran')</script>", "//127.0.0.1:9/x")
-# Without these a stage would read nothing of a record; `poisoned` leaves them on request.
+# Members without which a stage could not read a record. `poisoned` leaves them alone when they are in `kept`.
 SHAPE = frozenset(
     {"type", "role", "subtype", "targets", "policy", "target", "framing", "transcript", "code", "origin", "doubt"}
     | {"cause", "item_type", "delta_type", "media_type", "usage"}
@@ -24,13 +24,16 @@ SHAPE = frozenset(
 
 
 def poison(text):
-    """A text with a hostile one after it, always the same one: equal texts stay equal, and calls find results."""
+    """Append a hostile text.
+
+    The choice depends only on ``text``, so equal texts stay equal and calls find their results.
+    """
     texts = TEXTS + LINKS
     return f"{text} {texts[zlib.crc32(text.encode()) % len(texts)]}"
 
 
 def poisoned(value, kept=SHAPE, name=""):
-    """JSON with poison in each text and in each name that a caller may choose, but for the members in ``kept``."""
+    """Poison each text and each name that a caller may choose, except the members in ``kept``."""
     match value:
         case str():
             return value if name in kept else poison(value)
@@ -47,7 +50,7 @@ def poisoned(value, kept=SHAPE, name=""):
 
 
 def poisoned_json(text, kept=SHAPE):
-    """A line of JSON, poisoned; other lines get the poison at the end."""
+    """Poison a line of JSON; a line that is not JSON gets the poison appended."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -56,7 +59,10 @@ def poisoned_json(text, kept=SHAPE):
 
 
 def poisoned_headers(headers, kept=SHAPE):
-    """Headers with poison in each text; numbers, digests and places stay valid for a reader."""
+    """Poison the text of each header.
+
+    Numbers, digests and places stay valid, because a reader needs them to continue.
+    """
     return tuple((name, _header(name, value, kept)) for name, value in headers.items())
 
 
@@ -67,7 +73,10 @@ def _header(name, value, kept):
 
 
 def sessions():
-    """The demo's fleet, poisoned, as `(session, [(topic, value, headers)])`: a pipeline takes it in as any other."""
+    """The demo's fleet, poisoned, as `(session, [(topic, value, headers)])`.
+
+    A pipeline accepts it like any other input.
+    """
     found = []
     for recording in fleet():
         steps = []
@@ -81,14 +90,14 @@ def sessions():
 
 
 def records():
-    """Each kind of record of the contract with poison in its members, as `(topic, Record)`, twice.
+    """Return each kind of record of the contract with poisoned members, as `(topic, Record)`, twice.
 
-    The second time also in the members that a reader reads first: a hostile text would then be the record's type.
+    The second time the members that identify a record are poisoned too.
     """
     found = []
     vectors = [json.loads(line) for line in VECTORS.read_text().splitlines()]
     for partition, kept in enumerate((SHAPE, frozenset()), 1):
-        # A session that is forgotten would not be there to be looked at.
+        # A forgotten session would be removed, so there would be nothing to look at.
         for offset, vector in enumerate(each for each in vectors if "Forg" not in each["message"]):
             record = Record(
                 partition=partition,
@@ -103,5 +112,5 @@ def records():
 
 
 def _session(name):
-    # Half a character is no key of Kafka's clients.
+    # Kafka clients reject a key with half a surrogate pair.
     return poison(name).replace("\ud800", "")

@@ -1,8 +1,8 @@
 """Report modules that may hold more than one idea: ``python tests/module_report.py [PATH ...]``.
 
 A module is listed if it has groups of definitions that do not refer to each other, or more than 600 lines. The report
-is there to be read: a module with two groups may still be one idea, for example a table and its lookups. The exit
-status is always 0.
+is a reading aid: a module with two groups may still be one idea, for example a table and its lookups. The exit status
+is always 0.
 """
 
 from __future__ import annotations

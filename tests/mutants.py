@@ -1,9 +1,10 @@
-"""Small changes to the core that no test notices: a seeded sample of mutants, judged by the tests of what they change.
+"""Find small changes to the core that no test notices: a seeded sample of mutants, run against the tests that cover
+them.
 
-``python tests/mutants.py [--sample 200] [--seed 1] [--keep FOLDER] [PLACE ...]`` works on a copy of the last
-commit, with mutmut, prints each survivor as a difference, and ends with 3 where there are any. Its first minutes go
-into finding out which tests run which function; with ``--keep`` that is done once. A function that no test runs counts
-as survived. Tests that count stack frames, or compare functions by identity, cannot run on mutated code.
+``python tests/mutants.py [--sample 200] [--seed 1] [--keep FOLDER] [PLACE ...]`` works with mutmut on a copy of the
+last commit, prints each survivor as a diff, and exits with 3 if there are any. The first minutes are spent on finding
+which tests run which function; ``--keep`` keeps that result for later runs. A function that no test runs counts as
+survived. Tests that count stack frames, or compare functions by identity, cannot run on mutated code.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from pathlib import Path
 from compare_builds import ROOT, say, unpacked
 
 PLACES = ("pipeline/history", "pipeline/session", "pipeline/streams/recovery", "pipeline/rules", "pipeline/providers")
-# The tests of these places; all others, and those that take minutes by themselves, only run the code on their way.
+# Tests whose failure kills a mutant. Other tests, and those that take minutes, only execute the code in passing.
 TESTS = {
     "bad", "fix", "history", "ids", "policies", "reader", "recovery", "responses", "rules", "session", "stage", "state",
     "streams", "switching", "target",
 }  # fmt: skip
 SLOW = ("test_rules_text_ends.py", "test_stage_headers.py")
 UNSUITED = "not depth and not every_action_and_every_state"
-SURVIVED = {0, 5, 33}  # as mutmut has it: all tests passed, none was there, no test runs the function
+SURVIVED = {0, 5, 33}  # mutmut's exit codes: all tests passed, no test was found, no test runs the function
 
 
 def prepare(folder: Path, places: list[str]) -> None:
-    """Unpack the last commit, and say there what is mutated and what judges it."""
+    """Unpack the last commit and configure there what is mutated and which tests judge it."""
     unpacked("HEAD", folder)
     judges = [path for path in sorted((ROOT / "tests/unit").glob("test_*.py")) if path.stem.split("_")[1] in TESTS]
     settings = {
@@ -57,7 +58,7 @@ def mutmut(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def outcomes(folder: Path) -> dict[str, int | None]:
-    """The exit code of each mutant's tests, None where they have not run."""
+    """Return the exit code of each mutant's tests, None for those that have not run."""
     found = {}
     for path in sorted((folder / "mutants").rglob("*.meta")):
         found |= json.loads(path.read_text(encoding="utf-8"))["exit_code_by_key"]
@@ -74,12 +75,13 @@ def main() -> int:
     folder = given.keep or Path(tempfile.mkdtemp(prefix="mutants-"))
     if not (folder / "mutants").exists():
         prepare(folder, given.places)
-        # No command only makes the mutants: one that does not exist is asked for, which ends after they are made.
+        # mutmut has no command that only creates the mutants. Asking for a mutant that does not exist ends after
+        # creating them.
         made = mutmut(folder, "run", "--max-children", "1", "none")
         if not (folder / "mutants/mutmut-stats.json").exists():
             sys.exit(made.stdout[-2000:] + made.stderr[-2000:])
     names = sorted(outcomes(folder))
-    sample = random.Random(given.seed).sample(names, min(given.sample, len(names)))  # noqa: S311  a sample, no secret
+    sample = random.Random(given.seed).sample(names, min(given.sample, len(names)))  # noqa: S311  not a secret
     mutmut(folder, "run", "--max-children", "1", *sample)
     judged = {name: code for name, code in outcomes(folder).items() if name in set(sample) and code is not None}
     survived = [name for name, code in judged.items() if code in SURVIVED]

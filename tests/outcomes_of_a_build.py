@@ -1,10 +1,11 @@
-"""Everything that one build makes of the recorded traffic and of the vectors, a digest a line: for ``compare_builds``.
+"""Every outcome of one build for the recorded traffic and the vectors, one digest per line, for ``compare_builds``.
 
     PYTHONPATH=BUILD python tests/outcomes_of_a_build.py [--sample N] [--only FILE]
 
-A line is ``[kind, case, digest]``. Only what a user's program could call is called, and what has moved between builds
-is looked for in each of its places, so that one program drives builds that are far apart. ``--only`` reads a list of
-cases from a file and writes each outcome whole: ``[kind, case, digest, outcome]``. An error is an outcome too.
+A line is ``[kind, case, digest]``. Only functions that a user's program could call are called. A function that has
+moved between builds is looked up in each of its places, so that one program drives builds that are far apart.
+``--only`` reads a list of cases from a file and writes each outcome in full: ``[kind, case, digest, outcome]``. An
+error is an outcome too.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ Case = tuple[str, Callable[[], Iterator[Outcome]]]
 
 
 def found(*places: str) -> Any:
-    """The first of these that exists, each ``module:name``. Builds before 0.2 have the packages at the top level."""
+    """Return the first of these names that exists, each ``module:name``.
+
+    Before 0.2 the packages were at the top level.
+    """
     for place in [*places, *(place.removeprefix("reknit.") for place in places)]:
         module, _, name = place.partition(":")
         try:
@@ -71,9 +75,9 @@ SOURCE_OF = {
     "other": "openai-chat",
     "responses-compat": "openai-responses",
 }
-# The names of message lists.
+# Members that hold the messages of a body.
 ROOTS = ("messages", "input", "contents")
-# The number of a session's turns whose requests are made, evenly spread; the last ones always.
+# How many turns of a session get a request: evenly spread, always including the last ones.
 MOST_TURNS = 12
 
 
@@ -81,12 +85,12 @@ MOST_TURNS = 12
 
 
 def encoded(value: Any) -> bytes:
-    """An outcome as bytes, the same in every build that comes to the same."""
+    """Encode an outcome as bytes that are equal in every build with the same outcome."""
     return value if isinstance(value, bytes) else json.dumps(value, default=plain, sort_keys=True).encode()
 
 
 def plain(value: Any) -> Any:
-    """A struct, raw JSON or bytes, as JSON."""
+    """Convert a struct, raw JSON or bytes to JSON."""
     fields = getattr(type(value), "__struct_fields__", None)
     if fields is not None:
         return {"": type(value).__name__} | {name: getattr(value, name) for name in fields}
@@ -98,10 +102,10 @@ def plain(value: Any) -> Any:
 
 
 def attempted(kind: str, make: Callable[[], Any]) -> Outcome:
-    """Return the result of a call, or its error."""
+    """Return the result of a call, or the error that it raises."""
     try:
         return kind, make()
-    except Exception as error:  # noqa: BLE001  whatever one build raises, the other should
+    except Exception as error:  # noqa: BLE001  an error in one build must occur in the other too
         return kind, error_of(error)
 
 
@@ -146,7 +150,7 @@ def histories() -> Iterator[tuple[str, Any, dict[str, Any] | None]]:
 
 
 def mended(history: Any, policy: Any) -> Iterator[Outcome]:
-    """A history made into a request for each target, and judged by each rule set as it is."""
+    """Yield the request of a history for each target, and the verdict of each rule set on the history as it is."""
     for target in TARGETS:
         try:
             done = normalize(history, to=target, policy=policy)
@@ -161,27 +165,27 @@ def mended(history: Any, policy: Any) -> Iterator[Outcome]:
 
 
 def judged(history: Any) -> Iterator[Outcome]:
-    """A recorded body, valid or not, under each rule set."""
+    """Yield the verdict of each rule set on a recorded body, valid or not."""
     body = history if isinstance(history, bytes) else json.dumps(history).encode()
     for rules in TARGETS:
         yield attempted(f"rules {rules}", lambda rules=rules: validate(body, rules))
 
 
 def messages_of(history: Any) -> list[Any]:
-    """The messages of a document; of a transcript its lines."""
+    """Return the messages of a document; of a transcript, its lines."""
     if isinstance(history, bytes):
         return [line for line in history.splitlines() if line.strip()]
     return next((history[root] for root in ROOTS if isinstance(history.get(root), list)), [])
 
 
 def turn_by_turn(history: Any, policy: Any) -> Iterator[Outcome]:
-    """The same through a session: its requests on the way, and its state."""
+    """Feed a history to a session message by message; yield the intermediate requests and the state."""
     messages = messages_of(history)
     given = history if isinstance(history, dict) else {}
     setting = {name: given[name] for name in ("system", "tools", "model") if given.get(name)}
     try:
         session = Session(TARGETS, policy, **setting)
-    except Exception:  # noqa: BLE001  a head that cannot be read is the whole request's affair
+    except Exception:  # noqa: BLE001  an unreadable head is covered by the whole request
         session = Session(TARGETS, policy)
     step = max(1, len(messages) // MOST_TURNS)
     said: list[Any] = []
@@ -197,20 +201,20 @@ def turn_by_turn(history: Any, policy: Any) -> Iterator[Outcome]:
 
 
 def summary(done: Any) -> list[Any]:
-    """A request in short: the digest replaces the body."""
+    """Summarize a request; a digest replaces the body."""
     fixes = [[fix.code, fix.path] for fix in done.open_fixes]
     return [done.sha256, done.prefix_bytes, done.reset, done.fix_count, fixes, done.violations]
 
 
 def read_back(session: Any, state: list[Any]) -> list[Any]:
-    """The requests of a session that was saved on the way and is read again."""
+    """Yield the requests of a session that is saved and restored midway."""
     segments = [record for taken in state if isinstance(taken, list) for _, record in taken]
     again = Session.load(session.head(), segments)
     return [attempted(target, lambda target=target: summary(again.request(target))) for target in TARGETS]
 
 
 def staged(history: Any) -> Iterator[Outcome]:
-    """The same as records of the log: the stage's outputs and state."""
+    """Yield the outputs and the state of the stage for the history as log records."""
     given = history if isinstance(history, dict) else {}
     setting = {name: given[name] for name in ("system", "tools", "model") if given.get(name)}
     opened = {"type": "session.opened", "targets": ["anthropic", "openai-chat"], "params": {"max_tokens": 9}} | setting
@@ -221,7 +225,7 @@ def staged(history: Any) -> Iterator[Outcome]:
 def fed(
     stage: Any, values: Iterable[tuple[bytes | None, tuple[Any, ...]]], name: str, key: bytes = b"session"
 ) -> Iterator[Outcome]:
-    """A stage's outputs and state for these records, in batches of three."""
+    """Yield the outputs and the state of a stage for these records, in batches of three."""
     records = [
         Record(partition=0, offset=offset, key=key, value=value, headers=headers, timestamp=1)
         for offset, (value, headers) in enumerate(values)
@@ -237,13 +241,13 @@ def fed(
 
 
 def kept() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Sessions as an earlier version left them."""
+    """Yield sessions as an earlier version saved them."""
     for path in sorted((TESTS / "vectors").glob("state_*.jsonl.gz")):
         yield from rows(path)
 
 
-def gone_on(row: dict[str, Any]) -> Iterator[Outcome]:
-    """Return the outputs of a session that an earlier version left, and its state then."""
+def continued(row: dict[str, Any]) -> Iterator[Outcome]:
+    """Yield the outcome of continuing a session that an earlier version saved, and the state afterwards."""
     stage = {"turns": TurnsStage, "events": EventsStage}[row["side"]]()
     for key, value in row["state"]:
         if (name := base64.b64decode(key))[:1] != b"\0":
@@ -296,7 +300,7 @@ def streams() -> Iterator[tuple[str, str, list[bytes]]]:
 
 
 def recovered(source: str, records: list[bytes]) -> Iterator[Outcome]:
-    """A stream one record at a time, ten at a time, in pieces of bytes, and cut off; its state and its turns."""
+    """Recover a stream record by record, ten at a time, in pieces of bytes, and cut off; yield state and turns."""
     one = Recovery(source)
     items: list[Any] = []
     saved: list[bytes] = []
@@ -329,7 +333,7 @@ def in_pieces(source: str, records: list[bytes]) -> list[Any]:
 
 
 def streamed(source: str, records: list[bytes]) -> Iterator[Outcome]:
-    """The same as records of provider events: the stage's outputs and state."""
+    """Yield the outputs and the state of the stage for the stream as provider events."""
     headers = (("source", source.encode()), ("run", b"r1"))
     policy = (None, (("policy", b'{"record_assistant":true,"model":"m"}'),))
     end = (None, (*headers, ("exit", b"0")))
@@ -340,7 +344,7 @@ def streamed(source: str, records: list[bytes]) -> Iterator[Outcome]:
 
 
 def cases() -> Iterator[tuple[int, Case]]:
-    """Every case, with how many of its kind a plain run passes over for each that it tries."""
+    """Yield every case, with how many cases of its kind a plain run has for each one that it tries."""
     seen: set[bytes] = set()
     for name, history, policy in histories():
         digest = hashlib.sha256(encoded([history, policy])).digest()
@@ -356,11 +360,11 @@ def cases() -> Iterator[tuple[int, Case]]:
         yield 1, (f"{name} recovered", lambda s=source, r=records: recovered(s, r))
         yield 1, (f"{name} as records", lambda s=source, r=records: streamed(s, r))
     for name, row in kept():
-        yield 1, (f"{name} goes on", lambda row=row: gone_on(row))
+        yield 1, (f"{name} goes on", lambda row=row: continued(row))
 
 
 def chosen(sample: int, only: frozenset[str]) -> Iterator[Case]:
-    """The cases to run: of each kind every Nth by its name, so that builds agree; or the named ones."""
+    """Yield the cases to run: a sample of each kind, selected by name so that builds agree, or only the named cases."""
     for every, case in cases():
         number = int.from_bytes(hashlib.sha256(case[0].encode()).digest()[:4], "big")
         if case[0] in only or (not only and number % (every * sample) == 0):

@@ -1,4 +1,4 @@
-"""The stages' outputs as one side of a comparison: sessions through the history and the stream side, in memory."""
+"""Published records of the stages as one side of a comparison: the history and stream sides of sessions, in memory."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ def appended(*messages):
 
 
 def turns(*records, key=b"s1", first=0):
-    """Records of agent.turns, in one partition."""
+    """Records of agent.turns in one partition."""
     return [
         Record(partition=0, offset=first + at, key=key, value=json.dumps(each).encode())
         for at, each in enumerate(records)
@@ -27,7 +27,7 @@ def turns(*records, key=b"s1", first=0):
 def answers(*texts, key=b"s1", piece=1):
     """Records of provider.events: a session that records its turns, and these answers of one run, with its result.
 
-    ``piece`` is how many characters a delta has.
+    ``piece`` is the number of characters per delta.
     """
     told = Record(partition=0, offset=0, key=key, value=None, headers=(("policy", b'{"record_assistant": true}'),))
     lines = [line for number, text in enumerate(texts) for line in _answer(text, f"m{number}", piece)]
@@ -59,7 +59,7 @@ def _answer(text, message_id, piece):
 
 
 def processed(turn_records=(), event_records=(), *, defaults=None, batch=1000):
-    """The outputs of both sides, in the order in which they were made."""
+    """Return the outputs of both sides in the order in which they were made."""
     outputs = []
     for stage, records in ((TurnsStage(defaults), turn_records), (EventsStage(defaults), event_records)):
         for at in range(0, len(records), batch):
@@ -79,7 +79,7 @@ def published(output, offset=0, partition=0):
 
 
 def side(outputs, key=b"s1"):
-    """Return a side's records of a session."""
+    """Return everything that a side has about a session."""
     made = [output for output in outputs if output.key == key and output.topic in COMPARED_TOPICS]
     return [published(output, at) for at, output in enumerate(made)]
 
@@ -89,7 +89,7 @@ def compared(before, after, key=b"s1", at_least_once=(False, False)):
 
 
 def changes(before, after, key=b"s1", at_least_once=(False, False)):
-    """Each difference as subject, how, label, place and path."""
+    """Return each difference as subject, how, label, place and path."""
     found = compared(before, after, key, at_least_once).changes
     return [(each.subject, each.how, each.label, each.place, each.path) for each in found]
 

@@ -1,4 +1,4 @@
-"""Short forms of the readers' results for a message or a transcript, and the vectors of the conformance tests."""
+"""Short summaries of how readers parse a message or a transcript, and the vectors of the conformance tests."""
 
 import json
 from pathlib import Path
@@ -18,27 +18,27 @@ SAY = {
 
 
 def vectors(name):
-    """Return the rows of a file of the conformance tests."""
+    """Return the rows of a file in the directory of the conformance tests."""
     lines = (Path(__file__).parent / "conformance" / f"{name}.jsonl").read_text(encoding="utf-8").split("\n")
     return [json.loads(line) for line in lines if line]
 
 
 def one(message, index=0, source="auto"):
-    """The turn of a message, and the codes and places of its fixes."""
+    """Return the turn of a message, and the codes and places of its fixes."""
     turns, fixes = read_message(message, index=index, source=source)
     assert len(turns) == 1
     return turns[0], named(fixes)
 
 
 def refusal(function, *given, **options):
-    """The code and the place of the error with which something is refused."""
+    """Return the code and the place of the error that rejects something."""
     with pytest.raises(InputError) as caught:
         function(*given, **options)
     return caught.value.code, caught.value.path
 
 
 def hard(done):
-    """The violations of a request that have it refused."""
+    """Return the violations for which a request is rejected."""
     return [violation for violation in done.violations if violation.severity == "hard"]
 
 
@@ -47,6 +47,6 @@ def named(fixes):
 
 
 def shown(found):
-    """Each turn as its role (``*``: a program wrote it) and what its blocks say."""
+    """Return each turn as its role (``*``: written by a program) and the texts of its blocks."""
     turns = found.conversation.turns
     return [(f"{turn.role}{'*' * turn.synthetic}", *(SAY[type(each)](each) for each in turn.blocks)) for turn in turns]

@@ -1,4 +1,4 @@
-"""Bodies of requests by target, sound and broken in all the ways that their rules name, for property tests."""
+"""Strategies for request bodies by target, valid and broken in all ways that the target's rules name."""
 
 from hypothesis import strategies as st
 
@@ -13,7 +13,7 @@ inputs = st.sampled_from(["{}", "[]", "x", "", {}, {"k": 1}, {"k": "\ud83d"}, [1
 
 
 def record(required=None, **optional):
-    """An object with these members, given as values or strategies, and perhaps the optional ones."""
+    """An object with these members, given as values or strategies, and a subset of the optional ones."""
     always = {
         key: value if isinstance(value, st.SearchStrategy) else st.just(value)
         for key, value in (required or {}).items()
@@ -22,7 +22,7 @@ def record(required=None, **optional):
 
 
 def either(name, other, value, **optional):
-    """A member under one of its two names, and perhaps the optional ones."""
+    """A member under one of its two names, and a subset of the optional ones."""
     return st.one_of(record({name: value}, **optional), record({other: value}, **optional))
 
 
@@ -30,7 +30,7 @@ def listed(*kinds, most):
     return st.lists(st.one_of(*kinds), max_size=most)
 
 
-# Anthropic's Messages.
+# Anthropic Messages.
 
 
 def block(kind, **fields):
@@ -71,7 +71,7 @@ anthropic_heads = record(
     system=st.sampled_from(["", [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}], 5]),
 )
 
-# OpenAI's Chat Completions, also as vLLM serves them, and Responses.
+# OpenAI Chat Completions, also as served by vLLM, and Responses.
 
 image_url = f"data:image/png;base64,{PIXEL}"
 chat_parts = listed(
@@ -175,7 +175,7 @@ gemini_heads = record(
     system_instruction=st.sampled_from([{"parts": {"text": "\ud83d"}}, "x"]),
 )
 
-# Bedrock's Converse.
+# Bedrock Converse.
 
 sources = record(bytes=texts, s3Location=inputs)
 media = record(format=st.sampled_from(["png", "bmp"]), source=sources)
@@ -213,7 +213,7 @@ converse_heads = record(
     promptVariables=st.just({"a": {"text": "b"}}),
 )
 
-# The place of a body's messages, its other members, and the messages.
+# By target: the path of the messages in a body, the optional members next to them, and the messages.
 BODIES = {
     "anthropic": ("messages", anthropic_heads, anthropic_messages),
     "openai-chat": ("messages", chat_heads, chat_messages),

@@ -1,4 +1,4 @@
-"""Events of the Responses API, made and recovered, for the tests of its streams."""
+"""Builders for Responses API events and a recovery of them, for the tests of Responses streams."""
 
 import json
 
@@ -6,7 +6,7 @@ import streamed
 
 
 def event(kind, output_index: int | None = 0, **members):
-    """An event about an item; with None for its place it does not say it."""
+    """An event about an item; with None as its place it has no output index."""
     place = {} if output_index is None else {"output_index": output_index}
     return {"type": f"response.{kind}"} | place | members
 
@@ -20,7 +20,7 @@ def text(words, **members):
 
 
 def message(*parts, **members):
-    """A message of these parts; words alone are a part that is text."""
+    """A message with these parts; strings become text parts."""
     content = [text(part) if isinstance(part, str) else part for part in parts]
     return {"type": "message", "id": "m1", "role": "assistant", "content": content} | members
 

@@ -57,7 +57,7 @@ class Requests:
         self._batches.put_nowait(error)
 
     async def assign(self, *partitions, lost=(), records=()) -> None:
-        """Change the group: partitions by number, those that are lost, and what is read first of the new ones."""
+        """Rebalance the group: partitions by number, the lost ones, and the first records read of the new ones."""
         if self._on_revoked is not None:
             await self._on_revoked()
         marks = {number: self.marks.get(number) for number in partitions}
@@ -89,7 +89,7 @@ class Requests:
 
 
 class Events:
-    """Replaces the writer of events: keeps pieces by run with their status, and the ends of runs."""
+    """Replaces the writer of events: stores pieces by run with their status, and the ends of runs."""
 
     source = "anthropic"
 
@@ -114,7 +114,7 @@ class Events:
         self.ended.put_nowait((session, run, reason))
 
     async def flush(self) -> None:
-        """All that was fed is there."""
+        """Do nothing: ``feed`` stores pieces immediately."""
 
     def of(self, run: str) -> bytes:
         return b"".join(data for named, data, _ in self.pieces if named == run)
@@ -124,7 +124,7 @@ class Events:
 
 
 class Route:
-    """Answers each request by the next of its ``answers``: pieces, or errors that are raised among them."""
+    """Answers each request with the next of its ``answers``: pieces, with errors among them that are raised."""
 
     framing = "bytes"
 
@@ -152,7 +152,7 @@ class Route:
 
 
 def anthropic(*, end=True, text="hi", message_id="m") -> list[bytes]:
-    """The events of a streamed answer, each as its bytes; without its ``end`` the last one is missing."""
+    """The events of a streamed answer, each as bytes; ``end=False`` leaves out the last one."""
     message = {"id": message_id, "type": "message", "role": "assistant", "model": "m", "content": [], "usage": {}}
     events = [
         {"type": "message_start", "message": message},
@@ -167,7 +167,7 @@ def anthropic(*, end=True, text="hi", message_id="m") -> list[bytes]:
 
 
 class Sent(Struct):
-    """A sender at work."""
+    """A running sender."""
 
     sender: Sender
     requests: Requests
@@ -186,7 +186,7 @@ async def until(holds) -> None:
 
 @asynccontextmanager
 async def sending(*answers, events=None, requests=None, route=None, default=None, assigned=(0,), **options):
-    """A sender at work; its pauses between attempts take no time, and are noted."""
+    """A running sender. Its pauses between attempts take no time and are recorded."""
     requests, events = requests or Requests(), events or Events()
     route = route or Route(*answers, default=default)
     waits: list[float] = []

@@ -1,4 +1,4 @@
-"""A stage at work on a log, batch by batch, as the engine has it; where wanted, in a new process after each batch."""
+"""A stage processing a log batch by batch, as the engine drives it, optionally restarted after each batch."""
 
 import json
 
@@ -18,7 +18,7 @@ def turn(message, **fields):
 
 
 def records(events, headers=(), *, key=KEY, first=0):
-    """The log of one session: values other than bytes and None become JSON."""
+    """The log of one session. A value that is neither bytes nor None is encoded as JSON."""
     values = [event if event is None or isinstance(event, bytes) else json.dumps(event).encode() for event in events]
     return [
         Record(partition=2, offset=first + at, key=key, value=value, headers=headers) for at, value in enumerate(values)
@@ -26,12 +26,12 @@ def records(events, headers=(), *, key=KEY, first=0):
 
 
 def of(found, topic):
-    """Return a batch's outputs for a topic."""
+    """Return the outputs of a batch for a topic."""
     return [output for output in found.outputs if output.topic == topic]
 
 
 def letters(outputs):
-    """Return the offset and the code of each dead letter."""
+    """Return the source offset and the code of each dead letter."""
     headers = [dict(output.headers) for output in outputs if output.topic == DEAD_LETTERS]
     return [(int(each["reknit.error.offset"]), each["reknit.error.code"].decode()) for each in headers]
 
@@ -41,7 +41,7 @@ def bodies(found):
 
 
 def restored(stage, state):
-    """The stage, once it has read a changelog."""
+    """A stage that has read a changelog."""
     for key, value in state.items():
         stage.restore(key, value)
     return stage
@@ -50,7 +50,8 @@ def restored(stage, state):
 def processed(make, batches, restart=None):
     """Return all outputs, the final stage, and its changelog.
 
-    With ``restart`` a new stage continues after each batch; it reads the ``changelog``, or has a ``store`` that did.
+    With ``restart`` a new stage continues after each batch. It reads the ``changelog``, or gets a ``store`` that has
+    read it.
     """
     stage, state, outputs, store = make(), {}, [], Records()
     stage.keep_in(store)
@@ -68,10 +69,10 @@ def processed(make, batches, restart=None):
 
 
 class Sliced:
-    """A stage whose releases are driven in slices, as the engine does it, and its changelog.
+    """Return a stage whose releases are driven in slices, as the engine does it, and its changelog.
 
-    With ``restart`` each step is committed and then taken over by a new stage: it reads the ``changelog``, or has a
-    ``store`` that did.
+    With ``restart`` each step is committed and a new stage takes over. It reads the ``changelog``, or gets a
+    ``store`` that has read it.
     """
 
     def __init__(self, make, restart=None):
@@ -88,7 +89,7 @@ class Sliced:
         self.stage.use_format(3)
 
     def take(self, *records):
-        """The outputs of these records, without what is due after them."""
+        """Return the outputs of these records, without work that becomes due after them."""
         return self._keep(self.stage.process(records))
 
     def refuse(self, record, error):
@@ -105,7 +106,7 @@ class Sliced:
         return made.outputs
 
     def release(self, most=1 << 30):
-        """Take up to ``most`` records that are due; return the outputs of each."""
+        """Process up to ``most`` due records; return the outputs of each."""
         slices = []
         while len(slices) < most and (record := self.stage.due_record()) is not None:
             slices.append(self.take(record))
@@ -113,7 +114,7 @@ class Sliced:
 
 
 def written_bytes(stage, events):
-    """Return the bytes that each record writes to the changelog, with its key."""
+    """Return what each record writes to the changelog, with its key."""
     sizes = []
     for record in records(events):
         made = stage.process([record])
@@ -122,7 +123,7 @@ def written_bytes(stage, events):
     return sizes
 
 
-# Long sessions, whose records say what ``words`` gives for their numbers.
+# Long sessions. ``words`` returns the content of a record by its number.
 
 
 def settling(count, words=lambda at: f"line {at} " + "x" * 200):

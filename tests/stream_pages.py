@@ -1,4 +1,4 @@
-"""A session's stream as tests make it, and as a user reads it on a page."""
+"""A session's stream as tests build it, and as a reader sees it on a page."""
 
 import json
 from html.parser import HTMLParser
@@ -34,7 +34,7 @@ VOID = {"br", "hr", "img", "input", "link", "meta"}
 
 
 class Rows(HTMLParser):
-    """The rows of a piece of HTML, as a user reads them."""
+    """Return the visible rows of a piece of HTML."""
 
     def __init__(self, html):
         super().__init__()
@@ -93,7 +93,7 @@ class Rows(HTMLParser):
 
 
 def recorded(session):
-    """Return the pipeline's outputs of a session's stream."""
+    """Return what the pipeline publishes for a session's stream."""
     stage = EventsStage()
     fed = [step for step in inputs(FLEET[session]) if isinstance(step, Input) and step.topic == PROVIDER_EVENTS]
     for offset, step in enumerate(fed):

@@ -1,4 +1,4 @@
-"""Streams as tests feed and read them: records go in; items, a screen and the turns of the log come out."""
+"""Helpers that feed streams and read the results: records go in; items, a screen and the turns of the log come out."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Run(NamedTuple):
 
 
 def records(*parts):
-    """Events as records, from nested lists; bytes are records already."""
+    """Encode events as records, flattening nested lists; bytes are records already."""
     for part in parts:
         if isinstance(part, list | tuple):
             yield from records(*part)
@@ -52,10 +52,10 @@ def records(*parts):
 
 
 def run(source, *parts, sizes=None, end="exit", **options):
-    """Return the result of one run of a source.
+    """Return the results of one run of a source.
 
-    With ``sizes``, records are batched by these sizes, with the rest in a last batch, and the state is saved and
-    restored after each; ``options`` are those of ``feed``.
+    With ``sizes``, a record combines that many of the given ones, a last record has the rest, and the state is saved
+    and restored after each. ``options`` are those of ``feed``.
     """
     recovery, items, turns = Recovery(source), [], []
     rest = list(records(*parts))
@@ -75,7 +75,7 @@ def run(source, *parts, sizes=None, end="exit", **options):
 
 
 def stepped(*events, **options):
-    """The items of common events, as an API's stream has them, and the machine that took them."""
+    """Return the items for common events, as in an API's stream, and the machine that processed them."""
     context = Context(memory=Memory(Ids("x")), complete_messages=False, records=True, **options)
     machine = Machine(context)
     return [item for event in events for item in machine.apply(event)], machine
@@ -98,12 +98,12 @@ def texts(items):
 
 
 def marked(items):
-    """The texts in the end, each with whether it is incomplete."""
+    """Return the final texts, each with a flag that says if it is incomplete."""
     return [(entry.text, entry.incomplete) for entry in entries(items)]
 
 
 def shown(items):
-    """Return the final types and texts."""
+    """Return the types and texts of the final items."""
     return [(entry.item_type, entry.text) for entry in entries(items)]
 
 
@@ -112,7 +112,7 @@ def stop_reasons(items):
 
 
 def errors(items):
-    """Return the messages of errors, and their codes."""
+    """Return the messages and codes of the errors."""
     return [(item.message, item.code) for item in only(items, AgentError)]
 
 
@@ -126,12 +126,12 @@ def encoded(items):
 
 
 def without_deltas(items):
-    """Items as records, except those whose number depends on how events were batched."""
+    """Return items as records, except those whose number depends on how events were batched."""
     return encoded(item for item in items if not isinstance(item, ItemDelta))
 
 
 def check_well_formed(items):
-    """An id begins once and is silent once withdrawn, deltas follow one another, and in the end nothing is open."""
+    """Assert that an id begins once and is silent after a retraction, deltas are consecutive, and every item ends."""
     lengths, withdrawn = {}, set()
     for item in items:
         item_id = getattr(item, "item_id", None)

@@ -1,10 +1,9 @@
-"""Pictures of the viewer for README and docs, from a browser that opens a running one on the demo's fleet.
+"""Take the pictures of the viewer for README and docs, in a browser that opens a running viewer of the demo's fleet.
 
     reknit demo --viewer                                       # in another terminal; it prints its URL
     python tests/viewer_pictures.py http://127.0.0.1:PORT/ [--to docs/pictures] [--every DIRECTORY]
 
-``--every`` writes pictures for review that are not kept: each kind of page in light and dark colours and in a narrow
-window.
+``--every`` writes pictures for review only: each kind of page, light, dark and in a narrow window.
 """
 
 import argparse
@@ -18,7 +17,7 @@ from browser import browsing
 ROOT = Path(__file__).resolve().parents[1]
 BROKEN = '{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "ls", "input": {}}]}'
 HISTORY = f'[{{"role": "user", "content": "What is here?"}},\n {BROKEN},\n {{"role": "user", "content": "Well?"}}]'
-# A row is a file, the page, the required content, the window, and whether dark.
+# A row is a file, the page, the text that must be present, the window size, and True for the dark scheme.
 KEPT = (
     ("overview", "/", "h1", (1200, 900), False),
     ("request", "/sessions/lost-result", "a[href*='/requests/'][href*='at=']", (1200, 900), False),
@@ -34,7 +33,7 @@ PAGES = (
 
 
 async def keep(url, folder):
-    """The pictures that README and docs show."""
+    """Take the pictures that README and docs show."""
     folder.mkdir(parents=True, exist_ok=True)
     async with browsing() as browser:
         for name, path, there, (width, height), dark in KEPT:
@@ -51,7 +50,7 @@ async def keep(url, folder):
 
 
 async def every(url, folder):
-    """Each kind of page in each look, as a whole."""
+    """Take each kind of page in each look, in full length."""
     folder.mkdir(parents=True, exist_ok=True)
     async with browsing() as browser:
         for look, (width, height), dark in LOOKS:

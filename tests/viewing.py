@@ -1,4 +1,4 @@
-"""The viewer's data without a broker: topics in memory that the real stages fill, their index, and its pages."""
+"""The viewer's inputs without a broker: in-memory topics filled by the real stages, their index, and the pages."""
 
 import asyncio
 import json
@@ -33,11 +33,11 @@ STEP_MS = 1000
 
 
 class Topics:
-    """Logs by topic and partition. Each input comes a second after the one before it, and is processed at once."""
+    """Logs by topic and partition. Each input comes a second after the previous one and is processed immediately."""
 
     def __init__(self, defaults=None):
         self.logs = defaultdict(list)
-        self.base = 0  # of inputs that were re-created
+        self.base = 0  # of inputs that were recreated
         self.now_ms = BEGAN_MS
         self._stages = {
             AGENT_TURNS: TurnsStage(defaults),
@@ -45,7 +45,7 @@ class Topics:
         }
 
     def put(self, topic, session, value=None, headers=()):
-        """One input, and all that the stages make of it; JSON where the value is no bytes."""
+        """Append one input and all outputs of the stages for it. A value that is not bytes is encoded as JSON."""
         self.now_ms += STEP_MS
         if value is not None and not isinstance(value, bytes):
             value = msgspec.json.encode(value)
@@ -56,7 +56,7 @@ class Topics:
             self.put(AGENT_TURNS, session, record)
 
     def put_raw(self, topic, record):
-        """A record of any topic as it is, which no stage sees."""
+        """Append a record of any topic unchanged, without passing it to a stage."""
         self.logs[topic, record.partition].append(record)
 
     def _append(self, topic, key, value, headers):
@@ -103,7 +103,7 @@ def session_of(session, *messages, defaults=None, **opened):
 
 
 def demo_inputs():
-    """The demo's fleet in the form of ``filled``."""
+    """The demo's fleet in the form that ``filled`` takes."""
     return [
         (one.session, [(step.topic, step.value, step.headers) for step in inputs(one) if isinstance(step, Input)])
         for one in fleet()
@@ -111,7 +111,7 @@ def demo_inputs():
 
 
 def index_of(path, topics=None):
-    """A new index at this path, with all that is in the topics."""
+    """A new index at this path with everything that is in the topics."""
     index = Index.open(path, cluster="c", prefix="")
     if topics is not None:
         index.write(topics.entries(), topics.positions())
@@ -119,7 +119,7 @@ def index_of(path, topics=None):
 
 
 def contents(index):
-    """All that is in an index, without the numbers that it gives."""
+    """Return everything in an index except generated numbers."""
     names = dict(index.reader.rows("SELECT id, name FROM sessions"))
     found = {}
     for table in ("sessions", "entries", "deltas", "runs", "facets", "counters", "positions", "forgotten"):
@@ -149,7 +149,7 @@ class Still:
 
 
 class InMemory(Values):
-    """Values that are too large for the index are in the topics, as usual."""
+    """Reads values that are too large for the index from the topics, as in production."""
 
     def __init__(self, reader, topics):
         super().__init__(load_config(env={}), reader, None)
@@ -161,7 +161,7 @@ class InMemory(Values):
 
 
 def viewer_of(topics=None, index=None, *, guard=None, follower=None, allow_retry=False):
-    """A viewer of these topics with their index; without both one that has nothing to show."""
+    """A viewer of these topics with their index; without arguments, a viewer with nothing to show."""
     return Viewer(
         config=load_config(env={}),
         guard=guard or Guard(),
@@ -175,7 +175,7 @@ def viewer_of(topics=None, index=None, *, guard=None, follower=None, allow_retry
 
 @asynccontextmanager
 async def served(topics, path, routes=(), *, index=None, **options):
-    """The URL, with a slash at its end, of a viewer of these topics; its index is made at ``path`` unless given."""
+    """Yield the URL, ending in a slash, of a viewer of these topics; its index is made at ``path`` unless given."""
     index = index or index_of(path, topics)
     try:
         viewer = viewer_of(topics, index, **options)
@@ -187,9 +187,7 @@ async def served(topics, path, routes=(), *, index=None, **options):
 
 @asynccontextmanager
 async def pages_of(topics, tmp_path, **options):
-    """Returns a function that requests pages by their addresses, a ``part`` like the viewer's script, with status and
-    text.
-    """
+    """Yield a function that requests pages by address, as the page's script if ``part``; returns status and text."""
     async with served(topics, tmp_path / "index", **options) as url, aiohttp.ClientSession() as http:
 
         async def ask(path, *, part=False, post=None):
@@ -204,7 +202,10 @@ async def pages_of(topics, tmp_path, **options):
 
 
 class Followed:
-    """A viewer of one live session: new records are in its index immediately, as its follower adds them."""
+    """A viewer of one session that continues.
+
+    `put` and `publish` write to its index immediately, as its follower does.
+    """
 
     def __init__(self, url, app, session, topics):
         self.url, self.app, self.topics = url.rstrip("/"), app, topics
@@ -241,7 +242,7 @@ async def followed(topics, session, path):
 
 @asynccontextmanager
 async def listening(http, url, **headers):
-    """Returns a function that reads N events of a live stream: the place of each, and its change."""
+    """Yield a function that reads ``count`` events of a live stream and returns the id and the data of each."""
     async with http.get(url, headers=headers) as answer:
         assert answer.content_type == "text/event-stream"
 

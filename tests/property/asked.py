@@ -1,4 +1,4 @@
-"""Every target with the models that it writes differently for, and what its promises are made over."""
+"""Every target, the models that it writes differently for, and the inputs over which its promises are tested."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ BRIEF = {"system": st.just("Be brief.")}
 
 
 class Provider(NamedTuple):
-    """The differences of one target.
+    """The differences of one target from the others.
 
-    ``models``: each with the fixes that even a valid history needs for it. ``refusals``: the rules that refuse an
-    ending which the policy keeps. ``root``: the body's list of messages, if each block has a place of its own there.
-    ``shape``: the shape in which the body is read again.
+    ``models``: each model, with the fixes that even a history that is valid as is needs for it. ``refusals``: the
+    rules that reject a tail which the policy keeps. ``root``: the member of the body with its messages, if each block
+    has its own place there. ``shape``: the shape in which the body is read back.
     """
 
     models: Mapping[str | None, AbstractSet[str]]
@@ -100,7 +100,7 @@ PROVIDERS = {
 
 
 class Asked(NamedTuple):
-    """A target and a model of its."""
+    """A target and one of its models."""
 
     target: str
     model: str | None

@@ -1,6 +1,6 @@
-"""Property tests: the strategies are a module in this folder."""
+"""Property tests. The strategies are modules in this folder."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # importlib mode finds no neighbours by itself
+sys.path.insert(0, str(Path(__file__).parent))  # importlib mode does not put this folder on the path

@@ -1,7 +1,7 @@
-"""The request types of the providers' own client libraries, made strict: independent oracles.
+"""The request types of the providers' client libraries, made strict: independent oracles.
 
-The types of `anthropic` and `openai` are TypedDicts, which pydantic reads; in its schema every list is made eager,
-every object closed, and nothing is coerced. Those of `google-genai` are closed pydantic models, one for each part of a
+The types of `anthropic` and `openai` are TypedDicts, which pydantic reads. In its schema every list is made eager,
+every object closed, and coercion is off. Those of `google-genai` are closed pydantic models, one for each part of a
 body. Converse has botocore's service model.
 """
 
@@ -12,7 +12,7 @@ from functools import cache
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import SchemaValidator
 
-# Members of a body that the library's types leave to `extra_body`: each with its reason.
+# Members of a body that the library's types leave to `extra_body`, each with its reason.
 BESIDE = {
     "anthropic": {
         "temperature": "recorded as taken 112 times; this version of the library no longer offers it",
@@ -33,9 +33,10 @@ BESIDE = {
         "top_k": "vLLM's own parameter",
     },
 }
-# A tool of Responses that recorded chats were accepted with; the library's types do not know it there.
+# A tool of Responses with which recorded chats were accepted; the library's types do not have it there.
 TAKEN_BY_CHAT = {"type": "web_search_preview"}
-# Members that the types of a Responses item require and the API does not: recorded requests without them were accepted.
+# Members of a Responses item that the types require and the API does not: recorded requests without them were
+# accepted.
 UNASKED = {
     "input_image": {"detail": "auto"},
     "output_text": {"annotations": []},
@@ -52,7 +53,7 @@ def fault(target, body, model=None):
         if target == "bedrock-converse":
             return _converse_fault(json.loads(body), model)
         values = json.loads(body)
-        values.setdefault("model", "m")  # the sender's to give, as are these
+        values.setdefault("model", "m")  # set by the sender, as are these
         if target == "anthropic":
             values.setdefault("max_tokens", 1)
         _without(values, BESIDE.get(target, {}))
@@ -115,7 +116,7 @@ def _strict(schema):
 
 
 def gemini_parts():
-    """The members of a body of generateContent, for which the library has no type of their own."""
+    """Check the members of a generateContent body, for which the library has no type of its own."""
     from google.genai import types
 
     return {
@@ -154,14 +155,14 @@ def _converse_fault(body, model):
 
 @cache
 def converse_shape():
-    """The input of Converse in the service's own model."""
+    """Return the service model's shape of Converse input."""
     from botocore.session import get_session
 
     return get_session().get_service_model("bedrock-runtime").operation_model("Converse").input_shape
 
 
 def _with_bytes(shape, value):
-    """The JSON of a request as the client library takes it: blobs are bytes."""
+    """Convert the JSON of a request to the form that the client library takes: blobs are bytes."""
     if shape.type_name == "blob":
         return base64.b64decode(value, validate=True)
     if shape.type_name == "list" and isinstance(value, list):
@@ -175,7 +176,10 @@ def _with_bytes(shape, value):
 
 @cache
 def request_schemas(target):
-    """The types of a request as JSON Schemas: the API's own, and those of its beta, which some members are only in."""
+    """Return the types of a request as JSON Schemas.
+
+    They are the API's, and those of its beta, which alone define some members.
+    """
     if target == "bedrock-converse":
         return [_schema_of(converse_shape(), {})]
     return [TypeAdapter(kind).json_schema() for kind in _request_types(target)]
@@ -196,7 +200,7 @@ def _request_types(target):
 
 
 def _schema_of(shape, defs):
-    """A shape of botocore's as a JSON Schema; ``defs`` collects the structures."""
+    """Convert a botocore shape to a JSON Schema; ``defs`` collects the structures."""
     match shape.type_name:
         case "structure" if shape.is_document_type:
             return {"type": "object"}

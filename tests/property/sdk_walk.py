@@ -1,9 +1,9 @@
-"""Requests made from the types of the providers' own client libraries: every member, and every branch of every union.
+"""Requests made from the types of the providers' client libraries: every member, and every branch of every union.
 
-A type is read as a JSON Schema. Of an object there is one example with its required members alone, and one for each
-example of each of its members; of a union there are the examples of all branches, of a Literal all values. So a request
-differs from a plain one in one place, which its name says (``tool_use.toolset_name``). The call, the result or the turn
-that a block needs next to it is added here.
+A type is read as a JSON Schema. An object has one example with its required members alone, and one for each example
+of each of its members. A union has the examples of all branches, a Literal all values. So a request differs from a
+plain one in one place, which is its name (``tool_use.toolset_name``). The call, the result or the turn that a block
+needs next to it is added here.
 """
 
 import json
@@ -15,7 +15,7 @@ from sdk_types import request_schemas
 
 
 class Example(NamedTuple):
-    """A value of a type, and the place in the type where it is not the plain one."""
+    """A value of a type, and the place in the type where it differs from the plain value."""
 
     place: str
     value: Any
@@ -34,7 +34,7 @@ JPEG = (
     "////////wAALCAABAAEBAREA/8QAFAABAAAAAAAAAAAAAAAAAAAAA//EABQQAQAAAAAAAAAAAAAAAAAAAAD/2gAIAQEAAD8AN//Z"
 )
 PDF = "JVBERi0xLjQKJSVFT0YK"
-# Data of a type: the repair looks at the first bytes of it.
+# Data of a media type. The repair looks at the first bytes.
 DATA = {
     "image/png": PNG,
     "image/gif": GIF,
@@ -44,7 +44,7 @@ DATA = {
     "text/plain": "a",
 }
 OBJECT = {"type": "object", "properties": {}}
-# Values of texts and numbers, by the member's name; a text that is not listed is its own name.
+# Values of texts and numbers by the member's name. A text that is not listed has its member's name as its value.
 VALUES = {
     "arguments": "{}",
     "bucketOwner": "123456789012",
@@ -94,18 +94,18 @@ NEEDED: Mapping[str, Sequence[Sequence[str]]] = {
     "ToolCall": [["toolType"]],
     "ToolResponse": [["toolType"]],
 }
-# Members that hold a whole tool again: the tools of a request are walked in full, here each kind is tried once.
+# Members that contain a whole tool: the tools of a request are walked in full, here each kind is tried once.
 BRIEF = frozenset({"definition"})
 
 
 def examples(
     node: dict[str, Any], root: dict[str, Any], name: str = "", above: tuple[str, ...] = ()
 ) -> Iterator[Example]:
-    """The examples of a type, the plain one first; a type inside itself has none.
+    """Return the examples of a type, the plain one first; a type nested in itself has none.
 
     Args:
         node: the type.
-        root: the schema that it is part of.
+        root: the schema that contains it.
         name: the member whose type it is.
         above: the types that contain it.
     """
@@ -168,7 +168,7 @@ def _objects(node: dict[str, Any], root: dict[str, Any], above: tuple[str, ...])
 
 
 def _with_data(value: dict[str, Any]) -> dict[str, Any]:
-    """A medium whose data are of the type that it names."""
+    """Return a media value whose data match its declared type."""
     named = value.get("media_type") or value.get("mimeType")
     if named in DATA and "data" in value:
         return value | {"data": DATA[named]}
@@ -181,7 +181,7 @@ def _with_data(value: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def requests(target: str) -> list[Request]:
-    """The requests of a target, each once: one for each example of a member, of a message and of a part of one."""
+    """Return the requests of a target without duplicates: one per example of a member, of a message and of a part."""
     found: dict[str, Request] = {}
     for root in request_schemas(target):
         for each in WALKS[target](root):
@@ -192,7 +192,10 @@ def requests(target: str) -> list[Request]:
 def _heads(
     root: dict[str, Any], plain: dict[str, Any], beside: Mapping[str, dict[str, Any]], without: Collection[str]
 ) -> Iterator[Request]:
-    """The plain request with each example of each member of the head; ``beside`` is what it needs next to it."""
+    """Return the plain request with each example of each head member.
+
+    ``beside`` has members that the head needs with it.
+    """
     for name, node in root["properties"].items():
         if name not in without:
             for place, value in examples(node, root, name):
@@ -200,18 +203,18 @@ def _heads(
 
 
 def _listed(root: dict[str, Any], name: str) -> Iterator[Example]:
-    """The examples of what a list of the request holds."""
+    """Return the examples of the entries of a list in the request."""
     for place, value in examples(root["properties"][name], root, name):
         if isinstance(value, list):
             yield Example(f"{name}{place}", value[0])
 
 
-# Anthropic's Messages API.
+# Anthropic Messages.
 
 _ASKED = {"role": "user", "content": "Hello."}
 _THEN = {"role": "user", "content": "Go on."}
 _ANTHROPIC = {"model": "claude-opus-4-8", "max_tokens": 4096, "messages": [_ASKED]}
-# The provider's own calls, by the type of their result.
+# The provider's server-side calls, by the type of their result.
 _SERVED = {
     "web_search_tool_result": "web_search",
     "web_fetch_tool_result": "web_fetch",
@@ -222,7 +225,7 @@ _SERVED = {
     "advisor_tool_result": "advisor",
 }
 _RESULTS = {name: kind for kind, name in _SERVED.items()} | {"tool_search_tool_bm25": "tool_search_tool_result"}
-# Blocks of the assistant; all others but text are the user's.
+# Blocks of the assistant; all others except text are the user's.
 _ASSISTANTS = frozenset(_SERVED) | {
     "thinking", "redacted_thinking", "tool_use", "server_tool_use", "mcp_tool_use", "mcp_tool_result", "compaction",
     "mcp_tool_listing", "fallback",
@@ -244,7 +247,7 @@ def _anthropic(root: dict[str, Any]) -> Iterator[Request]:
 
 
 def _with_content(message: dict[str, Any]) -> list[dict[str, Any]]:
-    """A system message that has a content, or settings, or both: one with neither is rejected (the library's types)."""
+    """Return variants of a system message with content, settings, or both; the types reject one with neither."""
     if "content" in message:
         return [message]
     said = message | {"content": "Be brief."}
@@ -289,7 +292,7 @@ def _anthropic_messages(message: dict[str, Any], block: dict[str, Any] | None) -
     return [_ASKED, message, _THEN] if message["role"] == "assistant" else [_ASKED, message]
 
 
-# OpenAI's Chat Completions.
+# OpenAI Chat Completions.
 
 _CHAT = {"model": "gpt-4o-audio-preview", "messages": [_ASKED]}
 
@@ -322,7 +325,7 @@ def _chat_messages(message: dict[str, Any]) -> list[dict[str, Any]]:
     return [_ASKED, message]
 
 
-# OpenAI's Responses.
+# OpenAI Responses.
 
 _RESPONSES = {"model": "gpt-5", "input": [_ASKED]}
 _SAID = {
@@ -346,7 +349,7 @@ def _responses(root: dict[str, Any]) -> Iterator[Request]:
 
 
 def _roles_of(item: dict[str, Any]) -> tuple[str, ...]:
-    """The roles that may say a message; an image or a file is nothing that the assistant says (RSP-12)."""
+    """Return the roles whose messages may have a part; the assistant writes no image and no file (RSP-12)."""
     if item.get("role") != "user":
         return (item.get("role", ""),)
     part = item["content"][0] if isinstance(item["content"], list) else {"type": "input_text"}
@@ -395,7 +398,7 @@ _OUTPUTS = {
         "output": [{"type": "output_text", "text": "a"}],
     },
 }
-# How ids begin, which the API checks (RSP-09).
+# Prefixes of ids, which the API checks (RSP-09).
 _IDS = {
     "code_interpreter_call": "ci_1",
     "compaction": "cmp_1",
@@ -445,11 +448,11 @@ def _items(item: dict[str, Any]) -> list[dict[str, Any]]:
     return [_ASKED, item, _THEN]
 
 
-# Gemini's generateContent.
+# Gemini generateContent.
 
 _CONTENT = {"role": "user", "parts": [{"text": "Hello."}]}
 _GEMINI = {"contents": [_CONTENT], "model": "gemini-3-pro-preview"}
-# Members of the model's parts; members that describe a file, and a text, in its part.
+# Members of model parts; members that describe a file or a text within its part.
 _MODELS = frozenset(
     {"executableCode", "codeExecutionResult", "toolCall", "toolResponse", "thought", "thoughtSignature"}
 )
@@ -465,11 +468,11 @@ _OF_TEXTS = frozenset({"thought", "thoughtSignature", "partMetadata", "speechMet
 def _gemini(root: dict[str, Any]) -> Iterator[Request]:
     tools = {"tools": [{"functionDeclarations": [{"name": "name"}]}]}
     for request in _heads(root, _GEMINI, {"toolConfig": tools}, {"contents", "model"}):
-        # An object without any member is no tool.
+        # A tool object without any member is not a tool.
         if request.body.get("tools") != [{}]:
             yield request
     for place, content in _listed(root, "contents"):
-        # A part is not empty (GEM-06b).
+        # An empty part is rejected (GEM-06b).
         if content.get("parts", [{}])[0]:
             yield Request(place, _GEMINI | {"contents": _contents(content["parts"][0])})
 
@@ -495,13 +498,13 @@ def _contents(part: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"role": "user", "parts": [part]}]
 
 
-# Bedrock's Converse.
+# Bedrock Converse.
 
 _WORDS = {"role": "user", "content": [{"text": "Hello."}]}
 _CONVERSE = {"modelId": "us.anthropic.claude-opus-4-8", "messages": [_WORDS]}
 _TOOLED = {"toolConfig": {"tools": [{"toolSpec": {"name": "name", "inputSchema": {"json": OBJECT}}}]}}
 _NOVA = {"modelId": "us.amazon.nova-pro-v1:0"}
-# A video in a result is refused by both Claude (BED-24) and Nova (BED-25); of other models nothing is known.
+# Both Claude (BED-24) and Nova (BED-25) reject a video in a result; for other models nothing is known.
 _PEGASUS = {"modelId": "us.twelvelabs.pegasus-1-2-v1:0"}
 _ASSISTANTS_BLOCKS = frozenset({"toolUse", "reasoningContent", "citationsContent"})
 _SYSTEMS_BLOCKS = frozenset({"toolAddition", "toolRemoval"})
@@ -510,7 +513,7 @@ _SYSTEMS_BLOCKS = frozenset({"toolAddition", "toolRemoval"})
 def _converse(root: dict[str, Any]) -> Iterator[Request]:
     root = {"$defs": root["$defs"], **root["$defs"]["ConverseRequest"]}
     for place, body in _heads(root, _CONVERSE, {}, {"messages", "modelId"}):
-        # A breakpoint ends what is before it.
+        # A breakpoint ends the prefix before it.
         ended = [{"text": "Be brief."}] if place.startswith("system[].cachePoint") else []
         yield Request(place, body | {"system": [*ended, *body["system"]]} if ended else body)
     for place, message in _listed(root, "messages"):
@@ -524,7 +527,7 @@ def _converse(root: dict[str, Any]) -> Iterator[Request]:
 
 
 def _is_novas(name: str, block: Any) -> bool:
-    """Whether only Nova takes a block: a video (BED-24), an image by its place (BED-23), the service's own tools."""
+    """Return True if only Nova takes a block: a video (BED-24), an image by location (BED-23), the service's tools."""
     if name == "toolResult" and not block.get("type"):
         return any(_is_novas(*part) for each in block["content"] for part in each.items())
     source = block.get("source") if isinstance(block, dict) else None

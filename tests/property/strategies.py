@@ -1,4 +1,4 @@
-"""The histories of the conformance kit, and what its own providers, programs and attackers would put into them."""
+"""The histories of the conformance kit, with variations from this project's providers, programs and attackers."""
 
 import base64
 import os
@@ -35,7 +35,7 @@ TOOLS = [{"name": "read", "description": "Read a file.", "input_schema": {"type"
 
 
 def issued(messages, provider):
-    """The messages, all of their reasoning written by this provider unless it says who wrote it."""
+    """Give all reasoning without an issuer to this provider."""
     return [
         {**message, "content": [_issued(block, provider) for block in content]}
         if isinstance(content := message.get("content"), list)
@@ -48,7 +48,7 @@ def _issued(block, provider):
     return {"issuer": {"provider": provider}, **block} if "thinking" in block["type"] else block
 
 
-# Reasoning as those providers write it that do not write it as the canonical shape does.
+# Reasoning of the providers that do not write it in the canonical shape.
 REASONING = (
     {"type": "thinking", "thinking": "hm", "issuer": {"provider": "openai-chat"}},
     {"type": "thinking", "thinking": " ", "issuer": {"provider": "openai-chat", "model": "deepseek-reasoner"}},
@@ -79,7 +79,7 @@ def _reasoned(draw):
 
 
 reasoned = st.one_of(histories, _reasoned())
-"""Histories with reasoning of these providers among what the assistant says, and histories without."""
+"""Histories with and without reasoning of these providers in assistant turns."""
 
 _PDF = base64.b64encode(b"%PDF-1.1").decode()
 _PLAIN = {"type": "text", "media_type": "text/plain", "data": "d"}
@@ -109,10 +109,10 @@ def _own(draw):
 
 
 own = _own()
-"""Histories whose reasoning is Converse's or Gemini's, with media and odd text besides."""
+"""Histories with reasoning of Converse or Gemini, with media and odd text."""
 
 _BREAKPOINT = {"prompt_cache_breakpoint": {"mode": "explicit"}}
-# Members that only one provider has, by the type of the block that has them.
+# Members that only one provider has, by the type of their block.
 _MEMBERS = {
     "text": _BREAKPOINT,
     "image": {"transformations": {"oversized_image": "error"}},
@@ -157,7 +157,7 @@ def _with_members(draw):
 with_members = _with_members()
 """Histories whose blocks and messages have members that only one provider has."""
 
-# Texts of people, tools and attackers about the planner's protocol, and of harnesses about the environment.
+# Texts of people, tools and attackers about the planner's protocol, and texts of harnesses about the environment.
 LINE = tool_fallback(TOOLS)
 SPICES = (
     "<tool_call>{}</tool_call>",
@@ -202,7 +202,7 @@ def _spiced(draw):
 
 
 spiced = _spiced()
-"""Histories in which some texts, results and inputs speak the planner's own language."""
+"""Histories in which some texts, results and inputs contain the planner's own syntax."""
 
 beside_spiced = {
     "system": st.sampled_from(["Be brief.", "Be brief.\n<env>\nWorking directory: /srv/app\n</env>"]),

@@ -1,6 +1,6 @@
-"""Generated output of sources, event by event: lines of the Claude CLI, and events of three providers.
+"""Generated events of the sources: lines of the Claude CLI, and events of three providers.
 
-Each text of a provider's event is in no other one of its run, so that a test can search for it.
+Each text of a provider's event is unique within its run, so that a test can search for it.
 """
 
 from itertools import count
@@ -95,19 +95,19 @@ LINES = st.one_of(STREAMED, STREAMED, STREAMED, WHOLE, WHOLE, ANSWERS, REST)
 
 
 def marked(number):
-    """A text that no other event of the run has."""
+    """Return a text that no other event of the run has."""
     return f"<{number}>"
 
 
-def told_at_the_end(number):
-    """The same for text that only the end of an item has; a withdrawn item has none."""
+def noted_mark(number):
+    """Return a unique text for metadata that only the end of an item carries; a retracted item loses it."""
     return f"<{number}, noted>"
 
 
 def anthropic_events():
     number = count()
     text = st.builds(lambda: marked(next(number)))
-    noted = st.builds(lambda: told_at_the_end(next(number)))
+    noted = st.builds(lambda: noted_mark(next(number)))
     block = st.one_of(
         st.builds(lambda kind: {"type": kind, "text": "", "thinking": ""}, st.sampled_from(["text", "thinking"])),
         st.builds(lambda id_: {"type": "tool_use", "id": id_, "name": "a", "input": {}}, CALL_IDS),
@@ -196,7 +196,7 @@ def converse_events():
 def gemini_events():
     number = count()
     text = st.builds(lambda: marked(next(number)))
-    noted = st.builds(lambda: told_at_the_end(next(number)))
+    noted = st.builds(lambda: noted_mark(next(number)))
     unknown = st.one_of(st.just({}), st.builds(lambda words: {"brandNew": words}, text))
     odd = st.one_of(st.just({}), st.builds(lambda words: {"brandNew": words}, noted))
     call = st.builds(lambda words, new: {"functionCall": {"name": "a", "args": {"a": words}} | new}, text, odd)

@@ -1,4 +1,4 @@
-"""The additional promises of the planner whose tools are emulated in text."""
+"""Additional promises of the planner target, whose tools are emulated in text."""
 
 import json
 import re
@@ -21,7 +21,7 @@ def normalized(document, policy):
 
 @settings(max_examples=200 * SCALE)
 @given(document=documents, policy=policies)
-def test_each_message_of_the_body_has_a_line_in_the_ledger_and_an_id(document, policy):
+def test_each_message_of_the_body_has_a_ledger_entry_and_an_id(document, policy):
     done = normalized(document, policy)
     if done.body is not None:
         messages = {entry.output.split(".")[1] for entry in done.ledger if entry.output.startswith("messages")}
@@ -31,7 +31,7 @@ def test_each_message_of_the_body_has_a_line_in_the_ledger_and_an_id(document, p
 
 @settings(max_examples=100 * SCALE)
 @given(messages=spiced, policy=policies)
-def test_what_has_settled_never_changes_once_the_directory_is_known(messages, policy):
+def test_settled_bytes_never_change_once_the_directory_is_known(messages, policy):
     session = Session((TARGET,), policy, system="Working directory: /srv/app", tools=TOOLS)
     before = None
     for message in messages:
@@ -45,7 +45,7 @@ def test_what_has_settled_never_changes_once_the_directory_is_known(messages, po
 
 @settings(max_examples=150 * SCALE)
 @given(messages=healthy_histories(), policy=policies)
-def test_every_word_of_a_healthy_history_is_there(messages, policy):
+def test_a_valid_history_keeps_every_word(messages, policy):
     done = normalized({"messages": messages, "tools": TOOLS}, policy | {"strip_tools": False})
     shown = [message["content"] for message in json.loads(done.body)["messages"]]
     for message, text in zip(messages, shown, strict=True):
@@ -58,7 +58,7 @@ def test_every_word_of_a_healthy_history_is_there(messages, policy):
 
 @settings(max_examples=200 * SCALE)
 @given(document=documents, policy=policies)
-def test_the_line_on_tools_is_on_the_latest_turn_of_the_users_or_nowhere(document, policy):
+def test_the_tools_line_is_only_on_the_latest_user_turn(document, policy):
     done = normalized(document, policy)
     if done.body is None:
         return
@@ -70,7 +70,7 @@ def test_the_line_on_tools_is_on_the_latest_turn_of_the_users_or_nowhere(documen
         assert users == [] or not users[-1].startswith(f"{LINE}\n\n")
     else:
         assert announced[-1] is users[-1]
-    # A history may hold the line itself; we add no other.
+    # A history may contain the line itself; the target adds no second one.
     held = json.dumps(document["messages"]).count(json.dumps(LINE)[1:-1])
     assert sum(text.startswith(LINE) for text in users) <= held + 1
 
@@ -80,7 +80,7 @@ TAG = re.compile(r"</?tool_(?:call|result)|<\|tool_", re.IGNORECASE)
 
 @settings(max_examples=300 * SCALE)
 @given(output=st.lists(st.one_of(st.sampled_from(SPICES), st.text(max_size=8)), min_size=1, max_size=4).map("".join))
-def test_a_tools_output_forges_nothing_and_the_rules_would_know(output):
+def test_tool_output_cannot_forge_tags_and_rules_detect_raw_ones(output):
     history = [{"role": "user", "content": "go"}, said(call("a", "read")), answered("a", output)]
     done = normalized({"messages": history, "tools": TOOLS}, None)
     shown = json.loads(done.body)["messages"][2]["content"]

@@ -1,7 +1,8 @@
-"""Generated chats, in every form that hosts use: the items have the generated content.
+"""Generated chats in every way in which hosts stream the same answer: the displayed answer equals the original.
 
-An answer is drawn first, then the host's way of streaming it: ids and names late, repeated, in pieces or never, roles
-in every chunk, whole calls without an index, refusals, voices, citations, a whole answer, an end that is an error.
+An answer is drawn first, then the way in which a host streams it: ids and names late, repeated, in pieces or missing,
+roles in every chunk, whole calls without an index, refusals, audio transcripts, citations, a whole answer, an end
+with an error.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ REASONS = st.sampled_from(["stop", "tool_calls", "length", "content_filter", "er
 
 
 class Answer(NamedTuple):
-    """A model's output, in order; ``end`` is its reason, None if ``[DONE]`` alone ends it."""
+    """A model's answer in this order. ``end`` is its finish reason, None if only ``[DONE]`` ends it."""
 
     thought: str
     text: str
@@ -50,14 +51,14 @@ ANSWERS = st.builds(
 
 
 def cut(data, words):
-    """The words in one to three pieces, none of them empty."""
+    """Split the words into one to three non-empty pieces."""
     places = data.draw(st.lists(st.integers(1, max(1, len(words) - 1)), max_size=2, unique=True).map(sorted))
     ends = [place for place in places if place < len(words)]
     return [words[start:end] for start, end in zip([0, *ends], [*ends, len(words)], strict=True)]
 
 
 def named(data, at, name, *, has_index):
-    """The deltas of a call by which it is known, before its input: late, again, or in pieces."""
+    """Return the deltas that identify a call before its input: late, repeated, or in pieces."""
     place = {"index": at} if has_index else {}
     first = place | {"id": f"t{at}"}
     match data.draw(st.sampled_from(["at once", "pieces", "again", "name last", "id last"])):
@@ -76,7 +77,7 @@ def named(data, at, name, *, has_index):
 
 
 def deltas_of_calls(data, calls):
-    """The deltas of all calls, sequential or interleaved."""
+    """Return the deltas of all calls, one after the other or interleaved."""
     way = data.draw(st.sampled_from(["whole", "one list", "by index", "by id", "side by side"]))
     whole = [{"function": {"name": name, "arguments": given}} for name, given in calls]
     if way == "whole":
@@ -96,7 +97,7 @@ def deltas_of_calls(data, calls):
         return [{"tool_calls": [one]} for ones in grown for one in ones]
     found, begun = [], 0
     while any(grown):
-        # They begin in their order and then grow in any.
+        # Calls begin in order and then grow in any order.
         at = data.draw(st.sampled_from([at for at, ones in enumerate(grown[: begun + 1]) if ones]))
         begun = max(begun, at + 1)
         found.append({"tool_calls": [grown[at].pop(0)]})
@@ -143,13 +144,13 @@ def whole(answer):
 
 
 def run(records, sizes):
-    """The items and the log's blocks of records in batches of a size, with the state saved in between."""
+    """Return the items and the log's blocks for records in batches of these sizes, with the state saved in between."""
     found = streamed.run("openai-chat", records, sizes=sizes)
     return found.items, found.blocks
 
 
 def check(answer, items, blocks):
-    """Check that the generated content is shown and recorded, and whole unless the server failed."""
+    """Assert that the displayed and recorded answer equals the original, and is complete unless the server failed."""
     failed = answer.end == "error"
     texts = [text for text in (answer.text, answer.refusal, answer.voice) if text]
     entries = reduce(items).entries
@@ -177,7 +178,7 @@ SIZES = st.lists(st.integers(1, 4), max_size=12)
 
 @settings(max_examples=100, deadline=None)
 @given(answer=ANSWERS, data=st.data(), sizes=SIZES)
-def test_a_chat_says_the_same_however_it_is_streamed(answer, data, sizes):
+def test_a_chat_is_the_same_however_it_is_streamed(answer, data, sizes):
     records = as_chunks(data, answer)
     items, blocks = run(records, sizes)
     check(answer, items, blocks)
@@ -187,5 +188,5 @@ def test_a_chat_says_the_same_however_it_is_streamed(answer, data, sizes):
 
 @settings(max_examples=60, deadline=None)
 @given(answer=ANSWERS)
-def test_a_chat_that_comes_whole_says_the_same(answer):
+def test_a_whole_chat_response_equals_a_streamed_one(answer):
     check(answer, *run(whole(answer), []))

@@ -1,9 +1,9 @@
-"""Generated runs of the Claude CLI: the final screen follows from their construction.
+"""Generated runs in the format of the Claude CLI: the final screen follows from the way the run was generated.
 
-Messages stream in the order of old versions (all complete messages at the end, with words of their own for blank texts)
-or of new ones (each before its block's stop, blank texts left out). Starts are repeated, stops are lost; a message is
-cut and another one replaces it, by its stream or without a notice, repeating a part of the confirmed content; a run
-ends without a result and another one begins in the same pipe.
+Messages stream in the order of old versions (all complete messages at the end, with a placeholder for blank texts) or
+of new ones (each before its block's stop, blank texts left out). Starts are repeated, stops are lost. A message is
+cut off and another replaces it, streamed or not, repeating a part of what was confirmed. A run ends without a result
+and another one begins in the same pipe.
 """
 
 import json
@@ -17,14 +17,14 @@ from reknit.pipeline.streams.session import Recovery
 from reknit.topics.items import ItemCompleted, ItemRetracted, TurnStop
 from reknit.topics.reducer import reduce
 
-# A block's content: a text, or the input of a call.
+# The content of a block: a text, or the input of a call.
 WORDS = st.sampled_from(["", "\n\n", " ", "Yes.", "Yes. And more.", "No.", "(no content)"])
 SAID = st.one_of(st.tuples(st.just("text"), WORDS), st.tuples(st.just("call"), st.sampled_from(["1", "2"])))
 CUTS = st.lists(st.integers(1, 6), max_size=20)
 
 
 class Program:
-    """Writes a run line by line, and remembers what has to be on the screen because of it."""
+    """Writes a run line by line, and records the screen that must result from it."""
 
     def __init__(self, draw):
         self.draw = draw
@@ -34,7 +34,7 @@ class Program:
         self.retracted = 0
         self.calls = 0
         self.messages = 0
-        # For the open attempt: the index in `expected` of its confirmed content, and its cut content.
+        # For the open attempt: the places in `expected` that it has confirmed, and the text of it that was cut off.
         self.confirmed = None
         self.cut = ""
 
@@ -70,12 +70,12 @@ class Program:
         self.expected.append(said)
 
     def replaced(self):
-        """Another message begins to stream: unconfirmed content of the open attempt is dropped."""
+        """Begin to stream another message: unconfirmed blocks of the open attempt are dropped."""
         self.retracted += bool(self.cut.strip())
         self.confirmed, self.cut = None, ""
 
     def message(self):
-        """A message that streams whole, and may lose its stops; or one that is cut."""
+        """Stream a message completely, possibly without its stops, or cut it off."""
         self.replaced()
         self.messages += 1
         self.confirmed = []
@@ -112,7 +112,7 @@ class Program:
             self.stopped(index)
 
     def silent(self):
-        """A message that does not stream; where an attempt is open, it comes in its place."""
+        """Write a message that does not stream; it replaces an open attempt."""
         before = [self.expected[place] for place in self.confirmed or ()]
         again = self.draw(st.lists(st.sampled_from(before), max_size=3)) if before else []
         said = [one for one in [*again, *self.draw(st.lists(SAID, max_size=2))] if one[0] == "call" or one[1].strip()]
@@ -129,7 +129,7 @@ class Program:
             self.whole(self.block(one), one)
 
     def ended(self):
-        """Open content stays: a result arrives, or another run begins in the same pipe."""
+        """Keep what is open, because a result arrives or another run begins in the same pipe."""
         if self.cut.strip():
             self.incomplete.append(self.cut)
         self.confirmed, self.cut = None, ""
@@ -166,7 +166,7 @@ def said_on(view):
 
 @settings(max_examples=500)
 @given(programs(), CUTS)
-def test_what_was_confirmed_is_on_the_screen_each_thing_once(program, cuts):
+def test_each_confirmed_block_is_on_the_screen_once(program, cuts):
     view = reduce(items_of("claude-cli", program.lines, sizes=cuts))
     assert said_on(view) == program.expected
     assert [entry.text for entry in view.entries if entry.incomplete] == program.incomplete
@@ -175,7 +175,7 @@ def test_what_was_confirmed_is_on_the_screen_each_thing_once(program, cuts):
 
 @settings(max_examples=300)
 @given(programs())
-def test_the_log_holds_the_same_as_the_screen_without_what_a_killed_run_left(program):
+def test_the_log_equals_the_screen_without_leftovers_of_a_killed_run(program):
     recovery = Recovery("claude-cli")
     items = [item for line in program.lines for item in recovery.feed(json.dumps(line).encode())]
     turns = recovery.take_finished()
@@ -195,7 +195,7 @@ def test_the_log_holds_the_same_as_the_screen_without_what_a_killed_run_left(pro
 
 @settings(max_examples=300)
 @given(programs())
-def test_a_turn_that_a_result_ends_is_cut_only_where_something_of_it_was(program):
+def test_a_turn_that_a_result_ends_is_cut_only_if_something_of_it_was_cut(program):
     recovery = Recovery("claude-cli")
     for line in program.lines:
         items = recovery.feed(json.dumps(line).encode())
@@ -206,7 +206,7 @@ def test_a_turn_that_a_result_ends_is_cut_only_where_something_of_it_was(program
 
 @settings(max_examples=200)
 @given(programs())
-def test_another_run_in_the_pipe_withdraws_nothing_but_what_is_blank(program):
+def test_another_run_in_the_pipe_retracts_only_blank_items(program):
     recovery = Recovery("claude-cli")
     seen = []
     for line in program.lines:

@@ -1,4 +1,4 @@
-"""Every fix of a tool call or a result, or of something in one, says which call by the id that it had in the input."""
+"""Every fix of a tool call, of a result, or of something inside one has the id that the call had in the input."""
 
 import json
 
@@ -9,12 +9,12 @@ from strategies import SCALE, histories, policies
 from reknit.pipeline import Session, normalize
 from reknit.pipeline.registry import TARGETS
 
-# Fixes whose place is not in the input.
+# These refer to something that has no place in the input.
 ADDED = {"result_synthesised", "tail_continued", "assistant_inserted", "lead_inserted", "tools_stubbed"}
 
 
 def block_at(messages, path):
-    """The block that a place is in, or none where it is a whole message or no place in the messages."""
+    """Return the block that contains a place, or None for a whole message or a place outside the messages."""
     steps = path.split(".")
     if steps[0] != "messages" or len(steps) < 4 or steps[2] != "content":
         return {}
@@ -35,7 +35,8 @@ def expected(messages, fix):
     if fix.code == "result_synthesised":
         return called(messages, fix.detail.partition(":")[0])
     if not fix.path or (fix.code == "placeholder_dropped" and not fix.before):
-        # The repaired block is a generated result: it answers one of the calls, and is not in the input.
+        # The repaired block is a result that Reknit added: it answers one of the calls, and has no place in the
+        # input.
         return fix.id if fix.id in calls(messages) else "the id of a call"
     return "" if fix.code in ADDED else called(messages, fix.path)
 
@@ -47,14 +48,14 @@ def assert_named(messages, done):
 @pytest.mark.parametrize("target", TARGETS)
 @settings(max_examples=60 * SCALE)
 @given(messages=histories, policy=policies)
-def test_a_fix_names_the_call_by_its_input_id(target, messages, policy):
+def test_a_fix_has_the_id_of_the_call_in_the_input(target, messages, policy):
     done = normalize(json.dumps(messages), to=target, policy=policy)
     assert_named(messages, done)
 
 
 @settings(max_examples=60 * SCALE)
 @given(messages=histories, policy=policies)
-def test_a_session_that_is_saved_between_messages_names_them_too(messages, policy):
+def test_a_session_saved_between_messages_reports_the_same_ids(messages, policy):
     session = Session(("anthropic", "openai-chat"), policy)
     for message in messages:
         session.append(message)

@@ -1,4 +1,4 @@
-"""Repairs that a policy only observes: not made and reported, or made and reported, on every target."""
+"""Repairs that a policy only observes are either not made and reported, or made and reported, on every target."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reknit.pipeline.session import Session
 from reknit.pipeline.testing.kit import Kit
 
 NAMES = sorted(TARGETS)
-# The repairs whose example the target accepts unchanged; it refuses the others', so that they are made after all.
+# The repairs without which the target accepts their example. It rejects the other examples, so those are repaired.
 TAKEN = {
     "blank_dropped", "document_renamed", "image_type_corrected", "lead_inserted", "leading_dropped", "param_dropped",
     "system_inlined", "tail_continued", "thinking_foreign", "thinking_moved", "thinking_of_changed_turn",
@@ -27,8 +27,8 @@ TAKEN = {
 }  # fmt: skip
 
 
-def mends_of(done):
-    """Return the repairs, without the places of additions."""
+def repairs_of(done):
+    """Count the repairs. The place of an added block is ignored."""
     return Counter(
         (fix.code, fix.target, fix.before, fix.after, "" if FIXES[fix.code].fate == "synthesised" else fix.path)
         for fix in done.fixes
@@ -39,7 +39,7 @@ def mends_of(done):
 @pytest.mark.parametrize("target", NAMES)
 @settings(max_examples=40 * SCALE)
 @given(messages=st.one_of(histories, perturbed_histories()), policy=policies, data=st.data())
-def test_an_observed_repair_is_reported_and_not_made_or_made_and_reported(target, messages, policy, data):
+def test_an_observed_repair_is_reported_and_not_made_unless_required(target, messages, policy, data):
     given = msgspec.json.encode(messages)
     mended = normalize(given, to=target, policy=policy)
     codes = sorted({fix.code for fix in mended.fixes} & OBSERVABLE)
@@ -54,7 +54,7 @@ def test_an_observed_repair_is_reported_and_not_made_or_made_and_reported(target
     assert done.body is not None
     assert done.body != mended.unjudged
     assert code not in {fix.code for fix in done.fixes if not fix.observed}
-    assert mends_of(done) <= mends_of(mended)
+    assert repairs_of(done) <= repairs_of(mended)
     tail_rules = TARGETS[target].writer.tail_rules if policy.get("tail") == "keep" else ()
     found = validate(done.body, target=target)
     assert [each for each in found if each.severity == "hard" and each.rule not in tail_rules] == []
@@ -66,7 +66,7 @@ def test_an_observed_repair_is_reported_and_not_made_or_made_and_reported(target
     messages=st.one_of(histories, perturbed_histories()),
     codes=st.sets(st.sampled_from(sorted(OBSERVABLE)), min_size=1).map(sorted),
 )
-def test_the_promises_hold_with_mends_that_are_observed(target, messages, codes):
+def test_the_promises_hold_with_observed_repairs(target, messages, codes):
     Kit(target, {"mend": dict.fromkeys(codes, "observe")}).check(messages)
 
 
@@ -92,7 +92,7 @@ def test_a_saved_session_continues_unchanged(target, messages, codes, at):
 
 
 @pytest.mark.parametrize("code", sorted(OBSERVABLE))
-def test_each_mend_can_be_observed(code):
+def test_each_repair_can_be_observed(code):
     example = FIX_EXAMPLES[code]
     history = written_out(example.history)
     history = history if isinstance(history, str) else json.dumps(history)
@@ -103,6 +103,6 @@ def test_each_mend_can_be_observed(code):
         assert (observed, done.prefix_reset) == ({code}, "")
         assert done.body not in {None, made.body}
     else:
-        # The target's refusal of the body without the repair is why it was made.
+        # The target's verdict on the body without the repair is the reason for making it.
         assert (observed, done.prefix_reset) == (set(), "mended")
         assert (done.body, done.fixes) == (made.body, made.fixes)

@@ -1,4 +1,4 @@
-"""The promises of each policy, over arbitrary histories and on every target."""
+"""The promise of each policy, over arbitrary histories and on every target."""
 
 import json
 from collections import defaultdict
@@ -48,7 +48,7 @@ def test_missing_result(target, messages, policy, missing):
     codes = {fix.code for fix in done.fixes}
     assert ("result_synthesised" in codes) <= (missing == "synthesise")
     assert ("call_unanswered" in codes) <= (missing == "drop")
-    # One that was written because a result was late gives way to it where that is still possible.
+    # A result that was synthesised because the real one was late is dropped if the late one can still be used.
     if "placeholder_dropped" not in codes:
         assert (INTERRUPTED in words(done)) == ("result_synthesised" in codes)
 
@@ -94,7 +94,7 @@ def test_cut_text(target, messages, policy, cut):
 @pytest.mark.parametrize("target", NAMES)
 @settings(max_examples=60 * SCALE)
 @given(messages=histories, policy=policies)
-def test_strip_tools_leaves_no_tool(target, messages, policy):
+def test_strip_tools_removes_all_tools(target, messages, policy):
     done = made(messages, target, policy, tail="continue", strip_tools=True)
     assume(done.body)
     if target in TEXTS:
@@ -123,8 +123,8 @@ def test_reasoning_is_stripped_for_all_or_kept_for_its_issuer(target, messages, 
 @pytest.mark.parametrize("target", NAMES)
 @settings(max_examples=60 * SCALE)
 @given(messages=histories, policy=policies)
-def test_what_a_history_ends_with(target, messages, policy):
-    """A kept tail is the continued tail without the appended words."""
+def test_tail_policies_agree_on_histories_without_a_continued_tail(target, messages, policy):
+    """A tail that is kept equals the one that is continued, without the added words."""
     going_on = made(messages, target, policy, tail="continue")
     kept, refused = (made(messages, target, policy, tail=tail) for tail in ("keep", "reject"))
     continued = any(fix.code == "tail_continued" for fix in going_on.fixes)
@@ -143,7 +143,7 @@ def test_what_a_history_ends_with(target, messages, policy):
 
 @settings(max_examples=150 * SCALE)
 @given(messages=histories, policy=policies)
-def test_the_structure_is_mended_alike_for_all_targets_that_take_the_same(messages, policy):
+def test_structural_repairs_are_equal_for_targets_with_the_same_structure(messages, policy):
     found = defaultdict(set)
     for target in NAMES:
         fixes = made(messages, target, policy, tail="continue").fixes

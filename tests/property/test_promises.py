@@ -24,24 +24,24 @@ data = st.data()
 
 
 def assert_same(one, other):
-    """Assert equal requests, with equal accounts of each block, in any order."""
+    """Assert that two requests are equal and report the same about each block, in any order."""
     assert (one.body, one.unjudged, one.sha256, one.ids) == (other.body, other.unjudged, other.sha256, other.ids)
     assert sorted(one.fixes, key=repr) == sorted(other.fixes, key=repr)
     assert sorted(one.ledger, key=repr) == sorted(other.ledger, key=repr)
 
 
-def test_every_target_is_here():
+def test_every_target_is_covered():
     assert PROVIDERS.keys() == TARGETS.keys()
 
 
 @everybody
 @settings(max_examples=100 * SCALE)
 @given(data=data, policy=policies)
-def test_what_comes_out_is_valid_and_its_fixes_are_in_the_catalogue(asked, data, policy):
+def test_output_is_valid_and_its_fixes_are_in_the_catalogue(asked, data, policy):
     done = Kit(asked.target, policy).valid(data.draw(asked.documents))
     hard = {violation.rule for violation in done.violations if violation.severity == "hard"}
     if done.body is None:
-        # The only violations are those that the policy keeps, or that the caller asked for; or there is nothing to
+        # The only allowed violations are those that the policy or the caller asked for. Otherwise there is nothing to
         # send.
         assert not done.ids or policy["tail"] in {"reject", "prefill"}
         assert not done.ids or policy["tail"] == "reject" or hard <= {"BED-11", "BED-11b"}
@@ -57,7 +57,7 @@ def test_what_comes_out_is_valid_and_its_fixes_are_in_the_catalogue(asked, data,
 @everybody
 @settings(max_examples=80 * SCALE)
 @given(data=data, policy=policies)
-def test_each_input_block_has_one_fate_and_each_output_block_a_source(asked, data, policy):
+def test_each_input_block_has_one_outcome_and_each_output_block_a_source(asked, data, policy):
     Kit(asked.target, policy).accounted(data.draw(asked.documents))
 
 
@@ -79,7 +79,7 @@ def test_members_of_one_provider_keep_every_promise_for_models_that_take_them(ta
 
 
 def shown_blocks(body):
-    """How many texts, media, calls, results and reasoning items a body of OpenAI's shows, but for the system prompt."""
+    """Count the texts, media, calls, results and reasoning items in an OpenAI body, without the system prompt."""
     count = 0
     messages = body.get("input", body.get("messages"))
     for message in itertools.dropwhile(lambda message: message.get("role") == "system", messages):
@@ -94,8 +94,8 @@ def shown_blocks(body):
 @pytest.mark.parametrize("target", ["openai-chat", "openai-responses", "vllm"])
 @settings(max_examples=150 * SCALE)
 @given(messages=reasoned, policy=policies)
-def test_each_block_that_is_sent_to_openai_is_in_the_ledger(target, messages, policy):
-    # Reasoning has no place of its own in a chat's message.
+def test_each_block_sent_to_openai_is_in_the_ledger(target, messages, policy):
+    # Reasoning has no place of its own in a chat message.
     Kit(target, policy | {"reasoning": "strip"}, blocks=shown_blocks).accounted(messages)
 
 
@@ -111,7 +111,7 @@ def found(body, place):
 @pytest.mark.parametrize("asked", ROOTED, ids=str)
 @settings(max_examples=80 * SCALE)
 @given(data=data, policy=policies)
-def test_the_ledgers_places_are_in_the_body_and_kept_blocks_are_there(asked, data, policy):
+def test_ledger_places_exist_in_the_body_and_hold_the_kept_blocks(asked, data, policy):
     document = data.draw(asked.documents)
     done = normalize(msgspec.json.encode(document), to=asked.target, policy=policy)
     body, root = json.loads(done.unjudged), asked.provider.root
@@ -124,9 +124,9 @@ def test_the_ledgers_places_are_in_the_body_and_kept_blocks_are_there(asked, dat
         text = came if isinstance(came, str) else came.get("text")
         if text is not None:
             assert text == (shown if isinstance(shown, str) else shown["text"])
-    if done.ids:  # a prompt by itself is no message of the history
+    if done.ids:  # a prompt by itself is not a message of the history
         assert len(done.ids) == len(body[root])
-    # A signature without words shares its part; so does reasoning that was joined.
+    # A signature without words shares the place of its part; so does reasoning that was joined.
     joined = [
         entry
         for entry in entries
@@ -139,7 +139,7 @@ def test_the_ledgers_places_are_in_the_body_and_kept_blocks_are_there(asked, dat
 
 @settings(max_examples=100 * SCALE)
 @given(messages=histories, policy=policies)
-def test_fixes_are_counted_as_they_are_listed(messages, policy):
+def test_the_fix_count_equals_the_number_of_fixes(messages, policy):
     session = Session(TARGETS, policy)
     for message in messages:
         session.append(message)
@@ -151,7 +151,7 @@ def test_fixes_are_counted_as_they_are_listed(messages, policy):
 @everybody
 @settings(max_examples=60 * SCALE)
 @given(data=data, policy=policies)
-def test_whole_and_turn_by_turn_are_the_same_and_what_is_settled_stays(asked, data, policy):
+def test_incremental_requests_equal_whole_ones_and_settled_bytes_stay(asked, data, policy):
     Kit(asked.target, policy).incremental(data.draw(asked.documents))
 
 
@@ -163,7 +163,7 @@ def test_whole_and_turn_by_turn_are_the_same_and_what_is_settled_stays(asked, da
     policy=policies,
     data=data,
 )
-def test_a_session_continues_from_its_records(model, messages, beside, policy, data):
+def test_a_session_resumes_from_its_records(model, messages, beside, policy, data):
     beside |= {} if model is None else {"model": model}
     session, segments = Session(TARGETS, policy, **beside), []
     for message in messages:
@@ -181,8 +181,11 @@ def test_a_session_continues_from_its_records(model, messages, beside, policy, d
 @pytest.mark.parametrize("model", [None, "claude-sonnet-4-5", "mistral-7b"])
 @settings(max_examples=45 * SCALE)
 @given(messages=st.one_of(histories, own, reasoned, spiced, mixed_histories), policy=policies, data=data)
-def test_a_session_that_goes_back_is_as_one_that_never_heard_the_rest(model, messages, policy, data):
-    """Also from its records, and for content that was in segments by then; former requests stay unchanged."""
+def test_a_rewound_session_equals_one_without_the_dropped_messages(model, messages, policy, data):
+    """This also holds after a reload from records, whatever segments were written.
+
+    Earlier results of requests stay as is.
+    """
     session, segments = Session(TARGETS, policy, model=model), []
     asked = data.draw(st.sampled_from(sorted(TARGETS)))
     for _ in range(3):
@@ -208,7 +211,7 @@ def test_a_session_that_goes_back_is_as_one_that_never_heard_the_rest(model, mes
 
 @settings(max_examples=100 * SCALE)
 @given(messages=st.one_of(broken_histories, open_histories(), mixed_histories, perturbed_histories()), policy=policies)
-def test_all_promises_hold_for_every_target_of_one_session_at_once(messages, policy):
+def test_all_promises_hold_for_all_targets_in_one_session(messages, policy):
     session, before = Session(TARGETS, policy), {}
     for count, message in enumerate(messages, start=1):
         session.append(message)
@@ -230,18 +233,18 @@ def test_all_promises_hold_for_every_target_of_one_session_at_once(messages, pol
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @settings(max_examples=40 * SCALE)
 @given(messages=st.one_of(mixed_histories, perturbed_histories()))
-def test_all_promises_hold_where_shapes_are_mixed_and_where_one_block_is_not_as_it_should_be(target, messages):
+def test_all_promises_hold_for_mixed_shapes_and_single_bad_blocks(target, messages):
     Kit(target).check(messages)
 
 
 @pytest.mark.parametrize("asked", READABLE, ids=str)
 @settings(max_examples=100 * SCALE)
 @given(data=data, policy=policies, named=st.booleans())
-def test_mending_twice_changes_nothing_and_reports_nothing(asked, data, policy, named):
+def test_normalizing_twice_changes_nothing_and_reports_nothing(asked, data, policy, named):
     kit = Kit(asked.target, policy, shape=asked.provider.shape if named else "auto")
     document = data.draw(asked.documents)
     body = kit.normalize(document).body
-    # A prefix has no place in a history, and a system prompt that became the user's is the user's.
+    # A history has no place for a prefix, and a system prompt that became a user message stays one.
     if body is not None and b'"prefix":true' not in body and asked.model != "o1-mini":
         kit.idempotent(document)
 
@@ -249,7 +252,7 @@ def test_mending_twice_changes_nothing_and_reports_nothing(asked, data, policy, 
 @pytest.mark.parametrize("asked", [asked for asked in ASKED if asked.provider.root in {"input", "contents"}], ids=str)
 @settings(max_examples=80 * SCALE)
 @given(data=data, policy=policies)
-def test_a_request_taken_item_by_item_is_the_request(asked, data, policy):
+def test_a_request_fed_item_by_item_gives_the_same_request(asked, data, policy):
     once = normalize(msgspec.json.encode(data.draw(asked.documents)), to=asked.target, policy=policy)
     if once.body is None:
         return
@@ -265,14 +268,14 @@ def test_a_request_taken_item_by_item_is_the_request(asked, data, policy):
 @everybody
 @settings(max_examples=40 * SCALE)
 @given(data=data, policy=policies)
-def test_rules_step_by_step_are_the_rules_over_the_whole_body(asked, data, policy):
+def test_incremental_rules_equal_the_rules_over_the_whole_body(asked, data, policy):
     Kit(asked.target, policy).folded(data.draw(asked.documents))
 
 
 @everybody
 @settings(max_examples=50 * SCALE)
 @given(messages=healthy_histories(), policy=policies)
-def test_a_healthy_history_has_no_fix_but_what_the_model_needs_and_comes_back_as_it_was(asked, messages, policy):
+def test_a_valid_history_has_only_the_models_fixes_and_round_trips(asked, messages, policy):
     needed = asked.provider.models[asked.model]
     kit = Kit(asked.target, policy | {"strip_tools": False}, setting={**asked.provider.setting, **asked.named})
     done = kit.healthy(messages, allowed=needed)
@@ -284,7 +287,7 @@ def test_a_healthy_history_has_no_fix_but_what_the_model_needs_and_comes_back_as
         return
     body = msgspec.json.encode(asked.named | msgspec.json.decode(done.body, type=dict[str, msgspec.Raw]))
     back = normalize(body, to="anthropic", policy={"tail": "keep"}, source=asked.provider.shape)
-    # Ids are not sent to the older Geminis; what comes back has others, in the same places.
+    # Older Geminis get no ids; the history read back has different ids in the same places.
     read = numbered if asked.target == "gemini" and not needed else list
     assert read([in_blocks(message) for message in json.loads(back.body)["messages"]]) == read(messages)
     assert {fix.code for fix in back.fixes} <= {"thinking_foreign"}
@@ -325,7 +328,7 @@ def test_the_ledger_follows_the_body(messages, policy):
 
 @settings(max_examples=200 * SCALE)
 @given(messages=histories, policy=policies)
-def test_what_is_kept_is_unchanged(messages, policy):
+def test_kept_blocks_are_unchanged(messages, policy):
     done = normalize(msgspec.json.encode(messages), policy=policy)
     if done.body is None:
         return
@@ -348,7 +351,7 @@ def blocks_of(message):
 
 
 def plain(block):
-    """Return a block's common content: without breakpoints, the issuer, and an empty flag."""
+    """Reduce a block to what every reader sees: without breakpoints, the issuer, and a false `is_error`."""
     if isinstance(block, list):
         return [plain(part) for part in block]
     if not isinstance(block, dict):
@@ -363,7 +366,7 @@ def plain(block):
 
 @st.composite
 def with_strings(draw):
-    """Healthy histories in which some of the texts are their messages' whole content."""
+    """Valid histories in which some of the texts are the whole content of their messages."""
     messages = draw(healthy_histories())
     for message in messages:
         if [block["type"] for block in message["content"]] == ["text"] and draw(st.booleans()):
@@ -373,7 +376,7 @@ def with_strings(draw):
 
 @settings(max_examples=100 * SCALE)
 @given(messages=with_strings(), policy=policies)
-def test_a_healthy_history_keeps_its_strings(messages, policy):
+def test_a_valid_history_keeps_its_strings(messages, policy):
     kit = Kit("anthropic", policy | {"strip_tools": False})
     done = kit.healthy(messages)
     kit.incremental(messages)
@@ -382,7 +385,7 @@ def test_a_healthy_history_keeps_its_strings(messages, policy):
 
 @settings(max_examples=100 * SCALE)
 @given(messages=histories, cut=st.integers(0, 14), policy=policies)
-def test_going_back_is_as_if_the_rest_had_never_come(messages, cut, policy):
+def test_rewinding_is_as_if_the_dropped_messages_never_came(messages, cut, policy):
     cut = min(cut, len(messages))
     session = session_of(*messages, policy=policy)
     session.rewind(cut)

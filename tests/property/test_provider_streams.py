@@ -1,4 +1,4 @@
-"""Properties of provider streams over made-up events: whatever comes, in whatever order and however cut."""
+"""Properties of provider streams over generated events, in any order and however they are cut."""
 
 import json
 
@@ -111,13 +111,13 @@ def ended(run):
 
 
 def tokens(run):
-    """Return the input texts, complete messages excepted: they repeat complete blocks."""
+    """Return the texts of the input without complete messages: a complete message may only repeat a complete block."""
     events = msgspec.json.encode([event for event in run if not isinstance(event, WholeMessage)]).decode()
     return {marked(number) for number in range(len(run)) if marked(number) in events}
 
 
 class LookedUp(Machine):
-    """A machine that looks every pair up in the table."""
+    """A machine that looks up every pair in the table."""
 
     def _grow_newest_block(self, event):
         return None
@@ -125,7 +125,7 @@ class LookedUp(Machine):
 
 @settings(max_examples=300)
 @given(RUNS, st.booleans())
-def test_the_pair_that_is_not_looked_up_does_what_the_table_has(run, complete_messages):
+def test_the_fast_path_does_what_the_table_defines(run, complete_messages):
     machines = [
         kind(Context(memory=Memory(Ids("x")), complete_messages=complete_messages, records=True, issuer="made-up"))
         for kind in (Machine, LookedUp)
@@ -138,7 +138,7 @@ def test_the_pair_that_is_not_looked_up_does_what_the_table_has(run, complete_me
 
 @settings(max_examples=300)
 @given(RUNS)
-def test_every_text_that_came_in_is_in_an_item(run):
+def test_every_input_text_is_in_an_item(run):
     items, _ = ended(run)
     said = msgspec.json.encode(items).decode()
     assert {token for token in tokens(run) if token not in said} == set()
@@ -152,7 +152,7 @@ def test_items_are_well_formed(run):
 
 @settings(max_examples=200)
 @given(RUNS)
-def test_the_history_has_no_more_and_no_less_than_the_screen(run):
+def test_the_recorded_history_equals_the_screen(run):
     items, machine = ended(run)
     content = [block for turn in machine.memory.finished for block in json.loads(turn.message)["content"]]
     shown = [entry for entry in reduce(items).entries if entry.item_type in {"text", "thinking", "tool_use"}]
@@ -199,7 +199,7 @@ def test_batching_and_snapshots_change_nothing(source, data, cuts):
 @each_source
 @settings(max_examples=100)
 @given(data=st.data())
-def test_items_that_come_again_change_nothing(source, data):
+def test_repeated_items_change_nothing(source, data):
     run = [json.dumps(event).encode() for event in data.draw(st.lists(STREAMS[source], max_size=30))]
     items = items_of(source, *run)
     start = data.draw(st.integers(0, len(items)))
@@ -210,7 +210,7 @@ def test_items_that_come_again_change_nothing(source, data):
 @each_source
 @settings(max_examples=150)
 @given(data=st.data(), cuts=CUTS)
-def test_no_bytes_are_an_error(source, data, cuts):
+def test_arbitrary_bytes_raise_no_error(source, data, cuts):
     events = STREAMS[source].map(lambda event: json.dumps(event).encode())
     parts = data.draw(st.lists(st.one_of(st.binary(max_size=60), events, events.map(lambda e: b"data: " + e + b"\n"))))
     stream = b"\n".join(parts)
@@ -236,7 +236,7 @@ def lines_of(run, *, uuids=False):
 
 @settings(max_examples=200)
 @given(CLI_RUNS, st.data())
-def test_lines_with_uuids_may_come_again(run, data):
+def test_repeated_lines_with_uuids_change_nothing(run, data):
     lines = lines_of(run, uuids=True)
     doubled = [line for line in lines for _ in range(data.draw(st.integers(1, 2)))]
     assert items_of("claude-cli", doubled) == items_of("claude-cli", lines)
@@ -250,8 +250,8 @@ def test_items_of_lines_are_well_formed(run):
 
 @settings(max_examples=200)
 @given(CLI_RUNS)
-def test_what_complete_messages_say_last_is_on_the_screen(run):
-    """Nothing that comes after the last message can take it away: there is no attempt that could replace it."""
+def test_the_text_of_the_last_complete_message_is_on_the_screen(run):
+    """Nothing after the last message can remove it: no later attempt can replace it."""
     final = {"type": "assistant", "message": {"id": "final", "content": [{"type": "text", "text": "The end."}]}}
     view = reduce(items_of("claude-cli", lines_of([*run, final])))
     last = view.blocks("text")[-1]
@@ -260,7 +260,7 @@ def test_what_complete_messages_say_last_is_on_the_screen(run):
 
 @settings(max_examples=200)
 @given(LINES, LINES, st.data())
-def test_a_line_that_another_was_written_into_is_read(line, after, data):
+def test_a_line_interrupted_by_another_is_read(line, after, data):
     text = json.dumps(line).encode()
     place = data.draw(st.integers(1, len(text) - 1))
     foreign = b'{"type":"rate_limit_event","rate_limit_info":{"status":"allowed"}}'

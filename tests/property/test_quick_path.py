@@ -1,4 +1,4 @@
-"""The quick path over a healthy beginning gives what the machine gives, wherever the first thing goes wrong."""
+"""The quick path over a valid beginning gives the machine's result, wherever the first defect is."""
 
 import msgspec
 import pytest
@@ -28,13 +28,13 @@ def assert_same_without_quick_path(messages, target, policy=None):
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @settings(max_examples=100 * SCALE)
 @given(messages=perturbed_histories(), policy=policies)
-def test_with_it_and_without_it_the_request_is_the_same(target, messages, policy):
+def test_the_request_is_the_same_with_and_without_the_quick_path(target, messages, policy):
     assert_same_without_quick_path(messages, target, policy if target == "anthropic" else None)
 
 
 @st.composite
 def histories_of_rows(draw):
-    """Healthy histories as OpenAI's chat has them, each result a message; one message is left out or comes twice."""
+    """Valid histories in the shape of OpenAI's chat, each result a message; one message is missing or repeated."""
     rows = []
     for turn in [*draw(healthy_histories()), {"role": "assistant", "content": "well"}]:
         blocks = turn["content"]
@@ -53,13 +53,13 @@ def histories_of_rows(draw):
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @settings(max_examples=50 * SCALE)
 @given(messages=histories_of_rows())
-def test_so_it_is_with_results_in_rows_of_their_own(target, messages):
+def test_separate_result_messages_give_the_same_request(target, messages):
     assert_same_without_quick_path(messages, target)
 
 
 @settings(max_examples=60 * SCALE)
 @given(messages=perturbed_histories(), policy=policies)
-def test_whole_and_turn_by_turn_are_the_same(messages, policy):
+def test_incremental_and_whole_requests_are_equal(messages, policy):
     Kit("anthropic", policy).incremental(messages)
 
 
@@ -78,11 +78,11 @@ TWO = [
         ([{"role": "user", "content": "one"}, {"role": "user", "content": "two"}], [7, 6]),
         # A call without its result is waited for through eight exchanges, that is four pairs.
         ([{"role": "user", "content": "one"}, {"role": "assistant", "content": [CALL]}, *HELLO[:7]], [9, 4]),
-        # Several results in separate rows are one message without repairs.
+        # Several results in separate messages become one message, without a repair.
         ([HELLO[0], *TWO], [18]),
     ],
 )
-def test_the_fast_path_is_taken_again_after_a_repair(monkeypatch, between, taken):
+def test_the_quick_path_resumes_after_a_repair(monkeypatch, between, taken):
     skipped = []
     skip = Mending._skip
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""Items of Responses that a producer sends again: of equal ones in a row that have an id, one stays."""
+"""Items of Responses that a producer repeats: of consecutive equal items with an id, one stays."""
 
 import json
 from itertools import chain
@@ -33,7 +33,7 @@ CALLED = [
 
 @st.composite
 def sequences(draw):
-    """Items with different ids, and the number of repetitions of each."""
+    """Items with unique ids, and how often each is repeated in a row."""
     kinds = draw(st.lists(st.sampled_from(HOSTED), min_size=1, max_size=6))
     items = [kind | {"id": f"item_{at}"} for at, kind in enumerate(kinds)]
     if draw(st.booleans()):
@@ -49,7 +49,7 @@ def document(items):
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @settings(max_examples=20 * SCALE)
 @given(sequence=sequences())
-def test_the_request_is_the_same_however_often_each_item_comes_in_a_row(target, sequence):
+def test_repeated_items_do_not_change_the_request(target, sequence):
     items, times = sequence
     again = [item for item, count in zip(items, times, strict=True) for _ in range(count)]
     once, more = (normalize(document(each), to=target) for each in (items, again))
@@ -62,7 +62,7 @@ def test_the_request_is_the_same_however_often_each_item_comes_in_a_row(target, 
 
 @settings(max_examples=40 * SCALE)
 @given(sequence=sequences(), data=st.data())
-def test_it_is_the_same_for_a_session_that_is_saved_in_between(sequence, data):
+def test_repeated_items_do_not_change_a_session_saved_in_between(sequence, data):
     items, times = sequence
     again = [item for item, count in zip(items, times, strict=True) for _ in range(count)]
     session, segments = Session(["openai-responses"], model="gpt-5"), []
@@ -99,7 +99,7 @@ def test_messages_without_an_id_all_stay(messages):
         pytest.param([HOSTED[0] | {"id": "ws_1"}, USER, HOSTED[0] | {"id": "ws_1"}], id="not adjacent"),
     ],
 )
-def test_an_item_that_is_not_the_one_before_it_stays_and_is_refused(items):
+def test_an_item_that_differs_from_the_previous_one_stays_and_is_rejected(items):
     done = normalize(document(items), to="openai-responses")
     sent = json.loads(done.unjudged)["input"][1:-1]
     assert [item for item in sent if item["type"] == "web_search_call"] == [items[0], items[-1]]

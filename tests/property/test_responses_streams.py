@@ -1,6 +1,7 @@
-"""Properties of Responses streams: generated answers that lose pieces, are reordered, fail and follow each other.
+"""Properties of Responses streams: generated answers that lose pieces, arrive out of order, fail and follow each
+other.
 
-The expected result is the answer itself: it is whole as long as one event still has it.
+The expected result is the answer itself: it is complete as long as one event still contains it.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def pieces(item, at):
 
 
 def events(answer, last):
-    """All events of a response, its items' interleaved."""
+    """Return all events of a response, with the events of its items interleaved."""
     streams = [pieces(item, at) for at, item in enumerate(answer.output)]
     found = [response("created", id=answer.name, model="m")]
     turns = iter([*answer.order, *(at for at, stream in enumerate(streams) for _ in stream)])
@@ -145,7 +146,7 @@ def block(item):
 
 
 def on_screen(output):
-    """Return the shown part of an output: a type and a text, an input, or the whole item."""
+    """Return the displayed part of an output: a type and a text, an input, or the whole item."""
     blocks = map(block, output)
     shown = [found for found in blocks if found["type"] != "redacted_thinking" and found.get("thinking") != ""]
     return [json.dumps(found.get("text") or found.get("thinking") or found.get("input") or found) for found in shown]
@@ -166,7 +167,7 @@ def screen(items):
 
 
 def recovered(run, sizes):
-    """The items of a run in batches of these sizes, with a restart after each, and the turns for the log."""
+    """Return the items of a run in batches of these sizes, with a restart after each, and the turns for the log."""
     found = streamed.run("openai-responses", run, sizes=sizes)
     return found.items, found.contents
 
@@ -176,7 +177,7 @@ SIZES = st.lists(st.integers(1, 5), max_size=20)
 
 @settings(max_examples=200)
 @given(answers(), st.randoms(use_true_random=False), st.sampled_from(["items", "output", "both"]), SIZES)
-def test_what_one_event_still_says_is_there(answer, chance, teller, sizes):
+def test_content_that_one_event_still_contains_is_shown(answer, chance, teller, sizes):
     kept = []
     for each in events(answer, completed(answer)):
         is_piece = not each["type"].endswith(("created", "completed", "output_item.done"))
@@ -196,7 +197,7 @@ def test_what_one_event_still_says_is_there(answer, chance, teller, sizes):
 
 @settings(max_examples=200)
 @given(answers(), st.randoms(use_true_random=False), SIZES)
-def test_whole_pieces_replace_their_lost_deltas(answer, chance, sizes):
+def test_complete_parts_make_up_for_lost_deltas(answer, chance, sizes):
     told = [item for item in answer.output if item["type"] != "web_search_call"]
     shown = answer._replace(output=told)
     ending = completed(shown._replace(output=[]))
@@ -226,8 +227,8 @@ def test_a_failure_is_reported_once_and_retracts_nothing(answer, data, sizes):
 
 @settings(max_examples=150)
 @given(answers(), st.lists(st.booleans(), min_size=1, max_size=3), SIZES, st.data())
-def test_responses_that_follow_are_all_there(answer, streams, sizes, data):
-    """The same words in each response, streamed or whole; and, if events are numbered, any range is repeated."""
+def test_consecutive_responses_are_all_shown(answer, streams, sizes, data):
+    """Each response has the same words, streamed or whole. Where events are numbered, any range of them is repeated."""
     run = []
     for number, is_stream in enumerate(streams):
         one = answer._replace(name=f"r{number}", numbered=True)
@@ -243,7 +244,7 @@ def test_responses_that_follow_are_all_there(answer, streams, sizes, data):
     expected = [block(item) | ({"id": None} if "id" in block(item) else {}) for item in answer.output]
     assert contents == [expected] * len(streams)
     assert len({item.item_id for item in items if isinstance(item, ItemStarted)}) == len(reduce(items).entries)
-    # Not only because the last event says it again.
+    # Not only because the last event repeats it.
     shown = "".join(item.content for item in streamed.only(items, ItemDelta) if item.delta_type == "text_delta")
     said = "".join(block(item)["text"] for item in answer.output if item["type"] == "message")
     assert Counter(shown) == Counter(said * sum(streams))

@@ -1,4 +1,4 @@
-"""Requests that we write fit the types of the providers' libraries, and requests of these types stay the same."""
+"""Written requests fit the types of the providers' libraries, and requests of these types stay the same."""
 
 import json
 
@@ -43,7 +43,7 @@ def written(messages, target, model, **setting):
 
 @pytest.mark.parametrize(("target", "model"), JSON_BODIES)
 @pytest.mark.parametrize("vector", vectors("broken_histories"), ids=lambda vector: vector["name"])
-def test_a_mended_history_has_the_types_of_the_client_library(vector, target, model):
+def test_a_repaired_history_has_the_types_of_the_client_library(vector, target, model):
     assert fault(target, written(vector["messages"], target, model), model) == ""
 
 
@@ -74,7 +74,7 @@ def test_system_tools_and_parameters_have_the_types_of_the_client_library(target
 
 
 def changed(body, *, key, value):
-    """The body with its first message (or item, or content) changed."""
+    """Return the body with its first message (or item, or content) changed."""
     body = json.loads(body)
     first = body[next(name for name in ("messages", "input", "contents") if name in body)][0]
     first[key] = value
@@ -82,7 +82,7 @@ def changed(body, *, key, value):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_oracle_refuses_unknown_keys_and_wrong_types(target):
+def test_the_oracle_rejects_unknown_keys_and_wrong_types(target):
     body = written([{"role": "user", "content": "hello"}], target, None)
     inner = "parts" if target == "gemini" else "content"
     assert fault(target, body) == ""
@@ -94,7 +94,7 @@ def test_the_oracle_refuses_unknown_keys_and_wrong_types(target):
     assert fault(target, json.dumps({**json.loads(body), "colour": "red"}).encode())
 
 
-def test_a_block_deep_inside_is_checked_too():
+def test_a_deeply_nested_block_is_checked_too():
     for target in ("anthropic", "openai-chat", "openai-responses", "gemini", "bedrock-converse"):
         body = written(CALLED, target, None)
         assert fault(target, body) == ""
@@ -108,13 +108,14 @@ def test_a_block_deep_inside_is_checked_too():
 # The requests that are changed, by their place in the types, each with its reason.
 CHANGED = {
     "openai-chat": {
-        # Deprecated: a call becomes one of `tool_calls`, whose id is made (the lossless fix `call_id_derived`).
+        # Deprecated: a call becomes one of `tool_calls`, with a derived id (the lossless fix `call_id_derived`).
         "messages[].function_call (assistant)",
         "messages[] (function)",
     },
     "bedrock-converse": {
-        # `Member must satisfy enum value set: [user, assistant]` (BED-27): only the newest types list the role system,
-        # and no recording shows its text taken. It is sent as the user's, with the fix `system_inlined`.
+        # `Member must satisfy enum value set: [user, assistant]` (BED-27): only the newest types list the role
+        # system, and no recording shows that its text is accepted. It is sent as a user message, with the fix
+        # `system_inlined`.
         "messages[].role=system text (system)",
     },
 }
@@ -122,7 +123,7 @@ LISTS = {"openai-responses": "input", "gemini": "contents"}
 
 
 def harm(target, body, done):
-    """The fixes, hard violations and differences of a request that has to stay the same."""
+    """Return the fixes, hard violations and differences of a request that must stay the same."""
     said = [f"fix {fix.code} at {fix.path}" for fix in done.fixes]
     said += [f"{each.rule}: {each.message}" for each in done.violations if each.severity == "hard"]
     if done.body is None:
@@ -132,7 +133,7 @@ def harm(target, body, done):
 
 
 def appended(target, body):
-    """The request of a session that takes the messages one by one, and is read from its state after each."""
+    """Return the request of a session that takes the messages one by one and is reloaded from its state after each."""
     key = LISTS.get(target, "messages")
     head = read(json.dumps({**body, key: []}).encode(), target).conversation
     session = Session((target,), system=head.system, tools=head.tools, model=head.model, params=head.params)
@@ -145,7 +146,7 @@ def appended(target, body):
 
 
 @pytest.mark.parametrize("target", WALKS)
-def test_every_member_and_every_branch_goes_back_to_its_own_provider_unchanged(target):
+def test_every_member_and_branch_round_trips_to_its_own_provider(target):
     found = {
         place: said
         for place, body in requests(target)
@@ -157,7 +158,7 @@ def test_every_member_and_every_branch_goes_back_to_its_own_provider_unchanged(t
 
 
 @pytest.mark.parametrize("target", WALKS)
-def test_every_member_and_every_branch_stays_message_by_message_and_after_a_reload(target):
+def test_every_member_and_branch_round_trips_message_by_message_and_after_a_reload(target):
     found = {}
     for place, body in requests(target):
         whole = normalize(json.dumps(body).encode(), to=target, source=target)
@@ -168,8 +169,8 @@ def test_every_member_and_every_branch_stays_message_by_message_and_after_a_relo
 
 
 @pytest.mark.parametrize("target", WALKS)
-def test_every_member_and_every_branch_can_be_written_for_the_other_providers(target):
-    """None crashes or makes a request that breaks a rule; what the others cannot say is tested by vectors."""
+def test_every_member_and_branch_can_be_written_for_the_other_providers(target):
+    """None crashes or produces a request that breaks a rule. Vectors test what other providers cannot express."""
     found = {}
     said = [request for request in requests(target) if LISTS.get(target, "messages") in request.place]
     for place, body in said:
@@ -182,7 +183,7 @@ def test_every_member_and_every_branch_can_be_written_for_the_other_providers(ta
     assert found == {}
 
 
-# Some places of each library's types, which are reached only if its unions, lists and inner types are walked.
+# Places of each library's types that are reached only if its unions, lists and inner types are walked.
 REACHED = {
     "anthropic": {
         "messages[].content[].fallback.trigger (assistant)",
@@ -231,5 +232,5 @@ REACHED = {
 
 
 @pytest.mark.parametrize("target", WALKS)
-def test_the_walk_reaches_members_and_branches_deep_inside(target):
+def test_the_walk_reaches_deeply_nested_members_and_branches(target):
     assert REACHED[target] - {place for place, _ in requests(target)} == set()

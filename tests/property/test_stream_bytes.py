@@ -1,4 +1,4 @@
-"""Bytes of every source, however they are damaged, batched, laid out and cut: the same items, each of them sound."""
+"""Bytes of every source, however damaged, batched, formatted and cut, give the same well-formed items."""
 
 import json
 
@@ -19,7 +19,7 @@ from reknit.topics.reducer import reduce
 _item = msgspec.json.Decoder(AnyItem)
 each_source = pytest.mark.parametrize("source", sorted(SOURCES))
 
-# -- the output of a source ----------------------------------------------------------------------------------------
+# -- payloads of a source ------------------------------------------------------------------------------------------
 
 
 def anthropic(words):
@@ -165,7 +165,7 @@ EVENTS = {
     "vllm": chat,
 }
 MARK = "<here>"
-# The replacements of the mark in JSON text: words, whole characters, lone surrogates, invalid bytes, ends of numbers.
+# Replacements of the mark in JSON text: words, whole characters, half surrogates, invalid bytes, ends of numbers.
 WORDS = [
     b"a",
     b"b c ",
@@ -188,14 +188,14 @@ def payloads(source):
 
 
 def damaged(source):
-    """A payload, or what is left of one, or what no payload is."""
+    """Payloads, damaged payloads, and texts that are not payloads."""
     cut = st.builds(lambda payload, at: payload[: at % len(payload)], payloads(source), st.integers(1, 500))
     noise = st.sampled_from([b"", b"null", b"[DONE]", b"\x00", b"\x00\x00\x00\x20\x00", b"noise", b"{", b"\xff\xfe"])
     return st.one_of(payloads(source), payloads(source), payloads(source), cut, noise)
 
 
 def laid_out(payload):
-    """The lines of a payload that is written for people; of one that is no JSON, its own."""
+    """The lines of a pretty-printed payload; of one that is not JSON, its own lines."""
     try:
         found = json.loads(payload)
     except ValueError:
@@ -205,7 +205,7 @@ def laid_out(payload):
 
 
 def as_event(payload, layout, newline):
-    """A payload as an event of SSE, or as a line."""
+    """A payload as an SSE event, or as a line."""
     if layout == "line":
         return payload + newline
     name = b"event: something" + newline if layout == "named" else b""
@@ -222,7 +222,10 @@ NEWLINES = [b"\n", b"\n", b"\r\n", b"\r"]
 
 @st.composite
 def streams(draw, source):
-    """Events with one kind of newline, each in its own layout; a framing's choices are not mixed."""
+    """Events with one kind of newline, each formatted in its own way.
+
+    Kinds that a framing detects once are not mixed.
+    """
     newline = draw(st.sampled_from(NEWLINES[:2] if source == "claude-cli" else NEWLINES))
     layouts = LAYOUTS
     if source == "claude-cli" or (source == "gemini" and draw(st.booleans())):
@@ -237,7 +240,7 @@ def streams(draw, source):
 
 
 def processed(source, values, sizes):
-    """The items of records in batches of these sizes; the state is read back between two of them."""
+    """Return the items of records in batches of these sizes; the state is reloaded between two of them."""
     rest = staged.records(values, (("source", source.encode()), ("run", b"r")))
     rest += staged.records([None], (("exit", b"exit"), ("run", b"r")), first=len(values))
     batches = []
@@ -277,11 +280,11 @@ def in_pieces(source, stream, cuts):
 @each_source
 @settings(max_examples=80)
 @given(data=st.data(), cuts=st.lists(st.one_of(st.integers(0, 6), st.integers(0, 200)), max_size=25))
-def test_bytes_mean_the_same_wherever_they_are_cut(source, data, cuts):
+def test_bytes_give_the_same_items_wherever_they_are_cut(source, data, cuts):
     mark = data.draw(st.sampled_from([b"", b"", b"\xef\xbb\xbf"]))
     stream = mark + b"".join(data.draw(streams(source)))
     if source in {"anthropic", "bedrock-converse"} and stream.lstrip(b"\r\n")[:1] in {b"\x00", b"\x01"}:
-        stream = b"data: " + stream  # else these are binary frames
+        stream = b"data: " + stream  # otherwise these are binary frames
     whole, cut = in_pieces(source, stream, []), in_pieces(source, stream, cuts)
     assert without_deltas(cut) == without_deltas(whole)
     assert picture(cut) == picture(whole)
@@ -312,7 +315,7 @@ SHAPES = [(source, shape) for source, shapes in sorted(GROWING.items()) for shap
 
 
 def cut_in_units(text, cuts):
-    """A text in pieces of N UTF-16 units, as JSON strings."""
+    """Split a text into pieces of this many UTF-16 units, encoded as in JSON."""
     units = text.encode("utf-16-le")
     found = []
     for size in [*cuts, len(units)]:
@@ -328,7 +331,7 @@ def cut_in_units(text, cuts):
     cuts=st.lists(st.integers(1, 4), max_size=12),
     sizes=st.lists(st.integers(1, 4), max_size=6),
 )
-def test_a_text_is_what_it_was_however_it_was_cut(source, shape, text, cuts, sizes):
+def test_a_text_is_restored_however_it_was_cut(source, shape, text, cuts, sizes):
     first = [GROWING[source][0]] if source == "claude-cli" else []
     values = [*first, *(shape % piece for piece in cut_in_units(f"x{text}x", cuts))]
     for items in (processed(source, values, sizes), processed(source, values, [1] * len(values))):

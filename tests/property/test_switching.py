@@ -13,7 +13,7 @@ from reknit.pipeline.registry import TARGETS
 
 NAMES = sorted(TARGETS)
 ISSUERS = ["anthropic", "bedrock-converse", "gemini", "openai-chat", "openai-responses", "vllm"]
-# Fixes that report that reasoning, or a signature, is another issuer's, or no longer useful.
+# Fixes that report reasoning, or a signature, as issued by another provider or no longer usable.
 OF_REASONING = ("thinking_", "reasoning_", "signature_")
 
 
@@ -34,7 +34,7 @@ def reissued_blocks(blocks, provider):
 
 
 def parts(messages, cuts):
-    """The messages of the runs between the cuts."""
+    """Split the messages at the cuts."""
     places = sorted({0, len(messages), *(cut % (len(messages) + 1) for cut in cuts)})
     return [messages[start:end] for start, end in pairwise(places)]
 
@@ -46,7 +46,7 @@ def parts(messages, cuts):
     cuts=st.lists(st.integers(0, 20), max_size=3),
     tour=st.lists(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True), min_size=5, max_size=5),
 )
-def test_wherever_a_session_has_been_a_request_is_the_one_of_its_whole_history(messages, policy, cuts, tour):
+def test_a_request_after_switches_equals_that_of_the_whole_history(messages, policy, cuts, tour):
     session = Session(tour[-1], policy)
     for stretch, targets in zip(parts(messages, cuts), tour, strict=False):
         session.configure(targets=targets)
@@ -69,8 +69,8 @@ def test_wherever_a_session_has_been_a_request_is_the_one_of_its_whole_history(m
 
 @settings(max_examples=150 * SCALE)
 @given(messages=written_by_many(), target=st.sampled_from(NAMES), other=st.sampled_from(ISSUERS))
-def test_whose_reasoning_it_was_decides_over_the_reasoning_and_nothing_else(messages, target, other):
-    """Give all reasoning to one issuer: everything else of the request is equal."""
+def test_the_issuer_of_reasoning_affects_only_the_reasoning(messages, target, other):
+    """With all reasoning given to one issuer, the rest of the request is unchanged."""
     first = normalize(msgspec.json.encode(reissued(messages, "nobody")), to=target)
     second = normalize(msgspec.json.encode(reissued(messages, other)), to=target)
     assert others(first.fixes) == others(second.fixes)
@@ -87,7 +87,7 @@ def reissued(messages, provider):
 
 
 def others(fixes):
-    """The fixes of everything but reasoning; a turn with nothing else may be removed with it."""
+    """Return the fixes of everything except reasoning, and without turns that had only reasoning."""
     ours = [fix for fix in fixes if not fix.code.startswith(OF_REASONING)]
     return sorted((fix.code, fix.path, fix.detail) for fix in ours if fix.code != "turn_stubbed")
 

@@ -1,6 +1,7 @@
-"""The text filters over arbitrary text and arbitrary pieces of it, made of what they look for.
+"""The text filters over arbitrary text in arbitrary pieces, built from the patterns that they look for.
 
-Streamed is whole; nothing outside of what is replaced changes; no root is left; an echo never calls.
+Streamed output equals whole output; nothing outside of replaced text changes; no root path is left; an echoed tool
+result never becomes a call.
 """
 
 import os
@@ -47,7 +48,7 @@ CONTEXTS = ("```", "~~~", "`", "\n", "```py\n", "\n```\n", '{"', '{ "', '["', '"
 ODD = ("\ud83d", "\ude00", "\x00", "\u2028", "\U0001f600", "é", "x", "\u017f", "İ", "(", "_")
 
 
-# Whole matches of what is looked for: single words come together too seldom.
+# Whole matches of the patterns: single words combine into one too rarely.
 WHOLE = {
     PATHS: (
         *(
@@ -87,7 +88,7 @@ def texts(*alphabets):
     words = st.sampled_from([word for alphabet in (*alphabets, ODD) for word in alphabet])
     whole = st.sampled_from([word for alphabet in alphabets for word in WHOLE[alphabet]])
     cut = st.builds(lambda word, end: word[:end], whole, st.integers(1, 30))
-    # Lone surrogates too: they are what a stream that cuts UTF-16 gives.
+    # Lone surrogates too: a stream that cuts UTF-16 produces them.
     anything = st.text(st.characters(exclude_categories=[]), max_size=4)
     return st.lists(st.one_of(whole, words, cut, anything), max_size=16).map("".join)
 
@@ -105,7 +106,7 @@ def cut_up(draw, text):
 
 
 def streamed(make, pieces, *, saved=False):
-    """A filter's output for pieces, optionally through its saved state."""
+    """Return the output of a filter for pieces, optionally through its saved state."""
     one, outputs = make(), []
     for piece in pieces:
         outputs.append(one.feed(piece))
@@ -116,7 +117,7 @@ def streamed(make, pieces, *, saved=False):
 
 
 def told(outputs):
-    """Outputs with neighbouring texts joined; what was removed apart, for its place among texts may differ."""
+    """Join neighbouring texts in outputs. Removed parts are kept apart, because their place among texts may differ."""
     shown, removed = [""], []
     for output in (one for some in outputs for one in some):
         if isinstance(output, Removed):
@@ -130,14 +131,14 @@ def told(outputs):
 
 @settings(max_examples=300 * SCALE)
 @given(cut_up(texts(PATHS, CONTEXTS)), st.booleans())
-def test_redaction_streamed_is_whole(case, saved):
+def test_streamed_redaction_equals_whole(case, saved):
     text, pieces = case
     assert "".join(streamed(Redactor, pieces, saved=saved)) == Redactor().whole(text)
 
 
 @settings(max_examples=400 * SCALE)
 @given(cut_up(texts(PHRASES, CONTEXTS)), st.booleans())
-def test_identity_streamed_is_whole(case, saved):
+def test_streamed_identity_equals_whole(case, saved):
     text, pieces = case
     make = partial(IdentityRewriter, MODEL)
     assert "".join(streamed(make, pieces, saved=saved)) == fed(make(), [text])
@@ -145,7 +146,7 @@ def test_identity_streamed_is_whole(case, saved):
 
 @settings(max_examples=400 * SCALE)
 @given(cut_up(texts(CALLS, CONTEXTS)), st.booleans(), st.sampled_from([20, 60, 65_536]))
-def test_parsing_streamed_is_whole(case, saved, limit):
+def test_streamed_parsing_equals_whole(case, saved, limit):
     text, pieces = case
     make = partial(ToolCallParser, limit=limit)
     assert told(streamed(make, pieces, saved=saved)) == told(streamed(make, [text]))
@@ -153,14 +154,14 @@ def test_parsing_streamed_is_whole(case, saved, limit):
 
 @settings(max_examples=400 * SCALE)
 @given(cut_up(ALL), st.booleans())
-def test_all_three_streamed_are_whole(case, saved):
+def test_all_three_filters_streamed_equal_whole(case, saved):
     text, pieces = case
     make = partial(OutputFilter, MODEL, limit=100)
     assert told(streamed(make, pieces, saved=saved)) == told(streamed(make, [text]))
 
 
-# The same definition in other words: a root between two boundaries. It looks back one character, so the boundary before
-# is stricter here than in the filter.
+# An independent definition: a root between two boundaries. Lookbehind is one character, so the leading boundary is
+# stricter here than in the filter, which knows more cases that are not a boundary.
 LEFT_OVER = re.compile(
     r"(?:^|[\s\"'(=:,;<>`\[\]{}])"
     r"(?:/opt/windsurf|/tmp/windsurf-workspace|/home/user/projects/workspace-[A-Za-z0-9]{1,64}|/root/WindsurfAPI)"
@@ -170,7 +171,7 @@ LEFT_OVER = re.compile(
 
 @settings(max_examples=300 * SCALE)
 @given(texts(PATHS, CONTEXTS))
-def test_no_root_is_left(text):
+def test_no_root_path_is_left(text):
     redacted = Redactor().whole(text)
     assert LEFT_OVER.search(redacted) is None
     assert Redactor().whole(redacted) == redacted
@@ -178,11 +179,11 @@ def test_no_root_is_left(text):
 
 @settings(max_examples=300 * SCALE)
 @given(texts(PATHS, CONTEXTS))
-def test_nothing_outside_of_a_token_changes(text):
+def test_text_outside_of_a_replacement_is_unchanged(text):
     marker = "\u2042\u2051"  # not in any text here
     assert marker not in text
     kept = Redactor(marker=marker).whole(text).split(marker)
-    # The kept parts are in the text in this order, and each gap between them holds a root.
+    # The kept parts are in the text in this order, and each gap between them contains a root path.
     found = re.fullmatch("(.+?)".join(map(re.escape, kept)), text, re.DOTALL)
     assert found
     assert all(re.search(r"[/\\](opt|tmp|home|root)[/\\]", token) for token in found.groups())
@@ -195,7 +196,7 @@ def test_without_phrases_nothing_is_renamed(text):
     shown = fed(IdentityRewriter("\u2042"), [text])
     if not re.search("cascade|codeium|windsurf", text, re.IGNORECASE | re.ASCII):
         assert shown == text
-    # Lines stay lines: no phrase reaches across one.
+    # Lines stay separate: no phrase spans two lines.
     assert shown.count("\n") == text.count("\n")
 
 
@@ -212,7 +213,7 @@ def test_fenced_code_is_never_renamed(code, length, mark):
 @given(
     texts(CALLS, CONTEXTS), st.integers(0, 60), st.integers(0, 3), st.sampled_from(["", "`", "```\n", "[", "I see: "])
 )
-def test_nothing_that_a_tool_put_out_becomes_a_call(output, missing, size, before):
+def test_tool_output_never_becomes_a_call(output, missing, size, before):
     output = output.replace("</tool_result>", "")  # as the target writes it, with the tag broken
     echo = f'{before}<tool_result tool_call_id="x">\n{output}\n</tool_result>'
     echo = echo[: max(1, len(echo) - missing)]
@@ -224,7 +225,7 @@ def test_nothing_that_a_tool_put_out_becomes_a_call(output, missing, size, befor
 
 @settings(max_examples=300 * SCALE)
 @given(texts(CALLS, CONTEXTS))
-def test_text_and_what_was_removed_are_all_of_the_text_where_there_is_no_call(text):
+def test_text_and_removed_parts_are_the_whole_text_without_calls(text):
     outputs = fed(ToolCallParser(), [text])
     if not any(isinstance(output, ToolCall) for output in outputs):
         assert "".join(output if isinstance(output, str) else output.text for output in outputs) == text
@@ -232,7 +233,7 @@ def test_text_and_what_was_removed_are_all_of_the_text_where_there_is_no_call(te
 
 @settings(max_examples=200 * SCALE)
 @given(ALL)
-def test_what_is_held_is_bounded(text):
+def test_held_back_text_is_bounded(text):
     parser, redactor, rewriter = ToolCallParser(limit=50), Redactor(), IdentityRewriter(MODEL)
     for character in text:
         parser.feed(character)

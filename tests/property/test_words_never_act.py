@@ -1,7 +1,7 @@
-"""No text of tools, models and earlier turns makes a text target's program act.
+"""Texts of tools, models and earlier turns never trigger an action of a text target's program.
 
-The acting words are defined here again, character by character and line by line, and independently of the code that
-neutralizes them.
+The trigger patterns are defined here independently, character by character and line by line, and share no code with
+the neutralizer.
 """
 
 import json
@@ -47,7 +47,8 @@ pieces = st.one_of(st.sampled_from(HOT), st.sampled_from(HOT), st.sampled_from(S
 hot = st.lists(pieces, min_size=1, max_size=7).map(
     lambda some: "".join(some).encode("utf-8", "replace").decode().replace("\0", "?")
 )
-# Not blank, for what is blank goes; and where texts are compared letter by letter, nothing that joining would strip.
+# Not blank, because blank texts are dropped. Where texts are compared letter by letter: nothing that joining would
+# strip.
 words = hot.map(lambda text: text if text.strip() else f"{text}word")
 trimmed = words.map(str.strip)
 shapes = st.lists(st.sampled_from(["say", "call", "list", "both", "system", "input", "paper", "papers"]), max_size=5)
@@ -55,13 +56,13 @@ ends = st.sampled_from(["own", "own blocks", "result", "result and own", "error"
 
 
 def paper(word):
-    """A document of plain text with a title and a context."""
+    """A plain text document with a title and a context."""
     source = {"type": "text", "media_type": "text/plain", "data": word()}
     return {"type": "document", "title": word(), "context": word(), "source": source}
 
 
 def filled(shape, end, word):
-    """A history of a shape; ``word`` returns the next text. The user's last words are ``own``."""
+    """A history of a shape. ``word`` returns the next text. ``own`` is the last text of the user."""
     history = [{"role": "user", "content": word()}]
     for number, kind in enumerate([*shape, end]):
         called = call(f"t{number}", "read")
@@ -97,7 +98,7 @@ def filled(shape, end, word):
 
 @st.composite
 def histories(draw, texts=words):
-    """A history, the same with a token for each text, and the texts of the tokens."""
+    """Return a history, the same history with a token for each text, and the text of each token."""
     shape, end, system = draw(shapes), draw(ends), draw(st.one_of(st.none(), texts))
     stand_for = {}
 
@@ -115,7 +116,7 @@ def histories(draw, texts=words):
 
 
 def spoken(value, stand_for, own):
-    """The history with its texts."""
+    """Return the history with its texts."""
     if isinstance(value, str):
         return own if value == "OWN" else stand_for.get(value, value)
     if isinstance(value, dict):
@@ -132,12 +133,12 @@ def made(document, target):
 
 
 def squeezed(text):
-    """A text as a lazy reader sees it: no case, one blank for many."""
+    """Normalize a text as a lenient reader does: no case, runs of blanks as one."""
     return "".join(" " if char.isspace() or char == "\ufeff" else char for char in text).split()
 
 
-def like_ours(line):
-    """Return which of Reknit's line beginnings a line has, or None."""
+def like_own(line):
+    """Return which of Reknit's own lines a line begins like, if any."""
     line = line.lstrip("\ufeff \t\x1f\u00a0\u1680\u2003\u3000").casefold()
     if line.startswith("["):
         inner = " ".join(squeezed(line[1:]))
@@ -153,14 +154,14 @@ def like_ours(line):
     return None
 
 
-def lines_like_ours(text):
-    return [found for found in map(like_ours, text.splitlines()) if found]
+def lines_like_own(text):
+    return [found for found in map(like_own, text.splitlines()) if found]
 
 
 @pytest.mark.parametrize("target", ENVELOPES)
 @settings(max_examples=250 * SCALE)
 @given(given_=histories())
-def test_no_mention_no_keyword_and_no_heading_of_others_is_live(target, given_):
+def test_no_mention_keyword_or_heading_in_foreign_text_is_active(target, given_):
     bare, stand_for, own = given_
     text = text_of(made(spoken(bare, stand_for, own), target))
     skeleton = text_of(made(bare, target))
@@ -179,11 +180,11 @@ def test_no_mention_no_keyword_and_no_heading_of_others_is_live(target, given_):
     if target == "claude-cli":
         assert "ultrathink" not in text.casefold()
         assert "ultracode" not in text.casefold()
-    assert lines_like_ours(text) == lines_like_ours(skeleton)
+    assert lines_like_own(text) == lines_like_own(skeleton)
 
 
 def taken_out(text, original):
-    """How many of the added character more than the original the text has, if that is all."""
+    """Return how many added characters the text has, and assert that it otherwise equals the original."""
     at = more = 0
     for char in text:
         if at < len(original) and char == original[at]:
@@ -198,7 +199,7 @@ def taken_out(text, original):
 @pytest.mark.parametrize("target", ENVELOPES)
 @settings(max_examples=200 * SCALE)
 @given(given_=histories(trimmed))
-def test_taking_the_added_characters_out_gives_the_text_back(target, given_):
+def test_removing_the_added_characters_restores_the_text(target, given_):
     bare, stand_for, own = given_
     done = made(spoken(bare, stand_for, own), target)
     original = text_of(made(bare, target)).replace("OWN", own)
@@ -219,7 +220,7 @@ def test_taking_the_added_characters_out_gives_the_text_back(target, given_):
 @pytest.mark.parametrize("target", [*ENVELOPES, "cascade"])
 @settings(max_examples=80 * SCALE, deadline=None)
 @given(given_=histories())
-def test_the_promises_hold_for_such_words(target, given_):
+def test_the_promises_hold_for_such_texts(target, given_):
     bare, stand_for, own = given_
     document = spoken(bare, stand_for, own)
     kit = Kit(target, setting={"system": document["system"]} if "system" in document else None)
@@ -230,7 +231,7 @@ def test_the_promises_hold_for_such_words(target, given_):
 @pytest.mark.parametrize("target", [*ENVELOPES, "cascade"])
 @settings(max_examples=60 * SCALE)
 @given(own=words, whole=st.booleans())
-def test_a_lone_turn_of_the_users_is_the_users(target, own, whole):
+def test_a_single_user_turn_is_sent_unchanged(target, own, whole):
     done = made([{"role": "user", "content": own if whole else [{"type": "text", "text": own}]}], target)
     assert {fix.code for fix in done.fixes} <= {"wrapper_broken"}
     if target == "claude-cli":
@@ -249,7 +250,7 @@ forged = st.lists(st.sampled_from(FORGED), min_size=1, max_size=5).map("".join).
 
 @settings(max_examples=200 * SCALE)
 @given(first=forged, output=forged, second=forged, name=forged)
-def test_no_text_passes_for_the_planners_instructions(first, output, second, name):
+def test_no_text_passes_for_planner_instructions(first, output, second, name):
     history = [
         {"role": "user", "content": "go"},
         said(first, {"type": "tool_use", "id": "a", "name": name, "input": {name: first}}),

@@ -48,13 +48,13 @@ def said(items):
     return [(entry.item_id, entry.text, entry.done, entry.incomplete) for entry in reduce(items).entries]
 
 
-def test_it_is_recovered():
+def test_its_stream_is_recovered():
     items = list(recover(LINES, source="parrot"))
     assert said(items) == [("parrot-block-0", "pretty Polly", True, False)]
     assert items[-1].stop_reason == "fed"
 
 
-def test_it_is_recovered_wherever_its_bytes_are_cut():
+def test_its_stream_is_recovered_wherever_its_bytes_are_cut():
     data = b"\n".join(LINES)
     for at in range(len(data)):
         recovery = Recovery("parrot")
@@ -64,14 +64,14 @@ def test_it_is_recovered_wherever_its_bytes_are_cut():
         assert said(items) == [("parrot-block-0", "pretty Polly", True, False)], at
 
 
-def test_a_cut_answer_is_left_incomplete_and_another_attempt_replaces_it():
+def test_a_cut_answer_stays_incomplete_and_another_attempt_replaces_it():
     assert said(recover(LINES[:2], source="parrot")) == [("parrot-block-0", "pretty ", True, True)]
     items = list(recover([*LINES[:2], *LINES], source="parrot"))
     assert reduce(items).retracted == {"parrot-block-0"}
     assert said(items) == [("parrot-block-1", "pretty Polly", True, False)]
 
 
-def test_what_it_does_not_know_is_passed_on():
+def test_unknown_events_are_passed_on():
     found = [
         item for item in recover([*LINES, b'{"event":"molts"}'], source="parrot") if type(item) is AgentUnrecognized
     ]
@@ -83,7 +83,7 @@ def records(source, lines):
     return [Record(partition=0, offset=at, key=b"s", value=line, headers=headers) for at, line in enumerate(lines)]
 
 
-def test_the_stage_shows_and_records_it():
+def test_the_stage_publishes_items_and_records_turns():
     stage = EventsStage(Defaults())
     policy = Record(partition=0, offset=9, key=b"s", value=None, headers=(("policy", b'{"record_assistant":true}'),))
     end = Record(partition=0, offset=10, key=b"s", value=None, headers=(("source", b"parrot"), ("exit", b"0")))
@@ -102,7 +102,7 @@ def change_entry(monkeypatch, **changes):
 
 
 @pytest.mark.parametrize(("rewrites", "at_once"), [(False, [len(LINES)]), (True, [])])
-def test_records_of_a_source_that_rewrites_are_fed_one_by_one(monkeypatch, rewrites, at_once):
+def test_records_of_a_rewriting_source_are_fed_one_by_one(monkeypatch, rewrites, at_once):
     change_entry(monkeypatch, rewrites=rewrites)
     fed = []
     feed_each = Recovery.feed_each
@@ -118,7 +118,7 @@ def test_records_of_a_source_that_rewrites_are_fed_one_by_one(monkeypatch, rewri
     assert "".join(item.get("content", "") for item in shown) == "pretty Polly"
 
 
-def test_turns_of_a_source_that_drives_itself_say_so(monkeypatch):
+def test_turns_of_a_self_driving_source_are_marked(monkeypatch):
     change_entry(monkeypatch, self_driving=True)
     policy = Record(partition=0, offset=9, key=b"s", value=None, headers=(("policy", b'{"record_assistant":true}'),))
     end = Record(partition=0, offset=10, key=b"s", value=None, headers=(("source", b"parrot"), ("exit", b"0")))
@@ -126,7 +126,7 @@ def test_turns_of_a_source_that_drives_itself_say_so(monkeypatch):
     assert [json.loads(o.value)["self_driving"] for o in outputs if o.topic == AGENT_TURNS] == [True]
 
 
-def test_a_session_with_a_filtering_target_notifies_its_stream_side(monkeypatch):
+def test_a_target_with_filtered_text_is_announced_to_the_stream_side(monkeypatch):
     """The announcement to the stream side depends on the target's description, because the target is also a source."""
     opened = json.dumps({"type": "session.opened", "targets": ["anthropic"], "model": "m"}).encode()
     record = Record(partition=0, offset=0, key=b"s", value=opened)

@@ -112,7 +112,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_understood_is_a_typed_error_with_its_place(name, target):
+def test_unreadable_input_is_a_typed_error_with_its_place(name, target):
     given, code, place = REFUSED[name]
     with pytest.raises(InputError) as caught:
         normalize(given, to=target)
@@ -175,7 +175,7 @@ def test_a_session_names_the_message_that_nests_too_deeply_and_continues(turn):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_no_messages_are_rejected_in_the_providers_words_as_there_is_nothing_to_mend_them_with(target):
+def test_an_empty_history_is_rejected_in_the_providers_words(target):
     """A command line gets nothing at all where there is no message, and the Responses API takes an empty input."""
     done = normalize("[]", to=target)
     hard = hard_ones(done.violations)
@@ -185,7 +185,7 @@ def test_no_messages_are_rejected_in_the_providers_words_as_there_is_nothing_to_
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", MENDED)
-def test_what_can_be_mended_makes_a_valid_request(name, target):
+def test_repairable_input_makes_a_valid_request(name, target):
     done = normalize(MENDED[name], to=target)
     assert hard_ones(done.violations) == []
     assert hard_ones(validate(done.body, target)) == []
@@ -194,7 +194,7 @@ def test_what_can_be_mended_makes_a_valid_request(name, target):
 
 @pytest.mark.parametrize("name", [*REFUSED, *MENDED])
 @pytest.mark.parametrize("target", TARGETS)
-def test_rules_judge_whatever_body_comes(name, target):
+def test_rules_judge_any_body(name, target):
     given = REFUSED[name][0] if name in REFUSED else MENDED[name]
     for body in (given, {"messages": "x"}, b'{"messages": %b, "input": %b, "contents": %b}' % ((encoded(given),) * 3)):
         found = validate(body, target)
@@ -207,7 +207,7 @@ def encoded(given) -> bytes:
 
 
 @pytest.mark.parametrize("name", MENDED)
-def test_a_session_takes_the_same_message_by_message(name):
+def test_a_session_gives_the_same_results_message_by_message(name):
     given = MENDED[name]
     if given.startswith("{") or "surrogate" in name or not given.startswith('[{"role"'):
         return
@@ -234,7 +234,7 @@ PNG, OTHER = png(62, 62), png(63, 63)
         (f"data:image/png;base64,{PNG}", PNG),
     ],
 )
-def test_the_data_of_an_image_is_plain_base64_in_the_end(data, mended):
+def test_image_data_ends_up_as_plain_base64(data, mended):
     assert data != mended
     done = normalize([{"role": "user", "content": [image(data)]}])
     assert [fix.code for fix in done.fixes] == ["media_data_mended"]
@@ -262,7 +262,7 @@ OBJECTS = {
 
 
 @pytest.mark.parametrize("name", OBJECTS)
-def test_objects_that_are_no_json_are_a_typed_error_or_read_as_what_they_say(name):
+def test_objects_that_are_not_json_are_a_typed_error_or_converted(name):
     session = Session()
     caught = []
     for take in (normalize, lambda given: session.append(given[0])):
@@ -278,7 +278,7 @@ def test_objects_that_are_no_json_are_a_typed_error_or_read_as_what_they_say(nam
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_ids_that_go_in_circles_are_made_one_to_one(target):
+def test_cyclic_ids_are_mapped_one_to_one(target):
     rounds = []
     for number in range(30):
         one, other = ("a", "b") if number % 2 else ("b", "a")
@@ -288,7 +288,7 @@ def test_ids_that_go_in_circles_are_made_one_to_one(target):
     assert hard_ones(validate(done.body, target)) == []
 
 
-def test_a_transcript_whose_lines_are_each_others_parents_is_read():
+def test_a_transcript_with_cyclic_parents_is_read():
     lines = [
         {"type": "user", "uuid": "a", "parentUuid": "b", "sessionId": "s", "message": {"role": "user", "content": "x"}},
         {"type": "user", "uuid": "b", "parentUuid": "a", "sessionId": "s", "message": {"role": "user", "content": "y"}},
@@ -321,7 +321,7 @@ def large() -> bytes:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_50_mb_of_base64_is_taken_or_replaced(target, large):
+def test_50_mb_of_base64_is_accepted_or_replaced(target, large):
     done = normalize(large, to=target)
     assert hard_ones(done.violations) == []
     codes = {fix.code for fix in done.fixes}

@@ -1,4 +1,4 @@
-"""``deploy/capacity.py``: the plan of a load, and the page that it writes."""
+"""``deploy/capacity.py``: the plan for a load, and the page that the script writes."""
 
 import math
 import runpy
@@ -17,7 +17,7 @@ SCRIPT = ROOT / "deploy" / "capacity.py"
 PAGE = (ROOT / "docs" / "capacity.md").read_text(encoding="utf-8")
 capacity = SimpleNamespace(**runpy.run_path(str(SCRIPT)))
 
-# Loads of one kind, and what uses up first.
+# Loads of one kind each, and the resource that each exhausts first.
 LOADS = {
     "few, each in a transaction": ({"sessions": 100, "commit_interval_ms": 0.0}, "the workers' processors"),
     "answers that nobody keeps for long": (
@@ -39,7 +39,7 @@ def test_the_page_has_the_tables_that_the_script_makes(tmp_path):
     assert page.read_text(encoding="utf-8") == PAGE, "run deploy/capacity.py --write docs/capacity.md"
 
 
-def test_what_is_known_of_topics_and_settings_is_what_they_say():
+def test_assumptions_match_topics_and_settings():
     settings = {topic.name: {one.name: one.value for one in topic.settings} for topic in TOPICS}
     for name, days in capacity.KEPT_DAYS.items():
         (topic,) = [topic for topic in settings if f"`{topic}`" in capacity.COSTS[name].what]
@@ -50,19 +50,19 @@ def test_what_is_known_of_topics_and_settings_is_what_they_say():
 
 
 @pytest.mark.parametrize(("load", "first"), LOADS.values(), ids=LOADS)
-def test_a_plan_holds_its_load_and_says_what_would_break_first(load, first):
+def test_a_plan_fits_its_load_and_names_the_first_bottleneck(load, first):
     plan = capacity.plan(capacity.Load(**load))
     assert max(plan.used.values()) <= 1
     assert plan.breaks_first == first
     assert plan.partitions >= 2 * plan.workers
 
 
-def test_rates_and_disk_are_reckoned_from_the_load():
+def test_rates_and_disk_are_computed_from_the_load():
     cost = {name: one.amount for name, one in capacity.COSTS.items()}
     load = capacity.Load(sessions=6_000, working=0.5, turn_seconds=30.0, answer_events=10, busy_hours=6.0, replicas=1)
     assert (load.turn_rate, load.event_rate) == (100.0, 500.0)
     plan = capacity.plan(load)
-    # Twelve partitions, each of which collects records for 25 ms.
+    # Twelve partitions; each batches for 25 ms.
     transactions = 100 / (1 + 100 / 12 * 0.025) + 500 / (1 + 500 / 12 * 0.025)
     cpu = 100 * cost["turn_cpu"] + 500 * cost["event_cpu"] + transactions * cost["batch_cpu"]
     assert (plan.partitions, plan.worker_cores) == (12, pytest.approx(cpu / 1e6))
@@ -71,13 +71,13 @@ def test_rates_and_disk_are_reckoned_from_the_load():
     assert math.isclose(plan.broker_bytes, 6 * 3_600 * (100 * turns + 500 * events) + 6_000 * cost["disk"])
 
 
-def test_fewer_transactions_cost_the_brokers_less():
+def test_fewer_transactions_need_fewer_broker_cores():
     cores = [capacity.plan(capacity.Load(commit_interval_ms=ms)).broker_cores for ms in (0.0, 25.0, 100.0)]
     assert cores == sorted(cores, reverse=True)
     assert len(set(cores)) == 3
 
 
-def test_a_person_gets_the_plan_of_their_own_load():
+def test_the_command_plans_for_a_given_load():
     done = subprocess.run(
         [sys.executable, str(SCRIPT), "--sessions", "10000", "--working", "0.2"],
         check=True,

@@ -1,4 +1,4 @@
-"""normalize, validate and recover from a shell: outputs, exit codes, and what they say to whom."""
+"""The commands normalize, validate and recover: outputs, exit codes and messages."""
 
 import json
 import signal
@@ -13,7 +13,7 @@ from build import said, user
 from claude_lines import RETRY, result, start, stop, text, whole
 
 HEALTHY = {"model": "claude-sonnet-4-5", "max_tokens": 64, "messages": [user("hi")]}
-# Its model does not continue an answer.
+# Its model does not accept an answer to continue.
 BROKEN = HEALTHY | {"model": "claude-opus-4-6", "messages": [user("hi"), said("a")]}
 ROOT = Path(__file__).parents[2]
 
@@ -29,18 +29,18 @@ def lines(done):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_a_history_that_is_packed_is_unpacked():
+def test_a_packed_history_is_unpacked():
     packed = bytes(cramjam.zstd.compress(json.dumps(HEALTHY).encode()))
     assert reknit("normalize", given=packed).stdout == reknit("normalize", given=HEALTHY).stdout
 
 
-def test_a_healthy_history_is_clean_and_says_nothing():
+def test_a_valid_history_is_clean_and_silent():
     done = reknit("normalize", given=HEALTHY)
     assert (done.returncode, done.stderr) == (0, b"")
     assert json.loads(done.stdout) == HEALTHY
 
 
-def test_a_mended_history_ends_with_3_and_says_what_was_mended():
+def test_a_repaired_history_ends_with_3_and_lists_the_repairs():
     done = reknit("normalize", given=BROKEN)
     assert done.returncode == 3
     assert b"tail_continued" in done.stderr
@@ -63,7 +63,7 @@ def test_nothing_to_send_is_zero_bytes_and_ends_with_4(target):
     assert json.loads(report.stdout)["request"] is None
 
 
-def test_a_report_is_one_object_and_leaves_stderr_alone():
+def test_a_report_is_one_object_and_leaves_stderr_empty():
     done = reknit("normalize", "--report", "--policy", "tail=reject", given=BROKEN)
     report = json.loads(done.stdout)
     assert (done.returncode, done.stderr) == (4, b"")
@@ -72,12 +72,12 @@ def test_a_report_is_one_object_and_leaves_stderr_alone():
 
 
 @pytest.mark.parametrize("given", [HEALTHY, HEALTHY["messages"]], ids=["in place of the document's", "of a bare list"])
-def test_the_model_that_is_asked_for_is_the_requests(given):
+def test_the_model_option_is_the_model_of_the_request(given):
     done = reknit("normalize", "--model", "claude-haiku-4-5", given=given)
     assert json.loads(done.stdout)["model"] == "claude-haiku-4-5"
 
 
-def test_a_text_targets_request_is_the_text_itself():
+def test_the_request_of_a_text_target_is_plain_text():
     done = reknit("normalize", "--to", "claude-cli", "--report", given=HEALTHY)
     request = json.loads(done.stdout)["request"]
     assert request == '{"type": "user", "message": {"role": "user", "content": [{"type": "text", "text": "hi"}]}}\n'
@@ -98,7 +98,7 @@ def test_lines_give_a_line_each_and_the_worst_exit_code():
     assert len(lines(plain)) == 2
 
 
-def test_a_file_does_as_well_as_stdin(tmp_path):
+def test_input_can_be_a_file(tmp_path):
     file = tmp_path / "history.json"
     file.write_text(json.dumps(HEALTHY))
     assert reknit("normalize", str(file)).stdout == reknit("normalize", given=HEALTHY).stdout
@@ -126,7 +126,7 @@ def test_unusable_input_ends_with_2_and_one_sentence(given):
     assert b"Traceback" not in done.stderr
 
 
-def test_lone_surrogates_and_unknown_blocks_are_mended_not_refused():
+def test_lone_surrogates_and_unknown_blocks_are_repaired_not_rejected():
     given = b'[{"role":"user","content":[{"type":"text","text":"a\\ud800b"},{"type":"hologram","x":1}]}]'
     done = reknit("normalize", "--report", given=given)
     assert done.returncode == 3
@@ -156,13 +156,13 @@ def test_validate_takes_the_betas_of_a_body():
     assert found == [[("ANT-31c", "soft")], [("ANT-31d", "hard")], []]
 
 
-def test_a_prompt_is_validated_as_the_text_that_it_is():
+def test_validate_takes_a_prompt_as_plain_text():
     done = reknit("validate", "--target", "copilot-cli", given=b"Read the README.")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     assert reknit("validate", "--target", "copilot-cli", given=b" ").returncode == 4
 
 
-def test_validate_says_that_a_body_is_no_json_object():
+def test_validate_reports_a_body_that_is_not_a_json_object():
     done = reknit("validate", given=b"{")
     assert done.returncode == 2
     assert b"not a JSON object" in done.stderr
@@ -171,7 +171,7 @@ def test_validate_says_that_a_body_is_no_json_object():
 STREAM = [RETRY, whole("m1", {"type": "text", "text": "Hi."}), result("Hi.")]
 
 
-def test_recover_prints_one_item_a_line_and_ends_with_3_where_something_was_promoted():
+def test_recover_prints_one_item_a_line_and_ends_with_3_after_a_promotion():
     done = reknit("recover", given="\n".join(map(json.dumps, STREAM)))
     found = lines(done)
     assert done.returncode == 3
@@ -180,7 +180,7 @@ def test_recover_prints_one_item_a_line_and_ends_with_3_where_something_was_prom
     assert found[-1]["type"] == "turn/result"
 
 
-def test_recover_brings_a_run_to_what_its_transcript_holds(tmp_path):
+def test_recover_reconciles_a_run_with_its_transcript(tmp_path):
     runs = ROOT / "tests" / "vectors" / "gemini_cli_runs.jsonl"
     [run] = [row for row in map(json.loads, runs.read_text("utf-8").splitlines()) if row["name"] == "rst-text-0.61.0"]
     kept = tmp_path / "session.jsonl"
@@ -192,7 +192,7 @@ def test_recover_brings_a_run_to_what_its_transcript_holds(tmp_path):
     assert (other.returncode, b"of codex-cli no transcript is read" in other.stderr) == (2, True)
 
 
-def test_recover_reports_events_that_the_source_does_not_know_and_names_the_likely_one():
+def test_recover_reports_unknown_events_and_names_the_likely_source():
     cli = b"".join(json.dumps(line).encode() + b"\n" for line in (start("m1"), *text("Hel"), stop()))
     error = b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}'
     done = reknit("recover", "--from", "anthropic", given=cli + error + b"\n")
@@ -215,14 +215,14 @@ def test_closed_standard_input_and_output_are_reported_in_a_sentence(command):
         assert (done.returncode, done.stderr.startswith(f"reknit: {message}"), done.stderr.count("\n")) == (2, True, 1)
 
 
-def test_recover_takes_noise_as_items():
+def test_recover_turns_noise_into_items():
     done = reknit("recover", given=b"\xff\xfe\x00\nnull\nnot json\n" + b"x" * 10_000_000)
     assert done.returncode == 2
     assert done.stderr == b"reknit: nothing here reads as events of claude-cli; --from names another source\n"
     assert [item["type"] for item in lines(done)] == ["agent/unrecognized"] * 4
 
 
-# As a terminal starts it: where the tests themselves run in the background, SIGINT is ignored, and that is inherited.
+# As a terminal starts it. If the tests themselves run in the background, SIGINT is ignored, and that is inherited.
 IN_A_TERMINAL = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -231,7 +231,7 @@ main()
 """
 
 
-def test_ctrl_c_ends_a_pipe_that_is_still_open_with_the_open_item_incomplete():
+def test_ctrl_c_ends_an_open_pipe_and_leaves_the_open_item_incomplete():
     command = [sys.executable, "-c", IN_A_TERMINAL, "recover"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         for line in (start("m1"), *text("Hel")):
@@ -251,7 +251,7 @@ def test_ctrl_c_ends_a_pipe_that_is_still_open_with_the_open_item_incomplete():
     ("given", "code"),
     [(b"", 0), (b"\n \n", 0), (b'{"type":"keep_alive"}\n', 0), (b"null\n", 2), (b'null\n{"type":"system"}\n', 3)],
 )
-def test_recover_ends_with_2_where_it_recognised_nothing_and_3_where_something(given, code):
+def test_recover_ends_with_2_if_no_event_was_recognised_and_with_3_otherwise(given, code):
     assert reknit("recover", given=given).returncode == code
 
 
@@ -286,7 +286,7 @@ def test_recover_ends_with_2_where_it_recognised_nothing_and_3_where_something(g
         (("inspect", "--since", "yesterday", "s"), "'yesterday' is neither so long ago (90s, 30m, 2h, 7d) nor a time"),
     ],
 )
-def test_arguments_that_cannot_be_used_are_answered_with_what_there_is(arguments, told):
+def test_unusable_arguments_are_answered_with_the_available_values(arguments, told):
     done = reknit(*arguments, given=HEALTHY)
     assert (done.returncode, done.stdout) == (2, b"")
     assert told in done.stderr.decode()
@@ -323,7 +323,7 @@ def test_help_lists_choices_variables_and_defaults(arguments, shown):
         (("mend.openai-chat.leading_dropped=observe",), 3, "mended: leading_dropped x1\n", ["user"]),
     ],
 )
-def test_a_platform_watches_one_mend_before_it_makes_it(policies, code, said, roles):
+def test_a_repair_can_be_observed_before_it_is_enabled(policies, code, said, roles):
     given = {"messages": [{"role": "assistant", "content": "Hi."}, {"role": "user", "content": "q"}]}
     options = [part for policy in policies for part in ("--policy", policy)]
     done = reknit("normalize", *options, given=given)
@@ -335,7 +335,7 @@ def test_a_platform_watches_one_mend_before_it_makes_it(policies, code, said, ro
 
 
 FULL = "/dev/full"
-# Members that Anthropic requires besides the messages.
+# Members that Anthropic requires in addition to the messages.
 HEAD = {"model": "ANT-37", "max_tokens": "ANT-37b"}
 
 
@@ -343,7 +343,7 @@ HEAD = {"model": "ANT-37", "max_tokens": "ANT-37b"}
 @pytest.mark.parametrize(
     "arguments", [("normalize",), ("--help",), ("explain",), ("topics", "list"), ("topics", "acls")]
 )
-def test_a_full_disk_is_said_in_a_sentence(arguments):
+def test_a_full_disk_is_reported_in_a_sentence(arguments):
     with Path(FULL).open("wb") as full:
         command = [sys.executable, "-m", "reknit", *arguments]
         done = subprocess.run(
@@ -353,7 +353,7 @@ def test_a_full_disk_is_said_in_a_sentence(arguments):
 
 
 @pytest.mark.parametrize("arguments", [("explain",), ("topics", "schemas"), ("topics", "asyncapi")])
-def test_a_place_that_cannot_be_written_to_is_said_in_a_sentence(arguments, tmp_path):
+def test_an_unwritable_place_is_reported_in_a_sentence(arguments, tmp_path):
     (tmp_path / "file").write_text("")
     done = reknit(*arguments, "--write", str(tmp_path / "file" / "docs"))
     assert (done.returncode, done.stdout) == (2, b"")
@@ -370,6 +370,6 @@ def test_a_place_that_cannot_be_written_to_is_said_in_a_sentence(arguments, tmp_
         ("claude-cli", []),
     ],
 )
-def test_a_missing_requirement_of_a_target_is_a_warning(target, said):
+def test_missing_members_that_the_target_requires_are_warned_of(target, said):
     done = reknit("normalize", "--to", target, given=[{"role": "user", "content": "hi"}])
     assert (done.returncode, done.stderr.decode().splitlines()) == (0, said)

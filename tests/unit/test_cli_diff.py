@@ -1,4 +1,4 @@
-"""``reknit diff`` over folders of dry runs: output, exit code, and the written page."""
+"""``reknit diff`` over folders of dry runs: its output, its exit codes, and the page that it writes."""
 
 import asyncio
 import hashlib
@@ -72,14 +72,14 @@ def lines(done):
 
 @pytest.fixture
 def both(tmp_path):
-    """Two dry runs of three sessions, one of which differs."""
+    """Two dry runs of three sessions. One session differs."""
     same = [session(b"s1", "one", "two"), session(b"s3", "five")]
     before = folder(tmp_path / "a", same[0], session(b"s2", "three"), same[1])
     after = folder(tmp_path / "b", same[0], session(b"s2", "Three", answer="Goodbye"), same[1])
     return before, after
 
 
-def test_the_same_twice_differs_in_nothing(both):
+def test_identical_runs_have_no_differences(both):
     done = diff(both[0], both[0], "--expect-none")
     assert done.exit_code == 0
     assert done.stdout.splitlines()[1] == (
@@ -87,7 +87,7 @@ def test_the_same_twice_differs_in_nothing(both):
     )
 
 
-def test_differences_are_reported_by_session_and_summed(both):
+def test_differences_are_listed_by_session_and_summed(both):
     done = diff(*both, "--expect-none", "--json")
     assert done.exit_code == 3
     session, summary = lines(done)
@@ -110,7 +110,7 @@ def test_differences_are_reported_by_session_and_summed(both):
     ]  # fmt: skip
 
 
-def test_people_read_the_same_in_lines(both):
+def test_the_default_output_has_the_same_content_in_lines(both):
     text = diff(*both).stdout
     assert "3 sessions compared: 1 differ" in text
     assert (
@@ -121,12 +121,12 @@ def test_people_read_the_same_in_lines(both):
     ) in text
 
 
-def test_one_session_may_be_asked_for(both):
+def test_one_session_can_be_selected(both):
     assert diff(*both, "--session", "s1", "--session", "s3", "--expect-none").exit_code == 0
     assert diff(*both, "--session", "s2", "--expect-none").exit_code == 3
 
 
-def test_nothing_compared_is_not_nothing_that_differs(both):
+def test_nothing_compared_is_not_the_same_as_no_differences(both):
     done = diff(*both, "--session", "nobody", "--expect-none")
     assert done.exit_code == 2
     assert "nothing was compared" in done.stderr
@@ -141,7 +141,7 @@ def test_a_session_that_one_side_lacks_is_reported(both, tmp_path, number):
     assert {(kind["how"], kind["sessions"]) for kind in summary["kinds"]} == {(("vanished", "appeared")[number], 2)}
 
 
-def test_what_a_plan_leaves_out_is_listed_and_not_compared(both, tmp_path):
+def test_sessions_outside_the_plan_are_listed_and_not_compared(both, tmp_path):
     plan = structs.replace(
         PLAN,
         uncompared=[Uncompared("s1", PROVIDER_EVENTS, "expired"), Uncompared("s3", AGENT_TURNS, "limited")],
@@ -154,12 +154,12 @@ def test_what_a_plan_leaves_out_is_listed_and_not_compared(both, tmp_path):
         "forgotten": ["s2"],
         "a limit of its tenant refused records, which depends on the tenant's other sessions": ["s3"],
     }
-    # Of the first the requests are compared, of the last the items.
+    # The first session's requests are compared, and the last session's items.
     assert (told["compared"]["sessions"], told["compared"]["differ"]) == (2, 1)
     assert told["compared"]["counts"] == {"requests": 2, "records of items": 6, "recorded turns": 1}
 
 
-def test_records_outside_of_a_plan_are_left_out_on_both_sides(both, tmp_path):
+def test_records_beyond_a_plan_are_left_out_on_both_sides(both, tmp_path):
     ranges = {AGENT_TURNS: [[(0, 2)], [(0, 2)]], PROVIDER_EVENTS: [[], []]}
     plan = structs.replace(PLAN, ranges=ranges, chosen={"s1": []})
     first = [
@@ -178,7 +178,7 @@ EXPIRED = {PROVIDER_EVENTS: "its items may have expired in p."}
     ("late", "lost", "expected", "why"),
     [
         ({}, None, SHOWN, {}),
-        # Other outputs of the oldest request's record may be deleted.
+        # Other requests for the oldest request's source record may have expired.
         ({(PROVIDER_REQUESTS, 0): {AGENT_TURNS: 1}}, None, SHOWN | {PROVIDER_REQUESTS: 1}, {}),
         ({(PROVIDER_REQUESTS, 0): {AGENT_TURNS: 3}}, None, {SESSION_ITEMS: 6, AGENT_TURNS: 1}, {}),
         ({(PROVIDER_REQUESTS, 0): {}}, None, {SESSION_ITEMS: 6, AGENT_TURNS: 1}, {}),
@@ -188,7 +188,7 @@ EXPIRED = {PROVIDER_EVENTS: "its items may have expired in p."}
         ({}, SESSION_ITEMS, SHOWN, {}),
     ],
 )
-def test_what_a_topic_has_forgotten_is_left_out(late, lost, expected, why):
+def test_records_that_a_topic_no_longer_has_are_left_out(late, lost, expected, why):
     records = side(session(b"s1", "one", "two"))
     both = Both(b"s1", [record for record in records if record.topic != lost], records)
     coverage = Coverage((Side(name="p.", begins_late=late), Side(name="q.")))
@@ -203,7 +203,7 @@ def test_a_session_with_missing_items_is_listed(lost):
     both = Both(b"s1", side(items[lost:]), side(items))
     found = Coverage((Side(name="", begins_late={(SESSION_ITEMS, 0): {}}), Side(name="q."))).why_not(both)
     assert found == ({PROVIDER_EVENTS: "its items may have expired in the live topics"} if lost else {})
-    # Elsewhere nothing has expired, so it is a difference.
+    # Nothing has expired in other partitions, so it is a difference.
     assert Coverage((Side(name="", begins_late={(SESSION_ITEMS, 1): {}}), Side(name="q."))).why_not(both) == {}
 
 
@@ -218,13 +218,13 @@ def test_a_session_with_missing_items_is_listed(lost):
         (["no record"], False),
     ],
 )
-def test_of_a_live_log_only_what_the_stream_side_wrote_is_compared(record, is_theirs):
+def test_only_the_stream_sides_records_of_a_live_log_are_compared(record, is_theirs):
     assert is_of_worker(json.dumps(record).encode()) is is_theirs
     assert is_of_worker(None) is False
     assert is_of_worker(b"\xff{") is False
 
 
-def test_a_session_of_several_versions_is_counted_apart(both, tmp_path):
+def test_a_session_of_several_versions_is_counted_separately(both, tmp_path):
     outputs = session(b"s1", "One", "two")
     at = next(at for at, output in enumerate(outputs) if output.topic == PROVIDER_REQUESTS)
     outputs[at] = with_header(outputs[at], names.REKNIT_VERSION, b"0.0.9")
@@ -234,7 +234,7 @@ def test_a_session_of_several_versions_is_counted_apart(both, tmp_path):
     assert "1 session compared that several versions wrote, counted apart: 1 differ" in done.stdout
 
 
-def test_a_folder_that_is_no_dry_run_or_not_finished_is_said(both, tmp_path):
+def test_a_folder_that_is_not_a_finished_dry_run_is_reported(both, tmp_path):
     assert diff(both[0], f"{tmp_path}/").exit_code == 2
     begin(tmp_path / "half", PLAN)
     done = diff(both[0], str(tmp_path / "half"))
@@ -244,14 +244,14 @@ def test_a_folder_that_is_no_dry_run_or_not_finished_is_said(both, tmp_path):
 
 @pytest.mark.parametrize("topic", [HISTORY_FIXES, SESSION_ITEMS, RECORDED_PREFIX + AGENT_TURNS])
 @pytest.mark.parametrize("value", [b"not JSON", b"[]", None])
-def test_what_is_no_record_of_its_topic_is_said_with_its_place(both, tmp_path, topic, value):
+def test_an_invalid_record_is_reported_with_its_place(both, tmp_path, topic, value):
     other = folder(tmp_path / "c", session(b"s1", "one", "two"), [Output(topic, b"s2", value)])
     done = diff(both[0], other)
     assert done.exit_code == 2
     assert f"{topic.removeprefix(RECORDED_PREFIX)}/1/0 holds no record of its topic" in done.stderr
 
 
-def test_an_empty_name_is_the_live_prefix_and_no_folder(both):
+def test_an_empty_name_is_the_live_prefix_and_not_a_folder(both):
     done = diff("", both[0], "--bootstrap-servers", "127.0.0.1:1")
     assert done.exit_code == 75
 
@@ -266,7 +266,7 @@ def test_half_a_surrogate_pair_is_written_as_its_escape(tmp_path):
     assert change["lines"] == ['-"\\udc00"', "+1"]
 
 
-def test_a_terminal_is_not_driven_by_what_it_is_shown(tmp_path):
+def test_shown_content_cannot_control_a_terminal(tmp_path):
     sides = [
         folder(tmp_path / name, session(b"s\x1b[2J\n3 sessions", word))
         for name, word in (("a", "\x1b[31m"), ("b", "\u202e"))
@@ -307,7 +307,7 @@ def test_a_body_in_an_object_store_is_read_where_it_differs(tmp_path):
     assert differing(structs.replace(large, headers=tuple(same)), fetch) == []
 
 
-def test_a_spool_keeps_one_copy_of_a_large_value_and_reads_it_when_asked(tmp_path, monkeypatch):
+def test_a_spool_stores_one_copy_of_a_large_value_and_reads_it_on_demand(tmp_path, monkeypatch):
     value = b"x" * 100_000
     with Spool() as spool:
         for side in (0, 1):
@@ -322,7 +322,7 @@ def test_a_spool_keeps_one_copy_of_a_large_value_and_reads_it_when_asked(tmp_pat
         (tmp_path / directory).stat()
 
 
-def test_the_commands_of_the_docs_run_as_they_stand(both, tmp_path, monkeypatch):
+def test_the_commands_of_the_docs_run_unchanged(both, tmp_path, monkeypatch):
     for place, name in zip(both, ("before", "after"), strict=True):
         Path(place).rename(tmp_path / name)
     monkeypatch.chdir(tmp_path)
@@ -347,7 +347,7 @@ def page(tmp_path):
 
 
 @needs_browser
-async def test_the_page_shows_hostile_content_and_runs_none_of_it(page, tmp_path):
+async def test_the_page_shows_hostile_content_and_executes_none_of_it(page, tmp_path):
     texts = (*HOSTILE, ELSEWHERE, "a\u202eb\u200bc")
     sides = [
         folder(tmp_path / name, *(session(text.encode(), text + more, answer=text + more) for text in texts))
@@ -362,18 +362,18 @@ async def test_the_page_shows_hostile_content_and_runs_none_of_it(page, tmp_path
 
 
 @needs_browser
-async def test_the_page_says_what_differs(page, both):
+async def test_the_page_lists_the_differences(page, both):
     opened = await open_page(page(*both), ask=["document.body.textContent"])
     (text,) = opened.values
     for words in ("1differ", "request changed", "anthropic block text", "messages.0.content.0.text", "three", "Three"):
         assert words in text
 
 
-def test_a_page_says_that_nothing_differs(page, both):
+def test_a_page_without_differences_says_so(page, both):
     assert "<p>Nothing differs.</p>" in page(both[0], both[0]).read_text(encoding="utf-8")
 
 
-def test_what_makes_outputs_is_not_loaded_to_compare_them():
+def test_comparing_does_not_load_the_modules_that_make_outputs():
     heavy = ("reknit.pipeline.session", "reknit.pipeline.engine", "reknit.pipeline.rules", "jinja2")
     code = f"import sys, reknit.pipeline.cli.reports; print([name for name in {heavy} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"

@@ -1,4 +1,7 @@
-"""Records that a retry of a dead letter writes, reasons to write none, and the output of ``inspect --records``."""
+"""Retries of dead letters: the record that is written, or the reason for writing none.
+
+Lines of ``inspect --records``.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ def letter(code="bad_record", value=TURN, topic="agent.turns.v1", key=KEY):
 
 
 def session(policy, offset=17):
-    """A session with a bad record at this offset, as its changelog has it."""
+    """The changelog of a session with a bad record at this offset."""
     stage, states = TurnsStage(Defaults(on_dead_letter=policy)), TurnStates(Defaults().session)
     poison = Record(partition=2, offset=offset, key=KEY, value=json.dumps(POISON).encode())
     for key, value in stage.process([poison]).changes.items():
@@ -79,7 +82,7 @@ RELEASED = {"type": "session.released", "record": TURN, "id": ID, "origin": "rek
         (letter(value=RESTORED), FOLLOWS, None, RESTORED | {"id": ID}),
     ],
 )
-def test_a_letter_is_written_to_its_session_s_log_as_its_code_and_its_session_ask(given, standing, record, written):
+def test_a_retry_depends_on_the_code_and_the_state_of_the_session(given, standing, record, written):
     retry = retry_of(given, standing, record)
     assert retry.left is None
     assert json.loads(retry.value) == written
@@ -98,12 +101,12 @@ def test_a_letter_is_written_to_its_session_s_log_as_its_code_and_its_session_as
         (letter(), FOLLOWS, "its session follows an earlier letter; restore its history first"),
     ],
 )
-def test_what_is_not_retried_is_left_for_a_reason(given, standing, why):
+def test_a_dead_letter_that_cannot_be_retried_has_a_reason(given, standing, why):
     retry = retry_of(given, standing, None)
     assert (retry.value, str(retry.left)) == (None, why)
 
 
-def test_a_record_is_written_again_without_the_headers_that_no_worker_takes():
+def test_a_retried_record_has_no_headers_that_workers_reject():
     why = [(f"reknit.error.{name}", b"1") for name in ("code", "topic", "partition", "offset", "version")]
     given = [("producer", b"crew/1"), ("\ufffd", b"x"), ("long", b"x" * 20_000), ("null", None), *why]
     record = consumed(b"{}", given)
@@ -111,7 +114,7 @@ def test_a_record_is_written_again_without_the_headers_that_no_worker_takes():
     assert found.original_headers == [("producer", b"crew/1")]
 
 
-def test_a_session_that_is_being_released_is_listed_with_what_still_waits():
+def test_a_session_under_release_is_listed_with_its_waiting_records():
     stage, states = TurnsStage(Defaults(on_dead_letter="park")), TurnStates(Defaults().session)
     stage.use_format(3)
     events = [POISON, TURN, {"type": "session.closed"}, TURN, TURN, {"type": "session.released"}]
@@ -133,14 +136,14 @@ def test_a_session_that_is_being_released_is_listed_with_what_still_waits():
         release_of(found, None)
 
 
-def test_a_release_and_a_retry_of_its_dead_letter_have_one_id():
+def test_a_release_and_a_retry_use_the_same_id():
     assert json.loads(release_of(PARKED, None)) == {"type": "session.released", "id": ID, "origin": "reknit"}
     assert release_of(PARKED, json.dumps(TURN).encode()) == retry_of(letter(), PARKED, None).value
     with pytest.raises(InputError, match="is not parked"):
         release_of(FOLLOWS, None)
 
 
-def test_a_note_names_the_letter_and_is_read_by_clients_as_one():
+def test_a_note_names_its_dead_letter_and_clients_read_it():
     headers = note_of(letter(), "dropped")
     assert dict(headers)["reknit.error.letter"] == b"1/5"
     read = DeadLetters._read(consumed(None, headers), None)

@@ -1,4 +1,4 @@
-"""``reknit test``: a team's own cases, what is printed of each, and the exit codes."""
+"""``reknit test``: a team's own cases, the output for each, and the exit codes."""
 
 import json
 
@@ -29,7 +29,7 @@ def test_a_case_without_expectations_holds_on_every_target():
         ("interrupted", target) for target in sorted(TARGETS)
     ]
     assert all(result["passed"] and "failures" not in result for result in results)
-    # Gemini takes a call without a result.
+    # Gemini accepts a call without a result.
     assert {result["target"] for result in results if "fixes" not in result} == {"gemini"}
     assert all("result_synthesised" in result["fixes"] for result in results if "fixes" in result)
     assert words == f"{len(TARGETS)} passed, 0 failed, 0 cannot be used\n"
@@ -58,7 +58,7 @@ def test_a_case_may_expect_body_and_fixes():
     assert f"failed: line 1 (anthropic): expected at {place}: " in words
 
 
-def test_the_body_that_came_out_is_what_to_expect():
+def test_an_expected_body_is_compared_exactly():
     from reknit.pipeline import normalize
 
     for target in TARGETS:
@@ -73,7 +73,7 @@ def test_the_body_that_came_out_is_what_to_expect():
         assert result["failures"][0]["what"].startswith(f"byte {len(body) - 1}: ")
 
 
-def test_fixes_are_compared_in_any_order_and_by_number():
+def test_fixes_are_compared_in_any_order_and_by_count():
     case = {"history": [ASKED, CALLED, said("So.")], "to": "anthropic"}
     _, (result,), _ = run(case)
     assert run(case | {"fixes": result["fixes"][::-1]})[0] == 0
@@ -84,7 +84,7 @@ def test_fixes_are_compared_in_any_order_and_by_number():
     assert failed["failures"][0]["what"] == "unexpected 'call_moved', 'result_synthesised', 'turns_merged'"
 
 
-def test_a_refusal_can_be_expected():
+def test_a_rejection_can_be_expected():
     case = {
         "history": [ASKED, {"role": "assistant", "content": "So."}],
         "to": "anthropic",
@@ -132,7 +132,7 @@ UNUSABLE = [
 
 
 @pytest.mark.parametrize(("line", "error"), UNUSABLE)
-def test_a_case_that_cannot_be_used_is_said_to_be_so_and_the_others_run(line, error):
+def test_an_unusable_case_is_reported_and_the_others_run(line, error):
     good = json.dumps({"history": [ASKED], "to": "anthropic"})
     code, results, words = run(raw=f"{line}\n\n{good}\n")
     assert code == 2

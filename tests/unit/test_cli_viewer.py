@@ -1,4 +1,4 @@
-"""The command ``reknit viewer``: access, output, and remaining files, without a broker."""
+"""The command ``reknit viewer``: its login, its messages, and the files that it leaves, without a broker."""
 
 import asyncio
 import json
@@ -17,9 +17,9 @@ from reknit.pipeline.viewer.guard import Viewed
 
 @pytest.fixture
 def started(monkeypatch):
-    """Runs the command with a server that only prints its arguments, and ends when it is stopped."""
+    """Return a function that runs the command with a stub server, which records its arguments and signals itself."""
     given, root = {}, logging.getLogger()
-    for name in ("handlers", "level"):  # which the command sets for its process
+    for name in ("handlers", "level"):  # set by the command for its process
         monkeypatch.setattr(root, name, getattr(root, name))
 
     async def run(config, guard, *, on_start, **options):
@@ -50,12 +50,12 @@ def test_a_signal_ends_it_cleanly(started, number):
     ("options", "name"),
     [((), ".reknit/viewer.sqlite"), (("--prefix", "live."), ".reknit/viewer-live.sqlite"), (("--index", "x"), "x")],
 )
-def test_each_pipeline_has_an_index_of_its_own(started, options, name):
+def test_each_pipeline_has_its_own_index(started, options, name):
     _, given = started(*options)
     assert str(given["index_file"]) == name
 
 
-def test_a_login_token_is_made_for_its_owner_alone_and_is_in_no_log(started, tmp_path):
+def test_a_login_token_is_created_for_its_owner_and_never_logged(started, tmp_path):
     file = tmp_path / "token"
     done, given = started("--token-file", file, "--host", "0.0.0.0")  # noqa: S104  what is tested
     token = file.read_text().strip()
@@ -67,7 +67,7 @@ def test_a_login_token_is_made_for_its_owner_alone_and_is_in_no_log(started, tmp
     assert (given["guard"].login, token in again.stderr) == (token, False)
 
 
-def test_a_person_gets_an_address_that_logs_in(started, tmp_path, monkeypatch):
+def test_the_operator_gets_an_address_that_logs_in(started, tmp_path, monkeypatch):
     (tmp_path / "token").write_text("sixteen-letters-or-more\n")
     monkeypatch.setattr(running, "is_seen_by_a_person", lambda: True)
     done, _ = started("--token-file", tmp_path / "token")
@@ -84,7 +84,7 @@ def test_a_person_gets_an_address_that_logs_in(started, tmp_path, monkeypatch):
         (("--token-file", "{tmp}/new", "--trusted-proxy", "proxy"), "proxy_unknown"),
     ],
 )
-def test_what_would_let_others_in_is_refused(started, tmp_path, options, code):
+def test_options_that_would_admit_others_are_rejected(started, tmp_path, options, code):
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "short").write_text("short\n")
     done, _ = started(*(option.format(tmp=tmp_path) for option in options))
@@ -92,7 +92,7 @@ def test_what_would_let_others_in_is_refused(started, tmp_path, options, code):
     assert f"[{code}]" in done.stderr
 
 
-def test_who_viewed_what_is_added_to_a_file_of_its_owner(started, tmp_path):
+def test_the_audit_log_is_appended_and_readable_only_by_its_owner(started, tmp_path):
     file = tmp_path / "viewed.jsonl"
     for _ in range(2):
         started("--audit-log", file)
@@ -101,7 +101,7 @@ def test_who_viewed_what_is_added_to_a_file_of_its_owner(started, tmp_path):
     assert lines == [Viewed("now", "1.2.3.4", "ada", "GET", "/sessions/a", 200)] * 2
 
 
-def test_where_it_is_is_a_line_of_the_log_where_logs_are_json(started, monkeypatch):
+def test_the_address_is_a_log_line_if_logs_are_json(started, monkeypatch):
     monkeypatch.setenv("REKNIT_LOG_FORMAT", "json")
     done, _ = started()
     [line] = done.stderr.splitlines()

@@ -1,4 +1,4 @@
-"""Readers of client programs do not raise, whatever a record of an output holds."""
+"""Readers of client programs do not raise for any content of an output record."""
 
 import msgspec
 import pytest
@@ -24,13 +24,13 @@ FIX = FixRecord(code="turns_merged", path="messages.1", lossless=True, turn=1, o
 
 
 def written(value=b"{}", headers=(), key=b"s"):
-    """A record as the client gives it."""
+    """A record as the client returns it."""
     return ConsumerRecord("t", 0, 7, 1, 1, key, value, None, 1, 1, tuple(headers))
 
 
 @pytest.mark.parametrize("fault", BAD_VALUES)
 @pytest.mark.parametrize(("reader", "name"), FIELDS)
-def test_a_header_that_cannot_be_read_is_none_and_its_bytes_remain(reader, name: str, fault: str):
+def test_an_unreadable_header_is_none_and_its_bytes_remain(reader, name: str, fault: str):
     headers = (("other", b"\xff"), (name, BAD_VALUES[fault]))
     found = reader._read(written(headers=headers), PLACE)
     field = dict(zip(READERS[reader].__struct_encode_fields__, READERS[reader].__struct_fields__, strict=True))[name]
@@ -38,7 +38,7 @@ def test_a_header_that_cannot_be_read_is_none_and_its_bytes_remain(reader, name:
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_record_without_headers_has_none_of_those_that_every_record_of_the_worker_has(reader):
+def test_a_record_without_the_workers_headers_has_none_for_them(reader):
     found = msgspec.structs.asdict(reader._read(written(), PLACE).headers)
     required = {field.name for field in msgspec.structs.fields(READERS[reader]) if field.required}
     assert found == {name: None if name in required else UNSET for name in found}
@@ -46,7 +46,7 @@ def test_a_record_without_headers_has_none_of_those_that_every_record_of_the_wor
 
 @pytest.mark.parametrize("value", [None, b"", b"\xff", b"[", b"[" * 100_000, b"1", b'{"type": "of.tomorrow"}'])
 @pytest.mark.parametrize("key", [None, b"\xff", b"s"])
-def test_a_value_that_is_no_record_of_its_topic_does_not_stop_a_reader(key, value):
+def test_an_invalid_value_does_not_stop_a_reader(key, value):
     session = "" if key is None else key.decode("utf-8", "replace")
     item, fix, letter, request = (
         reader._read(written(value, key=key), PLACE) for reader in (Items, Fixes, DeadLetters, Requests)
@@ -57,7 +57,7 @@ def test_a_value_that_is_no_record_of_its_topic_does_not_stop_a_reader(key, valu
     assert (request.body, request.session) == (value, session)
 
 
-def test_what_the_worker_writes_is_read_as_before():
+def test_the_workers_records_are_read_as_before():
     fix = Fixes._read(written(msgspec.json.encode(FIX), [("producer", b"crew/1")]), PLACE)
     assert (fix.fix, fix.headers) == (FIX, names.FixHeaders(producer="crew/1"))
     delta = b'{"type": "item/delta", "item_id": "i", "delta_type": "text_delta", "content": "hi", "at": 0}'

@@ -1,4 +1,4 @@
-"""The comparison of a build with itself is empty, and the comparison with another one names the difference."""
+"""The comparison of two builds is silent for a build and itself, and names the place where two builds differ."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory):
-    """A build with one changed text."""
+    """A build that words one text differently."""
     build = tmp_path_factory.mktemp("builds") / "other"
     for name in ("reknit", "pipeline", "topics"):
         shutil.copytree(ROOT / name, build / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
@@ -30,14 +30,14 @@ def compared(*builds, corpus):
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_a_build_is_like_itself(tmp_path):
+def test_a_build_equals_itself(tmp_path):
     done = compared(ROOT, corpus=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("nothing differs\n")
     assert int(done.stdout.split()[0]) > 500
 
 
-def test_a_changed_wording_is_reported(other, tmp_path):
+def test_a_different_wording_is_reported(other, tmp_path):
     done = compared(other, ROOT, corpus=tmp_path)
     assert (done.returncode, done.stderr) == (3, "")
     assert "  body anthropic\n" in done.stdout

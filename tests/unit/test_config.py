@@ -1,4 +1,4 @@
-"""Where settings come from, which source wins, and what is said of one that is wrong."""
+"""Sources of settings, their precedence, and the errors for a wrong value."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_without_any_source_the_defaults_hold():
     assert load_config(env={}) == Config()
 
 
-def test_each_source_wins_over_the_one_before(toml):
+def test_each_source_overrides_the_one_before(toml):
     path = toml('prefix = "file."\npartitions = 3\nlog_level = "debug"\n')
     env = {"REKNIT_PREFIX": "env.", "REKNIT_PARTITIONS": "4"}
     config = load_config(path, env, {"prefix": "option.", "partitions": None})
@@ -81,7 +81,7 @@ def test_tables_merge_key_by_key_and_a_parameter_is_replaced_whole(toml):
         ("PARTITIONS", "", lambda c: c == Config()),
     ],
 )
-def test_text_is_read_as_what_the_key_takes(name, text, read):
+def test_text_is_converted_to_the_type_of_the_key(name, text, read):
     assert read(load_config(env={f"REKNIT_{name}": text}))
 
 
@@ -136,7 +136,7 @@ def test_a_bad_option_is_named():
     assert (error.path, error.message) == ("metrics_port", "option metrics_port: Expected `int` <= 65535")
 
 
-def test_a_file_that_cannot_be_read_says_why(toml, tmp_path):
+def test_an_unreadable_file_has_a_reason(toml, tmp_path):
     assert refusal(toml_path=tmp_path / "none.toml").message.endswith("none.toml: No such file or directory")
     assert refusal(toml_path=toml("a = \n")).code == "config_syntax"
 
@@ -146,19 +146,19 @@ def test_a_good_value_in_a_lower_source_does_not_hide_a_bad_one(toml):
     assert refusal(toml_path=path, overrides={"partitions": 3}).path == "partitions"
 
 
-def test_variables_of_others_are_left_alone():
+def test_unrelated_variables_are_ignored():
     assert load_config(env={"REKNIT_CORPUS": "/x", "REKNIT_REQUIRE_KAFKA": "1", "HOME": "/"}) == Config()
 
 
-def test_every_setting_can_be_said_in_the_environment():
+def test_every_setting_can_be_set_in_the_environment():
     said = Config(source_prefix="live.", publish=("history.fixes.v1",))
-    tables = {"kafka", "limits", "objects", "requests", "session", "state", "text"}  # which are said key by key
+    tables = {"kafka", "limits", "objects", "requests", "session", "state", "text"}  # tables, which are set key by key
     given = {name: value for name, value in structs.asdict(said).items() if name not in tables}
     texts = {name: ",".join(value) if isinstance(value, tuple) else str(value) for name, value in given.items()}
     assert load_config(env={f"REKNIT_{name.upper()}": text for name, text in texts.items()}) == said
 
 
-def test_forbidden_instructions_can_occur_in_the_environment():
+def test_planner_redactions_can_be_set_in_the_environment():
     given = {"REKNIT_TEXT__REDACT_ROOTS": "/srv/a,/srv/b-{id}", "REKNIT_TEXT__REDACT_MARKER": "∎"}
     text = load_config(env=given).text
     assert (text.redact_roots, text.redact_marker) == (("/srv/a", "/srv/b-{id}"), "∎")

@@ -120,7 +120,7 @@ def test_its_rules_judge_its_vectors(house, body, broken):
     assert [violation.rule for violation in validate(body, "house")] == broken
 
 
-def test_requests_are_written_for_it_and_judged_whole_and_turn_by_turn(house):
+def test_its_requests_are_written_and_judged_whole_and_turn_by_turn(house):
     whole = normalize(BROKEN, to="house")
     assert [fix.code for fix in whole.fixes] == ["result_synthesised"]
     assert [row["role"] for row in json.loads(whole.body)["messages"]] == ["user", "assistant", "tool"]
@@ -142,13 +142,13 @@ def test_reknit_test_loads_the_module_that_registers_it(gateway):
     assert checked(gateway).returncode == 2
 
 
-def test_a_module_that_is_not_there_cannot_be_loaded(tmp_path):
+def test_a_missing_module_cannot_be_loaded(tmp_path):
     done = checked(tmp_path, "--load", "house_gateway")
     assert (done.returncode, done.stdout) == (2, "")
     assert "module 'house_gateway' cannot be imported: No module named 'house_gateway'" in done.stderr
 
 
-def test_a_kit_without_a_stated_shape_does_not_skip_the_check(house):
+def test_a_kit_without_the_shape_of_a_body_does_not_skip_the_check(house):
     class Silent(OpenAIChat):
         name = "silent"
 
@@ -166,6 +166,6 @@ def test_a_kit_without_a_stated_shape_does_not_skip_the_check(house):
         unregister("silent")
 
 
-def test_the_parts_of_a_target_have_one_name():
+def test_every_target_has_rules_and_every_rule_set_a_target():
     named = {name: {t.writer.name, t.rules.target, t.catalogue.target} for name, t in TARGETS.items()}
     assert named == {name: {name} for name in TARGETS}

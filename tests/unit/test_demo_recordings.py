@@ -1,6 +1,7 @@
-"""The demo's fleet: small, without data of a machine, with full coverage; and the report on each session.
+"""The demo's fleet is small, names no machine and covers what it claims; and the report of each of its sessions is
+exact.
 
-The reports are made from both stages in one process: exact, for every session.
+The reports come from both stages in one process and are exact for every session.
 """
 
 import json
@@ -39,7 +40,7 @@ def test_sessions_are_distinct_and_titled():
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_nothing_names_a_machine(name):
+def test_no_recording_names_a_machine(name):
     places = r"(?<![\w.])/(?:home|root|Users|tmp|scratch|var|private|opt|mnt)\b|\b\d{1,3}(?:\.\d{1,3}){3}\b|localhost"
     assert re.findall(places, TEXTS[name]) == []
     assert re.findall(r"\bsk-[A-Za-z0-9-]{8,}|Bearer |api_key|@[a-z0-9-]+\.[a-z]{2,}", TEXTS[name]) == []
@@ -79,7 +80,7 @@ def test_a_recording_becomes_records_in_order():
     assert dict(found[5].headers) == {"source": b"claude-cli", "run": b"1", "exit": b"0"}
 
 
-def test_the_fleet_meets_refusals_of_many_kinds():
+def test_the_fleet_meets_many_kinds_of_refusals():
     met = [refusal for recording in FLEET for refusal in refusals(recording)]
     assert {refusal.rule for refusal in met} <= RULES.keys()
     hard = {refusal.rule for refusal in met if not refusal.tolerated}
@@ -89,20 +90,20 @@ def test_the_fleet_meets_refusals_of_many_kinds():
     }
 
 
-def test_a_session_that_its_stream_writes_too_has_no_refusal_of_its_own():
+def test_a_session_with_recorded_turns_has_no_refusals():
     recorded = [one for one in FLEET if any(isinstance(step, Wait) for step in one.feed)]
     assert [one.session for one in recorded] == ["recorded-answer", "recorded-calls", "codex-retry", "gemini-doubled"]
     assert all(refusals(one) == [] for one in recorded)
 
 
-# The reports.
+# The report of each session.
 
 VECTORS = Path(__file__).parents[1] / "conformance" / "demo_fleet.jsonl"
 EXPECTED = {row["session"]: row for row in map(msgspec.json.decode, VECTORS.read_bytes().splitlines())}
 
 
 def published(recording):
-    """Every record that a pipeline without a broker would have of the session, topic by topic."""
+    """Return every record that a pipeline without a broker would have of the session, topic by topic."""
     topics = Topics()
     for step in inputs(recording):
         if isinstance(step, Wait):
@@ -142,8 +143,8 @@ def test_the_report_is_exact(session):
 @pytest.mark.parametrize(
     "session", ["displaced-result", "rejected", "poison", "retry", "killed-in-call", "recorded-calls"]
 )
-def test_records_that_are_there_twice_change_nothing(session):
-    # At least once: a batch that was not committed comes again, from its first record.
+def test_duplicate_records_change_nothing(session):
+    # At least once: a batch that was not committed is delivered again, from its first record.
     recording = SESSIONS[session]
     records = published(recording)
     assert told(records + records, recording) == EXPECTED[session]
@@ -158,7 +159,7 @@ def test_a_recovered_answer_is_in_the_next_request():
     assert messages[1][1]["content"] == [{"type": "text", "text": answer["text"]}]
 
 
-def test_only_what_was_refused_or_incomplete_before_is_invalid_or_missing_after():
+def test_every_previously_refused_session_becomes_valid():
     # The summary's first two lines, as a fact about the whole fleet.
     for session, expected in EXPECTED.items():
         assert expected["valid"] in {True, None}, session

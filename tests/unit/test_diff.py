@@ -1,4 +1,4 @@
-"""The differ: two sides that are the same say nothing, and one thing that differs is named, exactly that and there."""
+"""The differ: two equal sides have no differences, and one change is reported exactly, at its place."""
 
 import json
 
@@ -65,25 +65,25 @@ def of(topic):
 
 
 def replaced(output, *others):
-    """All outputs, with others in the place of one."""
+    """Return all outputs, with one replaced by others."""
     at = next(at for at, each in enumerate(OUTPUTS) if each is output)
     return [*OUTPUTS[:at], *others, *OUTPUTS[at + 1 :]]
 
 
 def edited(output, old, new):
-    """One output with a piece of its JSON in other words."""
+    """Return all outputs, with a part of one output's JSON replaced."""
     assert output.value.count(old) == 1, output.value
     return replaced(output, with_value(output, output.value.replace(old, new)))
 
 
 def altered(edit):
-    """Return the differences after this change of the messages of the last request."""
+    """Return the differences after an edit of the messages of the last request."""
     body = json.loads(LAST.value)
     edit(body["messages"])
     return changes(OUTPUTS, replaced(LAST, with_value(LAST, json.dumps(body).encode())))
 
 
-def test_a_side_differs_in_nothing_from_itself():
+def test_a_side_equals_itself():
     found = compared(OUTPUTS, OUTPUTS)
     assert found.changes == ()
     assert found.counts == {
@@ -105,7 +105,7 @@ def test_records_may_come_in_any_order(records):
     assert compare_session("s1", side(OUTPUTS), records).changes == ()
 
 
-def test_bodies_are_read_where_they_differ_and_nowhere_else():
+def test_only_differing_bodies_are_read():
     requests = [each for each in OUTPUTS if each.topic == PROVIDER_REQUESTS]
     changed = [*requests[:-1], with_value(requests[-1], requests[-1].value + b" ")]
     read = []
@@ -122,7 +122,7 @@ def test_bodies_are_read_where_they_differ_and_nowhere_else():
     assert len(read) == 2
 
 
-# Records of items without an id or a number; their repetitions cannot be recognised.
+# Records of items without an id or a number; repeats of them cannot be distinguished from other such records.
 ANONYMOUS = sum(each.value.startswith((b'{"type":"turn/delta', b'{"type":"turn/stop')) for each in of(SESSION_ITEMS))
 TWICE = [each for output in OUTPUTS for each in (output, output)]
 
@@ -146,7 +146,7 @@ def test_a_record_that_one_side_has_twice_is_a_difference(topic):
 
 
 @pytest.mark.parametrize("sides", [(True, False), (False, True), (True, True)])
-def test_repeats_of_a_side_that_delivers_at_least_once_are_counted_and_no_difference(sides):
+def test_repeats_of_a_side_with_at_least_once_delivery_are_counted_and_no_difference(sides):
     before, after = TWICE if sides[0] else OUTPUTS, TWICE if sides[1] else OUTPUTS
     found = compared(before, after, at_least_once=sides)
     assert (found.changes, found.repeats) == ((), 0 if all(sides) else len(side(OUTPUTS)) - ANONYMOUS)
@@ -169,8 +169,8 @@ def test_a_request_with_another_id_and_an_equal_body_is_no_repeat():
 
 
 @pytest.mark.parametrize("stops", [False, True])
-def test_a_stretch_that_an_unclean_end_published_once_more_is_there_once(stops):
-    """A worker that delivers at least once begins again where it last wrote its state."""
+def test_records_republished_after_an_unclean_end_count_once(stops):
+    """A worker that delivers at least once resumes where it last wrote its state."""
     told, doing, done, answered = TurnDelta(model="m"), SHOWN[0], SHOWN[2], SHOWN[3]
     often = [each for item in SHOWN for each in (item, TurnStop())]
     again = [TurnStop(), SHOWN[-2], structs.replace(SHOWN[-1], seq=5), TurnStop(), TurnDelta()]
@@ -184,7 +184,7 @@ def test_a_stretch_that_an_unclean_end_published_once_more_is_there_once(stops):
             assert changes(items, again, at_least_once=(False, True)) == [], items[begin:end]
 
 
-def test_versions_and_what_is_derived_do_not_count():
+def test_versions_and_derived_members_do_not_count():
     def by_another_build(output):
         value = output.value
         for member in (b'"version":"', b'"request_id":"'):
@@ -224,7 +224,7 @@ def test_a_change_in_a_body_is_named_by_its_block_and_place(old, new, label, pat
     assert lines is None or only.lines == lines
 
 
-def test_members_are_unordered_and_that_they_are_is_said():
+def test_another_order_of_members_is_reported_as_spelling():
     body = json.loads(LAST.value)
     turned = with_value(LAST, json.dumps(dict(reversed(body.items())), separators=(",", ":")).encode())
     assert changes(OUTPUTS, replaced(LAST, turned)) == [("request", "changed", "anthropic spelling", PLACE, "")]
@@ -238,7 +238,7 @@ BLOCKS = [
 
 
 @pytest.mark.parametrize(("at", "number", "kind"), BLOCKS)
-def test_every_block_that_is_left_out_repeated_or_changed_is_named(at, number, kind):
+def test_every_dropped_repeated_or_changed_block_is_named(at, number, kind):
     def told(how, path):
         return [("request", how, f"anthropic block {kind}", PLACE, f"messages.{at}.content.{path}")]
 
@@ -289,7 +289,7 @@ def test_a_fix_that_differs_is_named_by_its_code_and_severity(old, new, expected
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_of_several_fixes_of_one_record_the_one_that_is_missing_is_named(number):
+def test_a_missing_fix_among_several_of_one_record_is_named(number):
     path = f"messages.2.content.{number + 1}"
     found = [("fix", "vanished", "result_synthesised lossy", "agent.turns.v1/0/4", path)]
     assert changes(OUTPUTS, replaced(of(HISTORY_FIXES)[number])) == found
@@ -300,7 +300,7 @@ def test_of_several_fixes_of_one_record_the_one_that_is_missing_is_named(number)
     [
         (names.REASON, b"wanted", "changed", "header reason"),
         (names.PREFIX_RESET, b"because", "appeared", "header prefix-reset"),
-        # The settled part of a body counts if the bodies are equal.
+        # The settled part of a body counts where the bodies are the same.
         (names.PREFIX_BYTES, b"1", "changed", "header prefix-bytes"),
     ],
 )
@@ -329,13 +329,13 @@ def test_a_header_that_is_not_derived_counts(name, value, how, label):
           ("recorded", "vanished", "turn.appended", "", "")]),
     ],
 )  # fmt: skip
-def test_differences_of_a_streams_screen_are_named(texts, expected):
+def test_differences_of_streams_are_named(texts, expected):
     found = changes(OUTPUTS, processed(LOG, answers(*texts)))
-    # A recorded turn's id is made of its content.
+    # A recorded turn's id is derived from its content.
     assert [(*each[:3], each[3] if each[0] == "item" else "", each[4]) for each in found] == expected
 
 
-# The items of one call and its answer, and the other records.
+# The items of one call and its result, and the events next to them.
 SHOWN = (
     ItemStarted(item_id="i1", item_type="tool_use", name="ls", input=Raw(b'{"deep":1}')),
     ItemDelta(item_id="i1", delta_type="news", raw=Raw(b'{"new":1}')),
@@ -369,12 +369,12 @@ def shown(items, run=b"r1"):
         (4, {"repeats": ""}, [("text", "i2", "repeats")]),
         (5, {"incomplete": False}, [("text", "i2", "incomplete")]),
         (5, {"reason": "killed"}, [("text", "i2", "reason")]),
-        (6, {"text": "otherwise"}, []),  # not visible
+        (6, {"text": "otherwise"}, []),  # not displayed
         (8, {"stop_reason": "refusal"}, [("turn/stop", "", "stop_reason")]),
         (9, {"message": "down"}, [("agent/error", "4", "message")]),
     ],
 )  # fmt: skip
-def test_every_member_of_what_is_shown_counts_and_nothing_else(number, members, expected):
+def test_every_displayed_member_counts_and_nothing_else(number, members, expected):
     other = [*SHOWN[:number], structs.replace(SHOWN[number], **members), *SHOWN[number + 1 :]]
     found = compared(shown(SHOWN), shown(other)).changes
     assert [(each.label, each.place, each.path) for each in found] == expected
@@ -384,7 +384,7 @@ def test_items_of_another_run_differ():
     assert {each[4] for each in changes(shown(SHOWN), shown(SHOWN, run=b"r2"))} == {"run"}
 
 
-def test_an_id_counts_where_the_item_is_the_same_and_nothing_shifted_it():
+def test_an_id_counts_if_the_item_is_the_same_and_not_shifted():
     other = [
         with_value(each, each.value.replace(b"cc-block-1", b"other")) if each.topic == SESSION_ITEMS else each
         for each in OUTPUTS
@@ -392,7 +392,7 @@ def test_an_id_counts_where_the_item_is_the_same_and_nothing_shifted_it():
     assert changes(OUTPUTS, other) == [("item", "changed", "text id", "cc-block-1", "")]
 
 
-def test_a_dead_letter_that_says_something_else_is_named():
+def test_a_dead_letter_with_other_content_is_named():
     (letter,) = of(DEAD_LETTERS)
     other = replaced(letter, with_header(letter, names.ERROR_PATH, b"message.role"))
     assert [each[:2] + each[3:] for each in changes(OUTPUTS, other)] == [
@@ -404,10 +404,10 @@ def test_a_dead_letter_that_says_something_else_is_named():
     assert changes(OUTPUTS, [*OUTPUTS, note]) == []
 
 
-# One difference of the pipeline.
+# A single change of the pipeline's behaviour.
 
 
-def test_a_policy_that_is_changed_shows_in_the_sessions_that_it_touches_and_only_there():
+def test_a_changed_policy_shows_only_in_the_sessions_that_it_affects():
     whole = turns(OPENED, *appended(user("hi")), key=b"s2", first=100)
     drops = Defaults(policy=Policy(missing_result="drop"))
     before, after = processed([*LOG, *whole]), processed([*LOG, *whole], defaults=drops)
@@ -426,7 +426,7 @@ def test_a_policy_that_is_changed_shows_in_the_sessions_that_it_touches_and_only
     assert {each.again for each in compared(before, after).changes if each.subject == "request"} == {1}
 
 
-def test_a_target_with_another_writer_shows_in_its_own_requests(monkeypatch):
+def test_a_target_that_writes_differently_shows_in_its_own_requests(monkeypatch):
     write = openai_chat._call
 
     def compactly(use):
@@ -445,7 +445,7 @@ def test_a_target_with_another_writer_shows_in_its_own_requests(monkeypatch):
 
 
 @pytest.mark.parametrize(("target", "path"), [("claude-cli", "message.content"), ("copilot-cli", "")])
-def test_in_a_history_that_is_one_text_a_different_line_is_reported_once(target, path):
+def test_a_differing_line_of_a_text_history_is_reported_once(target, path):
     def talk(word):
         turns_of_it = [user("one"), said("a"), user(word), said("b"), user("three"), said("c"), user("four")]
         return processed(turns(OPENED | {"targets": [target]}, *appended(*turns_of_it, said("d"), user("five"))))
@@ -454,7 +454,7 @@ def test_in_a_history_that_is_one_text_a_different_line_is_reported_once(target,
     assert [(each.path, each.again) for each in found] == [(path, 2)]
 
 
-def test_an_addition_is_named_at_its_place_after_dropped_blocks():
+def test_an_addition_is_named_at_its_place_after_a_removal():
     def move_on(messages):
         del messages[0]
         messages[0]["content"].append({"type": "image", "source": "new"})
@@ -465,7 +465,7 @@ def test_an_addition_is_named_at_its_place_after_dropped_blocks():
     ]
 
 
-def test_a_rule_that_becomes_hard_shows_as_requests_that_are_rejected(monkeypatch):
+def test_a_rule_that_becomes_hard_shows_as_rejected_requests(monkeypatch):
     judge = Rule.broken
 
     def stricter(self, path, severity=None, **values):
@@ -479,11 +479,11 @@ def test_a_rule_that_becomes_hard_shows_as_requests_that_are_rejected(monkeypatc
         ("rejection", "appeared", "ANT-26", "agent.turns.v1/0/4", "tools"),
         ("rejection", "appeared", "ANT-26", "agent.turns.v1/0/6", "tools"),
     ]
-    # The fix that went with the request to Anthropic goes with the other target's now.
+    # The fix of the request to Anthropic is now reported with the other target's request.
     assert [each[:3] for each in found if each[0] not in {"request", "rejection"}] == []
 
 
-# Sessions that cannot be compared, or are listed separately.
+# Sessions that cannot be compared, and sessions that are listed separately.
 
 
 @pytest.mark.parametrize(
@@ -496,12 +496,12 @@ def test_a_rule_that_becomes_hard_shows_as_requests_that_are_rejected(monkeypatc
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("turned", [False, True])
-def test_what_says_nothing_about_the_other_side_is_listed_and_not_compared(outputs, why, turned):
+def test_incomparable_sessions_are_listed_and_not_compared(outputs, why, turned):
     found = compared(*((OUTPUTS, outputs) if turned else (outputs, OUTPUTS)))
     assert (found.not_comparable, found.changes, found.counts) == (why, (), {})
 
 
-def test_a_session_of_several_versions_is_listed_apart():
+def test_a_session_of_several_versions_is_listed_separately():
     upgraded = replaced(LAST, with_header(LAST, names.REKNIT_VERSION, b"0.0.9"))
     summary = Summary()
     for before, after in ((OUTPUTS, OUTPUTS), (upgraded, OUTPUTS), (OUTPUTS, []), ([], upgraded)):
@@ -531,7 +531,7 @@ JSON = st.recursive(
 
 
 @given(JSON, JSON)
-def test_two_values_differ_somewhere_exactly_where_they_are_not_the_same(one, other):
+def test_values_differ_exactly_if_they_are_not_equal(one, other):
     before, after = (read_json(json.dumps(value).encode()) for value in (one, other))
     same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
     assert (list(differing(before, after)) == []) == same
@@ -539,7 +539,7 @@ def test_two_values_differ_somewhere_exactly_where_they_are_not_the_same(one, ot
 
 
 def places(value, path=()):
-    """The way to each innermost value."""
+    """Return the path of each innermost value."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     found = [place for name, each in inner for place in places(each, (*path, name))]
     return found or [path]
@@ -553,7 +553,7 @@ NESTED = st.recursive(
 
 
 @given(NESTED, st.data())
-def test_one_value_that_is_changed_somewhere_is_named_exactly_there(value, data):
+def test_one_changed_value_is_named_at_its_path(value, data):
     path = data.draw(st.sampled_from(places(value)))
     text = json.dumps(value)
     before, after = {"in": json.loads(text)}, {"in": json.loads(text)}
@@ -567,7 +567,7 @@ def test_one_value_that_is_changed_somewhere_is_named_exactly_there(value, data)
     assert found.after == "another"
 
 
-def test_lists_too_long_to_align_are_compared_in_order_after_their_common_start(monkeypatch):
+def test_lists_too_long_to_align_are_compared_in_order_after_their_common_prefix(monkeypatch):
     monkeypatch.setattr(values, "_MOST_TO_ALIGN", 3)
     assert aligned("abcde", "axcbe") == [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4)]
     assert aligned("abe", "axbe") == [(0, 0), (None, 1), (1, 2), (2, 3)]
@@ -597,5 +597,5 @@ def test_every_element_is_paired_or_left_over_once_and_in_order(before, after):
         ("\ud800", ABSENT, ("-\\ud800",)),
     ],
 )  # fmt: skip
-def test_both_values_are_shown_as_a_unified_difference(before, after, lines):
+def test_both_values_are_shown_as_a_unified_diff(before, after, lines):
     assert unified(before, after) == lines

@@ -1,4 +1,4 @@
-"""The pages under docs/ are what the catalogues and examples make of them, every code has its anchor, links lead on."""
+"""The pages under docs/ match the catalogues and examples, every code has its anchor, and links resolve."""
 
 import ast
 import re
@@ -22,7 +22,7 @@ FENCED = re.compile(r"^(`{3,})(\w*)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 
 
 def anchors(text):
-    """The anchors of a page's headings, as GitHub and others make them."""
+    """Return the anchors of a page's headings, as GitHub and others generate them."""
     headings = re.findall(r"^#+ (.+)$", FENCED.sub("", text), re.MULTILINE)
     return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
@@ -32,7 +32,7 @@ def test_a_page_is_current(page):
     assert (DOCS / page).read_text(encoding="utf-8") == PAGES[page], "run `make docs`"
 
 
-def test_there_is_a_page_for_each_target_and_no_other():
+def test_each_target_has_a_page_and_no_other_exists():
     pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
     assert pages == {
         "README.md",
@@ -79,7 +79,7 @@ def test_a_page_holds_each_example_whole():
 
 
 @pytest.mark.parametrize("path", [*DOCS.rglob("*.md"), *ROOT.glob("*.md")], ids=lambda path: path.name)
-def test_links_lead_somewhere(path):
+def test_links_resolve(path):
     text = FENCED.sub("", path.read_text(encoding="utf-8"))
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
         place, _, anchor = link.partition("#")
@@ -107,13 +107,13 @@ def test_each_alert_has_a_runbook():
     assert told == dict.fromkeys(alerts, parts)
 
 
-def test_the_settings_that_the_page_on_security_shows_are_taken(tmp_path):
+def test_the_settings_on_the_security_page_are_accepted(tmp_path):
     (toml,) = (body for _, kind, body in FENCED.findall((DOCS / "security.md").read_text("utf-8")) if kind == "toml")
     (tmp_path / "reknit.toml").write_text(toml, encoding="utf-8")
     assert load_config(tmp_path / "reknit.toml", {}).kafka.security_protocol == "SASL_SSL"
 
 
-def test_the_diagram_has_every_move_of_the_table_or_the_words_above_it_have():
+def test_the_diagram_shows_every_transition_of_the_table_or_its_text_names_it():
     (diagram,) = (body for _, kind, body in FENCED.findall(PAGES["streams.md"]) if kind == "mermaid")
     drawn = {
         (before, after, words)

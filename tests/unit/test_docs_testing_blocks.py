@@ -1,4 +1,4 @@
-"""The other blocks of docs/testing.md are run unchanged: its cases, any history, any function."""
+"""The other blocks of docs/testing.md run unchanged: its cases, any history, any function."""
 
 import re
 from pathlib import Path
@@ -26,7 +26,7 @@ def test_the_cases_pass():
 
 
 def test_any_history_keeps_the_promises():
-    # The page's own target is one of copilot-cli's kind, which needs no registration here.
+    # The page's own target is like copilot-cli, which needs no registration here.
     given = {"Kit": Kit}
     exec(shown("from hypothesis").replace("house-cli", "copilot-cli"), given)  # noqa: S102  the page's own code
     settings(max_examples=20, database=None)(given["test_any_history"])()

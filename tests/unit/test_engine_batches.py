@@ -37,20 +37,20 @@ def offsets(records):
     return [record.offset for record in records]
 
 
-def test_gaps_inside_a_span_are_markers_and_compaction():
+def test_gaps_inside_a_span_are_transaction_markers_and_compaction():
     chain = Chain(0)
     assert offsets(chain.new_records(span(0, 10, 0, 1, 5, 8))) == [0, 1, 5, 8]
     assert chain.end == 10
 
 
-def test_a_span_of_markers_moves_the_end():
+def test_a_span_of_transaction_markers_moves_the_end():
     chain = Chain(7)
     assert offsets(chain.new_records(span(7, 9))) == []
     assert offsets(chain.new_records(span(9, 10, 9))) == [9]
     assert chain.end == 10
 
 
-def test_a_span_that_begins_later_is_a_hole_and_takes_nothing():
+def test_a_span_that_begins_later_is_an_offset_gap_and_takes_nothing():
     chain = Chain(3)
     with pytest.raises(OffsetGap) as hole:
         chain.new_records(span(4, 6, 4, 5))
@@ -58,7 +58,7 @@ def test_a_span_that_begins_later_is_a_hole_and_takes_nothing():
     assert chain.end == 3
 
 
-def test_what_was_taken_is_not_taken_again():
+def test_records_already_taken_are_not_taken_again():
     chain = Chain(0)
     chain.new_records(span(0, 4, 0, 1, 2, 3))
     assert offsets(chain.new_records(span(2, 6, 2, 3, 4, 5))) == [4, 5]
@@ -78,7 +78,7 @@ def test_restart_takes_again():
     st.sets(st.integers(0, 60)),
     st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20), st.booleans()), max_size=40),
 )
-def test_whatever_is_fetched_lost_and_fetched_again_every_record_comes_once_in_order(existing, fetches):
+def test_records_come_once_and_in_order_however_they_are_fetched(existing, fetches):
     """The log has records at ``existing``. A fetch starts anywhere, as after a rebalance, or where one ended."""
     log = sorted(existing)
     chain, taken, position = Chain(0), [], 0
@@ -94,7 +94,7 @@ def test_whatever_is_fetched_lost_and_fetched_again_every_record_comes_once_in_o
     assert chain.end >= 100
 
 
-def test_no_part_of_a_fetched_record_is_left_out_of_the_memory_that_it_takes():
+def test_the_size_of_a_fetched_record_includes_all_its_parts():
     plain = Record(partition=0, offset=0, key=b"k", value=b"v", headers=(("h", b""),))
     least = fetched_size([plain])
     large = b"x" * 1000
@@ -103,7 +103,7 @@ def test_no_part_of_a_fetched_record_is_left_out_of_the_memory_that_it_takes():
     assert fetched_size([plain, plain]) == 2 * least
 
 
-def test_the_log_of_dead_letters_does_not_depend_on_the_record_s_own_headers(caplog):
+def test_the_log_line_of_a_dead_letter_ignores_the_records_own_headers(caplog):
     named = {"topic": b"in.v1", "partition": b"1", "offset": b"5", "code": b"no_key"}
     why = tuple((f"reknit.error.{name}", value) for name, value in named.items())
     with caplog.at_level("WARNING", "reknit.dead-letters"):
@@ -111,7 +111,7 @@ def test_the_log_of_dead_letters_does_not_depend_on_the_record_s_own_headers(cap
     assert caplog.messages == ["in.v1 partition 1 offset 5 became a dead letter: no_key"]
 
 
-def test_the_letter_of_an_output_that_no_topic_takes_has_position_and_digest():
+def test_the_dead_letter_of_an_oversized_output_has_position_and_digest():
     letter = size_letter(Output("out.v1", b"k", b"abc", (("x", b"1"),)), "in.v1", 1, 5)
     assert letter.topic == DEAD_LETTERS
     assert (letter.key, letter.value) == (b"k", None)
@@ -134,7 +134,7 @@ def test_a_dead_letter_that_is_too_large_keeps_its_own_error():
     assert dict(letter.headers)["reknit.error.value-bytes"] == b"3"
 
 
-def test_a_letter_never_carries_a_key_that_is_itself_too_large():
+def test_a_dead_letter_never_has_a_key_that_is_too_large():
     assert size_letter(Output("out.v1", b"k" * (2 << 20), b"abc"), "in.v1", 1, 5).key is None
 
 
@@ -190,7 +190,7 @@ def test_walk_stops_at_the_record_that_raises():
     assert isinstance(error, ValueError)
 
 
-def test_the_dead_letter_of_a_poison_record_is_unchanged_also_where_its_session_has_a_bug():
+def test_the_dead_letter_of_a_poison_record_is_unchanged_if_its_session_has_a_bug():
     record = Record(partition=2, offset=9, key=b"k", value=b"v", headers=(("h", b"1"), ("h", b"2")))
     made, error = dead_letter_for(Fussy(), record)
     why = (("code", b"internal"), ("topic", b"in.v1"), ("partition", b"2"), ("offset", b"9"), ("version", VERSION))
@@ -202,14 +202,14 @@ def test_the_dead_letter_of_a_poison_record_is_unchanged_also_where_its_session_
     assert isinstance(error, ValueError)
 
 
-def test_where_the_policy_is_to_stop_nothing_is_buried():
+def test_with_the_stop_policy_nothing_is_dead_lettered():
     results, error = walk(Fussy(), records(b"a", b"stop", b"b"))
     assert (len(results), type(error)) == (1, StoppedError)
     with pytest.raises(StoppedError):
         dead_letter_for(Fussy(), *records(b"stop"))
 
 
-def test_walk_goes_through_where_nothing_raises():
+def test_walk_passes_all_records_if_none_raises():
     results, error = walk(Fussy(), records(b"a", b"b"))
     assert len(results) == 2
     assert error is None

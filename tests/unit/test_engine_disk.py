@@ -1,4 +1,4 @@
-"""The store on disk: its content equals a full read of the changelog, or it is deleted."""
+"""The store on disk: its content equals a full read of the changelog, or it is discarded."""
 
 import asyncio
 import shutil
@@ -33,7 +33,7 @@ SESSIONS = [b"session-%d" % number for number in range(5)]
 
 
 class Changelog:
-    """A compacted topic's partition, and how much of it was read."""
+    """A partition of a compacted topic, and how much of it was read."""
 
     def __init__(self, first=0):
         self.records = []
@@ -60,7 +60,7 @@ class Changelog:
         return self.end
 
     def whole(self):
-        """The state after a full read."""
+        """Return the state that a full read results in."""
         state = dict(self.records)
         return {key: value for key, value in state.items() if value is not None and key != POSITION}
 
@@ -75,7 +75,7 @@ class Counting(NoMetrics):
 
 
 class Worker:
-    """One partition's state on this directory, without a broker."""
+    """One partition's state in this directory, without a broker."""
 
     def __init__(self, directory, changelog, monkeypatch, topic_id="cluster topic"):
         monkeypatch.setattr(module, "restore", changelog.restore)
@@ -87,7 +87,7 @@ class Worker:
         self.next = 0
 
     def work(self, turns, *, killed=False):
-        """Process and commit some turns; one that is killed ends between the commit and the write."""
+        """Process and commit some turns. With ``killed`` the worker ends between the commit and the write."""
         for _ in range(turns):
             message = (said if self.next % 2 else user)(f"{self.next} " + "x" * 3_000)
             session = SESSIONS[self.next % len(SESSIONS)]
@@ -96,7 +96,7 @@ class Worker:
                 self.state.committed(changes, self.next, behind)
 
     def forget(self, session, *, killed=None):
-        """Have a session forgotten; ``killed`` says where the worker ends on the way."""
+        """Make a session forgotten. ``killed`` names the point at which the worker ends."""
         changes, behind = self._process(session, {"type": "session.forgotten"})
         if killed == "before the erasing":
             for key, change in changes.items():
@@ -106,7 +106,7 @@ class Worker:
             self.state.committed(changes, self.next, behind)
 
     def _process(self, session, event):
-        """The changes by a record, and where the changelog ends once it has them."""
+        """Return the changes by a record, and the end of the changelog after them."""
         changes = self.state.stage.process(records([event], key=session, first=self.next)).changes
         self.next += 1
         return changes, self.changelog.append(changes, self.next)
@@ -121,7 +121,7 @@ class Worker:
 
 @pytest.fixture
 def worker(tmp_path, monkeypatch):
-    """Opens one, and has it do some turns."""
+    """Return a function that opens a worker and processes some turns."""
     pytest.importorskip("rocksdict")
 
     async def opened(changelog, turns=0, directory=tmp_path, **more):
@@ -133,7 +133,7 @@ def worker(tmp_path, monkeypatch):
     return opened
 
 
-async def test_a_restart_reads_only_what_came_since_and_has_all(worker):
+async def test_a_restart_reads_only_newer_records_and_has_all_state(worker):
     changelog = Changelog()
     first = await worker(changelog, 60)
     assert first.kept() == changelog.whole()
@@ -145,7 +145,7 @@ async def test_a_restart_reads_only_what_came_since_and_has_all(worker):
     assert again.close() == []
 
 
-async def test_a_worker_that_was_killed_between_commit_and_write_reads_what_it_missed(worker):
+async def test_a_worker_killed_between_commit_and_write_reads_the_missing_records(worker):
     changelog = Changelog()
     first = await worker(changelog, 30)
     behind = changelog.end
@@ -158,7 +158,7 @@ async def test_a_worker_that_was_killed_between_commit_and_write_reads_what_it_m
 
 
 @pytest.mark.parametrize("killed", [None, "before the write", "before the erasing"])
-async def test_no_file_has_anything_left_of_a_session_that_was_forgotten(worker, tmp_path, killed):
+async def test_no_file_has_anything_left_of_a_forgotten_session(worker, tmp_path, killed):
     changelog, gone = Changelog(), SESSIONS[0]
     first = await worker(changelog, 60)
     first.state._disk._db.flush()
@@ -179,7 +179,7 @@ def files_with(directory, words):
     return [path for path in directory.rglob("*") if path.is_file() and words in path.read_bytes()]
 
 
-async def test_a_partition_that_comes_back_has_what_others_wrote_and_deleted(worker, tmp_path):
+async def test_a_partition_that_comes_back_has_the_writes_and_deletions_of_other_workers(worker, tmp_path):
     changelog = Changelog()
     here = await worker(changelog, 30)
     here.close()
@@ -194,7 +194,7 @@ async def test_a_partition_that_comes_back_has_what_others_wrote_and_deleted(wor
 
 
 @pytest.mark.parametrize("topic_id", ["another topic", "cluster another"])
-async def test_a_recreated_topic_is_read_from_its_start(worker, topic_id):
+async def test_the_changelog_of_a_recreated_topic_is_read_from_its_beginning(worker, topic_id):
     changelog, anew = Changelog(), Changelog()
     for log, turns in ((changelog, 30), (anew, 45)):
         first = await worker(log, topic_id="cluster topic" if log is changelog else topic_id, turns=turns)
@@ -204,7 +204,7 @@ async def test_a_recreated_topic_is_read_from_its_start(worker, topic_id):
     assert back.close() == ["foreign"]
 
 
-async def test_an_offset_outside_of_the_changelog_makes_it_be_read_again(worker):
+async def test_an_offset_outside_of_the_changelog_causes_a_full_read(worker):
     changelog = Changelog()
     first = await worker(changelog, 30)
     first.close()
@@ -215,7 +215,7 @@ async def test_an_offset_outside_of_the_changelog_makes_it_be_read_again(worker)
         assert again.close() == ["outside"]
 
 
-async def test_a_store_of_another_process_is_left_alone_and_memory_taken(worker, tmp_path):
+async def test_a_store_locked_by_another_process_is_left_alone_and_memory_is_used(worker, tmp_path):
     changelog = Changelog()
     first = await worker(changelog, 10)
     directory = next((tmp_path / "sessions").iterdir())
@@ -237,7 +237,7 @@ async def test_a_store_of_another_process_is_left_alone_and_memory_taken(worker,
 
 
 def flipped(data, at):
-    """One bit of a file."""
+    """Flip one bit of a file."""
     where = int(at * (len(data) - 1))
     return data[:where] + bytes([data[where] ^ (1 << where % 8)]) + data[where + 1 :]
 
@@ -252,7 +252,7 @@ DAMAGES = [(flipped, at / 5) for at in range(6)] + [(cut, at / 12) for at in ran
 
 @pytest.fixture
 async def image(worker, tmp_path):
-    """The files of a killed worker, with merged tables, and the changelog; paths have "lock" in them."""
+    """The files that a killed worker leaves, with merged tables, and the changelog. Paths contain "lock"."""
     changelog = Changelog()
     made = await worker(changelog, directory=tmp_path / "block")
     for _ in range(4):
@@ -260,7 +260,7 @@ async def image(worker, tmp_path):
         made.state._disk._db.flush()
     made.work(10)
     place = next((tmp_path / "block" / "sessions").iterdir())
-    made.state._disk._db.cancel_all_background(wait=True)  # no file goes while they are copied
+    made.state._disk._db.cancel_all_background(wait=True)  # no file is deleted while they are copied
     shutil.copytree(place, tmp_path / "image")
     made.close()
     return changelog, tmp_path / "image", place
@@ -271,7 +271,7 @@ async def image(worker, tmp_path):
     [("*.sst", True), ("MANIFEST-*", True), ("CURRENT", True)]
     + [(kind, False) for kind in ("*.log", "OPTIONS-*", "IDENTITY", "LOCK", "LOG", "rocksdict-config.json")],
 )
-async def test_a_file_that_is_damaged_never_gives_wrong_state(worker, image, kind, is_damage):
+async def test_a_damaged_file_never_gives_wrong_state(worker, image, kind, is_damage):
     changelog, files, place = image
     found = set()
     names = [path.name for path in files.glob(kind)]
@@ -288,7 +288,7 @@ async def test_a_file_that_is_damaged_never_gives_wrong_state(worker, image, kin
             again = await worker(changelog, directory=place.parents[1])
             try:
                 kept = again.kept()
-            except StoreError as error:  # a table is only looked at where it is read
+            except StoreError as error:  # a table is only checked when it is read
                 again.state.fail(error)
                 again.next = await again.state.read()
                 kept = again.kept()
@@ -328,10 +328,10 @@ async def test_a_damaged_store_is_rebuilt_on_disk_once(worker, image):
         ("IO error: Too many open files: While open a file for lock: /s/LOCK", "failed"),
     ],
 )
-def test_rocksdb_errors_are_reported_by_their_status_only(tmp_path, status, reason):
+def test_a_rocksdb_error_is_reported_by_its_status_alone(tmp_path, status, reason):
     class Db:
         def write(self, *_):
-            raise Exception(status)  # noqa: TRY002  the library raises no other
+            raise Exception(status)  # noqa: TRY002  the library raises no other class
 
     pytest.importorskip("rocksdict")
     store = DiskRecords(tmp_path, OURS, range(10))
@@ -342,7 +342,7 @@ def test_rocksdb_errors_are_reported_by_their_status_only(tmp_path, status, reas
     assert (error.value.reason, str(error.value)) == (reason, status)
 
 
-def test_a_store_that_this_process_has_open_is_locked_too(tmp_path):
+def test_a_store_opened_twice_by_this_process_is_locked_too(tmp_path):
     pytest.importorskip("rocksdict")
     store = DiskRecords(tmp_path, OURS, range(10))
     with pytest.raises(StoreError) as error:
@@ -364,7 +364,7 @@ def test_the_library_writes_no_log_of_its_own(tmp_path):
 
 
 class Durable:
-    """A writer onto a changelog; what it wrote, batch by batch."""
+    """A writer to a changelog that records its writes, batch by batch."""
 
     def __init__(self, changelog):
         self.changelog = changelog
@@ -383,7 +383,7 @@ class Durable:
 
 
 async def outputs_of(tmp_path, monkeypatch, log, *, damage=False):
-    """An actor's outputs for these records, one batch each, and the stores that it deleted.
+    """Return the outputs of an actor for these records, a batch each, and the stores that it discarded.
 
     Before the last record all tables are damaged; that record's session is not in memory.
     """
@@ -424,7 +424,7 @@ async def always(_position):
     return True
 
 
-async def test_damage_that_shows_while_a_worker_works_changes_no_output_and_no_position(tmp_path, monkeypatch):
+async def test_damage_found_at_work_changes_no_output_and_no_position(tmp_path, monkeypatch):
     pytest.importorskip("rocksdict")
     events = [(SESSIONS[n % 5], turn(user(f"{n} " + "x" * 300_000), id=f"t{n}")) for n in range(20)]
     events += [(SESSIONS[0], turn(user("and now?"), id="last"))]
@@ -436,7 +436,7 @@ async def test_damage_that_shows_while_a_worker_works_changes_no_output_and_no_p
 
 
 @pytest.mark.parametrize(("age", "reason"), [(3.4 * DAY, None), (3.6 * DAY, "old")])
-def test_a_store_that_is_older_than_half_of_what_deletions_are_kept_is_thrown_away(tmp_path, age, reason):
+def test_a_store_older_than_half_the_retention_of_deletions_is_discarded(tmp_path, age, reason):
     pytest.importorskip("rocksdict")
     clock = SimpleNamespace(now=1e9)
     store = DiskRecords(tmp_path, OURS, range(10), lambda: clock.now)

@@ -1,4 +1,4 @@
-"""The exactly-once writer on a producer in memory: when a new producer epoch begins, and what is written in which."""
+"""The exactly-once writer with an in-memory producer: when a new epoch begins, and the epoch of each write."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reknit.pipeline.stages.base import POSITION, Output, position_value
 
 
 class Kafka:
-    """A cluster with one transactional id: its epoch, what was committed, and what each client did, in order."""
+    """A cluster with one transactional id: its epoch, the committed batches, and the steps of each client, in order."""
 
     def __init__(self):
         self.epoch = 0
@@ -27,10 +27,10 @@ class Kafka:
         self.commit_seconds = 0.01
         self.commit_error = None
         self.start_seconds = 0.0
-        self.refused = None  # the topic that refuses records for their size
+        self.refused = None  # the topic that rejects records for their size
         self.committed = []
         self.steps = []
-        self.ours = []  # the group's answers, True once none is left
+        self.ours = []  # the group's answers, True once the list is empty
 
     def monotonic(self):
         return self.now
@@ -41,7 +41,7 @@ class Kafka:
 
 
 class Rows(list):
-    """A batch that is sent as it is."""
+    """A batch that is sent unchanged."""
 
     def append(self, *, key, value, **_):
         super().append((key, value))
@@ -148,7 +148,7 @@ async def test_commits_without_a_retry_stay_in_one_epoch(kafka, writer):
     assert (kafka.steps, metrics.epochs) == (["commit", "commit"], [])
 
 
-async def test_after_a_commit_that_took_a_retry_pause_the_next_transaction_has_a_new_epoch(kafka, writer):
+async def test_a_commit_with_a_retry_pause_causes_a_new_epoch_for_the_next_transaction(kafka, writer):
     made, metrics = writer
     kafka.commit_seconds = PAUSE
     await made.write(batch(5))
@@ -163,7 +163,7 @@ async def test_after_a_commit_that_took_a_retry_pause_the_next_transaction_has_a
 
 @pytest.mark.parametrize("answer", [False, None])
 @pytest.mark.parametrize(("earlier", "epoch"), [([], 1), ([True], 2)])
-async def test_a_worker_that_may_not_own_the_partition_writes_nothing_more(kafka, writer, answer, earlier, epoch):
+async def test_a_worker_that_may_have_lost_the_partition_writes_nothing_more(kafka, writer, answer, earlier, epoch):
     made, metrics = writer
     kafka.commit_seconds = PAUSE
     await made.write(batch(5))
@@ -179,7 +179,7 @@ async def test_a_worker_that_may_not_own_the_partition_writes_nothing_more(kafka
     [Tuning(session_seconds=0.05), Tuning(session_seconds=3_600.0, rebalance_seconds=0.05)],
     ids=["a session", "a rebalance waits"],
 )
-async def test_a_new_epoch_that_lasts_until_there_may_be_another_owner_is_given_up(kafka, writer):
+async def test_starting_an_epoch_is_given_up_before_another_owner_is_possible(kafka, writer):
     made, _ = writer
     kafka.commit_seconds = PAUSE
     await made.write(batch(5))
@@ -189,7 +189,7 @@ async def test_a_new_epoch_that_lasts_until_there_may_be_another_owner_is_given_
     assert (lost.value.code, kafka.epoch, kafka.committed) == ("stuck", 1, [(1, rows(5))])
 
 
-async def test_after_a_commit_of_unknown_outcome_the_epoch_is_not_used_again(kafka, writer):
+async def test_an_epoch_is_not_reused_after_a_commit_of_unknown_outcome(kafka, writer):
     made, _ = writer
     kafka.commit_error = KafkaConnectionError("gone")
     with pytest.raises(KafkaConnectionError):
@@ -200,7 +200,7 @@ async def test_after_a_commit_of_unknown_outcome_the_epoch_is_not_used_again(kaf
 
 
 @pytest.mark.parametrize(("topic", "named"), [("p.out.v1", "out.v1"), ("p.state.v1", "state.v1")])
-async def test_after_a_record_that_its_topic_refuses_the_transaction_is_given_up(kafka, writer, topic, named):
+async def test_a_transaction_is_aborted_after_a_rejected_record(kafka, writer, topic, named):
     made, _ = writer
     kafka.refused = topic
     with pytest.raises(RefusedSizeError) as refused:
@@ -214,6 +214,6 @@ async def test_after_a_record_that_its_topic_refuses_the_transaction_is_given_up
     assert kafka.committed == [(2, [("p.state.v1", 3, [(POSITION, position_value(5, 1))])])]
 
 
-async def test_the_client_pauses_as_long_as_the_threshold_assumes(kafka, writer):
+async def test_the_clients_retry_pause_matches_the_threshold(kafka, writer):
     made, _ = writer
     assert made._producer.options["retry_backoff_ms"] == epochs.RETRY_PAUSE_MS

@@ -1,4 +1,4 @@
-"""The group's client in its thread: its commits as a member, and its waits for a broker that does not answer."""
+"""The group client in its thread: its commits as a member, and calls while a broker does not answer."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ PLACE = TP("in.v1", 0)
 
 @pytest.fixture
 async def app(tmp_path):
-    """An app whose client's thread has not been started."""
+    """An app whose client thread has not been started."""
     made = make_app(Runtime(structs.replace(CONFIG, state_dir=str(tmp_path)), {}, NoMetrics(), Tuning()))
     yield made
     loop = made.consumer._thread.thread_loop
     if not loop.is_closed():
-        await asyncio.to_thread(lambda: loop.run_until_complete(asyncio.sleep(0)))  # for what was called in it
+        await asyncio.to_thread(lambda: loop.run_until_complete(asyncio.sleep(0)))  # for callbacks scheduled in it
         loop.close()
 
 
-async def test_a_worker_that_stops_during_a_rebalance_does_not_count_as_crashed(app):
+async def test_a_worker_that_stops_during_a_rebalance_is_not_reported_as_crashed(app):
     app.rebalancing = True
     fetcher = Fetcher(app)
     await fetcher.start()
@@ -82,7 +82,7 @@ async def test_nothing_is_committed_while_the_group_rebalances(app, monkeypatch)
 
 
 class GroupMember:
-    """A group consumer in generation 7, with the client's own check of what it commits."""
+    """A group consumer in generation 7, with the client's own check of its commits."""
 
     def __init__(self, assigned):
         self.assigned, self.committed = assigned, []
@@ -116,9 +116,7 @@ class GroupMember:
         ),
     ],
 )
-async def test_a_member_commits_what_it_owns_and_asks_for_nothing_where_it_owns_nothing(
-    app, monkeypatch, assigned, positions, committed
-):
+async def test_a_member_commits_only_partitions_that_it_owns(app, monkeypatch, assigned, positions, committed):
     async def call(_thread, method, *arguments):
         return await method(*arguments)
 
@@ -132,7 +130,7 @@ async def test_a_member_commits_what_it_owns_and_asks_for_nothing_where_it_owns_
     assert member.committed == committed
 
 
-async def test_a_worker_without_partitions_says_how_far_others_are(app, monkeypatch):
+async def test_a_worker_without_partitions_reports_the_progress_of_others(app, monkeypatch):
     async def call(_thread, method, *arguments):
         return await method(*arguments)
 
@@ -169,14 +167,14 @@ async def test_a_member_that_has_not_joined_sends_no_commit(member):
 
 
 @pytest.mark.parametrize("then", ["joins", "joins and has joined", "was refused"])
-async def test_a_commit_that_leaves_its_generation_proves_nothing(member, then):
+async def test_a_commit_across_generations_proves_nothing(member, then):
     client, thread = member
     await thread.on_partitions_assigned({PLACE}, 7)
     client.answer.clear()
     asking = asyncio.create_task(thread._commit_as_owner(PLACE, 5))
     await client.sent.wait()
     if then == "was refused":
-        client._coordinator.generation = -1  # a broker takes that commit if the group is empty
+        client._coordinator.generation = -1  # a broker accepts that commit if the group is empty
     else:
         await thread.on_partitions_revoked({PLACE})
     if then == "joins and has joined":
@@ -202,14 +200,14 @@ def refused(cause):
         (KafkaConnectionError("gone"), None),
     ],
 )
-async def test_what_a_refused_commit_says_of_the_owner(member, error, is_ours):
+async def test_a_rejected_commit_reports_the_owner(member, error, is_ours):
     client, thread = member
     await thread.on_partitions_assigned({PLACE}, 7)
     client.error = error
     assert await thread._commit_as_owner(PLACE, 5) is is_ours
 
 
-async def test_without_an_answer_the_owner_is_not_known(member, monkeypatch):
+async def test_the_owner_is_unknown_without_an_answer(member, monkeypatch):
     client, thread = member
     monkeypatch.setattr(transport, "_ASK_SECONDS", 0.01)
     await thread.on_partitions_assigned({PLACE}, 7)
@@ -219,7 +217,7 @@ async def test_without_an_answer_the_owner_is_not_known(member, monkeypatch):
 
 @pytest.fixture
 async def running(app):
-    """The thread's loop in a thread of its own, without a client."""
+    """The thread's loop in its own thread, without a client."""
     thread = app.consumer._thread
     runs = threading.Thread(target=thread.thread_loop.run_forever)
     runs.start()
@@ -228,7 +226,7 @@ async def running(app):
     await asyncio.to_thread(runs.join)
 
 
-async def test_calls_that_wait_for_a_broker_hold_up_no_other_and_end_with_their_caller(running):
+async def test_blocked_calls_hold_up_no_other_and_end_with_their_caller(running):
     ended = []
 
     async def waits(number):
@@ -247,7 +245,7 @@ async def test_calls_that_wait_for_a_broker_hold_up_no_other_and_end_with_their_
     assert sorted(ended) == list(range(8))
 
 
-async def test_after_the_thread_has_ended_a_call_says_so_and_a_commit_is_given_up(app):
+async def test_calls_fail_and_commits_are_skipped_after_the_thread_has_ended(app):
     thread = app.consumer._thread
     thread.thread_loop.close()
     thread.in_group.set()
@@ -257,7 +255,7 @@ async def test_after_the_thread_has_ended_a_call_says_so_and_a_commit_is_given_u
 
 
 class Deaf:
-    """A client whose broker does not answer: it leaves no group, and no connection sends what it has."""
+    """A client whose broker does not answer: it cannot leave the group, and its connections send nothing."""
 
     def __init__(self):
         self.steps = []
@@ -289,7 +287,7 @@ async def test_a_stop_does_not_wait_for_a_broker_that_does_not_answer(app, monke
         (KafkaConnectionError("gone"), False),
     ],
 )
-async def test_an_error_that_keeps_the_client_out_of_the_group_is_taken_from_it(app, monkeypatch, error, failed):
+async def test_an_error_that_ends_group_membership_fails_the_worker(app, monkeypatch, error, failed):
     taken = []
 
     async def call(_thread, method):

@@ -31,7 +31,7 @@ def test_a_rejection_is_logged_with_session_rule_and_message_and_others_with_the
     ]
 
 
-def test_a_session_id_and_a_message_of_any_length_are_cut(caplog):
+def test_long_session_ids_and_messages_are_cut(caplog):
     with caplog.at_level(logging.WARNING, logger="reknit.dead-letters"):
         log_letters([letter(b"s" * 5000, code="rejected", rule="ANT-05", message="m" * 5000)])
     (line,) = (record.getMessage() for record in caplog.records)

@@ -1,4 +1,4 @@
-"""Records that are too large for a topic: batches are divided, and single records are named."""
+"""Records and batches that a topic rejects for their size: batches are divided, and oversized records are named."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KIBI = 1024
 
 
 class Producer:
-    """Delivers batches of at most ``most`` bytes, as compressed; keeps how many records each had."""
+    """Accepts batches of at most ``most`` compressed bytes; records the number of records of each."""
 
     def __init__(self, most, error=MessageSizeTooLargeError):
         self.most, self.error = most, error
@@ -52,7 +52,10 @@ def rows(*sizes):
 
 
 async def sent(sender, given):
-    """Send until nothing is refused; what is too large alone is left out. Returns its rows and the last offset."""
+    """Send, without records that are too large alone, until nothing is rejected.
+
+    Return those records and the last offset.
+    """
     left_out = []
     while True:
         try:
@@ -62,7 +65,7 @@ async def sent(sender, given):
             given = [row for at, row in enumerate(given) if at not in error.rows]
 
 
-async def test_small_records_go_through_in_smaller_batches_and_only_those_too_large_alone_are_named():
+async def test_small_records_are_sent_in_smaller_batches_and_only_oversized_ones_are_named():
     producer = Producer(10 * KIBI)
     given = rows(*[500] * 40, 20 * KIBI, *[500] * 40, 30 * KIBI, 9 * KIBI)
     left_out, behind = await sent(Sender(producer, "p.", 0, TopicLimits(), "zstd"), given)
@@ -70,7 +73,7 @@ async def test_small_records_go_through_in_smaller_batches_and_only_those_too_la
     assert behind == sum(producer.delivered)
 
 
-async def test_what_was_refused_is_not_sent_again_until_a_while_has_passed():
+async def test_a_rejected_size_is_not_sent_again_for_a_while():
     clock, producer = Clock(), Producer(10 * KIBI)
     sender = Sender(producer, "p.", 0, TopicLimits(clock), "zstd")
     large, small = rows(20 * KIBI, 500)
@@ -84,13 +87,13 @@ async def test_what_was_refused_is_not_sent_again_until_a_while_has_passed():
     with pytest.raises(RefusedSizeError) as caught:
         sender.check_sizes(Batch(outputs, {}, 1), "state.v1")
     assert caught.value.rows == [1], "counted among the topic's own"
-    producer.most = 1 << 20  # an operator has raised the limit
+    producer.most = 1 << 20  # the limit has been raised
     clock.now = 61.0
     sender.check_sizes(Batch(outputs, {}, 1), "state.v1")
     assert await sender.send("out.v1", [small, large]) == 2
 
 
-async def test_limits_are_those_of_a_topic():
+async def test_limits_are_per_topic():
     limits = TopicLimits()
     limits.note_refused("out.v1", 5_000, 1)
     limits.note_refused("out.v1", 9_000, 1)
@@ -99,7 +102,7 @@ async def test_limits_are_those_of_a_topic():
     assert (limits.refused_record("other.v1"), limits.batch_bytes("other.v1")) == (None, None)
 
 
-async def test_a_record_that_is_larger_than_a_segment_names_that_setting():
+async def test_a_record_larger_than_a_segment_names_that_setting():
     sender = Sender(Producer(KIBI, RecordListTooLargeError), "p.", 0, TopicLimits(), "zstd")
     with pytest.raises(RefusedSizeError) as caught:
         await sender.send("out.v1", rows(4 * KIBI))

@@ -1,4 +1,4 @@
-"""Offset commits: one under way at a time, the newest offset of each partition."""
+"""Offset commits: one in flight at a time, the newest offset of each partition."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ ONE, TWO = TP("in.v1", 1), TP("in.v1", 2)
 
 
 class Broker:
-    """Takes commits, each when it is let through."""
+    """Accepts commits, each when it is let through."""
 
     def __init__(self):
         self.commits = []
@@ -22,13 +22,13 @@ class Broker:
         await self.gate.wait()
 
 
-async def by_nobody(_partition):
+async def no_committed_offset(_partition):
     return None
 
 
-async def test_what_comes_during_a_commit_goes_together_into_the_next():
+async def test_offsets_during_a_commit_are_combined_into_the_next():
     broker = Broker()
-    offsets = OffsetCommits(broker.commit, by_nobody, last_seconds=1.0)
+    offsets = OffsetCommits(broker.commit, no_committed_offset, last_seconds=1.0)
     offsets.soon(ONE, 5)
     await asyncio.sleep(0)
     for offset in (6, 7, 8):
@@ -42,7 +42,7 @@ async def test_what_comes_during_a_commit_goes_together_into_the_next():
 async def test_a_commit_after_a_pause_is_made_too():
     broker = Broker()
     broker.gate.set()
-    offsets = OffsetCommits(broker.commit, by_nobody, last_seconds=1.0)
+    offsets = OffsetCommits(broker.commit, no_committed_offset, last_seconds=1.0)
     offsets.soon(ONE, 5)
     await offsets.finish()
     offsets.soon(ONE, 6)
@@ -50,9 +50,9 @@ async def test_a_commit_after_a_pause_is_made_too():
     assert broker.commits == [{ONE: 5}, {ONE: 6}]
 
 
-async def test_an_end_does_not_wait_for_a_client_that_has_stopped():
+async def test_finishing_does_not_wait_for_a_client_that_has_stopped():
     broker = Broker()
-    offsets = OffsetCommits(broker.commit, by_nobody, last_seconds=0.01)
+    offsets = OffsetCommits(broker.commit, no_committed_offset, last_seconds=0.01)
     offsets.soon(ONE, 5)
     await offsets.finish()
     with pytest.raises(asyncio.CancelledError):
@@ -60,7 +60,7 @@ async def test_an_end_does_not_wait_for_a_client_that_has_stopped():
     assert broker.commits == [{ONE: 5}]
 
 
-async def test_an_opening_does_not_wait_for_an_offset_that_is_only_looked_at(monkeypatch):
+async def test_opening_does_not_wait_for_an_informational_offset(monkeypatch):
     monkeypatch.setattr("reknit.pipeline.engine.writer._LOOK_SECONDS", 0.01)
 
     async def no_answer(_partition):

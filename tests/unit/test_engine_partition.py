@@ -1,4 +1,4 @@
-"""The actor of a source partition, with a log, a changelog and a writer in memory."""
+"""The actor of a source partition, with an in-memory log, changelog and writer."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Counting(Stage):
 
 
 class Broker:
-    """The durable data: the changelog and the outputs, batch by batch."""
+    """The durable state: the changelog and the written batches."""
 
     def __init__(self):
         self.state = {}
@@ -94,13 +94,13 @@ class Broker:
         self.gate.set()
         self.error = None
         self.once = None
-        self.ours = []  # the group's answers, True once none is left
+        self.ours = []  # the group's answers to the ownership check, True once the list is empty
         self.opened = self.closed = self.writing = 0
         self.format = 1
         self.mark = UNMARKED  # of the position that is read
-        self.own = None  # the mark that the actor is to write, where it is another one
-        self.late = 0  # how many reads of the changelog do not see the last batch yet
-        self.before = ({}, None)  # state and position before it
+        self.own = None  # the mark that the actor writes, if it is another one
+        self.late = 0  # number of reads of the changelog that do not see the last batch yet
+        self.before = ({}, None)  # state and position before the last batch
 
     async def open(self):
         self.opened += 1
@@ -146,7 +146,7 @@ class Broker:
 
     @property
     def written(self):
-        """The position of each batch with its outputs."""
+        """Return the position of each batch with its outputs."""
         return [(batch.position, [output.value for output in batch.outputs]) for batch in self.batches]
 
 
@@ -175,7 +175,7 @@ class Recording(NoMetrics):
 
 @pytest.fixture
 async def make(monkeypatch):
-    """Return what makes a broker and an actor on it that works."""
+    """Return a function that makes a broker and a working actor on it."""
     made = []
     monkeypatch.setattr(module, "_REOPEN_SECONDS", 0.001)
 
@@ -212,14 +212,14 @@ async def opened(_position):
 
 
 async def begin_writing(broker, actor, *offsets):
-    """Have a batch of these in flight: its writing is held up."""
+    """Leave a batch of these in flight: its write is blocked."""
     broker.gate.clear()
     actor.offer(span(offsets[0], *map(fetched, offsets)))
     await until(lambda: broker.writing == 1)
 
 
 async def finish(actor, *offsets):
-    """Have a batch of these done."""
+    """Process a batch of these completely."""
     actor.offer(span(offsets[0], *map(fetched, offsets)))
     await until(lambda: actor.next == offsets[-1] + 1)
 
@@ -230,7 +230,7 @@ async def until(condition):
             await asyncio.sleep(0.001)
 
 
-async def test_the_position_is_reported_once_the_actor_is_open_and_after_each_durable_batch(make):
+async def test_the_position_is_reported_after_opening_and_after_each_durable_batch(make):
     broker, actor, _ = await make(position=3)
     assert broker.positions == [3]
     actor.aligned = True
@@ -251,7 +251,7 @@ async def test_the_position_is_reported_again_after_a_rebalance(make):
     assert broker.positions == [0, 1, 1]
 
 
-async def test_it_continues_from_the_changelogs_position_with_its_state(make):
+async def test_it_resumes_at_the_changelogs_position_with_its_state(make):
     broker, actor, _ = await make(state={b"count": b"5"}, position=7)
     assert actor.waits_for == 7
     actor.offer(span(7, fetched(7), fetched(9), end=11))
@@ -266,7 +266,7 @@ async def test_without_a_changelog_it_begins_at_zero(make):
     assert actor.waits_for == 0
 
 
-async def test_records_that_come_during_a_commit_make_the_next_batch(make):
+async def test_records_that_arrive_during_a_commit_make_the_next_batch(make):
     broker, actor, runtime = await make()
     await begin_writing(broker, actor, 0)
     for offset in range(1, 50):
@@ -280,7 +280,7 @@ async def test_records_that_come_during_a_commit_make_the_next_batch(make):
     ]
 
 
-async def test_records_that_come_within_the_commit_interval_make_one_batch(make):
+async def test_records_within_the_commit_interval_make_one_batch(make):
     broker, actor, _ = await make(commit_interval_ms=100)
     await finish(actor, 0)
     actor.offer(span(1, fetched(1)))
@@ -291,7 +291,7 @@ async def test_records_that_come_within_the_commit_interval_make_one_batch(make)
     assert [len(batch.outputs) for batch in broker.batches] == [1, 2]
 
 
-async def test_nothing_waits_for_the_commit_interval_once_there_is_no_room_left(make):
+async def test_a_full_buffer_does_not_wait_for_the_commit_interval(make):
     _, actor, _ = await make(commit_interval_ms=3_600_000)
     actor.aligned = True
     for offset in range(3):
@@ -337,7 +337,7 @@ async def test_outputs_beyond_the_bound_are_committed_in_parts(make):
     assert broker.written == [(3, [large] * 3), (5, [large, b"4:5"])]
 
 
-async def test_partitions_take_turns_so_that_the_event_loop_breathes_between_slices(make, monkeypatch):
+async def test_the_event_loop_runs_other_tasks_between_slices(make, monkeypatch):
     turns, slices = 0, []
 
     async def count_turns():
@@ -358,7 +358,7 @@ async def test_partitions_take_turns_so_that_the_event_loop_breathes_between_sli
     assert len(slices) == len(set(slices)) == 10
 
 
-async def test_an_output_that_no_topic_takes_becomes_a_letter(make):
+async def test_an_oversized_output_becomes_a_dead_letter(make):
     broker, actor, runtime = await make(output_bytes=1_000)
     actor.offer(span(0, fetched(0, b"big" + b"x" * 2_000), fetched(1)))
     await until(lambda: actor.next == 2)
@@ -370,7 +370,7 @@ async def test_an_output_that_no_topic_takes_becomes_a_letter(make):
     assert tally[LETTER[0], "in.v1", "size"] == 1
 
 
-async def test_a_letter_that_is_too_large_itself_is_counted_once(make):
+async def test_an_oversized_dead_letter_is_counted_once(make):
     _, actor, runtime = await make(output_bytes=1_000)
     actor.offer(span(0, fetched(0, b"poison", b"k" * 2_000)))
     await until(lambda: actor.next == 1)
@@ -378,14 +378,14 @@ async def test_a_letter_that_is_too_large_itself_is_counted_once(make):
     assert [name for tally in tallies for name in tally if name[0] == LETTER[0]] == [LETTER]
 
 
-async def test_the_position_is_shown_when_the_actor_is_open_and_after_each_batch(make):
+async def test_the_position_metric_is_set_after_opening_and_after_each_batch(make):
     _, actor, runtime = await make(position=3)
     assert runtime.metrics.at == [3]
     await finish(actor, 3, 4)
     assert runtime.metrics.at == [3, 5]
 
 
-async def test_poison_is_dead_lettered_and_the_state_is_rebuilt(make, caplog):
+async def test_a_poison_record_is_dead_lettered_and_the_state_is_rebuilt(make, caplog):
     broker, actor, runtime = await make(slice_records=4)
     values = [b"v", b"v", b"poison", b"v", b"poison", b"v"]
     made = Counting.made
@@ -412,7 +412,7 @@ async def test_slices_before_a_poisoned_one_are_committed_before_the_state_is_re
     assert broker.state == {b"count": b"5"}
 
 
-async def test_after_a_poisoned_record_the_state_is_read_until_it_holds_the_last_commit(make):
+async def test_after_a_poison_record_the_state_is_read_until_it_holds_the_last_commit(make):
     broker, actor, runtime = await make(slice_records=2)
     await finish(actor, 0, 1)
     broker.late = 2
@@ -423,7 +423,7 @@ async def test_after_a_poisoned_record_the_state_is_read_until_it_holds_the_last
 
 
 @pytest.mark.parametrize("place", ["process", "refuse"])
-async def test_a_store_that_fails_at_a_poisoned_record_makes_no_letter_of_a_good_one(make, monkeypatch, place):
+async def test_a_store_failure_at_a_poison_record_dead_letters_no_valid_record(make, monkeypatch, place):
     failures = [StoreError("damaged", "a store on disk")]
     plain = getattr(Counting, place)
 
@@ -444,7 +444,7 @@ async def test_a_store_that_fails_at_a_poisoned_record_makes_no_letter_of_a_good
 
 
 class Versioned(Counting):
-    """Writes into its state which format it uses."""
+    """Writes the state format that it uses into its state."""
 
     format = None
 
@@ -476,7 +476,7 @@ async def test_state_is_never_written_in_an_older_format_than_it_was_found_in(ma
     assert broker.values == [b"7:6"]
 
 
-async def test_outputs_without_a_position_that_moves_end_the_worker(make, monkeypatch):
+async def test_outputs_without_a_new_position_end_the_worker(make, monkeypatch):
     monkeypatch.setattr(Backlog, "take_batch", lambda *_: ([fetched(0)], 0))
     broker, actor, runtime = await make()
     actor.offer(span(0, fetched(0)))
@@ -485,7 +485,7 @@ async def test_outputs_without_a_position_that_moves_end_the_worker(make, monkey
     assert (broker.written, actor.next) == ([], 0)
 
 
-async def test_by_policy_the_worker_ends_at_a_record_and_commits_what_came_before(make):
+async def test_by_policy_the_worker_ends_at_a_record_and_commits_the_records_before_it(make):
     broker, actor, runtime = await make()
     actor.offer(span(0, *(fetched(offset, value) for offset, value in enumerate([b"v", b"v", b"stop", b"v"]))))
     await until(lambda: runtime.failure is not None)
@@ -493,7 +493,7 @@ async def test_by_policy_the_worker_ends_at_a_record_and_commits_what_came_befor
     assert (broker.values, broker.position) == ([b"0:1", b"1:2"], 2)
 
 
-async def test_a_partitions_levels_are_reported_once_it_is_read_after_each_batch_and_reset_at_its_end(make):
+async def test_level_metrics_are_set_after_each_batch_and_removed_at_the_end(make):
     _, actor, runtime = await make(state={b"count": b"5"}, position=7)
     await finish(actor, 7)
     await actor.close()
@@ -501,14 +501,14 @@ async def test_a_partitions_levels_are_reported_once_it_is_read_after_each_batch
     assert runtime.metrics.levels[-1] == {}
 
 
-async def test_a_hole_is_not_taken(make):
+async def test_a_span_after_an_offset_gap_is_rejected(make):
     _, actor, _ = await make()
     with pytest.raises(OffsetGap):
         actor.offer(span(3, fetched(3)))
     assert actor.waits_for == 0
 
 
-async def test_held_it_finishes_the_batch_in_flight_and_gives_up_the_rest(make):
+async def test_pausing_finishes_the_batch_in_flight_and_drops_the_rest(make):
     broker, actor, _ = await make()
     actor.aligned = True
     await begin_writing(broker, actor, 0)
@@ -527,7 +527,7 @@ async def test_held_it_finishes_the_batch_in_flight_and_gives_up_the_rest(make):
     assert broker.values == [b"0:1", b"1:2"]
 
 
-async def test_a_batch_that_outlives_its_hold_is_not_processed_twice(make):
+async def test_a_batch_that_outlives_its_pause_is_not_processed_twice(make):
     broker, actor, _ = await make()
     await begin_writing(broker, actor, 0, 1)
     await actor.pause(0.01)
@@ -538,7 +538,7 @@ async def test_a_batch_that_outlives_its_hold_is_not_processed_twice(make):
     assert broker.values == [b"0:1", b"1:2", b"2:3"]
 
 
-async def test_closing_finishes_the_batch_in_flight_and_lets_go(make):
+async def test_closing_finishes_the_batch_in_flight_and_closes_the_writer(make):
     broker, actor, runtime = await make()
     await begin_writing(broker, actor, 0)
     closing = asyncio.create_task(actor.close())
@@ -567,7 +567,7 @@ PASSING = [LOST, PartitionLostError("stuck", "too long"), KafkaConnectionError("
 @pytest.mark.parametrize("committed", [False, True])
 async def test_after_a_write_of_unknown_outcome_it_is_reopened(make, error, committed):
     broker, actor, runtime = await make()
-    broker.ours = [None, True]  # the first answer is "unknown"
+    broker.ours = [None, True]  # unknown at first
     broker.fail_once(error, committed=committed)
     actor.offer(span(0, fetched(0), fetched(1)))
     await until(lambda: broker.opened == 2 and actor.phase is Phase.WORKING)
@@ -580,7 +580,7 @@ async def test_after_a_write_of_unknown_outcome_it_is_reopened(make, error, comm
 
 
 class Store:
-    """An object store that does not answer the first time it is asked."""
+    """An object store that does not answer the first request."""
 
     def __init__(self):
         self.asked = 0
@@ -592,7 +592,7 @@ class Store:
         return b"%d" % self.asked
 
 
-async def test_a_store_that_does_not_answer_holds_its_partition_up_and_loses_nothing(make):
+async def test_an_unavailable_store_delays_its_partition_and_loses_nothing(make):
     broker, actor, runtime = await make()
     runtime.objects = Store()
     log = [fetched(0), structs.replace(fetched(1), value=None, headers=(("dataref", b"key"),))]
@@ -614,7 +614,7 @@ async def test_a_partition_that_moved_away_only_closes(make, error):
     assert (runtime.failure, actor.next, broker.opened, broker.written) == (None, 0, 1, [])
 
 
-async def test_a_partition_that_is_fenced_again_and_again_ends_the_worker(make):
+async def test_a_partition_that_is_fenced_repeatedly_ends_the_worker(make):
     broker, actor, runtime = await make(stall_seconds=0.05)
     broker.error = LOST
     async with asyncio.timeout(10):
@@ -625,7 +625,7 @@ async def test_a_partition_that_is_fenced_again_and_again_ends_the_worker(make):
     assert (runtime.failure, actor.next, broker.written) == (LOST, 0, [])
 
 
-async def test_a_commit_without_an_end_is_aborted_and_reported(make):
+async def test_a_commit_that_takes_too_long_is_given_up_and_repeated_timeouts_end_the_worker(make):
     broker, actor, runtime = await make(batch_seconds=0.05, stall_seconds=0.1)
     broker.gate.clear()
     for _ in range(4):
@@ -636,7 +636,7 @@ async def test_a_commit_without_an_end_is_aborted_and_reported(make):
     assert runtime.failure.code == "stuck"
 
 
-async def test_while_no_broker_answers_it_waits_for_an_answer_and_does_not_count_pauses(make, monkeypatch):
+async def test_it_waits_while_no_broker_answers_and_the_wait_does_not_count_as_a_stall(make, monkeypatch):
     broker, actor, runtime = await make(stall_seconds=0.0)
     monkeypatch.setattr("reknit.pipeline.engine.runtime.SILENT_SECONDS", 0.0)
     broker.fail_once(KafkaConnectionError("gone"), committed=False)
@@ -650,7 +650,7 @@ async def test_while_no_broker_answers_it_waits_for_an_answer_and_does_not_count
     await until(lambda: broker.opened == 2 and actor.phase is Phase.WORKING)
 
 
-async def test_closed_while_it_opens_it_ends_though_its_cancellation_is_lost(make):
+async def test_closing_while_opening_succeeds_although_the_cancellation_is_swallowed(make):
     broker, actor, _ = await make()
     opens = asyncio.Event()
 
@@ -686,14 +686,14 @@ async def test_an_unknown_error_does_not_quote_content(make, caplog):
     assert "secret content" not in runtime.failure.message + caplog.text
 
 
-async def test_expired_offsets_are_counted_and_passed(make):
+async def test_expired_offsets_are_counted_and_skipped(make):
     _, actor, runtime = await make()
     actor.expired(40)
     assert actor.waits_for == 40
     assert runtime.metrics.calls == [("expired", "in.v1", 0, 40)]
 
 
-async def test_it_ends_at_a_frozen_end_whatever_is_fetched_beyond(make):
+async def test_it_ends_at_a_fixed_end_whatever_is_fetched_beyond(make):
     broker, actor, _ = await make(scope=Scope(ends={"in.v1": [2]}))
     actor.aligned = True
     actor.offer(span(0, fetched(0)))
@@ -705,7 +705,7 @@ async def test_it_ends_at_a_frozen_end_whatever_is_fetched_beyond(make):
     assert (broker.values, actor.done_to, actor.wants(1 << 20, 10)) == ([b"0:1", b"1:2"], 2, False)
 
 
-async def test_markers_after_the_last_record_are_done_at_the_end(make):
+async def test_trailing_transaction_markers_count_as_processed_at_the_end(make):
     _, actor, _ = await make(scope=Scope(ends={"in.v1": [4]}))
     actor.offer(span(0, fetched(0), end=3))
     actor.offer(span(3, end=9))
@@ -722,7 +722,7 @@ async def test_markers_after_the_last_record_are_done_at_the_end(make):
         (Scope(source_prefix="live.", publishes=frozenset({"recorded.in.v1"})), [("recorded.in.v1", b"to the input")]),
     ],
 )
-async def test_what_is_published_and_where_what_is_for_an_input_goes(make, monkeypatch, scope, outputs):
+async def test_the_scope_selects_published_topics_and_redirects_inputs(make, monkeypatch, scope, outputs):
     def process(stage, records):
         return Result(outputs=[Output("out.v1", b"k", b"0:1"), Output("in.v1", b"k", b"to the input")])
 
@@ -732,7 +732,7 @@ async def test_what_is_published_and_where_what_is_for_an_input_goes(make, monke
     assert [(output.topic, output.value) for output in broker.batches[0].outputs] == outputs
 
 
-async def test_room_is_shared(make):
+async def test_it_requests_records_only_while_its_share_of_memory_lasts(make):
     broker, actor, _ = await make()
     assert not actor.wants(1_000, 10), "not before the consumer was told where to fetch"
     actor.aligned = True
@@ -747,19 +747,19 @@ async def test_room_is_shared(make):
     assert actor.wants(1_000, 1)
 
 
-def test_delivery_is_one_of_two():
+def test_an_unknown_delivery_is_rejected():
     with pytest.raises(StartupError) as error:
         Runtime(Config(delivery="exactly_once"), {}, NoMetrics(), Tuning())
     assert error.value.code == "delivery_unknown"
 
 
-# Topic ids, and offsets of a re-created topic.
+# Topic ids, and offsets of a recreated topic.
 
 IDS = PositionMark(input_id="in", state_id="state")
 
 
 class TopicsThatChange:
-    """Topics one of which is re-created once ``changed`` is set."""
+    """Topics. One of them is recreated once ``changed`` is set."""
 
     def __init__(self):
         self.changed = False
@@ -769,7 +769,7 @@ class TopicsThatChange:
             raise TopicChangedError("input_recreated", "in.v1 was re-created")
 
 
-async def test_ids_are_stored_at_once_with_a_position_that_has_none_and_nothing_else_is(make, caplog):
+async def test_ids_are_stored_immediately_with_a_position_that_has_none(make, caplog):
     with caplog.at_level("INFO", "reknit.engine"):
         broker, actor, runtime = await make(own=IDS, state={b"count": b"5"}, position=7)
     assert [(batch.position, list(batch.outputs), batch.changes, batch.mark) for batch in broker.batches] == [
@@ -780,7 +780,7 @@ async def test_ids_are_stored_at_once_with_a_position_that_has_none_and_nothing_
 
 
 @pytest.mark.parametrize("position", [None, 7])
-async def test_nothing_is_stored_where_a_partition_begins_or_has_its_ids(make, position):
+async def test_nothing_is_stored_for_a_new_partition_or_one_with_ids(make, position):
     broker, actor, _ = await make(own=IDS, position=position, mark=IDS)
     assert broker.batches == []
     await finish(actor, position or 0)
@@ -788,7 +788,7 @@ async def test_nothing_is_stored_where_a_partition_begins_or_has_its_ids(make, p
     assert (key, value, read_mark(value, headers)) == (POSITION, b"%d 3" % actor.next, IDS)
 
 
-async def test_records_from_a_topic_that_was_recreated_are_not_committed(make):
+async def test_records_from_a_recreated_topic_are_not_committed(make):
     runtime = Runtime(CONFIG, {"in.v1": Counting}, Recording(), Tuning())
     runtime.topics = TopicsThatChange()
     broker, actor, _ = await make(runtime=runtime)
@@ -800,7 +800,7 @@ async def test_records_from_a_topic_that_was_recreated_are_not_committed(make):
     assert (broker.written, broker.position) == ([(1, [b"0:1"])], 1)
 
 
-async def test_records_of_an_accepted_topic_have_its_base_and_so_does_the_groups_offset(make, monkeypatch):
+async def test_records_of_an_accepted_topic_and_the_groups_offset_have_its_base(make, monkeypatch):
     seen = []
     process = Counting.process
     monkeypatch.setattr(Counting, "process", lambda stage, records: seen.extend(records) or process(stage, records))
@@ -812,7 +812,7 @@ async def test_records_of_an_accepted_topic_have_its_base_and_so_does_the_groups
     assert broker.batches[0].state()[-1][1] == b"8 3 base=100"
 
 
-async def test_an_offset_past_markers_alone_says_that_no_state_is_there(make):
+async def test_an_offset_past_transaction_markers_alone_reports_empty_state(make):
     _, actor, _ = await make()
     actor.offer(span(0, end=5))
     assert (actor.done_to, actor.group_metadata) == (5, "reknit empty")
@@ -820,11 +820,11 @@ async def test_an_offset_past_markers_alone_says_that_no_state_is_there(make):
     assert actor.group_metadata == "reknit"
 
 
-# Topics that take less than the contract promises.
+# Topics with smaller limits than the contract requires.
 
 
 def take_at_most(broker, topics):
-    """Have topics refuse rows whose value is longer than this."""
+    """Make topics reject rows whose value is longer than this."""
     write = broker.write
 
     async def refusing(batch):
@@ -844,7 +844,7 @@ def letters_of(broker):
     return [(letter.key, letter.value, {name: value.decode() for name, value in letter.headers}) for letter in found]
 
 
-async def test_outputs_that_their_topic_refuses_become_dead_letters_that_name_its_setting(make):
+async def test_rejected_outputs_become_dead_letters_that_name_the_topics_setting(make):
     broker, actor, runtime = await make()
     take_at_most(broker, {"out.v1": 100})
     actor.offer(span(0, fetched(0), fetched(1, b"large", b"l"), fetched(2), fetched(3, b"large", b"m")))
@@ -878,7 +878,7 @@ async def test_a_request_names_its_own_record_in_the_dead_letter(make, monkeypat
     assert why["reknit.error.offset"] == "1"
 
 
-async def test_a_dead_letter_that_its_topic_refuses_loses_its_value_first(make):
+async def test_a_rejected_dead_letter_loses_its_value_first(make):
     broker, actor, _ = await make()
     take_at_most(broker, {DEAD_LETTERS: 5})
     actor.offer(span(0, fetched(0), fetched(1, b"poison")))
@@ -888,7 +888,7 @@ async def test_a_dead_letter_that_its_topic_refuses_loses_its_value_first(make):
     assert (why["reknit.error.offset"], why["reknit.error.value-bytes"]) == ("1", "6")
 
 
-def test_of_a_dead_letter_details_and_a_long_key_go_next_and_then_nothing():
+def test_a_dead_letter_then_loses_details_and_a_long_key_and_then_is_dropped():
     headers = (("own", b"1"), ("reknit.error.code", b"internal"), ("reknit.error.message", b"words"))
     letter = Output(DEAD_LETTERS, b"k" * 2_000, b"value", headers)
     smaller = smaller_letter(letter, "in.v1", 0, 3)
@@ -900,7 +900,7 @@ def test_of_a_dead_letter_details_and_a_long_key_go_next_and_then_nothing():
 
 
 class Weighing(Counting):
-    """Keeps a value of each record as state, whose size a changelog may refuse."""
+    """Stores the value of each record as state, whose size a changelog may reject."""
 
     def restore(self, key, value):
         if key == b"count":
@@ -912,7 +912,7 @@ class Weighing(Counting):
         return result
 
 
-async def test_a_record_whose_state_is_refused_becomes_a_dead_letter_and_its_neighbours_are_taken(make):
+async def test_a_record_with_rejected_state_becomes_a_dead_letter_and_its_neighbours_are_processed(make):
     runtime = Runtime(CONFIG, {"in.v1": Weighing}, Recording(), Tuning())
     broker, actor, _ = await make(runtime=runtime)
     take_at_most(broker, {"state.v1": 50})
@@ -927,7 +927,7 @@ async def test_a_record_whose_state_is_refused_becomes_a_dead_letter_and_its_nei
     assert why["reknit.error.message"].startswith("p.state.v1 takes no record of this size; its max.message.bytes is")
 
 
-async def test_what_the_policy_makes_of_a_session_is_left_out_where_its_state_is_refused_too(make, monkeypatch):
+async def test_a_sessions_parked_state_is_left_out_if_it_is_rejected_too(make, monkeypatch):
     def refuse(stage, record, error):
         letter = dead_letter(record, stage.topic, error)
         return Result(outputs=[letter], changes={b"parked": record.value}, tally={LETTER: 1})
@@ -944,7 +944,7 @@ async def test_what_the_policy_makes_of_a_session_is_left_out_where_its_state_is
 
 
 @pytest.mark.parametrize("topics", [{"state.v1": 0}, {"out.v1": 0, DEAD_LETTERS: -1}], ids=["state", "letters"])
-async def test_a_topic_that_takes_nothing_at_all_ends_the_worker_for_a_person(make, topics):
+async def test_a_topic_that_rejects_everything_ends_the_worker(make, topics):
     broker, actor, runtime = await make()
     take_at_most(broker, topics)
     actor.offer(span(0, fetched(0)))

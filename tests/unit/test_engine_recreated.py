@@ -1,4 +1,4 @@
-"""`accept` and `rebuild` on an input and a changelog in memory, with the stage of the turns."""
+"""`accept` and `rebuild` on an in-memory input and changelog, with the stage of the turns."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Cluster:
 
     @property
     def stored(self):
-        """The last position and its mark."""
+        """Return the last position and its mark."""
         _, value, headers = [row for row in self.rows if row[0] == POSITION][-1]
         return read_position(value)[0], read_mark(value, headers)
 
@@ -144,7 +144,7 @@ async def accept(group=None, start="earliest", **more):
 
 
 async def rebuild(group=None, published=frozenset(), **more):
-    """``published`` are the ids of requests that the topics hold."""
+    """``published`` has the ids of requests that the topics hold."""
 
     async def look(_topic, _partition, _offset):
         def was_published(outputs):
@@ -163,7 +163,7 @@ def requests_of(outputs):
 
 
 def worked(records, most=None):
-    """A worker's outputs for these records; with ``most`` it has taken only that many due records."""
+    """Return the outputs of a worker for these records. With ``most`` it has processed only that many due records."""
     sliced = Sliced(lambda: TurnsStage(PARK))
     for record in records:
         sliced.take(record)
@@ -189,7 +189,7 @@ async def test_an_input_is_accepted_with_its_state_and_a_base(cluster):
     assert (outcome.before, outcome.position, outcome.base) == (0, 6, 6)
 
 
-async def test_a_position_without_an_id_is_accepted_where_the_topic_ends_before_it_or_an_operator_confirms(cluster):
+async def test_a_position_without_an_id_is_accepted_if_the_topic_ends_before_it_or_on_request(cluster):
     cluster.input = log(TALK)
     cluster.rows = [(POSITION, b"4 3", ())]
     assert (await accept()).status == "unchanged"
@@ -208,7 +208,7 @@ async def test_an_input_is_not_accepted_while_its_state_is_lost(cluster):
     assert (caught.value.code, cluster.rows) == ("state_lost", [])
 
 
-async def test_lost_state_is_that_of_the_groups_position_and_nothing_is_published(cluster):
+async def test_lost_state_is_rebuilt_up_to_the_groups_position_without_publishing(cluster):
     cluster.input = log(TALK)
     expected = worked(cluster.input[:4])
     outcome = await rebuild(GroupPosition(4, base=70))
@@ -219,16 +219,16 @@ async def test_lost_state_is_that_of_the_groups_position_and_nothing_is_publishe
     assert (await rebuild(GroupPosition(4, base=70))).status == "unchanged"
 
 
-async def test_records_beyond_the_groups_position_count_if_their_outputs_are_there(cluster):
+async def test_records_after_the_groups_position_count_if_their_outputs_exist(cluster):
     cluster.input = log(TALK)
     published = requests_of(worked(cluster.input).outputs)
     outcome = await rebuild(GroupPosition(2), frozenset(published[:2]))
-    # Record 2 leads to nothing. Record 3 was processed, so record 2 was too; record 5 was not, and record 4 may not be.
+    # Record 2 has no outputs. Record 3 was processed, so record 2 was too; record 5 was not, and record 4 may not be.
     assert (outcome.position, cluster.stored) == (4, (4, PositionMark(**IDS)))
     assert cluster.stage.find(b"a").turn == 4
 
 
-async def test_what_workers_wrote_to_a_recreated_changelog_is_replaced(cluster):
+async def test_the_content_of_a_recreated_changelog_is_replaced(cluster):
     cluster.input = log(TALK)
     cluster.rows = [(b"hs", b"left", ()), (POSITION, b"5 3", (("input-id", b"in"), ("state-id", b"former")))]
     outcome = await rebuild(GroupPosition(2))
@@ -237,7 +237,7 @@ async def test_what_workers_wrote_to_a_recreated_changelog_is_replaced(cluster):
 
 
 @pytest.mark.parametrize(("written", "position"), [(1, 0), (2, 6)])
-async def test_a_rebuild_that_was_interrupted_is_finished(cluster, monkeypatch, written, position):
+async def test_an_interrupted_rebuild_is_finished(cluster, monkeypatch, written, position):
     cluster.input = log(TALK)
     write, count = Cluster.write, iter(range(10))
 
@@ -258,7 +258,7 @@ async def test_a_rebuild_that_was_interrupted_is_finished(cluster, monkeypatch, 
 
 
 @pytest.mark.parametrize("taken", [0, 3, 8])
-async def test_a_release_under_way_is_as_far_as_its_outputs_are_published(cluster, taken):
+async def test_a_release_in_progress_is_rebuilt_up_to_its_published_outputs(cluster, taken):
     waiting = [turn(user(f"w{n}")) for n in range(8)]
     cluster.input = log([OPENED, turn(user("one")), LETTER, *waiting, RELEASED, turn(user("last"))])
     end = len(cluster.input)
@@ -275,13 +275,13 @@ async def test_a_release_under_way_is_as_far_as_its_outputs_are_published(cluste
     assert [*requests_of(so_far.outputs), *left] == everything
 
 
-async def test_nothing_is_rebuilt_where_nothing_was_processed(cluster):
+async def test_nothing_is_rebuilt_if_nothing_was_processed(cluster):
     cluster.input = log(TALK)
     assert (await rebuild()).status == "unchanged"
     assert cluster.rows == []
 
 
-async def test_whole_state_is_rebuilt_if_that_is_forced(cluster):
+async def test_force_rebuilds_existing_state(cluster):
     cluster.input = log(TALK)
     mark = (("input-id", b"in"), ("state-id", b"state"))
     cluster.rows = [(b"hs", b"left", ()), (POSITION, b"6 3", mark)]

@@ -1,4 +1,4 @@
-"""The engine drives a release in slices: their sizes and order, and that each record is taken once whatever fails."""
+"""The engine drives a release in slices: their sizes and order, and exactly-once processing after any failure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def log(*rows, first=0):
 
 
 def talk(count, words=str):
-    """Turns, by a user and an assistant alternately."""
+    """Turns, alternately by a user and an assistant."""
     return [turn((said if at % 2 else user)(words(at))) for at in range(count)]
 
 
@@ -57,8 +57,8 @@ class Changelog:
 
     def __init__(self):
         self.rows, self.batches, self.told = [], [], []
-        self.fails = {}  # by the number of a write: the part that is durable all the same: all, outputs or nothing
-        self.late_after = {}  # by the number of a write: how many reads do not see it yet
+        self.fails = {}  # by the number of a write that fails: the part that is durable anyway: all, outputs or nothing
+        self.late_after = {}  # by the number of a write: the number of reads that do not see it yet
         self.writes = self.opened = 0
         self.on_write = lambda: None
         self.gate = asyncio.Event()
@@ -101,7 +101,7 @@ class Changelog:
 
     @property
     def slices(self):
-        """The position of each transaction, and the texts of the requests in it, by their sessions."""
+        """Return the position of each transaction, and the texts of its requests with their sessions."""
         return [
             (batch.position, [f"{o.key.decode()}{text(o)}" for o in batch.outputs if o.topic == PROVIDER_REQUESTS])
             for batch in self.batches
@@ -123,7 +123,7 @@ def text(output):
 
 @pytest.fixture
 async def make(monkeypatch):
-    """Return what makes an actor over a changelog, with the stage of the turns."""
+    """Return a function that makes an actor over a changelog, with the stage of the turns."""
     made = []
     monkeypatch.setattr(module, "_REOPEN_SECONDS", 0.001)
 
@@ -166,19 +166,19 @@ def offer(actor, records):
 
 
 async def feed(actor, records):
-    """Give an actor records, and wait until nothing is left to do, records that are due included."""
+    """Pass records to an actor, and wait until all work is done, including due records."""
     offer(actor, records)
     await until(lambda: actor.done_to == records[-1].offset + 1)
 
 
-async def test_what_waited_is_released_in_slices_of_a_number_of_records(make):
+async def test_waiting_records_are_released_in_slices_of_a_fixed_number(make):
     changelog, actor, _ = await make(release_records=4)
     await feed(actor, log(*released(10), ("b", turn(user("b")))))
     assert changelog.slices == [(13, ["bb"]), (13, ["a0", "a2"]), (13, ["a4", "a6"]), (13, ["a8"])]
     assert {key[:1] for key in changelog.state} & {b"p", b"w", b"r"} == set()
 
 
-async def test_each_record_of_a_release_and_each_commit_shows_the_guards_that_the_partition_moves(make):
+async def test_each_released_record_and_each_commit_counts_as_progress(make):
     _, actor, runtime = await make(release_records=4)
     await feed(actor, log(*released(10)))
     assert runtime.steps == {(AGENT_TURNS, 0): 1 + 10 + 4}
@@ -191,14 +191,14 @@ async def test_a_slice_ends_once_its_outputs_are_larger_than_a_batch(make):
     assert sizes == [[1, 3, 5], [7, 9], [11, 13], [15]], "with their state, of which each holds less than the history"
 
 
-async def test_the_group_is_notified_of_a_finished_partition_once_nothing_is_due(make):
+async def test_the_group_offset_passes_a_release_once_nothing_is_due(make):
     changelog, actor, _ = await make(release_records=2)
     await feed(actor, log(*released(4)))
     assert [batch.position for batch in changelog.batches] == [6, 6, 6]
     assert changelog.told == [0, 5, 5, 6]
 
 
-async def test_a_worker_that_is_to_end_somewhere_does_not_before_a_release_is_finished(make):
+async def test_a_worker_with_a_fixed_end_finishes_the_release_first(make):
     changelog, actor, _ = await make(release_records=1, scope=Scope(ends={AGENT_TURNS: [5]}))
     seen = []
     changelog.on_write = lambda: seen.append(actor.done_to)
@@ -208,7 +208,7 @@ async def test_a_worker_that_is_to_end_somewhere_does_not_before_a_release_is_fi
     assert seen == [0, 4, 4, 4]
 
 
-async def test_records_that_came_meanwhile_are_worked_on_between_slices(make):
+async def test_records_that_arrive_meanwhile_are_processed_between_slices(make):
     changelog, actor, _ = await make(release_records=2)
     changelog.gate.clear()
     records = log(*released(6), ("b", turn(user("b"))), ("a", turn(user("late"))), ("b", turn(said("x"))))
@@ -235,7 +235,7 @@ async def test_no_more_records_are_taken_while_too_many_wait_for_a_release(make)
         (16, []),
         (16, ["alater 0", "alater 2"]),
         (20, []),
-        (20, ["alater 4"]),  # nine of those that came since still wait, and six may: the next batch has to wait too
+        (20, ["alater 4"]),  # nine later records still wait, and six may: the next batch has to wait too
         (20, ["alater 6", "alater 8"]),
         (21, ["bb"]),
         (21, ["alater 10"]),
@@ -255,11 +255,11 @@ async def test_forgetting_takes_effect_between_slices(make):
     assert {key[:1] for key in changelog.state if key != POSITION} == {b"x"}
 
 
-async def test_a_rebalance_waits_for_the_record_in_hand_only(make):
+async def test_a_rebalance_waits_only_for_the_current_record(make):
     holding = []
 
     class Holding(TurnsStage):
-        """A rebalance begins while the second record of the release is in hand."""
+        """Begin a rebalance during the second record of the release."""
 
         def process(self, records):
             made = super().process(records)
@@ -276,7 +276,7 @@ async def test_a_rebalance_waits_for_the_record_in_hand_only(make):
     assert changelog.slices[2:] == [(8, ["a2", "a4"])]
 
 
-async def test_what_a_worker_leaves_of_a_release_is_taken_up_by_the_next_owner(make):
+async def test_the_next_owner_continues_an_unfinished_release(make):
     changelog, actor, _ = await make(release_records=2)
     changelog.on_write = lambda: len(changelog.batches) == 1 and setattr(actor, "phase", Phase.CLOSED)
     offer(actor, log(*released(6)))
@@ -294,7 +294,7 @@ async def test_with_a_format_below_3_a_release_is_one_transaction(make):
     assert changelog.slices == [(8, ["a0", "a2", "a4"])]
 
 
-async def test_sessions_that_were_parked_in_an_older_format_are_released_in_slices(make):
+async def test_sessions_parked_in_an_older_format_are_released_in_slices(make):
     changelog, actor, _ = await make(state_format=2)
     records = log(*released(6))
     await feed(actor, records[:-1])
@@ -304,7 +304,7 @@ async def test_sessions_that_were_parked_in_an_older_format_are_released_in_slic
     assert changelog.slices[1:] == [(8, []), (8, ["a0"]), (8, ["a2"]), (8, ["a4"])]
 
 
-# Whatever fails, the same is committed as in an undisturbed run.
+# After any failure the same is committed as in an undisturbed run.
 
 STORY = [*released(5), ("b", turn(user("b"))), ("a", turn(said("x"))), ("a", turn(user("late")))]
 
@@ -318,8 +318,8 @@ def by_session(changelog):
 
 @pytest.mark.parametrize("durable", ["all", "outputs", "nothing"])
 @pytest.mark.parametrize("number", range(1, 6))
-async def test_a_process_that_ends_at_any_commit_leaves_nothing_undone_or_done_twice(make, number, durable):
-    """Where only the outputs are durable, as with delivery at least once, those of that batch come twice, the same."""
+async def test_a_process_that_ends_at_any_commit_loses_and_repeats_nothing(make, number, durable):
+    """If only the outputs are durable, as with delivery at least once, that batch's outputs are repeated unchanged."""
     calm, actor, _ = await make(release_records=2)
     await feed(actor, log(*STORY))
     assert calm.writes == 5
@@ -327,7 +327,7 @@ async def test_a_process_that_ends_at_any_commit_leaves_nothing_undone_or_done_t
     changelog.fails = {number: durable}
     records = log(*STORY)
     offer(actor, records)
-    # Opened again, it reads its state from the changelog, as another process would.
+    # Reopened, it reads its state from the changelog, as another process would.
     await until(lambda: changelog.opened == 2 and actor.phase is Phase.WORKING)
     actor.aligned = True
     if rest := records[actor.waits_for :]:
@@ -341,7 +341,7 @@ async def test_a_process_that_ends_at_any_commit_leaves_nothing_undone_or_done_t
 
 
 class Buggy(TurnsStage):
-    """Has a bug, and for some records another one in what it does about the first."""
+    """Has a bug, and for some records a second bug in the handling of the first."""
 
     def _take_record(self, key, event, record, batch):
         super()._take_record(key, event, record, batch)
@@ -354,11 +354,11 @@ class Buggy(TurnsStage):
             raise RuntimeError("another bug")
 
 
-async def test_a_record_of_a_release_for_which_the_stage_raises_parks_the_session_again(make):
+async def test_a_released_record_at_which_the_stage_raises_parks_the_session_again(make):
     changelog, actor, runtime = await make(stage=Buggy, release_records=4)
     story = released(6, lambda at: "bug" if at == 2 else str(at))
     await feed(actor, log(*story, ("b", turn(user("b")))))
-    # The record before it is committed, then its letter; those after it wait again.
+    # The record before it is committed, then its dead letter; later records wait again.
     assert changelog.slices == [(9, ["bb"]), (9, ["a0"]), (9, [])]
     assert letters(changelog.outputs) == [(0, "unknown_role"), (3, "internal")]
     assert actor._kept.stage.levels() == {"reknit_sessions_parked": 1, "reknit_turns_waiting": 3}
@@ -367,7 +367,7 @@ async def test_a_record_of_a_release_for_which_the_stage_raises_parks_the_sessio
     assert runtime.failure is None
 
 
-async def test_a_record_of_a_release_that_cannot_even_be_refused_is_left_out(make):
+async def test_a_released_record_whose_error_handling_raises_is_dead_lettered_alone(make):
     changelog, actor, runtime = await make(stage=Buggy, release_records=4)
     await feed(actor, log(*released(6, lambda at: "worse bug" if at == 2 else str(at))))
     assert [texts for _, texts in changelog.slices] == [[], ["a0"], [], ["a4"]]
@@ -377,7 +377,7 @@ async def test_a_record_of_a_release_that_cannot_even_be_refused_is_left_out(mak
 
 
 async def test_after_a_bug_the_state_is_read_until_it_holds_the_last_slice(make):
-    """The position does not say so: it is the same before and after a slice."""
+    """The position does not show this: it is the same before and after a slice."""
     changelog, actor, runtime = await make(stage=Buggy, release_records=2)
     changelog.late_after = {3: 2}
     await feed(actor, log(*released(6, lambda at: "bug" if at == 4 else str(at))))
@@ -386,7 +386,7 @@ async def test_after_a_bug_the_state_is_read_until_it_holds_the_last_slice(make)
     assert (changelog.late_after, runtime.failure) == ({3: 0}, None)
 
 
-async def test_a_policy_that_stops_ends_the_worker_at_a_record_of_a_release(make):
+async def test_the_stop_policy_ends_the_worker_at_a_released_record(make):
     changelog, actor, _ = await make()
     await feed(actor, log(("a", UNUSABLE), *(("a", event) for event in [*talk(3), b"{", turn(user("last"))])))
     await actor.close()
@@ -399,7 +399,7 @@ async def test_a_policy_that_stops_ends_the_worker_at_a_record_of_a_release(make
 
 
 class Stubborn(TurnsStage):
-    """Leaves in its state what it has taken."""
+    """Leaves records in its state that it has processed."""
 
     def process(self, records):
         due = self.due_record()
@@ -409,7 +409,7 @@ class Stubborn(TurnsStage):
         return made
 
 
-async def test_a_record_that_is_due_again_after_it_was_taken_ends_the_worker(make):
+async def test_a_record_that_is_still_due_after_processing_ends_the_worker(make):
     changelog, actor, runtime = await make(stage=Stubborn)
     offer(actor, log(*released(3)))
     await until(runtime.failed.is_set)

@@ -1,4 +1,4 @@
-"""Reading a changelog to its end: the memory that it needs, and the conditions that end it."""
+"""Reading a changelog to its end: memory use, and the errors that end it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ MIB = 1 << 20
 
 
 class Changelog:
-    """A partition on a broker, by a client: fetches hold records of ``fetched`` bytes, as a compressed fetch may."""
+    """A partition on a broker.
+
+    A client's fetch has records of ``fetched`` bytes, which may be more than its compressed size.
+    """
 
     def __init__(self, values, fetched):
         rows = [(b"k%d" % at, value) for at, value in enumerate(values)] + [(POSITION, position_value(7, 2))]
@@ -65,7 +68,7 @@ class Changelog:
 
 
 async def read(monkeypatch, changelog, **more):
-    """Return the records that a restore passed to the stage, and its result."""
+    """The calls of a restore to the stage, and its return value."""
     monkeypatch.setattr(state, "AIOKafkaConsumer", changelog)
     given = []
     restored = await restore({}, *PLACE, lambda key, value: given.append((key, value)), committed_only=True, **more)
@@ -83,7 +86,7 @@ async def test_a_read_holds_a_few_mebibytes_however_well_the_changelog_compresse
     assert changelog.options["max_partition_fetch_bytes"] <= MIB
 
 
-async def test_where_records_become_larger_one_read_holds_a_fetch_and_the_next_ones_less(monkeypatch):
+async def test_when_records_become_larger_one_read_holds_a_fetch_and_the_next_ones_less(monkeypatch):
     changelog = Changelog([b"x" * 100] * 20_000 + [b"x" * 100_000] * 400, fetched=20 * MIB)
     await read(monkeypatch, changelog)
     most, *others = sorted(changelog.held, reverse=True)

@@ -1,4 +1,4 @@
-"""The clock of the time in which a worker could run, and the guards that count no other time."""
+"""The clock of the time in which a worker could run, and the guards that count only this time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLACE = ("in.v1", 0)
 
 
 class Machine:
-    """Its clock, and the processor time that a process has used."""
+    """A machine's clock, and the processor time that a process has used."""
 
     def __init__(self):
         self.now = self.used = 100.0
@@ -45,7 +45,7 @@ class Machine:
         (60.0, 110.0, 0.0),  # in two threads
     ],
 )
-def test_what_is_lost_is_the_time_of_a_late_tick_without_the_processor_time_that_was_used(seconds, used, lost):
+def test_lost_time_is_the_delay_of_a_tick_minus_the_processor_time_used(seconds, used, lost):
     machine = Machine()
     clock = machine.clock()
     for total in (lost, 2 * lost):
@@ -55,7 +55,7 @@ def test_what_is_lost_is_the_time_of_a_late_tick_without_the_processor_time_that
 
 
 @pytest.mark.parametrize(("used", "lost"), [(0.0, 0.0), (0.002, 0.0), (0.05, 0.2), (0.25, 0.0)])
-def test_of_a_busy_thread_only_its_processor_time_counts_even_if_ticks_are_on_time(used, lost):
+def test_for_a_busy_thread_only_processor_time_counts_even_if_ticks_are_on_time(used, lost):
     machine = Machine()
     clock = machine.clock(0.25, busy_share=0.01)
     machine.run(0.25, used)
@@ -78,16 +78,16 @@ def test_the_processor_time_of_a_thread_is_its_own():
     assert done.stdout == "True\n"
 
 
-def test_where_the_system_knows_no_threads_that_of_the_process_is_read(monkeypatch):
+def test_without_thread_clocks_the_process_clock_is_read(monkeypatch):
     monkeypatch.delattr("time.pthread_getcpuclockid", raising=False)
     assert processor_time_of(1)() > 0
 
 
-# A partition that stays where it is.
+# A partition that does not move.
 
 
 class Watched:
-    """A watchdog that looks at a partition which stays at offset 5 of 9, by the clock of a machine."""
+    """A watchdog over a partition that stays at offset 5 of 9, with a machine's clock."""
 
     def __init__(self, monkeypatch, machine):
         self.machine = machine
@@ -100,7 +100,7 @@ class Watched:
         self._dog = services.Watchdog(self.runtime, services.Deadman(600.0), lambda: actors, lambda: None)
 
     def look(self, times, seconds, used, *, steps=0):
-        """Look a number of times; the clock ticks before each, once in ``seconds``, which is late above 2."""
+        """Check ``times`` times. Before each check the clock ticks once after ``seconds``; more than 2 is late."""
         for _ in range(times):
             self.machine.run(seconds, used)
             self.runtime.run_clock.tick()
@@ -123,7 +123,7 @@ STALLED = "in.v1 partition 0 stays at offset 5 of 9 for 60 s"
 @pytest.mark.parametrize(
     ("seconds", "used"), [(1.0, 0.01), (1.0, 1.0), (30.0, 30.0)], ids=["idle", "busy", "in bursts"]
 )
-def test_a_partition_that_stays_although_the_process_could_run_ends_the_worker(watched, seconds, used):
+def test_a_stalled_partition_of_a_running_process_ends_the_worker(watched, seconds, used):
     looks = round(60 / seconds) + 1
     watched.look(looks, seconds, used)
     assert watched.failure is None
@@ -132,7 +132,7 @@ def test_a_partition_that_stays_although_the_process_could_run_ends_the_worker(w
 
 
 @pytest.mark.parametrize("used", [0.0, 0.3], ids=["stopped", "starved"])
-def test_a_process_that_could_not_run_is_not_ended_and_says_so_once(watched, used, caplog):
+def test_a_process_that_could_not_run_is_not_ended_and_logs_it_once(watched, used, caplog):
     caplog.set_level(logging.WARNING, "reknit.engine")
     watched.look(150, 10.0, used)
     assert watched.failure is None
@@ -141,21 +141,21 @@ def test_a_process_that_could_not_run_is_not_ended_and_says_so_once(watched, use
     assert [record.getMessage() for record in caplog.records] == [told]
 
 
-def test_what_a_starved_process_used_adds_up(watched):
+def test_the_processor_time_of_a_starved_process_adds_up(watched):
     watched.look(100, 10.0, 0.5)
     assert watched.failure is None
     watched.look(30, 10.0, 0.5)
     assert watched.failure == STALLED
 
 
-def test_a_partition_that_works_through_its_records_is_not_stuck_however_long_they_take(watched):
+def test_a_partition_in_progress_is_not_stalled_however_long_its_records_take(watched):
     watched.look(1_000, 1.0, 1.0, steps=1)
     assert watched.failure is None
     watched.look(62, 1.0, 1.0)
     assert watched.failure == STALLED
 
 
-def test_once_it_has_moved_the_time_begins_again(watched, caplog):
+def test_progress_restarts_the_stall_timer(watched, caplog):
     watched.look(60, 1.0, 0.0)
     watched.actor.done_to = 6
     watched.look(61, 1.0, 0.0)
@@ -164,7 +164,7 @@ def test_once_it_has_moved_the_time_begins_again(watched, caplog):
     assert watched.failure == STALLED.replace("offset 5", "offset 6")
 
 
-# The thread that looks whether the event loop turns.
+# The thread that checks the event loop.
 
 DEADMAN = """
 import time
@@ -183,10 +183,10 @@ time.sleep({seconds})
     [
         ("lambda: 0.0", 30, 75),
         ("time.monotonic", 30, 75),
-        ("lambda: time.monotonic() / 10", 3, 0),  # it has had 0.3 s of the processor then
+        ("lambda: time.monotonic() / 10", 3, 0),  # it has had 0.3 s of processor time then
     ],
     ids=["blocked", "busy without an end", "starved"],
 )
-def test_an_event_loop_that_does_not_turn_ends_the_process_unless_it_is_starved(processor, seconds, status):
+def test_a_blocked_event_loop_ends_the_process_unless_it_is_starved(processor, seconds, status):
     command = [sys.executable, "-c", DEADMAN.format(processor=processor, seconds=seconds)]
     assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == status

@@ -1,4 +1,4 @@
-"""Topic ids: the comparison at opening, and the error for a topic that was re-created."""
+"""Topic ids: the worker's comparisons, and its errors for a recreated topic."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ COMMAND = "--bootstrap-servers localhost:9092 --prefix p."
 
 
 class Brokers:
-    """The brokers' topics; ``ids`` by name, of 16 bytes, or empty if they have no ids."""
+    """The brokers' metadata. ``ids`` by name, of 16 bytes, or empty if the brokers have no ids."""
 
     def __init__(self):
         self.ids = {INPUT: uuid4().bytes, STATE: uuid4().bytes}
         self.asked = 0
-        self.errors = []  # errors of the next requests
+        self.errors = []  # the errors of the next requests
 
     def recreate(self, name):
         self.ids[name] = uuid4().bytes
@@ -92,7 +92,7 @@ def mark_of(brokers, **more):
 
 @pytest.mark.parametrize("base", [0, 70])
 @pytest.mark.parametrize("stored", ["both", "neither", "input_id", "state_id"])
-async def test_a_position_keeps_its_ids_and_adopts_those_that_it_lacks(brokers, stored, base):
+async def test_a_position_keeps_its_ids_and_adopts_missing_ones(brokers, stored, base):
     whole = mark_of(brokers, base=base)
     mark = PositionMark(
         base=base,
@@ -103,7 +103,7 @@ async def test_a_position_keeps_its_ids_and_adopts_those_that_it_lacks(brokers, 
 
 
 @pytest.mark.parametrize("group", [None, GroupPosition(0), GroupPosition(7, has_state=False)])
-async def test_a_partition_that_nothing_was_committed_for_begins(brokers, group):
+async def test_a_partition_without_a_committed_position_begins(brokers, group):
     assert await opened(topics_of(brokers), None, group=group) == mark_of(brokers)
 
 
@@ -120,7 +120,7 @@ async def refused(topics, position=9, mark=UNMARKED, group=None):
     return caught.value.code, caught.value.message
 
 
-async def test_a_recreated_input_is_refused_with_the_command_to_continue(brokers):
+async def test_a_recreated_input_is_rejected_with_the_command_to_continue(brokers):
     mark = mark_of(brokers)
     brokers.recreate(INPUT)
     code, message = await refused(topics_of(brokers), mark=mark)
@@ -139,7 +139,7 @@ async def test_a_replay_does_not_continue_with_another_topic(brokers):
     assert message.endswith("; a replay cannot continue with another topic: start one under another --id")
 
 
-async def test_a_recreated_changelog_is_refused_with_the_command_that_rebuilds_it(brokers):
+async def test_a_recreated_changelog_is_rejected_with_the_command_that_rebuilds_it(brokers):
     mark = mark_of(brokers)
     brokers.recreate(STATE)
     code, message = await refused(topics_of(brokers), mark=mark)
@@ -147,7 +147,7 @@ async def test_a_recreated_changelog_is_refused_with_the_command_that_rebuilds_i
     assert f"stop all workers, and `reknit topics rebuild {COMMAND}` makes the state again" in message
 
 
-async def test_where_both_are_others_neither_command_is_named(brokers):
+async def test_if_both_are_recreated_no_command_is_named(brokers):
     mark = mark_of(brokers)
     brokers.recreate(INPUT)
     brokers.recreate(STATE)
@@ -157,14 +157,14 @@ async def test_where_both_are_others_neither_command_is_named(brokers):
     assert "reknit topics rebuild" not in message
 
 
-async def test_a_changelog_without_a_position_is_refused_if_the_group_had_one(brokers):
+async def test_a_changelog_without_a_position_is_rejected_if_the_group_had_one(brokers):
     code, message = await refused(topics_of(brokers), None, group=GroupPosition(7))
     assert code == "state_lost"
     assert f"the group has processed {INPUT} up to offset 7" in message
     assert f"`reknit topics rebuild {COMMAND}`" in message
 
 
-async def test_a_rebuild_that_was_interrupted_is_finished_first(brokers):
+async def test_an_interrupted_rebuild_is_finished_first(brokers):
     code, message = await refused(topics_of(brokers), mark=mark_of(brokers, until=20))
     assert code == "state_rebuilding"
     assert f"`reknit topics rebuild {COMMAND}` finishes it" in message
@@ -193,21 +193,21 @@ async def test_records_fetched_after_a_topic_was_recreated_are_not_confirmed(bro
     assert f"{name} was re-created while the worker ran" in caught.value.message
 
 
-async def test_waiting_callers_share_an_answer_to_a_request_that_was_sent_after_they_asked(brokers):
+async def test_waiting_callers_share_the_answer_to_a_request_sent_after_their_calls(brokers):
     topics = topics_of(brokers)
     looks = await asyncio.gather(*(topics.look() for _ in range(5)))
     assert brokers.asked == 2
     assert looks[1:] == [looks[1]] * 4
 
 
-async def test_a_look_waits_until_a_broker_answers(brokers, monkeypatch):
+async def test_a_check_waits_until_a_broker_answers(brokers, monkeypatch):
     monkeypatch.setattr(module, "_RETRY_SECONDS", 0)
     brokers.errors = [KafkaConnectionError(), NodeNotReadyError(), TimeoutError()]
     look = await topics_of(brokers).look()
     assert (look.ids[INPUT], brokers.asked) == (brokers.shown(INPUT), 4)
 
 
-async def test_a_look_that_the_brokers_refuse_raises(brokers):
+async def test_a_check_that_the_brokers_reject_raises(brokers):
     brokers.errors = [ClusterAuthorizationFailedError()]
     with pytest.raises(ClusterAuthorizationFailedError):
         await topics_of(brokers).look()
@@ -235,7 +235,7 @@ def test_config_show_says_that_no_broker_answers(brokers):
     assert (done.exit_code, "no broker answers at localhost:9092" in done.stderr) == (0, True)
 
 
-async def test_a_missing_topic_keeps_the_worker_from_being_ready_until_it_is_there_again(brokers, caplog):
+async def test_a_worker_is_not_ready_while_a_topic_is_missing(brokers, caplog):
     topics = topics_of(brokers)
     runtime = topics._runtime
     watch = TopicWatch(runtime, topics)
@@ -245,20 +245,20 @@ async def test_a_missing_topic_keeps_the_worker_from_being_ready_until_it_is_the
         for look in (missing, there, missing, missing, missing, there):
             watch.note(look)
             said.append(runtime.missing_topics)
-    # Brokers that have just started may not know every topic yet: once says nothing.
+    # Brokers that have just started may not know every topic yet: a single answer proves nothing.
     assert said == [[], [], [], [INPUT], [INPUT], []]
     assert [record.getMessage() for record in caplog.records] == [f"not ready: missing topics: {INPUT}"]
     assert runtime.failure is None
 
 
-async def test_a_topic_that_is_recreated_ends_the_worker_without_a_record(brokers):
+async def test_a_topic_recreated_at_work_ends_the_worker_before_the_next_record(brokers):
     topics = topics_of(brokers)
     brokers.recreate(INPUT)
     TopicWatch(topics._runtime, topics).note(await topics.look())
     assert topics._runtime.failure.code == "input_recreated"
 
 
-async def test_where_both_are_recreated_under_a_worker_the_next_one_begins(brokers):
+async def test_if_both_are_recreated_under_a_worker_the_next_one_begins(brokers):
     topics = topics_of(brokers)
     brokers.recreate(INPUT)
     brokers.recreate(STATE)

@@ -9,7 +9,7 @@ from reknit.pipeline.engine import upstream
 from reknit.pipeline.engine.runtime import UpstreamChangedError
 
 
-def test_what_is_installed_is_what_the_engine_was_written_against():
+def test_the_installed_version_is_the_one_the_engine_was_written_for():
     upstream.verify_upstream()
 
 
@@ -63,7 +63,7 @@ def in_a_loop(work):
         return runner.run(run())
 
 
-def test_a_connection_ends_when_the_other_side_acknowledges_nothing():
+def test_a_connection_ends_when_the_peer_acknowledges_nothing():
     async def options(loop):
         transport, _ = await loop.create_connection(asyncio.Protocol, *server.getsockname())
         made = transport.get_extra_info("socket")

@@ -1,4 +1,4 @@
-"""Detection of a stalled worker, its HTTP endpoints, and the order of the at-least-once writer."""
+"""The watchdogs of a worker, its health pages, and the order of the at-least-once writer."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ def actor(done_to, phase=Phase.WORKING):
 
 
 class Ends:
-    """The brokers' answers about the log's end, constant or one by one; an error if none answers. A look takes 5 s."""
+    """The log end offsets that the brokers report, one for all checks or one per check; an error if none answers.
+
+    A check takes 5 s.
+    """
 
     def __init__(self, clock, monkeypatch, end):
         self.clock, self.end, self.looks = clock, end, 0
@@ -70,7 +73,7 @@ class Ends:
 
 
 async def watched(ends, actor_at, until, metrics=None, **stages):
-    """Let a watchdog look at one partition until something holds; the failures for which it ended the worker."""
+    """Let a watchdog check one partition until something holds; return the failures for which it ended the worker."""
     runtime = Runtime(CONFIG, stages, metrics or NoMetrics(), Tuning(stall_seconds=60.0))
     runtime.partitions = 3
     stops = []
@@ -107,13 +110,13 @@ async def test_lag_without_progress_ends_the_worker(clock, monkeypatch):
     ],
     ids=["progress", "no lag", "rebalancing", "reading state", "no broker answers for a while"],
 )
-async def test_what_is_no_stall(clock, monkeypatch, actor_at, end):
+async def test_these_are_not_stalls(clock, monkeypatch, actor_at, end):
     ends = Ends(clock, monkeypatch, end)
     assert await watched(ends, actor_at, lambda _: ends.looks >= 40) == []
 
 
 class Shown(NoMetrics):
-    """Records the metrics of partitions, look by look."""
+    """Records the metrics of partitions, check by check."""
 
     def __init__(self):
         super().__init__()
@@ -133,20 +136,20 @@ class Shown(NoMetrics):
         (lambda _: actor(5, Phase.PAUSED), [0], {4}),
         # Its state was never read, so its lag is unknown.
         (lambda _: actor(0, Phase.OPENING), [], set()),
-        # Its state was read before, so its lag stays known while it is opened again.
+        # Its state was read before, so its lag stays known while it is reopened.
         (lambda _: actor(5, Phase.OPENING), [], {4}),
         (lambda _: actor(5, Phase.CLOSED), [], {4}),
     ],
     ids=["working", "held", "reading state", "opened again", "closed"],
 )
-async def test_what_is_shown_of_a_partition(clock, monkeypatch, actor_at, working, lags):
+async def test_partition_metrics_by_phase(clock, monkeypatch, actor_at, working, lags):
     ends, metrics = Ends(clock, monkeypatch, 9), Shown()
     await watched(ends, actor_at, lambda _: ends.looks >= 3, metrics, **{"in.v1": None})
     assert set(map(repr, metrics.working)) == {repr(("in.v1", working, 3))}
     assert set(metrics.lags) == lags
 
 
-async def test_a_partition_is_shown_as_it_was_while_no_broker_answers(clock, monkeypatch):
+async def test_partition_metrics_stay_unchanged_while_no_broker_answers(clock, monkeypatch):
     ends, metrics = Ends(clock, monkeypatch, [9, *[KafkaConnectionError()] * 40]), Shown()
     await watched(
         ends,
@@ -247,7 +250,7 @@ OUTPUTS = ("outputs", [b"v"])
 STATE = ("state.v1", [(b"k", b"1"), (b"gone", None), (POSITION, b"7")])
 
 
-async def test_outputs_come_before_the_state_with_the_position_in_it(writer):
+async def test_outputs_are_written_before_the_state_with_the_position(writer):
     made, steps = writer
     await made.write(BATCH)
     assert steps.steps == [OUTPUTS, STATE]
@@ -262,7 +265,7 @@ async def test_a_batch_older_than_the_session_is_given_up(writer, slow, left):
     assert (error.value.code, steps.steps) == ("stuck", left)
 
 
-async def test_side_by_side_raises_the_bare_error_and_cancels_the_rest():
+async def test_concurrent_calls_raise_the_bare_error_and_cancel_the_rest():
     cancelled = asyncio.Event()
 
     async def waits():

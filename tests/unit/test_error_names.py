@@ -30,7 +30,7 @@ CONTENT = "secret content"
 
 
 def caused(error, *causes):
-    """The error with its causes, each raised from the next."""
+    """Chain an error to its causes, each raised from the next."""
     for one, cause in zip((error, *causes), causes, strict=False):
         one.__cause__ = cause
     return error
@@ -69,14 +69,14 @@ def test_an_error_is_named_with_its_number_and_its_causes(error, name):
     assert error_name(error) == name
 
 
-def test_a_circle_of_causes_is_cut():
+def test_a_cycle_of_causes_is_cut():
     error = ValueError(CONTENT)
     error.__cause__ = KeyError(CONTENT)
     error.__cause__.__cause__ = error
     assert error_name(error) == "ValueError from KeyError from ValueError from KeyError"
 
 
-def test_a_line_of_the_log_names_the_error_and_its_place():
+def test_a_log_line_names_the_error_and_its_place():
     try:
         raise caused(KafkaError(CONTENT), UnknownError(CONTENT))
     except KafkaError as error:
@@ -89,8 +89,8 @@ LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 MODULES = [path for folder in ("pipeline", "reknit", "topics") for path in Path(folder).rglob("*.py")]
 
 
-def lines_that_name_no_error(tree):
-    """Calls of a logger in ``except`` blocks that leave the error out; a deadline that passed has no more to say."""
+def lines_without_the_error(tree):
+    """Return logger calls in ``except`` blocks that leave out the error. A timeout has no further details to log."""
     for handler in (node for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)):
         if ast.unparse(handler.type or ast.Constant("all")) == "TimeoutError":
             continue
@@ -105,8 +105,8 @@ def names_in(call):
     return {node.id for node in ast.walk(call) if isinstance(node, ast.Name)}
 
 
-def test_every_line_of_a_log_that_an_error_causes_names_it():
-    found = [(str(path), line) for path in MODULES for line in lines_that_name_no_error(ast.parse(path.read_text()))]
+def test_every_log_line_in_an_except_block_names_the_error():
+    found = [(str(path), line) for path in MODULES for line in lines_without_the_error(ast.parse(path.read_text()))]
     assert (found, len(MODULES) > 100) == ([], True)
 
 
@@ -120,10 +120,10 @@ def test_every_line_of_a_log_that_an_error_causes_names_it():
     ],
 )
 def test_a_line_without_its_error_is_found(block, lines):
-    assert list(lines_that_name_no_error(ast.parse(f"try:\n  pass\n{block}"))) == lines
+    assert list(lines_without_the_error(ast.parse(f"try:\n  pass\n{block}"))) == lines
 
 
-async def test_a_broker_that_answers_only_when_it_is_asked_again_has_the_first_error_named(monkeypatch):
+async def test_a_broker_that_answers_only_a_retry_has_the_first_error_named(monkeypatch):
     async def answers(*_, **__):
         return SimpleNamespace(close=lambda: None)
 

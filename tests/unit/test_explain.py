@@ -96,7 +96,7 @@ def test_an_example_of_a_stream_makes_its_fix_and_no_other(code):
     assert [message["role"] for message in page.example.messages] == ["assistant"]
 
 
-def test_a_healthy_history_makes_no_fix():
+def test_a_valid_history_makes_no_fix():
     done = normalize(HEALTHY, to="anthropic")
     assert list(done.fixes) == []
     assert json.loads(done.body) == HEALTHY
@@ -108,15 +108,15 @@ def test_an_example_breaks_its_rule(code):
     assert isinstance(page, RulePage)
     rule = RULES[code]
     assert page.example.violation.rule == code
-    # A rule of some models is fatal for the model that the example names.
+    # A rule of some models is hard for the model that the example names.
     assert page.example.violation.severity in {rule.severity, "hard" if rule.severity == "model" else rule.severity}
     assert page.example.outcome != "still broken" or page.example.violation.severity != "hard"
 
 
-def test_every_page_can_be_read():
+def test_every_page_is_readable():
     pages = {code: plain(explain(code)) for code in (*FIXES, *RULES)}
     assert [code for code, text in pages.items() if not text.startswith(f"{code}: ") or not text.endswith("\n")] == []
-    # Long strings are cut: no page is a wall of base64.
+    # Long strings are cut, so that no page is full of base64.
     assert {code: len(text) for code, text in pages.items() if len(text) >= 8_000} == {}
     assert [code for code, text in pages.items() if "{at}" in text] == []
 
@@ -137,7 +137,7 @@ def test_a_rule_page_shows_the_body_and_the_providers_words():
 
 
 @pytest.mark.parametrize("spelling", ["ant-08", "ANT-8", " ANT-08 "])
-def test_spelling_is_taken_lightly(spelling):
+def test_codes_are_matched_leniently(spelling):
     assert run(spelling).stdout == run("ANT-08").stdout
 
 
@@ -173,7 +173,7 @@ def test_without_a_code_all_are_listed():
     assert groups["fixes that add content"]["tail_continued"] == FIXES["tail_continued"].summary
 
 
-def test_a_page_says_what_is_harmless_and_what_is_not():
+def test_a_page_states_if_a_fix_loses_content():
     assert "\nThis fix moves content and loses nothing.\n" in run("result_moved").stdout
     assert "\nThis fix leaves something out and loses content.\n" in run("result_orphan").stdout
     assert "\nThis fix adds content that no party wrote, which counts as a loss.\n" in run("tail_continued").stdout

@@ -41,12 +41,12 @@ def made(document, **options):
         ),
     ],
 )
-def test_mirrored_input_makes_no_request_due_unless_a_record_asks_for_one(document, plain, mirrored):
+def test_mirrored_input_requests_nothing_unless_a_record_asks_for_it(document, plain, mirrored):
     assert made(document) == plain
     assert made(document, mirror=True) == mirrored
 
 
-# `reknit send` reports errors that only a person can fix at the start, before it connects to a broker.
+# `reknit send` reports configuration errors at the start, before it connects to a broker.
 
 SECRET = "sk-ant-4711"  # noqa: S105  not a real one
 TO = ("--to", "https://api.example.org/v1")

@@ -17,19 +17,19 @@ def test_codes_are_labels():
     assert all(FIXES[code].code == code for code in FIXES)
 
 
-def test_summaries_are_one_line():
+def test_summaries_fit_on_one_line():
     assert len({entry.summary for entry in FIXES.values()}) == len(FIXES)
     assert all(entry.summary[0].islower() and not entry.summary.endswith(".") for entry in FIXES.values())
 
 
-def test_what_was_added_or_left_out_is_a_loss_unless_the_catalogue_says_why_not():
+def test_added_or_dropped_content_is_lossy_unless_the_catalogue_says_why_not():
     assert [entry.code for entry in FIXES.values() if entry.fate == "synthesised" and entry.lossless] == []
     harmless_drops = {entry.code for entry in FIXES.values() if entry.fate == "dropped" and entry.lossless}
     assert {entry.code for entry in FIXES.values() if entry.spared} == harmless_drops
 
 
 def recorded_codes():
-    """Return the codes in the sources that are passed to a recorder."""
+    """Return the codes that the source files pass to a recorder."""
     for path in sorted(PIPELINE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not (isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant)):
@@ -40,13 +40,13 @@ def recorded_codes():
                 yield path, code
 
 
-def test_what_the_sources_record_is_in_the_catalogue():
+def test_every_recorded_code_is_in_the_catalogue():
     found = [(path.name, code) for path, code in recorded_codes() if "history" in path.parts or "targets" in path.parts]
     assert len(found) > 40
     assert [(name, code) for name, code in found if code not in FIXES] == []
 
 
-def test_a_fix_says_what_it_was_before_and_after():
+def test_a_fix_has_digests_of_before_and_after():
     fix = make("input_wrapped", "messages.1.content.0", before=Raw(b"[1]"), after=Raw(b'{"_raw":[1]}'), detail="d")
     assert fix == Fix(
         code="input_wrapped",

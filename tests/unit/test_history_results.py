@@ -1,4 +1,4 @@
-"""Calls and results: pairing, and the outcome of unpaired ones."""
+"""Calls and results: the pairing of results with calls, and the outcome of unpaired ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def mended(*messages, **policy):
     return json.loads(done.body)["messages"], [fix.code for fix in done.fixes]
 
 
-def test_a_displaced_result_comes_back_to_its_call():
+def test_a_displaced_result_returns_to_its_call():
     messages, codes = mended(
         user("q"), said(call("a")), user("still there?"), said("wait"), user(result("a")), said("so")
     )
@@ -31,7 +31,7 @@ def test_a_displaced_result_comes_back_to_its_call():
     assert codes == ["result_moved"]
 
 
-def test_a_result_that_is_displaced_by_less_than_the_window_is_still_taken():
+def test_a_result_displaced_by_less_than_the_window_is_still_paired():
     chatter = [message for _ in range(3) for message in (said("wait"), user("and now?"))]
     messages, codes = mended(user("q"), said(call("a")), user("hm"), *chatter, user(result("a")))
     assert messages[2] == user(result("a"), "hm")
@@ -39,7 +39,7 @@ def test_a_result_that_is_displaced_by_less_than_the_window_is_still_taken():
 
 
 @pytest.mark.parametrize(("orphan", "code"), [("drop", "result_late"), ("text", "result_late_text")])
-def test_a_result_that_comes_after_its_call_was_settled_is_late(orphan, code):
+def test_a_result_after_its_call_was_settled_is_late(orphan, code):
     chatter = [message for _ in range(4) for message in (said("wait"), user("and now?"))]
     history = [user("q"), said(call("a")), user("hm"), *chatter, user(result("a", "at last"))]
     messages, codes = mended(*history, orphan_result=orphan)
@@ -54,27 +54,27 @@ def test_the_window_is_configurable():
     assert mended(*history, open_exchanges=3)[1] == ["result_moved"]
 
 
-def test_ids_that_are_used_again_in_each_round_survive_with_their_results():
+def test_ids_reused_in_each_round_survive_with_their_results():
     rounds = [message for n in range(3) for message in (said(call("call_0", n=n)), user(result("call_0", f"r{n}")))]
     messages, codes = mended(user("q"), *rounds)
     assert (messages, codes) == ([user("q"), *rounds], [])
 
 
-def test_a_second_result_of_a_call_goes_and_says_whether_it_was_another():
+def test_a_second_result_of_a_call_is_dropped_and_a_different_one_is_reported():
     assert mended(user("q"), said(call("a")), user(result("a", "1"), result("a", "1")))[1] == ["result_repeated"]
     messages, codes = mended(user("q"), said(call("a")), user(result("a", "1"), result("a", "2")))
     assert messages[2] == user(result("a", "1"))
     assert codes == ["result_duplicate"]
 
 
-def test_a_duplicate_of_a_result_that_is_settled_goes_too():
+def test_a_duplicate_of_a_settled_result_is_dropped():
     settled = [user("q"), said(call("a")), user(result("a")), said("so"), user("on"), said("ok")]
     assert mended(*settled, user(result("a", "x")))[1] == ["result_duplicate"]
 
 
 @pytest.mark.parametrize("words", sorted(PLACEHOLDERS))
 @pytest.mark.parametrize("order", ["before", "after", "later"])
-def test_a_placeholder_gives_way_to_the_real_result(words, order):
+def test_a_placeholder_is_replaced_by_the_real_result(words, order):
     empty, real = result("a", words), result("a", "real")
     turns = {
         "before": [user(empty, real)],
@@ -95,7 +95,7 @@ def test_a_placeholder_may_name_its_call(template):
     assert mended(user("q"), said(call("a")), user(others, real))[0][2] == user(others)
 
 
-def test_a_placeholder_alone_is_the_answer():
+def test_a_placeholder_without_a_real_result_is_the_answer():
     history = [user("q"), said(call("a")), user(result("a", "[Request interrupted by user]"), "stop")]
     assert mended(*history) == (history, [])
 
@@ -131,13 +131,13 @@ def test_an_orphan_kept_as_text_keeps_its_media():
     assert codes == ["result_orphan_text"]
 
 
-def test_a_call_without_a_result_may_be_left_out():
+def test_a_call_without_a_result_may_be_dropped():
     messages, codes = mended(user("q"), said(call("a")), user("never mind"), said("ok"), missing_result="drop")
     assert messages == [user("q"), user("never mind"), said("ok")]
     assert codes == ["call_unanswered"]
 
 
-def test_a_call_that_was_left_out_is_back_when_its_result_comes():
+def test_a_dropped_call_returns_with_its_result():
     session = session_of(user("q"), said(call("a")), user("well?"), policy={"missing_result": "drop"})
     assert json.loads(session.request().body)["messages"] == [user("q"), user("well?")]
     session.append(said("wait"))
@@ -146,7 +146,7 @@ def test_a_call_that_was_left_out_is_back_when_its_result_comes():
     assert json.loads(session.request().body)["messages"][:3] == back
 
 
-def test_an_unfinished_call_is_never_made_to_look_whole():
+def test_an_incomplete_call_is_never_completed():
     cut = {"type": "tool_use", "id": "a", "name": "rm", "input": '{"path": "/a', "incomplete": True}
     done = normalize([user("q"), said("I will", cut), user("stop")])
     assert json.loads(done.body)["messages"] == [user("q"), said("I will"), user("stop")]
@@ -156,52 +156,52 @@ def test_an_unfinished_call_is_never_made_to_look_whole():
     assert codes == ["call_incomplete_text"]
 
 
-def test_results_in_the_assistants_turn_become_the_users():
+def test_results_in_an_assistant_turn_are_moved_to_a_user_turn():
     messages, codes = mended(user("q"), said(call("a"), result("a"), "so"), user("on"))
     assert messages == [user("q"), said(call("a")), user(result("a")), said("so"), user("on")]
     assert codes == ["block_moved"]
 
 
-def test_text_after_a_call_comes_before_it():
+def test_text_after_a_call_is_moved_before_it():
     messages, codes = mended(user("q"), said(call("a"), "let me see", call("b")), user(result("a"), result("b")))
     assert messages[1] == said("let me see", call("a"), call("b"))
     assert codes == ["call_moved"]
 
 
-def test_a_result_that_says_more_than_a_placeholder_is_real():
+def test_a_result_with_more_than_a_placeholder_is_real():
     content = [text(min(PLACEHOLDERS)), text("and then the files")]
     messages, codes = mended(user("q"), said(call("a")), user(result("a", content)), user(result("a", "late")))
     assert messages[2] == user(result("a", content))
     assert codes == ["result_duplicate"]
 
 
-def test_a_late_result_names_the_last_of_several_calls_that_were_left_out():
+def test_a_late_result_of_one_of_several_dropped_calls_is_late():
     chatter = [message for _ in range(4) for message in (said("wait"), user("and now?"))]
     history = [user("q"), said("one moment", call("a"), call("b")), user(result("a")), *chatter, user(result("b"))]
     _, codes = mended(*history, missing_result="drop", orphan_result="drop")
     assert codes == ["call_unanswered", "result_late"]
 
 
-def test_users_around_a_turn_of_which_only_reasoning_is_left_speak_as_one():
+def test_user_turns_around_a_turn_with_only_reasoning_are_merged():
     history = [user("q"), said("well"), user("go"), said(thinking("hm", signature="s"), call("a")), user("on")]
     done = normalize(history, to="bedrock-converse", policy={"missing_result": "drop"})
     assert json.loads(done.body)["messages"][2:] == [{"role": "user", "content": [{"text": "go"}, {"text": "on"}]}]
     assert [fix.code for fix in done.fixes] == ["call_unanswered", "reasoning_alone", "turns_merged"]
 
 
-def test_generated_results_follow_the_real_ones():
+def test_synthesised_results_are_placed_after_the_real_ones():
     history = [user("q"), said(call("a"), call("b"), call("c")), user(result("a")), said("so"), user("on")]
     places = [fix.path for fix in normalize(history).fixes if fix.code == "result_synthesised"]
     assert places == ["messages.2.content.1", "messages.2.content.2"]
 
 
-def test_repaired_media_of_a_result_are_named():
+def test_each_repaired_medium_of_a_result_is_reported():
     folded = image(f"{png()[:20]}\n{png()[20:]}")
     done = normalize([user("q"), said(call("a")), user(result("a", [folded, text("x"), folded]))])
     assert [(fix.path, fix.detail) for fix in done.fixes] == [("messages.2.content.0", "content.0, content.2")]
 
 
-# Very many of one kind, calls and more: each result finds its call at once, and twice as many are twice the work.
+# Large numbers of calls, results and duplicates: pairing takes constant time per result, so the total is linear.
 
 
 def asked(calls, results):
@@ -212,7 +212,7 @@ def written(messages, target):
     return normalize(json.dumps(messages), to=target).unjudged
 
 
-def test_results_in_the_opposite_order_go_to_their_calls():
+def test_results_in_the_opposite_order_are_paired_with_their_calls():
     count = 3_000
     calls = [call(f"c{at}") for at in range(count)]
     results = [result(f"c{at}", f"r{at}") for at in range(count)]
@@ -248,13 +248,13 @@ def test_calls_that_differ_in_a_value_are_two_calls(one, other):
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
-def test_four_times_the_calls_are_four_times_the_work(target):
+def test_the_work_is_linear_in_the_number_of_calls(target):
     def of(count):
         calls = [call("same" if at % 2 else f"c{at}", at=at) for at in range(count)]
         results = [result(block["id"], str(at)) for at, block in enumerate(calls)]
         return lines(partial(written, asked(calls, results[::-1]), target))
 
-    of(10)  # created once
+    of(10)  # work that is done once
     assert of(800) < 4.2 * of(200)
 
 
@@ -280,6 +280,6 @@ THINKING = thinking(signature="c2ln")
         "turns of reasoning",
     ],
 )
-def test_twice_as_many_are_twice_the_work(history, target):
+def test_the_work_is_linear_in_the_number_of_calls_and_results(history, target):
     few, many = (lines(partial(written, history(count), target)) for count in (200, 400))
     assert many < 2.3 * few

@@ -1,4 +1,4 @@
-"""Settled and open parts, and the moments at which the model is next."""
+"""The settled and the open part of a history, and the model's turn."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_call_without_a_real_result_holds_the_boundary():
     assert b"hm" not in before.request().body[:settled]
 
 
-def test_the_boundary_moves_on_when_the_window_has_passed():
+def test_the_boundary_moves_after_the_window_has_passed():
     session = session_of(user(), called("a"), user("hm"))
     held = session.request().prefix_bytes
     for _ in range(3):
@@ -51,7 +51,7 @@ def test_the_boundary_moves_on_when_the_window_has_passed():
     assert session.request().prefix_bytes > held
 
 
-def test_the_generated_result_of_one_of_two_calls_follows_the_other():
+def test_a_synthesised_result_of_one_of_two_calls_is_placed_after_the_other():
     session = session_of(user(), called("a", "b"), answered("a"), *[user(), said()] * 9, user())
     assert [(fix.code, fix.path) for fix in session.request().fixes] == [("result_synthesised", "messages.2.content.1")]
 
@@ -63,7 +63,7 @@ def test_the_generated_result_of_one_of_two_calls_follows_the_other():
         ("bedrock-converse", ["m1", None, "m3", None, None], [("turns_merged", "messages.4")]),
     ],
 )
-def test_user_words_after_a_dropped_answer_join_the_previous_turn(target, ids, merged):
+def test_user_text_after_a_dropped_answer_is_merged_into_the_turn_before(target, ids, merged):
     thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln", "issuer": {"provider": target}}
     gone = {"role": "assistant", "content": [thinking, *called("a")["content"]]}
     first, second, third = (user(words) | {"id": f"m{at}"} for at, words in enumerate(("one", "two", "three"), 1))
@@ -80,15 +80,15 @@ def test_user_words_after_a_dropped_answer_join_the_previous_turn(target, ids, m
 
 
 @pytest.mark.parametrize("first", [user(), {"role": "user", "content": [{"text": "go on"}]}])
-def test_a_message_stays_one_of_its_own_where_the_call_before_it_goes(first):
-    """The second is read as of several shapes, where each row is a message of its own."""
+def test_a_message_stays_separate_if_the_call_before_it_is_dropped(first):
+    """The second history is read as of several shapes, where each row is a separate message."""
     blank = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": ""}]}
     messages = [first, said(), called("a"), blank]
     done = normalize(messages, to="openai-responses", policy={"missing_result": "drop"})
     assert [item["content"] for item in json.loads(done.body)["input"]] == ["go on", "well", ""]
 
 
-def test_a_session_from_its_records_knows_how_long_a_call_has_been_waited_for():
+def test_a_reloaded_session_knows_how_long_a_call_has_been_waited_for():
     whole = session_of(user(), called("a"), user(), policy={"open_exchanges": 6})
     segments = [record for _, record in whole.take_segments(flush=True)]
     for session in (whole, Session.load(whole.head(), segments)):
@@ -97,7 +97,7 @@ def test_a_session_from_its_records_knows_how_long_a_call_has_been_waited_for():
         assert [fix.code for fix in session.request().fixes] == ["result_synthesised", "result_late"]
 
 
-def test_nothing_is_promised_until_a_turn_was_taken():
+def test_no_prefix_is_stable_before_the_first_turn():
     session = session_of({"role": "system", "content": "be brief"})
     assert session.request().prefix_bytes == 0
 
@@ -121,11 +121,11 @@ def test_nothing_is_promised_until_a_turn_was_taken():
         ([user(), called("a"), user("hm"), said("wait"), answered("a")], True),
     ],
 )
-def test_it_is_the_models_turn_when_everything_is_answered(messages, waiting):
+def test_it_is_the_models_turn_if_everything_is_answered(messages, waiting):
     assert session_of(*messages).waiting is waiting
 
 
-def test_leading_turns_go_until_the_user_speaks():
+def test_turns_before_the_first_user_turn_are_dropped():
     done = session_of(said("hi"), called("a"), answered("a"), user("q"), said("so"), user("on")).request()
     assert [fix.code for fix in done.fixes] == ["leading_dropped", "leading_dropped", "result_orphan"]
     assert b"hi" not in done.body
@@ -148,7 +148,7 @@ def test_later_system_messages_stay_in_place_as_marked_text():
     assert [fix.code for fix in done.fixes] == ["system_inlined"]
 
 
-def test_reasoning_alone_is_no_turn():
+def test_a_turn_with_only_reasoning_is_dropped():
     thought = {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "c2ln"}]}
     done = session_of(user("a"), thought, user("b")).request()
     assert [fix.code for fix in done.fixes] == ["reasoning_alone"]
@@ -179,7 +179,7 @@ def test_one_more_turn_costs_the_turn_and_not_the_history():
     assert max(costs[500:]) <= 1.1 * max(costs[10:100])
 
 
-def test_a_synthesised_result_gives_way_while_it_can_and_says_where_it_stood():
+def test_a_synthesised_result_is_replaced_while_possible_and_then_reported_with_its_place():
     history = [user("q"), called("a"), {"role": "user", "content": [text("go on")]}, answered("a", "r")]
     done = normalize(history, policy={"open_exchanges": 1})
     assert [(fix.code, fix.path) for fix in done.fixes] == [

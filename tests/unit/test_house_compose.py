@@ -1,4 +1,4 @@
-"""The compose file and the image, without a Docker engine: valid, in step with the commands, closed to the outside."""
+"""The compose file and the image, without a Docker engine: valid, consistent with the commands, not exposed."""
 
 import importlib.metadata
 import json
@@ -36,12 +36,12 @@ def ours(compose):
 
 
 def plain(value):
-    """A variable with a default, as Compose reads it where the variable is not set."""
+    """Return the default of a variable, as Compose uses it if the variable is not set."""
     return re.sub(r"\$\{\w+:-(.*?)\}", r"\1", str(value))
 
 
 def test_the_file_is_a_compose_file(compose):
-    # The published schema is draft 7 in all but the name that it gives its dialect.
+    # The published schema is draft 7, although it declares another name for its dialect.
     validator = Draft7Validator(SPEC)
     assert [error.message for error in validator.iter_errors(compose)] == []
     assert not validator.is_valid({"services": {"kafka": {"image": 1}}})
@@ -65,7 +65,7 @@ def test_images_are_pinned(compose):
     assert all(re.fullmatch(r"[^:]+:(v?\d+\.\d+\.\d+|local)", image) for image in images.values())
 
 
-def test_services_wait_for_what_they_need(compose):
+def test_services_wait_for_their_dependencies(compose):
     services = compose["services"]
     assert services["topics"]["depends_on"] == {"kafka": {"condition": "service_healthy"}}
     assert services["worker"]["depends_on"]["topics"] == {"condition": "service_completed_successfully"}
@@ -74,7 +74,7 @@ def test_services_wait_for_what_they_need(compose):
             assert needed in services, name
             if how["condition"] == "service_healthy":
                 assert "healthcheck" in services[needed]
-    # A worker's is the image's; one shot has none.
+    # The worker's healthcheck is in the image; the one-shot service has none.
     assert {name for name, service in services.items() if "healthcheck" not in service} == {"worker"}
     assert services["topics"]["healthcheck"] == {"disable": True}
 
@@ -98,7 +98,7 @@ def test_commands_are_commands_of_reknit(compose, name):
     command.make_context(name, words)
 
 
-def test_our_services_are_configured_by_variables_that_exist(compose):
+def test_services_are_configured_by_existing_variables(compose):
     for name, service in ours(compose).items():
         env = {variable: plain(value) for variable, value in service["environment"].items()}
         config = load_config(env=env)
@@ -107,7 +107,7 @@ def test_our_services_are_configured_by_variables_that_exist(compose):
             assert config.metrics_port == 9464
 
 
-def test_the_viewer_wants_a_login_and_keeps_its_index(compose):
+def test_the_viewer_requires_a_login_and_keeps_its_index(compose):
     viewer = compose["services"]["viewer"]
     context = main.get_command(click.Context(main), "viewer").make_context("viewer", [*viewer["command"][1:]])
     [volume] = viewer["volumes"]
@@ -125,7 +125,7 @@ def test_the_worker_may_finish_before_it_is_killed(compose):
     assert float(service["stop_grace_period"].removesuffix("s")) > load_config(env=env).stop_seconds
 
 
-def test_what_prometheus_scrapes_is_what_the_worker_serves(compose):
+def test_prometheus_scrapes_the_workers_metrics(compose):
     config = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text(encoding="utf-8"))
     port = int(compose["services"]["worker"]["environment"]["REKNIT_METRICS_PORT"])
     [job] = config["scrape_configs"]
@@ -133,7 +133,7 @@ def test_what_prometheus_scrapes_is_what_the_worker_serves(compose):
     assert job["job_name"] == "reknit"
 
 
-def test_workers_may_be_many(compose):
+def test_several_workers_can_run(compose):
     worker = compose["services"]["worker"]
     assert "ports" not in worker
     assert "container_name" not in worker
@@ -173,7 +173,7 @@ def test_a_container_is_healthy_when_its_worker_is_ready_or_its_viewer_answers(p
 
 
 def locked(name):
-    """The version of each package in a lock; each line has a digest at least."""
+    """Return the version of each package in a lock; assert that each line has at least one digest."""
     lines = (IMAGE / name).read_text(encoding="utf-8").splitlines()
     assert all("==" in line and " --hash=sha256:" in line for line in lines[1:])
     return dict(line.partition(" ")[0].split("==") for line in lines[1:])
@@ -183,7 +183,7 @@ DECLARED = runpy.run_path(str(IMAGE / "lock.py"))["declared"]()
 
 
 @pytest.mark.parametrize("name", DECLARED)
-def test_a_lock_has_what_is_declared_and_what_that_needs(name):
+def test_a_lock_has_the_declared_packages_and_their_dependencies(name):
     found = locked(name)
     needed = [Requirement(each) for each in DECLARED[name]]
     for package, version in found.items():
@@ -191,7 +191,7 @@ def test_a_lock_has_what_is_declared_and_what_that_needs(name):
             there = importlib.metadata.distribution(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-        if there.version == version:  # of another one the needs may be others
+        if there.version == version:  # another version may have other dependencies
             needed += [Requirement(each) for each in there.requires or ()]
     image = {"python_version": "3.12", "python_full_version": "3.12.12", "sys_platform": "linux", "extra": ""}
     for requirement in needed:
@@ -223,13 +223,13 @@ def test_the_brokers_settings_can_be_used_on_this_machine(tmp_path):
     assert "cluster.id" not in settings
 
 
-def test_the_broker_takes_what_the_topics_hold(compose):
+def test_the_broker_accepts_records_of_the_topics_sizes(compose):
     from reknit.topics import LARGEST_STATE
 
     assert int(compose["services"]["kafka"]["environment"]["KAFKA_SOCKET_REQUEST_MAX_BYTES"]) > LARGEST_STATE
 
 
-def test_the_image_holds_the_packages_and_runs_without_privileges():
+def test_the_image_contains_the_packages_and_runs_without_privileges():
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]

@@ -1,4 +1,4 @@
-"""Allowed imports: the core is pure, rules and writers share nothing, the engine knows nothing of sessions."""
+"""Import rules: the core is pure, rules share no code with renderers, the engine does not depend on sessions."""
 
 import ast
 import sys
@@ -11,8 +11,8 @@ from reknit.pipeline.rules.sets import RULE_SETS
 
 ROOT = Path(__file__).parents[2]
 
-FRONT_DOOR = ROOT / "pipeline" / "__init__.py"  # imports the core by name, when a name is first asked for
-# Packages with I/O. Every other package in `pipeline` is the core, including future ones.
+FRONT_DOOR = ROOT / "pipeline" / "__init__.py"  # imports the core by name, when a name is first requested
+# Modules with access to the outside. Everything else in `pipeline` is the core, including later additions.
 EDGE = (
     "cli",
     "client",
@@ -35,7 +35,7 @@ CORE = sorted(
     for path in (ROOT / "pipeline").iterdir()
     if path.stem not in EDGE and (path.suffix == ".py" or (path / "__init__.py").exists())
 )
-# Ways to the world, by kind: files, the network, clocks, chance, the machine, other threads, and hidden imports.
+# Access to the outside, by kind: files, the network, clocks, chance, the machine, other threads, and hidden imports.
 WAYS_OUT = """
 fcntl glob io mmap os pathlib pickle shelve shutil sqlite3 tempfile
 email ftplib http select selectors smtplib socket socketserver ssl urllib webbrowser
@@ -50,7 +50,7 @@ WORLDLY_CALLS = frozenset({"open", "print", "input", "breakpoint", "exec", "eval
 
 
 def modules(*names):
-    """The files of packages or modules of `pipeline`, or of a top-level package."""
+    """Return the files of packages or modules of `pipeline`, or of a top-level package."""
     found = []
     for name in names:
         base = ROOT / name if name in {"topics", "reknit"} else ROOT / "pipeline" / name
@@ -59,7 +59,7 @@ def modules(*names):
 
 
 def dotted(path):
-    """The name under which a file is imported: `pipeline` and `topics` are packages of `reknit`."""
+    """Return the name under which a file is imported: `pipeline` and `topics` are packages of `reknit`."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
     return name if within(name, "reknit") else f"reknit.{name}"
@@ -74,7 +74,7 @@ def imports(tree, path):
 
 
 def imported(tree, path):
-    """Return a file's imports, anywhere in it: the module, and the imported name if there is one."""
+    """Yield the imports anywhere in a file: the module, and the name that is imported from it, if any."""
     package = dotted(path) if path.name == "__init__.py" else dotted(path).rpartition(".")[0]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -121,7 +121,7 @@ def test_the_core_is_what_the_design_says_it_is():
 
 
 def faults(paths, judge):
-    """Return the errors by module; empty if there are none."""
+    """Return the violations by module, without modules that have no violation."""
     return {dotted(path): found for path in paths if (found := list(judge(path)))}
 
 
@@ -131,11 +131,11 @@ def named(path):
 
 def test_the_core_is_pure():
     allowed = ["reknit.topics", *(f"reknit.pipeline.{name}" for name in CORE)]
-    # `from reknit.pipeline import text` names the package as well; what is taken from it is judged by its own name.
+    # `from reknit.pipeline import text` also names the package; the imported module is checked by its own name.
     excused = {"reknit.pipeline: not for this package"}
 
     def judge(path):
-        # It also asks once under which version this was installed.
+        # The front door also reads the installed version once.
         own = {FRONT_DOOR: {"importlib: a way to the world", "importlib.metadata: a way to the world"}}
         return [fault for fault in offences(path, allowed, pure=True) if fault not in excused | own.get(path, set())]
 
@@ -143,7 +143,7 @@ def test_the_core_is_pure():
 
 
 def parts_of_providers(part):
-    """The modules of one part of every provider: its reader, writer, stream or rules."""
+    """Return the modules of one part of every provider: its reader, writer, stream or rules."""
     return [
         path
         for path in modules("providers")
@@ -161,7 +161,7 @@ RULES = sorted(
 
 def test_rules_share_no_code_with_what_they_judge():
     allowed = ["reknit.pipeline.rules", "reknit.pipeline.errors", *RULES]
-    # `from reknit.pipeline.providers.gemini import rules` names the package as well, which has no code.
+    # `from reknit.pipeline.providers.gemini import rules` also names the package, which has no code.
     excused = {f"{name.removesuffix('.rules')}: not for this package" for name in RULES}
 
     def judge(path):
@@ -193,7 +193,7 @@ def test_renderers_share_no_code_with_the_rules():
     assert faults(judged, judge) == {}
 
 
-def test_decoders_know_nothing_of_recovery():
+def test_decoders_do_not_depend_on_recovery():
     def judge(path):
         return [name for name in named(path) if within(name, "reknit.pipeline.streams.recovery")]
 
@@ -202,7 +202,7 @@ def test_decoders_know_nothing_of_recovery():
 
 
 def test_packages_are_imported_by_their_names_below_reknit():
-    # In a checkout `pipeline` is found too, as a second package with classes of its own.
+    # In a checkout `pipeline` can be imported too, as a second package with classes of its own.
     def judge(path):
         found = {base for base, _ in imported(ast.parse(path.read_text(encoding="utf-8")), path)}
         return sorted(name for name in found if within(name, "pipeline", "topics"))
@@ -219,14 +219,14 @@ def test_topics_import_msgspec_only():
     assert faults(modules("topics"), lambda path: offences(path, ["reknit.topics"], pure=True)) == {}
 
 
-def test_the_public_name_is_a_front_only():
+def test_the_public_package_only_reexports():
     def judge(path):
         return {name.partition(".")[0] for name in named(path)} - {"reknit"} - sys.stdlib_module_names
 
     assert faults(modules("reknit"), judge) == {}
 
 
-def test_the_engine_knows_nothing_of_sessions():
+def test_the_engine_does_not_depend_on_sessions():
     known = [
         "reknit.pipeline.engine",
         "reknit.pipeline.errors",
@@ -249,9 +249,11 @@ def test_the_engine_knows_nothing_of_sessions():
 
 
 def imported_modules():
-    """Return Reknit's modules that each module imports, anywhere in it, including type-only imports.
+    """Return the project's modules that each module imports, anywhere in it: also for types only, and inside
+    functions.
 
-    A name that is imported from a package is its module of that name, if there is one, else the package itself.
+    A name imported from a package counts as its module of that name, if there is one, otherwise as the package
+    itself.
     """
     paths = {dotted(path): path for path in modules("topics", *(entry.stem for entry in (ROOT / "pipeline").iterdir()))}
     graph = {}
@@ -280,11 +282,11 @@ def reachable(graph, module):
     return found
 
 
-def test_no_modules_import_each_other_in_a_circle():
+def test_no_modules_import_each_other_in_a_cycle():
     assert circles(imported_modules()) == []
 
 
-def test_circles_are_seen():
+def test_cycles_are_detected():
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set()}) == [["a", "b", "c"]]
     assert circles({"a": {"b"}, "b": {"d"}, "c": {"a"}, "d": set()}) == []
 
@@ -309,7 +311,7 @@ def test_circles_are_seen():
         ("import json, msgspec\nfrom reknit.pipeline.model import Turn\nfrom . import base", []),
     ],
 )
-def test_these_tests_see_what_they_are_to_see(text, found, monkeypatch):
+def test_these_tests_detect_violations(text, found, monkeypatch):
     path = ROOT / "pipeline" / "stages" / "example.py"
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: text)
     allowed = ["reknit.pipeline.model", "reknit.pipeline.stages"]

@@ -1,4 +1,4 @@
-"""The manifests: valid by the published schemas, current with what they are made from, in step with the worker."""
+"""The manifests: valid by the published schemas, up to date with their sources, consistent with the worker."""
 
 import json
 import runpy
@@ -58,18 +58,18 @@ def test_a_manifest_is_valid(name):
 
 
 @pytest.mark.parametrize("kind", ["StatefulSet", "KafkaUser", "ServiceMonitor"])
-def test_an_unknown_member_is_noticed(kind):
+def test_an_unknown_member_is_detected(kind):
     manifest = next(one for one in MANIFESTS.values() if one["kind"] == kind)
     with pytest.raises(jsonschema.ValidationError):
         validate({**manifest, "spec": {**manifest["spec"], "unheard": 1}})
 
 
-def test_what_is_made_is_current():
+def test_generated_manifests_are_up_to_date():
     made = runpy.run_path(str(HERE / "resources.py"))["files"]()
     assert {name: (HERE / name).read_text(encoding="utf-8") for name in made} == made
 
 
-def test_a_topic_whose_name_kubernetes_does_not_take_keeps_it():
+def test_a_topic_whose_name_kubernetes_rejects_keeps_it():
     made = runpy.run_path(str(HERE / "resources.py"))["files"](prefix="Live_")["kafka.yaml"]
     topic = next(yaml.safe_load_all(made))
     assert (topic["metadata"]["name"], topic["spec"]["topicName"]) == ("live-agent.turns.v1", "Live_agent.turns.v1")
@@ -80,7 +80,7 @@ def configured(container):
     return load_config(env={each["name"]: each["value"] for each in container["env"] if "FILE" not in each["name"]})
 
 
-def test_programs_are_configured_by_variables_that_exist(container):
+def test_programs_are_configured_by_existing_variables(container):
     config = configured(container)
     assert config.kafka.sasl_username in {role.user for role in roles("")}
     mounted = [mount["mountPath"] for mount in container["volumeMounts"]]
@@ -99,7 +99,7 @@ def test_the_worker_has_its_partitions_and_its_disk():
     assert config.kafka.sasl_username == "reknit-worker"
 
 
-def test_the_viewer_is_one_and_wants_a_login():
+def test_there_is_one_viewer_and_it_requires_a_login():
     spec = only("Deployment", "viewer")["spec"]
     [container] = spec["template"]["spec"]["containers"]
     name, *words = container["args"]
@@ -121,16 +121,16 @@ def test_the_worker_may_finish_before_it_is_killed():
     assert pod["terminationGracePeriodSeconds"] > load_config(env={}).stop_seconds
 
 
-def test_everything_selects_the_workers_pods():
+def test_all_selectors_match_the_workers_pods():
     labels = only("StatefulSet")["spec"]["template"]["metadata"]["labels"]
     spec = {kind: only(kind)["spec"]["selector"] for kind in ("StatefulSet", "PodDisruptionBudget", "ServiceMonitor")}
     assert [selector["matchLabels"] for selector in spec.values()] == [labels] * 3
     assert only("Service")["spec"]["selector"] == only("Service")["metadata"]["labels"] == labels
-    # Alerts and dashboards look for the job of this name.
+    # Alerts and dashboards select the job of this name.
     assert labels[only("ServiceMonitor")["spec"]["jobLabel"]] == "reknit"
 
 
-def test_each_role_has_the_least_rights(pod, container):
+def test_no_container_has_more_rights_than_it_needs(pod, container):
     assert pod["securityContext"]["runAsUser"] == 10001
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,

@@ -1,4 +1,4 @@
-"""Alerts and dashboards: they parse, alerts fire at the right time, and all metrics and labels exist."""
+"""Alerts and dashboards: they parse, alerts fire when they should, and both refer to existing metrics and labels."""
 
 import json
 import re
@@ -20,17 +20,17 @@ RULES = [
     for group in yaml.safe_load((HERE / "alerts.yml").read_text(encoding="utf-8"))["groups"]
     for rule in group["rules"]
 ]
-# Made by a scrape or a histogram.
+# Added by a scrape or a histogram.
 FOREIGN = {"up": {"job", "instance"}, "process_start_time_seconds": {"job", "instance", "pipeline"}}
 
 
 def exported():
-    """The labels of every sample name that a worker can export."""
+    """Return the labels of every sample name that a worker can export."""
     names = {}
     for collector, samples in Metrics().registry._collector_to_names.items():
-        labels = set(getattr(collector, "_labelnames", ()))  # those of the process have none
+        labels = set(getattr(collector, "_labelnames", ()))  # process metrics have none
         names |= {sample: labels | ({"le"} if sample.endswith("_bucket") else set()) for sample in samples}
-    # The registry adds whose it is, a scrape whom it asked.
+    # The registry adds the pipeline, a scrape its target.
     return {name: labels | {"pipeline", "instance"} for name, labels in names.items()} | FOREIGN
 
 
@@ -62,12 +62,12 @@ def test_every_alert_is_tested():
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_an_alert_speaks_of_metrics_and_labels_that_exist(rule):
+def test_an_alert_refers_to_existing_metrics_and_labels(rule):
     known = exported()
     used = set(re.findall(r"\b(?:reknit_[a-z_]+|up|process_[a-z_]+)\b", rule["expr"]))
     assert used
     assert used <= set(known)
-    # A metric that only proves that a worker exists is not summed up, unless it is the only one.
+    # A metric that only proves that a worker exists is not counted, unless it is the only one.
     summed_up = used - {"up", "reknit_build_info"} or used - {"up"} or used
     shared = set.intersection(*(known[name] for name in summed_up))
     grouped = {label.strip() for labels in re.findall(r"by \(([^)]+)\)", rule["expr"]) for label in labels.split(",")}
@@ -90,12 +90,12 @@ def test_an_alert_mixes_no_pipelines(rule):
 
 
 @pytest.mark.parametrize("alert", ["ReknitPartitionWithoutOwner", "ReknitLagGrowing", "ReknitNoRecords"])
-def test_what_concerns_a_partition_names_it(alert):
+def test_an_alert_about_a_partition_names_it(alert):
     (expr,) = (rule["expr"] for rule in RULES if rule["alert"] == alert)
     assert set(re.findall(r"by \(([^)]*)\)", expr)) == {"pipeline, topic, partition"}
 
 
-def test_what_was_lost_raised_or_missed_has_an_alert():
+def test_losses_errors_and_missed_refusals_have_an_alert():
     named = {metric for rule in RULES for metric in re.findall(r"reknit_[a-z_]+", rule["expr"])}
     assert named >= {
         "reknit_source_expired_records_total",
@@ -135,7 +135,7 @@ def test_the_dashboards_are_those_that_are_declared():
 
 
 @pytest.mark.parametrize("panel", [*panels()], ids=lambda panel: panel["title"])
-def test_a_panel_speaks_of_metrics_and_labels_that_exist(panel):
+def test_a_panel_refers_to_existing_metrics_and_labels(panel):
     known = exported()
     known |= {"reknit:fixes:increase1h": {"pipeline", "job", "code", "target"}}
     known["process_resident_memory_bytes"] = known["process_cpu_seconds_total"] = {"job", "instance", "pipeline"}

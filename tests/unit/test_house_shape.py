@@ -1,4 +1,4 @@
-"""Modules that a reader can keep in mind: introduced, with short functions and reasons for each exception."""
+"""Readable modules: a docstring each, short functions, and a reason for each exception."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ SOURCES = sorted(path for package in ("pipeline", "topics", "reknit") for path i
 EVERYTHING = [*SOURCES, *sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "deploy").rglob("*.py"))]
 
 LONGEST_FUNCTION = 60
-# A silenced check: which one, and then why, in words.
+# A suppressed check: its code, followed by the reason in words.
 SILENCED = re.compile(
     r"#\s*(?:noqa|type:\s*ignore)\b(?P<codes>:\s*[A-Z]+\d+(?:,\s*[A-Z]+\d+)*|\[[a-z-, ]+\])?(?P<why>.*)"
 )
@@ -34,12 +34,12 @@ def test_functions_fit_on_a_screen():
     assert {place: length for place, length in lengths.items() if length > LONGEST_FUNCTION} == {}
 
 
-def test_modules_say_what_they_are():
+def test_modules_have_a_docstring():
     first_lines = {name(path): (ast.get_docstring(ast.parse(read(path))) or "").partition("\n")[0] for path in SOURCES}
     assert {place: line for place, line in first_lines.items() if not line.endswith((".", ":", "?"))} == {}
 
 
-def test_silenced_checks_are_named_and_have_their_reason():
+def test_suppressed_checks_are_named_and_have_a_reason():
     bare = [
         f"{name(path)}:{number}"
         for path in EVERYTHING

@@ -1,4 +1,4 @@
-"""Ids of calls in a request: unchanged if possible, otherwise new ones, so that no two calls have the same."""
+"""Ids of calls in a request: kept if possible, otherwise rewritten, and always unique."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.targets import Setting, nine, shortened, structure_of
 
 MISTRAL = "mistralai/Mistral-7B-Instruct-v0.3"
-# Each provider's form of an id; Anthropic's is the strictest alphabet, and 64 the shortest limit.
+# Ids that each target accepts. Anthropic's alphabet is the strictest, and 64 is the shortest maximum length.
 TAKEN = {
     ("anthropic", None): r"[a-zA-Z0-9_-]{1,64}",
     ("openai-chat", None): r"[a-zA-Z0-9_-]{1,40}",
@@ -22,7 +22,7 @@ TAKEN = {
 
 
 def rounds(ids):
-    """A round for each id: the call, and its result, which names it."""
+    """Return a round for each id: the call, and its result, which names it."""
     history = [{"role": "user", "content": "q"}]
     for at, call_id in enumerate(ids):
         history += [said(call(call_id, "f", n=at)), user(result(call_id, f"r{at}"))]
@@ -30,7 +30,7 @@ def rounds(ids):
 
 
 def ids_of(body):
-    """The ids of a body's calls, in their order, which their results have as well."""
+    """Return the ids of a body's calls in order; assert that their results have the same ids."""
     asked, answered = [], []
     for row in json.loads(body)["messages"]:
         asked += [made["id"] for made in row.get("tool_calls") or ()]
@@ -54,10 +54,10 @@ others = st.one_of(st.sampled_from(["a.b", "a:b", "", "ü", "x" * 116]), st.text
 @pytest.mark.parametrize(("target", "model"), TAKEN)
 @settings(max_examples=60)
 @given(ids=st.lists(st.one_of(legal, others), max_size=20), data=st.data())
-def test_ids_are_unique_and_accepted_and_a_restored_session_continues_with_them(target, model, ids, data):
+def test_ids_are_unique_and_valid_also_after_a_reload(target, model, ids, data):
     found = made(ids, target, model)
     assert len(found) == len(ids)
-    # Each call has a turn of its own, so ids may come again where the models take that.
+    # Each call has its own turn, so ids may repeat if the models allow that.
     assert structure_of(TARGETS[target].writer, Setting(model=model)).ids_again or len(set(found)) == len(found)
     assert all(re.fullmatch(TAKEN[target, model], each) for each in found)
     session, segments = Session([target], model=model), []
@@ -72,7 +72,7 @@ def test_ids_are_unique_and_accepted_and_a_restored_session_continues_with_them(
 @pytest.mark.parametrize("ids", [
     ["toolu_1"], ["x" * 64], ["call_1", "call-1"], [LONG, "a"],
 ])  # fmt: skip
-def test_legal_ids_stay_as_they_are(ids):
+def test_legal_ids_stay_unchanged(ids):
     assert made(ids) == ids
 
 
@@ -80,12 +80,12 @@ def test_legal_ids_stay_as_they_are(ids):
     ("ids", "kept"),
     [(["toolu_1", "toolu_1"], [0, 1]), (["call.1", "call_1", "call:1", "call.1"], [1]), (["x" * 65], []), ([""], [])],
 )
-def test_an_illegal_id_is_replaced_and_takes_no_others_place(ids, kept):
+def test_illegal_ids_are_rewritten_without_collisions(ids, kept):
     found = made(ids)
     assert [at for at, each in enumerate(found) if each == ids[at]] == kept
 
 
-def test_an_id_that_looks_generated_is_taken_like_any_other():
+def test_an_id_in_reknits_own_format_is_treated_like_any_other():
     ours = made(["call.1"])[0]
     assert made([ours]) == [ours]
     assert made([ours, "call.1"])[0] == ours
@@ -100,7 +100,7 @@ def test_a_body_read_again_keeps_its_ids(ids):
     assert (again.body, again.fixes) == (done.body, [])
 
 
-# Where the ledger says that blocks are, and whose ids the rows of a body have.
+# The places of blocks in the ledger, and the ids of a body's rows.
 
 ROUND = [
     {"role": "user", "content": "q", "id": "m0"},
@@ -138,7 +138,7 @@ def test_places_and_ids_of_a_round(target, model, root, places, ids):
     assert done.ids == ids
 
 
-# Fixes name the tool call that they are about by the id it had in the input, whatever the shape and the target.
+# Fixes name the tool call that they concern by its id in the input, for any shape and target.
 
 
 USER = user("Read the README.")
@@ -231,12 +231,12 @@ NAMED = {
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_a_fix_names_the_call_by_the_id_that_it_came_with(name):
+def test_a_fix_names_the_call_by_its_input_id(name):
     given, *fixes = NAMED[name]
     assert told(normalize(given)) == fixes
 
 
-def test_a_call_without_an_id_has_the_one_that_reading_gave_it():
+def test_a_call_without_an_id_has_the_one_from_the_reader():
     assert told(normalize({"contents": CONTENTS}))[0] == ("result_synthesised", "messages.2.content.0", "call_read")
 
 
@@ -250,7 +250,7 @@ def test_a_result_that_became_text_still_names_its_call():
     ]
 
 
-def test_a_breakpoint_that_is_taken_off_a_result_names_its_call():
+def test_the_fix_of_a_dropped_breakpoint_of_a_result_names_its_call():
     turns = [turn for n in range(6) for turn in (asked(f"c{n}"), answered(f"c{n}", cache_control=DATED))]
     session = session_of(USER, *turns)
     expected = [("cache_control_dropped", f"messages.{2 * n + 2}.content.0", f"c{n}") for n in range(2)]

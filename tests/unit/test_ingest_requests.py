@@ -1,4 +1,4 @@
-"""Lines of an HTTP log become turns of sessions: their session, their new messages, and their results."""
+"""Lines of an HTTP log become turns of sessions: the session of a line, its new turns, and the resulting requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def line(*messages, url=URL, session="s", **more):
 
 
 def fed(*lines, **places):
-    """For each line its session and the records of it, by type."""
+    """Return for each line its session and its records by type."""
     conversations, places = Conversations(), Places(**places)
     found = []
     for each in lines:
@@ -46,7 +46,7 @@ def kinds(found):
 
 
 def published(found):
-    """The bodies that a worker would publish, by line."""
+    """Return the bodies that a worker would publish, by line."""
     stages, bodies, offset = {}, [], 0
     for session, records in found:
         stage = stages.setdefault(session, TurnsStage())
@@ -78,7 +78,7 @@ ANSWERED = [HI, called("a"), answered("a")]
         ([[HI, YES, GO], [HI, YES, user("stop")]], [NEW, ["restored", "wanted"]]),
     ],
 )
-def test_a_continued_body_appends_new_messages_and_any_other_restores(bodies, expected):
+def test_a_continuing_body_appends_new_turns_and_any_other_restores(bodies, expected):
     found = fed(*[line(*messages) for messages in bodies], session="headers.x-session")
     assert kinds(found) == expected
     assert {session for session, _ in found} == {"s"}
@@ -95,13 +95,13 @@ def test_other_tools_or_another_model_reopen_the_session_and_keep_its_history():
     ]
 
 
-def test_a_cache_mark_that_moves_and_a_text_that_becomes_a_block_are_no_other_history():
+def test_a_moved_cache_marker_or_a_text_block_is_the_same_history():
     marked = {"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]}
     found = fed(line({"role": "user", "content": "hi"}), line(marked, YES, GO))
     assert kinds(found) == [NEW, ["appended", "appended"]]
 
 
-def test_conversations_without_a_name_are_identified_by_their_continuation():
+def test_unnamed_conversations_are_distinguished_by_their_history():
     other = [HI, said("no"), user("why?")]
     found = fed(
         line(HI), line(HI, YES, GO), line(*other), line(HI, YES, GO, said("ok"), user("on")), line(*other, YES, GO)
@@ -111,7 +111,7 @@ def test_conversations_without_a_name_are_identified_by_their_continuation():
     assert kinds(found) == [NEW, ["appended"] * 2, NEW, ["appended"] * 2, ["appended"] * 2]
 
 
-def test_the_same_log_gives_the_same_records_and_a_continued_one_may_be_fed_again():
+def test_the_same_log_gives_the_same_records_and_can_be_fed_twice():
     lines = [line(HI), line(HI, YES, GO), line(user("else")), line(HI, YES, user("other")), line(HI)]
     assert fed(*lines) == fed(*lines)
     first = fed(*lines, session="headers.x-session")
@@ -156,7 +156,7 @@ BEDROCK = "https://bedrock-runtime.us-east-1.amazonaws.com/model/"
         ({"input": "hi"}, "openai-responses", ""),
     ],
 )
-def test_the_endpoint_says_whose_request_it_is(logged, target, model):
+def test_the_endpoint_determines_target_and_model(logged, target, model):
     found = read_line(json.dumps(logged).encode(), Places())
     assert (found.target, found.model) == (target, model)
 
@@ -180,14 +180,14 @@ def test_the_endpoint_says_whose_request_it_is(logged, target, model):
         ({"url": URL, "body": {**MESSAGES, "tools": [1]}}, "wrong_type"),
     ],
 )
-def test_what_is_no_request_to_a_model_is_said(given, code):
+def test_a_line_that_is_no_model_request_is_reported(given, code):
     line = given if isinstance(given, bytes) else json.dumps(given).encode()
     with pytest.raises(InputError) as raised:
         Conversations().records_of(read_line(line, Places()))
     assert raised.value.code == code
 
 
-def test_places_name_the_session_the_program_and_whose_requests_they_are():
+def test_places_name_the_session_the_producer_and_the_target():
     given = {"body": {**MESSAGES, "metadata": {"user_id": "u1"}}, "request": {"headers": {"User-Agent": "crew/2"}}}
     places = Places(session="body.metadata.user_id", producer="request.headers.user-agent", target="anthropic")
     found = read_line(json.dumps(given).encode(), places)
@@ -198,12 +198,12 @@ def test_places_name_the_session_the_program_and_whose_requests_they_are():
     assert read_line(text, places).session == "u1"
 
 
-def test_references_to_provider_state_are_left_to_the_worker_to_refuse():
+def test_a_request_that_continues_a_stored_response_is_left_to_the_worker():
     ((session, records),) = fed(json.dumps({"input": "hi", "previous_response_id": "resp_1"}).encode())
     assert (session, [record["type"] for record in records]) == ("log-chained", ["session.opened"])
 
 
-def test_the_sessions_that_are_remembered_are_bounded(monkeypatch):
+def test_the_remembered_sessions_are_bounded(monkeypatch):
     monkeypatch.setattr("reknit.pipeline.cli.requests._MOST_SESSIONS", 2)
     conversations = Conversations()
     for name in "abcab":
@@ -212,12 +212,12 @@ def test_the_sessions_that_are_remembered_are_bounded(monkeypatch):
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "shadow.md"
-# Debian puts it where only root looks.
+# Debian installs it where only root's path leads.
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
 
 
 @pytest.mark.skipif(NGINX is None, reason="nginx is not installed (Debian package `nginx-light`)")
-async def test_what_a_real_nginx_logs_by_the_page_is_read_byte_for_byte(tmp_path, unused_tcp_port_factory):
+async def test_logs_of_a_real_nginx_configured_as_documented_are_read_byte_for_byte(tmp_path, unused_tcp_port_factory):
     settings = recipe("nginx", tmp_path).replace("size 32m", "size 1m")
     port, behind = unused_tcp_port_factory(), unused_tcp_port_factory()
     parts = [f"{name}_temp_path {tmp_path};" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")]
@@ -225,10 +225,10 @@ async def test_what_a_real_nginx_logs_by_the_page_is_read_byte_for_byte(tmp_path
     parts += [f"server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://api.openai.com; }} }}"]
     top = f"daemon off; master_process off; pid {tmp_path}/pid; error_log {tmp_path}/error.log; events {{}}"
     (tmp_path / "nginx.conf").write_text("\n".join([top, "http {", settings, *parts, "}"]))
-    await logs_what_it_passes_on([NGINX, "-p", str(tmp_path), "-c", "nginx.conf"], port, behind, tmp_path)
+    await check_logged_bodies([NGINX, "-p", str(tmp_path), "-c", "nginx.conf"], port, behind, tmp_path)
 
 
-async def test_what_a_real_envoy_logs_by_the_page_is_read_byte_for_byte(tmp_path, unused_tcp_port_factory):
+async def test_logs_of_a_real_envoy_configured_as_documented_are_read_byte_for_byte(tmp_path, unused_tcp_port_factory):
     envoy = shutil.which("envoy", path=str(Path(sys.executable).parent))
     assert envoy is not None
     manager = yaml.safe_load(recipe("yaml", tmp_path).replace("32 * 1024", "1024"))
@@ -249,7 +249,7 @@ async def test_what_a_real_envoy_logs_by_the_page_is_read_byte_for_byte(tmp_path
     listener = {"address": address(port), "filter_chains": [{"filters": filters}]}
     config = {"static_resources": {"listeners": [listener], "clusters": [cluster]}}
     command = [envoy, "--config-yaml", json.dumps(config), "--use-dynamic-base-id", "--log-level", "error"]
-    await logs_what_it_passes_on([*command, "--concurrency", "1"], port, behind, tmp_path)
+    await check_logged_bodies([*command, "--concurrency", "1"], port, behind, tmp_path)
 
 
 def address(port):
@@ -261,8 +261,8 @@ def recipe(language, directory):
     return text.replace("access.jsonl", f"{directory}/access.jsonl")
 
 
-async def logs_what_it_passes_on(command, port, behind, directory):
-    """A proxy logs bodies of a mebibyte, and passes longer ones on as well."""
+async def check_logged_bodies(command, port, behind, directory):
+    """Assert that a proxy logs bodies of up to a mebibyte, and forwards longer ones as well."""
     said_so = ("plain", 'quoted "words" \\ and a\ttab\nline', "naïve 日本 🦜 \x01\u2028\x7f", "long " * 100_000)
     asked = [{"model": "gpt-5", "messages": [user(words)]} for words in said_so]
     bodies = [json.dumps(body, ensure_ascii=as_ascii) for body in asked for as_ascii in (True, False)]

@@ -1,4 +1,4 @@
-"""Connection arguments of clients: the arguments of each setting, contradictions, and secrets that are never shown."""
+"""Connection settings of clients: their translation to arguments, contradictions, and values that are never shown."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def given(**settings):
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
-    """A certificate of 127.0.0.1 signed by itself, and its key."""
+    """A self-signed certificate for 127.0.0.1, and its key."""
     folder = tmp_path_factory.mktemp("tls")
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
     files = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")]
@@ -89,7 +89,7 @@ def test_certificates(certificate):
         ),
     ],
 )
-def test_settings_that_contradict_or_name_no_file(settings, path):
+def test_contradicting_settings_and_missing_files(settings, path):
     with pytest.raises(InputError) as caught:
         given(**settings)
     assert caught.value.path == f"kafka.{path}"
@@ -145,7 +145,7 @@ async def test_an_endpoint_is_asked_again_once_its_token_has_aged():
         ({"security_protocol": "SSL"}, "and does it speak SSL?"),
     ],
 )
-async def test_a_port_without_a_listener_is_temporary(settings, said):
+async def test_a_closed_port_is_a_transient_error(settings, said):
     port = (probe := await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)).sockets[0].getsockname()[1]
     probe.close()
     cluster = SimpleNamespace(bootstrap_servers=f"127.0.0.1:{port}", kafka=KafkaSettings(**settings))
@@ -166,7 +166,7 @@ async def test_an_untrusted_certificate_is_named(certificate):
     assert f"the certificate of 127.0.0.1:{port} is not trusted" in error.message
 
 
-def test_the_environment_names_kafkas_settings_as_others_do():
+def test_kafka_settings_have_customary_environment_names():
     env = {
         "REKNIT_KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
         "REKNIT_KAFKA__SASL_USERNAME": "u",
@@ -179,7 +179,7 @@ def test_the_environment_names_kafkas_settings_as_others_do():
 
 
 @pytest.mark.parametrize("options", [{}, {"kafka.sasl_password": MARK}], ids=["file", "option"])
-def test_a_secret_among_the_options_or_in_the_common_file_is_refused(options, tmp_path):
+def test_a_secret_in_the_options_or_the_shared_file_is_rejected(options, tmp_path):
     file = tmp_path / "reknit.toml"
     file.write_text("" if options else f'[kafka]\nsasl_password = "{MARK}"\n')
     with pytest.raises(ConfigError) as caught:
@@ -215,7 +215,7 @@ def test_config_show_names_every_value_with_its_source_and_hides_secrets(tmp_pat
 
 
 @pytest.mark.parametrize(("state_format", "off"), [("1", ["sliced release"]), ("2", ["sliced release"]), ("3", [])])
-def test_config_show_names_what_a_format_of_state_turns_off(state_format, off):
+def test_config_show_names_features_that_a_state_format_disables(state_format, off):
     done = CliRunner().invoke(main, ["config", "show"], env={"REKNIT_STATE__FORMAT": state_format})
     shown = {row.pop("key"): row for row in map(json.loads, done.stdout.splitlines())}
     expected = {"value": int(state_format), "source": "variable REKNIT_STATE__FORMAT"}
@@ -223,13 +223,13 @@ def test_config_show_names_what_a_format_of_state_turns_off(state_format, off):
     assert [key for key, row in shown.items() if "off" in row] == []
 
 
-def test_a_struct_that_is_logged_shows_no_secret():
+def test_a_logged_struct_shows_no_secret():
     settings = KafkaSettings(sasl_password=MARK, sasl_oauth_client_secret=MARK, ssl_password=MARK, sasl_username="u")
     assert MARK not in repr(Config(kafka=settings))
     assert "sasl_username='u'" in repr(settings)
 
 
-def test_config_show_hides_credentials_in_urls_wherever_they_are(tmp_path):
+def test_config_show_hides_credentials_in_all_urls(tmp_path):
     file = tmp_path / "reknit.toml"
     file.write_text(
         f"""
@@ -262,7 +262,7 @@ def test_config_show_hides_credentials_in_urls_wherever_they_are(tmp_path):
     }
 
 
-async def test_an_endpoint_that_redirects_gets_no_credentials_to_another_host():
+async def test_a_redirecting_endpoint_gets_no_credentials_for_another_host():
     followed = []
 
     async def elsewhere(request):

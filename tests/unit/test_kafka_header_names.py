@@ -1,4 +1,4 @@
-"""Header names that are not UTF-8: every consumer reads them, and all that is around them."""
+"""Header names that are not UTF-8: every consumer reads them, and all records around them."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ AS_READ = (("first", b"\xff"), ("\ufffd\ufffdA", b"x" * 300), ("", b""), ("é", 
 
 
 def fetched(data, position=0, kind=fetcher.PartitionRecords):
-    """Return the records that a consumer gives of a fetched partition from this position on."""
+    """Return the records that a consumer returns from a fetched partition from this position on."""
     records = kind(
         TopicPartition("t", 0),
         TolerantRecords(data),
@@ -38,7 +38,7 @@ def fetched(data, position=0, kind=fetcher.PartitionRecords):
 
 
 def log(codec="none", position=0):
-    """Nine records in three batches, from the batch on that holds a position; those at 2, 4 and 5 have such a name."""
+    """Nine records in three batches, from the batch with a position on; those at 2, 4 and 5 have such a name."""
     rows = [GOOD, GOOD, BAD, GOOD, BAD, BAD, GOOD, GOOD, GOOD]
     return b"".join(raw_batch(rows[at : at + 3], codec, base_offset=at) for at in (0, 3, 6) if at + 3 > position)
 
@@ -60,12 +60,12 @@ def test_reading_begins_at_any_offset_of_a_batch(position):
     assert fetched(log(position=position), position) == EXPECTED[position:]
 
 
-def test_a_name_that_was_not_utf8_differs_from_others():
+def test_a_name_that_is_not_utf8_is_distinguished_from_others():
     found = {offset: has_bad_name(headers) for offset, *_, headers in fetched(log())}
     assert [offset for offset, is_bad in found.items() if is_bad] == [2, 4, 5]
 
 
-def test_a_batch_that_is_cut_off_ends_the_records_before_it():
+def test_a_truncated_batch_ends_the_records_before_it():
     assert fetched(log()[:-1]) == EXPECTED[:6]
 
 
@@ -76,7 +76,7 @@ def test_a_damaged_batch_is_still_an_error():
         fetched(bytes(damaged))
 
 
-def test_a_connection_reads_such_names():
+def test_all_clients_read_such_names():
     connection(Config())
     assert fetcher.MemoryRecords is TolerantRecords
 

@@ -40,7 +40,7 @@ class Counted(Topics):
         stage.process = counting
 
     def put_letters(self, session):
-        """Two records that cannot be processed, one request that is rejected, one that its provider refused."""
+        """Publish two unprocessable records, one request that is rejected, and one that its provider refused."""
         self.put(AGENT_TURNS, session, b"no json")
         self.put(AGENT_TURNS, session, {"type": "history.rewound", "to": 99})
         self.put_turns(f"{session}/rejected", {"type": "session.opened", "model": "m"}, *appended(user("no limit")))
@@ -51,7 +51,7 @@ class Counted(Topics):
 
 
 def selected(metrics, matcher=""):
-    """The sum of the metric where PromQL's matcher of a code holds."""
+    """Return the sum of the metric over the codes that a PromQL matcher selects."""
     total = 0
     for family in metrics.registry.collect():
         for sample in family.samples:
@@ -68,7 +68,7 @@ def matches(matcher, code):
 
 
 @pytest.mark.parametrize("code", DEAD_LETTER_CODES)
-def test_each_code_has_one_kind_here_and_in_promql(code):
+def test_each_code_has_the_same_kind_here_and_in_promql(code):
     kinds = [kind for kind, matcher in LETTER_MATCHERS.items() if matches(matcher, code)]
     assert kinds == [letter_kind(code)]
 
@@ -85,7 +85,7 @@ def topics():
     made = Counted()
     made.put_letters("s")
     note = ((ERROR_LETTER, b"0/0"), *made.logs[DEAD_LETTERS, 0][0].headers)
-    made._append(DEAD_LETTERS, b"s", None, note)  # a note about a letter does not count
+    made._append(DEAD_LETTERS, b"s", None, note)  # a note about a dead letter does not count
     return made
 
 
@@ -110,7 +110,7 @@ def test_the_viewer_the_report_and_the_metrics_count_the_same(topics, tmp_path):
     assert [(row.letters, row.rejections) for row in rows] == [(2, 0), (1, 1), (1, 0)]
 
 
-async def test_each_number_of_the_overview_leads_to_as_many_letters(topics, tmp_path, monkeypatch):
+async def test_each_number_of_the_overview_links_to_as_many_dead_letters(topics, tmp_path, monkeypatch):
     topics.now_ms += 3 * DAY_MS
     topics.put_letters("later")
     topics.put_letters("later still")
@@ -145,7 +145,7 @@ async def test_each_number_of_the_overview_leads_to_as_many_letters(topics, tmp_
         ("session=later&kind=rejected", []),
     ],
 )
-async def test_letters_are_chosen_by_kind_and_time(topics, tmp_path, query, sessions):
+async def test_dead_letters_are_selected_by_kind_and_time(topics, tmp_path, query, sessions):
     topics.now_ms += 3 * DAY_MS
     topics.put_letters("later")
     async with pages_of(topics, tmp_path) as ask:

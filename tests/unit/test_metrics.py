@@ -1,4 +1,4 @@
-"""Series that a rate is asked of are there before what they count happens for the first time."""
+"""Counters that rates are computed from exist before their first event."""
 
 import ast
 import json
@@ -22,15 +22,15 @@ from reknit.pipeline.stages.kept import Why
 from reknit.pipeline.stages.turns import TurnsStage
 from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
 
-# Codes of errors that only who configures a worker or registers a target can meet.
+# Error codes that only the configuration of a worker or the registration of a target can cause.
 NOT_OF_RECORDS = {"bad_marker", "bad_root", "name_taken", "unknown_rule", "wrong_rules"}
-# Of no bad record: a session that is over, what a provider refuses, what a stage raised for, what no topic takes.
+# Codes without a bad record: an expired session, a provider's refusal, a stage that raised, an oversized record.
 OF_NO_ERROR = {"internal", "rejected", "size", "state_size", *get_args(Why)}
 OF_NO_ERROR |= {"refused_foreseen", "refused_missed", "refused_unknown"}
 
 
 def stage_modules():
-    """The files that a worker's stages consist of, as a fresh interpreter loads them."""
+    """Return the files of a worker's stages, as a fresh interpreter loads them."""
     script = (
         "import sys, reknit.pipeline.stages.events, reknit.pipeline.stages.turns\n"
         "print(*[module.__file__ for name, module in sys.modules.items()"
@@ -41,7 +41,7 @@ def stage_modules():
 
 
 def raised_in(path):
-    """Return the codes of the errors that a module raises."""
+    """Yield the codes of Reknit's errors that a module raises."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         match node:
             case ast.Call(func=ast.Name(id=name), args=[ast.Constant(value=str(code)), *_]) if name in KINDS:
@@ -127,7 +127,7 @@ RUN = (("source", b"claude-cli"), ("run", b"r1"))
     ],
     ids=["turns", "events"],
 )
-def test_what_stages_count_has_its_series_from_the_start(stage, topic, given, counted):
+def test_counters_of_stages_exist_from_the_start(stage, topic, given, counted):
     metrics = Metrics(targets=["anthropic"])
     metrics.on_partitions(topic, 1, 1)
     before = series(metrics)
@@ -159,18 +159,18 @@ def test_every_sample_names_its_pipeline():
     families = [family for page in pages for family in text_string_to_metric_families(page)]
     samples = [sample for family in families for sample in family.samples]
     assert [sample.name for sample in samples if sample.labels.get("pipeline") != "live."] == []
-    # Those of the process as well.
+    # Including those of the process.
     assert {"process_start_time_seconds", "python_info", "reknit_build_info"} <= {sample.name for sample in samples}
     assert len(samples) > 1000
 
 
 @pytest.mark.parametrize("pipeline", ["", "a.b_c-d."])
-def test_the_label_is_the_prefix_as_it_is(pipeline):
+def test_the_label_is_the_unchanged_prefix(pipeline):
     metrics = Metrics(pipeline=pipeline)
     assert metrics.registry.get_sample_value("reknit_build_info", {"version": __version__, "pipeline": pipeline}) == 1
 
 
-def test_what_is_shown_of_partitions_goes_with_them():
+def test_metrics_of_partitions_are_removed_with_them():
     metrics = Metrics()
     shown = metrics.registry.get_sample_value
     metrics.on_position(AGENT_TURNS, 1, None)  # it was never opened
@@ -188,7 +188,7 @@ def place(number):
     return {"topic": AGENT_TURNS, "partition": str(number)}
 
 
-def test_producers_beyond_the_bound_and_odd_names_are_others():
+def test_producers_beyond_the_bound_and_odd_names_are_counted_as_others():
     metrics = Metrics()
     names = [*(f"agent-{number}/1.0" for number in range(MOST_PRODUCERS + 2)), "agent-0/1.0", "", "two words", "n" * 99]
     tally = [{("reknit_producer_fixes_total", name, "result_moved"): 1} for name in names]

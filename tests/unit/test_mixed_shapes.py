@@ -15,7 +15,7 @@ from reknit.pipeline.model import Turn
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.testing.strategies import mixed_histories
 
-# Members that no shape has: the path of the fix says as which shape's list the message was read.
+# Members that no shape has: the path of the fix shows the shape as which the message was read.
 HELLO = {"role": "user", "content": "hello", "odd": 1}
 ITEM = {"type": "function_call", "call_id": "call_1", "name": "read", "arguments": "{}"}
 OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "done"}
@@ -64,7 +64,7 @@ def whole(*messages):
         ([DEVELOPER | {"odd": 1}, ITEM, HELLO], ["messages.0.odd", "input.2.odd"]),
         ([ITEM, OUTPUT, DEVELOPER | {"odd": 1}], ["input.2.odd"]),
         ([PARTS, {"role": "user", "odd": 1, "parts": []}], ["contents.1.odd"]),
-        # The first one decides, and a message that can be of one shape only is of that one.
+        # The first one decides. A message of only one shape is read as that shape.
         ([BLOCKS, ROW, ITEM, HELLO], ["messages.3.odd"]),
         ([HELLO, BLOCKS, HELLO, ITEM, HELLO], ["messages.0.odd", "messages.2.odd", "messages.4.odd"]),
         ([ITEM, ROW | {"odd": 1}, HELLO], ["messages.1.odd", "input.2.odd"]),
@@ -73,14 +73,14 @@ def whole(*messages):
         ([{"role": "assistant", "content": "x", "phase": "moon"}, HELLO], ["messages.0.phase", "messages.1.odd"]),
     ],
 )
-def test_a_message_that_several_shapes_can_have_is_of_the_shape_that_was_decided_before_it(messages, expected):
+def test_an_ambiguous_message_has_the_shape_decided_before_it(messages, expected):
     assert whole(*messages) == expected
     assert appended(*messages) == expected
 
 
 @pytest.mark.parametrize("message", NEUTRAL)
 @pytest.mark.parametrize("shape", ["openai-responses", "gemini"])
-def test_a_message_that_several_shapes_can_have_says_the_same_in_each(message, shape):
+def test_an_ambiguous_message_has_the_same_content_in_each_shape(message, shape):
     turns, _, decided = read_next(message, index=0)
     assert decided == UNDECIDED
     listed, _, _ = read_next(message, index=0, decided=Decided(shape, 0))
@@ -95,7 +95,7 @@ def test_a_message_that_several_shapes_can_have_says_the_same_in_each(message, s
 
 @settings(deadline=None)
 @given(messages=mixed_histories)
-def test_a_message_decides_the_same_whether_it_is_read_strictly_or_tolerantly(messages):
+def test_strict_and_tolerant_reading_decide_the_same(messages):
     def found():
         decided, each = UNDECIDED, []
         for index, message in enumerate(messages):
@@ -112,7 +112,7 @@ def test_a_message_decides_the_same_whether_it_is_read_strictly_or_tolerantly(me
 @pytest.mark.parametrize("target", ["openai-chat", "openai-responses"])
 @pytest.mark.parametrize("before", [[], [ITEM, OUTPUT], [BLOCKS, ROW]])
 @pytest.mark.parametrize("after", [[], [ITEM, OUTPUT], [BLOCKS, ROW]])
-def test_a_developer_stays_one_for_both_apis_of_openai_whatever_decides_the_shape(target, before, after):
+def test_a_developer_message_keeps_its_role_for_both_openai_apis(target, before, after):
     messages = [*before, DEVELOPER, *after, HELLO]
     session = session_of(*messages, targets=[target])
     body = session.request().unjudged
@@ -121,13 +121,13 @@ def test_a_developer_stays_one_for_both_apis_of_openai_whatever_decides_the_shap
     assert [row["role"] for row in rows if row.get("content") == "be brief"] == ["developer"]
 
 
-def test_a_developer_inside_the_history_is_the_user_where_the_model_takes_no_system_there():
+def test_a_developer_message_becomes_the_users_if_the_model_takes_no_system_there():
     messages = [{"role": "user", "content": "hello"}, DEVELOPER]
     body = json.loads(normalize(messages, to="vllm").body)
     assert [row["role"] for row in body["messages"]] == ["user"]
 
 
-def test_what_was_decided_is_saved_and_goes_with_the_message_that_decided_it():
+def test_the_decision_is_saved_and_removed_with_its_message():
     session, segments = Session(["openai-responses"]), []
     appended(HELLO, ITEM, OUTPUT, session=session)
     for _ in range(2):
@@ -156,14 +156,14 @@ def test_what_was_decided_is_saved_and_goes_with_the_message_that_decided_it():
         ([Turn(role="user", blocks=(), index=0), ITEM], "input.2.odd"),
     ],
 )
-def test_a_history_that_is_put_in_place_of_another_decides_too(history, path):
+def test_a_replacement_history_decides_too(history, path):
     session = session_of(PARTS, targets=["openai-responses"])
     session.replace(history)
     message = HELLO if not path.startswith("contents") else {"role": "user", "parts": [], "odd": 1}
     assert appended(message, session=session) == [path]
 
 
-def test_an_imported_log_continues_like_its_session():
+def test_an_imported_log_continues_as_its_session_did():
     session = session_of(HELLO, ITEM, OUTPUT, targets=["openai-responses"])
     other = Session(["openai-responses"])
     other.replace_by_log(session.log())
@@ -173,7 +173,7 @@ def test_an_imported_log_continues_like_its_session():
 
 
 @pytest.mark.parametrize("shape", sorted(set(SHAPES) - {"claude-code", "codex-rollout", "gemini-chat"}))
-def test_a_message_whose_shape_is_named_decides_nothing(shape):
+def test_a_message_with_a_named_shape_decides_nothing(shape):
     session = Session(["openai-responses"])
     content = {"parts": [{"text": "x"}]} if shape == "gemini" else {"content": [{"text": "x"}]}
     content = content if shape in ("gemini", "bedrock-converse") else {"content": "x"}

@@ -1,4 +1,4 @@
-"""Values that are too large for a topic: written as objects, read by their readers, refused to all others."""
+"""Values too large for a topic: stored as objects, read back for their own session only."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def listed(store) -> list[str]:
     return sorted(await store.every())
 
 
-async def test_a_value_is_stored_under_the_digests_of_its_session_and_of_itself(store):
+async def test_an_objects_key_has_the_digests_of_its_session_and_its_value(store):
     key = await store.put(SESSION, b"a large value")
     assert key == f"{sha(SESSION)}/{sha(b'a large value')}"
     assert await store.get(SESSION, key) == b"a large value"
@@ -70,14 +70,14 @@ async def test_a_pipeline_has_a_folder_of_its_own(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["replay.7.reknit"]
 
 
-async def test_who_replays_reads_the_live_pipelines_objects_and_writes_its_own(tmp_path):
+async def test_a_replay_reads_the_live_pipelines_objects_and_writes_its_own(tmp_path):
     key = await in_folder(tmp_path).put(SESSION, b"value")
     own = in_folder(tmp_path, "p.replay.7.")
     assert await own.of_pipeline("p.").get(SESSION, key) == b"value"
     assert await own.forget(SESSION) == 0
 
 
-async def test_all_of_a_session_is_forgotten_and_nothing_of_another(store):
+async def test_forgetting_deletes_all_objects_of_a_session_and_no_others(store):
     for value in (b"one", b"two"):
         await store.put(SESSION, value)
     kept = await store.put(OTHER, b"one")
@@ -86,7 +86,7 @@ async def test_all_of_a_session_is_forgotten_and_nothing_of_another(store):
     assert await store.forget(SESSION) == 0
 
 
-async def test_deleted_objects_can_be_deleted_again(store):
+async def test_deleting_a_missing_object_succeeds(store):
     key = await store.put(SESSION, b"one")
     await store.delete([key])
     await store.delete([key])
@@ -113,7 +113,7 @@ async def test_only_values_of_the_session_are_read(store, key, code):
     assert error.value.code == code
 
 
-async def test_a_value_that_is_not_what_was_written_is_refused(tmp_path):
+async def test_a_changed_object_is_rejected(tmp_path):
     store = in_folder(tmp_path, "")
     key = await store.put(SESSION, b"as it was written")
     (tmp_path / "reknit" / key).write_bytes(b"as it was tampered")
@@ -122,7 +122,7 @@ async def test_a_value_that_is_not_what_was_written_is_refused(tmp_path):
     assert error.value.code == "object_damaged"
 
 
-async def test_an_object_that_comes_a_moment_later_is_found(objects, monkeypatch):
+async def test_an_object_that_appears_a_moment_later_is_found(objects, monkeypatch):
     written = []
 
     async def sleep(seconds):
@@ -133,7 +133,7 @@ async def test_an_object_that_comes_a_moment_later_is_found(objects, monkeypatch
     assert len(written) == 1
 
 
-async def test_a_store_that_does_not_answer_is_no_missing_object(tmp_path):
+async def test_an_unavailable_store_differs_from_a_missing_object(tmp_path):
     store = in_folder(tmp_path, "")
     (tmp_path / "reknit").write_bytes(b"a file where the folder is to be")
     with pytest.raises(ConnectionError, match="the object store does not answer"):
@@ -141,7 +141,7 @@ async def test_a_store_that_does_not_answer_is_no_missing_object(tmp_path):
 
 
 @pytest.mark.parametrize("url", ["bogus://bucket/folder", "folder"])
-def test_a_url_that_cannot_be_used_is_said_in_a_sentence(url):
+def test_an_unusable_url_is_reported_in_a_sentence(url):
     with pytest.raises(ObjectStoreError, match="cannot be used") as error:
         open_objects(Brokers(objects=ObjectSettings(url=url)))
     assert (error.value.code, error.value.path) == ("objects_unusable", "objects.url")
@@ -153,7 +153,7 @@ def test_stores_of_providers_need_no_more_than_a_url(url, monkeypatch):
     assert isinstance(open_objects(Brokers(objects=ObjectSettings(url=url))), Objects)
 
 
-def test_without_the_extra_a_store_is_refused_and_nothing_else(monkeypatch):
+def test_without_the_extra_only_the_store_is_rejected(monkeypatch):
     monkeypatch.setitem(sys.modules, "obstore.store", None)
     assert open_objects(Brokers()) is None
     with pytest.raises(ObjectStoreError, match=r"pip install 'reknit\[objects\]'"):
@@ -164,17 +164,17 @@ def test_without_the_extra_a_store_is_refused_and_nothing_else(monkeypatch):
 
 
 class Written:
-    """A writer that keeps what it is given, and which objects there were by then."""
+    """A writer that records the given outputs, and the objects that existed at that time."""
 
     def __init__(self, objects):
         self.objects = objects
         self.batches = []
 
     async def open(self):
-        """Nothing to open."""
+        """Do nothing."""
 
     async def close(self):
-        """Nothing to close."""
+        """Do nothing."""
 
     async def write(self, batch):
         self.batches.append((batch.outputs, await listed(self.objects)))
@@ -200,7 +200,7 @@ async def test_a_large_body_is_an_object_before_the_batch_is_written(objects):
     assert there == [key]
 
 
-async def test_a_forgotten_sessions_objects_go_before_the_batch_is_written(objects):
+async def test_a_forgotten_sessions_objects_are_deleted_before_the_batch_is_written(objects):
     kept = await objects.put(OTHER, b"value")
     await objects.put(SESSION, b"value")
     large = Output(PROVIDER_REQUESTS, SESSION, b"1234567890")
@@ -233,20 +233,20 @@ MISSING = f"{sha(SESSION)}/{sha(b'nothing')}"
 @pytest.mark.parametrize(
     ("dataref", "code"), [(MISSING, "object_missing"), (f"{sha(OTHER)}/{sha(b'x')}", "object_foreign")]
 )
-async def test_a_record_whose_object_cannot_be_had_is_a_dead_letter(objects, stage, dataref, code):
+async def test_a_record_with_an_unreadable_object_is_a_dead_letter(objects, stage, dataref, code):
     (record,) = await with_objects([named(dataref)], objects)
     (letter,) = [output for output in stage().process([record]).outputs if output.topic == DEAD_LETTERS]
     assert dict(letter.headers)["reknit.error.code"].decode() == code
     assert letter.headers[0] == ("dataref", dataref.encode())
 
 
-async def test_a_dead_letter_names_the_object_and_does_not_hold_it(objects):
+async def test_a_dead_letter_names_the_object_and_does_not_contain_it(objects):
     (record,) = await with_objects([named(await objects.put(SESSION, b"not JSON"))], objects)
     (letter,) = TurnsStage().process([record]).outputs
     assert (record.value, letter.value) == (b"not JSON", None)
 
 
-async def test_a_turn_that_was_an_object_is_a_turn(objects):
+async def test_a_turn_stored_as_an_object_is_a_turn(objects):
     (record,) = await with_objects([named(await objects.put(SESSION, TURN))], objects)
     assert TurnsStage().process([record]).tally["reknit_turns_total", "turn.appended", "taken"] == 1
 
@@ -258,7 +258,7 @@ async def test_a_turn_that_was_an_object_is_a_turn(objects):
     ("url", "value", "lost"),
     [("file://{}", b"body", ""), ("file://{}", None, "object_missing"), ("", b"body", "no_object_store")],
 )
-async def test_a_reader_gives_the_body_or_says_why_it_cannot(tmp_path, url, value, lost):
+async def test_a_reader_returns_the_body_or_the_reason_for_its_absence(tmp_path, url, value, lost):
     there = Brokers(objects=ObjectSettings(url=f"file://{tmp_path}"))
     if value:
         await open_objects(there).put(SESSION, value)

@@ -31,7 +31,7 @@ def built(kind, source, folder):
 
 @pytest.fixture(scope="module")
 def tracked():
-    """The files of the packages that git has; the two symlinks are links to folders that are listed themselves."""
+    """Return the packages' files in git. The two symlinks point to folders that are listed themselves."""
     if not (ROOT / ".git").exists():
         pytest.skip("this is no clone")
     listed = run("git", "ls-files", *PACKAGES, cwd=ROOT).splitlines()

@@ -1,4 +1,4 @@
-"""Self-contained pages: texts of other parties are text in them, visible, and never run."""
+"""Self-contained pages: foreign content is shown as text and never executed."""
 
 import pytest
 from browser import ELSEWHERE, HOSTILE, needs_browser, open_page
@@ -18,7 +18,7 @@ PAGE = """{% extends "base.html" %}
 
 @pytest.fixture
 def page(monkeypatch):
-    """Renders a page of the given texts, each in every place where pages have texts."""
+    """Return a function that renders a page with the given texts, each in every place where pages have texts."""
     base = (pages._HERE / "base.html").read_text(encoding="utf-8")
     loader = DictLoader({"base.html": base, "page.html": PAGE})
     monkeypatch.setattr(pages, "FileSystemLoader", lambda _: loader)
@@ -27,7 +27,7 @@ def page(monkeypatch):
 
 @pytest.fixture
 def opened(tmp_path):
-    """Opens a page in a browser, and says what it did."""
+    """Return a function that opens a page in a browser and returns its effects."""
 
     async def opened(html, **options):
         (tmp_path / "page.html").write_text(html, encoding="utf-8")
@@ -51,7 +51,7 @@ def opened(tmp_path):
         ("né ש 漢\u3000字 👍", "né ש 漢\u3000字 👍"),
     ],
 )
-def test_a_foreign_text_is_shown_as_it_is_with_marks(text, html):
+def test_a_foreign_text_is_shown_unchanged_with_marks(text, html):
     assert shown(text) == html
 
 
@@ -68,13 +68,13 @@ def test_a_terminal_gets_the_same_marks():
     assert visible("a\x1b[31mb\u202ec\nd") == "a⟦U+001B⟧[31mb⟦U+202E⟧c\nd"
 
 
-def test_a_value_that_a_page_names_must_be_given(page):
+def test_a_value_that_a_page_names_is_required(page):
     with pytest.raises(UndefinedError):
         render("page.html")
 
 
 @needs_browser
-async def test_hostile_content_is_shown_and_never_runs(page, opened):
+async def test_hostile_content_is_shown_and_never_executed(page, opened):
     texts = (*HOSTILE, ELSEWHERE)
     found = await opened(page(*texts), ask=["document.title", "document.querySelectorAll('main > details').length"])
     assert (found.requests, found.dialogs, found.messages) == ([], [], [])
@@ -83,14 +83,14 @@ async def test_hostile_content_is_shown_and_never_runs(page, opened):
 
 
 @needs_browser
-async def test_the_policy_alone_lets_nothing_run(page, opened, monkeypatch):
+async def test_the_policy_alone_prevents_execution(page, opened, monkeypatch):
     monkeypatch.setattr(pages, "shown", pages.Markup)
     found = await opened(page(*HOSTILE))
     assert (found.requests, found.dialogs) == ([], [])
 
 
 @needs_browser
-async def test_the_browser_would_report_running_code(page, opened, monkeypatch):
+async def test_the_browser_reports_executed_content(page, opened, monkeypatch):
     monkeypatch.setattr(pages, "shown", pages.Markup)
     found = await opened(page(*HOSTILE).replace("Content-Security-Policy", "nothing"))
     assert "ran" in found.dialogs
@@ -99,6 +99,6 @@ async def test_the_browser_would_report_running_code(page, opened, monkeypatch):
 
 @needs_browser
 @pytest.mark.parametrize(("dark", "ground"), [(False, "rgb(255, 255, 255)"), (True, "rgb(15, 19, 24)")])
-async def test_its_own_style_is_let_in_by_day_and_by_night(page, opened, dark, ground):
+async def test_its_own_style_is_allowed_in_light_and_dark(page, opened, dark, ground):
     found = await opened(page("words"), dark=dark, ask=["getComputedStyle(document.body).backgroundColor"])
     assert found.values == [ground]

@@ -1,4 +1,4 @@
-"""Each policy on each target: exactly what it makes of a short history, and what it makes of a restored one."""
+"""The exact effect of each policy on each target, for a short history and for a restored one."""
 
 import json
 from itertools import pairwise
@@ -21,7 +21,7 @@ each_vector = pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vect
 
 
 def said(done):
-    """Return a request's content: its messages, or its text."""
+    """Return the content of a request: its messages, or its text."""
     if done.body is None:
         return None
     if TARGETS[done.target].is_prompt:
@@ -48,7 +48,7 @@ def test_a_policy_turn_by_turn(vector):
     assert [fix.code for fix in session.request().fixes] == vector["fixes"]
 
 
-def test_every_policy_is_shown_on_every_target_with_every_value():
+def test_every_policy_value_has_a_vector_for_every_target():
     shown = {(vector["target"], name, value) for vector in VECTORS for name, value in vector["policy"].items()}
     values = {
         "tail": ("auto", "continue", "prefill", "keep", "reject"),
@@ -109,7 +109,7 @@ def test_the_turn_after_a_restored_history_is_merged_with_its_end(vector):
 
 
 @each_restored
-def test_a_merged_turn_has_one_id_and_no_tool_and_no_reasoning_of_a_turn_that_had_tools(vector):
+def test_a_merged_turn_has_one_id_and_no_tool_or_reasoning_of_a_turn_that_had_tools(vector):
     done = restored(vector).request()
     messages = json.loads(done.unjudged)["messages"]
     assert len(done.ids) == len(messages)
@@ -153,7 +153,7 @@ def test_a_redaction_holds_on_either_half_of_a_merged_turn(which):
     assert done.ids == ["0", "3"]
 
 
-def test_reasoning_goes_out_with_the_tools_that_it_led_to_and_other_reasoning_stays():
+def test_reasoning_is_dropped_with_the_tools_that_it_led_to_and_other_reasoning_stays():
     session = stripped(
         wrapped(0, {"text": "q"}, role="user"),
         wrapped(1, THOUGHT, {"text": "calling"}, USE),

@@ -1,4 +1,4 @@
-"""``import reknit``: the names it offers, the modules it loads, and projects with a `pipeline` of their own."""
+"""``import reknit``: its names, the modules that it loads, and projects with a `pipeline` of their own."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def python(folder, *arguments, path=ROOT):
-    """Run Python in a folder, with this one on its path."""
+    """Run Python in a folder, with this folder on its path."""
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
@@ -29,7 +29,7 @@ def python(folder, *arguments, path=ROOT):
 
 
 def run(folder, program):
-    """Run a program in a folder of its own, like a user's; Reknit's packages come later on the path."""
+    """Run a program in its own folder, as a user does; this project comes after that folder on the path."""
     (folder / "program.py").write_text(program, encoding="utf-8")
     return python(folder, "program.py")
 
@@ -40,7 +40,7 @@ def write(path, text="VALUE = 1\n"):
     return path
 
 
-def test_it_offers_the_names_of_the_design():
+def test_it_has_the_names_of_the_design():
     assert reknit.normalize is pipeline.normalize
     assert reknit.validate is pipeline.validate
     assert reknit.recover is pipeline.recover
@@ -49,17 +49,17 @@ def test_it_offers_the_names_of_the_design():
     assert set(dir(reknit)) == set(reknit.__all__)
 
 
-def test_the_kit_is_offered_whole():
+def test_the_kit_is_exported_completely():
     assert reknit.testing.__all__ == pipeline.testing.__all__
     assert all(getattr(reknit.testing, name) is getattr(pipeline.testing, name) for name in reknit.testing.__all__)
 
 
-def test_a_name_that_does_not_exist_is_an_attribute_error():
+def test_a_missing_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="module 'reknit' has no attribute 'normalise'"):
         _ = reknit.normalise
 
 
-def test_importing_it_loads_nothing_that_is_not_asked_for(tmp_path):
+def test_importing_it_loads_only_requested_modules(tmp_path):
     done = run(
         tmp_path,
         "import reknit, sys\n"

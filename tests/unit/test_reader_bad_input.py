@@ -1,4 +1,4 @@
-"""Input that cannot be used is refused with a typed error that names the place; nothing else is ever raised."""
+"""Unusable input is rejected with a typed error that names the place; no other exception is raised."""
 
 import json
 import pickle
@@ -72,12 +72,12 @@ def test_unusable_input(data, code, path):
         b'{"type":"user","uuid":"a","message":' + b'{"a":' * 600 + b"1" + b"}" * 600 + b"}\n{}",
     ],
 )
-def test_deep_nesting_is_refused_without_recursion(data):
+def test_deep_nesting_is_rejected_without_recursion(data):
     assert refusal(read, data)[0] == "nested_too_deeply"
 
 
 def call(depth, *, fast):
-    """A message whose call's input nests so that the whole message nests ``depth`` levels."""
+    """Return a message whose call's input nests so that the whole message nests ``depth`` levels."""
     levels = depth - 4
     extra = b"" if fast else b',"x":1'
     nested = b'{"a":' + b"[" * levels + b"]" * levels + b"}"
@@ -99,13 +99,13 @@ def test_brackets_in_strings_do_not_nest():
     assert read([{"role": "assistant", "content": [call]}]).fixes == ()
 
 
-def test_deep_arguments_are_refused():
+def test_deep_arguments_are_rejected():
     arguments = '{"a":' + "[" * 600 + "]" * 600 + "}"
     message = {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": arguments}}]}
     assert refusal(read, [message]) == ("nested_too_deeply", "messages.0.tool_calls.0.function.arguments")
 
 
-def test_python_objects_that_contain_themselves_are_refused():
+def test_python_objects_that_contain_themselves_are_rejected():
     ring = []
     ring.append(ring)
     assert refusal(read, ring) == ("nested_too_deeply", "messages.0")
@@ -127,12 +127,12 @@ def test_a_nearly_exhausted_stack_is_a_typed_error_too():
         dive(depth)
 
 
-def test_a_byte_order_mark_is_no_part_of_the_input():
+def test_a_byte_order_mark_is_not_part_of_the_input():
     result = read(b'\xef\xbb\xbf [{"role":"user","content":"x"}] \n')
     assert result.conversation.turns[0].blocks == (Text(text="x"),)
 
 
-def test_of_a_key_given_twice_the_last_counts():
+def test_the_last_of_duplicate_keys_counts():
     turns, fixes = read_message(b'{"role":"user","content":"a","content":"b"}', index=0)
     assert (turns[0].blocks, fixes) == ((Text(text="b"),), [])
     turns, _ = read_message(b'{"role":"user","content":"a","x":1,"content":"b"}', index=0)
@@ -152,11 +152,11 @@ def test_sources_have_names():
     assert caught.value.code == "unknown_source"
 
 
-def test_errors_say_whose_fault_it_is_and_survive_pickling():
+def test_errors_state_whose_fault_it_is_and_survive_pickling():
     error = InputError("wrong_type", "expected a string, found null", path="messages.1.role", rule="R1")
     assert str(error) == "messages.1.role: expected a string, found null [wrong_type, rule R1]"
     assert str(PolicyError("bad_policy", "no such tail")) == "no such tail [bad_policy]"
-    copy = pickle.loads(pickle.dumps(error))  # noqa: S301  our own bytes
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301  the test's own bytes
     said = (copy.code, copy.path, copy.rule, str(copy))
     assert (type(copy), *said) == (InputError, "wrong_type", "messages.1.role", "R1", str(error))
     faults = [kind.fault for kind in (InputError, PolicyError, UnknownTargetError, StreamError, InternalError)]
@@ -167,7 +167,7 @@ def test_errors_say_whose_fault_it_is_and_survive_pickling():
 
 @pytest.mark.parametrize("redaction", [b"true", b"7"])
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_a_redaction_that_cannot_be_read_never_lets_the_message_through(wrapped, redaction):
+def test_an_unreadable_redaction_never_lets_the_message_through(wrapped, redaction):
     message = b'"role":"user","content":"SECRET"'
     given = b'[{"message":{%b},"redactMessage":%b}]' if wrapped else b'[{%b,"redactMessage":%b}]'
     assert refusal(read, given % (message, redaction)) == ("wrong_type", "messages.0.redactMessage")
@@ -221,7 +221,7 @@ def test_raw_values_keep_their_bytes_around_the_replacement():
     ]
 
 
-def test_pairs_and_characters_that_look_like_our_masks_are_left_alone():
+def test_pairs_and_characters_that_look_like_the_masks_are_left_alone():
     turn, fixes = one(rb'{"role":"user","content":"\udb80\udc00 \ud83d\ude00 \ud83d"}')
     assert turn.blocks == (Text(text="\U000f0000 \U0001f600 \ufffd"),)
     assert len(fixes) == 1
@@ -229,7 +229,7 @@ def test_pairs_and_characters_that_look_like_our_masks_are_left_alone():
     assert turn.blocks == (Text(text="\U000f0000\U000f07ff\ufffd"),)
 
 
-def test_only_the_messages_concerned_are_touched():
+def test_only_the_affected_messages_are_changed():
     result = read(
         rb'{"system":"s\ud83d","messages":[{"role":"user","content":"a"},{"role":"user","content":"\ud83d"}]}'
     )
@@ -257,7 +257,7 @@ def test_an_id_with_half_a_pair():
     assert fixes == [("surrogate_replaced", "messages.0.id")]
 
 
-def test_masks_of_surrogates_are_never_shown():
+def test_the_mask_of_a_half_is_never_shown():
     drop = r'{"role":"user","content":"a","x\ud83d":"\ud83d"}'
     alone = read_message(drop, index=1)[1]
     among = read('[{"role":"user","content":"\U000f0000"},' + drop + "]")

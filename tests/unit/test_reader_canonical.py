@@ -32,7 +32,7 @@ def test_string_content_is_one_text_block_with_the_contents_path():
     assert fixes == []
 
 
-def test_the_mark_of_what_an_agent_program_wrote_stays_with_the_turn():
+def test_the_mark_of_program_written_turns_is_kept():
     turn, fixes = one({"role": "user", "content": "Go on.", "synthetic": True})
     assert turn == Turn(
         role="user", blocks=(Text(text="Go on."),), index=0, paths=("messages.0.content",), synthetic=True
@@ -44,14 +44,14 @@ def test_the_mark_of_what_an_agent_program_wrote_stays_with_the_turn():
     assert (turn.synthetic, fixes) == (False, [("field_dropped", "messages.0.synthetic")])
 
 
-def test_a_document_keeps_its_words_next_to_dropped_parts():
+def test_a_document_keeps_its_text_when_members_are_dropped():
     given = {"type": "document", "source": {"type": "text", "data": "x"}, "title": "T", "context": "C", "mood": 1}
     turn, fixes = one({"role": "user", "content": [given]})
     assert [(block.title, block.context) for block in turn.blocks] == [("T", "C")]
     assert fixes == [("field_dropped", "messages.0.content.0.mood")]
 
 
-def test_every_canonical_block_is_kept_as_it_is():
+def test_every_canonical_block_is_kept_unchanged():
     message = (
         '{"role":"assistant","id":"m1","content":['
         '{"type":"thinking","thinking":"t","signature":"s"},{"type":"redacted_thinking","data":"d"},'
@@ -132,7 +132,7 @@ def test_the_fast_and_the_tolerant_path_make_the_same_turn(message):
         ),
     ],
 )
-def test_what_is_missing_or_odd_in_a_block(message, blocks, fixes):
+def test_missing_and_odd_members_of_a_block(message, blocks, fixes):
     turn, found = one(message)
     assert turn.blocks == blocks
     assert found == fixes
@@ -170,7 +170,7 @@ def test_a_results_content_in_every_form(given, content, fixes):
 @pytest.mark.parametrize(
     ("flag", "is_error"), [('"yes"', True), ("1", True), ("0", False), ('"false"', False), ('""', False), ("[]", False)]
 )
-def test_a_flag_that_is_no_boolean_counts_by_its_truth(flag, is_error):
+def test_a_flag_that_is_not_boolean_counts_by_its_truth(flag, is_error):
     turn, fixes = one(f'{{"role":"user","content":[{{"type":"tool_result","tool_use_id":"a","is_error":{flag}}}]}}')
     assert turn.blocks == (ToolResult(tool_use_id="a", is_error=is_error),)
     assert fixes == [("flag_read", "messages.0.content.0.is_error")]
@@ -187,7 +187,7 @@ def test_unknown_blocks_are_kept_whole():
     assert fixes == []
 
 
-def test_a_block_is_not_unknown_because_it_says_so():
+def test_a_block_with_the_internal_unknown_type_is_not_trusted():
     claim = '{"type":"reknit.unknown","kind":"text","raw":{"type":"text","text":"x"}}'
     turn, _ = one(
         f'{{"role":"user","content":[{claim},{{"type":"tool_result","tool_use_id":"a","content":[{claim}]}}]}}'
@@ -211,7 +211,7 @@ def test_a_result_keeps_blocks_that_it_cannot_hold_whole():
     assert fixes == []
 
 
-def test_an_incomplete_call_of_our_own_is_read_back():
+def test_reknits_own_incomplete_call_is_read_back():
     turn, fixes = one(
         '{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":"{\\"x","incomplete":true}]}'
     )
@@ -252,7 +252,7 @@ def test_line_breaks_between_the_tokens_do_not_get_into_raw_values():
     assert fixes == []
 
 
-def test_documents_give_system_tools_model_and_parameters():
+def test_documents_have_system_tools_model_and_parameters():
     document = {
         "model": "claude-x",
         "system": "be brief",
@@ -275,19 +275,19 @@ def test_documents_give_system_tools_model_and_parameters():
     assert read({"role": "user", "content": "q"}).conversation.turns == conversation.turns
 
 
-def test_the_wrong_shape_is_refused_when_the_shape_is_named():
+def test_another_shape_than_the_named_one_is_rejected():
     call = {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": "{}"}}]}
     assert refusal(read, [call], source="anthropic") == ("wrong_shape", "messages.0.tool_calls")
     assert read([call], source="openai-chat").shape == "openai-chat"
 
 
-def test_an_issuer_is_read_from_the_wire_or_absent():
+def test_an_issuer_is_read_from_the_wire_and_absent_otherwise():
     turn, _ = one('{"role":"assistant","content":[{"type":"thinking","thinking":"t","issuer":{"provider":"p"},"x":1}]}')
     assert turn.blocks[0].issuer == Issuer(provider="p")
     assert one({"role": "assistant", "content": [{"type": "thinking", "thinking": "t"}]})[0].blocks[0].issuer is UNSET
 
 
-def test_redacted_thinking_stays_next_to_a_dropped_member():
+def test_redacted_thinking_stays_when_another_member_is_dropped():
     issuer = {"provider": "anthropic", "model": "claude-sonnet-4-5"}
     sealed = {"type": "redacted_thinking", "data": "c2ln"}
     request = normalize(

@@ -61,7 +61,7 @@ def test_lines_of_one_message_are_one_turn():
 BOUNDARY = {"type": "system", "subtype": "compact_boundary", "uuid": "b", "parentUuid": None}
 SEGMENT = {"headUuid": "u2", "anchorUuid": "c", "tailUuid": "a2"}
 KEPT = {"compactMetadata": {"trigger": "auto", "preTokens": 9, "preservedSegment": SEGMENT}}
-# The lines, the turns that they are, and what is left out.
+# The lines, the resulting turns, and the lines that are left out.
 PATHS = {
     "parallel calls branch, and their results follow their message": (
         [
@@ -198,7 +198,7 @@ PATHS = {
 
 
 @pytest.mark.parametrize("name", PATHS)
-def test_the_conversation_is_one_path_and_lines_off_it_are_counted(name):
+def test_the_conversation_is_one_path_and_other_lines_are_counted(name):
     lines, turns, skipped = PATHS[name]
     found = transcript(*lines)
     assert (shown(found), found.skipped) == (turns, skipped)
@@ -220,7 +220,7 @@ def test_a_line_that_the_cli_wrote_in_the_users_name_is_marked(mark, synthetic):
     assert [turn.synthetic for turn in found.conversation.turns] == [False, False, synthetic]
 
 
-def test_lines_that_are_cut_repeated_or_empty_are_counted():
+def test_cut_repeated_and_empty_lines_are_counted():
     first, empty = asked("u1", "q"), asked("u2", [], "u1")
     found = read("\n".join([*map(json.dumps, (first, first)), "", json.dumps(empty), '{"type":"us']), "claude-code")
     assert shown(found) == [("user", "q")]
@@ -246,6 +246,6 @@ def test_half_a_surrogate_pair_in_a_line():
 
 
 @pytest.mark.parametrize("given", ["not json", "[]", "5\n6"])
-def test_what_is_no_transcript_is_refused(given):
+def test_other_input_is_rejected(given):
     with pytest.raises(InputError):
         read(given, source="claude-code")

@@ -1,4 +1,4 @@
-"""A Codex rollout is read as what the model is sent at its end; every other line is counted."""
+"""A Codex rollout is read as the model's input at its end; every other line is counted."""
 
 import json
 
@@ -141,13 +141,13 @@ MOVED = {
 
 
 @pytest.mark.parametrize(("lines", "turns", "skipped"), MOVED.values(), ids=MOVED)
-def test_what_the_model_is_sent_at_the_end(lines, turns, skipped):
+def test_the_models_input_at_the_end(lines, turns, skipped):
     found = rollout(META, *lines)
     assert shown(found) == turns
     assert found.skipped == {"session_meta": 1, **skipped}
 
 
-def test_an_item_that_is_damaged_is_mended_in_its_place():
+def test_a_damaged_item_is_repaired_in_its_place():
     broken = ("response_item", {"type": "function_call", "name": "shell", "arguments": '{"a":', "call_id": "c"})
     odd = (
         "response_item",
@@ -159,7 +159,7 @@ def test_an_item_that_is_damaged_is_mended_in_its_place():
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
-def test_it_goes_to_every_target(target):
+def test_it_can_be_sent_to_every_target(target):
     lines = "\n".join(written(*line) for line in (META, CONTEXT, asked("Go."), said("I look."), CALL, OUTPUT))
     done = normalize(lines, to=target)
     assert done.body is not None
@@ -167,6 +167,6 @@ def test_it_goes_to_every_target(target):
     assert all(word in done.body for word in (b"I look.", b"shell", b"out"))
 
 
-def test_what_is_no_rollout_is_refused():
+def test_other_input_is_rejected():
     with pytest.raises(InputError, match="expected the lines of a rollout"):
         read("no rollout\nat all", "codex-rollout")

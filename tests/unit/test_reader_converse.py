@@ -84,7 +84,7 @@ def test_a_block_with_two_members_is_two_blocks_of_one_place():
     assert fixes == []
 
 
-def test_a_servers_tool_is_no_call():
+def test_a_servers_tool_is_not_a_call():
     use = b'{"toolUse":{"toolUseId":"t","name":"f","input":{},"type":"server_tool_use"}}'
     turn, fixes = one(b'{"role":"assistant","content":[' + use + b"]}")
     assert (turn.blocks, fixes) == ((Unknown(kind="toolUse", raw=Raw(use)),), [])
@@ -119,7 +119,7 @@ def test_a_redaction_takes_the_messages_place():
     assert fixes == [("message_redacted", "messages.0.message")]
 
 
-def test_a_results_parts_that_are_none_are_texts():
+def test_invalid_parts_of_a_result_are_texts():
     result = {"toolUseId": "a", "content": ["x", {"text": "y"}, 1]}
     turn, fixes = one({"role": "user", "content": [{"toolResult": result}]})
     assert turn.blocks == (ToolResult(tool_use_id="a", content=[Text(text="x"), Text(text="y"), Text(text="1")]),)

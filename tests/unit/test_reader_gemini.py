@@ -1,4 +1,4 @@
-"""Gemini's contents become canonical turns, and valid ones are written back unchanged, without a fix."""
+"""Gemini's contents become canonical turns, and valid ones round-trip unchanged, without a fix."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ROUNDS = [
 ]
 
 
-def test_healthy_rounds_come_back_as_they_were():
+def test_valid_rounds_round_trip_unchanged():
     for name in ("gemini-2.5-flash", None):
         done = normalize({"model": name, "contents": ROUNDS}, to="gemini")
         assert done.fixes == []
@@ -60,7 +60,7 @@ def test_healthy_rounds_come_back_as_they_were():
         assert {fate for _, fate in kept} == {"kept"}
 
 
-def test_for_a_model_that_has_ids_none_is_made_up():
+def test_no_id_is_invented_for_a_model_with_ids():
     done = normalize({"model": "gemini-3-pro-preview", "contents": ROUNDS}, to="gemini")
     assert named(done.fixes) == [("signature_skipped", "contents.3.parts.0")]
     written = json.loads(done.body)["contents"]
@@ -71,7 +71,7 @@ def test_for_a_model_that_has_ids_none_is_made_up():
 
 
 @pytest.mark.parametrize("name", ["gemini-2.5-flash", "gemini-3-pro-preview", None])
-def test_ids_stay_on_the_parts_that_they_came_on(name):
+def test_ids_stay_on_their_parts(name):
     asked = {"functionCall": {"id": "a1", "name": "f", "args": {}}, **SIGNED}
     answered = {"functionResponse": {"id": "a1", "name": "f", "response": {"result": "one"}}}
     contents = [user({"text": "go"}), model(asked, call("g")), user(answered, response("g", result="two"))]
@@ -79,7 +79,7 @@ def test_ids_stay_on_the_parts_that_they_came_on(name):
     assert (json.loads(done.body)["contents"], done.fixes) == (contents, [])
 
 
-def test_contents_one_by_one_are_the_whole():
+def test_contents_one_by_one_equal_the_whole():
     session = session_of(*ROUNDS, targets=["gemini", "anthropic"])
     for target in session.targets:
         whole = normalize({"contents": ROUNDS}, to=target)
@@ -136,7 +136,7 @@ def test_a_part(part, blocks):
     {"inlineData": {"mimeType": "audio/wav", "data": "AAAA"}},
     {"fileData": {"fileUri": "gs://a/b.mp4", "mimeType": "video/mp4"}, "videoMetadata": {"endOffset": "8s"}},
 ])  # fmt: skip
-def test_parts_of_the_users_that_only_gemini_has_go_back_as_they_are_and_nowhere_else(own):
+def test_user_parts_that_only_gemini_has_return_to_it_unchanged_and_to_no_other_target(own):
     contents = [user({"text": "q"}, own)]
     done = normalize({"contents": contents}, to="gemini")
     assert (json.loads(done.body)["contents"], done.fixes) == (contents, [])
@@ -162,14 +162,14 @@ def test_the_other_spelling_of_a_part_is_the_same_part():
     {"videoMetadata": "8s"},
     {"executableCode": {"language": "PYTHON"}},
 ])  # fmt: skip
-def test_one_that_is_not_well_formed_goes(spoilt):
+def test_a_malformed_part_is_dropped(spoilt):
     contents = [user({"text": "q"}, spoilt)]
     done = normalize({"contents": contents}, to="gemini")
     assert json.loads(done.body)["contents"] == [user({"text": "q"})]
     assert [fix.code for fix in done.fixes] == ["unknown_dropped"]
 
 
-def test_code_that_the_provider_ran_stays_with_its_signature():
+def test_code_that_the_provider_ran_keeps_its_signature():
     code = {"executableCode": {"language": "PYTHON", "code": "1", "id": "c"}, **SIGNED}
     ran = {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "1", "id": "c"}}
     contents = [user({"text": "q"}), model(code, ran, {"text": "one"}), user({"text": "go on"})]
@@ -266,7 +266,7 @@ def test_a_role_that_no_content_has():
     assert refusal(one, content, index=3, source="gemini") == ("unknown_role", "contents.3.role")
 
 
-def test_a_response_that_is_an_object_stays_one_and_a_text_that_looks_like_one_stays_text():
+def test_an_object_response_stays_an_object_and_text_that_looks_like_one_stays_text():
     for issuer, written in ((ISSUER, {"a": 1}), (UNSET, {"result": '{"a":1}'})):
         result = ToolResult(tool_use_id="A", content='{"a":1}', issuer=issuer)
         session = session_of(

@@ -1,4 +1,4 @@
-"""A Gemini CLI's chat is read as its lines leave it: replaced, set, taken back; every other line is counted."""
+"""A Gemini CLI's chat is read as its lines leave it: replaced, set, rewound; every other line is counted."""
 
 import json
 
@@ -107,12 +107,12 @@ LEFT = {
 
 
 @pytest.mark.parametrize(("lines", "turns", "skipped"), LEFT.values(), ids=LEFT)
-def test_what_lines_leave(lines, turns, skipped):
+def test_the_result_of_replaced_set_and_rewound_lines(lines, turns, skipped):
     found = chat(*lines)
     assert (shown(found), found.skipped) == (turns, skipped)
 
 
-def test_an_error_is_one_and_what_the_program_says_of_itself_is_marked():
+def test_errors_and_notices_of_the_program_are_marked():
     found = chat(
         said("c", "<session_context>\nToday"), said("u", "q"), user("v", response("1", output="gone", key="error"))
     )
@@ -120,7 +120,7 @@ def test_an_error_is_one_and_what_the_program_says_of_itself_is_marked():
     assert found.conversation.turns[2].blocks[0].is_error
 
 
-def test_the_older_document_on_one_line_or_many_and_a_line_that_was_cut():
+def test_the_older_document_on_one_line_or_many_and_a_truncated_line():
     document = HEAD | {"messages": [{"id": "u", "type": "user", "content": "q"}, answer("a", "yes")]}
     turns = [("user", "q"), ("assistant", "yes")]
     for text in (json.dumps(document), json.dumps(document, indent=2), json.dumps(document, indent=2) + "\n"):
@@ -130,6 +130,6 @@ def test_the_older_document_on_one_line_or_many_and_a_line_that_was_cut():
     assert read(cut).skipped == {"session": 1, "unreadable": 1}
 
 
-def test_what_is_no_chat_is_said():
+def test_other_input_is_rejected():
     with pytest.raises(InputError, match="expected the lines of a chat"):
         read("no chat\nat all", "gemini-chat")

@@ -1,4 +1,4 @@
-"""OpenAI's chat shape and its kin become canonical turns; a healthy history has no fix."""
+"""OpenAI's chat shape and its variants become canonical turns; a valid history has no fix."""
 
 import json
 
@@ -23,7 +23,7 @@ def turn_of(index, role, *blocks, places="", **more):
     return Turn(role=role, blocks=blocks, index=index, paths=paths or None, **more)
 
 
-def test_a_healthy_round():
+def test_a_valid_round():
     calls = [function("A", arguments='{"x":  1.0}'), function("B", "g")]
     result = read(
         {
@@ -86,7 +86,7 @@ def test_a_call_that_is_not_in_a_list():
     assert fixes == [("content_wrapped", "messages.0.tool_calls")]
 
 
-def test_calls_without_ids_pair_by_the_tools_name():
+def test_calls_without_ids_are_paired_by_tool_name():
     call, fixes = one({"role": "assistant", "content": None, "function_call": {"name": "get it", "arguments": "{}"}})
     assert call.blocks == (ToolUse(id="call_get_it", name="get it", input=Raw(b"{}")),)
     assert (call.paths, fixes) == (("messages.0.function_call",), [("call_id_derived", "messages.0.function_call")])
@@ -110,7 +110,7 @@ def test_calls_without_ids_pair_by_the_tools_name():
         ({"role": "system", "tool_call_id": "A"}, []),
     ],
 )
-def test_a_row_answers_one_call_and_what_says_so_twice_goes_with_a_fix(beside, dropped):
+def test_a_row_answers_one_call_and_a_second_id_is_dropped_with_a_fix(beside, dropped):
     turn, fixes = one({"role": "tool", "content": "r", **beside})
     assert turn.blocks == (ToolResult(tool_use_id="A", content="r"),)
     assert fixes == [("field_dropped", f"messages.0.{key}") for key in dropped]
@@ -128,7 +128,7 @@ def test_a_row_answers_one_call_and_what_says_so_twice_goes_with_a_fix(beside, d
         ),
     ],
 )
-def test_older_forms_next_to_a_text_are_never_ignored(beside, blocks, fixes):
+def test_older_forms_next_to_a_text_are_never_skipped(beside, blocks, fixes):
     turn, found = one({"content": "x", **beside})
     assert (turn.blocks, found) == ((Text(text="x"), *blocks), fixes)
 

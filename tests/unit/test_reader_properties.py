@@ -1,4 +1,4 @@
-"""Whatever comes in, readers give turns or an InputError; and a history reads like its messages one by one."""
+"""For any input, readers return turns or raise an InputError; and a history reads like its messages one by one."""
 
 import re
 
@@ -57,7 +57,7 @@ messages = st.builds(
 
 
 def attempt(function, *arguments, **options):
-    """The result and None, or None and the InputError; any other exception is a failure."""
+    """Return the result and None, or None and the InputError; any other exception is a failure."""
     try:
         return function(*arguments, **options), None
     except InputError as error:
@@ -74,7 +74,7 @@ def test_any_json_gives_turns_or_an_input_error(value, source):
         return
     assert all(isinstance(turn, Turn) for turn in result.conversation.turns)
     assert all(fix.code in FIXES for fix in result.fixes)
-    # The result can be stored: it has no lone surrogate and no invalid JSON.
+    # Everything read can be stored: nothing in it is half a surrogate pair or broken JSON.
     msgspec.json.decode(msgspec.json.encode(result.conversation))
 
 

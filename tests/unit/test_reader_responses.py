@@ -1,4 +1,4 @@
-"""OpenAI's Responses items become canonical turns, and a valid input is written back unchanged, without a fix."""
+"""OpenAI's Responses items become canonical turns, and a valid input round-trips unchanged, without a fix."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ ROUND = [
 
 
 def own(kind="", **members):
-    """Return an item's provider-specific members."""
+    """The members of an item that are not in the canonical form."""
     return Own("openai-responses", {name: Raw(msgspec.json.encode(value)) for name, value in members.items()}, kind)
 
 
-def test_a_healthy_round():
+def test_a_valid_round():
     found = read({"model": "gpt-5-mini", "instructions": "Be brief.", "input": ROUND, "store": False})
     assert (found.shape, found.fixes) == ("openai-responses", ())
     given = found.conversation
@@ -62,7 +62,7 @@ def test_a_healthy_round():
     assert {turn.root for turn in given.turns} == {"input"}
 
 
-def test_it_comes_back_as_it_was():
+def test_it_round_trips_unchanged():
     done = normalize({"input": ROUND}, to="openai-responses")
     assert done.fixes == []
     expected = [dict(item) for item in ROUND]
@@ -72,7 +72,7 @@ def test_it_comes_back_as_it_was():
     assert [dict(sorted(item.items())) for item in written] == [dict(sorted(item.items())) for item in expected]
 
 
-def test_items_one_by_one_are_the_whole():
+def test_items_one_by_one_equal_the_whole():
     session = Session(["openai-responses"])
     for item in ROUND:
         session.append(item, source="openai-responses")
@@ -82,13 +82,13 @@ def test_items_one_by_one_are_the_whole():
 
 
 @pytest.mark.parametrize("source", ["auto", "openai-responses"])
-def test_a_bare_list_is_known_by_its_items(source):
+def test_a_bare_list_is_recognised_by_its_items(source):
     found = read(ROUND, source)
     assert found.shape == "openai-responses"
     assert found.conversation.turns == read({"input": ROUND}).conversation.turns
 
 
-def test_a_text_for_an_input_is_the_users():
+def test_a_text_input_is_a_user_turn():
     found = read({"input": "hi"})
     assert found.conversation.turns == (
         Turn(role="user", blocks=(Text(text="hi"),), index=0, paths=("input.0.content",), root="input"),
@@ -149,7 +149,7 @@ def test_an_item(item, block, fixes):
         ({"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAA"}, "user"),
     ],
 )
-def test_items_that_the_provider_stores_are_kept_whole_and_are_the_models_by_default(item, role):
+def test_provider_specific_items_are_kept_whole_with_their_role(item, role):
     turn, fixes = one(item, source="openai-responses")
     whole = Unknown(kind=item["type"], raw=Raw(msgspec.json.encode(item)), issuer=ISSUER)
     assert (turn.role, turn.blocks, fixes) == (role, (whole,), [])
@@ -173,13 +173,13 @@ def test_a_file(part, source):
     assert isinstance(document, Document)
     assert (json.loads(bytes(document.source)), document.title, fixes) == (source, "a.pdf", [])
     done = normalize({"input": [{"role": "user", "content": content}]}, to="openai-responses")
-    # Only data sent along has a name.
+    # Only inline data has a name.
     named = {"filename": "a.pdf"} if "file_data" in part else {}
     assert json.loads(done.body)["input"][0]["content"] == [{"type": "input_file", **named, **part}]
     assert [fix.code for fix in done.fixes] == ([] if named else ["document_notes_dropped"])
 
 
-def test_two_messages_in_a_row_stay_two():
+def test_two_consecutive_messages_stay_two():
     items = [
         {"role": "user", "content": "q"},
         {"type": "reasoning", "summary": [], "encrypted_content": "gAAA"},
@@ -197,7 +197,7 @@ def test_a_role_that_no_message_has():
     assert refusal(one, message, index=3, source="openai-responses") == ("wrong_shape", "input.3.role")
 
 
-def test_going_back_names_the_items_that_stay():
+def test_a_rewind_names_the_items_that_stay():
     session = Session(["openai-responses"])
     session.append(msgspec.json.encode({"type": "function_call", "name": "f", "arguments": "{}"}))
     session.append({"role": "user", "content": "hi"})
@@ -257,6 +257,6 @@ def test_contents_among_other_shapes_are_read_one_by_one():
         ),
     ],
 )
-def test_a_single_message_keeps_what_is_the_providers(message, block, own):
+def test_a_single_message_keeps_provider_specific_members(message, block, own):
     (turn,), fixes = read_message(message, index=3)
     assert (turn.blocks, turn.own, turn.root, fixes) == ((block,), own, "input", [])

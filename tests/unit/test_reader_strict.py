@@ -1,4 +1,4 @@
-"""The strict readers give the result of the tolerant one for any damage, including the request."""
+"""The strict readers give the tolerant reader's result for any defect, including the final request."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def tolerantly():
 
 
 def outcome(function, *arguments, **options):
-    """Return the result without the data that only strict readers have, or the error."""
+    """Return the result without members that only the strict readers set, or the error."""
     try:
         value = function(*arguments, **options)
     except InputError as error:
@@ -178,7 +178,7 @@ def test_both_readers_make_one_request(shape, data):
 
 
 @pytest.mark.parametrize("shape", ["openai-chat", "openai-responses"])
-def test_deep_nesting_next_to_a_content_is_refused_at_its_place(shape):
+def test_deep_nesting_next_to_a_content_is_rejected_at_its_place(shape):
     root, messages = HEALTHY[shape]
     member = {"openai-chat": "annotations", "openai-responses": "status"}[shape]
     deep = [*messages, {"role": "assistant", "content": "a", member: "DEEP"}]
@@ -187,7 +187,7 @@ def test_deep_nesting_next_to_a_content_is_refused_at_its_place(shape):
     assert (code, f"{root}.{len(messages)}" in said) == ("nested_too_deeply", True)
 
 
-# The number of JSON decodes for one appended message: at most two if it is valid, five to repair it.
+# Number of JSON decodes to read one appended message: at most two if it is valid, five to repair it.
 
 
 SAID = 'a\n"b"'
@@ -265,7 +265,7 @@ CASES = [
 
 
 def most(messages, source):
-    """The most decodes that one of these messages takes, whether its shape is named or not."""
+    """Return the most decodes that one of these messages takes, with its shape named or not."""
 
     def count(data, named):
         return decodes(lambda: read_message(data, index=0, source=named))
@@ -308,7 +308,7 @@ def gemini_calls(times):
         ("gemini", gemini_calls, "contents.0.parts.3.functionCall.odd"),
     ],
 )
-def test_an_unknown_nested_member_takes_no_more_decodes_for_its_neighbours(source, message, path):
+def test_a_deeply_nested_unknown_member_takes_no_more_decodes(source, message, path):
     assert most([message(18)], source) == most([message(3)], source) <= 6
     _, fixes = read_message(msgspec.json.encode(message(3)), index=0)
     assert [(fix.code, fix.path) for fix in fixes] == [("field_dropped", path)]

@@ -1,4 +1,4 @@
-"""The examples of the README are run: its Python, its JSON and its commands."""
+"""The README's Python, JSON and commands run."""
 
 import json
 import re
@@ -28,7 +28,7 @@ def test_python_blocks_run():
         exec(compile(block, "README.md", "exec"), {})  # noqa: S102  the README's own code is what is tested
 
 
-def test_the_broken_history_is_mended_into_what_the_provider_accepts():
+def test_the_broken_history_is_repaired_into_a_valid_request():
     (history,) = blocks("json")
     done = reknit("normalize", given=history)
     assert done.returncode == 3
@@ -38,11 +38,11 @@ def test_the_broken_history_is_mended_into_what_the_provider_accepts():
     assert [json.loads(line)["severity"] for line in judged.stdout.splitlines()] == ["soft"]
 
 
-# Exit codes of the README's commands other than 0: repaired, or refused by a provider.
+# Exit codes of the README's commands that are not 0: a repaired history, a body that the provider would reject.
 CODES = {"normalize": 3, "recover": 3, "validate": 4}
 
 
-def test_every_command_without_a_broker_runs_as_it_stands():
+def test_every_command_without_a_broker_runs_unchanged():
     first, second = (block for block in blocks("sh") if "examples/" in block and "worker" not in block)
     lines = [line.partition("#")[0].strip() for line in (first + second).splitlines()]
     run = [line for line in lines if line.startswith("reknit ")]
@@ -55,7 +55,7 @@ def test_every_command_without_a_broker_runs_as_it_stands():
         assert done.returncode == CODES.get(line.split()[1], 0), (line, done.stderr)
 
 
-def test_every_file_that_the_readme_names_is_there():
+def test_every_file_that_the_readme_names_exists():
     named = set(re.findall(r"(?:examples|docs|deploy|topics|reknit|tests)/[\w./-]*\w", TEXT))
     assert {"examples/broken.json", "examples/cases.jsonl", "docs/feeding.md"} <= named
     assert [name for name in sorted(named) if not (README.parent / name).exists()] == []

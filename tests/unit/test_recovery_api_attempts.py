@@ -1,6 +1,6 @@
-"""An API's attempts: cut in every state, retried in every state, and all content reported once.
+"""Attempts of an API stream: interrupted in every state, retried in every state, and everything reported once.
 
-No message is complete: a block is proved by its stop and the message's stop reason.
+No complete messages arrive: a block is confirmed by its stop and the message's stop reason.
 """
 
 import json
@@ -31,7 +31,7 @@ from reknit.topics.reducer import reduce
 
 TEXT = [BlockStarted(index=0, kind="text"), BlockDelta(0, "text_delta", "Hello.")]
 STOPPED = [*TEXT, BlockStopped(0)]
-# Events that bring a first attempt to a state, and whether it is whole there.
+# The events that bring a first attempt to a state, and True if it is complete there.
 REACHED = {
     MessageState.IDLE: ([], False),
     MessageState.OPEN: ([MessageStarted("m1"), *STOPPED], False),
@@ -60,7 +60,7 @@ def test_the_states_are_reached(state):
 
 
 @each_state
-def test_broken_off_what_came_stays_and_says_whether_it_is_whole(state):
+def test_an_interrupted_attempt_stays_and_says_whether_it_is_complete(state):
     events, whole = REACHED[state]
     items, machine = stepped(*events, RunEnded("connection lost"))
     assert marked(items) == ([("Hello.", not whole)] if events else [])
@@ -70,7 +70,7 @@ def test_broken_off_what_came_stays_and_says_whether_it_is_whole(state):
 
 
 @each_state
-def test_asked_for_again_what_was_not_whole_is_withdrawn(state):
+def test_an_incomplete_attempt_is_retracted_by_a_retry(state):
     events, whole = REACHED[state]
     items, machine = stepped(*events, *AGAIN, RunEnded("exit"))
     assert marked(items) == [("Hello.", False)] * whole + [("Bye.", False)]
@@ -78,7 +78,7 @@ def test_asked_for_again_what_was_not_whole_is_withdrawn(state):
     assert len(machine.memory.finished) == len(marked(items))
 
 
-def test_a_message_that_failed_after_its_reason_is_withdrawn_when_it_is_asked_for_again():
+def test_a_message_that_failed_after_its_reason_is_retracted_by_a_retry():
     finished, _ = REACHED[MessageState.FINISHED]
     items, _ = stepped(*finished, Failed("reset", "reset"), *AGAIN, RunEnded("exit"))
     assert marked(items) == [("Bye.", False)]
@@ -87,7 +87,7 @@ def test_a_message_that_failed_after_its_reason_is_withdrawn_when_it_is_asked_fo
 
 
 @each_state
-def test_an_error_after_a_message_changes_nothing_of_it(state):
+def test_an_error_after_a_message_does_not_change_it(state):
     events, _ = REACHED[state]
     items, _ = stepped(*events, Failed("oops", "oops"))
     assert marked(items) == marked(stepped(*events)[0])
@@ -106,7 +106,7 @@ def test_a_signature_without_its_block_is_kept():
     assert b'"signature":"c2ln"' in machine.memory.finished[0].message
 
 
-def test_a_note_about_no_block_is_passed_on():
+def test_metadata_of_an_unknown_block_is_passed_on():
     items, _ = stepped(MessageStarted("m1"), BlockNoted(3, "citations", Raw(b"[1]")))
     assert [item.event for item in only(items, AgentUnrecognized)] == [Raw(b"[1]")]
 
@@ -131,7 +131,7 @@ def test_an_empty_answer_has_its_stop():
     assert machine.memory.finished == []
 
 
-def test_a_stop_that_comes_after_the_reason_completes_its_block():
+def test_a_stop_after_the_reason_completes_its_block():
     items, _ = stepped(MessageStarted("m1"), *TEXT, MessageDelta("end_turn"), BlockStopped(0), MessageStopped())
     assert marked(items) == [("Hello.", False)]
     assert only(items, ItemCompleted) == [ItemCompleted(item_id="x-block-0")]
@@ -142,19 +142,19 @@ def whole(*kinds):
     return WholeMessage(message_id="m1", blocks=tuple(blocks))
 
 
-def test_a_complete_message_with_places_may_be_repeated():
+def test_a_repeated_complete_message_with_places_adds_only_new_blocks():
     events = [MessageStarted("m1"), BlockStarted(index=1, kind="text"), BlockDelta(1, "text_delta", "te")]
     items, _ = stepped(*events, whole("thinking", "text"), whole("thinking", "text", "text"), RunEnded("exit"))
     assert marked(items) == [("text 1", False), ("thinking 0", False), ("text 2", False)]
     assert [entry.origin for entry in reduce(items).entries] == ["stream", "promoted", "promoted"]
 
 
-def test_a_complete_block_of_another_kind_is_not_the_one_that_streamed():
+def test_a_complete_block_of_another_kind_is_not_the_streamed_one():
     items, _ = stepped(MessageStarted("m1"), *TEXT, whole("thinking"), MessageDelta("end_turn"), RunEnded("exit"))
     assert marked(items) == [("Hello.", True), ("thinking 0", False)]
 
 
-# -- proof of a block without complete messages --------------------------------------------------------------------
+# -- confirmation of blocks without complete messages ---------------------------------------------------------------
 
 CALL = [
     BlockStarted(index=1, kind="tool_use", tool_id="t1", name="Bash"),
@@ -174,14 +174,14 @@ def completed(items):
     return [(item.item_id, item.incomplete) for item in only(items, ItemCompleted)]
 
 
-def test_blocks_that_stopped_are_complete_when_the_message_has_its_stop_reason():
+def test_stopped_blocks_are_complete_once_the_message_has_its_stop_reason():
     items, (turn,) = run(*STOPPED, *CALL, *FINISH)
     assert completed(items) == [("x-block-0", False), ("t1", False)]
     assert json.loads(turn.message)["content"] == [text("Hello."), call("t1", "Bash", cmd="ls")]
     assert not turn.incomplete
 
 
-def test_a_stop_reason_after_the_stop_proves_the_blocks_and_closes_the_turn_again():
+def test_a_stop_reason_after_the_stop_confirms_the_blocks_and_closes_the_turn_again():
     items, (turn,) = run(*STOPPED, *CALL, *reversed(FINISH), MessageDelta("tool_use"))
     assert completed(items) == [("x-block-0", False), ("t1", False)]
     stops = [(item.incomplete, item.stop_reason) for item in only(items, TurnStop)]
@@ -189,7 +189,7 @@ def test_a_stop_reason_after_the_stop_proves_the_blocks_and_closes_the_turn_agai
     assert not turn.incomplete
 
 
-def test_a_stop_reason_after_an_error_and_a_stop_proves_nothing():
+def test_a_stop_reason_after_an_error_and_a_stop_confirms_nothing():
     items, (turn,) = run(*STOPPED, Failed("overloaded", "overloaded_error"), *reversed(FINISH))
     assert completed(items) == [("x-block-0", True)]
     assert turn.incomplete
@@ -207,21 +207,21 @@ def test_without_a_stop_reason_nothing_is_complete(end):
     assert turn.incomplete
 
 
-def test_a_call_whose_input_is_not_json_is_not_made_whole_by_its_stop():
+def test_a_stop_does_not_complete_a_call_whose_input_is_not_json():
     items, (turn,) = run(*CUT_CALL, *FINISH)
     assert ItemCompleted(item_id="t1", partial_input='{"cmd": "l', incomplete=True, reason="exit") in items
     cut = {"type": "tool_use", "id": "t1", "name": "Bash", "input": '{"cmd": "l', "incomplete": True}
     assert json.loads(turn.message)["content"][0] == cut
 
 
-def test_what_did_not_finish_is_withdrawn_by_the_next_attempt():
+def test_unfinished_blocks_are_retracted_by_the_next_attempt():
     items, (turn,) = run(*STOPPED, MessageStarted("m2"), *STOPPED, *FINISH)
     assert ItemRetracted(item_id="x-block-0") in items
     assert [(entry.item_id, entry.text) for entry in reduce(items).entries] == [("x-block-1", "Hello.")]
     assert turn.message_id == "m2"
 
 
-def test_what_was_never_shown_is_not_withdrawn():
+def test_blocks_that_were_never_shown_are_not_retracted():
     silent = BlockStarted(index=0, kind="thinking")
     items, _ = run(silent, MessageStarted("m2"), *STOPPED, *FINISH)
     assert only(items, ItemRetracted) == []
@@ -229,7 +229,7 @@ def test_what_was_never_shown_is_not_withdrawn():
 
 
 @pytest.mark.parametrize(("code", "reason"), [("overloaded", "overloaded"), ("", "error")])
-def test_what_an_error_cut_says_which_one(code, reason):
+def test_a_block_cut_by_an_error_names_the_error(code, reason):
     items, _ = run(*TEXT, Failed("Overloaded", code))
     assert [item.reason for item in only(items, ItemCompleted)] == [reason]
 

@@ -1,4 +1,4 @@
-"""Damaged lines are items, never errors."""
+"""Damaged lines become items, never errors."""
 
 import json
 
@@ -40,7 +40,7 @@ def test_an_event_written_into_another_line_is_cut_out(place, newline):
     assert len(only(items, SessionRateLimit)) == 1
 
 
-def test_the_halves_of_a_line_may_come_in_different_feeds_with_a_snapshot_between():
+def test_halves_of_a_line_may_arrive_in_different_feeds_with_a_snapshot_between():
     items = items_of("claude-cli", LINE[:120] + LIMIT, LIMIT, LINE[120:], sizes=[1, 1])
     assert (reasons(items), len(texts(items))) == ([], 1)
 
@@ -51,12 +51,12 @@ def test_two_events_may_be_written_into_one_line():
     assert len(only(items, SessionRateLimit)) == 2
 
 
-def test_events_that_lost_their_newline_come_in_their_order():
+def test_events_without_newlines_keep_their_order():
     items = recovered(answer("one") + answer("two") + LIMIT)
     assert (texts(items), reasons(items)) == (["one", "two"], [])
 
 
-def test_a_half_whose_rest_never_comes_is_passed_on_as_it_is():
+def test_a_half_whose_rest_never_arrives_is_passed_on_unchanged():
     items = recovered(LINE[:120] + LIMIT + b"\n" + answer("next"))
     assert (reasons(items), texts(items)) == (["non-JSON output"], ["next"])
 
@@ -84,14 +84,14 @@ def test_a_half_waits_for_sixteen_lines_and_no_longer():
         (b"[" * 100_000, "not a JSON object"),
     ],
 )
-def test_what_cannot_be_read_is_an_item(line, reason):
+def test_an_unreadable_line_is_an_item(line, reason):
     (item,) = recovered(line)
     assert isinstance(item, AgentUnrecognized)
     assert (item.reason, item.seq) == (reason, 0)
     assert item.text == line.decode("utf-8", "replace")[:MOST_TEXT]
 
 
-def test_blank_lines_and_carriage_returns_are_nothing():
+def test_blank_lines_and_carriage_returns_are_ignored():
     assert recovered(b"\n\n  \n\r\n") == []
     assert texts(recovered(answer("a") + b"\r\n" + answer("b") + b"\r\n")) == ["a", "b"]
 
@@ -105,8 +105,8 @@ def test_a_lone_surrogate_or_a_bad_byte_is_replaced_and_the_rest_is_read(json_te
     assert (reasons(items), texts(items)) == ([], [text])
 
 
-def test_a_lone_surrogate_in_a_delta_is_mended_by_the_complete_message():
-    # In JSON each half is an escape of its own.
+def test_a_lone_surrogate_in_a_delta_is_repaired_by_the_complete_message():
+    # In JSON each half is a separate escape.
     cut = [start("m1"), *(block_delta(0, type="text_delta", text=half) for half in ("\ud83d", "\ude00"))]
     assert texts(recovered(*cut)) == ["\U0001f600"]
     assert texts(recovered(*cut[:2])) == ["\ufffd"]
@@ -120,7 +120,7 @@ def test_a_long_line_that_is_not_json_is_cut_and_its_size_reported():
     assert (len(item.text), item.size) == (MOST_TEXT, len(line))
 
 
-def test_a_long_text_is_whole():
+def test_a_long_text_is_complete():
     text = "ä" * (5 * 1024 * 1024)
     assert texts(recovered(answer(text))) == [text]
 
@@ -130,7 +130,7 @@ def test_a_long_text_is_whole():
     [b'{"type":"system"', b'{"type":"system"}', b'{"a":{"type":"rate_limit_event",', b"{" + b" " * 50, b'"\\'],
 )
 def test_a_hostile_line_is_reported_with_its_size(hostile):
-    """``tests/benchmarks/bench_growth.py`` measures its cost."""
+    """``tests/benchmarks/bench_growth.py`` measures the cost."""
     line = hostile * (250_000 // len(hostile))
     (item,) = recovered(line)
     assert isinstance(item, AgentUnrecognized)

@@ -1,4 +1,4 @@
-"""The diagnosis of a run that did not finish: the ends of its text, counts, and the reason."""
+"""The diagnosis of an unfinished run: both ends of its text, counts, and the cause."""
 
 import json
 
@@ -32,14 +32,14 @@ def diagnosis(items):
     return found
 
 
-def test_a_run_that_was_cut_leaves_its_reason_its_text_and_its_counts():
+def test_a_cut_run_reports_its_reason_its_text_and_its_counts():
     counts = {"message_started": 1, "block_started": 1, "text_delta": 2}
     assert diagnosis(fed(START, TEXT, delta("Hello, "), delta("wor"))) == TurnDiagnosis(
         reason="connection lost", cause="disconnect", head="Hello, wor", length=10, counts=counts, seq=0
     )
 
 
-def test_of_a_long_text_both_ends_are_kept():
+def test_both_ends_of_a_long_text_are_kept():
     text = "".join(f"{number} " for number in range(1000))
     found = diagnosis(fed(START, TEXT, *map(delta, text), reason="exit 1"))
     assert (found.head, found.tail, found.length) == (text[:400], text[-400:], len(text))
@@ -47,20 +47,20 @@ def test_of_a_long_text_both_ends_are_kept():
     assert (short.head, short.tail) == (text[:10], text[-10:])
 
 
-def test_the_ends_do_not_overlap_and_attempts_that_were_replaced_count():
+def test_the_ends_do_not_overlap_and_replaced_attempts_count():
     again = {"type": "message_start", "message": {"id": "m2"}}
     found = diagnosis(fed(START, TEXT, delta("abc"), again, TEXT, delta("def"), excerpt=4))
     assert (found.head, found.tail, found.length) == ("abc\n", "def", 6)
 
 
-def test_a_run_that_finished_leaves_nothing():
+def test_a_finished_run_has_no_diagnosis():
     done = fed(START, TEXT, delta("Hi"), STOP, *end("end_turn"), reason="end of input")
     assert only(done, TurnDiagnosis) == []
     assert Recovery("anthropic").end_run("exit 1") == []
 
 
 @pytest.mark.parametrize("reason", ["time limit", "stalled for 60 s", "loop detected"])
-def test_who_broke_a_run_off_is_believed(reason):
+def test_the_callers_reason_takes_precedence(reason):
     found = diagnosis(fed(START, TEXT, delta("Hi"), STOP, *end("tool_use"), reason=reason))
     assert (found.reason, found.cause) == (reason, cause_of(reason))
 
@@ -72,7 +72,7 @@ def test_an_error_is_named():
     assert diagnosis(fed(error)).cause == "disconnect"
 
 
-def test_a_loop_is_seen_in_the_text():
+def test_a_loop_in_the_text_is_detected():
     looping = [delta("I will try that again. ") for _ in range(60)]
     found = diagnosis(fed(START, TEXT, delta("Let me see. "), *looping, STOP, *end("max_tokens"), reason="exit"))
     assert (found.cause, found.repeats) == ("loop", True)
@@ -91,7 +91,7 @@ def test_a_loop_is_seen_in_the_text():
         ("", False),
     ],
 )
-def test_what_a_loop_is(text, *, loop):
+def test_loop_detection(text, *, loop):
     assert is_loop(text) is loop
 
 
@@ -107,18 +107,18 @@ def test_what_a_loop_is(text, *, loop):
         ("exit 1", "overloaded_error", "error"),
     ],
 )
-def test_reasons_in_words_that_a_metric_can_bear(reason, failed, cause):
+def test_reasons_are_mapped_to_causes_for_a_metric(reason, failed, cause):
     assert cause_of(reason, failed) == cause
 
 
-def test_an_agent_program_has_finished_when_it_has_reported_its_result():
+def test_an_agent_program_has_finished_once_it_has_printed_its_result():
     whole = {"type": "assistant", "message": {"id": "m1", "content": [{"type": "text", "text": "Hi"}]}}
     result = {"type": "result", "is_error": False, "result": "Hi"}
     for lines, finished in (([whole, result], True), ([whole], False)):
         assert bool(only(items_of("claude-cli", lines, end="exit 0"), TurnDiagnosis)) is not finished
 
 
-def test_running_out_of_lines_says_nothing_of_the_run():
+def test_the_end_of_recover_input_causes_no_diagnosis():
     assert not any(isinstance(item, TurnDiagnosis) for item in recover(json.dumps(START), "anthropic"))
 
 

@@ -1,4 +1,4 @@
-"""Complete messages in recovery: ids, unknown content, and whether a result is seen."""
+"""Items of complete messages: ids, unknown content, and the flag of results that were not seen."""
 
 import json
 
@@ -32,7 +32,7 @@ def encoded(line):
 
 
 def called(message_id, tool_id):
-    """A message that is one call, streamed and complete."""
+    """A message with one call, streamed and complete."""
     streamed = [start(message_id), *call(tool_id, "{}"), whole(message_id, used(tool_id)), end()]
     return [*streamed, finish("tool_use"), stop()]
 
@@ -44,7 +44,7 @@ def recovered(*lines):
 # -- ids ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_call_id_that_comes_again_in_another_run_gets_an_id_of_its_own_and_its_own_result():
+def test_a_call_id_reused_in_another_run_gets_a_new_id_and_its_own_result():
     recovery = Recovery()
     runs = (
         ("r1", whole("m1", used("call_0")), answer("call_0", "one"), result()),
@@ -74,7 +74,7 @@ def test_a_call_id_that_comes_again_in_another_run_gets_an_id_of_its_own_and_its
     ],
     ids=["messages", "one message", "streamed"],
 )
-def test_of_the_calls_of_one_id_in_a_run_the_first_stays_as_in_the_program(lines):
+def test_of_calls_with_one_id_in_a_run_the_first_stays(lines):
     run = streamed.run("claude-cli", *lines, result("x"))
     assert [(entry.item_type, entry.item_id) for entry in run.view.entries] == [
         ("tool_use", "c"),
@@ -84,14 +84,14 @@ def test_of_the_calls_of_one_id_in_a_run_the_first_stays_as_in_the_program(lines
     assert [block["type"] for block in run.blocks if block["type"] == "tool_use"] == ["tool_use"]
 
 
-def test_the_id_of_a_withdrawn_call_is_not_used_again():
+def test_the_id_of_a_retracted_call_is_not_reused():
     begun = block_start(0, used("t1"))
     items = recovered(start("m1"), begun, start("m2"), begun, whole("m2", used("t1")))
     assert ItemRetracted(item_id="t1") in items
     assert [entry.item_id for entry in reduce(items).entries] == ["t1~2"]
 
 
-# -- unknown things -----------------------------------------------------------------------------------------------
+# -- unknown content ----------------------------------------------------------------------------------------------
 
 
 def test_unknown_blocks_are_opaque_items_streamed_or_promoted():
@@ -104,7 +104,7 @@ def test_unknown_blocks_are_opaque_items_streamed_or_promoted():
 
 
 @pytest.mark.parametrize("before", [[], [start("m1")], [whole("m1", said("a"))]], ids=["idle", "open", "promoted"])
-def test_unknown_content_that_belongs_to_no_block_is_passed_on(before):
+def test_unknown_content_outside_a_block_is_passed_on(before):
     (item,) = [item for item in recovered(*before, block_delta(9, type="odd_delta")) if hasattr(item, "event")]
     assert (item.reason, bytes(item.event)) == ("unknown content outside a message", b'{"type": "odd_delta"}')
 
@@ -118,12 +118,12 @@ def test_unknown_content_that_belongs_to_no_block_is_passed_on(before):
         ("mcp__files", ("mcp__files", "", "")),
     ],
 )
-def test_a_tool_of_a_server_is_named_in_its_parts(name, parts):
+def test_a_servers_tool_name_is_split_into_its_parts(name, parts):
     (entry,) = reduce(recovered(whole("m1", used("t1") | {"name": name}))).entries
     assert (entry.started.name, entry.started.tool_server, entry.started.tool_source) == parts
 
 
-def test_a_results_other_members_are_reported_with_it():
+def test_metadata_of_a_result_line_is_an_extra_of_the_result():
     items = recovered(whole("m1", used("t1")), answer("t1", "out") | {"request_id": "r1"})
     (told,) = only(items, ItemResult)
     assert {name: bytes(raw) for name, raw in told.extras.items()} == {"request_id": b'"r1"'}
@@ -152,7 +152,7 @@ def test_unknown_members_are_carried_as_extras():
         ({"type": "user", "message": {"content": 3}}, "malformed user"),
     ],
 )
-def test_unknown_content_is_passed_on_whole(line, reason):
+def test_unknown_lines_are_passed_on_whole(line, reason):
     (item,) = recovered(line)
     assert item.__struct_config__.tag == "agent/unrecognized"
     assert (item.reason, json.loads(bytes(item.event))) == (reason, line)
@@ -179,15 +179,15 @@ def test_a_result_is_unseen_if_the_last_main_message_does_not_show_it(*, blocks,
     assert (outcome.unseen, outcome.expanded) == (unseen, unseen)
 
 
-def test_an_error_result_is_expanded_though_it_is_seen():
+def test_an_error_result_is_expanded_although_it_is_seen():
     (outcome,) = only(recovered(whole("m1", said("Oh no.")), result("Oh no.", is_error=True)), TurnResult)
     assert (outcome.unseen, outcome.expanded) == (False, True)
 
 
-def test_a_withdrawn_text_is_not_seen():
+def test_a_retracted_text_is_not_seen():
     cut = [start("m1"), block_start(0, said("")), block_delta(0, type="text_delta", text="The answ")]
     assert [item.unseen for item in only(recovered(*cut, start("m2"), result("The answ")), TurnResult)] == [True]
 
 
-def test_a_retry_notice_says_that_the_run_continues():
+def test_a_retry_notice_reports_the_retry():
     assert recovered(RETRY) == [AgentError(message="API error: 529 x (attempt 1/10)", will_retry=True, seq=0)]

@@ -1,4 +1,4 @@
-"""Lines of the Claude CLI that are decoded at once give what they give when they are read member by member."""
+"""Lines of the Claude CLI that are decoded in one step give the same events as when they are read member by member."""
 
 import json
 from pathlib import Path
@@ -18,15 +18,15 @@ LINES = [
     if line.startswith("{") and line.endswith("}")
 ]
 RECORDED = [fields for line in LINES if (fields := json.loads(line)).get("type") == "stream_event"]
-# One of each kind of line, by the kinds of its content.
+# One of each kind of line, by the kinds of its members.
 KINDS = {
     (event["type"], *(event.get(inner, {}).get("type") for inner in ("delta", "content_block"))): fields
     for fields in RECORDED
     for event in [fields["event"]]
 }
-# Other types for a member.
+# Alternative values of a member.
 OTHERS = [None, 1, 1.5, True, "", "x", [], ["x"], {}, {"type": "text"}, {"stop_reason": "x"}, "\ud800", "é"]
-# Members that a line or an event may have more than the recorded one.
+# Additional members of a line or an event.
 MORE = ["abandoned_blocks", "api_message_id", "context_management", "usage", "signature", "citations", "new_member"]
 
 
@@ -35,7 +35,7 @@ def read_at_once(line):
 
 
 def read_by_member(line):
-    """Return the result of the other reader: the characters for lone surrogates are the decoder's."""
+    """Read a line member by member. The decoder replaces the masks of half surrogates."""
     decoder = ClaudeCli()
     sound, masked = make_sound(line)
     decoder.halves.masked = masked
@@ -95,7 +95,7 @@ def test_both_ways_of_reading_give_the_same_events(kind):
         assert msgspec.json.encode(read_at_once(line)) == msgspec.json.encode(read_by_member(line)), line
 
 
-def test_nearly_all_recorded_events_are_decoded_at_once():
+def test_nearly_all_recorded_events_are_decoded_in_one_step():
     assert sum(is_decoded_at_once(json.dumps(fields).encode()) for fields in RECORDED) > 0.95 * len(RECORDED)
 
 
@@ -105,8 +105,8 @@ def test_damaged_text_is_left_to_the_tolerant_reader(damage):
     assert not is_decoded_at_once(b'{"type":"stream_event","event":' + delta + b"}")
 
 
-def test_an_event_in_which_a_member_is_damaged_is_known_again():
-    """A line that is decoded and turns out not to be plain within is read again, and is no redelivery of itself."""
+def test_an_event_with_a_damaged_member_is_no_redelivery_of_itself():
+    """A line that decodes but is not plain inside is read a second time, which must not count as a redelivery."""
     start = {"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "id": "c", "caller": {}}}
     line = json.dumps({"type": "stream_event", "event": start, "uuid": "u"}).encode()
     decoder = ClaudeCli()

@@ -1,4 +1,4 @@
-"""The reference reducer: the sum of items, and that repetitions change nothing."""
+"""The reference reducer: items reduce to a view, and repeated items change nothing."""
 
 import msgspec
 import pytest
@@ -48,7 +48,7 @@ STREAM = [
 ]
 
 
-def test_a_doubtful_item_stays_so_until_its_last_record():
+def test_an_item_stays_doubtful_until_its_last_record_says_otherwise():
     doubted = ItemStarted(item_id="d", item_type="text", text="Half", doubtful="attempt", repeats="a")
     view = reduce([*STREAM, doubted, ItemCompleted(item_id="d", doubtful="end")])
     entry = view.blocks("text")[-1]
@@ -89,12 +89,12 @@ EXPECTED = (
 )
 
 
-def test_a_stream_adds_up_to_its_view():
+def test_a_stream_reduces_to_its_view():
     assert picture(reduce(STREAM)) == EXPECTED
 
 
 @pytest.mark.parametrize("length", range(1, len(STREAM) + 1))
-def test_any_stretch_that_comes_again_changes_nothing(length):
+def test_a_repeated_range_of_items_changes_nothing(length):
     for start in range(len(STREAM) - length + 1):
         again = STREAM[: start + length] + STREAM[start : start + length] + STREAM[start + length :]
         assert picture(reduce(again)) == EXPECTED
@@ -106,7 +106,7 @@ def test_records_survive_their_json():
     assert msgspec.json.encode(read) == msgspec.json.encode(STREAM)
 
 
-def test_what_equals_its_default_is_left_out():
+def test_default_values_are_left_out():
     assert msgspec.json.encode([STARTED, delta("x", 0), TurnStop(), TurnResult(is_error=False)]) == (
         b'[{"type":"item/started","item_id":"a","item_type":"text"},'
         b'{"type":"item/delta","item_id":"a","delta_type":"text_delta","content":"x"},'
@@ -120,7 +120,7 @@ def test_what_equals_its_default_is_left_out():
         ([delta("Hello", 0), delta("lo, you", 3)], "Hello, you"),
         ([delta("Hello", 0), delta("ell", 1)], "Hello"),
         ([delta("👩‍👧", 0), delta("!", 3)], "👩‍👧!"),
-        # A piece in the middle is missing: text that does not fit is not shown until the whole text arrives.
+        # A piece in between is missing: deltas after it are hidden until the complete text arrives.
         ([delta("He", 0), delta("o", 4)], "He"),
         ([delta("He", 0), delta("o", 4), ItemCompleted(item_id="a", text="Hello")], "Hello"),
         ([delta("Hello", 0), ItemCompleted(item_id="a", text="Hi"), delta("Hello", 0)], "Hi"),
@@ -130,13 +130,13 @@ def test_deltas_are_placed_by_their_position(items, text):
     assert reduce([STARTED, *items]).entries[0].text == text
 
 
-def test_an_incomplete_item_may_be_completed_and_then_stays_so():
+def test_an_incomplete_item_may_be_completed_and_then_stays_complete():
     cut = ItemCompleted(item_id="a", incomplete=True, reason="result")
     view = reduce([STARTED, delta("He", 0), cut, ItemCompleted(item_id="a", text="Hello"), cut])
     assert [(entry.text, entry.incomplete, entry.reason) for entry in view.entries] == [("Hello", False, "")]
 
 
-def test_a_withdrawn_item_does_not_come_back():
+def test_a_retracted_item_does_not_come_back():
     gone = ItemRetracted(item_id="a")
     assert reduce([gone, STARTED, delta("x", 0)]).entries == []
     assert reduce([STARTED, gone, STARTED, ItemResult(item_id="a", content=Raw(b"[]"))]).entries == []

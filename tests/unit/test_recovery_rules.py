@@ -1,4 +1,4 @@
-"""The eight rules of what a cut response is worth, each in the smallest run that shows it."""
+"""The eight rules for content of a cut response, each in the smallest run that shows it."""
 
 import json
 
@@ -44,7 +44,7 @@ def recovered(*run, **options):
 
 
 def ids(items):
-    """Return the ids on the final screen."""
+    """Return the final screen."""
     return [entry.item_id for entry in reduce(items).entries]
 
 
@@ -53,7 +53,7 @@ def withdrawn(items):
 
 
 def shown(view):
-    """Main-turn blocks on the screen; an incomplete one has ``!`` before its type."""
+    """Return the main turn's blocks on the screen; the type of an incomplete one begins with ``!``."""
     return [("!" * entry.incomplete + entry.item_type, entry.text) for entry in view.blocks("text", "thinking")]
 
 
@@ -128,14 +128,14 @@ THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
                      id="deltas of a block whose start was lost still show"),
     ],
 )  # fmt: skip
-def test_on_the_screen_is_what_is_worth_it(run, expected):
+def test_the_screen_has_the_recovered_blocks(run, expected):
     assert shown(reduce(recovered(*run))) == expected
 
 
 # -- rule 1: stops prove nothing --------------------------------------------------------------------------------------
 
 
-def test_a_block_is_complete_when_a_complete_message_holds_it_and_not_when_it_stops():
+def test_a_block_is_completed_by_a_complete_message_and_not_by_its_stop():
     streamed = [start("m1"), *text("Hi"), end(), finish("end_turn"), stop()]
     before = recovered(streamed)
     assert [item.incomplete for item in only(before, ItemCompleted)] == [True]
@@ -143,7 +143,7 @@ def test_a_block_is_complete_when_a_complete_message_holds_it_and_not_when_it_st
     assert only(after, ItemCompleted) == [ItemCompleted(item_id="cc-block-0")]
 
 
-def test_abandoned_blocks_of_another_message_touch_nothing():
+def test_abandoned_blocks_of_another_message_change_nothing():
     items = recovered(start("m1"), text("Hi"), stop(0, "m0"), whole("m1", said("Hi")), finish("end_turn"), stop())
     assert shown(reduce(items)) == [("text", "Hi")]
     assert only(items, TurnStop) == [TurnStop()]
@@ -158,8 +158,8 @@ def test_abandoned_blocks_of_another_message_touch_nothing():
     ids=["stop", "abandoned", "null", "null-stop", "retry", "stop-retry"],
 )
 @pytest.mark.parametrize("next_", [[start("m2")], [WHOLE_ANSWER]], ids=["streams-again", "silent"])
-def test_after_a_cut_only_what_was_unconfirmed_goes(cut, next_):
-    # The first block was confirmed, so abandonment from block 1 on leaves it as well.
+def test_after_a_cut_only_unconfirmed_blocks_are_retracted(cut, next_):
+    # The first block was confirmed, so abandonment from block 1 on keeps it as well.
     named = [json.loads(json.dumps(line).replace('"from_block_index": 0', '"from_block_index": 1')) for line in cut]
     items = recovered(*FIRST, named, next_)
     assert withdrawn(items) == ["cc-block-1"]
@@ -175,13 +175,13 @@ def test_a_second_start_is_a_new_attempt_even_with_the_same_id():
 # -- rule 3: silent replacement -----------------------------------------------------------------------------------
 
 
-def test_another_message_without_a_start_replaces_what_was_unconfirmed_of_an_open_attempt():
+def test_another_message_without_a_start_replaces_unconfirmed_blocks_of_an_open_attempt():
     items = recovered(*FIRST[:-1], end(), FIRST[-1], WHOLE_ANSWER)
     assert withdrawn(items) == ["cc-block-1"]
     assert shown(reduce(items)) == [("text", "First."), ("text", "The answer.")]
 
 
-def test_a_confirmed_block_is_withdrawn_by_an_equal_one_of_the_replacement_each_once():
+def test_each_block_of_the_replacement_retracts_one_equal_confirmed_block():
     blocks = [said("Same."), said("Same."), said("Other."), used("t1", a=1, b=2), used("t2", a=2)]
     run = [
         start("m1"),
@@ -210,7 +210,7 @@ def test_a_call_of_another_tool_or_with_another_input_is_another_call():
     assert withdrawn(items) == ["cc-block-0", "t1"]
 
 
-def test_the_place_of_what_was_replaced_is_saved_with_the_state():
+def test_replaced_blocks_are_saved_with_the_state():
     run = [*FIRST, whole("m2", said("New.")), whole("m2", said("First."))]
     assert shown(reduce(recovered(*run, sizes=[1] * 8))) == [("text", "New."), ("text", "First.")]
 
@@ -225,7 +225,7 @@ def test_the_place_of_what_was_replaced_is_saved_with_the_state():
     ],
     ids=["stopped", "answered", "answered-early", "next-one-retried"],
 )
-def test_what_was_accepted_is_followed_and_not_replaced(accepted):
+def test_an_accepted_attempt_is_followed_and_not_replaced(accepted):
     run = [start("m1"), call("t1", '{"a":1}'), whole("m1", used("t1", a=1)), end(), accepted, WHOLE_ANSWER]
     items = recovered(*run)
     assert (withdrawn(items), ids(items)) == ([], ["t1", "cc-promoted-0"])
@@ -236,18 +236,18 @@ def test_what_was_accepted_is_followed_and_not_replaced(accepted):
     [[finish("tool_use"), answer("t1", parent_tool_use_id="t0")], [finish("end_turn"), answer("t1")]],
     ids=["answered-by-a-sub-agent", "stopped-for-another-reason"],
 )
-def test_what_was_not_accepted_goes_when_the_replacement_says_it_again(waiting):
+def test_an_unaccepted_block_is_retracted_if_the_replacement_repeats_it(waiting):
     run = [start("m1"), call("t1", '{"a":1}'), whole("m1", used("t1", a=1)), end(), waiting]
     assert ids(recovered(*run, whole("m2", used("t3", a=1)))) == ["t3"]
 
 
-def test_a_finished_attempt_that_another_attempt_follows_was_accepted():
+def test_a_finished_attempt_followed_by_another_was_accepted():
     items = recovered(start("m1"), text("Hi"), finish("end_turn"), start("m2"))
     assert shown(reduce(items)) == [("!text", "Hi")]
     assert only(items, TurnStop) == [TurnStop()]
 
 
-def test_calls_of_which_one_waits_for_its_result_go_when_the_replacement_makes_them_again():
+def test_a_call_without_a_result_is_retracted_if_the_replacement_repeats_it():
     first = [call("t1", '{"a":1}'), whole("m1", used("t1", a=1))]
     second = [call("t2", '{"a":2}', 1), whole("m1", used("t2", a=2))]
     run = [start("m1"), first, second, finish("tool_use"), answer("t1"), WHOLE_ANSWER, whole("m2", used("t3", a=2))]
@@ -260,12 +260,12 @@ def test_all_lines_of_the_replacement_are_one_message():
     assert len(only(items, ItemRetracted)) == 1
 
 
-# -- blank blocks, and starts that come twice --------------------------------------------------------------------
+# -- blank blocks, and repeated starts ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("blank", ["", "\n\n", " \t"])
 @pytest.mark.parametrize("ending", [[finish("end_turn"), stop(), result("Real.")], [result("Real.")]])
-def test_a_blank_text_without_a_complete_message_leaves_nothing(blank, ending):
+def test_a_blank_text_that_no_complete_message_holds_leaves_no_item(blank, ending):
     run = [start("m1"), text(blank), end(), text("Real.", 1), whole("m1", said("Real.")), end(1)]
     items = recovered(*run, ending)
     (entry,) = reduce(items).entries
@@ -273,14 +273,14 @@ def test_a_blank_text_without_a_complete_message_leaves_nothing(blank, ending):
     assert only(items, ItemCompleted) == [ItemCompleted(item_id="cc-block-1")]
 
 
-def test_words_of_the_program_replace_a_blank_text():
+def test_the_programs_placeholder_takes_the_place_of_a_blank_text():
     run = [start("m1"), text("\n\n"), end(), call("t1", "{}", 1), end(1)]
     view = reduce(recovered(*run, whole("m1", said("(no content)")), whole("m1", used("t1"))))
     assert [(entry.item_id, entry.text) for entry in view.entries] == [("cc-block-0", "(no content)"), ("t1", "{}")]
 
 
 @pytest.mark.parametrize("at", [1, 2, 3], ids=["at-once", "in-the-middle", "when-confirmed"])
-def test_a_block_that_starts_twice_in_one_place_is_one_block(at):
+def test_a_block_started_twice_in_one_place_is_one_block(at):
     first, *deltas = [*text("Hello, ", 0), block_delta(0, type="text_delta", text="world.")]
     parts = [first, *deltas, whole("m1", said("Hello, world."))]
     items = recovered(start("m1"), *parts[:at], first, *parts[at:], result("Hello, world."))
@@ -288,7 +288,7 @@ def test_a_block_that_starts_twice_in_one_place_is_one_block(at):
     assert shown(reduce(items)) == [("text", "Hello, world.")]
 
 
-def test_a_call_that_starts_twice_keeps_its_id():
+def test_a_call_started_twice_keeps_its_id():
     first, more = call("t1", '{"a":1}')
     confirmed = whole("m1", used("t1", a=1))
     assert ids(recovered(start("m1"), first, first, more, confirmed)) == ["t1"]
@@ -334,10 +334,10 @@ def test_a_notice_is_an_error_and_neither_confirms_nor_replaces(notice):
     assert [told.unseen for told in view.results.values()] == [True]
 
 
-# -- rule 6: content inside a stream ------------------------------------------------------------------------------
+# -- rule 6: other lines inside a stream ---------------------------------------------------------------------------
 
 
-def test_tool_results_and_sub_agents_inside_a_stream_do_not_touch_it():
+def test_tool_results_and_sub_agents_inside_a_stream_do_not_affect_it():
     sub = whole("s1", said("Found nothing."), used("t9"), parent_tool_use_id="t0")
     inside = [answer("t0"), sub, answer("t9", parent_tool_use_id="t0")]
     items = recovered(start("m1"), text("A"), inside, text("B", 1), whole("m1", said("A")), whole("m1", said("B")))
@@ -369,7 +369,7 @@ def test_lines_that_the_program_wrote_itself_are_marked():
 
 
 @pytest.mark.parametrize("ending", [[], [result("x", is_error=True)]], ids=["killed", "error"])
-def test_the_end_of_a_run_keeps_what_is_open_and_marks_it(ending):
+def test_the_end_of_a_run_keeps_open_items_and_marks_them(ending):
     items = recovered(CUT_ANSWER, call("t1", '{"cmd": "ls', 1), ending)
     reason = "result" if ending else "exit 1"
     assert only(items, ItemCompleted) == [
@@ -411,17 +411,17 @@ def test_a_result_is_compared_with_the_newest_message_it_can_be_about(run, *, un
     ],
     ids=["told by a result", "stopped for a reason", "cut"],
 )
-def test_a_result_ends_no_turn_once_more(run, *, incomplete):
+def test_a_result_does_not_end_a_turn_twice(run, *, incomplete):
     items = recovered(start("m1"), text("Hi"), *run, result("Hi"))
     assert [item.incomplete for item in only(items, TurnStop)] == [incomplete]
 
 
-def test_repeated_content_of_a_replacement_is_in_the_log_once():
+def test_content_repeated_by_a_replacement_is_in_the_log_once():
     run = [start("m1"), text("Same."), whole("m1", said("Same.")), whole("m2", said("Same.")), result("Same.")]
     assert [turn.message_id for turn in outcome("claude-cli", run).turns] == ["m2"]
 
 
-def test_a_result_of_earlier_messages_leaves_the_running_attempt_alone():
+def test_a_result_of_earlier_messages_does_not_affect_the_running_attempt():
     early, late = (result(words, begun_message_ids=[name]) for words, name in (("One.", "m1"), ("Two.", "m2")))
     first = [start("m1"), *text("One."), whole("m1", said("One.")), finish("end_turn"), stop()]
     second = [start("m2"), *text("Tw"), early, whole("m2", said("Two.")), finish("end_turn"), stop()]
@@ -438,7 +438,7 @@ def test_a_result_of_earlier_messages_leaves_the_running_attempt_alone():
 @pytest.mark.parametrize(
     "next_", [[start("m2"), *text("Next."), whole("m2", said("Next."))], [whole("m2", said("Next."))]]
 )
-def test_another_run_in_the_same_pipe_withdraws_nothing(before, next_):
+def test_another_run_in_the_same_pipe_retracts_nothing(before, next_):
     items = recovered(CUT_ANSWER, before, INIT, next_, result("Next."))
     assert shown(reduce(items)) == [("!text", "The answ"), ("text", "Next.")]
     assert withdrawn(items) == []
@@ -454,12 +454,12 @@ def test_a_run_that_begins_after_a_result_or_before_any_message_ends_nothing():
     assert only(items, TurnDiagnosis) == []
 
 
-# -- a turn is whole when all of it was confirmed and its result is a success ------------------------------------
+# -- a turn is complete if all of it was confirmed and its result is a success -----------------------------------
 
 
 @pytest.mark.parametrize("stops", [[], [end()], [end(), finish("end_turn")], [end(), stop()], [finish(None), stop()]])
 @pytest.mark.parametrize("subtype", ["success", "error_during_execution"])
-def test_whatever_stops_are_lost_a_turn_that_succeeded_is_whole(stops, subtype):
+def test_a_successful_turn_is_complete_whatever_stops_are_lost(stops, subtype):
     run = [start("m1"), text("\n"), text("Hi", 1), whole("m1", said("Hi"))]
     items = recovered(*run, stops, result("Hi", subtype=subtype))
     assert only(items, TurnStop)[-1] == TurnStop()
@@ -468,13 +468,13 @@ def test_whatever_stops_are_lost_a_turn_that_succeeded_is_whole(stops, subtype):
     assert [item.incomplete for item in only(failed, TurnStop)] == [lost]
 
 
-def test_a_turn_of_which_a_block_is_unconfirmed_is_not_whole():
+def test_a_turn_with_an_unconfirmed_block_is_incomplete():
     items = recovered(start("m1"), text("Hi"), whole("m1", said("Hi")), text("Mor", 1), result("Hi"))
     assert only(items, TurnStop) == [TurnStop(incomplete=True)]
 
 
 @pytest.mark.parametrize("next_", [[start("m2")], [WHOLE_ANSWER]], ids=["streams", "whole"])
-def test_a_turn_whose_calls_were_all_answered_is_whole_without_its_stops(next_):
+def test_a_turn_whose_calls_were_all_answered_is_complete_without_its_stops(next_):
     run = [start("m1"), call("t1", "{}"), whole("m1", used("t1"))]
     assert only(recovered(*run, answer("t1"), next_), TurnStop)[0] == TurnStop()
     assert only(recovered(*run, next_), TurnStop)[0] == TurnStop(incomplete=True)
@@ -483,7 +483,7 @@ def test_a_turn_whose_calls_were_all_answered_is_whole_without_its_stops(next_):
 # -- recovery of content -----------------------------------------------------------------------------------------
 
 
-def test_blackout_promotes_every_block_in_order_with_ids_that_never_reset():
+def test_a_blackout_promotes_every_block_in_order_with_ids_that_never_reset():
     first = whole("m1", {"type": "thinking", "thinking": "plan", "signature": "s"}, said("a"), used("t1", x=1))
     view = reduce(recovered(RETRY, first, answer("t1"), whole("m2", said("b")), result("b")))
     assert [(entry.item_id, entry.item_type, entry.text) for entry in view.entries] == [
@@ -495,14 +495,14 @@ def test_blackout_promotes_every_block_in_order_with_ids_that_never_reset():
     assert {entry.origin for entry in view.entries} == {"promoted"}
 
 
-def test_a_block_that_streamed_short_is_completed_with_the_rest():
+def test_a_partly_streamed_block_is_completed_with_the_rest():
     items = recovered(start("m1"), text("Hel"), whole("m1", said("Hello.")))
     assert ItemCompleted(item_id="cc-block-0", text="Hello.") in items
     assert shown(reduce(items)) == [("text", "Hello.")]
 
 
 @pytest.mark.parametrize(("partial", "rest"), [('{"a": 1}', None), ('{"a"', b'{"a":1}'), ("", b'{"a":1}')])
-def test_a_call_is_completed_with_its_input_if_the_stream_fell_short(partial, rest):
+def test_a_partly_streamed_call_is_completed_with_its_input(partial, rest):
     line = json.dumps(whole("m1", used("t1", a=1)), separators=(",", ":")).encode()
     (done,) = only(recovered(start("m1"), call("t1", partial), line, result()), ItemCompleted)
     assert ((bytes(done.input) if done.input else None), done.incomplete) == (rest, False)

@@ -1,4 +1,4 @@
-"""The state of recovery between feeds: runs, redelivery, framing, snapshots, finished turns."""
+"""State of a recovery between feeds: runs, redelivery, framing, snapshots, finished turns."""
 
 import json
 
@@ -56,7 +56,7 @@ DONE = [
 # -- redelivery ---------------------------------------------------------------------------------------------------
 
 
-def test_a_line_that_comes_again_is_passed_over_within_two_messages():
+def test_a_repeated_line_is_skipped_within_two_messages():
     first = [*streamed("m1", "a", "a", uuids="x"), answer("m1", "aa", uuid="x9"), *DONE]
     second = [*streamed("m2", "b", uuids="y"), answer("m2", "b", uuid="y9")]
     items = feed(Recovery(), *first, *second, *first[:5], *second)
@@ -64,12 +64,12 @@ def test_a_line_that_comes_again_is_passed_over_within_two_messages():
     assert not any(item.__struct_config__.tag == "item/retracted" for item in items)
 
 
-def test_lines_that_share_a_uuid_are_different_if_their_content_is():
+def test_lines_with_the_same_uuid_and_different_content_are_different():
     lines = [answer("m2", words, uuid="u") for words in ("one", "two", "one")]
     assert texts(feed(Recovery(), *lines)) == ["one", "two"]
 
 
-def test_what_has_no_uuid_is_never_passed_over():
+def test_a_line_without_a_uuid_is_never_skipped():
     assert texts(feed(Recovery(), answer("m1", "a"), answer("m1", "a"))) == ["a", "a"]
     delta = streamed("m1", "a")
     assert texts(feed(Recovery(), *delta, delta[2])) == ["aa"]
@@ -85,17 +85,17 @@ def test_after_two_messages_and_in_another_run_a_line_is_new():
 # -- runs ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_run_ends_the_former_one_and_ids_continue():
+def test_a_new_run_ends_the_previous_one_and_ids_continue():
     recovery = Recovery()
     items = feed(recovery, *streamed("m1", "cut"), run="r1") + feed(recovery, *streamed("m1", "again"), run="r2")
     assert ItemCompleted(item_id="cc-block-0", incomplete=True, reason="next run") in items
     assert [item.item_id for item in only(items, ItemStarted)] == ["cc-block-0", "cc-block-1"]
-    # Without a run the events are the current run's.
+    # Events without a run belong to the current run.
     more = recovery.feed(streamed("", "!")[2])
     assert ItemDelta(item_id="cc-block-1", delta_type="text_delta", content="!", at=5) in more
 
 
-def test_ending_a_run_twice_says_nothing_twice():
+def test_ending_a_run_twice_reports_nothing_twice():
     recovery = Recovery()
     feed(recovery, *streamed("m1", "cut"))
     assert len(recovery.end_run("exit 137")) == 3
@@ -113,7 +113,7 @@ def test_another_source_ends_the_run_and_its_last_items_come_with_the_next_feed(
     assert last not in recovery.feed(answer("m3", "more")) + recovery.end_run()
 
 
-def test_the_last_items_of_another_source_come_with_the_end_where_nothing_follows():
+def test_the_last_items_of_a_replaced_source_come_with_the_end_if_nothing_follows():
     recovery = Recovery()
     feed(recovery, *streamed("m1", "cut"))
     recovery.switch_source("claude-cli")
@@ -121,7 +121,7 @@ def test_the_last_items_of_another_source_come_with_the_end_where_nothing_follow
     assert [item.reason for item in only(items, ItemCompleted)] == ["next source"]
 
 
-def test_an_unknown_source_is_refused():
+def test_an_unknown_source_is_rejected():
     with pytest.raises(UnknownTargetError, match="got 'x'"):
         Recovery("x")
     with pytest.raises(UnknownTargetError):
@@ -158,7 +158,7 @@ def test_bytes_may_end_inside_an_event(size):
     assert texts(items) == ["Grüße"]
 
 
-def test_the_tail_is_state():
+def test_the_partial_event_is_saved():
     data = b"\n".join([*streamed("m1", "Hello"), answer("m1", "Hello")])
     recovery, items = Recovery(), []
     for start in range(0, len(data), 33):
@@ -167,7 +167,7 @@ def test_the_tail_is_state():
     assert texts(items + recovery.end_run()) == ["Hello"]
 
 
-def test_a_tail_without_end_is_given_up_and_the_next_line_read(monkeypatch):
+def test_an_endless_event_is_dropped_and_the_next_line_read(monkeypatch):
     monkeypatch.setattr(framing, "MOST_TAIL", 1000)
     recovery = Recovery()
     items = feed(recovery, *[b"x" * 300] * 8, b"xxx\n" + answer("m1", "Hi") + b"\n", framing="bytes")
@@ -175,7 +175,7 @@ def test_a_tail_without_end_is_given_up_and_the_next_line_read(monkeypatch):
     assert texts(items) == ["Hi"]
 
 
-def test_a_record_of_whole_events_ends_a_tail():
+def test_a_record_of_whole_events_ends_a_partial_event():
     recovery = Recovery()
     recovery.feed(answer("m1", "cut")[:-5], framing="bytes")
     items = recovery.feed(answer("m1", "Hi"))
@@ -216,7 +216,7 @@ def test_a_long_text_is_kept_in_few_parts(pieces, kept):
     assert (block.text(), block.length) == ("".join(pieces), sum(kept))
 
 
-def test_a_snapshot_of_something_else_is_refused():
+def test_an_invalid_snapshot_is_rejected():
     with pytest.raises(InputError, match="not a snapshot"):
         Recovery.restore(b"\x93\x01\x02\x03")
 
@@ -233,7 +233,7 @@ def tool_result(tool_id, **members):
 
 
 def turns(*lines):
-    """The turns of a run that ends with a result."""
+    """Return the turns of a run that ends with a result."""
     return run("claude-cli", *lines, line(type="result", is_error=True)).turns
 
 
@@ -244,11 +244,11 @@ def content(turn):
 
 
 def answered(*turns):
-    """The calls whose results these are."""
+    """Return the ids of the calls whose results these are."""
     return [block["tool_use_id"] for turn in turns for block in content(turn)]
 
 
-def test_a_turn_is_finished_when_the_next_thing_comes_and_its_results_follow_it():
+def test_a_turn_is_finished_by_the_next_message_and_followed_by_its_results():
     thought = thinking("Hm.", signature="sig")
     lines = [answer("m1", thought, "Let me look.", call("t1", n=1.0)), tool_result("t1")]
     lines += [answer("m1", call("t2")), tool_result("t2")]
@@ -266,19 +266,19 @@ def test_a_turn_is_finished_when_the_next_thing_comes_and_its_results_follow_it(
 REPLACED = [*streamed("m1", "cut"), answer("m1", call("t1")), tool_result("t1"), answer("m2", "Done.")]
 
 
-def test_what_was_replaced_is_in_no_turn_and_neither_are_results_of_withdrawn_calls():
+def test_replaced_content_and_results_of_retracted_calls_are_in_no_turn():
     made, results = turns(*REPLACED, answer("m2", call("t2")), tool_result("t2"))
     assert (content(made), answered(results)) == ([text("Done."), call("t2")], ["t2"])
 
 
-def test_what_was_confirmed_of_a_replaced_attempt_is_a_turn_before_the_one_in_its_place():
+def test_confirmed_content_of_a_replaced_attempt_is_a_turn_before_its_replacement():
     made, results, late, done = turns(*REPLACED, tool_result("t1"))
     assert (made.message_id, content(made), made.incomplete) == ("m1", [call("t1")], False)
     assert answered(results, late) == ["t1", "t1"]
     assert (done.message_id, content(done)) == ("m2", [text("Done.")])
 
 
-def test_results_of_a_call_under_the_id_of_one_that_was_withdrawn_are_kept():
+def test_results_are_kept_if_a_retracted_call_had_the_same_id():
     made, results = turns(*streamed("m1", "cut"), answer("m1", call("t1")), answer("m2", call("t1")), tool_result("t1"))
     assert (made.message_id, content(made), answered(results)) == ("m2", [call("t1")], ["t1"])
 
@@ -290,7 +290,7 @@ def test_unknown_blocks_and_members_are_kept_unchanged():
     assert turn.message.endswith(expected)
 
 
-def test_a_call_that_was_cut_is_marked_and_its_json_left_as_it_is():
+def test_a_cut_call_is_marked_and_its_json_left_unchanged():
     begun = {"type": "tool_use", "id": "t1", "name": "Bash"}
     start = event(type="content_block_start", index=0, content_block=begun)
     piece = {"type": "input_json_delta", "partial_json": '{"cmd": "ls'}
@@ -299,7 +299,7 @@ def test_a_call_that_was_cut_is_marked_and_its_json_left_as_it_is():
     assert content(turn) == [begun | {"input": '{"cmd": "ls', "incomplete": True}]
 
 
-def test_only_results_and_lines_of_the_program_itself_are_recorded_of_the_user():
+def test_of_user_lines_only_results_and_synthetic_ones_are_recorded():
     said = line(type="user", message={"role": "user", "content": "Hello"})
     own = line(type="user", message={"role": "user", "content": "Go on."}, isSynthetic=True)
     sub = tool_result("s1", parent_tool_use_id="t0")
@@ -307,7 +307,7 @@ def test_only_results_and_lines_of_the_program_itself_are_recorded_of_the_user()
     assert (turn.role, turn.synthetic, content(turn)) == ("user", True, [text("Go on.")])
 
 
-def test_turn_ids_are_unique_and_the_same_when_the_same_lines_come_again():
+def test_turn_ids_are_unique_and_reproducible():
     lines = [answer("m1", "a"), answer("m2", "a"), line(type="result", result="a"), answer("m1", "a")]
     first, again = turns(*lines), turns(b"\n".join(lines))
     assert first == again
@@ -316,13 +316,13 @@ def test_turn_ids_are_unique_and_the_same_when_the_same_lines_come_again():
     assert [turn.id.rpartition("-")[0] for turn in turns(*own)] == ["cc-turn-0", "cc-turn-1"]
 
 
-def test_nothing_is_kept_without_a_reader():
+def test_without_records_no_finished_turns_are_kept():
     recovery = Recovery(records=False)
     recovery.feed(answer("m1", "a") + b"\n" + answer("m2", "b"))
     assert recovery.take_finished() == []
 
 
-def test_the_first_line_names_the_speaker():
+def test_the_init_line_is_the_first_item():
     (item,) = Recovery().feed(line(type="system", subtype="init", session_id="s", model="m", tools=["Bash"], fast=True))
     assert isinstance(item, SessionInit)
     assert (item.session_id, item.model, bytes(item.tools), item.seq) == ("s", "m", b'["Bash"]', 0)

@@ -1,4 +1,4 @@
-"""Every pair of state and input is in the table, or a typed error that blames the provider."""
+"""Every pair of state and input is in the table, or raises a typed error that blames the provider."""
 
 from itertools import product
 
@@ -22,7 +22,7 @@ from reknit.pipeline.streams.recovery.beside import end_run, replace_said_again,
 from reknit.pipeline.streams.recovery.memory import Input
 from reknit.pipeline.streams.recovery.memory import MessageState as State
 
-# Functions that take an event and give items, wherever they are written.
+# Functions that take an event and return items, in any module.
 ACTIONS = {
     action
     for module in (attempts, beside)
@@ -32,7 +32,7 @@ ACTIONS = {
 }
 
 BLOCK_INPUTS = {Input.BLOCK_START, Input.BLOCK_DELTA, Input.BLOCK_NOTE, Input.BLOCK_STOP}
-# Inputs that only an attempt can have; elsewhere they are classified as late.
+# Inputs that only an attempt can get; in other states they are classified as late.
 ATTEMPT_INPUTS = BLOCK_INPUTS | {
     Input.FINISH,
     Input.FINISH_ANSWERED,
@@ -60,12 +60,12 @@ def test_each_pair_gives_a_known_state_and_action_or_a_typed_error():
         assert action.__doc__
 
 
-def test_an_attempt_takes_everything_that_streams():
+def test_an_attempt_takes_all_streamed_inputs():
     missing = {(state, given) for state in ATTEMPTS for given in ATTEMPT_INPUTS} - TABLE.keys()
     assert missing == set()
 
 
-def test_without_an_attempt_nothing_streams():
+def test_without_an_attempt_no_streamed_input_is_taken():
     others = set(State) - ATTEMPTS
     assert {pair for pair in TABLE if pair[0] in others and pair[1] in ATTEMPT_INPUTS} == set()
 
@@ -75,33 +75,33 @@ def test_only_an_open_attempt_grows():
     assert {state for (state, _), (_, action) in TABLE.items() if action in growing} == {State.OPEN}
 
 
-def test_what_comes_for_an_attempt_that_takes_no_more_is_a_stray_everywhere():
+def test_block_inputs_for_a_closed_attempt_are_strays():
     for state in ATTEMPTS - {State.OPEN}:
         assert {TABLE[state, given_] for given_ in BLOCK_INPUTS} == {(state, take_stray)}
 
 
-def test_content_without_a_start_begins_an_attempt_where_none_can_take_it():
+def test_content_without_a_start_begins_an_attempt_if_none_can_take_it():
     pairs = {state: pair for (state, given_), pair in TABLE.items() if given_ is Input.UNSTARTED}
-    # One that failed after its stop reason, and stopped then, may still get what belongs to it.
+    # A message that failed after its stop reason and then stopped may still get its content.
     assert pairs.pop(State.CUT) == (State.CUT, take_stray)
     starting = {State.IDLE, State.DONE, State.PROMOTED, State.CLOSED}
     assert pairs == dict.fromkeys(starting, (State.OPEN, start_unseen))
 
 
-def test_everywhere_a_run_can_end_and_a_late_event_changes_nothing():
+def test_a_run_can_end_in_every_state_and_a_late_event_changes_nothing():
     for state in State:
         assert TABLE[state, Input.END] == (State.IDLE, end_run)
         assert TABLE[state, Input.LATE] == (state, ignore)
         assert TABLE[state, Input.ASIDE] == (state, show_aside)
 
 
-def test_what_was_accepted_is_never_replaced():
+def test_an_accepted_attempt_is_never_replaced():
     replacing = {start_again, replace_unconfirmed, replace_said_again}
     for state in (State.ANSWERED, State.DONE, State.PROMOTED, State.CLOSED):
         assert {action for (from_, _), (_, action) in TABLE.items() if from_ is state} & replacing == set()
 
 
-# The transitions between different states, by input; every other pair of the table keeps its state.
+# The state changes of a message, by input; every other pair of the table keeps the state.
 MOVES = {
     Input.START: dict.fromkeys(State, State.OPEN),
     Input.UNSTARTED: dict.fromkeys(set(State) - {State.CUT}, State.OPEN),
@@ -120,13 +120,13 @@ MOVES = {
 }
 
 
-def test_nothing_else_moves():
+def test_no_other_input_changes_the_state():
     for (state, given_), (after, _) in TABLE.items():
         assert after is MOVES.get(given_, {}).get(state, state), (state, given_)
 
 
 @given(lists(sampled_from(Input), max_size=30))
-def test_every_state_that_inputs_lead_to_has_its_rows(inputs):
+def test_every_reachable_state_has_rows(inputs):
     state = State.IDLE
     for given_ in inputs:
         if (state, given_) in TABLE:

@@ -1,4 +1,4 @@
-"""A run's items are corrected by its program's transcript; turns wait for an expected transcript."""
+"""A run's items are reconciled with its program's transcript, and turns wait for an expected transcript."""
 
 import json
 
@@ -62,7 +62,7 @@ def joined(lines):
 
 
 def shown(items):
-    """The items of the answer: id, text, and what is said of each."""
+    """Return the items of the answer: id, text, origin and doubtful reason."""
     return [
         (entry.item_id, entry.text or bytes(entry.input).decode(), entry.origin, entry.doubtful)
         for entry in reduce(items).blocks("text", "tool_use")
@@ -122,7 +122,7 @@ FIRST, SECOND = "gemini-cli-block-0", "gemini-cli-block-1"
         pytest.param([*words("Hello"), DONE], [], [], id="a transcript without an answer"),
     ],
 )
-def test_what_is_shown_in_the_end(stream, transcript, expected):
+def test_the_final_items(stream, transcript, expected):
     lines = joined([init(0), *stream])
     assert shown(recover(lines, "gemini-cli", transcript=joined([head(), *transcript]))) == expected
 
@@ -147,14 +147,14 @@ ODD = {"id": "1", "name": "f", "parts": 5}
         pytest.param([head(), answer(2, "No\ud83d")], UNREADABLE, id="half a character"),
     ],
 )
-def test_a_transcript_that_cannot_be_used_changes_nothing_and_is_reported(transcript, message):
+def test_an_unusable_transcript_changes_nothing_and_is_reported(transcript, message):
     lines = joined([init(0), *words("Hello"), DONE])
     items = list(recover(lines, "gemini-cli", transcript=joined(transcript)))
     assert shown(items) == [(FIRST, "Hello", "stream", "end")]
     assert errors(items) == [(message, "transcript")]
 
 
-def test_a_transcript_that_is_cut_inside_a_line_changes_nothing():
+def test_a_transcript_cut_inside_a_line_changes_nothing():
     lines, whole = joined([init(0), *words("Hello"), DONE]), joined([head(), prompt(1), answer(2, "Hello")])
     document = json.dumps(head() | {"messages": [prompt(1), answer(2, "Hello")]}, indent=1).encode()
     for cut in (whole[:-5], document[:-5]):
@@ -162,7 +162,7 @@ def test_a_transcript_that_is_cut_inside_a_line_changes_nothing():
     assert shown(recover(lines, "gemini-cli", transcript=b"\n\n")) == [(FIRST, "Hello", "stream", "end")]
 
 
-def test_of_a_session_that_is_resumed_each_run_has_its_own_part():
+def test_each_run_of_a_resumed_session_uses_its_own_part():
     recovery, items = Recovery("gemini-cli"), []
     chat = [head(), prompt(1), answer(2, "one")]
     for run, second, lines in (("r1", 0, words("One", "one")), ("r2", 10, words("Two", "two"))):
@@ -174,7 +174,7 @@ def test_of_a_session_that_is_resumed_each_run_has_its_own_part():
     assert [json.loads(turn.message)["content"][0]["text"] for turn in recovery.take_finished()][-1] == "two"
 
 
-def test_the_part_of_a_run_whose_stream_is_lost_begins_where_the_one_before_ended():
+def test_the_part_of_a_run_with_a_lost_stream_begins_where_the_previous_one_ended():
     recovery, items = Recovery("gemini-cli"), []
     chat = [head(), prompt(1), answer(2, "one")]
     items += recovery.feed(joined([init(0), *words("one"), DONE]), "r1")
@@ -196,7 +196,7 @@ def record(value, *headers, source=STREAM, run=b"r"):
 
 
 def logged(outputs):
-    """The turns that went into the log, as their texts."""
+    """Return the recorded turns as their texts."""
     turns = [json.loads(output.value)["message"]["content"] for output in outputs if output.topic == AGENT_TURNS]
     return ["".join(block.get("text", block["type"]) for block in content) for content in turns]
 
@@ -238,7 +238,7 @@ PIECES = [record(part, ("framing", b"bytes"), source=TRANSCRIPT) for part in (HE
         ),
     ],
 )
-def test_turns_wait_for_a_transcript_that_is_expected(records, expected):
+def test_turns_wait_for_an_expected_transcript(records, expected):
     stage = EventsStage(Defaults())
     outputs = [output for one in (POLICY, *records) for output in stage.process([one]).outputs]
     assert logged(outputs) == expected
@@ -246,7 +246,7 @@ def test_turns_wait_for_a_transcript_that_is_expected(records, expected):
     assert logged(together) == expected
 
 
-def test_a_transcript_that_comes_when_the_turns_are_recorded_corrects_the_screen():
+def test_a_transcript_after_the_turns_are_recorded_corrects_the_screen():
     stage = EventsStage(Defaults())
     end = record(None, END, source=TRANSCRIPT)
     outputs = stage.process([POLICY, record(SAID), record(None, END), record(HELD, source=TRANSCRIPT), end]).outputs
@@ -255,7 +255,7 @@ def test_a_transcript_that_comes_when_the_turns_are_recorded_corrects_the_screen
     assert logged(outputs) == ["The answLet me think."]
 
 
-def test_another_word_than_expected_is_a_dead_letter():
+def test_an_invalid_transcript_header_is_a_dead_letter():
     outputs = EventsStage(Defaults()).process([record(SAID, ("transcript", b"maybe"))]).outputs
     (letter,) = [output for output in outputs if output.topic == DEAD_LETTERS]
     assert dict(letter.headers)["reknit.error.code"] == b"bad_transcript"

@@ -1,4 +1,4 @@
-"""A replay: the records of its plan, the files of a dry run, and the output of `reknit replay` for both."""
+"""A replay: the scope of its plan, the files of a dry run, and the messages of `reknit replay`."""
 
 import asyncio
 import itertools
@@ -71,7 +71,7 @@ def requests(plan, records, at_once=100):
         (("b[1]",), ["b[1]"]),
     ],
 )
-def test_sessions_are_named_by_ids_and_patterns(asked, taken):
+def test_sessions_are_selected_by_ids_and_patterns(asked, taken):
     plan = structs.replace(ONE, selection=Selection(sessions=asked))
     assert [key for key, _ in requests(plan, turns("a1", "a2", "b[1]"))] == taken
 
@@ -88,12 +88,12 @@ def test_a_range_selects_outputs_and_sessions_are_read_from_their_beginning(at_o
     assert shown.changes == alone.changes
 
 
-def test_what_cannot_be_compared_or_was_forgotten_is_not_processed():
+def test_incomparable_and_forgotten_sessions_are_not_processed():
     plan = structs.replace(ONE, uncompared=[Uncompared("a", AGENT_TURNS, "expired")], forgotten=[digest_of(b"b")])
     assert requests(plan, turns("a", "b", "c")) == [("c", "2")]
 
 
-def test_a_plan_without_a_range_is_processed_as_live_work_is():
+def test_a_plan_without_a_range_is_processed_like_live_work():
     assert PLAN.takes_everything()
     assert not structs.replace(PLAN, forgotten=["00"]).takes_everything()
     assert not structs.replace(PLAN, uncompared=[Uncompared("a", AGENT_TURNS, "expired")]).takes_everything()
@@ -119,7 +119,7 @@ def test_items_are_those_of_whole_runs(runs, shown):
     assert made == shown
 
 
-def test_dead_letters_of_records_without_a_key_belong_to_no_session():
+def test_dead_letters_without_a_key_belong_to_no_session():
     nobody = [Record(partition=0, offset=at, key=None, value=b"{}") for at in range(2)]
     plan = structs.replace(ONE, ranges={AGENT_TURNS: [[(1, 2)]]}, chosen={})
     assert len(PlannedStage(TurnsStage(DEFAULTS), plan).process(nobody).outputs) == 1
@@ -157,7 +157,7 @@ def written(folder, rows, number=1):
     files.close()
 
 
-def test_records_come_back_as_they_were(tmp_path):
+def test_records_are_read_back_unchanged(tmp_path):
     written(tmp_path / "dry", ROWS)
     assert list(read_partition(tmp_path / "dry", PROVIDER_REQUESTS, 1)) == [
         Record(partition=1, offset=at, key=row.key, value=row.value, headers=row.headers, timestamp=NOW)
@@ -178,7 +178,7 @@ def test_other_programs_read_the_lines(tmp_path):
         "headers": [],
         "value": {"base64": "AP8="},
     }
-    place.write_bytes(bytes(cramjam.zstd.compress(b"\n".join(lines))))  # as one of them writes it
+    place.write_bytes(bytes(cramjam.zstd.compress(b"\n".join(lines))))  # as another program writes it
     assert [record.key for record in read_partition(tmp_path / "dry", PROVIDER_REQUESTS, 1)] == [b"s", b"\xfe", None]
 
 
@@ -188,7 +188,7 @@ def test_many_records_are_several_frames_and_one_order(tmp_path):
     assert found == [(b"%d" % at * 2)[:2] for at in range(40)]
 
 
-def test_an_interrupted_partition_is_absent_and_starts_again(tmp_path):
+def test_an_interrupted_partition_is_ignored_and_restarted(tmp_path):
     folder = tmp_path / "dry"
     begin(folder, FULL)
     files = PartitionFiles(folder, 0)
@@ -200,13 +200,13 @@ def test_an_interrupted_partition_is_absent_and_starts_again(tmp_path):
     assert (unfinished(folder), is_done(folder, 0)) == ([1], True)
 
 
-def test_what_was_renamed_before_the_end_of_a_process_does_not_count(tmp_path):
+def test_files_renamed_before_the_process_finished_do_not_count(tmp_path):
     written(tmp_path, ROWS)
     (tmp_path / "positions" / "1.json").unlink()
     assert list(read_partition(tmp_path, PROVIDER_REQUESTS, 1)) == []
 
 
-def test_the_first_process_settles_the_plan_and_a_folder_holds_one(tmp_path):
+def test_the_first_process_determines_the_plan_and_a_folder_holds_one(tmp_path):
     assert begin(tmp_path, FULL) == FULL
     later = structs.replace(FULL, id="tuesday", ends={AGENT_TURNS: [5, 5], PROVIDER_EVENTS: [9, 9]})
     assert begin(tmp_path, later) == FULL == plan_of(tmp_path)
@@ -220,7 +220,7 @@ def test_the_first_process_settles_the_plan_and_a_folder_holds_one(tmp_path):
         plan_of(tmp_path / "else")
 
 
-def test_a_damaged_file_is_said(tmp_path):
+def test_a_damaged_file_is_reported(tmp_path):
     written(tmp_path, ROWS)
     place = tmp_path / PROVIDER_REQUESTS / "1.jsonl.zst"
     place.write_bytes(place.read_bytes()[:-5])
@@ -243,13 +243,13 @@ def test_a_damaged_file_is_said(tmp_path):
         (["lits"], "did you mean list?"),
     ],
 )
-def test_options_that_mean_nothing_are_refused_in_a_sentence(options, said):
+def test_invalid_options_are_rejected_in_a_sentence(options, said):
     done = CliRunner().invoke(main, ["replay", *options])
     assert (done.exit_code, said in " ".join(done.output.replace("│", " ").split())) == (2, True), done.output
 
 
 @pytest.mark.parametrize("command", ["", "--dry-run folder", "list", "delete x"])
-def test_where_no_broker_answers_it_ends_with_75_and_one_sentence(tmp_path, monkeypatch, unused_tcp_port, command):
+def test_if_no_broker_answers_it_ends_with_75_and_one_sentence(tmp_path, monkeypatch, unused_tcp_port, command):
     monkeypatch.chdir(tmp_path)
     place = ["--bootstrap-servers", f"127.0.0.1:{unused_tcp_port}"]
     name, *more = command.split() if command[:1].isalpha() else ["", *command.split()]
@@ -259,10 +259,10 @@ def test_where_no_broker_answers_it_ends_with_75_and_one_sentence(tmp_path, monk
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_bar_says_rate_lag_and_time_left_and_counts_from_where_it_began():
+def test_the_bar_shows_rate_lag_and_time_left_and_counts_from_its_start():
     now = [0.0]
     bar = Bar(PLAN, range(2), lambda: now[0])
-    bar.note({(AGENT_TURNS, 0): 60, (AGENT_TURNS, 1): 0})  # done before by another process
+    bar.note({(AGENT_TURNS, 0): 60, (AGENT_TURNS, 1): 0})  # done earlier by another process
     now[0] = 10.0
     bar.note({(PROVIDER_EVENTS, 1): 500})
     assert bar.line() == "[################--------------] 55 %  50/s  450 behind  9 s left"
@@ -374,7 +374,7 @@ class Arriving:
 
 @pytest.mark.parametrize("sizes", [[1], [7, 0, 1900], [5000]])
 async def test_chunks_of_a_dry_run_do_not_depend_on_how_records_arrive(sizes):
-    # Every tenth offset is a marker; a chunk has 2,000 records.
+    # Every tenth offset is a transaction marker; a chunk has 2,000 records.
     offsets = [at for at in range(6700) if at % 10]
     fetched = Fetched(Arriving(offsets, sizes, 6700), TopicPartition("t", 0), 6700, 2000)
     fetched.seek(0)

@@ -1,4 +1,4 @@
-"""The report for a migration: requests of a log pass a shadow's stage, and the report has their outcomes."""
+"""The report for a migration: requests of a log pass through a shadow's stage, and the report lists the outcomes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def line(*messages, program="crew/1.4", **more):
 LOG = (
     line(HI),
     line(HI, called("a"), user("no result")),
-    line(HI, called("a"), user("no result"), said("ok"), user("go on")),  # broken as before, and repaired by then
+    line(HI, called("a"), user("no result"), said("ok"), user("go on")),  # broken as before, but repaired by then
     line(user("   "), program="bots/2"),
     line(user("x"), previous_response_id="resp_1", program="bots/2"),
     line({"role": "nobody", "content": "x"}, program="bots/2"),
@@ -37,7 +37,7 @@ LOG = (
 
 
 def tallied(lines):
-    """A shadow's outputs for a log, one record in a second, each line on a day of its own."""
+    """Return a shadow's report on a log, one record a second, each line on its own day."""
     conversations, stage, inputs, tally = Conversations(), TurnsStage(), [], Tally()
     for day, each in enumerate(lines):
         logged = read_line(each, Places(producer="program"))
@@ -68,7 +68,7 @@ UNANSWERED = (
 EMPTY = "messages: at least one message is required"
 
 
-def test_what_a_shadow_says_of_a_log():
+def test_the_report_of_a_shadow_on_a_log():
     report = tallied(LOG)
     assert report == Report(
         sessions=4,
@@ -158,7 +158,7 @@ def letter(code, **said):
     return {f"reknit.error.{name.replace('_', '-')}": value.encode() for name, value in known.items()}
 
 
-def test_refusals_of_published_requests_are_reported_and_notes_are_not_dead_letters():
+def test_missed_refusals_are_reported_and_notes_are_not_dead_letters():
     tally = Tally()
     tally.count_letter(b"s", letter("refused_missed", target="gemini", rule="GEM-06", message="no parts"), "day 0")
     tally.count_letter(b"s", letter("retried", letter="0/1"), "day 0")
@@ -166,7 +166,7 @@ def test_refusals_of_published_requests_are_reported_and_notes_are_not_dead_lett
     assert tally.report() == msgspec.structs.replace(Tally().report(), answered=[answered])
 
 
-def test_a_mend_that_is_only_observed_mends_no_session():
+def test_an_observed_repair_repairs_no_session():
     tally = Tally()
     fix = {"code": "turns_merged", "path": "messages.1", "lossless": True, "turn": 1, "offset": 0, "number": 0}
     tally.count_fix(
@@ -180,7 +180,7 @@ def test_a_mend_that_is_only_observed_mends_no_session():
 
 
 @pytest.mark.parametrize("value", [None, b"\xff", b"x" * 20_000], ids=["null", "not UTF-8", "too long"])
-def test_a_producer_and_a_verdict_that_cannot_be_read_are_none(value):
+def test_an_unreadable_producer_or_verdict_is_ignored(value):
     tally = Tally()
     tally.count_letter(b"s", letter("rejected", rule="ANT-01", message="m") | {"producer": value}, "day 0")
     tally.count_input(b"s", 0, 8, {"judged": value, "producer": value}, "day 0")
@@ -189,7 +189,7 @@ def test_a_producer_and_a_verdict_that_cannot_be_read_are_none(value):
     assert (report.sessions, report.logged) == (1, [])
 
 
-def test_what_is_no_letter_and_no_fix_is_said():
+def test_invalid_dead_letters_and_fixes_raise():
     for count in (lambda: Tally().count_letter(b"s", {}, "day 0"), lambda: Tally().count_fix(b"s", b"", {}, "day 0")):
         with pytest.raises(msgspec.DecodeError):
             count()
@@ -215,7 +215,7 @@ async def test_a_page_shows_hostile_words_as_text_and_a_bar_for_each_row(tmp_pat
     assert opened.values == [3, 1 + 1 + len(report.refusals_by_message())]
 
 
-def test_a_page_of_nothing_says_so():
+def test_an_empty_report_says_so():
     page = render("report.html", report=Tally().report(), prefix="", since="")
     assert "<svg" not in page
     assert "All that the topics hold." in page

@@ -1,4 +1,4 @@
-"""Responses streams that say a piece once more, fail, follow each other, or do not stream at all."""
+"""Responses streams that repeat a part, fail, follow each other, or do not stream at all."""
 
 import json
 
@@ -50,11 +50,11 @@ def errors(items):
     return [item.message for item in only(items, AgentError)]
 
 
-# -- a piece once more ----------------------------------------------------------------------------------------------
+# -- complete parts -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lost", [[], ["H"], ["He", "l"], ["lo"], ["He", "l", "lo"]])
-def test_a_text_that_is_reported_whole_replaces_lost_deltas(lost):
+def test_a_complete_text_makes_up_for_lost_deltas(lost):
     pieces = [delta(words) for words in ("He", "l", "lo") if words not in lost]
     cut = recovered(CREATED, *pieces, TEXT_DONE)
     assert (marked(cut.items), cut.blocks) == ([("Hello", True)], [{"type": "text", "text": "Hello"}])
@@ -64,16 +64,16 @@ def test_a_text_that_is_reported_whole_replaces_lost_deltas(lost):
     assert len(only(items, ItemCompleted)) == 1
 
 
-def test_content_streamed_after_a_whole_text_stays():
+def test_deltas_after_a_complete_text_are_kept():
     assert texts(run(CREATED, delta("He"), TEXT_DONE, delta("!"))) == ["Hello!"]
 
 
-def test_a_whole_piece_after_the_whole_response_adds_nothing():
+def test_a_complete_part_after_the_complete_response_adds_nothing():
     clean = [CREATED, delta("Hello"), response("completed", message("Hello"))]
     assert run(*clean, TEXT_DONE) == run(*clean)
 
 
-def test_a_whole_part_has_its_members_next_to_the_words():
+def test_a_complete_part_carries_its_annotations():
     cited = {"type": "url_citation", "url": "https://example.com", "title": "T"}
     part = event(
         "content_part.done", content_index=0, part={"type": "output_text", "text": "Hi", "annotations": [cited]}
@@ -85,7 +85,7 @@ def test_a_whole_part_has_its_members_next_to_the_words():
 
 
 @pytest.mark.parametrize("streamed", ["", '{"a"', '{"a":1}', ":1}"])
-def test_arguments_that_are_reported_whole_replace_lost_deltas(streamed):
+def test_complete_arguments_make_up_for_lost_deltas(streamed):
     pieces = [added(call("")), event("function_call_arguments.delta", delta=streamed)]
     whole = event("function_call_arguments.done", arguments='{"a":1}')
     cut = recovered(CREATED, *pieces, whole)
@@ -94,31 +94,31 @@ def test_arguments_that_are_reported_whole_replace_lost_deltas(streamed):
     assert block == {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}
 
 
-def test_a_call_reported_whole_and_then_incomplete_is_not_whole():
+def test_a_complete_call_that_is_then_incomplete_is_incomplete():
     whole = event("function_call_arguments.done", arguments="{}")
     partial = call("{}", status="incomplete")
     (block,) = log(CREATED, added(call("")), whole, done(partial), response("incomplete", partial))
     assert block == {"type": "tool_use", "id": "t1", "name": "f", "input": "{}", "incomplete": True}
 
 
-def test_a_custom_tools_text_that_is_reported_whole():
+def test_a_custom_tools_complete_text():
     custom = {"type": "custom_tool_call", "id": "c1", "call_id": "t1", "name": "run", "input": ""}
     events = [CREATED, added(custom), event("custom_tool_call_input.delta", delta="l")]
     (block,) = log(*events, event("custom_tool_call_input.done", input='ls "é"'), response("completed"))
     assert block["input"] == {"input": 'ls "é"'}
 
 
-def test_reasoning_that_is_reported_whole_part_by_part():
+def test_reasoning_completed_part_by_part():
     parts = [event("reasoning_summary_text.done", summary_index=at, text=f"Part {at}.") for at in range(3)]
     lost = event("reasoning_summary_text.delta", summary_index=1, delta="rt 1")
     assert texts(run(CREATED, added(sealed()), parts[0], lost, parts[1], parts[2])) == ["Part 0.\n\nPart 1.\n\nPart 2."]
-    # Without the first part the whole text is unknown.
+    # Without the first part the complete text is unknown.
     assert texts(run(CREATED, added(sealed()), lost, parts[1])) == ["rt 1"]
     items = run(CREATED, added(sealed()), lost, parts[1], done(sealed("A", "B")), response("completed"))
     assert marked(items) == [("A\n\nB", False)]
 
 
-def test_members_of_own_tools_that_are_reported_whole_are_in_the_log():
+def test_complete_members_of_provider_tools_are_in_the_log():
     item = {"type": "code_interpreter_call", "id": "ci", "status": "in_progress", "code": ""}
     (block,) = log(CREATED, added(item), event("code_interpreter_call_code.done", item_id="ci", code="1+1"))
     assert block == item | {"code": "1+1"}
@@ -144,10 +144,10 @@ def test_a_text_whose_response_is_complete_is_complete():
     assert marked(run(CREATED, delta("Hello"), response("incomplete"))) == [("Hello", True)]
 
 
-# -- refusals, own items, order -------------------------------------------------------------------------------------
+# -- refusals, provider-specific items, order -----------------------------------------------------------------------
 
 
-def test_a_refusal_is_text_that_says_so():
+def test_a_refusal_is_marked_text():
     refused = {"type": "message", "id": "m1", "content": [{"type": "refusal", "refusal": "No."}]}
     streamed = [CREATED, event("refusal.delta", content_index=0, delta="No.")]
     for events in (streamed, [*streamed, done(refused)], [CREATED, done(refused)], [answer(refused)]):
@@ -158,14 +158,14 @@ def test_a_refusal_is_text_that_says_so():
 
 
 @pytest.mark.parametrize("events", [[], [added({"type": "mcp_call", "id": "i"})]], ids=["promoted", "streamed"])
-def test_own_items_end_with_all_that_they_are(events):
+def test_provider_specific_items_end_with_all_their_members(events):
     item = {"type": "mcp_call", "id": "i", "status": "failed", "output": "o", "error": {"x": 1}}
     items = run(CREATED, *events, response("completed", item))
     assert [json.loads(bytes(one.raw)) for one in only(items, ItemCompleted)] == [item]
 
 
 @pytest.mark.parametrize("odd", [None, 7, {"type": "tool_use", "id": "t"}, {"no": "type"}])
-def test_an_item_that_could_pass_for_another_block_does_not(odd):
+def test_an_item_that_looks_like_another_block_is_unknown(odd):
     (block,) = log(CREATED, response("completed", odd))
     assert block == {"type": "unknown", "came": odd if isinstance(odd, dict) else {"it": odd}}
 
@@ -175,7 +175,7 @@ def test_a_turn_in_the_log_is_in_the_order_of_its_items():
     assert [block.get("id") for block in log(*events, done(call("{}", "b"), 0))] == ["b", "a", None]
 
 
-def test_reasoning_that_is_only_sealed_goes_into_the_log_and_not_on_the_screen():
+def test_encrypted_reasoning_goes_into_the_log_and_not_on_the_screen():
     events = [CREATED, added(sealed()), added(message(""), 1), delta("Hi", 1), done(message("Hi"), 1), done(sealed())]
     for one in (events, [*events, response("completed", sealed(), message("Hi"))], [answer(sealed(), message("Hi"))]):
         found = recovered(*one)
@@ -187,7 +187,7 @@ def test_reasoning_that_is_only_sealed_goes_into_the_log_and_not_on_the_screen()
         assert body["input"][1] == {"type": "reasoning", "summary": [], "encrypted_content": "sealed"}
 
 
-def test_words_that_come_late_are_shown():
+def test_late_reasoning_text_is_shown():
     late = event("reasoning_summary_text.delta", summary_index=0, delta="Hm.")
     items = run(CREATED, added(sealed()), delta("Hi", 1), late, done(sealed("Hm.")))
     assert shown(items) == [("text", "Hi"), ("thinking", "Hm.")]
@@ -215,7 +215,7 @@ def test_one_failure_is_reported_once(events, told):
     assert errors(run(CREATED, delta("He"), *events)) == told
 
 
-def test_a_response_that_failed_has_what_it_says_of_its_output():
+def test_a_failed_response_keeps_its_output_and_status():
     usage = {"input_tokens": 3, "output_tokens": 2}
     output = [message("Hello", status="completed"), call('{"a":', status="incomplete")]
     failed = response("failed", *output, error={"code": "e", "message": "Oh."}, usage=usage)
@@ -228,7 +228,7 @@ def test_a_response_that_failed_has_what_it_says_of_its_output():
     assert marked(run(CREATED, delta("ello"), partial)) == [("Hello", True)]
 
 
-# -- responses that follow each other -------------------------------------------------------------------------------
+# -- consecutive responses ------------------------------------------------------------------------------------------
 
 
 def stream(id_, **members):
@@ -244,12 +244,12 @@ def fed(events):
 
 
 @pytest.mark.parametrize("members", [{}, {"item_id": ""}])
-def test_each_response_has_its_own_numbers(members):
+def test_numbers_restart_with_each_response(members):
     pieces = [*numbered(stream("r1", **members)), *numbered(stream("r2", **members))]
     assert texts(fed(pieces)) == ["hahaho", "hahaho"]
 
 
-def test_an_item_id_that_a_gateway_uses_again_is_no_redelivery():
+def test_an_item_id_reused_by_a_gateway_is_no_redelivery():
     one = [added(message("", id="m")), *[delta(words) | {"item_id": "m"} for words in ("ha", "ha")]]
     first, second = (
         numbered([response("created", id=name), *one, response("completed", id=name)]) for name in ("r1", "r2")
@@ -257,7 +257,7 @@ def test_an_item_id_that_a_gateway_uses_again_is_no_redelivery():
     assert texts(fed([*first, *second])) == ["haha", "haha"]
 
 
-def test_a_stretch_that_comes_again_across_two_responses_changes_nothing():
+def test_a_repeated_range_across_two_responses_changes_nothing():
     pieces = [*numbered(stream("r1", item_id="m1")), *numbered(stream("r2", item_id="m2")[:3])]
     clean = fed(pieces)
     for first in range(len(pieces)):
@@ -265,12 +265,12 @@ def test_a_stretch_that_comes_again_across_two_responses_changes_nothing():
             assert fed([*pieces[:last], *pieces[first:]]) == clean, (first, last)
 
 
-def test_a_stream_that_continues_after_a_number_continues():
+def test_a_stream_resumed_after_a_number_continues():
     pieces = numbered(stream("r1"))
     assert texts(fed([*pieces[:3], *pieces[2:]])) == ["hahaho"]
 
 
-def test_padding_is_no_content():
+def test_padding_is_ignored():
     pieces, again = (
         [one | {"obfuscation": padding * at} for at, one in enumerate(numbered(stream("r1")))] for padding in "xy"
     )
@@ -299,25 +299,25 @@ def test_a_whole_answer_is_a_turn():
         ("completed", None, "completed"),
     ],
 )
-def test_a_whole_answer_stops_with_its_own_word(status, details, reason):
+def test_a_whole_answer_has_its_own_stop_reason(status, details, reason):
     items = run(answer(message("Hi"), status=status, incomplete_details=details))
     assert [(item.stop_reason, item.incomplete) for item in items if isinstance(item, TurnStop)] == [(reason, False)]
 
 
-def test_a_whole_answer_that_says_no_status_gets_no_reason():
+def test_a_whole_answer_without_a_status_has_no_reason():
     items = run({"object": "response.compaction", "id": "c1", "output": [message("Hi")], "usage": {"output_tokens": 2}})
     assert texts(items) == ["Hi"]
     assert [(item.stop_reason, item.incomplete) for item in only(items, TurnStop)] == [(None, False)]
     assert [item.usage for item in only(items, TurnDelta)] == [Usage(output_tokens=2)]
 
 
-def test_a_whole_answer_that_failed_is_an_error():
+def test_a_failed_whole_answer_is_an_error():
     items = run(answer(status="failed", error={"code": "e", "message": "Oh."}))
     assert errors(items) == ["Oh."]
     assert only(items, AgentUnrecognized) == []
 
 
-def test_an_answer_that_is_polled_is_reported_once():
+def test_a_polled_answer_is_reported_once():
     first, second = message("One", status="completed"), message("Two", id="m2")
     polls = [
         answer(status="queued"),
@@ -332,12 +332,12 @@ def test_an_answer_that_is_polled_is_reported_once():
     assert len(only(items, TurnStop)) == 1
 
 
-def test_a_whole_answer_takes_the_place_of_a_stream_that_was_cut():
+def test_a_whole_answer_replaces_a_cut_stream():
     items = run(CREATED, added(sealed("Hm.")), delta("He", 1), answer(message("Hello"), id="r2"))
     assert marked(items) == [("Hello", False)]
 
 
-def test_a_responses_members_next_to_its_output_are_at_its_end():
+def test_other_members_of_a_response_are_extras_of_its_end():
     found = [{"title": "T", "url": "https://example.com"}]
     for one in (
         response("completed", message("Hi"), search_results=found, tools=[1], moderation=None),
@@ -347,12 +347,12 @@ def test_a_responses_members_next_to_its_output_are_at_its_end():
         assert {name: json.loads(bytes(raw)) for name, raw in stop.extras.items()} == {"search_results": found}
 
 
-def test_a_last_event_with_an_odd_member_is_a_last_event():
+def test_a_last_event_with_an_odd_member_is_still_the_last_event():
     odd = response("completed", message("Hello"), usage={"input_tokens": "many"}, model=["m"])
     items = run(CREATED, delta("He"), odd)
     assert (marked(items), stop_reasons(items)) == ([("Hello", False)], ["completed"])
 
 
-def test_deltas_are_what_streamed_and_nothing_else():
+def test_deltas_have_only_streamed_text():
     items = run(CREATED, delta("He"), TEXT_DONE, done(message("Hello")))
     assert [item.content for item in items if isinstance(item, ItemDelta)] == ["He"]

@@ -1,4 +1,4 @@
-"""Refusals at the limits of their subject: a lone surrogate, and the turn that the model continues."""
+"""Rules at their exact boundaries: half a surrogate pair, and the turn that the model continues."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_half_a_pair_is_found_and_its_place_is_named(escape):
 
 
 @pytest.mark.parametrize("escape", [rb"\ud7ff", rb"\ue000", rb"\ud83d\ude00", rb"\uDBFF\uDFFF", rb"\ud800\udc00"])
-def test_text_next_to_the_halves_is_text(escape):
+def test_characters_next_to_the_surrogate_range_are_text(escape):
     body = b'{"model":"claude-sonnet-4-5","max_tokens":9,"messages":[{"role":"user","content":"%s"}]}' % escape
     assert broken(body) == []
 
@@ -38,15 +38,15 @@ ASKED = user(text("a question"))
 @pytest.mark.parametrize(
     ("messages", "paths"),
     [
-        # An answer of an earlier question may be without.
+        # An answer of an earlier question may lack it.
         ([ASKED, said(text("old")), ASKED, said(THINKING, call("a")), answered("a")], []),
-        # Results keep the loop going, and its first answer is judged.
+        # Results continue the loop, and its first answer is judged.
         ([ASKED, said(THINKING, call("a")), answered("a"), said(call("b")), answered("b")], []),
         ([ASKED, said(call("a")), answered("a"), said(THINKING, call("b")), answered("b")], ["messages.1.content.0"]),
         # A question ends it.
         ([ASKED, said(THINKING, text("old")), ASKED, said(call("a")), answered("a")], ["messages.3.content.0"]),
         ([ASKED, said(text("old")), ASKED], []),
-        # The model continues an unfinished assistant turn too.
+        # An answer that the assistant has begun is continued too.
         ([ASKED, said(text("The answer"))], ["messages.1.content.0"]),
         ([ASKED, said(THINKING, text("The answer"))], []),
     ],

@@ -100,11 +100,11 @@ def test_names(family_of, model, name):
 
 
 @pytest.mark.parametrize(("unknown", "facts"), [(UNKNOWN_CLAUDE, 5), (UNKNOWN_TEMPLATE, 12)])
-def test_nothing_is_known_of_an_unknown_family(unknown, facts):
+def test_an_unknown_family_has_no_facts(unknown, facts):
     assert [getattr(unknown, fact) for fact in unknown.__struct_fields__ if fact != "name"] == [None] * facts
 
 
-def test_a_rule_names_the_families_that_its_fact_says_refuse():
+def test_a_rule_names_the_families_that_enforce_it():
     assert RULES["ANT-19"].families == (
         "claude-2", "claude-3", "claude-3-5", "claude-3-7", "claude-4", "claude-4-1", "claude-4-5", "claude-4-6",
         "claude-sonnet-4-6",
@@ -122,12 +122,12 @@ def test_every_rule_can_be_explained():
         assert rule.source
         assert [name for _, name, _, _ in string.Formatter().parse(rule.message) if name == ""] == []
         assert (rule.severity == "model") == bool(rule.families)
-        # A rule that no body shows may be about another family, of which nothing else is known.
+        # A rule that no body shows may be about a family that the catalogue does not have otherwise.
         known = {family.name for family in TARGETS[rule.target].catalogue.families}
         assert rule.unchecked or {*rule.families} <= known
 
 
-def test_rules_that_a_body_cannot_show_say_why():
+def test_unchecked_rules_give_a_reason():
     assert sorted(rule.id for rule in RULES.values() if rule.unchecked) == [
         "ANT-06b", "ANT-07a", "ANT-22", "ANT-33", "CDX-04", "COP-05", "GCL-05", "GEM-04b", "GEM-04c", "GEM-11",
         "MMX-01", "OAI-01c", "OAI-22", "RSP-04", "RSP-07", "RSP-23",
@@ -148,7 +148,7 @@ def reasoning(**text):
     return {"reasoningContent": {"reasoningText": {"text": "r", **text}}}
 
 
-# Bodies that break each rule that only some models behind Converse have.
+# Bodies that break each rule that only some models of Converse have.
 BREACHES = {
     "BED-01b": [said(HI), user(HI)],
     "BED-02": [user(HI), user(HI)],
@@ -181,7 +181,7 @@ BREACHES = {
         ("acme.innovation-1", "mmm--m-mmmm"),
     ],
 )
-def test_refusals_of_models_behind_converse(model, severities):
+def test_rejections_by_models_of_converse(model, severities):
     tools = {"tools": [{"toolSpec": {"name": "f", "inputSchema": {"json": {"type": "object"}}}}]}
     told = ""
     for rule, messages in BREACHES.items():

@@ -92,7 +92,7 @@ HEALTHY = [
 @example([*HEALTHY, turn("user", SAID), turn("assistant", call("t1"))], 4)
 @example([*HEALTHY[:4], turn("assistant", call("t3"))], 4)
 @example([*HEALTHY[:4], turn("user", result("t1"))], 2)
-def test_with_and_without_the_pass(listed, cut):
+def test_violations_are_the_same_with_and_without_the_fast_pass(listed, cut):
     body = msgspec.json.encode(HEAD | {"messages": listed})
     with patch.object(converse, "pass_plain", lambda walk, items: None):
         expected = validate(body, "bedrock-converse")
@@ -106,7 +106,7 @@ def test_with_and_without_the_pass(listed, cut):
     assert sorted(map(msgspec.json.encode, found)) == sorted(map(msgspec.json.encode, expected))
 
 
-def test_a_healthy_history_is_passed_as_far_as_pairs_go():
+def test_the_fast_pass_covers_a_valid_history_up_to_its_last_pair():
     rules = TARGETS["bedrock-converse"].rules
     items = rules.items.decode(msgspec.json.encode([*HEALTHY, turn("user", SAID)]))
     walk, _ = rules.judge_head(msgspec.json.encode(HEAD))

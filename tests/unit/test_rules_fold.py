@@ -55,7 +55,7 @@ def split(messages: list, cuts: list[int]) -> list[list]:
 @each_target
 @settings(max_examples=300)
 @given(data=st.data())
-def test_any_grouping_says_what_the_whole_body_says(target, data):
+def test_any_grouping_gives_the_violations_of_the_whole_body(target, data):
     key, heads, histories = BODIES[target]
     head, history = data.draw(heads), data.draw(histories)
     cuts = data.draw(st.lists(st.integers(0, 8), max_size=4))
@@ -148,7 +148,7 @@ def test_a_growing_set_keeps_its_earlier_versions(batches):
 
 @each_target
 @pytest.mark.parametrize("nothing", [b"", b" "])
-def test_no_messages_change_nothing(target, nothing):
+def test_judging_no_messages_changes_nothing(target, nothing):
     state, _ = TARGETS[target].rules.judge_head(b"{}")
     assert TARGETS[target].rules.judge_messages(state, nothing) == (state, [])
 
@@ -158,7 +158,7 @@ BROKEN = [b"{", b'{"role":', b"\xff", b"]", b'{"role":"user","content":"a"},,', 
 
 @each_target
 @pytest.mark.parametrize("broken", BROKEN)
-def test_text_that_cannot_be_read_ends_the_fold(target, broken):
+def test_unreadable_text_ends_the_fold(target, broken):
     rules = TARGETS[target].rules
     state, found = rules.judge_messages(rules.judge_head(b"{}")[0], broken)
     assert [(violation.rule, violation.severity) for violation in found] == [(rules.not_json.id, "hard")]
@@ -230,7 +230,7 @@ def test_arbitrary_bytes_and_text(data, text, target):
         {"messages": {1, 2}}, {"messages": [object()]}, {1: 2}, {"x": float("nan")}, {"messages": "\ud800"},
     ],
 )  # fmt: skip
-def test_bodies_that_are_no_request(body, target):
+def test_bodies_that_are_not_requests(body, target):
     found = validate(body, target)
     assert [violation for violation in found if violation.severity == "hard"]
     well_formed(found, target)

@@ -49,5 +49,5 @@ def test_headers(raw, picture):
 
 
 @pytest.mark.parametrize("data", ["", "!", "not base64", "iVBORw0KGgo=", base64.b64encode(b"GIF89a").decode(), "AAA"])
-def test_what_is_no_image_data(data):
+def test_data_that_is_not_an_image(data):
     assert look(data) is None

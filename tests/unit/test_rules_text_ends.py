@@ -61,7 +61,7 @@ pieces = st.one_of(st.sampled_from([piece.encode() for piece in PIECES]), st.jus
 @example("copilot-cli", b"a", [b"x" * 131_072], b"b")
 @example("codex-cli", b"a", [b"x" * 1_048_574], b"b")
 @example("codex-cli", b"a", [b"x" * 1_048_575], b"b")
-def test_the_ends_give_the_verdict_of_the_whole(target, opening, inside, ending):
+def test_judging_the_ends_equals_judging_the_whole(target, opening, inside, ending):
     rules = TARGETS[target].rules
     if not all(map(rules.inert, inside)):
         return
@@ -90,7 +90,7 @@ def test_the_ends_give_the_verdict_of_the_whole(target, opening, inside, ending)
         ("copilot-cli", "a\0", "", None),
     ],
 )
-def test_when_the_ends_are_enough(target, opening, ending, codes):
+def test_cases_in_which_the_ends_are_enough(target, opening, ending, codes):
     found = TARGETS[target].rules.judge_ends(opening.encode(), 1, ending.encode())
     assert (None if found is None else [violation.rule for violation in found]) == codes
 
@@ -110,7 +110,7 @@ def turns(count):
 
 
 @pytest.mark.parametrize("target", TEXTS)
-def test_a_session_is_judged_as_its_text_is(target):
+def test_the_violations_of_a_session_are_those_of_its_text(target):
     session = Session([target], system="be brief")
     for turn in turns(150):
         session.append(turn)
@@ -120,7 +120,7 @@ def test_a_session_is_judged_as_its_text_is(target):
 
 
 @pytest.mark.parametrize("target", TEXTS)
-def test_a_session_with_an_image_and_odd_text_is_too(target):
+def test_the_violations_of_a_session_with_an_image_and_odd_text(target):
     session = session_of(*turns(3), targets=[target])
     picture = image("AAAA")
     for content in ([text("look \\u2028 \u2028\u2029\u2028"), picture], "and \0 this", [picture]):

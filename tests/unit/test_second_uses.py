@@ -1,4 +1,4 @@
-"""A second use of one value, a second segment, and exact boundaries: where a value that is shared or lost shows."""
+"""Second use of a value, a second segment, and exact boundaries: errors of shared or lost state show here."""
 
 import json
 
@@ -22,13 +22,14 @@ def encode(value):
     return json.dumps(value).encode()
 
 
-# -- a second use of one value ----------------------------------------------------------------------------------------
+# -- second use of a value
+# --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("target", BODIES)
 @settings(max_examples=60)
 @given(data=st.data())
-def test_a_state_that_is_judged_twice_says_the_same_twice(target, data):
+def test_judging_from_a_state_twice_gives_the_same_result(target, data):
     key, heads, histories = BODIES[target]
     rules, history = TARGETS[target].rules, data.draw(histories)
     at = data.draw(st.integers(0, len(history)))
@@ -52,7 +53,7 @@ def test_a_call_may_be_answered_in_each_use_of_one_state(target):
         assert (found, rules.judge_end(after)) == ([], [])
 
 
-def test_of_two_placeholders_the_first_stays_and_a_real_result_takes_its_place():
+def test_of_two_placeholders_the_first_stays_until_a_real_result_replaces_it():
     history = [
         user("q"),
         said(call("a")),
@@ -68,7 +69,7 @@ def test_of_two_placeholders_the_first_stays_and_a_real_result_takes_its_place()
     assert dropped == ["messages.3.content.0", "messages.2.content.0"]
 
 
-def test_how_the_earlier_calls_of_an_id_ended_is_known_again_when_later_ones_are_taken_back():
+def test_unsettling_a_call_restores_the_answered_state_of_its_id():
     ends = [True, False, False, True]
     table = IdTable(again=True)
     for end in ends:
@@ -84,7 +85,7 @@ def test_how_the_earlier_calls_of_an_id_ended_is_known_again_when_later_ones_are
     assert table.answered("b") is None
 
 
-def test_of_a_provider_run_call_that_is_made_twice_the_last_is_kept():
+def test_of_a_duplicate_provider_run_call_the_last_is_kept():
     def search(query):
         return {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": query}}
 
@@ -96,7 +97,7 @@ def test_of_a_provider_run_call_that_is_made_twice_the_last_is_kept():
     assert [(fix.code, fix.path) for fix in done.fixes] == [("server_tool_unpaired", "messages.1.content.0")]
 
 
-def test_results_without_a_call_stay_where_each_message_has_one_call():
+def test_results_without_a_call_stay_if_each_message_has_one_call():
     waiting = [Waiting("a", "", ""), Waiting("b", "f", "{}")]
     answers = [{"role": "tool", "tool_call_id": name, "content": name} for name in ("x", "b", "a", "y")]
     written = _in_turn(waiting, answers)
@@ -104,7 +105,7 @@ def test_results_without_a_call_stay_where_each_message_has_one_call():
     assert _in_turn([], answers) == answers
 
 
-def test_a_result_without_a_call_that_is_only_observed_is_written_for_single_calls():
+def test_an_observed_result_without_a_call_is_written_for_single_calls():
     calls = said(call("a"), call("b"))
     policy = {"mend": {"result_orphan": "observe"}}
     history = [user("q"), calls, user(result("a", "one"), result("b", "two"), result("x", "three")), user("and?")]
@@ -114,7 +115,7 @@ def test_a_result_without_a_call_that_is_only_observed_is_written_for_single_cal
     assert [(fix.code, fix.observed) for fix in done.fixes] == [("calls_serialised", False), ("result_orphan", True)]
 
 
-def test_what_streams_after_the_reported_text_is_part_of_the_block():
+def test_deltas_after_the_reported_text_are_part_of_the_block():
     block = Block(item_id="i", kind="text")
     block.append("Hel")
     block.note_whole_text("Hello")
@@ -125,10 +126,11 @@ def test_what_streams_after_the_reported_text_is_part_of_the_block():
     assert (block.settle_text(), block.text()) == ("Hello there.", "Hello there.")
 
 
-# -- changes by the reader -------------------------------------------------------------------------------------------
+# -- blocks changed by reading
+# ----------------------------------------------------------------------------------------
 
 
-def test_a_block_that_reading_changed_is_not_kept_and_its_neighbours_are():
+def test_a_block_changed_by_reading_is_rewritten_and_its_neighbours_are_kept():
     odd = {"type": "text", "text": "two", "odd": 1}
     plain = [{"type": "text", "text": word} for word in ("one", "three")]
     history = [user(plain[0], odd, plain[1]), said("a"), user(odd)]
@@ -148,11 +150,12 @@ def test_a_block_that_reading_changed_is_not_kept_and_its_neighbours_are():
         assert ledger == [(path, *(changed if "odd" in block else ("kept", ""))) for path, block in expected]
 
 
-# -- a second segment -------------------------------------------------------------------------------------------------
+# -- a second segment
+# -------------------------------------------------------------------------------------------------
 
 
 def in_segments(messages, **given):
-    """A session that was saved and loaded after each message, each in a segment of its own."""
+    """Return a session that was saved and loaded after each message, with a segment for each."""
     session, segments = Session(**given), []
     for message in messages:
         session.append(message)
@@ -190,7 +193,7 @@ def test_the_ids_of_messages_are_in_order_after_a_reload():
 
 @settings(max_examples=40, deadline=None)
 @given(messages=st.one_of(tool_loops(), open_histories(), broken_histories, mixed_histories))
-def test_a_session_with_a_segment_for_each_message_is_the_whole_history(messages):
+def test_a_session_with_a_segment_per_message_equals_the_whole_history(messages):
     session = in_segments(messages, targets=sorted(TARGETS))
     for target in session.targets:
         found, whole = session.request(target), normalize(messages, to=target)

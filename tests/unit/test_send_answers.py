@@ -1,4 +1,4 @@
-"""Which bytes of an answer are published, and when it is complete, in the wire format of each provider."""
+"""The published bytes of an answer and its completeness, in the wire format of each provider."""
 
 import json
 import zlib
@@ -25,7 +25,7 @@ def chunk(delta, finish=None):
 
 
 def frame(kind, payload):
-    """One message of AWS's event-stream."""
+    """One message of AWS's event-stream format."""
     headers = b""
     for name, value in ((":message-type", "event"), (":event-type", kind)):
         headers += bytes([len(name)]) + name.encode() + b"\x07" + len(value).to_bytes(2, "big") + value.encode()
@@ -40,7 +40,7 @@ SAID = {"type": "message", "id": "i", "role": "assistant", "content": [{"type": 
 PARTS = {"content": {"role": "model", "parts": [{"text": "hi"}]}}
 CLI = {"session_id": "s", "uuid": "u"}
 
-# Of each source: its pieces, and the number of the first one with which the answer is whole.
+# By source: the pieces, and the number of the first one that completes the answer.
 STREAMS = {
     "anthropic": (anthropic(), 6),
     "openai-chat": (
@@ -129,14 +129,14 @@ def test_each_source_has_a_stream_here():
 
 
 def read(name, pieces, **options):
-    """The reader of an answer, and what it published of each piece and of the end."""
+    """Return an answer's reader, and the bytes that it published for each piece and at the end."""
     reader = AnswerReader(find_source(name.partition(" ")[0]), "bytes")
     published = [reader.take(piece, **options) for piece in pieces]
     return reader, [*published, reader.finish()]
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_an_answer_is_whole_with_its_final_event_and_not_before(name):
+def test_an_answer_is_complete_with_its_final_event_and_not_before(name):
     pieces, final = STREAMS[name]
     found = [read(name, pieces[:count])[0].is_whole for count in range(len(pieces) + 1)]
     assert found == [count >= final for count in range(len(pieces) + 1)]
@@ -160,7 +160,7 @@ def test_only_whole_events_are_published_before_the_end(name):
     done = 0
     for at in range(len(whole)):
         done += len(reader.take(whole[at : at + 1]))
-        # The line that holds an event ends it, one byte before the blank line does.
+        # The line of an event ends it, one byte before the blank line.
         assert done in ends or done + 1 in ends
 
 
@@ -181,7 +181,7 @@ ANSWER = {"id": "m", "type": "message", "role": "assistant", "model": "m", "cont
 DOCUMENT = json.dumps(ANSWER | {"stop_reason": "end_turn"}, indent=2).encode()
 
 
-def test_a_document_is_published_once_it_is_whole():
+def test_a_document_is_published_once_it_is_complete():
     pieces = [b"\n", b" \n", DOCUMENT[:20], DOCUMENT[20:]]
     reader, published = read("anthropic", pieces, is_document=True)
     assert published == [b"", b"", b"", b"", b"\n \n" + DOCUMENT]
@@ -189,36 +189,36 @@ def test_a_document_is_published_once_it_is_whole():
 
 
 @pytest.mark.parametrize("at", range(1, len(DOCUMENT), 7))
-def test_a_cut_document_is_not_whole(at):
+def test_a_cut_document_is_incomplete(at):
     reader, published = read("anthropic", [DOCUMENT[:at]], is_document=True)
     assert not reader.is_whole
     assert published == [b"", DOCUMENT[:at]]
 
 
-def test_a_document_that_says_nothing_of_its_end_is_whole_as_a_document():
+def test_a_document_without_an_end_status_is_complete_as_a_document():
     queued = json.dumps({"object": "response", "id": "r1", "status": "queued", "output": []}).encode()
     assert read("openai-responses", [queued], is_document=True)[0].is_whole
     assert not read("openai-responses", [queued + b"\n"])[0].is_whole
 
 
-def test_an_array_that_streams_is_no_document():
+def test_a_streaming_array_is_not_a_document():
     pieces, _ = STREAMS["gemini as an array"]
     reader, published = read("gemini", pieces, is_document=True)
     assert published[0] == pieces[0]
     assert reader.is_whole
 
 
-def test_a_document_that_reports_an_error_is_not_whole():
+def test_a_document_that_reports_an_error_is_incomplete():
     error = b'{"error": {"type": "server_error", "message": "words"}}'
     reader, _ = read("openai-chat", [error], is_document=True)
     assert not reader.is_whole
     assert reader.failure == StreamFailure("server_error", may_pass=True)
 
 
-# Signs of life and errors.
+# Keep-alives and errors.
 
 
-def test_signs_of_life_are_published_with_the_first_event():
+def test_keep_alives_are_published_with_the_first_event():
     reader = AnswerReader(find_source("openai-chat"), "bytes")
     first = sse(chunk({"role": "assistant", "content": "hi"}))[0]
     assert reader.take(b": OPENROUTER PROCESSING\n\n") == b""
@@ -253,7 +253,7 @@ def test_lines_of_a_program_are_published_one_by_one():
     assert reader.is_whole
 
 
-def test_an_event_that_no_record_can_hold_is_refused(monkeypatch):
+def test_an_event_too_large_for_a_record_is_rejected(monkeypatch):
     monkeypatch.setattr(answers, "MOST_TAIL", 1000)
     reader = AnswerReader(find_source("anthropic"), "bytes")
     with pytest.raises(InputError, match="exceeds 1000 bytes"):

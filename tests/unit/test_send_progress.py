@@ -1,4 +1,4 @@
-"""Commits of a group whose requests end in any order, and how the next owner continues."""
+"""Commits of a group whose requests end in any order, and the continuation by the next owner."""
 
 import random
 
@@ -8,7 +8,7 @@ from reknit.pipeline.client.progress import MOST_TEXT, Progress
 
 
 def after(done, read, *, offset=None, text=""):
-    """The progress of a partition whose records are read and partly done."""
+    """Return the progress of a partition whose records are read and partly done, and the begun requests."""
     progress = Progress(offset, text)
     begun = [each for each in read if progress.begin(each)]
     for each in done:
@@ -21,7 +21,7 @@ def test_nothing_is_committed_before_anything_is_read():
     assert (progress.mark(), progress.is_changed) == (None, False)
 
 
-def test_finished_requests_need_no_text():
+def test_requests_finished_without_a_gap_need_no_text():
     progress, _ = after([5, 7, 6], [5, 6, 7])
     assert progress.mark() == (8, "")
     assert progress.is_changed
@@ -52,21 +52,21 @@ def test_records_that_are_read_again_are_begun_once():
     assert [progress.begin(offset) for offset in (1, 2, 3, 4)] == [False, False, False, True]
 
 
-def test_a_log_that_begins_again_is_read_from_its_beginning():
+def test_a_recreated_log_is_read_from_its_beginning():
     progress, begun = after([], [500, 501], offset=500)
     assert begun == [500, 501]
     assert [progress.begin(offset) for offset in (0, 1)] == [True, True]
-    progress.finish(500)  # of the log before
+    progress.finish(500)  # of the previous log
     progress.finish(0)
     assert progress.mark() == (1, "")
 
 
 @pytest.mark.parametrize("text", ["", "another program's", "[]", "{}", '["x", 1]', "[1]"])
-def test_text_of_other_programs_says_nothing(text):
+def test_text_of_other_programs_is_ignored(text):
     assert after([], [7, 8], offset=7, text=text)[1] == [7, 8]
 
 
-def test_the_text_never_is_longer_than_brokers_take():
+def test_the_text_is_never_longer_than_brokers_accept():
     read = list(range(0, 100_000, 7))
     done = read[1::2]
     progress, _ = after(done, read)
@@ -78,7 +78,7 @@ def test_the_text_never_is_longer_than_brokers_take():
 
 
 def test_the_next_owner_begins_exactly_the_open_requests():
-    chance = random.Random(3)  # noqa: S311  examples, no secrets
+    chance = random.Random(3)  # noqa: S311  examples, not secrets
     for _ in range(200):
         read = sorted(chance.sample(range(60), 20))
         done = chance.sample(read, chance.randrange(21))

@@ -1,4 +1,4 @@
-"""Pauses between attempts: as providers ask, and growing ones."""
+"""Pauses between attempts: as the provider requests, and otherwise growing."""
 
 import pytest
 

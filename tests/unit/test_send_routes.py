@@ -20,7 +20,7 @@ KEY = {"x-api-key": "sk-secret"}
 
 @asynccontextmanager
 async def serving(handler):
-    """A server that answers by ``handler``; its address, and what it was asked."""
+    """Yield the address of a server that answers with ``handler``, and the list of its requests."""
     asked = []
 
     async def answer(given):
@@ -72,7 +72,7 @@ async def streamed(given, pieces, **headers):
     return response
 
 
-async def test_a_request_is_sent_as_it_is_with_the_headers_and_its_answer_is_passed_on():
+async def test_a_request_is_sent_unchanged_with_the_headers_and_its_answer_is_passed_on():
     async with serving(lambda given: streamed(given, anthropic())) as (url, asked):
         pieces = await answers(f"{url}/v1/{{model}}?key=secret")
     assert asked == [("POST", "/v1/m?key=secret", "sk-secret", ASKED.body)]
@@ -145,7 +145,7 @@ async def test_a_refusal_is_one_piece():
         assert await answers(url) == [Answer(b'{"error":{"message":"no"}}', 400, reason="HTTP 400")]
 
 
-async def test_credentials_that_a_refusal_quotes_are_masked():
+async def test_credentials_quoted_by_a_refusal_are_masked():
     key = "sk-ant-0123456789abcdef"
 
     async def answer(given):
@@ -160,7 +160,7 @@ async def test_credentials_that_a_refusal_quotes_are_masked():
     assert refusal.data.endswith(b"2023-06-01")
 
 
-async def test_of_a_refusal_only_its_beginning_is_read():
+async def test_only_the_beginning_of_a_refusal_is_read():
     async def answer(_given):
         return web.Response(status=413, body=b"x" * 3_000_000)
 
@@ -170,7 +170,7 @@ async def test_of_a_refusal_only_its_beginning_is_read():
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
-async def test_statuses_that_may_pass_are_retried_after_the_pause_that_the_provider_asks_for(status):
+async def test_transient_statuses_are_retried_after_the_pause_that_the_provider_requests(status):
     async def answer(_given):
         return web.Response(status=status, body=b"words", headers={"retry-after": "300"})
 
@@ -191,7 +191,7 @@ async def test_refused_credentials_are_an_error_of_the_route():
     assert "secret" not in str(caught.value)
 
 
-# Connections that break.
+# Broken connections.
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ async def test_a_broken_connection_is_retried(text):
             await answers(url)
 
 
-async def test_silence_breaks_an_answer_off():
+async def test_a_silent_connection_is_closed():
     async def answer(given):
         await streamed(given, [b"data: {}\n\n"])
         await asyncio.Event().wait()
@@ -228,7 +228,7 @@ async def test_a_refused_connection_is_retried():
         await answers(url)
 
 
-async def test_a_body_without_a_length_is_cut_where_its_final_event_is_missing():
+async def test_a_body_without_a_length_and_a_final_event_is_cut():
     head = b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
     async with dropping(head + b"".join(anthropic(end=False))) as url, sending_to(url) as sent:
         sent.requests.put(request("r1", offset=0))
@@ -236,7 +236,7 @@ async def test_a_body_without_a_length_is_cut_where_its_final_event_is_missing()
     assert sent.events.of("r1") == b"".join(anthropic(end=False))
 
 
-async def test_a_document_that_is_cut_by_its_length_is_sent_again_and_never_published():
+async def test_a_document_cut_by_its_length_is_sent_again_and_never_published():
     whole = json.dumps({"type": "message", "role": "assistant", "content": [], "stop_reason": "end_turn"}).encode()
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(whole)
     async with dropping(head + whole[:30]) as url, sending_to(url, attempts=3) as sent:
@@ -252,7 +252,7 @@ async def test_a_document_that_is_cut_by_its_length_is_sent_again_and_never_publ
 @pytest.mark.parametrize(
     "url", ["", "api.example.org/v1", "ftp://host/x", "http://", "https:///x", "http://host:port/"]
 )
-async def test_an_invalid_url_is_refused_at_the_start(url):
+async def test_an_invalid_url_is_rejected_at_the_start(url):
     async with aiohttp.ClientSession() as client:
         with pytest.raises(RouteError, match="expected a URL"):
             Http(client, url, {})
@@ -262,7 +262,7 @@ async def test_an_invalid_url_is_refused_at_the_start(url):
     "headers",
     [{"x-api-key": "sk-secret\r\nx: y"}, {"x-api-key": "sk-\0secret"}, {"x api key": "sk-secret"}, {"": "sk-secret"}],
 )
-async def test_headers_that_cannot_be_sent_are_refused_at_the_start_without_their_values(headers):
+async def test_unsendable_headers_are_rejected_at_the_start_without_their_values(headers):
     async with aiohttp.ClientSession() as client:
         with pytest.raises(RouteError) as caught:
             Http(client, "https://host/", headers)
@@ -298,12 +298,12 @@ async def test_a_program_may_print_much_before_it_has_read_everything():
 
 
 @pytest.mark.parametrize("command", [[], ["/no/such/program"], ["no-such-program-at-all"], [__file__]])
-def test_a_program_that_is_missing_is_refused_at_the_start(command):
+def test_a_missing_program_is_rejected_at_the_start(command):
     with pytest.raises(RouteError, match="not an executable program"):
         Program(command)
 
 
-async def test_a_program_that_is_missing_later_ends_the_sender_and_nothing_is_committed(tmp_path):
+async def test_a_program_that_goes_missing_ends_the_sender_and_nothing_is_committed(tmp_path):
     program = tmp_path / "answer"
     program.write_text("#!/bin/sh\ncat\n")
     program.chmod(0o700)
@@ -316,7 +316,7 @@ async def test_a_program_that_is_missing_later_ends_the_sender_and_nothing_is_co
     assert sent.events.ended.empty()
 
 
-async def test_a_file_that_is_no_program_ends_the_sender(tmp_path):
+async def test_a_file_that_is_not_a_program_ends_the_sender(tmp_path):
     program = tmp_path / "answer"
     program.write_bytes(b"\x00\x01\x02")
     program.chmod(0o700)
@@ -338,13 +338,13 @@ async def test_a_silent_program_is_ended():
         await lines("import time; time.sleep(60)", silence_seconds=0.3)
 
 
-async def test_a_line_larger_than_a_record_is_refused(monkeypatch):
+async def test_a_line_larger_than_a_record_is_rejected(monkeypatch):
     monkeypatch.setattr("reknit.pipeline.client.routes._LONGEST_LINE", 1000)
     with pytest.raises(InputError, match="exceeds 1000 bytes"):
         await lines("print('x' * 100_000)")
 
 
-async def test_a_program_is_ended_with_those_that_it_started_when_its_request_is_superseded(tmp_path):
+async def test_a_program_and_its_children_are_ended_when_its_request_is_superseded(tmp_path):
     alive = tmp_path / "alive"
     child = f"import time, pathlib\nwhile True:\n    pathlib.Path({str(alive)!r}).touch(); time.sleep(0.01)"
     script = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(60)"

@@ -25,7 +25,7 @@ async def test_an_answer_is_published_unchanged_and_then_committed():
     assert sent.requests.marks == {0: Mark(5)}
 
 
-async def test_requests_of_a_session_are_sent_one_after_the_other_and_those_of_others_meanwhile():
+async def test_requests_of_a_session_are_sent_in_sequence_and_those_of_others_concurrently():
     held = asyncio.Event()
     async with sending([held, *anthropic()], default=anthropic()) as sent:
         sent.requests.put(request("a1", "a", offset=0), request("a2", "a", offset=1), request("b1", "b", offset=2))
@@ -35,7 +35,7 @@ async def test_requests_of_a_session_are_sent_one_after_the_other_and_those_of_o
         assert [(await sent.events.next_end())[1] for _ in range(2)] == ["a1", "a2"]
 
 
-async def test_requests_for_other_targets_and_records_of_others_are_passed_over():
+async def test_requests_for_other_targets_and_foreign_records_are_skipped():
     async with sending(default=anthropic()) as sent:
         sent.requests.put(
             request("r1", offset=0, target="gemini"),
@@ -70,7 +70,7 @@ async def test_superseded_requests_of_one_batch_are_not_sent():
     assert sent.route.asked == ["r3"]
 
 
-async def test_a_superseded_request_is_broken_off_and_the_next_one_is_sent():
+async def test_a_superseded_request_is_aborted_and_the_next_one_is_sent():
     async with sending([anthropic()[0], asyncio.Event()], anthropic()) as sent:
         sent.requests.put(request("r1", offset=0))
         await sent.route.arrived.acquire()
@@ -93,7 +93,7 @@ async def test_a_request_that_supersedes_one_whose_end_is_being_written_is_sent(
         await sent.requests.until_committed(2)
 
 
-async def test_a_request_that_supersedes_one_whose_break_off_is_being_written_is_sent():
+async def test_a_request_that_supersedes_one_whose_abort_is_being_written_is_sent():
     async with sending([asyncio.Event()], default=anthropic()) as sent:
         sent.events.may_end.clear()
         sent.requests.put(request("r1", offset=0))
@@ -109,7 +109,7 @@ async def test_a_request_that_supersedes_one_whose_break_off_is_being_written_is
     assert ends == [("s", "r1", "superseded"), ("s", "r2", ENDED), ("s", "r3", ENDED)]
 
 
-async def test_a_withdrawn_request_is_not_sent_and_nothing_is_written_of_it():
+async def test_a_withdrawn_request_is_not_sent_and_writes_no_events():
     async with sending(default=anthropic()) as sent:
         sent.requests.put(
             request("r1", offset=0), withdrawal("w1", offset=1, supersedes="r1"), request("other", "t", offset=2)
@@ -120,7 +120,7 @@ async def test_a_withdrawn_request_is_not_sent_and_nothing_is_written_of_it():
     assert sent.events.of("r1") == b""
 
 
-async def test_a_request_that_is_withdrawn_while_it_is_sent_is_broken_off():
+async def test_a_request_withdrawn_while_it_is_sent_is_aborted():
     async with sending([anthropic()[0], asyncio.Event()], default=anthropic()) as sent:
         sent.requests.put(request("r1", offset=0))
         await sent.route.arrived.acquire()
@@ -145,7 +145,7 @@ async def test_a_request_that_is_withdrawn_while_it_is_sent_is_broken_off():
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
-async def test_a_failed_request_is_sent_again_and_then_the_next_one_of_its_session(failure, reason, caplog):
+async def test_a_failed_request_is_retried_and_then_the_next_one_of_its_session(failure, reason, caplog):
     caplog.set_level(logging.WARNING, "reknit.send")
     async with sending([failure], anthropic(), [failure], [failure], anthropic(), attempts=2) as sent:
         sent.requests.put(request("r1", offset=0), request("r2", offset=1), request("r3", offset=2))
@@ -200,7 +200,7 @@ async def test_failures_that_no_retry_fixes_end_the_sender_and_leave_the_request
     assert sent.requests.marks.get(0, Mark(0)) == Mark(0)
 
 
-async def test_requests_that_cannot_be_read_any_more_end_the_sender():
+async def test_requests_that_become_unreadable_end_the_sender():
     fault = BrokerError("not_authorized", "the brokers refuse a right")
     async with sending(default=[asyncio.Event()]) as sent:
         sent.requests.put(request("r1", offset=0))
@@ -222,7 +222,7 @@ async def test_a_body_in_a_store_that_is_not_configured_ends_the_sender():
 @pytest.mark.parametrize(
     ("asked", "longest", "waited"), [(300.0, 3600.0, 300.0), (0.25, 3600.0, 0.25), (90_000.0, 3600.0, 3600.0)]
 )
-async def test_the_sender_waits_as_long_as_the_provider_asks_up_to_the_limit(asked, longest, waited):
+async def test_the_sender_waits_as_long_as_the_provider_requests_up_to_the_limit(asked, longest, waited):
     async with sending([TryAgainError("HTTP 429", asked)], anthropic(), longest_wait=longest) as sent:
         sent.requests.put(request("r1", offset=0))
         assert await sent.events.next_end() == ("s", "r1", ENDED)
@@ -238,7 +238,7 @@ async def test_pauses_grow_without_a_retry_after():
         assert 0.25 * 2**number <= waited <= 0.5 * 2**number
 
 
-async def test_the_last_refusal_that_may_pass_is_published_whole_with_its_status():
+async def test_the_last_transient_refusal_is_published_whole_with_its_status():
     refusal = Answer(b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}', 529)
     async with sending(default=[TryAgainError("HTTP 529", 1.0, refusal)], attempts=3) as sent:
         sent.requests.put(request("r1", offset=0))
@@ -247,7 +247,7 @@ async def test_the_last_refusal_that_may_pass_is_published_whole_with_its_status
     assert sent.route.asked == ["r1", "r1", "r1"]
 
 
-async def test_a_refusal_is_published_whole_and_sent_once():
+async def test_a_permanent_refusal_is_published_whole_and_sent_once():
     refusal = Answer(b'{"error":{"message":"no"}}', 400)
     async with sending([refusal], anthropic()) as sent:
         sent.requests.put(request("r1", offset=0), request("r2", offset=1))
@@ -259,7 +259,7 @@ async def test_a_refusal_is_published_whole_and_sent_once():
 # Answers without their final event.
 
 
-async def test_a_cut_answer_of_which_nothing_is_published_is_sent_again():
+async def test_a_cut_answer_without_published_events_is_retried():
     first = anthropic()[0]
     async with sending([first[:-20]], [], [b": keep-alive\n\n"], anthropic()) as sent:
         sent.requests.put(request("r1", offset=0))
@@ -269,7 +269,7 @@ async def test_a_cut_answer_of_which_nothing_is_published_is_sent_again():
 
 
 @pytest.mark.parametrize("count", range(1, 6))
-async def test_a_cut_answer_of_which_something_is_published_ends_as_cut(count):
+async def test_a_cut_answer_with_published_events_ends_as_cut(count):
     async with sending(anthropic()[:count], anthropic()) as sent:
         sent.requests.put(request("r1", offset=0), request("r2", offset=1))
         ends = [await sent.events.next_end() for _ in range(2)]
@@ -286,7 +286,7 @@ async def test_a_broken_connection_after_the_final_event_changes_nothing():
     assert sent.route.asked == ["r1"]
 
 
-async def test_a_broken_connection_before_the_final_event_ends_the_answer_with_all_that_came():
+async def test_a_broken_connection_before_the_final_event_ends_the_answer_with_all_received_bytes():
     pieces = [*anthropic()[:2], anthropic()[2][:20]]
     async with sending([*pieces, TryAgainError("ClientPayloadError")]) as sent:
         sent.requests.put(request("r1", offset=0))
@@ -299,7 +299,7 @@ def error_event(code):
     return b"event: error\ndata: %b\n\n" % json.dumps(error).encode()
 
 
-async def test_an_error_that_comes_first_and_may_pass_is_not_published_and_the_request_is_sent_again():
+async def test_a_transient_error_at_the_start_is_not_published_and_the_request_is_retried():
     ping = b'event: ping\ndata: {"type": "ping"}\n\n'
     async with sending([ping, error_event("overloaded_error")], anthropic()) as sent:
         sent.requests.put(request("r1", offset=0))
@@ -307,7 +307,7 @@ async def test_an_error_that_comes_first_and_may_pass_is_not_published_and_the_r
     assert sent.events.of("r1") == WHOLE
 
 
-async def test_an_error_that_comes_first_and_stays_is_published_and_sent_once():
+async def test_a_permanent_error_at_the_start_is_published_and_sent_once():
     async with sending([error_event("invalid_request_error")]) as sent:
         sent.requests.put(request("r1", offset=0))
         assert await sent.events.next_end() == ("s", "r1", "error invalid_request_error")
@@ -321,7 +321,7 @@ async def test_an_error_in_the_middle_ends_the_answer_as_cut():
         assert await sent.events.next_end() == ("s", "r1", "cut: error overloaded_error")
 
 
-async def test_a_connection_that_stays_open_after_the_final_event_holds_up_nothing(monkeypatch):
+async def test_a_connection_left_open_after_the_final_event_delays_nothing(monkeypatch):
     monkeypatch.setattr("reknit.pipeline.client.sender._AFTER_END_SECONDS", 0.01)
     async with sending([*anthropic(), asyncio.Event()], anthropic()) as sent:
         sent.requests.put(request("r1", offset=0), request("r2", offset=1))
@@ -350,7 +350,7 @@ async def test_the_final_event_is_published_with_the_end_of_its_run():
     assert done[-4:-1] == ["others", "event", "end"]
 
 
-async def test_an_answer_that_continues_after_a_final_event_is_published_as_it_arrives():
+async def test_an_answer_that_continues_after_a_final_event_is_published_as_received():
     more = anthropic(message_id="m2")
     async with sending([*anthropic(), *more[:2], asyncio.Event()]) as sent:
         sent.requests.put(request("r1", offset=0))
@@ -361,7 +361,7 @@ async def test_an_answer_that_continues_after_a_final_event_is_published_as_it_a
 # Several senders of one group.
 
 
-async def test_an_answer_continues_where_its_partition_stays_and_is_dropped_where_it_moves():
+async def test_an_answer_continues_if_its_partition_stays_and_is_dropped_if_it_moves():
     held = asyncio.Event()
     stays = [*anthropic()[:1], held, *anthropic()[1:]]
     async with sending(stays, [*anthropic()[:1], asyncio.Event()], assigned=(0, 1)) as sent:
@@ -381,7 +381,7 @@ async def test_an_answer_continues_where_its_partition_stays_and_is_dropped_wher
     assert sent.requests.marks[1] == Mark(0)
 
 
-async def test_a_partition_that_comes_back_is_dealt_with_from_what_was_committed():
+async def test_a_returning_partition_continues_from_its_committed_offset():
     async with sending([asyncio.Event()], default=anthropic()) as sent:
         first, second = request("r1", "a", offset=0), request("r2", "b", offset=1)
         sent.requests.put(first, second)
@@ -393,7 +393,7 @@ async def test_a_partition_that_comes_back_is_dealt_with_from_what_was_committed
     assert sent.route.asked == ["r1", "r2", "r1"]
 
 
-async def test_nothing_is_published_while_the_group_changes():
+async def test_nothing_is_published_during_a_rebalance():
     held = asyncio.Event()
     async with sending([anthropic()[0], held, *anthropic()[1:]]) as sent:
         sent.requests.put(request("r1", offset=0))
@@ -408,7 +408,7 @@ async def test_nothing_is_published_while_the_group_changes():
     assert sent.events.of("r1") == WHOLE
 
 
-async def test_a_commit_that_a_change_of_the_group_stops_is_made_after_it():
+async def test_a_commit_stopped_by_a_rebalance_is_made_after_it():
     async with sending(default=anthropic()) as sent:
         sent.requests.in_group = False
         sent.requests.put(request("r1", offset=0))
@@ -419,7 +419,7 @@ async def test_a_commit_that_a_change_of_the_group_stops_is_made_after_it():
     assert sent.requests.marks == {0: Mark(1)}
 
 
-async def test_the_next_sender_sends_only_what_the_one_before_left():
+async def test_the_next_sender_sends_only_the_remaining_requests():
     requests = Requests()
     published = [request("r1", "a", offset=0), *(request(f"r{at + 1}", f"s{at}", offset=at) for at in range(1, 5))]
     async with sending([asyncio.Event()], default=anthropic(), requests=requests) as sent:
@@ -436,7 +436,7 @@ async def test_the_next_sender_sends_only_what_the_one_before_left():
     assert sorted(route.asked) == ["r1", "r6"]
 
 
-async def test_a_stop_breaks_off_what_is_on_its_way_and_writes_no_end_of_it():
+async def test_a_stop_aborts_requests_in_flight_and_writes_no_end_for_them():
     async with sending([anthropic()[0], asyncio.Event()]) as sent:
         sent.requests.put(request("r1", offset=0))
         await sent.route.arrived.acquire()

@@ -1,4 +1,4 @@
-"""A session: targets side by side, changes midway, going back, and its records."""
+"""A session: several targets, changes midway, rewinds, and its records."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from reknit.pipeline.model import Policy, Text, Turn
 from reknit.pipeline.registry import TARGETS
 
 
-def test_a_message_is_taken_in_any_form():
+def test_a_message_is_accepted_in_any_form():
     forms = [user("q"), json.dumps(user("q")), json.dumps(user("q")).encode()]
     forms.append(Turn(role="user", blocks=(Text(text="q"),), index=7))
     assert len({session_of(form).request().body for form in forms}) == 1
 
 
-def test_several_targets_are_independent():
+def test_several_targets_in_one_session():
     session = session_of(*rounds(3), targets=("anthropic", "claude-cli"))
     assert session.targets == ("anthropic", "claude-cli")
     for target in session.targets:
@@ -36,14 +36,14 @@ def test_a_request_is_a_value_that_later_turns_do_not_change():
     early = session.request()
     for message in rounds(9)[12:]:
         session.append(message)
-        session.request().sha256  # noqa: B018  the running digest moves on
+        session.request().sha256  # noqa: B018  advances the running digest
     whole = normalize(rounds(3))
     assert early.body == whole.body
     assert early.sha256 == hashlib.sha256(whole.body).hexdigest()
     assert early.ledger == whole.ledger
 
 
-def test_append_returns_certain_fixes_and_the_request_all_of_its_fixes():
+def test_append_returns_certain_fixes_and_the_request_all_current_ones():
     session = Session()
     assert session.append(user("q")) == []
     assert session.append(called("a.b"))[0].code == "id_rewritten"
@@ -54,7 +54,7 @@ def test_append_returns_certain_fixes_and_the_request_all_of_its_fixes():
     assert "result_synthesised" not in [fix.code for fix in session.request().fixes]
 
 
-def test_a_message_that_cannot_be_used_leaves_the_session_as_it_was():
+def test_an_unusable_message_leaves_the_session_unchanged():
     session = session_of(user("q"))
     before = session.head()
     with pytest.raises(InputError):
@@ -62,7 +62,7 @@ def test_a_message_that_cannot_be_used_leaves_the_session_as_it_was():
     assert session.head() == before
 
 
-def test_a_change_is_a_new_prefix_and_says_so():
+def test_a_configuration_change_resets_the_prefix_and_reports_it():
     session = session_of(*rounds(3), model="claude-sonnet-4-5", params={"max_tokens": 5})
     assert session.request().reset == ""
     assert session.configure(params={"max_tokens": 6}) is True
@@ -73,7 +73,7 @@ def test_a_change_is_a_new_prefix_and_says_so():
     assert session.configure(params={"max_tokens": 6}) is False
 
 
-def test_a_target_that_is_added_leaves_the_others_as_they_are():
+def test_an_added_target_does_not_affect_the_others():
     session = session_of(*rounds(3))
     first = session.request()
     session.configure(targets=["anthropic", "claude-cli"])
@@ -92,7 +92,7 @@ def test_a_changed_policy_repairs_the_history_again():
 
 
 @pytest.mark.parametrize(("to", "kept"), [(0, 0), (3, 3), ("m2", 4), ("m1", 1)])
-def test_going_back_to_a_count_or_an_id(to, kept):
+def test_a_rewind_to_a_count_or_an_id(to, kept):
     history = [user("a", id="m1"), said("b"), user("c"), said("d", id="m2"), user("e")]
     session = session_of(*history)
     session.rewind(to)
@@ -102,14 +102,14 @@ def test_going_back_to_a_count_or_an_id(to, kept):
 
 
 @pytest.mark.parametrize("to", [-1, 6, "nobody", ""])
-def test_going_back_to_nowhere_is_the_callers_fault(to):
+def test_a_rewind_to_an_invalid_place_is_the_callers_fault(to):
     session = session_of(user("a"), said("b"))
     with pytest.raises(InputError):
         session.rewind(to)
     assert session.count == 2
 
 
-def test_another_history_takes_the_place_of_the_old():
+def test_replace_discards_the_old_history():
     session = session_of(*rounds(3))
     fixes = session.replace([user("new"), said(""), user("one")])
     assert [fix.code for fix in fixes] == ["blank_dropped"]
@@ -120,12 +120,12 @@ def test_another_history_takes_the_place_of_the_old():
     assert session.request().body == normalize([user("new")]).body
 
 
-def test_a_replacement_is_read_in_the_shape_that_is_named():
+def test_a_replacement_is_read_in_the_named_shape():
     with pytest.raises(UnknownTargetError, match=r"expected one of anthropic, auto, .*, got 'nobody'"):
         Session().replace([{"role": "user", "content": "x"}], source="nobody")
 
 
-def test_a_replacement_that_cannot_be_read_changes_nothing():
+def test_an_unreadable_replacement_changes_nothing():
     session = session_of(user("q"))
     with pytest.raises(InputError):
         session.replace([user("new"), 7])
@@ -151,7 +151,7 @@ def test_segments_are_written_once_and_the_head_stays_small():
     assert resumed.request().body == session.request().body
 
 
-def test_a_segment_that_is_asked_for_takes_what_is_settled_out_of_the_head():
+def test_flushing_a_segment_moves_the_settled_part_out_of_the_head():
     session = session_of(*rounds(12))
     before = len(session.head())
     ((number, record),) = session.take_segments(flush=True)
@@ -163,7 +163,7 @@ def test_a_segment_that_is_asked_for_takes_what_is_settled_out_of_the_head():
     assert [number for number, _ in session.take_segments(flush=True)] == [1]
 
 
-def test_a_session_from_its_records_can_still_go_back_and_take_another_target():
+def test_a_reloaded_session_can_rewind_and_change_its_target():
     session = session_of(
         *rounds(12), policy=Policy(tail="keep"), system="s", tools=[{"name": "ls", "input_schema": {}}]
     )
@@ -201,7 +201,7 @@ def test_a_rewind_keeps_earlier_segments_and_frees_later_ids(target):
 
 
 @pytest.mark.parametrize("damage", ["missing", "other"])
-def test_a_segment_that_is_not_what_was_written_is_our_fault(damage):
+def test_a_changed_segment_is_an_internal_error(damage):
     session = session_of(*rounds(12))
     ((_, record),) = session.take_segments(flush=True)
     other = msgspec.msgpack.encode([0, 1, [b"[]", [], [], [], [], {}]])
@@ -213,20 +213,20 @@ def test_a_segment_that_is_not_what_was_written_is_our_fault(damage):
 
 
 @pytest.mark.parametrize("policy", [{"tail": "sideways"}, {"nothing": 1}, {"open_exchanges": "many"}])
-def test_a_policy_that_does_not_exist_is_the_callers_fault(policy):
+def test_an_invalid_policy_is_the_callers_fault(policy):
     with pytest.raises(PolicyError):
         Session(policy=policy)
     with pytest.raises(PolicyError):
         normalize([user("q")], policy=policy)
 
 
-def test_a_target_that_does_not_exist_is_the_callers_fault():
+def test_an_unknown_target_is_the_callers_fault():
     for make in (lambda: Session(["nobody"]), lambda: Session([]), lambda: normalize([], to="nobody")):
         with pytest.raises(UnknownTargetError):
             make()
 
 
-def test_a_session_says_what_it_was_given():
+def test_a_session_exposes_its_arguments():
     session = session_of(user("q"), model="claude-sonnet-4-5", system=[text("s")])
     assert session.model == "claude-sonnet-4-5"
     assert session.last_role == "user"
@@ -239,7 +239,7 @@ def test_missing_parameters_are_a_warning():
     assert repr(done) == f"<Normalized for anthropic: accepted, 0 fixes, {len(done.violations)} violations>"
 
 
-def test_what_cannot_be_mended_is_rejected_in_the_providers_words():
+def test_an_unrepairable_request_is_rejected_in_the_providers_words():
     done = normalize({"messages": [user("q")], "model": "claude-sonnet-4-5", "max_tokens": "many"})
     assert done.body is None
     assert done.rejected

@@ -1,4 +1,4 @@
-"""Arguments besides messages, in every accepted form."""
+"""Arguments that callers pass in addition to messages, in every form."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from reknit.pipeline.session.arguments import policy_from, setting_from
 TOOL = {"name": "ls", "description": "Lists.", "input_schema": {"type": "object"}}
 
 
-def test_structs_and_json_come_to_the_same_setting():
+def test_structs_and_json_give_the_same_setting():
     typed = Tool(name="ls", description="Lists.", input_schema=Raw(b'{"type":"object"}'))
     assert setting_from("Be brief.", [typed], "m", {}) == setting_from("Be brief.", [TOOL], "m", None)
 
 
-def test_a_system_prompt_of_another_shape_is_read_as_a_document_is():
+def test_a_system_prompt_of_another_shape_is_read_as_in_a_document():
     blocks = setting_from([{"text": "Be brief."}, {"cachePoint": {"type": "default"}}], (), None, None)
     assert blocks.system == Raw(b'[{"type":"text","text":"Be brief.","cache_control":{"type":"ephemeral"}}]')
 
 
-def test_parameters_are_kept_as_they_are_written_whatever_their_names():
+def test_parameters_are_kept_verbatim_whatever_their_names():
     given = {"temperature": Raw(b"1.0"), "system": "not the prompt", "messages": 1, "nothing": None}
     assert setting_from(None, (), None, given).params == {
         "temperature": Raw(b"1.0"),
@@ -62,11 +62,11 @@ def test_raw_json_may_have_line_breaks_and_halves_of_surrogate_pairs(raw: bytes,
         (None, (), {"p": Raw(b"[" * 200_000 + b"]" * 200_000)}, ("nested_too_deeply", "params")),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_its_place(system, tools, params, error):
+def test_unreadable_arguments_are_rejected_with_their_place(system, tools, params, error):
     assert refusal(setting_from, system, tools, None, params) == error
 
 
-def test_a_policy_is_understood_from_text():
+def test_a_policy_is_parsed_from_text():
     text = {"strip_tools": "true", "open_exchanges": "3"}
     assert policy_from(text) == Session(policy=text).policy == Policy(strip_tools=True, open_exchanges=3)
     assert policy_from(None) == Policy()
@@ -74,7 +74,7 @@ def test_a_policy_is_understood_from_text():
         policy_from({"tial": "keep"})
 
 
-def test_single_mends_are_named_by_their_codes_and_by_targets():
+def test_single_repairs_are_named_by_code_and_target():
     typed = {"mend.turns_merged": "observe", "mend.anthropic.turns_merged": "on", "mend": {"vllm": {}}}
     policy = policy_from({**typed, "mend.openai-chat.param_dropped": "observe"})
     assert policy == policy_from(policy)
@@ -105,7 +105,7 @@ def test_single_mends_are_named_by_their_codes_and_by_targets():
         (Policy(mend={"id_rewritten": "observe"}), "policy.mend.id_rewritten", "id_rewritten is always made: results"),
     ],
 )
-def test_a_mend_that_cannot_be_observed_is_refused_in_a_sentence(given, path, said):
+def test_a_repair_that_cannot_be_observed_is_rejected_in_a_sentence(given, path, said):
     with pytest.raises(PolicyError) as raised:
         policy_from(given)
     assert raised.value.path == path

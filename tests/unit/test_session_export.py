@@ -1,4 +1,4 @@
-"""A session that is exported and imported elsewhere asks for the same bytes."""
+"""A session that is exported and imported elsewhere requests the same bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEFAULTS = Defaults(model="m", params={"max_tokens": msgspec.Raw(b"9")})
 
 
 def asked(events: list, defaults: Defaults = DEFAULTS) -> tuple[list[bytes], list[tuple[str, str]], TurnsStage]:
-    """Return the bodies that records lead to, the errors of the others, and the stage afterwards."""
+    """Return the bodies of the requests, the reasons for missing ones, and the stage afterwards."""
     stage = TurnsStage(defaults)
     found = stage.process(staged.records(map(msgspec.json.encode, events), key=b"s"))
     letters = [dict(output.headers) for output in staged.of(found, DEAD_LETTERS)]
@@ -34,7 +34,7 @@ def asked(events: list, defaults: Defaults = DEFAULTS) -> tuple[list[bytes], lis
 
 
 def again(stage: TurnsStage) -> list:
-    """The records that an export of the session leads to, by way of its line."""
+    """Return the records that restore an export of the session, which is encoded as its line and decoded."""
     line = msgspec.json.encode(export("s", stage._states.find(b"s").session))
     return [*restoring(msgspec.json.decode(line, type=Export)), WANTED]
 
@@ -48,12 +48,12 @@ def check(opened: dict, messages: object) -> None:
 
 
 @given(perturbed_histories())
-def test_any_history_asks_every_target_for_the_same_bytes(messages):
+def test_an_imported_history_requests_the_same_bytes_of_every_target(messages):
     check({"targets": list(TARGETS), "system": "Be brief."}, messages)
 
 
 @pytest.mark.parametrize("vector", FOREIGN, ids=[vector["name"] for vector in FOREIGN])
-def test_what_only_one_provider_has_comes_back_for_it(vector):
+def test_provider_specific_content_is_restored(vector):
     given = vector.get("history", vector)
     messages = given.get("messages") or given.get("input") or given.get("contents")
     beside = {name: given[name] for name in ("model", "system", "tools", "params") if name in given}
@@ -61,7 +61,7 @@ def test_what_only_one_provider_has_comes_back_for_it(vector):
     check({"targets": to if isinstance(to, list) else [to], **beside}, messages)
 
 
-def test_a_document_is_what_normalize_takes():
+def test_a_document_is_accepted_by_normalize():
     history = [user("hi"), said("yes?"), user("go")]
     _, _, stage = asked(
         [{"type": "session.opened", "system": "Be brief."}, {"type": "history.restored", "messages": history}]
@@ -72,7 +72,7 @@ def test_a_document_is_what_normalize_takes():
     assert json.loads(normalize(document).body)["messages"] == history
 
 
-def test_fixes_of_readers_are_reported_again():
+def test_fixes_of_the_reader_are_reported_again():
     odd = {"role": "user", "content": [{"type": "text", "text": "hi", "colour": "red"}]}
     session, copy = Session(), Session()
     told = session.append(odd)
@@ -92,7 +92,7 @@ def test_fixes_of_readers_are_reported_again():
         b'{"messages": 1, "entries": [], "more": 1}',
     ],
 )
-def test_what_is_no_log_is_refused_and_changes_nothing(log):
+def test_an_invalid_log_is_rejected_and_changes_nothing(log):
     session = session_of(user("hi"))
     before = session.head()
     assert refusal(session.replace_by_log, log) == ("bad_log", "log")

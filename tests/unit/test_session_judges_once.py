@@ -40,7 +40,7 @@ def judged(target):
 
 
 @pytest.mark.parametrize("target", JUDGED)
-def test_one_more_turn_is_one_step_over_what_is_new(target):
+def test_one_more_turn_is_one_step_over_the_new_messages(target):
     session = session_for(target, 40)
     session.request()
     sizes, noting = judged(target)
@@ -55,7 +55,7 @@ def test_one_more_turn_is_one_step_over_what_is_new(target):
 
 @pytest.mark.parametrize("size", [10, 5_000])
 @pytest.mark.parametrize("target", JUDGED)
-def test_asking_again_reads_a_long_history_no_second_time(target, size):
+def test_a_repeated_request_does_not_read_a_long_history_again(target, size):
     session = session_for(target, 200, size)
     session.request()
     sizes, noting = judged(target)
@@ -68,7 +68,7 @@ def test_asking_again_reads_a_long_history_no_second_time(target, size):
 
 @pytest.mark.parametrize("tail", ["continue", "keep"])
 @pytest.mark.parametrize("target", JUDGED)
-def test_the_same_words_again_and_again(target, tail):
+def test_repeated_equal_messages_are_judged_correctly(target, tail):
     session = session_for(target, policy={"tail": tail})
     for _ in range(6):
         for message in (user("again"), said("again")):

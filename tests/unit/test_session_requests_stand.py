@@ -1,4 +1,4 @@
-"""A request never changes when its session continues, and a restored session reports everything that was pending."""
+"""A request stays unchanged when its session continues, and a reloaded session reports a pending reset."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reknit.pipeline import Session, normalize
 
 
 def rounds(count):
-    """Rounds with a blank text, which is left out, and a result of a call that does not exist."""
+    """Return rounds that each have a blank text, which is dropped, and a result without a call."""
     return [
         message
         for number in range(count)
@@ -23,7 +23,7 @@ def rounds(count):
 
 
 @pytest.mark.parametrize("target", ["anthropic", "openai-chat", "gemini", "claude-cli"])
-def test_the_account_of_a_request_does_not_grow_with_its_session(target):
+def test_the_ledger_of_a_request_does_not_grow_with_its_session(target):
     session = Session((target,))
     requests = []
     for message in rounds(8):
@@ -36,7 +36,7 @@ def test_the_account_of_a_request_does_not_grow_with_its_session(target):
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_why_the_prefix_is_another_is_said_once_also_by_a_session_that_is_read_back(kept):
+def test_the_reason_for_a_new_prefix_is_reported_once_also_after_a_reload(kept):
     session = session_of(*rounds(4))
     session.request()
     session.rewind(12)

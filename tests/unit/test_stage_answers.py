@@ -87,7 +87,7 @@ def asked(**defaults):
         (UNKNOWN, b"529", ("not_shape", ""), None),
     ],
 )
-def test_a_refusal_is_counted_by_what_decided_it(words, status, labels, code):
+def test_a_refusal_is_counted_by_its_verdict(words, status, labels, code):
     sides = asked().take(*map(turn, DOUBTED))
     assert sides.tally["reknit_requests_doubted_total", "anthropic", "ANT-31c"] == 1
     assert sides.answer(words, status) == {("anthropic", *labels): 1}
@@ -100,7 +100,7 @@ def test_a_refusal_is_counted_by_what_decided_it(words, status, labels, code):
     assert len(sides.requests) == 2
 
 
-def test_a_refusal_is_judged_once_also_after_a_restart_and_what_may_pass_as_often_as_it_comes():
+def test_a_refusal_is_judged_once_also_after_a_restart_and_transient_errors_each_time():
     sides = asked()
     assert sides.answer("busy", b"503") == sides.answer("busy", b"503") == {("anthropic", "not_shape", ""): 1}
     assert sides.answer(UNKNOWN) == {("anthropic", "unknown", ""): 1}
@@ -108,7 +108,7 @@ def test_a_refusal_is_judged_once_also_after_a_restart_and_what_may_pass_as_ofte
     assert sides.tally == {("reknit_turns_total", "provider.answered", "repeated"): 1}
 
 
-def test_a_request_that_a_newer_one_superseded_is_still_known_until_the_model_answers():
+def test_a_superseded_request_stays_known_until_the_model_answers():
     sides = asked().take(turn(user("and")), turn(user("more")))
     assert sides.restart().answer(UNKNOWN, request=0) == {("anthropic", "unknown", ""): 1}
     assert sides.answer(UNKNOWN, request=1) == {("anthropic", "unknown", ""): 1}
@@ -117,13 +117,13 @@ def test_a_request_that_a_newer_one_superseded_is_still_known_until_the_model_an
     assert sides.answer(UNKNOWN, request=2) == {("", "unmatched", ""): 1}
 
 
-def test_what_is_kept_of_requests_is_bounded():
+def test_the_number_of_stored_requests_is_bounded():
     sides = asked().take(*[turn(user(f"{n}")) for n in range(50)])
     kept = [n for n in range(51) if ("anthropic", "unknown", "") in sides.answer(UNKNOWN, request=n)]
     assert kept == list(range(42, 51))
 
 
-def test_an_answer_changes_nothing_of_what_is_sent_next():
+def test_an_answer_does_not_affect_later_requests():
     told = asked()
     told.answer(UNKNOWN)
     other = asked()
@@ -134,27 +134,27 @@ def test_an_answer_changes_nothing_of_what_is_sent_next():
     assert ids[0] == ids[1]
 
 
-def test_an_answer_begins_no_session():
+def test_an_answer_creates_no_session():
     sides = Sides().take({"type": "provider.answered", "request_id": "r", "status": 400, "body": "no"})
     assert (sides.tally[COUNTED, "", "unmatched", ""], sides.kept, sides.letters) == (1, {}, [])
 
 
-def test_a_session_whose_records_follow_a_dead_letter_still_hears_of_its_requests():
+def test_answers_are_counted_for_a_session_that_follows_a_dead_letter():
     sides = asked(on_dead_letter="follow").take(b"not JSON")
     assert sides.answer(UNKNOWN) == {("anthropic", "unknown", ""): 1}
 
 
 @pytest.mark.parametrize("status", [b"200", b"302"])
-def test_only_a_refusal_crosses(status):
+def test_only_a_refusal_passes_to_the_history_side(status):
     assert asked().answer(b'{"type": "ping"}', status) == {}
 
 
-def test_an_event_that_answers_no_request_does_not_cross():
+def test_an_event_without_a_request_id_does_not_pass():
     headers = (("source", b"anthropic"), ("status", b"400"))
     assert of(EventsStage().process(records([error(UNKNOWN)], headers)), AGENT_TURNS) == []
 
 
-def test_what_goes_to_the_log_does_not_depend_on_batches():
+def test_log_records_do_not_depend_on_batches():
     """A turn that a refusal's record finishes is written to the log before the refusal."""
     headers = (("source", b"claude-cli"), ("run", b"r"), ("request-id", b"q"), ("status", b"400"))
     value = b"\n".join(json.dumps(each).encode() for each in (cli.whole("m", cli.said("hm")), cli.result("hm")))
@@ -172,13 +172,13 @@ def test_what_goes_to_the_log_does_not_depend_on_batches():
     assert at_once == one_by_one
 
 
-def test_a_status_that_is_none_is_said():
+def test_an_invalid_status_is_a_dead_letter():
     found = EventsStage().process(event("r", b"soon", error(UNKNOWN)))
     assert letters(found.outputs) == [(0, "bad_status")]
     assert len(found.outputs) == 1
 
 
-def test_a_forwarded_answer_is_unchanged_and_names_its_writer():
+def test_the_passed_record_has_the_answers_text_and_its_origin():
     body = b"\xff" + b"x" * 20_000
     found = EventsStage().process(event("r", b"422", body))
     (crossed,) = of(found, AGENT_TURNS)
@@ -196,6 +196,6 @@ ODD += [begin * depth + "1" + end * depth for depth in (900, 1800) for begin, en
 
 
 @pytest.mark.parametrize("body", ODD)
-def test_no_answer_is_too_odd_to_be_read(body):
+def test_any_body_of_an_answer_can_be_read(body):
     assert read_refusal(TARGETS["anthropic"].catalogue, 400, body).outcome == "unknown"
     assert read_refusal(None, 400, body).outcome == "unknown"

@@ -1,4 +1,4 @@
-"""Keys and headers that any client can write: a dead letter where they are needed, else the record without them."""
+"""Keys and headers that any client can write: a dead letter if they are required, otherwise the record without them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def shown(found):
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", ["source", "run", "framing", "transcript", "status"])
-def test_an_event_without_a_required_header_is_a_dead_letter_and_the_session_continues(name: str, fault: str):
+def test_an_event_with_a_bad_required_header_is_a_dead_letter_and_the_session_continues(name: str, fault: str):
     bad, good = records([EVENT], headers(**{name: FAULTS[fault]})), records([EVENT], headers(), first=1)
     found, alone = EventsStage().process([*bad, *good]), EventsStage().process(good)
     assert letters(found.outputs) == [(0, "bad_header")]
@@ -70,7 +70,7 @@ def test_an_event_without_a_required_header_is_a_dead_letter_and_the_session_con
 @pytest.mark.parametrize(
     "name", ["producer", "traceparent", "request-id", "exit", "policy", "closed", "origin", "dataref"]
 )
-def test_an_event_without_a_header_that_it_does_not_need_is_taken_and_the_header_is_counted(name: str, fault: str):
+def test_a_bad_optional_header_of_an_event_is_ignored_and_counted(name: str, fault: str):
     given = records([EVENT] * 3, headers(**{name: FAULTS[fault]}))
     found = EventsStage().process(given)
     alone = EventsStage().process(records([EVENT] * 3, without(name)))
@@ -79,7 +79,7 @@ def test_an_event_without_a_header_that_it_does_not_need_is_taken_and_the_header
     assert found.tally == alone.tally | {(DROPPED, PROVIDER_EVENTS, name): 3}
 
 
-def test_a_header_that_the_contract_does_not_know_is_neither_read_nor_counted():
+def test_a_header_outside_the_contract_is_neither_read_nor_counted():
     found = EventsStage().process(records([EVENT], headers(other=b"\xff", more=None)))
     assert (found.outputs, found.tally) == (
         (alone := EventsStage().process(records([EVENT], headers()))).outputs,
@@ -87,14 +87,14 @@ def test_a_header_that_the_contract_does_not_know_is_neither_read_nor_counted():
     )
 
 
-def test_a_request_id_is_needed_where_a_status_says_that_it_is_answered():
+def test_a_request_id_is_required_with_a_status():
     found = EventsStage().process(records([b"{}"], headers(request_id=b"\xff", status=b"400")))
     assert letters(found.outputs) == [(0, "bad_header")]
     assert of(found, AGENT_TURNS) == []
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_run_ends_whatever_is_said_of_the_reason(fault: str):
+def test_a_run_ends_whatever_its_exit_header_holds(fault: str):
     ends = {}
     for reason in (b"end of run", FAULTS[fault]):
         stage = EventsStage()
@@ -106,12 +106,12 @@ def test_a_run_ends_whatever_is_said_of_the_reason(fault: str):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_policy_that_cannot_be_read_is_a_dead_letter(fault: str):
+def test_an_unreadable_policy_is_a_dead_letter(fault: str):
     found = EventsStage().process(records([None], (("policy", FAULTS[fault]),)))
     assert letters(found.outputs) == [(0, "bad_header")]
 
 
-def test_the_worker_s_own_policy_may_name_any_number_of_tools():
+def test_the_workers_own_policy_may_name_any_number_of_tools():
     tools = [{"name": f"{'tool' * 10}{at}", "input_schema": {"type": "object"}} for at in range(1000)]
     opened = {**OPENED, "targets": ["cascade"], "tools": tools}
     (told,) = of(TurnsStage().process(records([opened])), PROVIDER_EVENTS)
@@ -122,7 +122,7 @@ def test_the_worker_s_own_policy_may_name_any_number_of_tools():
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", ["producer", "traceparent", "judged", "dataref"])
-def test_a_turn_without_a_header_that_it_does_not_need_is_taken_and_the_header_is_counted(name: str, fault: str):
+def test_a_bad_optional_header_of_a_turn_is_ignored_and_counted(name: str, fault: str):
     events = [OPENED, BROKEN]
     found = TurnsStage().process(records(events, headers(**{name: FAULTS[fault]})))
     alone = TurnsStage().process(records(events, without(name)))
@@ -133,7 +133,7 @@ def test_a_turn_without_a_header_that_it_does_not_need_is_taken_and_the_header_i
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("stage", [TurnsStage, EventsStage])
-def test_the_key_of_an_object_that_cannot_be_read_makes_a_dead_letter(stage, fault: str):
+def test_an_unreadable_object_key_makes_a_dead_letter(stage, fault: str):
     found = stage().process(records([None], (("dataref", FAULTS[fault]),)))
     assert letters(found.outputs) == [(0, "bad_header")]
     assert letter_of(found)["reknit.error.message"] == f"header `dataref` {SAYS[fault]}"
@@ -169,7 +169,7 @@ CONTROL = [("exit", b"0"), ("policy", b"{}"), ("closed", b"a/0/1"), ("expired", 
     [(KEY, "bad_header"), (b"\xff\xfe", "bad_key"), (b"ok\xc3", "bad_key"), (b"", "no_key"), (None, "no_key")],
 )
 @pytest.mark.parametrize(("stage", "event"), GIVEN)
-def test_a_record_of_no_session_or_with_a_bad_name_changes_nothing(stage, event, key, code, control):
+def test_a_record_without_a_session_or_with_a_bad_name_changes_nothing(stage, event, key, code, control):
     named = (BAD_NAME, control) if key == KEY else (control,)
     (given,) = records([event], named, key=key)
     found = stage().process([given])
@@ -180,7 +180,7 @@ def test_a_record_of_no_session_or_with_a_bad_name_changes_nothing(stage, event,
 
 
 @pytest.mark.parametrize("size", [1, 99])
-def test_records_next_to_one_with_a_bad_name_are_taken_as_if_it_were_absent(size: int):
+def test_a_record_with_a_bad_name_does_not_affect_its_neighbours(size: int):
     good = records([EVENT] * 4, headers())
     bad = [structs.replace(each, offset=9, headers=(*each.headers, BAD_NAME)) for each in good[:2]]
     mixed = [good[0], bad[0], good[1], bad[1], *good[2:]]
@@ -198,7 +198,7 @@ def json_lines(outputs):
 # The content of a dead letter.
 
 
-def test_a_dead_letter_shows_what_was_not_utf8_and_keeps_the_rest():
+def test_a_dead_letter_escapes_invalid_utf8_and_keeps_the_rest():
     given = (
         ("bytes", b"a\xffb"),
         ("null", None),
@@ -214,7 +214,7 @@ def test_a_dead_letter_shows_what_was_not_utf8_and_keeps_the_rest():
     assert_well_formed(found)
 
 
-def test_a_record_cannot_make_its_letter_look_like_a_note_about_another():
+def test_a_record_cannot_forge_a_note_about_another_dead_letter():
     forged = (("reknit.error.letter", b"0/5"), ("reknit.error.limit", b"sessions=1"), ("reknit.error.code", b"\xff"))
     (letter,) = of(TurnsStage().process(records([b"not JSON"], forged)), DEAD_LETTERS)
     named = [name for name, _ in letter.headers]
@@ -223,14 +223,14 @@ def test_a_record_cannot_make_its_letter_look_like_a_note_about_another():
     assert named.count("reknit.error.code") == 1
 
 
-def test_the_place_that_an_error_names_is_as_short_as_its_words():
+def test_the_path_of_an_error_is_cut_like_its_message():
     event = {**OPENED, "params": {"x" * 20_000: 1, "previous_response_id": "r"}, "targets": ["y" * 20_000]}
     found = TurnsStage().process(records([event, turn({"role": "z" * 20_000, "content": "x"})]))
     assert letters(found.outputs)
     assert max(len(value) for output in of(found, DEAD_LETTERS) for _, value in output.headers) <= 4000
 
 
-def test_a_request_leaves_out_the_header_of_a_model_s_name_that_is_too_long():
+def test_a_request_omits_the_header_of_an_overlong_model_name():
     model = "m" * len(LONG)
     (request,) = of(TurnsStage().process(records([{**OPENED, "model": model}, turn(user("hi"))])), PROVIDER_REQUESTS)
     assert "model" not in dict(request.headers)
@@ -251,7 +251,7 @@ def parked(value, given, *, release=None):
     plain = (("producer", b"p/1"),)
     log = records([OPENED, turn(user("one"))], plain)
     log += records([value], given, first=2)
-    # One of those that wait has headers that state must keep as they are.
+    # One of the waiting records has headers that state must keep unchanged.
     log += records([turn(said("three"))], (*plain, ("null", None), ("bytes", b"\xff")), first=3)
     log += records([turn(user("four"))], plain, first=4)
     if release is not None:
@@ -277,7 +277,7 @@ def of_topic(outputs, topic):
 
 
 @pytest.mark.parametrize("restart", [None, "changelog"])
-def test_a_record_with_a_bad_name_that_waited_is_a_dead_letter_in_its_turn(restart):
+def test_a_waiting_record_with_a_bad_name_is_a_dead_letter_when_it_is_processed(restart):
     log = parked(b"not JSON", (), release={})
     log[3] = structs.replace(log[3], headers=(*log[3].headers, BAD_NAME))
     outputs, stage, _ = processed(lambda: TurnsStage(PARK), in_batches(log, 1), restart)
@@ -286,7 +286,7 @@ def test_a_record_with_a_bad_name_that_waited_is_a_dead_letter_in_its_turn(resta
 
 
 @pytest.mark.parametrize("policy", ["follow", "park"])
-def test_a_key_that_is_no_session_leaves_nothing_in_state(policy: str):
+def test_an_invalid_session_key_leaves_nothing_in_state(policy: str):
     found = TurnsStage(Defaults(on_dead_letter=policy)).process(records([turn(user("hi"))] * 2, key=b"\xff"))
     assert letters(found.outputs) == [(0, "bad_key"), (1, "bad_key")]
     assert found.changes == {}
@@ -298,7 +298,7 @@ TIMES = [-1, 0, 1, 10**15, 2**63 - 1, -(2**63)]
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_no_time_of_a_record_is_too_odd(stage):
+def test_any_timestamp_is_accepted(stage):
     policy = {**OPENED, "policy": {"expires_after": 60}}
     events = [policy, turn(user("hi")), turn(said("ho"))] if stage is TurnsStage else [EVENT] * 3
     for time in TIMES:
@@ -307,7 +307,7 @@ def test_no_time_of_a_record_is_too_odd(stage):
         assert letters(outputs) == []
 
 
-def test_a_null_header_of_an_event_is_no_bug_of_the_stage():
-    """It raised for one, and the engine read the partition's whole state again."""
+def test_a_null_header_of_an_event_does_not_make_the_stage_raise():
+    """The stage once raised for one, and the engine read the partition's whole state again."""
     given = Record(partition=0, offset=0, key=KEY, value=b"{}", headers=tuple((name, None) for name in sorted(GOOD)))
     assert letters(EventsStage().process([given]).outputs) == [(0, "bad_header")]

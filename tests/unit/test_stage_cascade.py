@@ -1,4 +1,4 @@
-"""A planner's text on the stream side: items, fixes, metrics, and the turn that feeds the next request."""
+"""A planner's text on the stream side: items, fixes, metrics, and the turn for the next request."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def shown(outputs: list[Output]) -> list[tuple[str, str]]:
     return [(entry.item_type, entry.text) for entry in reduce(items).entries]
 
 
-def test_items_fixes_and_the_turn_come_of_one_answer() -> None:
+def test_an_answer_gives_items_fixes_and_a_turn() -> None:
     result = EventsStage(DEFAULTS).process(answer())
     assert shown(result.outputs) == [
         ("text", "I am claude-sonnet-4-5. In … I look.\n"),
@@ -113,7 +113,7 @@ def test_a_record_names_the_event_that_was_changed() -> None:
     assert [(fix["offset"], fix["number"]) for fix in fixes] == [(5, 0), (6, 0), (6, 1)]
 
 
-def test_a_session_that_names_its_model_and_tools_is_heard() -> None:
+def test_a_sessions_model_and_tools_are_used() -> None:
     policy = json.dumps({"record_assistant": True, "model": "kimi-k2", "tools": ["read"]}).encode()
     state = EventsStage(DEFAULTS).process(records([None], headers=(("policy", policy),))).changes
     result = restored(EventsStage(DEFAULTS), state).process(
@@ -125,7 +125,7 @@ def test_a_session_that_names_its_model_and_tools_is_heard() -> None:
     ]
 
 
-def test_what_a_session_wants_is_announced_where_its_target_is_the_planner() -> None:
+def test_model_and_tools_are_announced_if_the_planner_is_a_target() -> None:
     tools = [{"name": "ls", "input_schema": {"type": "object"}}]
     opened = {"type": "session.opened", "targets": ["cascade"], "model": "kimi-k2", "tools": tools}
     for targets, told in ((["cascade", "anthropic"], {"model": "kimi-k2", "tools": ["ls"]}), (["anthropic"], {})):
@@ -134,7 +134,7 @@ def test_what_a_session_wants_is_announced_where_its_target_is_the_planner() -> 
         assert json.loads(dict(output.headers)["policy"]) == told
 
 
-def test_an_abandoned_planner_is_reported_and_counted() -> None:
+def test_a_planner_timeout_is_reported_and_counted() -> None:
     stage = EventsStage(DEFAULTS)
     result = stage.process(records([text("Thinking about /opt/windsurf/x "), b'{"type":"max_wait"}']))
     (diagnosis,) = [item for item in of(result.outputs, SESSION_ITEMS) if item["type"] == "turn/diagnosis"]
@@ -145,7 +145,7 @@ def test_an_abandoned_planner_is_reported_and_counted() -> None:
     assert [item for item in of(ended.outputs, SESSION_ITEMS) if item["type"] == "turn/diagnosis"] == []
 
 
-def test_held_text_is_released_when_another_source_takes_over() -> None:
+def test_held_back_text_is_reported_when_another_source_takes_over() -> None:
     stage = EventsStage(DEFAULTS)
     held = stage.process(records([text("See /opt/windsurf/log")]))
     assert (of(held.outputs, HISTORY_FIXES), shown(held.outputs)) == ([], [("text", "See ")])
@@ -185,7 +185,7 @@ def test_a_session_feeds_its_next_request() -> None:
     assert second["system"] == first["system"]
 
 
-def test_what_is_redacted_is_configured() -> None:
+def test_redaction_is_configurable() -> None:
     config = load_config(None, env={}, overrides={"text.redact_roots": "/srv/secret", "text.redact_marker": "∎"})
     result = EventsStage(session_defaults(config)).process(
         records([text("/srv/secret/a and /opt/windsurf/b. "), b'{"type":"done"}'])
@@ -203,13 +203,13 @@ def test_what_is_redacted_is_configured() -> None:
         ("session.params.conversation", "conv_1", "chained"),
     ],
 )
-def test_what_cannot_be_used_stops_the_worker_at_its_start(key: str, value: str, code: str) -> None:
+def test_unusable_settings_stop_the_worker_at_its_start(key: str, value: str, code: str) -> None:
     with pytest.raises(InputError) as caught:
         session_defaults(load_config(None, env={}, overrides={key: value}))
     assert caught.value.code == code
 
 
-def test_a_damaged_record_does_not_take_its_neighbours_along() -> None:
+def test_a_damaged_record_does_not_affect_its_neighbours() -> None:
     framed = (*SOURCE, ("framing", b"odd"))
     given = [*records([text("One. ")]), *records([text("Two. ")], 1, framed), *records([text("Three. ")], 2)]
     result = EventsStage(DEFAULTS).process(given)

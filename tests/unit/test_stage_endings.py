@@ -1,4 +1,4 @@
-"""Sessions that expire or are forgotten: by the records' own times, the same whatever the batching and the restarts."""
+"""Sessions that expire or are forgotten: by the times of the records, independent of batching and restarts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def turns(**more: object) -> TurnsStage:
 
 
 def log(*rows: tuple[str, float, object], headers: tuple = ()) -> list[Record]:
-    """Records of a partition: whose, at which second, and what they say."""
+    """Records of a partition: session, second, and event."""
     return [
         Record(
             partition=0,
@@ -56,7 +56,7 @@ def requested(found: Result) -> list[list[str]]:
 
 
 def told(found: Result) -> list[tuple[bytes, str]]:
-    """Return the notices to the stream side: the session, and the header."""
+    """Return the records for the stream side: the session and the first header of each."""
     return [(output.key, output.headers[0][0]) for output in of(found, PROVIDER_EVENTS)]
 
 
@@ -115,7 +115,7 @@ def test_a_session_expires_by_the_times_of_its_own_records(rows, dead, texts):
     assert (letters(found.outputs), requested(found)) == (dead, texts)
 
 
-def test_a_parked_session_does_not_expire_and_its_clock_restarts_with_the_release():
+def test_a_parked_session_does_not_expire_and_its_release_restarts_the_timeout():
     stage = turns(on_dead_letter="park")
     found = stage.process(
         log(("a", 0, OPENED), ("a", 1, b"nonsense"), ("a", 500, hello()), ("a", 501, RELEASED), ("a", 561.001, WANTED))
@@ -123,7 +123,7 @@ def test_a_parked_session_does_not_expire_and_its_clock_restarts_with_the_releas
     assert (letters(found.outputs), requested(found)) == ([(1, "not_json"), (4, "expired")], [["hello"]])
 
 
-def test_a_straggler_neither_stops_a_worker_nor_parks_anything():
+def test_a_late_record_neither_stops_a_worker_nor_parks_a_session():
     for policy in ("stop", "park", "follow"):
         stage = turns(on_dead_letter=policy)
         found = stage.process(log(("a", 0, FORGOTTEN), ("a", 1, hello())))
@@ -131,7 +131,7 @@ def test_a_straggler_neither_stops_a_worker_nor_parks_anything():
         assert [key for key, value in found.changes.items() if value is not None and key.endswith(b"a")] == []
 
 
-def test_another_sessions_record_frees_both_sides():
+def test_another_sessions_record_frees_an_expired_session_on_both_sides():
     stage, state = turns(), {}
     for record in log(("a", 0, OPENED), ("a", 1, hello()), ("b", 61, hello()), ("b", 61.001, hello())):
         found = stage.process([record])
@@ -141,7 +141,7 @@ def test_another_sessions_record_frees_both_sides():
     assert not [key for key, value in state.items() if key.endswith(b"a") and value is not None]
 
 
-def test_sessions_that_expire_together_are_freed_a_few_a_record():
+def test_sessions_that_expire_together_are_freed_a_few_per_record():
     names = [f"{n:03}" for n in range(200)]
     stage = turns()
     stage.process(log(*((name, 0, OPENED) for name in names)))
@@ -153,7 +153,7 @@ def test_sessions_that_expire_together_are_freed_a_few_a_record():
     assert [name for some in freed for name in some] == names
 
 
-def test_a_marker_is_dropped_once_no_older_input_can_be_read():
+def test_an_ended_session_record_is_removed_once_no_older_input_can_arrive():
     stage = turns(marker_ms=1000_000)
     found = stage.process(
         log(
@@ -168,7 +168,7 @@ def test_a_marker_is_dropped_once_no_older_input_can_be_read():
     assert requested(found) == [["b"], ["a"]]
 
 
-def test_a_record_of_a_forgotten_session_is_a_dead_letter_that_holds_nothing_of_it():
+def test_the_dead_letter_of_a_forgotten_session_has_none_of_its_content():
     headers = (("producer", b"crew/1"), ("dataref", b"place"))
     found = turns().process([*log(("a", 1, FORGOTTEN)), *log(("a", 2, OPENED), ("a", 3, b"secret"), headers=headers)])
     late = of(found, DEAD_LETTERS)
@@ -193,7 +193,7 @@ DELTA = json.dumps(
 
 
 def events(*rows: tuple[str, float, object, tuple[str, ...]]) -> list[Record]:
-    """Records of provider events: whose, when, the value, and the names of headers."""
+    """Records of provider events: session, second, value, and the names of headers."""
     found = log(*(row[:3] for row in rows))
     return [structs.replace(record, headers=_headers(row[3])) for record, row in zip(found, rows, strict=True)]
 
@@ -210,7 +210,7 @@ def _headers(names: tuple[str, ...]) -> tuple:
         ("forgotten", [(2, "forgotten"), (3, "forgotten"), (4, "forgotten")]),
     ],
 )
-def test_the_stream_side_continues_where_the_history_side_says(end: str, dead: list):
+def test_the_stream_side_continues_when_the_history_side_allows_it(end: str, dead: list):
     told = events(
         *(("a", 0, DELTA.encode(), ()), ("a", 1, None, (end,)), ("a", 2, DELTA.encode(), ())),
         *(("a", 3, None, ("policy",)), ("a", 4, DELTA.encode(), ())),
@@ -218,7 +218,7 @@ def test_the_stream_side_continues_where_the_history_side_says(end: str, dead: l
     assert letters(EventsStage().process(told).outputs) == dead
 
 
-def test_nothing_is_shown_of_what_was_open_in_a_forgotten_session():
+def test_open_items_of_a_forgotten_session_are_not_shown():
     stage = EventsStage()
     stage.process(events(("a", 0, DELTA.encode(), ())))
     found = stage.process(events(("a", 1, None, ("forgotten",))))
@@ -226,7 +226,7 @@ def test_nothing_is_shown_of_what_was_open_in_a_forgotten_session():
     assert {key: value for key, value in found.changes.items() if key.endswith(b"a")} == {b"ea": None}
 
 
-# The same whatever the batching and the restarts.
+# The result does not depend on batching and restarts.
 
 _NAMES = st.sampled_from("abc")
 _STEPS = st.sampled_from([0, 1, 30, 59.999, 60, 60.001, 61, 130])
@@ -237,7 +237,7 @@ _EVENTS = st.sampled_from(
 
 
 def in_order(rows: list) -> list:
-    """Rows with the seconds that passed before each, as rows with the second of each; the clock goes back too."""
+    """Convert the delays before rows to seconds since the start; the clock also goes back."""
     found, now = [], 0.0
     for name, step, value in rows:
         now += -step if step == 30 else step
@@ -246,9 +246,9 @@ def in_order(rows: list) -> list:
 
 
 def run(make, batches: list[list[Record]], *, restarted: bool) -> tuple[dict, dict]:
-    """All outputs, those of a topic and session together, and what the changelog holds at the end.
+    """Return all outputs by topic and session, and the final content of the changelog.
 
-    Of a session that is over it holds nothing.
+    Assert that the changelog has nothing of a session that has ended.
     """
     found, stage, state = processed(make, batches, "changelog" if restarted else None)
     outputs: dict = {}
@@ -259,7 +259,7 @@ def run(make, batches: list[list[Record]], *, restarted: bool) -> tuple[dict, di
     return outputs, state
 
 
-def does_not_depend(make, records: list[Record], cuts: set[int]) -> None:
+def assert_independent_of_batching(make, records: list[Record], cuts: set[int]) -> None:
     edges = [0, *sorted(cut for cut in cuts if 0 < cut < len(records)), len(records)]
     batches = [records[a:b] for a, b in pairwise(edges)]
     alone = run(make, [[record] for record in records], restarted=False)
@@ -273,13 +273,13 @@ def does_not_depend(make, records: list[Record], cuts: set[int]) -> None:
     st.sampled_from(["go-on", "follow", "park"]),
     st.sampled_from([Limits(), Limits(bytes=1_000)]),
 )
-def test_ends_do_not_depend_on_batching_or_restarts(rows, cuts, on_dead_letter, limits):
-    does_not_depend(
+def test_session_ends_do_not_depend_on_batching_or_restarts(rows, cuts, on_dead_letter, limits):
+    assert_independent_of_batching(
         lambda: turns(marker_ms=150_000, on_dead_letter=on_dead_letter, limits=limits), log(*in_order(rows)), cuts
     )
 
 
 @given(st.lists(st.tuples(_NAMES, _STEPS, _EVENTS), max_size=14), st.sets(st.integers(1, 13)))
-def test_ends_of_streams_do_not_either(rows, cuts):
+def test_session_ends_of_streams_do_not_depend_on_batching_or_restarts(rows, cuts):
     told = events(*((name, second, *said) for name, second, said in in_order(rows)))
-    does_not_depend(lambda: EventsStage(Defaults(marker_ms=150_000)), told, cuts)
+    assert_independent_of_batching(lambda: EventsStage(Defaults(marker_ms=150_000)), told, cuts)

@@ -1,4 +1,4 @@
-"""Sessions that end, that cannot be read, or that are empty: each leaves neither state nor an unreported error."""
+"""Sessions that end, that cannot be read, or that have nothing to send: none leaves state, and none fails silently."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def test_a_session_closed_reopened_and_closed_in_one_batch_leaves_no_state():
     assert state == {}
 
 
-def test_a_session_closed_twice_takes_the_turns_that_come_under_the_same_ids_again():
+def test_a_session_closed_twice_accepts_turns_with_the_same_ids_again():
     stage = TurnsStage()
     stage.process(records([OPENED, *LONG]))
     found = stage.process(records([CLOSED, LONG[0], CLOSED, OPENED, LONG[0]], first=100))
     assert [body["messages"][0]["content"] for body in bodies(found)][-1] == user("q" * 900)["content"]
-    # The one in between has no model, which its worker's defaults would give.
+    # The one in between has no model, because the worker's defaults have none.
     assert [output.value for output in of(found, DEAD_LETTERS)] == [json.dumps(LONG[0]).encode()]
 
 
@@ -57,7 +57,7 @@ def test_a_session_that_was_never_decoded_is_closed_with_all_its_records():
     assert found.changes == dict.fromkeys(state)
 
 
-def test_closing_a_session_notifies_the_stream_side_where_its_log_closed_it():
+def test_closing_a_session_notifies_the_stream_side_with_the_place_in_the_log():
     (told,) = of(run(CLOSED), PROVIDER_EVENTS)
     said = (("closed", b"agent.turns.v1/2/0"), ("origin", b"reknit"))
     assert (told.key, told.value, told.headers) == (KEY, None, said)
@@ -90,12 +90,12 @@ def test_a_closed_session_frees_the_stream_side(decoded):
     assert any(value is not None for value in again.changes.values())
 
 
-def test_closing_a_session_that_the_stream_side_never_heard_of_does_nothing():
+def test_closing_a_session_unknown_to_the_stream_side_does_nothing():
     found = EventsStage().process(closing(1))
     assert (found.outputs, found.changes) == ([], {})
 
 
-def test_turns_that_waited_for_the_policy_go_with_the_closed_session():
+def test_turns_waiting_for_the_policy_are_removed_with_the_closed_session():
     lines = [cli.whole("msg_1", cli.said("done")), cli.result("done")]
     _, stage, state = processed(EventsStage, [streamed(lines)])
     assert len(state) > 1
@@ -110,17 +110,17 @@ CUT = {"type": "tool_use", "id": "t1", "name": "ls", "input": "{", "incomplete":
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @pytest.mark.parametrize("policy", ["drop", "text"])
 @pytest.mark.parametrize("words", [[], ["Let me look."]], ids=["call alone", "call and words"])
-def test_a_result_of_a_call_that_was_cut_is_followed_by_a_request(target: str, policy: str, words: list):
+def test_a_result_of_a_cut_call_is_followed_by_a_request(target: str, policy: str, words: list):
     opened = OPENED | {"targets": [target], "policy": {"incomplete_call": policy}, "params": {"max_tokens": 100}}
     asked = run(opened, turn(user("go")), turn(said(*words, CUT)))
-    # The state is read back, so that what was cut is known after a restart too.
+    # The state is reloaded, so that the cut call is known after a restart too.
     fresh = restored(TurnsStage(), asked.changes)
     found = fresh.process(records([turn(answered("t1"))], first=3))
     assert len(of(asked, PROVIDER_REQUESTS)) == 1
     assert len(of(found, PROVIDER_REQUESTS)) == 1
 
 
-def test_a_result_of_no_call_at_all_still_sends_nothing():
+def test_a_result_without_any_call_sends_nothing():
     found = run(OPENED, turn(user("go")), turn(said("done")), turn(answered("nobody")))
     assert len(bodies(found)) == 1
 
@@ -131,9 +131,9 @@ def test_the_other_call_of_a_cut_turn_is_waited_for():
     assert [block["type"] for block in bodies(found)[1]["messages"][2]["content"]] == ["tool_result"]
 
 
-# The Responses API takes an empty input.
+# The Responses API accepts an empty input.
 @pytest.mark.parametrize("target", sorted(set(TARGETS) - {"openai-responses"}))
-def test_a_request_that_is_wanted_before_anything_was_said_is_rejected_in_the_providers_words(target: str):
+def test_a_wanted_request_for_an_empty_history_is_rejected_in_the_providers_words(target: str):
     opened = {"type": "session.opened", "targets": [target], "model": "m", "params": {"max_tokens": 100}}
     stage = TurnsStage()
     found = stage.process(records([opened, {"type": "request.wanted", "id": "w1"}]))
@@ -144,7 +144,7 @@ def test_a_request_that_is_wanted_before_anything_was_said_is_rejected_in_the_pr
     assert not of(later, DEAD_LETTERS)
 
 
-# State that is not what was written.
+# Damaged state.
 
 
 def damaged_heads(head: bytes) -> list[bytes]:
@@ -180,7 +180,7 @@ def test_a_damaged_snapshot_is_a_typed_error_or_a_recovery():
 
 
 @pytest.mark.parametrize("policy", ["go-on", "follow", "park"])
-def test_a_session_that_cannot_be_read_never_passes_for_a_new_one(policy):
+def test_an_unreadable_session_is_never_treated_as_new(policy):
     stage = TurnsStage(Defaults(on_dead_letter=policy))
     stage.restore(b"h" + KEY, b"\xc1 not a head")
     for at in range(3):
@@ -193,7 +193,7 @@ def test_a_session_that_cannot_be_read_never_passes_for_a_new_one(policy):
     assert codes(found)[:1] in ([], ["rejected"])
 
 
-def test_a_stream_that_cannot_be_read_never_passes_for_a_new_one():
+def test_an_unreadable_stream_is_never_treated_as_new():
     stage = EventsStage()
     stage.restore(b"e" + KEY, b"\xc1 not a state")
     for at in range(2):

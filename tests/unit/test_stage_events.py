@@ -1,4 +1,4 @@
-"""The stream side: records in, items, finished turns, dead letters and state out."""
+"""The stream side: records in; items, finished turns, dead letters and state out."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def items(found) -> list[dict]:
 
 
 def policy(*, record: bool, first: int = 0) -> list[Record]:
-    """Return the history side's record of a session's policy."""
+    """The record with which the history side announces a session's policy."""
     return records([None], (("policy", json.dumps({"record_assistant": record}).encode()),), first=first)
 
 
@@ -67,7 +67,7 @@ def test_a_streamed_answer_becomes_items_and_deltas_of_one_poll_are_joined():
     assert "unseen" not in made[-1]
 
 
-def test_a_new_conversation_of_the_program_takes_the_recorded_turns_back():
+def test_a_new_conversation_of_the_program_rewinds_the_recorded_turns():
     stage = EventsStage(Defaults(policy=Policy(record_assistant=True)))
     reset = {"type": "conversation_reset", "trigger": "clear"}
     found = stage.process(records([*streamed("Before."), reset, *streamed("After.", "msg_2"), result("After.")]))
@@ -81,7 +81,7 @@ def test_a_new_conversation_of_the_program_takes_the_recorded_turns_back():
     assert found.tally["reknit_turns_finished_total", "claude-cli"] == 2
 
 
-def test_records_one_by_one_give_the_same_text_at_the_same_places():
+def test_single_records_give_the_same_text_at_the_same_places():
     outputs, *_ = processed(EventsStage, in_batches(records(streamed("Hello world")), 1))
     made = [json.loads(output.value) for output in outputs if output.topic == SESSION_ITEMS]
     deltas = [(item.get("at", 0), item["content"]) for item in made if item["type"] == "item/delta"]
@@ -89,7 +89,7 @@ def test_records_one_by_one_give_the_same_text_at_the_same_places():
 
 
 @pytest.mark.parametrize("cut", range(1, 9))
-def test_state_read_back_continues_as_without_an_interruption(cut: int):
+def test_reloaded_state_continues_unchanged(cut: int):
     lines = records(streamed("Hello world"))
     expected, *_ = processed(EventsStage, in_batches(lines, 1))
     before, _, state = processed(EventsStage, in_batches(lines[:cut], 1))
@@ -97,7 +97,7 @@ def test_state_read_back_continues_as_without_an_interruption(cut: int):
     assert before + [o for record in lines[cut:] for o in stage.process([record]).outputs] == expected
 
 
-def test_a_finished_turn_waits_until_the_policy_is_known_whichever_comes_first():
+def test_a_finished_turn_waits_until_the_policy_is_known_in_either_order():
     first = EventsStage().process(ended("Hi there"))
     assert of(first, AGENT_TURNS) == []
     later = restored(EventsStage(), first.changes).process(policy(record=True, first=20))
@@ -140,7 +140,7 @@ def test_a_session_that_does_not_record_appends_nothing():
     assert of(stage.process(ended("Hi", first=1)), AGENT_TURNS) == []
 
 
-def test_the_end_of_an_earlier_run_does_not_end_the_present_one():
+def test_the_end_of_an_earlier_run_does_not_end_the_current_one():
     stage = EventsStage()
     stage.process(records(streamed("Hello world")[:3]))
     late = (("source", b"claude-cli"), ("run", b"r0"), ("exit", b"0"))
@@ -185,7 +185,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("record", "code"), BAD)
-def test_an_unusable_record_becomes_a_dead_letter_and_its_neighbours_continue(record: Record, code: str):
+def test_an_unusable_record_becomes_a_dead_letter_and_its_neighbours_are_processed(record: Record, code: str):
     neighbour = records(streamed("Hello"), key=b"other", first=8)
     found = EventsStage().process([record, *neighbour])
     (letter,) = of(found, DEAD_LETTERS)
@@ -222,7 +222,7 @@ def test_hostile_events_give_items_or_dead_letters_and_the_session_continues(val
     assert [item["content"] for item in made if item["type"] == "item/delta"] == ["Hello"]
 
 
-def test_what_is_counted_is_what_happened():
+def test_counters_match_the_events():
     lines = streamed("Hello world")
     tally = EventsStage().process(records([*lines[:4], RETRY, *streamed("Hello again", "msg_2"), b"??"])).tally
     assert tally["reknit_items_total", "claude-cli", "stream"] == 2

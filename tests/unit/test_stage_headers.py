@@ -1,4 +1,4 @@
-"""Headers of outputs: their source record, its cause, its producer, and its group."""
+"""Headers of outputs: the source record, the reason, the producer, and the links between requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INTERRUPTED = [turn(user("hi")), turn(called("call_1", "ls")), turn(user("never 
 
 
 def told(stage, events: list[dict], topic: str, headers: tuple = (), first: int = 0) -> list[dict[str, str]]:
-    """The headers of what a stage writes to a topic."""
+    """Return the headers of a stage's outputs for a topic."""
     found = of(stage.process(records(events, headers, first=first)), topic)
     return [{k: v.decode() for k, v in each.headers} for each in found]
 
@@ -30,7 +30,7 @@ def requests(*events: dict, first: int = 0) -> list[dict[str, str]]:
     return told(TurnsStage(), list(events), PROVIDER_REQUESTS, first=first)
 
 
-def test_a_request_names_the_record_that_made_it_due_and_where_its_session_began():
+def test_a_request_names_its_cause_and_the_first_record_of_its_session():
     first, second = requests(OPENED, turn(user("hi")), turn(said("yes?")), turn(user("go")), first=40)
     assert (first["cause"], first["reason"], first["first"]) == ("agent.turns.v1/2/41", "turn", "40")
     assert (second["cause"], second["first"]) == ("agent.turns.v1/2/43", "40")
@@ -47,18 +47,18 @@ def test_a_request_names_the_record_that_made_it_due_and_where_its_session_began
         ([turn(user("hi")), WANTED], "wanted"),
     ],
 )
-def test_a_request_says_why_it_was_written(events, reason: str):
+def test_a_request_has_a_reason(events, reason: str):
     assert requests(OPENED, *events)[-1]["reason"] == reason
 
 
-def test_each_request_that_is_asked_for_has_an_id_of_its_own():
+def test_each_wanted_request_has_its_own_id():
     found = requests(OPENED, turn(user("hi")), WANTED, WANTED, turn(said("yes?")), turn(user("go")), WANTED)
     ids = [each["request-id"] for each in found]
     assert len(set(ids)) == len(ids) == 5
     assert [each.get("supersedes") for each in found] == [None, ids[0], ids[1], None, ids[3]]
 
 
-def test_a_restarted_session_makes_other_ids():
+def test_a_reopened_session_makes_other_ids():
     life = [OPENED, turn(user("hi")), {"type": "session.closed"}]
     first, second = requests(*life, *life)
     assert first["request-id"] != second["request-id"]
@@ -73,7 +73,7 @@ def test_ids_and_counts_survive_a_restart():
     assert found == [each["request-id"] for each in whole]
 
 
-def test_a_request_says_why_it_does_not_begin_like_the_one_before():
+def test_a_request_has_the_reason_for_a_new_prefix():
     restored = {"type": "history.restored", "messages": [user("other"), said("history"), user("and")]}
     first, second, third = requests(OPENED, turn(user("hi")), restored, WANTED, turn(said("ok")), turn(user("go")))
     assert "prefix-reset" not in first
@@ -81,7 +81,7 @@ def test_a_request_says_why_it_does_not_begin_like_the_one_before():
     assert "prefix-reset" not in third
 
 
-def test_a_turns_producer_and_trace_are_copied_to_requests_and_fixes():
+def test_producer_and_trace_of_a_turn_are_passed_to_requests_and_fixes():
     broken = turn(user("hi", " "))
     for topic in (PROVIDER_REQUESTS, HISTORY_FIXES):
         found = told(TurnsStage(), [OPENED, broken], topic, PASSED)
@@ -96,7 +96,7 @@ def test_a_release_of_a_session_that_is_not_parked_is_a_dead_letter():
     assert letter["reknit.error.code"] == "not_parked"
 
 
-def test_an_answer_of_a_provider_sends_nothing_and_changes_nothing():
+def test_a_providers_answer_sends_nothing_and_changes_nothing():
     answered = {"type": "provider.answered", "request_id": "r", "status": 400, "body": "no"}
     calm = requests(OPENED, turn(user("hi")), WANTED)
     assert requests(OPENED, turn(user("hi")), answered)[:1] == calm[:1]
@@ -121,7 +121,7 @@ def sse(event: dict) -> bytes:
 
 @pytest.mark.parametrize("batch", [1, 4], ids=["one by one", "in one batch"])
 def test_items_name_their_run_and_the_request_that_they_answer(batch: int):
-    """The last items of a run belong to that run, although only the next one reports its end."""
+    """The last items of a run belong to that run, although only the next run shows that it is over."""
     fed = []
     for name in ("1", "2"):
         headers = (("source", b"anthropic"), ("run", f"r{name}".encode()), ("request-id", f"q{name}".encode()))

@@ -1,4 +1,4 @@
-"""State of a stage: heads as changes, bounded live sessions, and formats of state."""
+"""State of a stage: heads written as differences, live sessions within a memory bound, and state formats."""
 
 import random
 
@@ -15,7 +15,10 @@ SMALL_BYTES = 1 << 13
 
 
 def processed(stage, values, keys=(b"session",), room=ROOM, state=None):
-    """Return the outputs record by record, and the changelog afterwards; each commit leaves this much room."""
+    """Return the outputs record by record, and the resulting changelog.
+
+    ``room`` is the memory that each commit leaves.
+    """
     outputs, state = [], {} if state is None else state
     for offset, value in enumerate(values):
         key = keys[offset % len(keys)]
@@ -34,7 +37,7 @@ def processed(stage, values, keys=(b"session",), room=ROOM, state=None):
         (EventsStage, deltas, (10, 100, 3_000)),
     ],
 )
-def test_what_a_record_writes_does_not_grow_with_what_came_before(stage, values, sizes):
+def test_the_size_of_a_write_does_not_grow_with_the_history(stage, values, sizes):
     means = [sum(written) / len(written) for written in (written_bytes(stage(), values(size)) for size in sizes)]
     assert max(means) < 9_000
 
@@ -52,7 +55,7 @@ def edited(head, chance):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_head_is_read_as_it_was_written_last_however_it_changed(seed):
+def test_a_head_is_read_as_last_written_after_any_changes(seed):
     chance = random.Random(seed)  # noqa: S311  the same edits in every run
     head, written, state, kinds = chance.randbytes(2 * SMALL_BYTES), WrittenHead(SMALL_BYTES), {}, set()
     for _ in range(200):
@@ -69,7 +72,7 @@ def test_a_head_is_read_as_it_was_written_last_however_it_changed(seed):
     assert kinds >= {(b"c", False), (b"c", True), (b"h", False)}
 
 
-def test_a_head_that_has_changed_all_over_is_not_taken_apart():
+def test_a_head_that_has_changed_completely_is_written_whole():
     chance = random.Random(1)  # noqa: S311  a test
     first, second = (
         b"".join(b"%s what stays of a line, and of each\n" % chance.randbytes(16).hex().encode() for _ in range(3_000))
@@ -83,13 +86,13 @@ def test_a_head_that_has_changed_all_over_is_not_taken_apart():
     assert second[len(second) // 2 :] in change
 
 
-def test_a_head_of_format_1_is_always_whole():
+def test_a_head_of_format_1_is_always_written_whole():
     head, written = b"x" * 3 * SMALL_BYTES, WrittenHead(SMALL_BYTES)
     for more in range(3):
         assert written.write(b"hs", b"s", head + b"%d" % more, 1) == {b"hs": head + b"%d" % more}
 
 
-def test_changes_of_an_earlier_head_that_were_left_are_not_taken():
+def test_leftover_changes_of_an_earlier_head_are_ignored():
     first, second = (bytes([byte]) * 2 * SMALL_BYTES for byte in b"ab")
     written = WrittenHead(SMALL_BYTES)
     state = written.write(b"hs", b"s", first, 2) | written.write(b"hs", b"s", first + b"c", 2)
@@ -105,7 +108,7 @@ def test_changes_of_an_earlier_head_that_were_left_are_not_taken():
     ("stage", "values"),
     [(TurnsStage, settling(120)), (TurnsStage, with_calls_open(200)), (EventsStage, deltas(600))],
 )
-def test_sessions_without_room_continue_as_with_it(stage, values):
+def test_evicted_sessions_continue_as_if_they_had_stayed_in_memory(stage, values):
     keys = (b"one", b"two", b"three")
     calm = [value for value in values for _ in keys]
     outputs, state = processed(stage(), calm, keys)
@@ -117,7 +120,7 @@ def test_sessions_without_room_continue_as_with_it(stage, values):
         assert tight.committed({}, 0).sessions == 0
 
 
-def test_sessions_that_were_quiet_for_longest_go_first():
+def test_the_longest_idle_sessions_are_evicted_first():
     stage = TurnsStage()
     stage.keep_in(store := PackedRecords(1))
     keys = (b"one", b"two", b"three")
@@ -128,7 +131,7 @@ def test_sessions_that_were_quiet_for_longest_go_first():
     assert [key for key in keys if key in stage._states._live] == [b"two", b"three"]
 
 
-def test_what_a_session_wrote_is_deleted_with_it_live_or_not():
+def test_all_records_of_a_session_are_deleted_with_it_live_or_not():
     closed = {"type": "session.closed"}
     for room in (0, ROOM):
         stage = TurnsStage()
@@ -140,7 +143,7 @@ def test_what_a_session_wrote_is_deleted_with_it_live_or_not():
 
 
 @pytest.mark.parametrize("loose_bytes", [ROOM, 64])
-def test_records_that_come_and_go_leave_the_size_of_those_that_stay(loose_bytes):
+def test_deleted_records_do_not_change_the_size_of_the_others(loose_bytes):
     worn, fresh = PackedRecords(loose_bytes), PackedRecords(loose_bytes)
     for value in (b"first", None, b"second", None, None, b"a longer value", b"last"):
         worn.put(b"session", b"key", value)

@@ -1,4 +1,4 @@
-"""The limits of a tenant in a partition; records beyond them become dead letters with the reason."""
+"""Limits of a tenant in a partition; records beyond them are dead letters that name the limit."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ runs = pytest.mark.parametrize(("batch", "restart"), [(1, None), (1, "changelog"
 
 
 @runs
-def test_a_tenant_has_so_many_sessions_and_its_neighbours_have_theirs(batch, restart):
+def test_the_session_limit_of_a_tenant_does_not_affect_others(batch, restart):
     log = [
         (b"a/1", OPENED),
         (b"a/2", OPENED),
@@ -60,7 +60,7 @@ def test_a_tenant_has_so_many_sessions_and_its_neighbours_have_theirs(batch, res
 
 
 @runs
-def test_a_tenant_has_so_many_bytes_and_gets_them_back(batch, restart):
+def test_the_byte_limit_of_a_tenant_counts_live_sessions_only(batch, restart):
     room = Limits(bytes=2 * len(OPENED) + 3 * len(turn("x")))
     log = [
         (b"a/1", OPENED),
@@ -76,7 +76,7 @@ def test_a_tenant_has_so_many_bytes_and_gets_them_back(batch, restart):
     assert sizes == {b"za/1": len(RESTORED), b"zb/1": len(OPENED) + len(turn("x"))}
 
 
-def test_a_tenant_may_have_a_limit_of_its_own():
+def test_a_tenant_may_have_its_own_limit():
     limits = Limits(sessions=1, tenants={"big": Limit(sessions=2)}, separator=":")
     log = [(key, OPENED) for key in (b"big:1", b"big:2", b"big:3", b"small:1", b"small:2", b"a/1", b"a/2")]
     assert [at for at, *_ in run(log, limits)[0]] == [2, 4, 6]
@@ -96,7 +96,7 @@ def test_a_session_that_lost_a_turn_to_a_limit_follows_it_until_its_history_is_r
     assert sent == [b"a"]
 
 
-def test_without_limits_nothing_is_kept_of_sizes():
+def test_without_limits_no_sizes_are_stored():
     assert run([(b"a/1", OPENED), (b"a/1", turn("x"))], Limits())[2] == {}
 
 

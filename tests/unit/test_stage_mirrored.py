@@ -32,18 +32,18 @@ def mirrored(message, **fields):
 # Turns that make no request due.
 
 
-def test_a_log_that_was_answered_already_makes_no_request():
+def test_an_already_answered_log_makes_no_request():
     found = run(OPENED, *map(mirrored, [user("one"), said("1"), user("two"), said("2")]))
     assert (requests(found), of(found, DEAD_LETTERS)) == ([], [])
     assert found.tally["reknit_turns_total", "turn.appended", "taken"] == 4
 
 
-def test_neither_results_nor_words_over_an_open_call_make_one():
+def test_neither_results_nor_text_over_an_open_call_make_a_request():
     found = run(OPENED, *map(mirrored, [user("go"), called("a"), answered("a"), called("b"), user("stop")]))
     assert requests(found) == []
 
 
-def test_a_turn_is_in_the_next_request_whatever_makes_it_due():
+def test_mirrored_turns_are_in_the_next_request():
     history = [user("one"), said("1"), user("two")]
     mirror = run(OPENED, *map(mirrored, history[:2]), turn(history[2]))
     wanted = run(OPENED, *map(mirrored, history), {"type": "request.wanted"})
@@ -56,19 +56,19 @@ def test_request_true_is_the_default():
     assert requests(run(OPENED, turn(user("hi"), request=True))) == requests(run(OPENED, turn(user("hi"))))
 
 
-def test_a_history_that_cannot_be_sent_is_no_dead_letter_while_nothing_is_due():
+def test_an_unsendable_history_is_no_dead_letter_while_nothing_is_due():
     without_a_model = [{"type": "session.opened"}, mirrored(user("hi"))]
     assert run(*without_a_model).outputs == run({"type": "session.opened"}).outputs
     assert letters(run(*without_a_model, {"type": "request.wanted"}).outputs) == [(2, "rejected")]
 
 
-def test_the_same_turn_with_and_without_a_request_is_other_content():
+def test_the_same_turn_with_and_without_a_request_is_different_content():
     found = run(OPENED, mirrored(user("hi"), id="t"), mirrored(user("hi"), id="t"), turn(user("hi"), id="t"))
     assert (requests(found), letters(found.outputs)) == ([], [(3, "id_reused")])
 
 
 @pytest.mark.parametrize("value", ["no", 0, None])
-def test_anything_but_true_and_false_is_a_dead_letter(value):
+def test_a_request_flag_that_is_not_boolean_is_a_dead_letter(value):
     assert letters(run(OPENED, turn(user("hi"), request=value)).outputs) == [(1, "bad_record")]
 
 
@@ -109,7 +109,7 @@ def test_a_request_that_the_log_answers_is_withdrawn():
 
 
 def withdrawn_by(*events, defaults=WITHDRAWS):
-    """Which records withdrew, and how many requests there were."""
+    """Return the offsets of the records that withdrew a request, and the number of requests."""
     outputs = requests(run(*events, defaults=defaults))
     causes = [dict(output.headers)["cause"].decode() for output in outputs if output.value is None]
     return [int(cause.rpartition("/")[2]) for cause in causes], sum(output.value is not None for output in outputs)
@@ -124,7 +124,7 @@ def withdrawn_by(*events, defaults=WITHDRAWS):
         ([turn(user("1")), turn(called("c")), turn(answered("c")), turn(said("b"))], ([2, 4], 2)),
         ([mirrored(user("1")), turn(said("a"))], ([], 0)),
         ([turn(user("1")), mirrored(said("a"))], ([2], 1)),
-        # A turn that the stream side recorded is the answer of a sent request.
+        # A turn that the stream side recorded is the answer to a sent request.
         ([turn(user("1")), turn(said("a"), origin="recorded", source="anthropic")], ([], 1)),
     ],
 )
@@ -139,7 +139,7 @@ def test_a_request_that_its_provider_refused_is_not_withdrawn():
     assert withdrawn_by(*asked, refused, turn(said("1"))) == ([], 1)
 
 
-def test_each_target_is_withdrawn_for_itself():
+def test_requests_are_withdrawn_for_each_target():
     opened = {**OPENED, "targets": ["anthropic", "claude-cli"]}
     found = requests(run(opened, turn(user("one")), turn(said("1")), defaults=WITHDRAWS))
     headers = [decode(output.headers, RequestHeaders) for output in found]
@@ -175,7 +175,7 @@ def test_batches_and_restarts_change_nothing(size, restart):
     assert sum(output.topic == PROVIDER_REQUESTS and output.value is None for output in whole) == 3
 
 
-def test_a_replay_publishes_the_same_and_a_diff_finds_what_is_missing():
+def test_a_replay_publishes_the_same_and_a_diff_finds_missing_withdrawals():
     def published(defaults):
         found = requests(TurnsStage(defaults).process(records(EVENTS)))
         return [

@@ -1,4 +1,4 @@
-"""A parked session: records after a failed one wait, and give the same result once it is released."""
+"""A parked session: records after one that could not be processed wait, and a repair gives the undisturbed result."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ CASES = {
 @pytest.mark.parametrize("restart", [None, "changelog", "store"])
 @pytest.mark.parametrize("poison", [POISON, b"\xff{"], ids=["unusable", "no JSON"])
 @pytest.mark.parametrize("case", CASES)
-def test_a_session_that_is_released_ends_as_if_nothing_had_been(case, poison, restart, batch):
+def test_a_released_session_ends_as_if_nothing_had_failed(case, poison, restart, batch):
     before, mended, behind = CASES[case]
     later = [turn(said("fine")), turn(user("later"), id="u9")]
     expected, *_, calm = run([*before, mended, *behind, None, *later])
@@ -93,7 +93,7 @@ def test_a_session_released_without_the_record_continues_after_it():
     assert not stage.levels()["reknit_sessions_parked"]
 
 
-def test_while_a_session_is_parked_its_neighbours_are_not():
+def test_parking_a_session_does_not_affect_its_neighbours():
     stage = TurnsStage(PARK)
     made = stage.process(
         [record(0, OPENED), record(1, POISON), record(2, OPENED, b"t"), record(3, turn(user("a")), b"t")]
@@ -102,7 +102,7 @@ def test_while_a_session_is_parked_its_neighbours_are_not():
     assert stage.levels() == {"reknit_sessions_parked": 1, "reknit_turns_waiting": 0}
 
 
-def test_a_record_that_waited_and_fails_parks_the_session_again():
+def test_a_waiting_record_that_fails_parks_the_session_again():
     log = [OPENED, POISON, turn(user("one")), b"{", turn(said("two")), turn(user("three"))]
     first = run([*log, released()])
     assert letters(first[0])[1:] == [(3, "not_json")]
@@ -116,7 +116,7 @@ def test_a_record_that_waited_and_fails_parks_the_session_again():
 @pytest.mark.parametrize(
     "mended", [POISON, released(), {"type": "nobody.knows"}], ids=["unusable", "released", "unknown"]
 )
-def test_a_release_with_a_record_that_cannot_be_processed_changes_nothing(mended):
+def test_a_release_with_an_unprocessable_record_changes_nothing(mended):
     log = [OPENED, POISON, turn(user("one")), released(mended, id="r")]
     outputs, stage, _ = run(log)
     assert [offset for offset, _ in letters(outputs)] == [1, 3]
@@ -140,7 +140,7 @@ def test_a_session_that_is_not_parked_cannot_be_released():
 
 
 @pytest.mark.parametrize("bound", [{"parked_records": 2}, {"parked_bytes": 300}], ids=["records", "bytes"])
-def test_what_finds_no_room_is_a_dead_letter_and_so_is_what_comes_later_until_the_history_is_restored(bound):
+def test_records_beyond_the_bound_are_dead_letters_until_the_history_is_restored(bound):
     defaults = Defaults(on_dead_letter="park", **bound)
     log = [OPENED, POISON, turn(user("one")), turn(said("two")), turn(user("x" * 300)), turn(user("y"))]
     restored = {"type": "history.restored", "messages": [user("a")]}
@@ -151,7 +151,7 @@ def test_what_finds_no_room_is_a_dead_letter_and_so_is_what_comes_later_until_th
         assert not stage.levels()["reknit_sessions_parked"]
 
 
-def test_a_parked_session_is_forgotten_at_once_with_all_that_waits():
+def test_a_parked_session_is_forgotten_immediately_with_all_waiting_records():
     forgotten = {"type": "session.forgotten"}
     _, stage, state = run([OPENED, POISON, turn(user("one")), turn(user("two")), forgotten], batch=2)
     assert {key[:1] for key in state} == {b"t", b"x"}
@@ -169,7 +169,7 @@ def test_a_record_that_made_the_stage_raise_parks_its_session():
     assert texts(made.outputs) == ["one"]
 
 
-def test_what_waits_costs_the_changelog_no_more_than_itself():
+def test_a_waiting_record_costs_the_changelog_only_its_own_size():
     stage = TurnsStage(PARK)
     stage.process([record(0, OPENED), record(1, POISON)])
     sizes = [
@@ -179,7 +179,7 @@ def test_what_waits_costs_the_changelog_no_more_than_itself():
     assert max(sizes) - min(sizes) <= 16
 
 
-def test_where_the_policy_is_to_stop_nothing_is_made_of_the_record():
+def test_the_stop_policy_ends_the_worker_at_the_record():
     stage = TurnsStage(Defaults(on_dead_letter="stop"))
     with pytest.raises(StoppedError) as caught:
         stage.process([record(0, OPENED), record(1, {"type": "history.rewound", "to": "secret"})])
@@ -187,7 +187,7 @@ def test_where_the_policy_is_to_stop_nothing_is_made_of_the_record():
     assert "secret" not in caught.value.message
 
 
-def test_a_stream_continues_without_its_record_or_the_worker_stops():
+def test_a_stream_continues_without_its_record_or_the_worker_stops_there():
     bad = Record(partition=2, offset=1, key=KEY, value=None)
     for policy in ("go-on", "follow", "park"):
         stage = EventsStage(Defaults(on_dead_letter=policy))
@@ -198,7 +198,7 @@ def test_a_stream_continues_without_its_record_or_the_worker_stops():
         stage.process([bad])
 
 
-def test_no_write_of_the_worker_is_lost_after_a_failed_opening():
+def test_a_failed_opening_loses_none_of_the_workers_own_records():
     outputs, *_ = run([{**OPENED, "targets": ["nobody"]}, turn(user("go")), released(OPENED)])
     assert [o.topic for o in outputs] == [DEAD_LETTERS, PROVIDER_EVENTS, PROVIDER_REQUESTS]
     assert HISTORY_FIXES not in {o.topic for o in outputs}

@@ -1,4 +1,4 @@
-"""Records of an input that was re-created and accepted: sessions keep their state, and no id recurs."""
+"""Records of an input that was recreated and accepted: sessions keep their state, and no id recurs."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def log(events, base=0, key=KEY):
 
 
 def run(before, after, defaults=None, *, restart=None):
-    """Return the outputs for both topics, one record in a batch."""
+    """Process both topics, one record a batch."""
     batches = in_batches([*log(before), *log(after, BASE)], 1)
     return processed(lambda: TurnsStage(defaults or Defaults()), batches, restart)
 
 
 def sent(outputs):
-    """Of each request the texts, `first`, and the cause."""
+    """Return for each request the texts, `first`, the cause and the id."""
     found = []
     for output in outputs:
         if output.topic == PROVIDER_REQUESTS:
@@ -59,7 +59,7 @@ def test_a_session_keeps_its_history_and_begins_a_new_first(restart):
     assert (outputs, state) == (whole, unbroken)
 
 
-def test_sessions_that_begin_at_the_same_offsets_make_other_ids():
+def test_sessions_with_equal_first_offsets_make_different_ids():
     life = [OPENED, turn(user("hi")), CLOSED]
     outputs, *_ = run(life, life)
     (_, first, cause, one), (_, second, same_cause, other) = sent(outputs)
@@ -73,19 +73,19 @@ def test_sessions_that_begin_at_the_same_offsets_make_other_ids():
     assert one != other
 
 
-def test_a_record_that_comes_again_in_the_new_topic_is_known_by_its_id():
+def test_a_record_repeated_in_the_new_topic_is_recognised_by_its_id():
     again = turn(user("one"), id="u1")
     outputs, *_ = run([OPENED, again], [again, turn(user("two"), id="u2")])
     assert [texts for texts, *_ in sent(outputs)] == [["one"], ["one", "two"]]
 
 
 @pytest.mark.parametrize("restart", [None, "changelog", "store"])
-def test_records_that_wait_are_processed_in_order_across_topics(restart):
+def test_waiting_records_are_processed_in_order_across_topics(restart):
     before = [OPENED, turn(user("zero")), turn(LETTER), turn(user("one")), turn(user("two"))]
     after = [turn(user("three")), turn(user("four")), {"type": "session.released", "id": "r"}, turn(user("five"))]
     outputs, stage, _ = run(before, after, PARK, restart=restart)
     assert [texts[-1] for texts, *_ in sent(outputs)] == ["zero", "one", "two", "three", "four", "five"]
-    # Records that waited since the former topic belong to the life that began there.
+    # Records that have waited since the previous topic belong to the session life that began there.
     assert [first for _, first, *_ in sent(outputs)] == [0, 0, 0, BASE, BASE, BASE]
     assert stage.levels() == {"reknit_sessions_parked": 0, "reknit_turns_waiting": 0}
 
@@ -117,7 +117,7 @@ def test_fixes_and_dead_letters_of_equal_offsets_are_distinguished_by_their_base
     assert [letter.get(names.ERROR_BASE) for letter in letters] == [None, b"%d" % BASE]
 
 
-def test_letters_of_equal_offsets_are_retried_under_other_ids():
+def test_dead_letters_of_equal_offsets_are_retried_under_different_ids():
     outputs, *_ = run([turn(LETTER)], [turn(LETTER)])
     retries = []
     for output in of(SimpleNamespace(outputs=outputs), DEAD_LETTERS):

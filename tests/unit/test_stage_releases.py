@@ -1,4 +1,4 @@
-"""A release in slices: the same outputs as at once, in order, whatever comes in between and wherever it is taken up."""
+"""A release in slices gives the outputs of a release in one step, in order, despite other records and restarts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PARK = Defaults(model="m", params={"max_tokens": msgspec.Raw(b"9")}, on_dead_let
 
 
 def log(*rows):
-    """Records of a partition: whose, at which second, and what they say."""
+    """Records of a partition: session, second, and event."""
     return [
         Record(
             partition=0,
@@ -59,7 +59,7 @@ def hello(text):
     return turn(user(text), id=text)
 
 
-def parked_behind(*events):
+def parked_with(*events):
     """A session that is parked by its second record, and these records after it."""
     return [OPENED, UNUSABLE, *events]
 
@@ -81,7 +81,7 @@ def at_once(records, defaults):
 
 
 def by_session(outputs: list[Output]) -> dict:
-    """Each session's outputs by topic; where it is said that it expired, another session's record may be named."""
+    """Return each session's outputs by topic. The record named in an expiry is ignored: it may be another session's."""
     found: dict = {}
     for output in outputs:
         expired = output.topic == PROVIDER_EVENTS and output.headers[0][0] == "expired"
@@ -101,7 +101,7 @@ def test_outputs_of_a_session_do_not_depend_on_slices_or_restarts(rows, pace, re
     seconds = accumulate(step for _, step, _ in rows)
     timed = [(key, second, event) for (key, _, event), second in zip(rows, seconds, strict=True)]
     last = timed[-1][1]
-    # Each session is released in the end, and what expires is freed by the records of another one.
+    # Each session is released in the end, and records of another session free the expired ones.
     records = log(
         *timed, *((key, last, RELEASED) for key in "ab"), *(("z", last + more, WANTED) for more in (0, 90, 99))
     )
@@ -115,7 +115,7 @@ def test_outputs_of_a_session_do_not_depend_on_slices_or_restarts(rows, pace, re
 
 
 def released_from(at, records, **bounds):
-    """All outputs where nothing that is due is taken before the record at this place, and all of it from there on."""
+    """Return all outputs if due records wait until the record at this index, and are all processed from there on."""
     sliced = Sliced(lambda: TurnsStage(structs.replace(PARK, **bounds)))
     for number, record in enumerate(records):
         if number >= at:
@@ -131,11 +131,11 @@ WAITING = (("a", 0, OPENED), ("a", 0, UNUSABLE), ("a", 10, hello("one")), ("a", 
 @pytest.mark.parametrize(
     ("rows", "dead"),
     [
-        # The gap of 60 s begins with the release at 100 s, whenever its records are taken.
+        # The gap of 60 s begins with the release at 100 s, whenever its records are processed.
         ([("a", 160, hello("in time"))], []),
         ([("a", 160.001, hello("late"))], [(5, "expired")]),
         ([("b", 170, WANTED), ("a", 171, hello("late"))], [(6, "expired")]),
-        # Each later record begins it again.
+        # Each later record restarts it.
         ([("a", 150, hello("x")), ("a", 210, hello("in time"))], []),
         ([("a", 150, hello("x")), ("a", 211, hello("late"))], [(6, "expired")]),
         ([("b", 170, WANTED), ("a", 171, RESTORED), ("a", 231, WANTED)], []),
@@ -143,7 +143,7 @@ WAITING = (("a", 0, OPENED), ("a", 0, UNUSABLE), ("a", 10, hello("one")), ("a", 
         ([("b", 170, WANTED), ("a", 150, hello("late"))], [(6, "expired")]),
     ],
 )
-def test_a_session_expires_as_if_it_had_been_released_at_once(rows, dead):
+def test_a_session_expires_as_if_it_had_been_released_in_one_step(rows, dead):
     records = log(*WAITING, ("a", 100, RELEASED), *rows, ("z", 500, WANTED))
     expected = at_once(records, PARK)
     assert [letter for letter in letters(expected) if letter[1] == "expired"] == dead
@@ -151,8 +151,8 @@ def test_a_session_expires_as_if_it_had_been_released_at_once(rows, dead):
         assert by_session(released_from(at, records)) == by_session(expected)
 
 
-def test_a_session_whose_gap_passed_while_it_was_released_is_freed_with_the_next_record():
-    # The record that came meanwhile follows one that found no room, so it does not begin the gap again.
+def test_a_session_that_expired_during_its_release_is_freed_with_the_next_record():
+    # The later record follows one that was dropped at the bound, so it does not restart the timeout.
     rows = [("a", 30, hello("two")), ("a", 100, RELEASED), ("a", 150, hello("meanwhile")), ("b", 170, WANTED)]
     *records, last = log(*WAITING[:3], *rows, ("z", 171, WANTED))
     sliced = Sliced(lambda: TurnsStage(structs.replace(PARK, parked_records=1)))
@@ -166,13 +166,13 @@ def test_a_session_whose_gap_passed_while_it_was_released_is_freed_with_the_next
 @pytest.mark.parametrize(
     ("bounds", "events", "dead"),
     [
-        # Records that found no room are missing, so later ones follow them, also those that came meanwhile.
+        # Records dropped at the bound are missing, so later ones follow them, including those that arrived meanwhile.
         (
             {"parked_records": 1},
             [hello("2"), RELEASED, hello("3"), RESTORED, WANTED],
             [(3, "parked_full"), (5, "quarantined")],
         ),
-        # The same where a record of the release fails, and a second one releases the session.
+        # The same if a record of the release fails, and a second release follows.
         (
             {"parked_records": 2},
             [b"{", hello("2"), RELEASED, hello("3"), RELEASED, hello("4")],
@@ -183,7 +183,7 @@ def test_a_session_whose_gap_passed_while_it_was_released_is_freed_with_the_next
             [b"{", hello("2"), hello("3"), RELEASED, hello("4"), RELEASED, hello("5")],
             [(5, "parked_full"), (3, "not_json"), (7, "parked_full"), (9, "quarantined")],
         ),
-        # Those that came meanwhile wait within the bounds once the session is parked again.
+        # Records that arrived meanwhile wait within the bounds once the session is parked again.
         (
             {"parked_records": 2},
             [b"{", RELEASED, hello("2"), hello("3"), hello("4"), RELEASED, hello("5")],
@@ -196,7 +196,7 @@ def test_a_session_whose_gap_passed_while_it_was_released_is_freed_with_the_next
         ),
     ],
 )
-def test_bounds_hold_as_if_a_session_had_been_released_at_once(bounds, events, dead):
+def test_bounds_hold_as_if_a_session_had_been_released_in_one_step(bounds, events, dead):
     records = of_session(OPENED, UNUSABLE, hello("1"), *events)
     expected = at_once(records, structs.replace(PARK, **bounds))
     assert letters(expected)[1:] == dead
@@ -210,9 +210,9 @@ SAID = [hello("one"), turn(said("two")), hello("three"), turn(said("four")), hel
 
 
 @pytest.mark.parametrize("restart", [None, "changelog", "store"])
-def test_what_waited_is_taken_in_order_one_record_at_a_time(restart):
+def test_waiting_records_are_processed_in_order_one_at_a_time(restart):
     sliced = Sliced(lambda: TurnsStage(PARK), restart)
-    sliced.take(*of_session(*parked_behind(*SAID), REPAIRED | {"id": "r"}))
+    sliced.take(*of_session(*parked_with(*SAID), REPAIRED | {"id": "r"}))
     assert texts(sliced.outputs) == []
     assert sliced.stage.levels() == {
         "reknit_sessions_parked": 0,
@@ -227,10 +227,10 @@ def test_what_waited_is_taken_in_order_one_record_at_a_time(restart):
 
 
 @pytest.mark.parametrize("restart", [None, "changelog", "store"])
-def test_later_records_of_a_session_wait_for_released_ones_and_its_neighbours_do_not(restart):
+def test_later_records_of_a_session_wait_for_its_release_and_those_of_neighbours_do_not(restart):
     sliced = Sliced(lambda: TurnsStage(PARK), restart)
     records = log(
-        *(("a", 0, event) for event in [*parked_behind(*SAID), RELEASED]),
+        *(("a", 0, event) for event in [*parked_with(*SAID), RELEASED]),
         ("a", 0, turn(said("six"))),
         ("b", 0, hello("neighbour")),
         ("a", 0, hello("seven")),
@@ -249,9 +249,9 @@ def test_later_records_of_a_session_wait_for_released_ones_and_its_neighbours_do
     ]
 
 
-def test_one_release_is_finished_before_the_next_one_is_begun():
+def test_releases_are_processed_one_after_the_other():
     sliced = Sliced(lambda: TurnsStage(PARK), "changelog")
-    waiting = [(key, 0, event) for event in parked_behind(hello("one"), turn(said("x")), hello("two")) for key in "ab"]
+    waiting = [(key, 0, event) for event in parked_with(hello("one"), turn(said("x")), hello("two")) for key in "ab"]
     sliced.take(*log(*waiting, ("b", 0, RELEASED), ("a", 0, RELEASED)))
     assert [(output.key, *texts([output])) for made in sliced.release() for output in made] == [
         (b"b", "one"),
@@ -261,11 +261,11 @@ def test_one_release_is_finished_before_the_next_one_is_begun():
     ]
 
 
-def test_a_session_that_is_closed_in_the_midst_of_its_release_begins_again_with_the_next_record():
+def test_a_session_closed_during_its_release_begins_again_with_the_next_record():
     events = [hello("one"), CLOSED, hello("two"), turn(said("x")), hello("three")]
     for restart in (None, "changelog", "store"):
         sliced = Sliced(lambda: TurnsStage(PARK), restart)
-        sliced.take(*of_session(*parked_behind(*events), RELEASED))
+        sliced.take(*of_session(*parked_with(*events), RELEASED))
         sliced.release()
         assert texts(sliced.outputs) == ["one", "two", "three"]
         first = [dict(output.headers)["first"] for output in sliced.outputs if output.topic == PROVIDER_REQUESTS]
@@ -275,7 +275,7 @@ def test_a_session_that_is_closed_in_the_midst_of_its_release_begins_again_with_
 @pytest.mark.parametrize("restart", [None, "changelog", "store"])
 def test_forgetting_takes_effect_between_slices(restart):
     sliced = Sliced(lambda: TurnsStage(PARK), restart)
-    *records, forgotten, late = of_session(*parked_behind(*SAID), RELEASED, hello("late"), FORGOTTEN, hello("later"))
+    *records, forgotten, late = of_session(*parked_with(*SAID), RELEASED, hello("late"), FORGOTTEN, hello("later"))
     sliced.take(*records)
     sliced.release(1)
     told = sliced.take(forgotten)
@@ -287,12 +287,12 @@ def test_forgetting_takes_effect_between_slices(restart):
 
 
 @pytest.mark.parametrize("restart", [None, "changelog", "store"])
-def test_a_record_that_fails_parks_the_session_and_a_second_release_continues_from_there(restart):
+def test_a_failing_record_parks_the_session_and_a_second_release_continues_from_there(restart):
     sliced = Sliced(lambda: TurnsStage(PARK), restart)
-    records = of_session(*parked_behind(hello("one"), b"{", hello("two")), RELEASED, hello("three"), REPAIRED)
+    records = of_session(*parked_with(hello("one"), b"{", hello("two")), RELEASED, hello("three"), REPAIRED)
     sliced.take(*records[:6])
     sliced.release(1)
-    sliced.take(records[6])  # comes while the session is being released
+    sliced.take(records[6])  # arrives while the session is being released
     assert [letters(outputs) for outputs in sliced.release()] == [[(3, "not_json")]]
     assert sliced.stage.levels() == {"reknit_sessions_parked": 1, "reknit_turns_waiting": 2}
     sliced.take(records[7])
@@ -301,9 +301,9 @@ def test_a_record_that_fails_parks_the_session_and_a_second_release_continues_fr
 
 
 @pytest.mark.parametrize("restart", [None, "changelog", "store"])
-def test_a_second_release_that_came_before_the_record_that_fails_is_not_lost(restart):
+def test_a_second_release_that_arrived_before_the_failing_record_is_not_lost(restart):
     sliced = Sliced(lambda: TurnsStage(PARK), restart)
-    records = of_session(*parked_behind(hello("one"), b"{", hello("two")), RELEASED, hello("three"), REPAIRED)
+    records = of_session(*parked_with(hello("one"), b"{", hello("two")), RELEASED, hello("three"), REPAIRED)
     sliced.take(*records[:7])
     sliced.take(records[7])
     sliced.release()
@@ -312,17 +312,17 @@ def test_a_second_release_that_came_before_the_record_that_fails_is_not_lost(res
     assert sliced.stage.levels() == {"reknit_sessions_parked": 0, "reknit_turns_waiting": 0}
 
 
-def test_a_release_of_a_session_that_is_not_parked_changes_nothing_of_it():
+def test_a_release_of_a_session_that_is_not_parked_does_not_affect_it():
     for policy in ("park", "follow", "go-on"):
         sliced = Sliced(lambda policy=policy: TurnsStage(structs.replace(PARK, on_dead_letter=policy)), "changelog")
         sliced.take(*of_session(OPENED, RELEASED, hello("one")))
         assert (letters(sliced.outputs), texts(sliced.outputs)) == ([(1, "not_parked")], ["one"])
 
 
-def test_no_bound_makes_a_later_record_a_dead_letter_but_no_more_are_asked_for():
+def test_at_the_bound_a_stage_requests_no_more_records_and_drops_none():
     sliced = Sliced(lambda: TurnsStage(structs.replace(PARK, parked_records=2)), "changelog")
     records = of_session(
-        *parked_behind(hello("one"), turn(said("x"))), RELEASED, *(turn(user(f"{at}")) for at in range(4))
+        *parked_with(hello("one"), turn(said("x"))), RELEASED, *(turn(user(f"{at}")) for at in range(4))
     )
     sliced.take(*records[:6])
     assert sliced.stage.has_room()
@@ -338,14 +338,14 @@ def test_no_bound_makes_a_later_record_a_dead_letter_but_no_more_are_asked_for()
     assert texts(sliced.outputs) == ["one", "0", "1", "2", "3"]
 
 
-def test_where_nothing_is_due_there_is_room():
+def test_a_stage_without_due_records_has_room():
     assert TurnsStage(structs.replace(PARK, parked_records=0)).has_room()
 
 
 @pytest.mark.parametrize("restart", [None, "changelog", "store"])
-def test_a_record_of_a_release_that_made_the_stage_raise_parks_the_session(restart):
+def test_a_released_record_that_made_the_stage_raise_parks_the_session(restart):
     sliced = Sliced(lambda: TurnsStage(PARK), restart)
-    sliced.take(*of_session(*parked_behind(*SAID), RELEASED))
+    sliced.take(*of_session(*parked_with(*SAID), RELEASED))
     sliced.release(1)
     refused = sliced.refuse(sliced.stage.due_record(), InternalError("internal", ""))
     assert letters(refused) == [(3, "internal")]
@@ -353,7 +353,7 @@ def test_a_record_of_a_release_that_made_the_stage_raise_parks_the_session(resta
     assert sliced.stage.levels() == {"reknit_sessions_parked": 1, "reknit_turns_waiting": 3}
 
 
-def test_a_record_that_made_the_stage_raise_before_its_turn_waits_for_it():
+def test_a_later_record_at_which_the_stage_raised_waits_for_its_turn():
     sliced = Sliced(lambda: TurnsStage(PARK), "changelog")
     rows = [*WAITING, ("a", 100, RELEASED), ("a", 130, hello("x")), ("a", 185, hello("late")), ("z", 186, WANTED)]
     *records, refused, late, last = log(*rows)
@@ -368,13 +368,13 @@ def test_below_format_3_a_release_is_one_step():
     for state_format in (1, 2):
         stage = TurnsStage(PARK)
         stage.use_format(state_format)
-        made = stage.process(of_session(*parked_behind(*SAID), RELEASED))
+        made = stage.process(of_session(*parked_with(*SAID), RELEASED))
         assert texts(made.outputs) == ["one", "three", "five"]
         assert stage.due_record() is None
         assert {key[:1] for key in made.changes} & {b"r"} == set()
 
 
-def test_a_replay_publishes_of_a_release_what_its_range_has():
+def test_a_replay_publishes_only_its_range_of_a_release():
     plan = Plan(
         id="r",
         version="1",
@@ -386,7 +386,7 @@ def test_a_replay_publishes_of_a_release_what_its_range_has():
         ranges={AGENT_TURNS: [[(4, 6)]]},
     )
     sliced = Sliced(lambda: PlannedStage(TurnsStage(PARK), plan), "changelog")
-    sliced.take(*of_session(*parked_behind(*SAID), RELEASED))
+    sliced.take(*of_session(*parked_with(*SAID), RELEASED))
     sliced.release()
     assert texts(sliced.outputs) == ["three"]
 
@@ -399,12 +399,12 @@ class CountingStore(PackedRecords):
         return super().read(session)
 
 
-def test_what_waits_in_sessions_that_are_not_their_turn_is_not_in_memory():
+def test_only_the_session_under_release_has_its_waiting_records_in_memory():
     stage, store = TurnsStage(PARK), CountingStore(1 << 20)
     stage.keep_in(store)
     stage.use_format(3)
     keys = "abcdefgh"
-    waiting = [(key, 0, event) for event in parked_behind(hello("one"), turn(said("x"))) for key in keys]
+    waiting = [(key, 0, event) for event in parked_with(hello("one"), turn(said("x"))) for key in keys]
     for record in log(*waiting, *((key, 0, RELEASED) for key in keys), *((key, 0, hello("two")) for key in keys)):
         stage.committed(stage.process([record]).changes, 0)
     assert {session: len(waits) for session, waits in stage._states._waiting.items()} == {b"a": 3}
@@ -418,11 +418,11 @@ def test_what_waits_in_sessions_that_are_not_their_turn_is_not_in_memory():
     assert CountingStore.reads - before <= 2 * len(keys)
 
 
-def test_what_a_slice_writes_does_not_grow_with_the_release():
+def test_the_size_of_a_slice_does_not_grow_with_the_release():
     stage = TurnsStage(PARK)
     stage.use_format(3)
     texts_of_all = [turn((said if at % 2 else user)(f"{at} " + "x" * 200)) for at in range(300)]
-    stage.committed(stage.process(of_session(*parked_behind(*texts_of_all), RELEASED)).changes, 1 << 30)
+    stage.committed(stage.process(of_session(*parked_with(*texts_of_all), RELEASED)).changes, 1 << 30)
     sizes = []
     while (due := stage.due_record()) is not None:
         made = stage.process([due])
@@ -433,13 +433,13 @@ def test_what_a_slice_writes_does_not_grow_with_the_release():
 
 
 def test_a_release_without_records_ends_by_itself():
-    """A crash between two writes may leave this where writing is not all or nothing."""
+    """A crash between two writes may leave this state if writing is not atomic."""
     sliced = Sliced(lambda: TurnsStage(PARK), "changelog")
-    sliced.take(*of_session(*parked_behind(hello("one")), RELEASED))
+    sliced.take(*of_session(*parked_with(hello("one")), RELEASED))
     sliced.state = {key: value for key, value in sliced.state.items() if key[:1] != b"w"}
     sliced._begin()
     assert sliced.stage.due_record() is None
-    records = of_session(*parked_behind(hello("one")), RELEASED, hello("two"))
+    records = of_session(*parked_with(hello("one")), RELEASED, hello("two"))
     assert texts(sliced.take(records[4])) == ["two"]
     assert {key[:1] for key in sliced.state} & {b"r"} == set()
 
@@ -447,7 +447,7 @@ def test_a_release_without_records_ends_by_itself():
 def test_dead_letters_of_a_release_name_the_records_own_places():
     sliced = Sliced(lambda: TurnsStage(structs.replace(PARK, on_dead_letter="go-on")), "changelog")
     parking = Sliced(lambda: TurnsStage(PARK), "changelog")
-    parking.take(*of_session(*parked_behind(hello("one"), b"{", hello("two")), RELEASED))
+    parking.take(*of_session(*parked_with(hello("one"), b"{", hello("two")), RELEASED))
     sliced.state = parking.state
     sliced._begin()
     sliced.release()

@@ -32,7 +32,7 @@ def fixes_of(found) -> list[dict]:
 
 
 def needing_a_result(found) -> list[str]:
-    """Return the targets for which a result was inserted; one for all has no name."""
+    """Return the targets for which a result was synthesised; a fix of all targets has an empty name."""
     return [fix.get("target", "") for fix in fixes_of(found) if fix["code"] == "result_synthesised"]
 
 
@@ -101,7 +101,7 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "https://x.example/a"
         [{"role": "assistant", "content": [IMAGE, *called("a", "b")["content"]]}],
     ],
 )
-def test_only_what_the_user_says_settles_an_open_call(said):
+def test_only_user_text_settles_an_open_call(said):
     found = run(OPENED, *map(turn, [user("go"), *said, answered("a")]))
     assert len(bodies(found)) == 1
 
@@ -141,14 +141,14 @@ def test_a_restore_and_a_rewind_send_nothing_but_a_wanted_request_does():
     assert [body["messages"] for body in bodies(found)] == [[user("a")]]
 
 
-def test_a_rewind_goes_to_an_id_and_frees_later_ids():
+def test_a_rewind_goes_to_an_id_and_frees_the_ids_after_it():
     turns = [turn(user("a"), id="1"), turn(said("b"), id="2"), turn(user("c"), id="3")]
     found = run(OPENED, *turns, {"type": "history.rewound", "to": "2"}, turn(user("d"), id="3"))
     assert letters(found) == []
     assert bodies(found)[-1]["messages"] == [user("a"), said("b"), user("d")]
 
 
-def test_recorded_turns_of_an_agent_that_drives_itself_send_nothing():
+def test_recorded_turns_of_a_self_driving_agent_send_nothing():
     recorded = {"origin": "recorded", "self_driving": True}
     found = run(
         OPENED,
@@ -160,7 +160,7 @@ def test_recorded_turns_of_an_agent_that_drives_itself_send_nothing():
     assert len(bodies(found)) == 1
 
 
-def test_each_fix_is_published_once_first_with_its_request():
+def test_each_fix_is_reported_once_with_its_first_request():
     found = run(
         OPENED,
         turn(user("go")),
@@ -173,15 +173,15 @@ def test_each_fix_is_published_once_first_with_its_request():
     assert found.tally["reknit_fixes_total", "id_rewritten", ""] == 1
 
 
-def test_a_fix_of_some_targets_is_reported_once_for_each():
-    """Gemini takes a call without a result, so only the others need one."""
+def test_a_fix_for_some_targets_is_reported_once_for_each_of_them():
+    """Gemini accepts a call without a result, so only the others need one."""
     turns = [user("go"), called("c"), user("stop"), said("ok"), user("more"), said("yes"), user("on")]
     found = run(OPENED | {"targets": ["anthropic", "openai-chat", "gemini"]}, *map(turn, turns))
     assert needing_a_result(found) == ["anthropic", "openai-chat"]
 
 
-def test_a_fix_of_all_targets_is_reported_once_though_it_is_certain_later_for_one():
-    """Where the blank turn is left out, its neighbours are one exchange, so that the call settles an exchange later."""
+def test_a_fix_for_all_targets_is_reported_once_although_it_settles_later_for_one():
+    """If the blank turn is dropped, its neighbours are one exchange, so the call settles an exchange later."""
     turns = [user("go"), called("c"), user(""), said("ok"), *[user("q"), said("a")] * 9]
     found = run(OPENED | {"targets": ["openai-responses", "cascade"]}, *map(turn, turns))
     assert needing_a_result(found) == [""]
@@ -208,7 +208,7 @@ def test_an_observed_repair_is_reported_once_and_again_when_it_had_to_be_made():
     assert found.tally["reknit_fixes_observed_total", "param_dropped", "bedrock-converse"] == 1
     assert ("reknit_fixes_total", "param_dropped", "bedrock-converse") not in found.tally
     assert found.tally["reknit_requests_total", "bedrock-converse", "clean"] == 2
-    # Without a declaration of the called tools the target takes no request, so all repairs are made.
+    # The target rejects a request without a declaration of the called tools, so all repairs are made.
     found = run(WATCHED, *questions, turn(called("a")), turn(answered("a")), turn(said("b")), *questions)
     requests = of(found, PROVIDER_REQUESTS)
     assert [("seed" in body, "toolConfig" in body) for body in bodies(found)] == [(True, False)] * 2 + [
@@ -219,7 +219,7 @@ def test_an_observed_repair_is_reported_once_and_again_when_it_had_to_be_made():
     assert [header(each, "fixes") for each in requests] == ["0", "0", "2", "2", "2"]
 
 
-def test_what_a_session_says_of_one_mend_leaves_the_others_as_they_are():
+def test_a_sessions_setting_for_one_repair_leaves_the_others_unchanged():
     defaults = Defaults(policy=Policy(mend={"param_dropped": "observe", "turns_merged": "observe"}))
     change = {"mend": {"turns_merged": "on", "vllm": {"param_dropped": "on"}}}
     opened = {**OPENED, "targets": ["bedrock-converse"], "params": {"max_tokens": 100, "seed": 7}, "policy": change}
@@ -230,7 +230,7 @@ def test_what_a_session_says_of_one_mend_leaves_the_others_as_they_are():
     assert letters(run({**OPENED, "policy": {"mend": {"id_rewritten": "observe"}}})) == ["policy"]
 
 
-def test_the_records_of_a_repair_that_one_of_two_targets_observes_differ():
+def test_records_of_a_repair_observed_for_one_of_two_targets_are_distinguishable():
     policy = {"mend": {"anthropic": {"blank_dropped": "observe"}}}
     opened = {**OPENED, "targets": ["anthropic", "bedrock-converse"], "policy": policy}
     found = run(opened, turn(user("a")), turn(said("b")), turn(user("c", " ")))
@@ -243,19 +243,19 @@ def test_the_records_of_a_repair_that_one_of_two_targets_observes_differ():
 
 
 @pytest.mark.parametrize("name", ["previous_response_id", "conversation"])
-def test_a_request_that_continues_from_provider_state_is_refused(name):
+def test_a_request_that_continues_a_stored_response_is_rejected(name):
     found = run(OPENED | {"params": {name: "x_1"}})
     (letter,) = of(found, DEAD_LETTERS)
     assert header(letter, "reknit.error.code") == "chained"
 
 
-def test_a_session_opened_again_changes_what_it_names_and_keeps_the_rest():
+def test_a_session_opened_again_changes_the_given_options_and_keeps_the_rest():
     found = run(OPENED, turn(user("hi")), {"type": "session.opened", "system": "Be brief."}, {"type": "request.wanted"})
     body = bodies(found)[-1]
     assert (body["system"], body["model"], body["max_tokens"]) == ("Be brief.", "claude-sonnet-4-5", 100)
 
 
-def test_null_goes_back_to_the_default():
+def test_null_resets_to_the_default():
     defaults = Defaults(model="claude-haiku-4-5", params={"max_tokens": msgspec.Raw(b"5")})
     found = run(OPENED, {"type": "session.opened", "model": None}, turn(user("hi")), defaults=defaults)
     assert bodies(found)[-1]["model"] == "claude-haiku-4-5"
@@ -271,7 +271,7 @@ def test_several_targets_get_a_request_each():
     )
 
 
-def test_a_missing_required_parameter_is_a_rejection():
+def test_missing_members_that_the_target_requires_are_a_rejection():
     found = run(turn(user("hi")))
     assert not bodies(found)
     assert letters(found) == ["rejected"]
@@ -281,7 +281,7 @@ def test_a_missing_required_parameter_is_a_rejection():
     assert found.tally["reknit_requests_total", "anthropic", "rejected"] == 1
 
 
-def test_opening_a_session_sends_its_policy_to_the_stream_side():
+def test_opening_a_session_announces_its_policy_to_the_stream_side():
     found = run({"type": "session.opened", "policy": {"record_assistant": True}})
     (told,) = of(found, PROVIDER_EVENTS)
     assert (told.key, told.value) == (KEY, None)
@@ -311,7 +311,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("value", "code"), BAD)
-def test_an_unusable_record_is_a_dead_letter_and_session_and_neighbours_continue(value, code: str):
+def test_an_unusable_record_is_a_dead_letter_and_other_records_are_processed(value, code: str):
     stage = TurnsStage()
     stage.process(records([OPENED, turn(user("one"))]))
     bad = stage.process(records([value], first=2))
@@ -323,7 +323,7 @@ def test_an_unusable_record_is_a_dead_letter_and_session_and_neighbours_continue
     assert [len(body["messages"]) for body in bodies(good)] == [3]
 
 
-def test_half_a_surrogate_pair_is_mended_by_the_reader_not_refused():
+def test_half_a_surrogate_pair_is_repaired_by_the_reader_not_rejected():
     torn = b'{"type":"turn.appended","message":{"role":"user","content":[{"type":"text","text":"a \\ud83d b"}]}}'
     found = run(OPENED, torn)
     assert letters(found) == []
@@ -334,7 +334,7 @@ def test_half_a_surrogate_pair_is_mended_by_the_reader_not_refused():
     assert bodies(found)[0]["messages"] == [user("\ufffd")]
 
 
-def test_under_follow_later_records_go_into_the_dead_letters_until_the_history_is_restored():
+def test_under_follow_later_records_are_dead_letters_until_the_history_is_restored():
     stage = TurnsStage(Defaults(on_dead_letter="follow"))
     found = stage.process(
         records([OPENED, b"poison", turn(user("a")), {"type": "history.restored", "messages": [user("a")]}])

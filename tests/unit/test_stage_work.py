@@ -1,6 +1,7 @@
 """The cost of a record depends on it and on the open end, not on the length of its session.
 
-Exceptions rebuild the history: a distant rewind, a restore, the end, and openings that change something, in any number.
+The exceptions recompute the history: a far rewind, a restore, the end, and openings that change something, however
+many arrive together.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from reknit.pipeline.stages.turns import TurnsStage
 
 
 def begun(turns, policy="go-on"):
-    """Return a stage with a session of N turns."""
+    """A stage with a session of ``count`` turns."""
     stage = TurnsStage(Defaults(on_dead_letter=policy))
     said_so_far = [turn((said if at % 2 else user)(f"{at}"), id=f"i{at}") for at in range(turns)]
     for offset, each in enumerate([OPENED, *said_so_far]):
@@ -24,7 +25,7 @@ def begun(turns, policy="go-on"):
 
 
 def work(turns, event, policy):
-    """Return the number of executed lines for an event in a session of N turns."""
+    """Return the number of lines that run for an event in a session of this many turns."""
     stage = begun(turns, policy)
     return lines(lambda: stage.process(records([event], first=turns + 1)))
 
@@ -50,7 +51,7 @@ def test_a_record_costs_no_more_in_a_long_session(event):
 
 
 def openings(turns, count):
-    """Return the number of executed lines for openings in one batch, each a change, and the request after them."""
+    """Return the lines run for ``count`` changing openings in one batch, and the body of the request after them."""
     stage = begun(turns)
     opened = [OPENED | {"system": f"be brief {(count - at) % 2}"} for at in range(count)]
     *opened, asked = records([*opened, turn(user("x"))], first=turns + 1)
@@ -59,7 +60,7 @@ def openings(turns, count):
     return work, request.value
 
 
-def test_however_many_openings_come_at_once_the_history_is_mended_once():
+def test_many_openings_in_one_batch_repair_the_history_once():
     found = {turns: (openings(turns, 1), openings(turns, 50)) for turns in (100, 1_000)}
     more = {turns: many[0] - once[0] for turns, (once, many) in found.items()}
     assert more[1_000] <= 1.25 * more[100] + 40
@@ -67,7 +68,7 @@ def test_however_many_openings_come_at_once_the_history_is_mended_once():
 
 
 @pytest.mark.parametrize("policy", ["follow", "park"])
-def test_neither_does_parking_its_session(policy):
+def test_parking_a_session_costs_no_more_if_it_is_long(policy):
     assert work(1_000, b"{", policy) <= 1.25 * work(100, b"{", policy) + 40
 
 
@@ -83,13 +84,13 @@ REWINDS = {
 
 
 def rewinding(turns, to):
-    """Return the number of executed lines for a rewind and the following turn, repeated."""
+    """Return the number of lines that run for a rewind and the turn after it, several times."""
     stage, cost = begun(turns), []
     again = [turn((said if at % 2 else user)(f"{at} again"), id=f"i{at}") for at in range(turns - 60, turns)]
     for offset in range(0, 300, 100):
         batch = records([{"type": "history.rewound", "to": to(turns)}, turn(user("x"))], first=turns + 1 + offset)
         cost += [lines(lambda record=record: stage.process([record])) for record in batch]
-        # Up to where it was; what is still known is a repetition.
+        # Up to the previous end; what is still known is a repetition.
         for each in ({"type": "history.rewound", "to": turns - 60}, *again):
             stage.committed(stage.process(records([each])).changes, 1 << 40)
     return cost

@@ -1,4 +1,4 @@
-"""The format of state that is stored with the next source offset."""
+"""The state format that is stored with the next source offset."""
 
 from types import SimpleNamespace
 
@@ -40,12 +40,12 @@ class Reader:
 
 
 @pytest.mark.parametrize(("position", "state_format", "value"), [(7, 1, b"7"), (7, 2, b"7 2"), (7, 3, b"7 3")])
-def test_format_1_is_written_as_builds_that_know_no_other_read_it(position, state_format, value):
+def test_format_1_is_readable_by_builds_that_know_no_other(position, state_format, value):
     assert position_value(position, state_format) == value
     assert read_position(value) == (position, state_format)
 
 
-async def test_state_of_a_newer_format_is_refused_in_a_sentence(monkeypatch):
+async def test_state_of_a_newer_format_is_rejected_in_a_sentence(monkeypatch):
     monkeypatch.setattr(module, "AIOKafkaConsumer", Reader)
     with pytest.raises(EngineError) as error:
         await module.restore({}, "state.v1", 0, lambda _key, _value: None, committed_only=True)

@@ -1,8 +1,9 @@
-"""This version reads the state of earlier versions, and the sessions continue (``tests/vectors/make_state.py``).
+"""Sessions saved by earlier versions are read by this one, and continue (``tests/vectors/make_state.py``).
 
-Two separate questions. Is everything present: the settled part of each request byte for byte, each word, each item
-under its id with its text? That holds for as long as the topics are called ``v1``. And are all outputs exactly those of
-the earlier version? A later version may deliberately differ; it then lists the difference in ``CHANGED``.
+Two separate questions. Is everything present: the settled part of each request byte for byte, each word of the
+history, each item under its id with its text? That holds for as long as the topics are called ``v1``. And is the
+output exactly equal to the earlier output? A later version may deliberately change it; ``CHANGED`` then lists the
+change.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ VECTORS = sorted((Path(__file__).parents[1] / "vectors").glob("state_*.jsonl.gz"
 STAGES = {"turns": TurnsStage, "events": EventsStage}
 WORD = re.compile(rb"w[0-9]+w")
 
-# By the version that wrote them: rows, or whole kinds of them (the text before the colon), whose records of a topic (or
-# `accounts`) this version deliberately changes, and why. The other tests check what these records must still contain.
+# By the version that wrote them: rows, or whole kinds of them (the text before the colon), whose records of a topic
+# (or `accounts`) this version deliberately changes, and why. The other tests check what these records must still
+# contain.
 _WORDS = "words of tools and earlier turns do not act, the JSON is ASCII, an earlier document leaves a mark"
 _OWN = (
     "a block of the source's own type ends with its whole JSON, and thinking begins with its first word if it has one"
@@ -129,20 +131,20 @@ _SINCE_5E982C6: dict[tuple[str, str], str] = {
 }
 CHANGED: dict[str, dict[tuple[str, str], str]] = {"0_1_0": _SINCE_0_1_0, "5e982c6": _SINCE_5E982C6}
 
-# Sessions that send more requests now: words that were left out stay, or a request that was rejected is valid.
+# Sessions that send more requests now: words that were dropped stay, or a request that was rejected is valid.
 SENT_MORE_OFTEN = {
     "rewound to nothing",
     "left midway: parallel pictures, openai-chat",
     "left midway: parallel pictures, vllm",
 }
-# Sessions whose requests show words that were left out: the texts of documents.
+# Sessions whose requests show words that were dropped before: the texts of documents.
 SHOWS_MORE = SENT_MORE_OFTEN | {"claude-cli: a varied history", "copilot-cli: a varied history"}
 
-# A key that is not UTF-8 belongs to no session (`bad_key`): the former behaviour of such a session has ended.
+# A key that is not UTF-8 belongs to no session (`bad_key`): such a session has ended.
 REFUSED = {"a key that is no text"}
 
-# Headers that name the version, those that came later and only add to what it wrote, and ids of requests, which are
-# digests of more since a request that is asked for has one of its own.
+# Headers that name the version, headers that were added later, and ids of requests, which are digests of more members
+# since each wanted request has its own id.
 UNCOMPARED = {"reknit-version", "reknit.error.version", "cause", "reason", "first", "prefix-reset", "run", "origin"}
 UNCOMPARED |= {"request-id", "supersedes"}
 
@@ -178,9 +180,9 @@ def value_of(value: Any) -> bytes | None:
 
 
 def loaded(row: Row) -> Any:
-    """A stage that has read the row's changelog."""
+    """Return a stage that has read the row's changelog."""
     defaults = dict(row.get("defaults", {}))
-    if defaults.pop("quarantine", False):  # as 0.1.0 called it
+    if defaults.pop("quarantine", False):  # its name in 0.1.0
         defaults["on_dead_letter"] = "follow"
     stage = STAGES[row["side"]](msgspec.json.decode(json.dumps(defaults), type=Defaults))
     for name, encoded in row["state"]:
@@ -193,8 +195,8 @@ def loaded(row: Row) -> Any:
     return stage
 
 
-def gone_on(row: Row) -> list[Row]:
-    """Return the outputs when the session continues, written in the form of the rows."""
+def continued(row: Row) -> list[Row]:
+    """Return the outputs of the continued session, in the format of the rows."""
     stage, key = loaded(row), base64.b64decode(row["key"])
     found = []
     for at, (value, headers) in enumerate(row["then"]):
@@ -211,7 +213,7 @@ def gone_on(row: Row) -> list[Row]:
 
 
 def unversioned(outputs: list[Row], topic: str) -> list[Row]:
-    """Records of a topic without the version that wrote them."""
+    """Return the records of a topic without the version that wrote them."""
     found = []
     for output in outputs:
         if output["topic"] == topic:
@@ -226,12 +228,13 @@ def unversioned(outputs: list[Row], topic: str) -> list[Row]:
 
 
 def reason(row: Row, topic: str) -> str | None:
-    """Why records of a row are deliberately different now, if they are."""
+    """Return the reason for which records of a row are deliberately different now, if any."""
     changed, name = CHANGED[row["version"]], row["name"]
     return changed.get((name, topic)) or changed.get((name.partition(":")[0], topic))
 
 
-# -- everything is there -----------------------------------------------------------------------------------------------
+# -- everything is present
+# ---------------------------------------------------------------------------------------------
 
 
 def test_there_are_rows_of_every_kind():
@@ -247,25 +250,25 @@ def letters(outputs: list[Row]) -> list[tuple[int, str]]:
 
 
 @each_row
-def test_nothing_new_is_refused(row: Row):
-    now, then = Counter(letters(gone_on(row))), Counter(letters(row["outputs"]))
+def test_no_new_dead_letters_appear(row: Row):
+    now, then = Counter(letters(continued(row))), Counter(letters(row["outputs"]))
     assert now <= then if row["name"] in SENT_MORE_OFTEN else now == then
 
 
 @pytest.mark.parametrize("version", sorted(CHANGED))
 @pytest.mark.parametrize("name", sorted(REFUSED))
-def test_records_of_a_key_that_is_no_text_are_dead_letters(version: str, name: str):
+def test_records_with_a_key_that_is_not_utf8_are_dead_letters(version: str, name: str):
     row = rows()[f"{version}: {name}"]
-    assert letters(gone_on(row)) == [(at, "bad_key") for at in range(len(row["then"]))]
+    assert letters(continued(row)) == [(at, "bad_key") for at in range(len(row["then"]))]
 
 
 def requests(outputs: list[Row]) -> list[tuple[int, str, bytes]]:
-    """The requests: at which record, for whom, and their bodies."""
+    """Return the requests: the record that each belongs to, its target, and its body."""
     return [(o["at"], o["headers"]["target"], o["value"].encode()) for o in outputs if o["topic"] == PROVIDER_REQUESTS]
 
 
 def settled(row: Row) -> dict[str, bytes]:
-    """For each target the bytes of the messages that were settled in the state, as far as they will never change."""
+    """Return for each target the bytes of the messages that were settled in the state, up to the final settled one."""
     found: dict[str, bytes] = {}
     for output in row["outputs"]:
         headers = output.get("headers", {})
@@ -279,7 +282,7 @@ def settled(row: Row) -> dict[str, bytes]:
 def test_the_settled_part_of_a_request_is_kept_to_the_byte(row: Row):
     parts = settled(row)
     then = requests(row["outputs"])
-    outputs = gone_on(row)
+    outputs = continued(row)
     now = requests(outputs)
     if row["name"] not in SENT_MORE_OFTEN:
         assert [one[:2] for one in now] == [one[:2] for one in then]
@@ -296,9 +299,9 @@ def test_most_rows_have_a_settled_part():
 
 
 @of("turns")
-def test_every_word_of_a_history_stays_where_it_was(row: Row):
+def test_every_word_of_a_history_stays_in_its_place(row: Row):
     then = {(at, target): set(WORD.findall(body)) for at, target, body in requests(row["outputs"])}
-    now = {(at, target): set(WORD.findall(body)) for at, target, body in requests(gone_on(row))}
+    now = {(at, target): set(WORD.findall(body)) for at, target, body in requests(continued(row))}
     if row["name"] in SHOWS_MORE:
         assert all(words <= now[place] for place, words in then.items())
     else:
@@ -306,7 +309,7 @@ def test_every_word_of_a_history_stays_where_it_was(row: Row):
 
 
 def accounts(row: Row) -> Row:
-    """Return each target's account of its request, at the end of the session."""
+    """Return the metadata of each target's request for the saved session."""
     entry = loaded(row)._states.find(base64.b64decode(row["key"]))
     found = {} if entry is None else {name: entry.session.request(name) for name in entry.session.targets}
     return {
@@ -320,7 +323,10 @@ def accounts(row: Row) -> Row:
 
 
 def blocks_of(account: Row) -> set[str]:
-    """The input blocks in a ledger: a synthesised block has no path, and a breakpoint is a member of its block."""
+    """Return the input blocks in a ledger.
+
+    A synthesised block has no path, and a breakpoint is a member of its block.
+    """
     return {path for path, *_ in account["ledger"] if path and not path.endswith(".cache_control")}
 
 
@@ -333,7 +339,7 @@ def test_every_block_is_still_accounted_for(row: Row):
 
 
 def shown(row: Row, outputs: list[Row]) -> list[tuple[Any, ...]]:
-    """Return a reader's view of the session's items, from its beginning on: all with content."""
+    """Return all non-empty items of the session from its beginning, as a reader sees them."""
     later = [output["value"] for output in outputs if output["topic"] == SESSION_ITEMS]
     records = [*map(json.dumps, row["items"]), *later]
     view = reduce([msgspec.json.decode(record, type=AnyItem) for record in records])
@@ -346,13 +352,13 @@ def shown(row: Row, outputs: list[Row]) -> list[tuple[Any, ...]]:
 
 @of("events")
 def test_items_keep_their_ids_and_their_texts_continue(row: Row):
-    now = shown(row, gone_on(row))
+    now = shown(row, continued(row))
     assert now == shown(row, row["outputs"])
     assert now
 
 
 def appended(outputs: list[Row]) -> list[tuple[str, str, list[Any]]]:
-    """Return the turns for the log: the text of each, and its calls."""
+    """Return the turns for the log: the texts and calls of each."""
     records = [json.loads(output["value"]) for output in outputs if output["topic"] == AGENT_TURNS]
     return [
         (
@@ -365,18 +371,19 @@ def appended(outputs: list[Row]) -> list[tuple[str, str, list[Any]]]:
 
 
 @of("events")
-def test_finished_turns_still_go_to_the_log(row: Row):
-    assert appended(gone_on(row)) == appended(row["outputs"])
+def test_finished_turns_are_still_recorded(row: Row):
+    assert appended(continued(row)) == appended(row["outputs"])
 
 
-# -- and is unchanged -------------------------------------------------------------------------------------------------
+# -- the output is unchanged
+# -------------------------------------------------------------------------------------------
 
 TOPICS = (PROVIDER_REQUESTS, HISTORY_FIXES, SESSION_ITEMS, AGENT_TURNS, DEAD_LETTERS)
 
 
 @each_row
-def test_what_comes_out_is_what_came_out_then(row: Row):
-    now = gone_on(row)
+def test_outputs_equal_the_earlier_outputs(row: Row):
+    now = continued(row)
     for topic in TOPICS:
         if reason(row, topic) is None:
             assert unversioned(now, topic) == unversioned(row["outputs"], topic)
@@ -385,16 +392,16 @@ def test_what_comes_out_is_what_came_out_then(row: Row):
 def as_then(row: Row, topic: str) -> bool:
     if topic == "accounts":
         return accounts(row) == row.get("accounts", {})
-    return unversioned(gone_on(row), topic) == unversioned(row["outputs"], topic)
+    return unversioned(continued(row), topic) == unversioned(row["outputs"], topic)
 
 
 @of("turns")
-def test_accounts_are_what_they_were_then(row: Row):
+def test_accounts_equal_the_earlier_accounts(row: Row):
     if reason(row, "accounts") is None:
         assert accounts(row) == row.get("accounts", {})
 
 
-def test_what_is_said_to_have_changed_has():
+def test_listed_changes_are_real():
     unchanged = []
     for version, changed in CHANGED.items():
         of_version = [row for row in rows().values() if row["version"] == version]
@@ -411,7 +418,7 @@ def test_each_version_has_its_list_of_changes():
 
 
 @of("turns")
-def test_the_digest_of_a_request_that_was_read_back_is_that_of_its_body(row: Row):
-    for output in gone_on(row):
+def test_the_digest_of_a_reloaded_request_is_that_of_its_body(row: Row):
+    for output in continued(row):
         if output["topic"] == PROVIDER_REQUESTS:
             assert output["headers"]["body-sha256"] == hashlib.sha256(output["value"].encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Where events end in bytes, and what their payloads are: lines, SSE, JSON arrays, binary frames."""
+"""Boundaries of events in bytes, and the payloads of events: lines, SSE, JSON arrays, binary frames."""
 
 import pytest
 from hypothesis import given, settings
@@ -65,13 +65,13 @@ LINES += [b'data:{"c":3}', b"data: ", b": words", b"id: 7", b'{"d":4}', b"words"
 
 @settings(max_examples=300)
 @given(st.lists(st.tuples(st.sampled_from(LINES), st.sampled_from([b"\n", b"\n", b"\n\n", b"\r\n", b"\r", b""]))))
-def test_plain_events_are_read_at_once_as_they_are_line_by_line(lines):
+def test_the_fast_path_reads_plain_events_like_the_line_parser(lines):
     data = b"".join(map(b"".join, lines))
     assert payloads.of_events(data) == [payload for _, payload in payloads.with_names(data)]
 
 
 @pytest.mark.parametrize("name", [b"", b"event: a.b_c\n"])
-def test_plain_events_are_read_at_once_however_they_were_put_together(name):
+def test_the_fast_path_reads_plain_events_however_they_are_joined(name):
     one = name + b'data: {"a":1}\n\n'
     for data in (one * 3, b"\n".join([one] * 3), b"\n" + one * 3, one * 2 + one.rstrip()):
         assert payloads.of_events(data) == [b'{"a":1}'] * 3
@@ -159,7 +159,7 @@ def test_bytes_that_are_not_frames_are_passed_on_immediately():
     assert framing.frames(b'{"a":1}\n{"b', framing.Scan()) == (8, 8)
 
 
-def test_an_event_that_is_too_long_is_passed_over_up_to_its_end(monkeypatch):
+def test_an_overlong_event_is_skipped_up_to_its_end(monkeypatch):
     monkeypatch.setattr(framing, "MOST_TAIL", 20)
     for cut, rest in ((framing.lines, b'xx"}\n{"b":2}\n'), (framing.values, b'xx"},{"b":2}')):
         tail = Tail()
@@ -188,7 +188,7 @@ def test_the_events_of_an_invoke_body():
     assert payloads.of_frames(event("chunk", b'{"bytes":"*"}')) == [b'{"bytes":"*"}']
 
 
-def test_headers_of_every_type_are_read_past():
+def test_headers_of_every_type_are_skipped():
     sizes = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
     others = b"".join(b"\x01x" + bytes([kind]) + bytes(size) for kind, size in sizes.items()) + b"\x01y\x06\x00\x02ab"
     named = b"\x0b:event-type\x07\x00\x01a"
@@ -196,7 +196,7 @@ def test_headers_of_every_type_are_read_past():
     assert payloads.of_frames(frame(head, b"{}")) == [b'{"a":{}}']
 
 
-def test_a_frame_whose_checksum_is_wrong_is_passed_on_and_the_next_one_read():
+def test_a_frame_with_a_wrong_checksum_is_passed_on_and_the_next_one_read():
     good = event("a")
     broken = bytearray(event("b", b'{"x":1}'))
     broken[-6] ^= 1

@@ -1,4 +1,4 @@
-"""The Anthropic API's stream: its events to items and to the turn that goes back to the provider."""
+"""The Anthropic API's stream: its events become items and the turn that is sent back to the provider."""
 
 import base64
 import json
@@ -41,7 +41,7 @@ THOUGHT = [
 # -- one message ----------------------------------------------------------------------------------------------------
 
 
-def test_a_message_is_its_blocks_and_one_stop_with_all_its_data():
+def test_a_message_is_its_blocks_and_one_stop_with_all_metadata():
     usage = {"input_tokens": 7, "cache_read_input_tokens": 3, "output_tokens": 1}
     items, view, (turn,) = fed(start(usage=usage), hello(), end(usage={"output_tokens": 20}))
     assert pairs(view) == [("an-block-0", "Hello", False)]
@@ -51,7 +51,7 @@ def test_a_message_is_its_blocks_and_one_stop_with_all_its_data():
     assert only(items, TurnDelta) == []
 
 
-def test_interleaved_parallel_calls_are_identified_by_index():
+def test_interleaved_parallel_calls_are_distinguished_by_index():
     first, *of_first, first_stop = call(0, "t1", '{"a":', "1}", name="a")
     second, *of_second, second_stop = call(1, "t2", '{"b"', ":2}", name="mcp__git__log")
     pieces = [of_second[0], of_first[0], of_second[1], of_first[1]]
@@ -61,7 +61,7 @@ def test_interleaved_parallel_calls_are_identified_by_index():
 
 
 def sealed(index, signature):
-    """Reasoning without words, and its stop."""
+    """Encrypted reasoning without text, and its stop."""
     begun = block(index, "thinking", thinking="", signature="")
     return [begun, delta(index, "signature_delta", signature=signature), stop(index)]
 
@@ -77,7 +77,7 @@ def test_reasoning_is_kept_with_its_signature_and_its_issuer():
     ]
 
 
-def test_citations_are_in_the_history_and_with_the_text():
+def test_citations_are_in_the_history_and_in_the_items_extras():
     cited = [delta(0, "citations_delta", citation={"cited_text": cited}) for cited in ("a", "b")]
     items, view, (turn,) = fed(start(), block(0, "text", text="", citations=[]), text(0, "x"), cited, stop(0), end())
     assert turn == [words("x", citations=[{"cited_text": "a"}, {"cited_text": "b"}])]
@@ -124,13 +124,13 @@ def test_items_of_other_types_are_kept_and_end_with_their_whole_block():
     assert view.unrecognized == {}
 
 
-def test_a_signature_alone_is_in_the_log_and_no_item():
+def test_a_signature_alone_is_in_the_log_and_not_an_item():
     alone = sealed(0, "s")
     for events in ([*alone, *hello(1), *end()], [*alone[:2], *hello(1), *end()], alone[:2]):
         items, view, (turn,) = fed(start(), *events)
         assert turn[0]["signature"] == "s"
         named = {item.item_id for item in items if hasattr(item, "item_id")}
-        # A block that may continue when the next one starts has its place on the screen.
+        # A block that may continue when the next block starts has its place on the screen.
         has_place = len(events) > 2 and events[2] != alone[2]
         assert ("an-block-0" in named) is has_place
         assert [entry.item_type for entry in view.entries] == ["thinking"] * has_place + ["text"] * (len(events) > 2)
@@ -138,7 +138,7 @@ def test_a_signature_alone_is_in_the_log_and_no_item():
     assert view.retracted == set()
 
 
-def test_words_that_come_for_thinking_that_stopped_are_not_lost():
+def test_thinking_text_after_its_stop_is_not_lost():
     late = delta(0, "thinking_delta", thinking="Hm.")
     items, _, (turn,) = fed(start(), block(0, "thinking", thinking=""), stop(0), hello(1), late, end())
     assert shown(items) == [("text", "Hello"), ("thinking", "Hm.")]
@@ -163,7 +163,7 @@ def test_an_input_may_be_in_the_start_of_its_call():
     assert pairs(view) == [("t1", '{"a":1}', True)]
 
 
-def test_a_message_may_come_whole():
+def test_a_message_may_arrive_whole():
     content = [words("Hi"), tool_use("t1")]
     whole = start()["message"] | {"content": content, "stop_reason": "tool_use", "usage": {"output_tokens": 3}}
     items, view, (turn,) = fed(whole)
@@ -175,7 +175,7 @@ def test_a_message_may_come_whole():
     assert (turn, [entry.incomplete for entry in view.entries]) == (content, [False, False])
 
 
-def test_reasoning_of_an_answer_that_came_whole_has_its_issuer_in_the_log_alone():
+def test_reasoning_of_a_whole_answer_has_its_issuer_in_the_log_alone():
     sealed = {"type": "redacted_thinking", "data": "b3BhcXVl"}
     thought = {"type": "thinking", "thinking": "", "signature": "c2ln"}
     result = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": []}
@@ -187,7 +187,7 @@ def test_reasoning_of_an_answer_that_came_whole_has_its_issuer_in_the_log_alone(
     assert [raw is not msgspec.UNSET for raw in raws] == [False, True]
 
 
-def test_a_fallback_names_the_model_that_continues():
+def test_a_fallback_names_the_next_model():
     fallback = block(0, "fallback", **{"from": {"model": "a"}, "to": {"model": "b"}})
     items, _, _ = fed(start(), fallback, stop(0), hello(1), end())
     assert stops(items)[0].model == "b"
@@ -206,7 +206,7 @@ def test_a_refusal_is_a_stop_reason_with_its_details():
 
 
 @pytest.mark.parametrize("pieces", [['{"a": "b'], []], ids=["inside the input", "before it"])
-def test_a_call_that_a_limit_cut_stays_incomplete(pieces):
+def test_a_call_cut_by_a_limit_stays_incomplete(pieces):
     _, view, (turn,) = fed(start(), call(0, "t1", *pieces), end("max_tokens"))
     assert pairs(view) == [("t1", "".join(pieces), True)]
     assert turn == [{"type": "tool_use", "id": "t1", "name": "ls", "input": "".join(pieces), "incomplete": True}]
@@ -223,13 +223,13 @@ def test_an_error_in_mid_stream_cuts_the_message_and_names_the_reason():
     assert turn == [{"type": "text", "text": "Hello"}]
 
 
-def test_a_retry_replaces_what_was_not_finished_even_with_the_same_id():
+def test_a_retry_replaces_unfinished_blocks_even_with_the_same_id():
     _, view, (turn,) = fed(start(), hello(), start(), hello(), call(1, "t1", "{}"), end("tool_use"))
     assert (pairs(view), view.retracted) == ([("an-block-1", "Hello", False), ("t1", "{}", False)], {"an-block-0"})
     assert [kept["type"] for kept in turn] == ["text", "tool_use"]
 
 
-def test_a_call_that_is_made_again_gets_an_id_of_its_own():
+def test_a_repeated_call_gets_a_new_id():
     _, view, (turn,) = fed(start(), call(0, "t1", '{"a"'), start("m2"), call(0, "t1", "{}"), end("tool_use"))
     assert (pairs(view), view.retracted) == ([("t1~2", "{}", False)], {"t1"})
     assert turn[0]["id"] == "t1"
@@ -241,7 +241,7 @@ def test_messages_of_one_run_follow_one_another():
     assert (len(stops(items)), len(turns)) == (2, 2)
 
 
-# -- lost or reordered events -------------------------------------------------------------------------------------
+# -- lost and reordered events --------------------------------------------------------------------------------------
 
 
 def test_a_message_whose_start_was_lost():
@@ -251,7 +251,7 @@ def test_a_message_whose_start_was_lost():
     assert pairs(view) == [("an-block-0", "Hello", False)]
 
 
-def test_blocks_that_have_no_stop_are_incomplete():
+def test_blocks_without_a_stop_are_incomplete():
     _, view, _ = fed(start(), hello()[:3], end())
     assert [(entry.text, entry.incomplete, entry.reason) for entry in view.entries] == [("Hello", True, "exit")]
 
@@ -261,7 +261,7 @@ def test_a_message_without_its_stop_is_complete_once_it_has_its_reason():
     assert (pairs(view), stops(items)[0].incomplete) == ([("an-block-0", "Hello", False)], False)
 
 
-def test_a_start_that_comes_twice_does_not_double_its_block():
+def test_a_repeated_start_does_not_duplicate_its_block():
     opened = block(0, "text", text="")
     assert texts(fed(start(), opened, opened, text(0, "Hi"), stop(0), end())[0]) == ["Hi"]
 
@@ -286,7 +286,7 @@ def test_deltas_of_unknown_blocks_are_passed_on():
     assert stops(items)[0].incomplete is False
 
 
-# -- input that is not an event -----------------------------------------------------------------------------------
+# -- unknown events -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_deltas_of_unknown_blocks_are_passed_on():
         (b"\x00\x00\x00\x10binary noise here", "non-JSON output"),
     ],
 )
-def test_unknown_input_is_passed_on_and_the_message_continues(line, reason):
+def test_unknown_events_are_passed_on_and_the_message_continues(line, reason):
     lines = [f"data: {json.dumps(event)}\n\n".encode() for event in (start(), *hello(), *end())]
     view = streamed.run("anthropic", lines[:3], line, lines[3:]).view
     assert [entry.text for entry in view.entries] == ["Hello"]
@@ -316,7 +316,7 @@ def test_unknown_input_is_passed_on_and_the_message_continues(line, reason):
     assert seen.reason.startswith(reason)
 
 
-def test_lone_surrogates_and_broken_utf8_are_mended():
+def test_lone_surrogates_and_broken_utf8_are_repaired():
     broken = [
         b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a\\ud83d"}}',
         b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"b\xf0\x9f"}}',
@@ -340,10 +340,10 @@ def test_chunks_of_an_invoke_body_as_json():
     assert pairs(streamed.run("anthropic", wrapped).view) == [("an-block-0", "Hello", False)]
 
 
-# -- the next request ---------------------------------------------------------------------------------------------
+# -- the next request -----------------------------------------------------------------------------------------------
 
 
-def test_the_next_request_repeats_the_turn_as_it_was():
+def test_the_next_request_repeats_the_turn_unchanged():
     _, _, (turn,) = fed(start(), THOUGHT, call(1, "toolu_1", '{"a":', "1}"), end("tool_use"))
     history = [user("go"), said(*turn), user(result("toolu_1", "ok"))]
     tool = {"name": "ls", "input_schema": {"type": "object"}}

@@ -1,4 +1,4 @@
-"""Bad input of every source becomes an item that reports it, in linear time, and the session continues."""
+"""Bad input of any source becomes an item that says so, in linear time, and the session continues."""
 
 import json
 
@@ -34,7 +34,7 @@ def encoded(*events):
         pytest.param(b"\n\r\n\r\r\n", id="nl"),
     ],
 )
-def test_no_source_stumbles(source, data):
+def test_any_input_is_accepted_by_every_source(source, data):
     whole, cut = Recovery(source), Recovery(source)
     whole.feed(data)
     for at in range(0, len(data), 4096):
@@ -44,7 +44,7 @@ def test_no_source_stumbles(source, data):
         assert Recovery.restore(recovery.snapshot()).source == source
 
 
-def test_runs_that_interleave_lose_nothing():
+def test_interleaved_runs_lose_nothing():
     recovery = Recovery("anthropic")
     first, second = (encoded(START, TEXT, text(0, f"{name}1"), text(0, f"{name}2"), *END) for name in "ab")
     items = []
@@ -73,13 +73,13 @@ def test_blocks_without_a_start_are_shown():
     ],
     ids=["deltas", "blocks", "the same block", "interleaved blocks", "attempts", "citations"],
 )
-def test_a_message_costs_its_length(event):
+def test_the_work_is_linear_in_the_length_of_a_message(event):
     def work(count):
         records, recovery = [*encoded(START, TEXT), *encoded(*map(event, range(count)))], Recovery("anthropic")
         return lines(lambda: [recovery.feed(record) for record in records])
 
     once, twice, thrice = (work(count) for count in (200, 400, 600))
-    # As much again for as many again; what is done in C is measured by tests/benchmarks/bench_streams.py.
+    # Equal growth for equal increments. `tests/benchmarks/bench_streams.py` measures work that is done in C.
     assert abs((thrice - twice) - (twice - once)) <= (twice - once) // 20
 
 

@@ -76,7 +76,7 @@ class Run:
         return [(fix.code, fix.path) for fix in self.fixes]
 
 
-def test_text_and_calls_become_blocks_in_their_order():
+def test_text_and_calls_become_blocks_in_order():
     run = Run(text(f"Looking.\n{CALL}\n{CALL}\nNow"), text(" I wait."), done("idle_done"))
     assert run.content == [
         words_of("Looking.\n"),
@@ -90,7 +90,7 @@ def test_text_and_calls_become_blocks_in_their_order():
     assert run.fixes == []
 
 
-def test_ids_of_calls_continue_over_messages_and_runs():
+def test_call_ids_continue_across_messages_and_runs():
     recovery = Recovery("cascade")
     for _ in range(2):
         recovery.feed(json.dumps(text(CALL)).encode())
@@ -100,7 +100,7 @@ def test_ids_of_calls_continue_over_messages_and_runs():
     assert [turn["content"][0]["id"] for turn in turns] == ["cascade-block-0", "cascade-block-1"]
 
 
-def test_what_the_source_polls_is_read_as_it_is():
+def test_the_sources_polling_format_is_read():
     polled = [("", "Let me see."), ("Two ", ""), ("folders.", "")]
     chunks = [{"text": said, "thinking": thought, "isError": False} for said, thought in polled]
     usage = {"inputTokens": 9, "outputTokens": 4, "cacheReadTokens": 2, "cacheWriteTokens": 1}
@@ -122,11 +122,11 @@ def test_server_sent_events_end_with_done():
     assert run.items[-1] == TurnStop(stop_reason="stop")
 
 
-def test_an_answer_without_words_is_a_turn_all_the_same():
+def test_an_answer_without_text_is_still_a_turn():
     assert Run(done("idle_empty")).items == [TurnStop(stop_reason="idle_empty")]
 
 
-def test_it_speaks_under_the_name_that_is_known():
+def test_the_identity_is_renamed_to_the_known_model():
     said = text("I am Cascade.")
     assert Run(said, done()).content[0]["text"] == "I am claude-sonnet-4-5."
     start = {"type": "message_start", "id": "m1", "model": "kimi-k2"}
@@ -144,7 +144,7 @@ def test_code_and_arguments_keep_their_names():
     assert run.fixes == []
 
 
-def test_paths_go_from_arguments_at_any_depth_and_nothing_else_does():
+def test_only_paths_are_redacted_in_arguments_at_any_depth():
     arguments = '{"a":[{"path":"/opt/windsurf/bin","n":1.50}],"/opt/windsurf/key":"C:/srv","big":12345678901234567890}'
     run = Run(text(f'<tool_call>{{"name":"ls","arguments":{arguments}}}</tool_call>'), done())
     ((_, given, _),) = run.shown
@@ -155,7 +155,7 @@ def test_paths_go_from_arguments_at_any_depth_and_nothing_else_does():
     assert told == {(digest("…"), False, "cascade", "")}
 
 
-def test_each_change_names_the_item_where_it_stood():
+def test_each_change_names_its_item():
     path = '<tool_call>{"name":"ls","arguments":{"path":"/opt/windsurf/x"}}</tool_call>'
     said = text(f"I am Cascade. See /opt/windsurf/z {path}As Cascade I wait")
     run = Run(thinking("I am Cascade, in /opt/windsurf/y."), said, done())
@@ -170,7 +170,7 @@ def test_each_change_names_the_item_where_it_stood():
     assert run.kinds == ["thinking", "text", "tool_use", "text"]
 
 
-def test_other_roots_and_another_marker_can_be_set():
+def test_roots_and_marker_are_configurable():
     speech = OutputFilters(roots=("/srv/secret",), marker="∎")
     run = Run(text("/srv/secret/a and /opt/windsurf/b"), done(), speech=speech)
     assert run.content[0]["text"] == "∎ and /opt/windsurf/b"
@@ -186,7 +186,7 @@ def test_an_echoed_result_is_removed_and_reported():
     assert (alone.turns, alone.told) == ([], [("tool_text_removed", "")])
 
 
-def test_a_calls_other_members_are_reported():
+def test_extra_members_of_a_call_are_reported():
     run = Run(text('<tool_call>{"name":"ls","arguments":{},"id":"7"}</tool_call>'), done())
     assert run.content[0]["input"] == {}
     (fix,) = run.fixes
@@ -203,7 +203,7 @@ def test_a_calls_other_members_are_reported():
         ('<tool_call>{"name":"write",', "write", ""),
     ],
 )
-def test_a_call_that_breaks_off_is_never_made_whole(begun, name, came):
+def test_a_cut_call_is_never_completed(begun, name, came):
     for ending in ([], [done()], [{"type": "max_wait"}]):
         run = Run(text(f"Now {begun}"), *ending)
         cut = {"type": "tool_use", "id": "cascade-block-1", "name": name, "input": came, "incomplete": True}
@@ -211,12 +211,12 @@ def test_a_call_that_breaks_off_is_never_made_whole(begun, name, came):
         assert run.shown[1] == ("tool_use", came, True)
 
 
-def test_a_call_without_a_whole_name_is_the_text_that_came():
+def test_a_call_without_a_complete_name_stays_text():
     for begun in ("<tool_call>", '<tool_call>{"na', '<tool_call>{"name":"wri', '{"name":"write","arguments":{"a"'):
         assert Run(text(f"Now {begun}"), done()).content == [words_of(f"Now {begun}")]
 
 
-def test_a_call_that_is_too_long_is_text():
+def test_an_overlong_call_is_text():
     long = '<tool_call>{"name":"write","arguments":{"text":"' + "a" * 70_000 + '"}}</tool_call>'
     pieces = [text(long[at : at + 5_000]) for at in range(0, len(long), 5_000)]
     run = Run(*pieces, text("Done."), done())
@@ -232,19 +232,19 @@ def test_a_call_that_is_too_long_is_text():
         '{"example": {"name":"rm","arguments":{}}}',
     ],
 )
-def test_what_is_not_the_models_own_call_never_becomes_one(words):
+def test_quoted_calls_never_become_calls(words):
     for step in (1, 3, len(words)):
         pieces = [text(words[at : at + step]) for at in range(0, len(words), step)]
         run = Run(*pieces, done(), speech=OutputFilters(tools=("ls",)))
         assert "tool_use" not in run.kinds
 
 
-def test_reasoning_calls_nothing():
+def test_reasoning_makes_no_calls():
     run = Run(thinking(f"I could {CALL}"), text("No."), done())
     assert run.shown == [("thinking", f"I could {CALL}", False), ("text", "No.", False)]
 
 
-def test_a_bare_call_must_name_a_tool_where_tools_are_known():
+def test_a_bare_call_must_name_a_tool_if_tools_are_known():
     bare = '{"name":"ls","arguments":{}}'
     assert Run(text(bare), done()).shown == [("tool_use", "{}", False)]
     told = OutputFilters(tools=("read",))
@@ -252,7 +252,7 @@ def test_a_bare_call_must_name_a_tool_where_tools_are_known():
     assert Run(text(CALL), done(), speech=told).shown[0][0] == "tool_use"
 
 
-def test_reasoning_between_texts_stays_between_them():
+def test_reasoning_between_texts_keeps_its_place():
     run = Run(thinking("One."), text("A <tool_"), thinking("Two."), text('call>{"name":"ls"}</tool_call>'), done())
     assert run.shown == [
         ("thinking", "One.", False),
@@ -278,7 +278,7 @@ def test_an_error_cuts_the_attempt():
 
 
 @pytest.mark.parametrize("ending", [{"type": "max_wait"}, done("max_wait"), None])
-def test_a_planner_that_is_given_up_leaves_head_and_tail(ending):
+def test_a_planner_timeout_leaves_head_and_tail(ending):
     words = "".join(f"{number} /opt/windsurf/bin " for number in range(500))
     events = [text(words[at : at + 97]) for at in range(0, len(words), 97)]
     recovery = Recovery("cascade")
@@ -292,7 +292,7 @@ def test_a_planner_that_is_given_up_leaves_head_and_tail(ending):
     assert diagnosis.length == len(shown)
 
 
-def test_the_reason_of_an_abandoned_planner_is_reported_without_paths():
+def test_the_reason_of_a_planner_timeout_has_no_paths():
     run = Run(text("Hm"), {"type": "max_wait", "message": "180 s in /opt/windsurf/bin"})
     assert isinstance(run.items[-1], TurnDiagnosis)
     assert run.items[-1].reason == "max_wait: 180 s in …"
@@ -302,7 +302,7 @@ def test_the_reason_of_an_abandoned_planner_is_reported_without_paths():
     assert stalled.items[-1].cause == "stall"
 
 
-def test_unknown_input_is_passed_on_without_paths():
+def test_unknown_events_are_passed_on_without_paths():
     run = Run(
         {"type": "step", "log": "/opt/windsurf/log"},
         b"not JSON in /opt/windsurf/log",
@@ -351,7 +351,7 @@ def stretches(draw):
 
 @settings(max_examples=200, deadline=None)
 @given(stretches(), st.frozensets(st.integers(0, 30)), st.sampled_from([[], [done()], [{"type": "max_wait"}]]))
-def test_any_split_and_any_restart_is_the_same_as_the_whole(said, restarts, ending):
+def test_any_split_and_any_restart_gives_the_same_result(said, restarts, ending):
     pieces = [event(piece) for event, cut in said for piece in cut]
     whole = Run(*[event("".join(cut)) for event, cut in said], *ending)
     split = Run(*pieces, *ending, restarts=restarts)
@@ -364,7 +364,7 @@ def test_any_split_and_any_restart_is_the_same_as_the_whole(said, restarts, endi
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(PIECES, min_size=1, max_size=14).map("".join))
-def test_every_loss_is_reported(words):
+def test_every_removed_text_is_reported(words):
     run = Run(text(words), done())
     if not run.fixes and "tool_use" not in run.kinds:
         assert "".join(shown for _, shown, _ in run.shown) == ("" if words.isspace() else words)

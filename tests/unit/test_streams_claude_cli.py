@@ -1,4 +1,4 @@
-"""The Claude CLI's own reports: interruptions, killed runs, new conversations, and lines without a message."""
+"""The Claude CLI's own lines: interruptions, killed runs, new conversations, and lines other than messages."""
 
 import json
 
@@ -37,7 +37,7 @@ WHOLE = [*CUT, end(), finish("end_turn"), stop()]
 
 
 def states(outcome):
-    """The main turn's texts and calls, each with its marks."""
+    """Return the main turn's texts and calls, each with its marks."""
     entries = outcome.view.blocks("text", "tool_use")
     return [(entry.text, entry.incomplete, entry.reason, entry.doubtful, entry.outside) for entry in entries]
 
@@ -54,7 +54,7 @@ def states(outcome):
     ],
     ids=["flag", "2.1.200", "without stream events"],
 )
-def test_a_text_in_the_middle_of_which_the_program_was_interrupted_is_incomplete(lines):
+def test_a_text_cut_by_an_interruption_is_incomplete(lines):
     outcome = run("claude-cli", *lines)
     assert states(outcome) == [("This answer ", True, "interrupted", "", "")]
     cut, line = outcome.turns
@@ -70,13 +70,13 @@ def test_a_text_in_the_middle_of_which_the_program_was_interrupted_is_incomplete
     ],
     ids=["after the message", "after the block"],
 )
-def test_an_interruption_after_a_blocks_stop_leaves_it_whole(lines):
+def test_an_interruption_after_a_blocks_stop_leaves_it_complete(lines):
     outcome = run("claude-cli", *lines)
     assert states(outcome) == [("This answer ", False, "", "", "")]
     assert [turn.incomplete for turn in outcome.turns] == [False, False]
 
 
-def test_an_interrupted_call_was_whole_when_the_program_named_it():
+def test_an_interrupted_call_is_complete_once_the_program_named_it():
     lines = [start("m1"), *call("t1", "{}"), whole("m1", used("t1"), aborted=True), stop(), result()]
     outcome = run("claude-cli", *lines)
     assert [(entry.item_id, entry.incomplete) for entry in outcome.view.entries] == [("t1", False)]
@@ -86,7 +86,7 @@ def test_an_interrupted_call_was_whole_when_the_program_named_it():
 
 
 @pytest.mark.parametrize("killed", [0, 1, 2], ids=["no stop", "block stopped", "stop reason"])
-def test_a_killed_run_leaves_the_blocks_of_its_last_message_doubtful_and_out_of_the_log(killed):
+def test_the_last_messages_blocks_of_a_killed_run_are_doubtful_and_not_in_the_log(killed):
     lines = [
         *WHOLE,
         *[start("m2"), *call("t1", "{}"), whole("m2", used("t1")), end(), finish("tool_use")][: 4 + killed],
@@ -96,7 +96,7 @@ def test_a_killed_run_leaves_the_blocks_of_its_last_message_doubtful_and_out_of_
     assert [turn.message_id for turn in outcome.turns] == ["m1"]
 
 
-def test_a_message_that_had_its_stop_is_kept_whatever_ends_the_run():
+def test_a_stopped_message_is_kept_whatever_ends_the_run():
     lines = [*WHOLE, start("m2"), *call("t1", "{}"), whole("m2", used("t1")), end(), finish("tool_use"), stop()]
     outcome = run("claude-cli", *lines, answer("t1"), start("m3"), *text("x"), end="SIGTERM")
     assert [mark[3] for mark in states(outcome)] == ["", "", ""]
@@ -107,14 +107,14 @@ def test_a_message_that_had_its_stop_is_kept_whatever_ends_the_run():
     ]
 
 
-def test_without_stream_events_a_call_that_was_answered_is_kept_and_what_came_last_is_not():
+def test_without_stream_events_an_answered_call_is_kept_and_the_last_message_is_not():
     outcome = run("claude-cli", whole("m1", used("t1")), answer("t1"), end="SIGTERM")
     assert [turn.role for turn in outcome.turns] == ["assistant", "user"]
     outcome = run("claude-cli", whole("m1", said("a")), end="SIGTERM")
     assert ([mark[3] for mark in states(outcome)], outcome.turns) == (["kept"], [])
 
 
-def test_a_killed_run_in_the_same_pipe_is_doubted_when_the_next_one_begins():
+def test_a_killed_run_in_the_same_pipe_is_doubtful_once_the_next_one_begins():
     recovery = Recovery("claude-cli")
     items = [item for line in [*CUT, INIT] for item in recovery.feed(json.dumps(line).encode())]
     recovery = Recovery.restore(recovery.snapshot())
@@ -123,7 +123,7 @@ def test_a_killed_run_in_the_same_pipe_is_doubted_when_the_next_one_begins():
 
 
 @pytest.mark.parametrize("reason", ["end of input", "next source", "exit 0"])
-def test_a_run_without_a_result_is_doubted_whatever_ends_it(reason):
+def test_a_run_without_a_result_is_doubtful_whatever_ends_it(reason):
     outcome = run("claude-cli", *CUT, end=reason)
     assert ([mark[3] for mark in states(outcome)], outcome.turns) == (["kept"], [])
 
@@ -138,7 +138,7 @@ KILLED = [
 
 
 def kept(*lines):
-    """A session file of assistant lines, each a message's id and its blocks, and a line that was cut."""
+    """A session file of assistant lines, each a message's id and its blocks, and a truncated line."""
     found = [
         {"type": "assistant", "uuid": str(number), "message": {"id": name, "content": list(blocks)}}
         for number, (name, *blocks) in enumerate(lines)
@@ -147,7 +147,7 @@ def kept(*lines):
 
 
 def settled(file, *, late, framing="events", named="r1"):
-    """Return the outputs of the killed run with this session file, and of the run after it."""
+    """Return the view and the turns of the killed run with this session file, followed by another run."""
     recovery, items, turns = Recovery("claude-cli"), [], []
     for line in KILLED:
         items += recovery.feed(json.dumps(line).encode(), "r1")
@@ -184,7 +184,7 @@ def words(turns):
     ],
     ids=["nothing", "the text", "all", "the call", "others"],
 )
-def test_a_session_file_proves_what_it_holds_and_withdraws_the_rest(file, shown, recorded, framing, late):
+def test_a_session_file_confirms_its_blocks_and_retracts_the_rest(file, shown, recorded, framing, late):
     view, turns = settled(file, late=late, framing=framing)
     entries = view.blocks("text", "tool_use")
     assert [entry.text for entry in entries] == ["This answer ", *shown, "This answer "]
@@ -194,7 +194,7 @@ def test_a_session_file_proves_what_it_holds_and_withdraws_the_rest(file, shown,
 
 
 @pytest.mark.parametrize("file", [b"", b"\n\n"])
-def test_without_a_line_of_a_session_file_the_doubt_stays(file):
+def test_an_empty_session_file_leaves_blocks_doubtful(file):
     view, turns = settled(file, late=True)
     assert [entry.doubtful for entry in view.blocks("text", "tool_use")] == ["", "kept", "kept", ""]
     assert words(turns) == ["This answer ", "This answer "]
@@ -225,7 +225,7 @@ def test_items_before_a_boundary_are_outside_the_conversation(line, kind, why):
     assert [entry.outside for entry in again.blocks("text")] == [why, ""]
 
 
-def test_a_reset_ends_the_message_and_is_a_place_among_the_turns():
+def test_a_reset_ends_the_message_and_is_recorded_between_the_turns():
     outcome = run("claude-cli", *WHOLE, RESET, *[start("m2"), *text("b"), whole("m2", said("b")), stop()], result())
     assert [(turn.message_id, turn.resets) for turn in outcome.turns] == [("m1", False), (None, True), ("m2", False)]
     assert len({turn.id for turn in outcome.turns}) == 3
@@ -244,7 +244,7 @@ def test_a_reset_ends_the_message_and_is_a_place_among_the_turns():
         ({"is_error": True}, True),
     ],
 )
-def test_a_result_that_another_line_has_shown_is_not_unseen(members, unseen):
+def test_a_result_shown_by_another_line_is_not_unseen(members, unseen):
     (told,) = only(run("claude-cli", *WHOLE, result("Elsewhere.", **members)).items, TurnResult)
     assert told.unseen == unseen
     assert told.expanded == (unseen or told.is_error)
@@ -283,11 +283,11 @@ def test_a_result_that_another_line_has_shown_is_not_unseen(members, unseen):
     ],
     ids=lambda value: value["subtype"] if isinstance(value, dict) else "",
 )
-def test_what_an_operator_needs_has_an_item_of_its_own(line, item):
+def test_notices_for_operators_have_their_own_items(line, item):
     assert run("claude-cli", line).items == [item]
 
 
-def test_what_changes_of_tasks_is_kept_as_json():
+def test_task_changes_are_kept_as_json():
     updated, listed = run(
         "claude-cli", system("task_updated", task_id="t", patch={"a": 1}), system("background_tasks_changed", tasks=[])
     ).items
@@ -295,7 +295,7 @@ def test_what_changes_of_tasks_is_kept_as_json():
     assert (type(listed), json.loads(bytes(listed.tasks))) == (TaskList, [])
 
 
-def test_estimates_leave_nothing_and_members_of_the_wrong_type_are_passed_over():
+def test_token_estimates_leave_nothing_and_members_of_the_wrong_type_are_skipped():
     assert run("claude-cli", system("thinking_tokens", estimated_tokens=2)).items == []
     odd = [
         system(kind, text=1, content=[], tasks=None, hook_id={}, exit_code="x")

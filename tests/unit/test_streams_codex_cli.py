@@ -1,4 +1,4 @@
-"""Output of ``codex exec --json``: items and recorded turns for every kind of end."""
+"""Output of ``codex exec --json``: the displayed items and the recorded turns, for every kind of end."""
 
 import json
 
@@ -102,7 +102,7 @@ CALLS = [
 
 @pytest.mark.parametrize(("line", "called", "answered"), CALLS, ids=lambda value: str(value)[:60])
 @pytest.mark.parametrize("started", [True, False])
-def test_an_item_that_is_a_call_is_shown_and_recorded_with_its_result(line, called, answered, started):
+def test_a_call_item_is_shown_and_recorded_with_its_result(line, called, answered, started):
     begun = json.loads(json.dumps(line).replace("item.completed", "item.started"))
     found = whole(*([begun] if started else []), line)
     (block,), (came,) = found.contents
@@ -113,7 +113,7 @@ def test_an_item_that_is_a_call_is_shown_and_recorded_with_its_result(line, call
     assert (entry.result.is_error, {name: json.loads(bytes(raw)) for name, raw in told.items()}) == answered[1:]
 
 
-def test_each_list_that_the_model_writes_is_a_call_of_its_own():
+def test_each_todo_list_of_the_model_is_a_separate_call():
     done = [PLAN[0] | {"completed": True}]
     lists = [("started", PLAN), ("updated", done), ("updated", done), ("completed", done)]
     found = whole(*(item(1, "todo_list", at, items=items) for at, items in lists))
@@ -122,13 +122,13 @@ def test_each_list_that_the_model_writes_is_a_call_of_its_own():
     assert len({block["id"] for block in found.blocks if block["type"] == "tool_use"}) == 3
 
 
-def test_other_members_of_a_message_are_kept_with_it():
+def test_other_members_of_a_message_are_extras():
     found = whole(item(0, "agent_message", text="A", phase="commentary"))
     assert extras(found.items) == [{"phase": "commentary"}]
     assert found.blocks == [text("A")]
 
 
-def test_tokens_beyond_counting_are_bounded():
+def test_excessive_token_counts_are_bounded():
     found = run("codex-cli", TURN, DONE | {"usage": {"input_tokens": 10**40, "output_tokens": -1}}, sizes=[1, 1])
     assert [ended.usage for ended in only(found.items, TurnResult)] == [Usage(MOST_COUNTED)]
 
@@ -137,7 +137,7 @@ def repeats(found):
     return [(entry.text, entry.repeats) for entry in found.view.entries]
 
 
-def test_what_an_answer_says_again_after_a_notice_names_the_earlier_one():
+def test_a_text_repeated_after_a_notice_names_the_earlier_one():
     found = whole(said(0, "A"), said(1, "B"), AGAIN, said(2, "A"), AGAIN, AGAIN, said(3, "B"), said(4, "A"))
     ids = [entry.item_id for entry in found.view.entries]
     assert repeats(found) == [("A", ""), ("B", ""), ("A", ids[0]), ("B", ids[1]), ("A", ids[2])]
@@ -156,7 +156,7 @@ NO_REPEATS = [
 
 
 @pytest.mark.parametrize("lines", NO_REPEATS)
-def test_nothing_else_is_a_repeat(lines):
+def test_these_are_not_repeats(lines):
     assert {entry.repeats for entry in whole(*lines).view.entries} == {""}
 
 
@@ -170,14 +170,14 @@ NOTICES = [
 
 
 @pytest.mark.parametrize(("message", "again"), NOTICES)
-def test_a_notice_says_whether_codex_asks_again_and_ends_nothing(message, again):
+def test_a_notice_says_if_codex_retries_and_ends_nothing(message, again):
     found = whole(said(0, "A"), {"type": "error", "message": message}, said(1, "B"))
     assert [(error.message, error.will_retry) for error in only(found.items, AgentError)] == [(message, again)]
     assert [block["text"] for block in found.blocks] == ["A", "B"]
     assert [ended.is_error for ended in only(found.items, TurnResult)] == [False]
 
 
-def test_a_call_that_runs_while_codex_asks_again_keeps_its_result():
+def test_a_call_running_during_a_retry_keeps_its_result():
     begun = command(1, "started", status="in_progress")
     found = whole(said(0, "A"), begun, AGAIN, command(1, **RAN), said(2, "A"), command(3, **RAN))
     assert [content[-1]["type"] for content in found.contents] == ["tool_use", "tool_result"] * 2
@@ -199,7 +199,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("lines", "stops", "results", "diagnoses"), ENDS)
-def test_a_turn_is_complete_only_by_its_own_word(lines, stops, results, diagnoses):
+def test_a_turn_is_complete_only_with_its_completion_event(lines, stops, results, diagnoses):
     found = run("codex-cli", THREAD, TURN, *lines, end="end")
     assert [stop.incomplete for stop in only(found.items, TurnStop)] == stops
     told = [(each.is_error, each.errors) for each in only(found.items, TurnResult)]
@@ -207,13 +207,13 @@ def test_a_turn_is_complete_only_by_its_own_word(lines, stops, results, diagnose
     assert [each.reason for each in only(found.items, TurnDiagnosis)] == diagnoses
 
 
-def test_a_search_of_which_nothing_more_came_is_there():
+def test_an_unfinished_search_is_shown():
     (entry,) = run("codex-cli", TURN, item(0, "web_search", "started", query="x")).view.entries
     assert (entry.started.name, bytes(entry.input), entry.result) == ("web_search", b'{"query":"x"}', None)
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["its run is named", "it only begins"])
-def test_a_run_that_resumes_a_thread_has_its_own_items_and_its_own_share_of_tokens(told):
+def test_a_resumed_run_has_its_own_items_and_its_own_share_of_tokens(told):
     recovery, items = Recovery("codex-cli"), []
     total = {name: count * 3 for name, count in USAGE.items()}
     for name, usage in [("r1", USAGE), ("r2", total), ("r3", USAGE)]:
@@ -223,14 +223,14 @@ def test_a_run_that_resumes_a_thread_has_its_own_items_and_its_own_share_of_toke
     items += recovery.end_run()
     calls = [entry.item_id for entry in entries(items) if entry.item_type == "tool_use"]
     assert calls == ["run-0-item_0", "run-1-item_0", "run-2-item_0"]
-    # The third run's total is smaller than the previous one: it reports its own tokens, as old versions do.
+    # The third run's total is smaller than the previous one: it is the run's own count, as in old versions.
     shares = [Usage(7, 5, 1, 2), Usage(14, 10, 2, 4), Usage(7, 5, 1, 2)]
     assert [ended.usage for ended in only(items, TurnResult)] == shares
     roles = [json.loads(turn.message)["role"] for turn in recovery.take_finished()]
     assert roles == ["assistant", "user", "assistant"] * 3
 
 
-def test_a_line_about_an_item_that_comes_again_is_passed_over_and_a_list_is_not():
+def test_a_repeated_item_line_is_skipped_and_a_repeated_list_is_not():
     lines = [said(0, "A"), command(1, "started"), command(1, **RAN), item(2, "todo_list", "updated", items=PLAN)]
     found = whole(*(line for line in lines for _ in range(2)))
     assert [entry.item_type for entry in found.view.entries] == ["text", "tool_use", "tool_use", "tool_use"]
@@ -253,7 +253,7 @@ UNKNOWN = [
 
 
 @pytest.mark.parametrize(("line", "reason"), UNKNOWN, ids=lambda value: str(value)[:40])
-def test_unknown_input_is_passed_on_unchanged(line, reason):
+def test_unknown_lines_are_passed_on_unchanged(line, reason):
     found = items_of("codex-cli", THREAD, TURN, said(0, "A"), line, said(1, "B"), DONE)
     (odd,) = only(found, AgentUnrecognized)
     assert odd.reason == reason

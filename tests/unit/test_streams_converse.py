@@ -1,4 +1,4 @@
-"""Bedrock's ConverseStream: its events to items and to the turn that goes back to the service."""
+"""Bedrock's ConverseStream: its events become items and the turn that is sent back to the service."""
 
 import base64
 import json
@@ -75,7 +75,7 @@ def test_a_message_ends_with_its_reason_and_its_counts_in_any_order(last):
     assert pairs(view) == [("text", "Hello", False)] * 2
 
 
-def test_without_counts_the_message_is_complete_all_the_same():
+def test_a_message_without_counts_is_complete():
     items, view, turns = fed(START, *HELLO, end(), START, *HELLO, end())
     assert (pairs(view), len(turns)) == ([("text", "Hello", False)] * 2, 2)
     assert [item.incomplete for item in only(items, TurnStop)] == [False, False]
@@ -104,7 +104,7 @@ def test_an_exception_in_the_stream_cuts_the_message(event):
     assert (pairs(view), len(view.retracted)) == ([("text", "Hello", False)], 1)
 
 
-def test_the_result_of_a_servers_own_tool_is_kept_whole():
+def test_the_result_of_a_server_tool_is_kept_whole():
     start = {"toolResult": {"toolUseId": "s1", "type": "nova_result", "status": "success"}}
     content = [{"json": {"a": 1}}, {"text": "b"}]
     pieces = [*(delta(1, toolResult=[piece]) for piece in content), stop(1)]
@@ -115,7 +115,7 @@ def test_the_result_of_a_servers_own_tool_is_kept_whole():
     assert turn[1] == {"toolResult": start["toolResult"] | {"content": content}}
 
 
-def test_citations_are_with_their_text():
+def test_citations_are_extras_of_their_text():
     _, _, (turn,) = fed(START, delta(0, citation={"title": "t"}), *HELLO, end(), USAGE)
     assert turn == [words("Hello", citations=[{"title": "t"}])]
 
@@ -133,13 +133,13 @@ def test_a_call_without_its_start_has_the_items_id():
     assert pairs(view) == [("tool_use", "{}", False)]
 
 
-def test_a_message_that_was_cut_leaves_what_came():
+def test_a_cut_message_keeps_its_content():
     _, view, (turn,) = fed(START, *HELLO[:2], tool(1, "t1"), delta(1, toolUse={"input": '{"a'}))
     assert pairs(view) == [("text", "Hello", True), ("tool_use", '{"a', True)]
     assert turn[1] == {"type": "tool_use", "id": "t1", "name": "ls", "input": '{"a', "incomplete": True}
 
 
-def test_redacted_reasoning_that_never_stopped_is_kept():
+def test_redacted_reasoning_without_a_stop_is_kept():
     _, _, (turn,) = fed(START, delta(0, reasoningContent={"redactedContent": "b25l"}))
     assert turn[0]["data"] == "b25l"
     _, _, (turn,) = fed(START, delta(0, reasoningContent={"redactedContent": "*"}), stop(0), end(), USAGE)
@@ -147,7 +147,7 @@ def test_redacted_reasoning_that_never_stopped_is_kept():
 
 
 @pytest.mark.parametrize("reason", ["end_turn", "stop_sequence", "tool_use"])
-def test_texts_without_their_stop_are_whole_once_the_message_has_its_reason(reason):
+def test_texts_without_their_stop_are_complete_once_the_message_has_its_reason(reason):
     thought = delta(0, reasoningContent={"text": "Hm."})
     items, view, (turn,) = fed(START, thought, delta(1, text="Hi"), end(reason), USAGE)
     assert pairs(view) == [("thinking", "Hm.", False), ("text", "Hi", False)]
@@ -155,7 +155,7 @@ def test_texts_without_their_stop_are_whole_once_the_message_has_its_reason(reas
     assert [block["type"] for block in turn] == ["thinking", "text"]
 
 
-def test_without_its_stop_nothing_is_whole_that_a_limit_may_have_cut():
+def test_without_its_stop_a_block_that_a_limit_may_have_cut_is_incomplete():
     _, view, _ = fed(START, delta(0, text="Hi"), end("max_tokens"), USAGE)
     assert pairs(view) == [("text", "Hi", True)]
     _, view, _ = fed(START, delta(0, text="Hi"), *calling(1, "t1", "{}")[:-1], end("tool_use"), USAGE)
@@ -194,7 +194,7 @@ def test_blocks_of_the_service_end_with_their_whole_json():
     assert (completed(items), turn[1:]) == ([*whole[1:], None], whole[1:])
 
 
-def test_a_block_that_gives_its_place_to_another_keeps_what_it_had():
+def test_a_replaced_block_keeps_its_content():
     events = [delta(0, video={"n": 1}), delta(0, text="A"), stop(0), delta(0, video={"n": 2}), tool(0, "t1"), stop(0)]
     items, view, _ = fed(START, *events, end(), USAGE)
     assert [entry.item_type for entry in view.entries] == ["video", "text", "video", "tool_use"]
@@ -253,7 +253,7 @@ def test_an_answer_that_was_not_streamed_is_promoted():
     assert only(items, TurnStop | TurnDelta) == [TurnStop(stop_reason="tool_use", usage=COUNTED)]
 
 
-def test_an_answer_says_no_more_about_its_end_than_was_said():
+def test_a_whole_answer_has_only_its_own_stop_reason():
     items, view, _ = fed(answer({"text": "Hi"}, reason=None))
     assert pairs(view) == [("text", "Hi", False)]
     assert stop_reasons(items) == [None]
@@ -262,13 +262,13 @@ def test_an_answer_says_no_more_about_its_end_than_was_said():
     assert [item.subtype for item in only(items, SessionSystem)] == ["trace"]
 
 
-def test_an_answer_takes_the_place_of_a_stream_that_was_cut():
+def test_a_whole_answer_replaces_a_cut_stream():
     _, view, _ = fed(START, HELLO[0], answer({"text": "Hello"}), START, *HELLO, end(), USAGE)
     assert (pairs(view), len(view.retracted)) == ([("text", "Hello", False)] * 2, 1)
 
 
 @pytest.mark.parametrize("content", ["Hi", None, [1], [{}], {"text": "Hi"}])
-def test_an_answer_whose_content_is_no_content_is_passed_on(content):
+def test_an_answer_with_invalid_content_is_passed_on(content):
     odd = {"output": {"message": {"content": content}}, "stopReason": "end_turn"}
     _, view, _ = fed(odd)
     told = msgspec.json.encode([view.entries, view.unrecognized]).decode()
@@ -276,7 +276,7 @@ def test_an_answer_whose_content_is_no_content_is_passed_on(content):
     assert len(view.entries) + len(view.unrecognized) == 1
 
 
-def test_the_next_request_repeats_the_turn_as_it_was():
+def test_the_next_request_repeats_the_turn_unchanged():
     _, _, (turn,) = fed(START, *THOUGHT, *calling(1, "tooluse_1", '{"a":1}'), end("tool_use"), USAGE)
     history = [user("go"), said(*turn), user(result("tooluse_1", "ok"))]
     tools = [{"name": "ls", "input_schema": {"type": "object"}}]
@@ -298,7 +298,7 @@ def test_the_next_request_repeats_the_turn_as_it_was():
         b"{}",
     ],
 )
-def test_unknown_input_is_passed_on(line):
+def test_unknown_events_are_passed_on(line):
     _, view, _ = fed(START, HELLO[0], line, *HELLO[1:], end(), USAGE)
     assert pairs(view) == [("text", "Hello", False)]
     assert len(view.unrecognized) == 1

@@ -1,4 +1,4 @@
-"""Gemini's chunks to items: parts and their signatures, calls in pieces, ends that are none, and what is refused."""
+"""Gemini's chunks become items: parts and their signatures, calls in pieces, premature ends, and rejected input."""
 
 import json
 
@@ -17,7 +17,7 @@ from reknit.topics.items import AgentUnrecognized, ItemDelta, ItemRetracted, Ite
 ISSUER = {"provider": "gemini", "model": "gemini-3-pro"}
 
 
-def test_words_of_one_kind_continue():
+def test_text_of_one_kind_is_joined():
     first, second = chunk(text("Let", thought=True)), chunk(text(" me.", thought=True), text("Tw"))
     items = run(first, second, chunk(text("o."), reason="STOP"))
     assert shown(items) == [("thinking", "Let me."), ("text", "Two.")]
@@ -29,7 +29,7 @@ def test_without_a_reason_nothing_is_complete():
     assert marked(run(chunk(text("Two.")))) == [("Two.", True)]
 
 
-def test_a_call_is_whole_at_once():
+def test_a_call_is_complete_immediately():
     parts = [call("f", args={"a": 1.0}), call("g", id="t1", args={}), call("f")]
     items = run(chunk(*parts, reason="STOP"))
     found = [(entry.item_id, entry.started.name, entry.text) for entry in entries(items)]
@@ -60,12 +60,12 @@ def test_a_signature_precedes_its_part_and_is_sent_back_on_it():
     assert normalized.violations == []
 
 
-def test_a_signed_text_after_another_is_a_block_of_its_own():
+def test_a_signed_text_after_another_is_a_separate_block():
     blocks = turn(chunk(text("Hel")), chunk(text("lo", thoughtSignature="s")), END)
     assert [block.get("text", block.get("signature")) for block in blocks] == ["Hel", "s", "lo"]
 
 
-def test_geminis_own_parts_stay_unchanged():
+def test_gemini_specific_parts_stay_unchanged():
     code = {"executableCode": {"language": "PYTHON", "code": "1"}, "thoughtSignature": "s"}
     image = {"inlineData": {"mimeType": "image/png", "data": "eA=="}}
     items = run(chunk(text("A"), code, text("B"), image, reason="STOP"))
@@ -74,7 +74,7 @@ def test_geminis_own_parts_stay_unchanged():
     assert turn(chunk(code, image), END) == [{"type": "executableCode"} | code, {"type": "inlineData"} | image]
 
 
-def test_members_next_to_words_do_not_hide_them():
+def test_extra_members_of_a_text_part_do_not_hide_its_text():
     about = {"partMetadata": {"x": 1}, "mediaResolution": {"level": "LOW"}}
     items = run(chunk(text("A") | about), chunk(text("B") | {"brandNew": {"x": 1}}), chunk(text("C")), END)
     assert shown(items) == [("text", "ABC")]
@@ -90,12 +90,12 @@ def raws_of(items):
 
 
 @pytest.mark.parametrize("where", ["call", "part"])
-def test_a_calls_other_members_are_kept_with_it(where):
+def test_extra_members_of_a_call_are_kept_with_it(where):
     new = {"brandNew": {"x": 1}, "type": "function"}
     part = call("f", id="t1", args={"a": 1}) | (new if where == "part" else {})
     part["functionCall"] |= new if where == "call" else {}
     kept = {"brandNew": {"x": 1}, "part.type": "function"}
-    # Gemini does not take it back.
+    # Gemini does not accept it back.
     assert turn(chunk(part), END) == [tool_use("t1", "f", a=1)]
     items = run(chunk(part), END)
     (entry,) = entries(items)
@@ -103,13 +103,13 @@ def test_a_calls_other_members_are_kept_with_it(where):
     assert extras(items) == [kept]
 
 
-def test_a_call_in_pieces_keeps_unknown_members_of_each():
+def test_a_call_in_pieces_keeps_the_unknown_members_of_each():
     items = run(*PIECES[:2], chunk(call(odd=1)), END)
     assert [(entry.started.name, entry.incomplete) for entry in entries(items)] == [("f", False)]
     assert extras(items) == [{"odd": 1}]
 
 
-def test_an_unknown_part_is_passed_on_and_the_others_are_used():
+def test_an_unknown_part_is_passed_on_and_the_others_are_read():
     odd = {"brandNew": {"x": 1}, "thought": False}
     items = run(chunk(text("A"), odd, {"text": 7}, text("B")), END)
     assert shown(items) == [("text", "A"), ("brandNew", ""), ("unknown", ""), ("text", "B")]
@@ -120,7 +120,7 @@ def test_an_unknown_part_is_passed_on_and_the_others_are_used():
 
 
 @pytest.mark.parametrize("part", [7, None, {}, {"text": 7}, {"thought": True}])
-def test_nothing_that_is_no_part_passes_for_a_block(part):
+def test_an_invalid_part_is_never_taken_for_a_block(part):
     blocks = turn(chunk(text("A"), part), END)
     assert {block["type"] for block in blocks} <= {"text", "unknown", "part"}
     assert normalize([user("Go."), said(*blocks)], to="gemini").body
@@ -143,7 +143,7 @@ PIECES = [
 @pytest.mark.parametrize(
     "last", [call(), call(partialArgs=[piece("$.b[0].c2", boolValue=True)])], ids=["empty", "full"]
 )
-def test_a_call_may_come_in_pieces(last):
+def test_a_call_may_arrive_in_pieces(last):
     given = {"a": 'x"y', "b": [{"c": 1.0} | ({"c2": True} if last["functionCall"] else {})]}
     found = entries(run(*PIECES, chunk(last), chunk(call("g", args={})), END))
     assert [(entry.started.name, json.loads(entry.text)) for entry in found] == [("f", given), ("g", {})]
@@ -151,13 +151,13 @@ def test_a_call_may_come_in_pieces(last):
 
 
 @pytest.mark.parametrize("after", [[], [END], [chunk(text("Oh.")), END], [chunk(call("g", args={})), END]])
-def test_a_call_whose_pieces_stop_is_not_whole(after):
+def test_a_call_with_missing_pieces_is_incomplete(after):
     entry = entries(run(*PIECES, *after))[0]
     assert (entry.text, entry.incomplete) == ('{"a":"x\\"y","b":[{"c":1.0', True)
     assert turn(*PIECES, *after)[0]["input"] == '{"a":"x\\"y","b":[{"c":1.0'
 
 
-def test_a_piece_that_leads_back_is_passed_on_and_the_call_is_not_whole():
+def test_a_piece_for_an_earlier_path_is_passed_on_and_the_call_is_incomplete():
     back = piece("$.a", stringValue="z")
     items = run(*PIECES, chunk(call(partialArgs=[back], willContinue=True)), chunk(call()), END)
     assert raws_of(items) == [back]
@@ -173,20 +173,20 @@ def test_a_piece_that_leads_back_is_passed_on_and_the_call_is_not_whole():
         ([("$.a.b.c", 1), ("$.d", 2)], {"a": {"b": {"c": 1}}, "d": 2}),
     ],
 )
-def test_paths_are_written_as_they_nest(paths, expected):
+def test_nested_paths_are_written_in_order(paths, expected):
     arguments = Arguments()
     written = [arguments.write_piece(PartialArg(path, number=Raw(str(value).encode()))) for path, value in paths]
     assert json.loads("".join(filter(None, written)) + arguments.close_object()) == expected
 
 
 @pytest.mark.parametrize("path", ["", "$", "a", "$a", "$.a[", "$[0]", "$.a..b"])
-def test_what_is_no_path_is_refused(path):
+def test_an_invalid_path_is_rejected(path):
     assert steps(path) is None
     assert Arguments().write_piece(PartialArg(path, "x")) is None
 
 
 @pytest.mark.parametrize("second", ["$.a", "$.a.b", "$.b.c", "$.b", "$.b[0]"])
-def test_nothing_is_written_twice(second):
+def test_no_path_is_written_twice(second):
     arguments = Arguments()
     for path in ("$.a", "$.b.c", "$.d"):
         assert arguments.write_piece(PartialArg(path, "x")) is not None
@@ -215,7 +215,7 @@ def test_the_stop_reason_is_reported(reason):
     assert (stop_reasons(items), errors(items)) == ([reason], [("Because.", reason)])
 
 
-def test_a_prompt_that_was_blocked_is_an_error():
+def test_a_blocked_prompt_is_an_error():
     feedback = {"blockReason": "SAFETY", "safetyRatings": []}
     blocked = [("the prompt was blocked: SAFETY", "SAFETY")]
     assert errors(run({"promptFeedback": feedback, "responseId": "r1"})) == blocked
@@ -229,7 +229,7 @@ def test_an_error_cuts_the_message(*, wrap):
     assert (errors(items), marked(items)) == ([("Overloaded.", "UNAVAILABLE")], [("Hi", True)])
 
 
-def test_tokens_are_reported_once_and_the_last_counts():
+def test_tokens_are_reported_once_and_the_last_count_is_used():
     first = {"promptTokenCount": 10, "totalTokenCount": 10}
     last = {"promptTokenCount": 10, "candidatesTokenCount": 2, "thoughtsTokenCount": 3, "cachedContentTokenCount": 4}
     items = run(chunk(text("H"), usageMetadata=first), chunk(text("i"), reason="STOP", usageMetadata=last))
@@ -237,13 +237,13 @@ def test_tokens_are_reported_once_and_the_last_counts():
     assert told == [Usage(input_tokens=6, output_tokens=5, cache_read_input_tokens=4)]
 
 
-def test_another_response_replaces_what_did_not_finish_and_follows_what_did():
+def test_another_response_replaces_an_unfinished_one_and_follows_a_finished_one():
     again = [chunk(text("Hello"), id="r2"), chunk(text("!"), reason="STOP", id="r2")]
     assert shown(run(chunk(text("Hel")), *again)) == [("text", "Hello!")]
     assert shown(run(chunk(text("Hel")), chunk(text("lo")), END, *again)) == [("text", "Hello"), ("text", "Hello!")]
 
 
-def test_a_chunk_of_a_response_that_is_over_is_passed_on():
+def test_a_chunk_of_an_ended_response_is_passed_on():
     late = chunk(text("late"))
     items = run(chunk(text("Hel")), chunk(text("Hello"), id="r2"), late)
     assert shown(items) == [("text", "Hello")]
@@ -254,7 +254,7 @@ def test_code_assist_wraps_its_chunks():
     assert marked(run({"response": chunk(text("Hi")), "traceId": "x"}, {"response": END})) == [("Hi", False)]
 
 
-def test_other_candidates_are_shown_next_to_the_first():
+def test_other_candidates_are_shown_as_choices():
     def candidate(index, words, reason=None):
         ended = {"finishReason": reason} if reason else {}
         return {"index": index, "content": {"parts": [text(words)]}} | ended
@@ -270,7 +270,7 @@ def test_other_candidates_are_shown_next_to_the_first():
 # -- bytes --------------------------------------------------------------------------------------------------------
 
 
-def test_a_line_that_was_cut_takes_none_along():
+def test_a_truncated_line_affects_no_other():
     first, cut, *rest = map(json.dumps, (chunk(text("A")), chunk(text("B")), chunk(text("C")), END))
     items = items_of("gemini", "\n".join([first, cut[:40], *rest]).encode())
     assert shown(items) == [("text", "AC")]
@@ -278,15 +278,15 @@ def test_a_line_that_was_cut_takes_none_along():
 
 
 @pytest.mark.parametrize("data", [b"{}", b"[1, 2]", b"\xff\xfe", b'data: {"x": 1}\n\n', b"not json"])
-def test_what_is_no_chunk_is_passed_on(data):
+def test_input_that_is_not_a_chunk_is_passed_on(data):
     items = items_of("gemini", data)
     assert items
     assert only(items, AgentUnrecognized) == items
 
 
-# -- attempts that are over -----------------------------------------------------------------------------------------
+# -- ended attempts -------------------------------------------------------------------------------------------------
 
-# The ids of this many earlier messages are remembered: saved state must not grow without end.
+# The number of ended messages whose ids are remembered: a saved state must not grow without end.
 REMEMBERED = 8
 LAST = REMEMBERED + 1
 
@@ -296,7 +296,7 @@ def attempted(attempt, words, reason=None):
 
 
 def after_attempts():
-    """A run of attempts, each cut after its first words by the next one; the last of them streams."""
+    """Feed a run of attempts, each cut after its first words by the next one; the last one is streaming."""
     recovery = Recovery("gemini", records=False)
     for attempt in range(LAST + 1):
         recovery.feed(attempted(attempt, "words"))
@@ -304,7 +304,7 @@ def after_attempts():
 
 
 @pytest.mark.parametrize("back", range(1, REMEMBERED + 1))
-def test_a_late_chunk_of_an_attempt_that_is_over_leaves_the_one_that_streams_alone(back):
+def test_a_late_chunk_of_an_ended_attempt_does_not_affect_the_streaming_one(back):
     recovery = after_attempts()
     late = recovery.feed(attempted(LAST - back, " that come late"))
     assert [type(item) for item in late] == [AgentUnrecognized]
@@ -314,13 +314,13 @@ def test_a_late_chunk_of_an_attempt_that_is_over_leaves_the_one_that_streams_alo
     assert [item.incomplete for item in only(rest, TurnStop)] == [False]
 
 
-def test_an_attempt_that_is_long_over_is_forgotten():
+def test_an_old_attempt_is_forgotten():
     items = after_attempts().feed(attempted(LAST - REMEMBERED - 1, "words again"))
     assert [type(item) for item in items] == [ItemRetracted, TurnStop, ItemStarted, ItemDelta]
 
 
-def test_a_message_that_continues_after_its_end_is_not_a_finished_one():
-    """The same id again is the same attempt, however often it continues."""
+def test_a_message_that_continues_after_its_end_does_not_count_as_ended():
+    """The same id is the same attempt, however often it continues."""
     recovery = Recovery("gemini", records=False)
     recovery.feed(attempted(0, "words"))
     said = [recovery.feed(attempted(1, f"answer {number}", "STOP")) for number in range(REMEMBERED + 1)]

@@ -1,4 +1,4 @@
-"""Gemini's data outside of parts: sources, enums as numbers, other candidates, whole answers."""
+"""Gemini's metadata: sources, enums as numbers, other candidates, and whole answers."""
 
 import json
 
@@ -11,11 +11,11 @@ from reknit.topics.items import ItemCompleted, ItemRetracted, ItemStarted, Sessi
 
 
 def system(items):
-    """Return the notes without an item."""
+    """Return the metadata that belongs to no item."""
     return [(item.subtype, json.loads(bytes(item.event))) for item in only(items, SessionSystem)]
 
 
-# -- notes about the words ----------------------------------------------------------------------------------------
+# -- metadata of texts ----------------------------------------------------------------------------------------------
 
 
 def source(name):
@@ -32,7 +32,7 @@ def said(*parts, reason=None, **beside):
     return made
 
 
-def test_sources_are_with_the_text_wherever_they_arrive():
+def test_sources_belong_to_the_text_wherever_they_arrive():
     grounding, pages = grounded("a"), {"urlMetadata": [{"retrievedUrl": "https://b.example"}]}
     told = {"groundingMetadata": grounding, "urlContextMetadata": pages}
     empty = {"groundingMetadata": {}}
@@ -46,10 +46,10 @@ def test_sources_are_with_the_text_wherever_they_arrive():
         items = run(*chunks)
         assert shown(items)[0] == ("text", "AB")
         assert (extras(items)[0], system(items)) == (told, [])
-        assert turn(*chunks)[0] == {"type": "text", "text": "AB"}  # Gemini does not take it back
+        assert turn(*chunks)[0] == {"type": "text", "text": "AB"}  # Gemini does not accept it back
 
 
-def test_sources_are_joined_and_repeated_ones_occur_once():
+def test_sources_add_up_and_repeated_ones_are_listed_once():
     first, second, third = (grounded(*names, webSearchQueries=["q"]) for names in ("a", "ab", "c"))
     entry = {"searchEntryPoint": {"renderedContent": "<a>"}}
     last = said(text("C"), reason="STOP", groundingMetadata=third | entry)
@@ -63,32 +63,32 @@ def test_sources_are_joined_and_repeated_ones_occur_once():
 @pytest.mark.parametrize(
     "name", ["groundingMetadata", "urlContextMetadata", "citationMetadata", "groundingAttributions"]
 )
-def test_each_kind_of_source_is_seen_in_the_middle_of_a_text(name):
+def test_each_kind_of_source_is_read_in_the_middle_of_a_text(name):
     told = {name: [{"sourceId": "https://a.example"}]}
     assert extras(run(chunk(text("A")), said(text("B"), **told), chunk(text("C")), END)) == [told]
 
 
-def test_sources_of_a_text_are_with_that_text():
+def test_sources_of_a_text_belong_to_that_text():
     last = said(text("B"), reason="STOP", groundingMetadata=grounded("b"))
     items = run(said(text("A"), groundingMetadata=grounded("a")), chunk(call("f", args={})), last)
     assert texts(items) == ["A", "{}", "B"]
     assert extras(items) == [{"groundingMetadata": grounded("a")}, {}, {"groundingMetadata": grounded("b")}]
 
 
-def test_sources_of_a_text_that_was_cut_are_with_it():
+def test_sources_of_a_cut_text_belong_to_it():
     items = run(said(text("A"), groundingMetadata=grounded("a")))
     assert (entries(items)[0].incomplete, extras(items)) == (True, [{"groundingMetadata": grounded("a")}])
 
 
 @pytest.mark.parametrize("part", [text("Hm.", thought=True), {"inlineData": {"mimeType": "image/png", "data": "eA=="}}])
 @pytest.mark.parametrize("last", [[END], []], ids=["whole", "cut"])
-def test_sources_without_a_text_are_reported(part, last):
+def test_sources_without_a_text_are_reported_separately(part, last):
     items = run(said(part, groundingMetadata=grounded("a")), *last)
     assert system(items) == [("groundingMetadata", grounded("a"))]
     assert len(entries(items)) == 1
 
 
-def test_sources_after_the_end_are_reported():
+def test_sources_after_the_end_are_reported_separately():
     items = run(said(text("A"), reason="STOP", groundingMetadata=grounded("a")), said(groundingMetadata=grounded("b")))
     assert extras(items) == [{"groundingMetadata": grounded("a")}]
     assert system(items) == [("groundingMetadata", grounded("b"))]
@@ -108,7 +108,7 @@ def test_each_candidate_has_its_own_sources():
     assert json.loads(bytes(other.raw)) == whole
 
 
-def test_another_candidates_own_parts_are_kept_unchanged():
+def test_gemini_specific_parts_of_another_candidate_are_kept_unchanged():
     code = {"executableCode": {"language": "PYTHON", "code": "1"}}
     items = run({"candidates": [{"index": 1, "content": {"parts": [code]}}], "responseId": "r1"}, ONE_END)
     (entry,) = entries(items)
@@ -119,7 +119,7 @@ def test_another_candidates_own_parts_are_kept_unchanged():
 ONE_END = {"candidates": [{"index": 1, "finishReason": "MAX_TOKENS"}], "responseId": "r1"}
 
 
-def test_an_unknown_number_is_no_error():
+def test_a_huge_number_is_no_error():
     huge = {"groundingChunks": [10**30], "score": 10**40}
     items = run(said(text("A"), groundingMetadata=huge), said(text("B"), groundingMetadata=huge | {"score": 1}), END)
     assert extras(items) == [{"groundingMetadata": huge | {"score": 1}}]
@@ -151,13 +151,13 @@ def test_a_finish_reason_may_be_a_number(number, name, *, cut):
 @pytest.mark.parametrize(
     ("number", "name"), [(1, "STOP"), (9, "MALFORMED_FUNCTION_CALL"), (16, "NO_IMAGE"), (17, "17")]
 )
-def test_vertex_counts_its_reasons_differently(number, name):
+def test_vertex_numbers_its_reasons_differently(number, name):
     for part in (text("A"), text("A") | {"odd": 1}):
         made = said(part, finishReason=number) | {"createTime": "2025-12-19T23:45:36.565494Z"}
         assert stop_reasons(run(made)) == [name]
 
 
-def test_a_reason_of_zero_says_nothing():
+def test_a_reason_of_zero_is_ignored():
     nothing = {"finishReason": 0}
     items = run(said(text("A"), **nothing), said(text("B"), **nothing))
     assert (marked(items), stop_reasons(items)) == ([("AB", True)], [None])
@@ -165,13 +165,13 @@ def test_a_reason_of_zero_says_nothing():
 
 
 @pytest.mark.parametrize(("number", "name"), [(1, "SAFETY"), (4, "PROHIBITED_CONTENT"), (77, "77")])
-def test_the_reason_for_which_a_prompt_was_blocked_may_be_a_number(number, name):
+def test_the_block_reason_of_a_prompt_may_be_a_number(number, name):
     for reason, codes in ((number, [name]), (0, [])):
         items = run({"promptFeedback": {"blockReason": reason}, "responseId": "r1"})
         assert [code for _, code in errors(items)] == codes
 
 
-def test_numbers_serve_where_a_part_is_odd():
+def test_numbers_are_read_in_chunks_with_odd_parts():
     rating = {"category": 7, "probability": 1}
     items = run(said(text("A") | {"odd": 1}, finishReason=1, safetyRatings=[rating], groundingMetadata=grounded("a")))
     assert (marked(items), extras(items)) == ([("A", False)], [{"odd": 1, "groundingMetadata": grounded("a")}])
@@ -179,10 +179,11 @@ def test_numbers_serve_where_a_part_is_odd():
     assert extras(run(broken)) == [{"groundingMetadata": grounded("a")}]
 
 
-# -- content without an item of its own, and whole answers ----------------------------------------------------------
+# -- signatures, and whole answers
+# ------------------------------------------------------------------------------------
 
 
-def test_a_signature_alone_is_in_the_log_and_no_item():
+def test_a_signature_alone_is_in_the_log_and_not_an_item():
     chunks = [
         chunk(call("f", args={}) | {"thoughtSignature": "s"}),
         chunk(text("", thoughtSignature="t"), reason="STOP"),
@@ -195,7 +196,7 @@ def test_a_signature_alone_is_in_the_log_and_no_item():
     assert only(retried, ItemRetracted) == [ItemRetracted(item_id="call_f")]
 
 
-def test_gemini_s_own_parts_end_with_their_whole_json():
+def test_gemini_specific_parts_end_with_their_whole_json():
     code = {"executableCode": {"language": 1, "code": "1"}, "thoughtSignature": "s"}
     items = run(chunk(code), END)
     (done,) = only(items, ItemCompleted)
@@ -203,7 +204,7 @@ def test_gemini_s_own_parts_end_with_their_whole_json():
 
 
 @pytest.mark.parametrize("indexed", [True, False])
-def test_the_reason_of_the_first_candidate_is_the_message_s(*, indexed):
+def test_the_reason_of_the_first_candidate_is_the_messages(*, indexed):
     answers = [
         {"content": {"parts": [text(words)]}, "finishReason": why} for words, why in (("A", "STOP"), ("B", "SAFETY"))
     ]
@@ -227,7 +228,7 @@ def test_a_whole_answer_is_read_like_a_stream_of_one_chunk(*, as_array, indent):
     assert extras(items)[1] == {"groundingMetadata": grounded("a")}
 
 
-def test_a_chunk_with_broken_bytes_is_mended_once():
+def test_a_chunk_with_broken_bytes_is_repaired_once():
     sound = json.dumps(said(text("A"), groundingMetadata=grounded("a"))).encode()
     items = items_of("gemini", sound.replace(b'"title": "a"', b'"title": "\xff"'), END)
     assert texts(items) == ["A"]

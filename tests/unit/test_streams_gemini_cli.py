@@ -1,4 +1,4 @@
-"""The Gemini CLI's output: its content is kept, and unreported attempts are marked."""
+"""The Gemini CLI's output: its content is kept, and possible retries that it does not report are marked."""
 
 import json
 
@@ -27,7 +27,7 @@ def words(*texts):
 
 
 def after(milliseconds, line):
-    """The line, so long after nine o'clock."""
+    """Return the line with a timestamp this many milliseconds after nine o'clock."""
     return line | {"timestamp": f"2026-11-22T09:00:{milliseconds // 1000:02}.{milliseconds % 1000:03}Z"}
 
 
@@ -44,7 +44,7 @@ def items_of(*lines):
 
 
 def shown(items):
-    """Each item but the prompt: its text, and what is said of it."""
+    """Return each item except the prompt: its text and its marks."""
     return [
         (entry.text, *(["incomplete"] if entry.incomplete else []), *([entry.doubtful] if entry.doubtful else []))
         for entry in reduce(items).entries
@@ -128,11 +128,11 @@ CALL = '{"command":"ls","n":1}'
         ),
     ],
 )
-def test_what_is_shown(lines, expected):
+def test_displayed_items(lines, expected):
     assert shown(items_of(INIT, PROMPT, *lines)) == expected
 
 
-def test_notes_next_to_the_answer():
+def test_metadata_of_the_answer():
     notice = {"type": "error", "timestamp": "t", "severity": "warning", "message": "Loop detected"}
     items = items_of(INIT, PROMPT, *words("a"), notice, {"type": "new", "of": 1}, *words("b"), DONE)
     assert shown(items) == [("ab", "end")]
@@ -147,7 +147,7 @@ def test_notes_next_to_the_answer():
     assert (prompt.item_type, prompt.started.is_replay) == ("user_message", True)
 
 
-def test_a_failure_is_shown_in_its_words_and_a_failed_call_is_one():
+def test_a_failure_is_shown_with_its_message_and_a_failed_call_is_an_error():
     gone = {"type": "tool_result", "tool_id": "1", "status": "error", "error": {"type": "E", "message": "no such"}}
     items = items_of(INIT, PROMPT, call("1"), gone, FAILED)
     (entry,) = reduce(items).blocks("tool_use")
@@ -156,7 +156,7 @@ def test_a_failure_is_shown_in_its_words_and_a_failed_call_is_one():
     assert (told.is_error, told.result, told.unseen, told.expanded) == (True, "[API Error]", True, True)
 
 
-def test_a_run_that_begins_in_the_same_pipe_takes_nothing_back():
+def test_a_run_that_begins_in_the_same_pipe_retracts_nothing():
     items = items_of(INIT, PROMPT, *words("one"), INIT, PROMPT, *words("two"), DONE)
     view = reduce(items)
     assert (shown(items), view.retracted) == ([("one", "incomplete"), ("two", "end")], set())
@@ -171,7 +171,7 @@ def test_turns_for_the_log():
     ]
 
 
-def test_long_texts_are_not_searched_again_and_again(monkeypatch):
+def test_long_texts_are_not_searched_repeatedly(monkeypatch):
     joined = []
     join = attempts.Attempts.text
     monkeypatch.setattr(attempts.Attempts, "text", lambda self: joined.append(0) or join(self))

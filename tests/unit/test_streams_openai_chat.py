@@ -1,4 +1,4 @@
-"""Chat chunks to items: growth, ends, and the signs of another attempt."""
+"""Chat chunks become items: growing blocks, their ends, and the signs of another attempt."""
 
 import json
 
@@ -44,7 +44,7 @@ def whole(items):
 
 
 def calls_of(items):
-    """The calls that are whole: id, name and input."""
+    """Return the complete calls: id, name and input."""
     return [(entry.item_id, entry.started.name, entry.text) for entry in whole(items)]
 
 
@@ -68,14 +68,14 @@ def test_reasoning_is_thinking_under_any_of_its_names(name):
     assert turn(BEGIN, *pieces, END, source="vllm")[0] == thinking("Let me see.", issuer=issuer)
 
 
-def test_repeated_reasoning_is_shown_once():
+def test_duplicate_reasoning_is_shown_once():
     details = [{"type": "reasoning.text", "text": "Hm.", "index": 0}]
     piece = chunk(choice(reasoning_content="Hm.", reasoning="Hm.", reasoning_details=details))
     assert shown(run(BEGIN, piece, END)) == [("thinking", "Hm.")]
     assert shown(run(BEGIN, chunk(choice(reasoning_details=details)), END)) == [("thinking", "Hm.")]
 
 
-def test_signatures_and_sealed_reasoning_go_into_the_turn():
+def test_signatures_and_encrypted_reasoning_are_in_the_turn():
     pieces = [
         chunk(choice(reasoning="Hm.")),
         chunk(choice(content="Two.")),
@@ -97,12 +97,12 @@ def test_content_may_be_a_list_of_parts():
     assert turn(BEGIN, *pieces, END)[-1] == {"type": "content", "content": [odd]}
 
 
-def test_a_refusal_is_text_of_its_own():
+def test_a_refusal_is_a_separate_text():
     items = run(BEGIN, chunk(choice(content="I")), chunk(choice(refusal="No")), chunk(choice(refusal="pe.")), END)
     assert shown(items) == [("text", "I"), ("text", "Nope.")]
 
 
-def test_calls_grow_side_by_side():
+def test_parallel_calls_grow_independently():
     items = run(
         BEGIN,
         chunk(choice(tool_calls=[call(0, "t0", "one", "")])),
@@ -127,11 +127,11 @@ def test_calls_grow_side_by_side():
         pytest.param([call(0, "t0", "f", "{"), call(0, "other", None, "}"), call(1, "t1", "g", "{}")], id="id-changes"),
     ],
 )
-def test_calls_are_identified_by_index_and_by_id(calls):
+def test_calls_are_distinguished_by_index_and_by_id(calls):
     assert calls_of(run(BEGIN, *calling(*calls))) == [("t0", "f", "{}"), ("t1", "g", "{}")]
 
 
-def test_a_call_without_an_id_has_one_of_its_name():
+def test_a_call_without_an_id_gets_one_from_its_name():
     assert turn(BEGIN, *calling(call(0, None, "get_weather", "{}")))[0]["id"] == "call_get_weather"
 
 
@@ -154,7 +154,7 @@ def test_a_custom_tools_text_is_an_object_of_one_member():
 
 
 @pytest.mark.parametrize("raw", ["", '{"a": 1', '{"a": 1}x'])
-def test_a_call_that_the_token_limit_cut_is_not_whole(raw):
+def test_a_call_cut_by_the_token_limit_is_incomplete(raw):
     pieces = [BEGIN, *calling(call(0, "t0", "f", raw), reason="length"), DONE]
     assert whole(run(*pieces)) == []
     assert turn(*pieces) == [{"type": "tool_use", "id": "t0", "name": "f", "input": raw, "incomplete": True}]
@@ -165,12 +165,12 @@ def test_a_call_without_arguments_has_none():
 
 
 @pytest.mark.parametrize("reason", ["stop", "length", "content_filter", "eos"])
-def test_the_stop_reason_is_reported_in_the_servers_words(reason):
+def test_the_stop_reason_is_the_servers(reason):
     items = run(BEGIN, chunk(choice(content="Hi")), chunk(choice(reason)), DONE)
     assert (stop_reasons(items), shown(items)) == ([reason], [("text", "Hi")])
 
 
-def test_done_ends_what_no_chunk_has_ended():
+def test_done_ends_a_message_without_an_end():
     assert len(whole(run(chunk(choice(content="4"), id=""), DONE))) == 1
     assert whole(run(chunk(choice(content="4"), id=""))) == []
 
@@ -181,7 +181,7 @@ def test_done_may_be_followed_by_blanks():
     assert only(items, AgentUnrecognized) == []
 
 
-def test_azure_begins_with_a_chunk_of_nothing():
+def test_azure_begins_with_an_empty_chunk():
     first = chunk(id="", model="", prompt_filter_results=[{"prompt_index": 0}])
     items = run(first, BEGIN, chunk(choice(content="Hi")), END)
     assert shown(items) == [("text", "Hi")]
@@ -221,11 +221,11 @@ def test_an_error_cuts_the_message(payload, message, code):
     assert [entry.text for entry in entries(items) if entry.incomplete] == ['{"a']
 
 
-def test_an_error_is_reported_before_anything_began():
+def test_an_error_before_the_first_chunk_is_reported():
     assert errors(run(b'data: {"choices": [], "error": {"message": "Full"}}\n\n')) == [("Full", "")]
 
 
-def test_after_an_error_another_attempt_begins_though_it_looks_the_same():
+def test_after_an_error_another_attempt_begins_although_it_looks_the_same():
     error = b'data: {"error": {"message": "Lost"}}\n\n'
     items = run(chunk(choice(content="He")), error, chunk(choice(content="Hello")), END)
     assert shown(items) == [("text", "Hello")]
@@ -243,20 +243,20 @@ HELLO = [chunk(choice(content="Hel"), id="c2"), chunk(choice(content="lo"), id="
         pytest.param(HELLO, id="new-id"),
     ],
 )
-def test_another_attempt_replaces_what_did_not_finish(again):
+def test_another_attempt_replaces_an_unfinished_one(again):
     items = run(BEGIN, chunk(choice(content="Hel")), *again)
     assert shown(items) == [("text", "Hello")]
     assert only(items, ItemRetracted) == [ItemRetracted(item_id="chat-block-0")]
 
 
-def test_without_ids_a_role_that_comes_again_begins_another_attempt():
+def test_without_ids_a_repeated_role_begins_another_attempt():
     begin, end = chunk(choice(role="assistant", content=""), id=""), chunk(choice("stop"), id="")
     items = run(begin, chunk(choice(content="Hel"), id=""), begin, chunk(choice(content="Hello"), id=""), end)
     assert shown(items) == [("text", "Hello")]
     assert only(items, ItemRetracted) == [ItemRetracted(item_id="chat-block-0")]
 
 
-def test_one_id_is_one_message_whatever_role_says():
+def test_one_id_is_one_message_whatever_its_roles():
     roles = [{}, {"role": "assistant"}, {}, {"role": "assistant"}, {}]
     pieces = [chunk(choice(content=part, **role)) for part, role in zip("Hello", roles, strict=True)]
     items = run(BEGIN, *pieces, chunk(choice("stop", role="assistant", content="")), DONE)
@@ -264,7 +264,7 @@ def test_one_id_is_one_message_whatever_role_says():
     assert only(items, ItemRetracted | AgentUnrecognized) == []
 
 
-def test_a_message_that_finished_stays_when_the_next_begins():
+def test_a_finished_message_stays_when_the_next_begins():
     for end in ([END], [END, DONE], [chunk(choice(content="!")), DONE]):
         items = run(BEGIN, chunk(choice(content="One")), *end, *HELLO)
         assert "".join(text for _, text in shown(items)).startswith("One")
@@ -290,13 +290,13 @@ LAST = chunk(choice("stop", role="assistant", content=""), id="c9")
         ),
     ],
 )
-def test_these_begin_nothing(pieces):
+def test_these_begin_no_new_attempt(pieces):
     items = run(*pieces)
     assert shown(items) == [("text", "Hello")]
     assert [entry.text for entry in whole(items)] == ["Hello"]
 
 
-def test_a_chunk_of_a_message_that_is_over_is_passed_on():
+def test_a_chunk_of_an_ended_message_is_passed_on():
     late = chunk(choice(content="lo"), id="c1")
     items = run(BEGIN, chunk(choice(content="Hel")), chunk(choice(content="!")), HELLO[0], late, *HELLO[1:])
     assert shown(items) == [("text", "Hello")]
@@ -304,22 +304,22 @@ def test_a_chunk_of_a_message_that_is_over_is_passed_on():
     assert json.loads(bytes(item.event)) == json.loads(late[6:])
 
 
-# -- odd things ---------------------------------------------------------------------------------------------------
+# -- unknown and invalid members ----------------------------------------------------------------------------------
 
 
-def test_unknown_members_are_one_block_for_each_name():
+def test_unknown_members_are_one_block_per_name():
     pieces = [chunk(choice(content="Hi", audio={"data": part})) for part in ("a", "b")]
     items = run(BEGIN, *pieces, END)
     assert shown(items) == [("text", "Hi" + "Hi"), ("audio", "")]
     assert extras(items) == [{"audio": [{"data": "a"}, {"data": "b"}]}]
 
 
-def test_a_member_that_is_named_like_a_block_is_no_such_block():
+def test_a_member_named_like_a_block_is_not_that_block():
     (block,) = turn(BEGIN, chunk(choice(text={"x": 1})), END)
     assert block == {"type": "unknown", "came": {}, "text": [{"x": 1}]}
 
 
-def test_a_member_of_a_wrong_type_is_passed_on_and_the_others_serve():
+def test_a_member_of_a_wrong_type_is_passed_on_and_the_others_are_read():
     items = run(BEGIN, chunk(choice(content="Hi", refusal={"no": 1}, reasoning=7), usage="x"), END)
     assert shown(items) == [("text", "Hi"), ("refusal", ""), ("reasoning", "")]
 
@@ -327,12 +327,12 @@ def test_a_member_of_a_wrong_type_is_passed_on_and_the_others_serve():
 @pytest.mark.parametrize(
     "line", [b'{"choices": 3}', b'{"object": "list"}', b"[1]", b'data: {"choices": [7]}', b"\xff{"]
 )
-def test_what_is_no_chunk_is_passed_on(line):
+def test_input_that_is_not_a_chunk_is_passed_on(line):
     (item,) = run(line)
     assert isinstance(item, AgentUnrecognized)
 
 
-def test_other_choices_are_shown_next_to_the_first():
+def test_other_choices_are_shown_separately():
     first = chunk(choice(role="assistant", content="A"), choice(index=1, role="assistant", content="B"))
     items = run(first, chunk(choice("stop", content="a")), chunk(choice("length", index=1, content="b")))
     assert shown(items) == [("text", "Aa"), ("choice", "Bb")]
@@ -340,7 +340,7 @@ def test_other_choices_are_shown_next_to_the_first():
     assert [entry.incomplete for entry in entries(items)] == [False, False]
 
 
-def test_other_choices_are_not_part_of_the_models_history():
+def test_other_choices_are_not_in_the_history_of_the_model():
     calls = [choice(index=index, tool_calls=[call(0, f"t{index}", "f", "{}")]) for index in (0, 1)]
     said = [choice(index=index, content=words) for index, words in ((0, "A"), (1, "B"))]
     blocks = turn(chunk(*said), chunk(*calls), chunk(choice("tool_calls"), choice("tool_calls", index=1)))
@@ -358,7 +358,7 @@ def test_the_call_of_another_choice_ends_with_its_input():
     assert raws == [{"type": "choice", "choice": 1, "of": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}]
 
 
-def test_events_after_the_end_of_their_choice_are_passed_on():
+def test_content_after_the_end_of_its_choice_is_passed_on():
     first = chunk(choice(role="assistant", content="A"), choice(index=1, role="assistant", content="B"))
     late = chunk(choice(content="a", audio={"data": "x"}))
     items = run(first, chunk(choice("stop")), late, chunk(choice("stop", index=1)))

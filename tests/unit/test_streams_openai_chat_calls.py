@@ -1,4 +1,4 @@
-"""Calls of a chat whose ids and names come late, in pieces, again, or never; and how many cost no more than many."""
+"""Chat calls whose ids and names arrive late, in pieces, repeatedly, or never; and linear work for many calls."""
 
 import json
 
@@ -29,7 +29,7 @@ def pieces(*lists):
 
 
 def run(records):
-    """Fed one by one, with the state saved and read between."""
+    """Feed records one by one, with the state saved and restored in between."""
     return items_of("openai-chat", *records, sizes=[1] * len(records))
 
 
@@ -55,7 +55,7 @@ def shown(items):
         pytest.param([[call(None, "t0")], [call(None, None, "get_weather", "{}")]], id="without-index-id-first"),
     ],
 )  # fmt: skip
-def test_ids_and_names_may_come_late_in_pieces_or_again(lists):
+def test_ids_and_names_may_arrive_late_in_pieces_or_repeatedly(lists):
     assert shown(run(pieces(*lists))) == [("t0", "get_weather", "{}")]
 
 
@@ -84,7 +84,7 @@ def test_another_name_after_the_input_is_another_call():
     assert found == [("f", "{}"), ("g", "{}"), ("h", '"}{\\""')]
 
 
-def test_one_id_for_several_calls_leaves_their_indexes_or_places():
+def test_calls_with_the_same_id_are_distinguished_by_index_or_place():
     for lists in (
         [[call(0, "t0", "f", "{}")], [call(1, "t0", "f", "{}")], [call(0, "t0", None, " ")]],
         [[call(None, "t0", "f", "{} "), call(None, "t0", "f", "{}")]],
@@ -92,7 +92,7 @@ def test_one_id_for_several_calls_leaves_their_indexes_or_places():
         assert [(name, text) for _, name, text in shown(run(pieces(*lists)))] == [("f", "{} "), ("f", "{}")]
 
 
-def test_names_in_pieces_may_interleave():
+def test_names_in_pieces_may_be_interleaved():
     lists = [
         [call(0, "t0", "get_"), call(1, "t1", "set_")],
         [call(0, name="weather"), call(1, name="time")],
@@ -101,7 +101,7 @@ def test_names_in_pieces_may_interleave():
     assert shown(run(pieces(*lists))) == [("t0", "get_weather", "[0]"), ("t1", "set_time", "[1]")]
 
 
-def test_calls_that_wait_when_the_run_ends_are_shown_as_received():
+def test_waiting_calls_are_shown_incomplete_at_the_end_of_the_run():
     items = run([chunk(tool_calls=[call(0, "t0", "get_")]), chunk(tool_calls=[call(1, None, "f", '{"a')])])
     found = [(entry.started.name, entry.text, entry.incomplete) for entry in entries(items)]
     assert found == [("get_", "", True), ("f", '{"a', True)]
@@ -112,8 +112,8 @@ def test_calls_begin_before_the_text_after_them():
     assert on_screen(items) == [("tool_use", ""), ("text", "Done.")]
 
 
-def test_state_of_calls_from_before_calls_waited_continues():
-    """A version whose calls began with their first chunk saved a block, an index, an id, and whether they are free."""
+def test_state_saved_before_calls_could_wait_still_works():
+    """Such versions began a call with its first chunk and saved a block, an index, an id, and a flag for free calls."""
     recovery = Recovery("openai-chat")
     recovery.feed(chunk(tool_calls=[call(0, "t0", "f", '{"a"')]))
     saved = msgspec.msgpack.decode(recovery.snapshot())
@@ -131,7 +131,7 @@ def test_state_of_calls_from_before_calls_waited_continues():
 
 
 @pytest.mark.parametrize("kind", ["by index", "by nothing", "side by side"])
-def test_work_grows_with_the_number_of_calls_and_no_faster(kind):
+def test_the_work_is_linear_in_the_number_of_calls(kind):
     def work(count):
         if kind == "by nothing":
             lists = [[call(None, None, "f", "{}")] for _ in range(count)]
@@ -143,5 +143,5 @@ def test_work_grows_with_the_number_of_calls_and_no_faster(kind):
         return lines(lambda: [recovery.feed(record) for record in records])
 
     once, twice, thrice = (work(count) for count in (100, 200, 300))
-    # As much again for as many again, but for what runs only now and then.
+    # Equal growth for equal increments, except for work that is done only now and then.
     assert abs((thrice - twice) - (twice - once)) <= (twice - once) // 20

@@ -1,4 +1,4 @@
-"""Whole chats, notes about a chat's text, and answers without an end."""
+"""Whole chat answers, metadata of a chat's text, and answers that have no end."""
 
 import json
 
@@ -47,7 +47,7 @@ NOTE = {"type": "url_citation", "url_citation": {"url": "https://a.example", "ti
 ISSUER = {"provider": "openai-chat", "model": "m"}
 
 
-def test_a_whole_answer_is_promoted_with_all_it_has():
+def test_a_whole_answer_is_promoted_with_all_its_content():
     details = [
         {"type": "reasoning.text", "text": "Hm.", "signature": "s"},
         {"type": "reasoning.encrypted", "data": "d"},
@@ -70,13 +70,13 @@ def test_a_whole_answer_is_promoted_with_all_it_has():
 
 
 @pytest.mark.parametrize("reason", ["stop", None])
-def test_a_whole_answer_has_the_reason_that_was_said(reason):
+def test_a_whole_answer_has_its_own_reason(reason):
     items, _ = run(answer(reason, content="Hi"))
     assert [(item.stop_reason, item.incomplete) for item in only(items, TurnStop)] == [(reason, False)]
     assert shown(items) == [("text", "Hi", False)]
 
 
-def test_a_whole_refusal_and_a_whole_voice_are_text():
+def test_a_whole_refusal_and_a_whole_transcript_are_text():
     items, blocks = run(answer(refusal="No."))
     assert (shown(items), extras(items)) == ([("text", "No.", False)], [{"refusal": True}])
     assert blocks == [{"type": "text", "text": "No.", "refusal": True}]
@@ -85,14 +85,14 @@ def test_a_whole_refusal_and_a_whole_voice_are_text():
     assert extras(items) == [{"audio": [{"id": "a1", "data": "AAAA"}]}]
 
 
-def test_a_call_that_breaks_off_in_a_whole_answer_is_not_whole():
+def test_a_cut_call_in_a_whole_answer_is_incomplete():
     cut = {"id": "t0", "type": "function", "function": {"name": "f", "arguments": '{"a'}}
     items, blocks = run(answer("length", content="So", tool_calls=[cut]))
     assert shown(items) == [("text", "So", False), ("tool_use", '{"a', True)]
     assert blocks[1] == {"type": "tool_use", "id": "t0", "name": "f", "input": '{"a', "incomplete": True}
 
 
-def test_whole_answers_follow_each_other_and_take_the_place_of_a_stream_that_broke_off():
+def test_whole_answers_follow_each_other_and_replace_a_cut_stream():
     items, _ = run(answer(content="One"), answer(content="Two"), answer(content="Three", id="c2"))
     assert [text for _, text, _ in shown(items)] == ["One", "Two", "Three"]
     items, _ = run(chunk(role="assistant", content="On"), answer(content="One", id="c2"))
@@ -118,7 +118,7 @@ def test_the_old_completions_are_read_whole_and_streamed():
     assert stop_reasons(streamed) == ["length"]
 
 
-def test_the_partial_message_next_to_its_pieces_is_not_repeated():
+def test_a_cumulative_message_next_to_its_deltas_is_not_repeated():
     def piece(delta, message, reason=None):
         both = {"delta": {"role": "assistant", "content": delta}, "message": {"content": message}}
         return event(choices=[{"index": 0, "finish_reason": reason} | both])
@@ -129,19 +129,19 @@ def test_the_partial_message_next_to_its_pieces_is_not_repeated():
     assert shown(only_the_end) == [("text", "Hello", False)]
 
 
-def test_other_choices_of_a_whole_answer_are_shown_next_to_the_first():
+def test_other_choices_of_a_whole_answer_are_shown_separately():
     choices = [{"index": at, "message": {"content": text}, "finish_reason": "stop"} for at, text in enumerate("AB")]
     items, blocks = run(event(choices=choices))
     assert shown(items) == [("text", "A", False), ("choice", "B", False)]
     assert blocks[0] == {"type": "text", "text": "A"}
 
 
-# -- notes about the text -----------------------------------------------------------------------------------------
+# -- metadata of the text -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["citations", "search_results", "annotations", "moderation"])
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_chunks_members_next_to_its_choices_belong_to_the_text(name, place):
+def test_metadata_of_a_chunk_belongs_to_the_text(name, place):
     pieces = [("assistant", "", None), (None, "Hello", None), (None, "", "stop")]
     records = [
         chunk(reason, members={name: ["https://a.example"]} if at >= place else None, role=role, content=words)
@@ -152,7 +152,7 @@ def test_a_chunks_members_next_to_its_choices_belong_to_the_text(name, place):
     assert shown(items) == [("text", "Hello", False)]
 
 
-def test_notes_without_a_text_or_after_the_end_are_blocks_of_their_own():
+def test_metadata_without_a_text_or_after_the_end_is_a_separate_block():
     late = event(choices=[], citations=["https://a.example"])
     items, _ = run(chunk(content="Hi"), chunk("stop"), late, late, DONE)
     assert shown(items) == [("text", "Hi", False), ("citations", "", False)]
@@ -162,27 +162,27 @@ def test_notes_without_a_text_or_after_the_end_are_blocks_of_their_own():
     assert shown(items) == [("citations", "", False)]
 
 
-def test_a_deltas_annotations_go_with_its_text_one_by_one():
+def test_annotations_of_a_delta_are_appended_to_its_text():
     items, blocks = run(chunk(annotations=[NOTE]), chunk(content="Hi"), chunk(annotations=[NOTE]), chunk("stop"))
     assert extras(items) == [{"annotations": [NOTE, NOTE]}]
     assert blocks == [{"type": "text", "text": "Hi"}]
 
 
-def test_what_a_voice_says_is_text():
+def test_the_transcript_of_audio_is_text():
     sound = [{"id": "a1", "transcript": "Hel"}, {"transcript": "lo"}, {"data": "AA"}, {"expires_at": 1}]
     items, _ = run(*(chunk(audio=piece) for piece in sound), chunk("stop"))
     assert shown(items) == [("text", "Hello", False), ("audio", "", False)]
     assert extras(items) == [{"audio": [{"id": "a1"}, {"data": "AA"}, {"expires_at": 1}]}]
 
 
-def test_a_streamed_refusal_is_text_that_says_so():
+def test_a_streamed_refusal_is_marked_text():
     items, blocks = run(chunk(content="I"), chunk(refusal="No"), chunk(refusal="pe."), chunk("stop"))
     assert shown(items) == [("text", "I", False), ("text", "Nope.", False)]
     assert extras(items) == [{"refusal": True}]
     assert blocks == [{"type": "text", "text": "I"}, {"type": "text", "text": "Nope.", "refusal": True}]
 
 
-def test_parts_of_content_may_be_reasoning_refusals_and_have_members_of_their_own():
+def test_content_parts_may_be_reasoning_or_refusals_and_have_extra_members():
     reasoning = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm.", "signature": "s"}]}
     parts = [reasoning, {"type": "text", "text": "Two.", "annotations": [NOTE]}, {"type": "refusal", "refusal": "No."}]
     items, blocks = run(chunk(content=parts), chunk("stop"))
@@ -200,8 +200,8 @@ def hard(sent):
 
 
 @pytest.mark.parametrize("records", [[chunk(refusal="No."), chunk("stop")], [answer(refusal="No.")]])
-def test_a_refusal_goes_back_as_one(records):
-    """Out of the stream, through the log, into the next request; other providers are given text, with a fix."""
+def test_a_refusal_is_sent_back_as_one(records):
+    """From the stream through the log into the next request. Other providers get text, with a fix."""
     _, blocks = run(*records)
     back = request(blocks, "openai-chat")
     assert json.loads(back.body)["messages"][1] == {"role": "assistant", "content": None, "refusal": "No."}
@@ -220,10 +220,10 @@ def test_a_refusal_goes_back_as_one(records):
         assert hard(sent) == []
 
 
-def test_addresses_are_no_citations_of_anthropics():
-    """Perplexity's citations are in the item and not in the log, because no request takes them back.
+def test_urls_are_not_sent_as_anthropic_citations():
+    """Perplexity's citations are in the item and not in the log, because no request accepts them.
 
-    Logs of earlier versions have them.
+    Logs of earlier versions contain them.
     """
     cited = {"citations": ["https://a.example"]}
     items, blocks = run(chunk(content="Hi", members=cited), chunk("stop"))
@@ -240,7 +240,7 @@ def test_addresses_are_no_citations_of_anthropics():
 
 
 def test_only_the_model_refuses():
-    """A refusal that a user, a tool or a system message says is text, with a fix."""
+    """A refusal in a user message, a tool result or a system message becomes text, with a fix."""
     refusal = text("No.", refusal=True)
     messages = [user(refusal), said(call("t0", "f")), user(result("t0", [refusal]))]
     for target in ("anthropic", "openai-chat", "openai-responses", "gemini"):
@@ -252,7 +252,7 @@ def test_only_the_model_refuses():
 # -- ends -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_answer_that_ends_with_an_error_is_not_whole():
+def test_an_answer_that_ends_with_an_error_is_incomplete():
     for records in ([chunk(content="Hel"), chunk("error"), DONE], [answer("error", content="Hel")]):
         items, _ = run(*records)
         assert shown(items) == [("text", "Hel", True)]
@@ -272,7 +272,7 @@ def test_an_end_without_a_reason_has_none():
 
 
 @pytest.mark.parametrize("end", [[], [DONE], [chunk("stop"), DONE]])
-def test_events_after_the_end_with_the_same_id_belong_to_the_same_message(end):
+def test_content_after_the_end_with_the_same_id_is_of_the_same_message(end):
     items, blocks = run(chunk(content="Hel"), chunk("stop"), chunk(content="lo"), chunk(content="!"), *end)
     assert shown(items) == [("text", "Hel", False), ("text", "lo!", False)]
     assert [block["text"] for block in blocks] == ["Hel", "lo!"]
@@ -280,12 +280,12 @@ def test_events_after_the_end_with_the_same_id_belong_to_the_same_message(end):
     assert set(stop_reasons(items)) == {"stop"}
 
 
-def test_groqs_counts_may_be_next_to_the_usage():
+def test_groqs_counts_may_be_outside_of_usage():
     items, _ = run(chunk(content="Hi"), chunk("stop", members={"x_groq": {"id": "r", "usage": USAGE}}), DONE)
     assert [item.usage for item in items if isinstance(item, TurnStop)] == [Usage(input_tokens=7, output_tokens=3)]
 
 
-def test_counts_beyond_the_range_of_json_readers_are_limited():
+def test_token_counts_are_bounded_by_the_largest_portable_json_number():
     recovery = Recovery("openai-chat")
     recovery.feed(chunk("stop", members={"usage": {"prompt_tokens": 10**30, "completion_tokens": -5}}, content="Hi"))
     items = Recovery.restore(recovery.snapshot()).end_run("exit")

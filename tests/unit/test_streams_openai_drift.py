@@ -1,4 +1,4 @@
-"""The types of the official SDKs against the decoders: a new event or block must be detected, not ignored."""
+"""The decoders against the official SDKs: a new event or block type fails a test here instead of being skipped."""
 
 import json
 from typing import get_args
@@ -17,7 +17,7 @@ chat_types = pytest.importorskip("openai.types.chat.chat_completion_chunk")
 response_types = pytest.importorskip("openai.types.responses")
 genai_types = pytest.importorskip("google.genai.types")
 
-# Events about what the provider's own tools do: passed on, in the item that they are about.
+# Events about the provider's own tools: passed on, in the item that they are about.
 ABOUT_ITEMS = {
     "code_interpreter_call.completed", "code_interpreter_call.in_progress", "code_interpreter_call.interpreting",
     "code_interpreter_call_code.delta", "code_interpreter_call_code.done",
@@ -31,11 +31,11 @@ ABOUT_ITEMS = {
     "shell_call_output_content.delta", "shell_call_output_content.done",
     "web_search_call.completed", "web_search_call.in_progress", "web_search_call.searching",
 }  # fmt: skip
-# Events that name no item: passed on as they are.
+# Events that name no item: passed on unchanged.
 ABOUT_NOTHING = {"audio.delta", "audio.done", "audio.transcript.delta", "audio.transcript.done"}
-# Items that are blocks of the canonical form; and those that stay as they are.
+# Items that are blocks of the canonical form; all others stay unchanged.
 READ_ITEMS = {"message", "reasoning", "function_call", "custom_tool_call"}
-# Gemini's parts with a block in the canonical form, with their notes.
+# Gemini parts that are blocks of the canonical form, with their metadata.
 READ_PARTS = {"text", "thought", "thought_signature", "function_call"}
 
 
@@ -50,7 +50,7 @@ def kinds(union):
     return found
 
 
-def test_every_event_of_the_responses_api_is_read_or_passed_on_on_purpose():
+def test_every_event_of_the_responses_api_is_read_or_deliberately_passed_on():
     known = kinds(response_types.ResponseStreamEvent)
     passed = {f"response.{name}" for name in ABOUT_ITEMS | ABOUT_NOTHING}
     assert known - responses.NAMES - responses.SILENT - passed == {"error"}
@@ -58,7 +58,7 @@ def test_every_event_of_the_responses_api_is_read_or_passed_on_on_purpose():
 
 
 @pytest.mark.parametrize("name", sorted(ABOUT_ITEMS))
-def test_events_about_the_providers_tools_go_with_their_item(name):
+def test_events_about_the_providers_tools_belong_to_their_item(name):
     item = {"type": "some_call", "id": "i"}
     about = {"type": f"response.{name}", "output_index": 0, "item_id": "i"}
     events = [
@@ -89,7 +89,7 @@ def test_every_other_item_of_the_responses_api_stays_unchanged():
         assert streamed.run("openai-responses", event).contents == [[item]]
 
 
-def test_every_member_of_a_chats_delta_is_known():
+def test_every_member_of_a_chat_delta_is_known():
     known = set(chat_types.ChoiceDelta.model_fields)
     assert known <= set(openai_chat_wire.Delta.__struct_fields__)
 

@@ -1,4 +1,4 @@
-"""Events of the Responses API to items: places, whole items that confirm or promote, numbers that come again."""
+"""Events of the Responses API become items: places, whole items that confirm or promote, repeated sequence numbers."""
 
 import json
 
@@ -42,7 +42,7 @@ def test_an_item_is_complete_when_it_is_done_and_the_turn_when_the_response_is()
     assert len(only(items, ItemCompleted)) == 1
 
 
-def test_what_streamed_short_is_completed_and_what_did_not_stream_is_promoted():
+def test_a_partly_streamed_item_is_completed_and_an_unstreamed_one_is_promoted():
     whole = response("completed", message("Hello"), call('{"a": 1}'))
     items = run(*HELLO[:-1], whole)
     assert shown(items) == [("text", "stream", "Hello"), ("tool_use", "promoted", "")]
@@ -52,18 +52,18 @@ def test_what_streamed_short_is_completed_and_what_did_not_stream_is_promoted():
     assert stop_reasons(items) == ["completed"]
 
 
-def test_without_the_whole_nothing_is_complete():
+def test_without_a_done_event_nothing_is_complete():
     assert marked(run(*HELLO, event("output_text.done", text="Hello", content_index=0))) == [("Hello", True)]
 
 
-def test_parts_of_a_message_are_blocks_of_their_own():
+def test_parts_of_a_message_are_separate_blocks():
     parts = [text("A"), {"type": "refusal", "refusal": "No."}, {"type": "output_audio", "data": "x"}]
     events = [CREATED, ADDED, delta("A"), event("refusal.delta", delta="No.", output_index=0, content_index=1)]
     items = run(*events, response("completed", message(*parts)))
     assert shown(items) == [("text", "stream", "A"), ("text", "stream", "No."), ("output_audio", "promoted", "")]
 
 
-def test_parts_may_be_counted_over_all_items():
+def test_parts_may_be_numbered_across_all_items():
     """Bedrock's second item begins with part 1 when it streams, and with part 0 when it is whole."""
     reasoning = {"type": "reasoning", "id": "x", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]}
     thought = event("reasoning_text.delta", content_index=0, delta="Hm.")
@@ -96,7 +96,7 @@ def test_parts_of_reasoning_have_a_blank_line_between_them():
     }
 
 
-def test_reasoning_without_words_is_sealed():
+def test_reasoning_without_text_is_encrypted():
     whole = {"type": "reasoning", "id": "x", "summary": [], "encrypted_content": "sealed"}
     issuer = {"provider": "openai-responses", "model": "gpt-5"}
     blocks = log(CREATED, response("completed", whole, message("Hi")))
@@ -121,7 +121,7 @@ def test_a_call_streams_its_arguments():
 
 
 @pytest.mark.parametrize("streamed", [0, 3, 6])
-def test_a_call_that_is_not_whole_is_never_made_whole(streamed):
+def test_an_incomplete_call_is_never_completed(streamed):
     partial = call('{"a": 1', status="incomplete")
     before = [*CALLING, *pieces_of('{"a": 1'[:streamed])] if streamed else [CREATED]
     ending = response("incomplete", partial, incomplete_details={"reason": "max_output_tokens"})
@@ -132,7 +132,7 @@ def test_a_call_that_is_not_whole_is_never_made_whole(streamed):
     ]
 
 
-def test_arguments_that_are_no_object_are_not_whole():
+def test_arguments_that_are_not_an_object_are_incomplete():
     for raw, incomplete in (("", False), ("{}", False), ("[1", True), ("7", True)):
         (entry,) = entries(run(CREATED, response("completed", call(raw))))
         assert entry.incomplete == incomplete
@@ -158,13 +158,13 @@ def test_the_providers_own_tools_stay_unchanged():
     assert log(CREATED, begun, done(whole)) == [whole]
 
 
-def test_annotations_come_with_their_text():
+def test_annotations_belong_to_their_text():
     cited = text("Hi", annotations=[{"type": "url_citation", "url": "https://example.com"}])
     items = run(CREATED, response("completed", message(cited)))
     assert extras(items) == [{"annotations": cited["annotations"]}]
 
 
-def test_members_that_have_no_place_in_the_history_come_as_extras():
+def test_members_without_a_place_in_the_history_are_extras():
     whole = [message("Hi", phase="commentary"), call("{}", id="f1", namespace="n", caller={"type": "program"})]
     items = run(CREATED, response("completed", *whole))
     assert extras(items) == [{"phase": "commentary"}, {"id": "f1", "namespace": "n", "caller": {"type": "program"}}]
@@ -180,7 +180,7 @@ def test_gateways_may_change_every_id():
     assert len(only(items, TurnStop)) == 1
 
 
-def test_another_response_replaces_what_did_not_finish_and_follows_what_did():
+def test_another_response_replaces_an_unfinished_one_and_follows_a_finished_one():
     again = [response("created", id="r2"), *HELLO[1:], done(message("Hello")), response("completed", id="r2")]
     for first in (HELLO, [*HELLO, done(message("Hello"))]):
         items = run(*first, *again)
@@ -189,14 +189,14 @@ def test_another_response_replaces_what_did_not_finish_and_follows_what_did():
     assert texts(run(*HELLO, response("completed", message("Hello")), *again)) == ["Hello", "Hello"]
 
 
-def test_a_response_whose_beginning_was_lost_is_read_all_the_same():
+def test_a_response_whose_beginning_was_lost_is_read():
     items = run(*HELLO[1:], response("completed", message("Hello")))
     assert shown(items) == [("text", "stream", "Hello")]
     items = run(response("in_progress"), delta("Hello"), done(message("Hello")), response("completed"))
     assert shown(items) == [("text", "stream", "Hello")]
 
 
-def test_an_item_that_does_not_say_its_place_is_known_by_its_id_or_comes_with_the_response():
+def test_an_item_without_a_place_is_identified_by_its_id_or_comes_with_the_response():
     assert marked(run(*HELLO, done(message("Hello"), None))) == [("Hello", False)]
     assert texts(run(CREATED, done(message("Hello", id="m7"), None), response("completed", message("Hello")))) == [
         "Hello"
@@ -223,10 +223,10 @@ def test_tokens_are_counted_without_the_cache():
     assert stop.usage == Usage(input_tokens=6, output_tokens=2, cache_read_input_tokens=4)
 
 
-# -- delivered again ----------------------------------------------------------------------------------------------
+# -- redelivery ---------------------------------------------------------------------------------------------------
 
 
-def test_numbered_events_may_come_again_in_any_stretch():
+def test_any_range_of_numbered_events_may_be_repeated():
     pieces = encoded(*numbered([*HELLO, delta("lo"), done(message("Hellolo")), response("completed")]))
     clean = items_of("openai-responses", pieces)
     assert texts(clean) == ["Hellolo"]
@@ -235,18 +235,18 @@ def test_numbered_events_may_come_again_in_any_stretch():
             assert items_of("openai-responses", [*pieces[:last], *pieces[first:]]) == clean
 
 
-def test_unnumbered_events_are_never_compared_by_content():
+def test_unnumbered_events_are_never_deduplicated():
     assert texts(run(*HELLO[:3], delta("ha"), delta("ha"))) == ["haha"]
 
 
-def test_each_run_has_its_own_numbers():
+def test_numbers_restart_with_each_run():
     pieces = encoded(*numbered(HELLO))
     recovery = Recovery("openai-responses")
     items = [item for run in ("a", "b") for piece in pieces for item in recovery.feed(piece, run)]
     assert texts([*items, *recovery.end_run("exit")]) == ["Hello", "Hello"]
 
 
-# -- odd things ---------------------------------------------------------------------------------------------------
+# -- unknown and invalid events -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -271,11 +271,11 @@ def test_an_item_with_a_member_of_a_wrong_type_stays_unchanged():
     assert [(entry.item_type, json.loads(bytes(entry.started.raw))) for entry in entries(items)] == [("unknown", odd)]
 
 
-def test_a_part_that_is_named_like_a_block_is_no_such_block():
+def test_a_part_named_like_a_block_is_not_that_block():
     odd = {"type": "text", "words": "?"}
     (block,) = log(CREATED, response("completed", message(odd)))
     assert block == {"type": "unknown", "came": odd}
 
 
-def test_a_sign_of_life_is_nothing():
+def test_a_keep_alive_is_ignored():
     assert run({"type": "keepalive", "sequence_number": 3}) == []

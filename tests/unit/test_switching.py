@@ -1,7 +1,7 @@
-"""A session that moves from provider to provider, and one that has several simultaneously.
+"""A session that switches between providers, and a session with several providers.
 
-Each target's request is valid; reasoning and signatures are sent to their issuer only, with a record; nothing else is
-lost; and a provider that returns finds its own content unchanged.
+Each target's request is valid. Reasoning and signatures are sent only to their issuer, and dropping them is recorded.
+Nothing else is lost, and a provider that becomes the target again gets its own reasoning unchanged.
 """
 
 import json
@@ -29,7 +29,7 @@ MODELS = {
     "gemini-cli": "gemini-2.5-flash",
     "copilot-cli": "gpt-5-mini",
 }
-# The signing providers, and their forms of reasoning.
+# Providers that sign reasoning, and the shape of their reasoning.
 THOUGHTS = {
     "anthropic": {"type": "thinking", "thinking": "MARK-anthropic", "signature": "c2ln"},
     "openai-responses": {"type": "thinking", "thinking": "MARK-openai-responses", "signature": "Z0FB"},
@@ -38,9 +38,9 @@ THOUGHTS = {
     "openai-chat": {"type": "thinking", "thinking": "MARK-openai-chat"},
 }
 SIGNATURES = {"anthropic": "c2ln", "openai-responses": "Z0FB", "gemini": "Z2Vt", "bedrock-converse": "YmVk"}
-# vLLM speaks the chat API: reasoning that came through that one goes back through this one.
+# vLLM implements the chat API: reasoning received through one is sent back through the other.
 SHARED = {"vllm": "openai-chat"}
-# Fixes that depend on a target and not on the switch.
+# Fixes caused by a target and not by the switch.
 OF_TARGETS = {"signature_skipped", "tools_stubbed"}
 
 
@@ -79,7 +79,7 @@ def test_one_history_for_each_target(target):
 
 
 @pytest.mark.parametrize("target", MODELS)
-def test_what_is_lost_is_the_others_reasoning_and_each_of_it_has_a_fix(target):
+def test_only_foreign_reasoning_is_lost_and_each_loss_has_a_fix(target):
     done = normalize({"messages": history(), "model": MODELS[target]}, to=target)
     lost = [(fix.code, fix.path) for fix in done.fixes if not fix.lossless and FIXES[fix.code].fate == "dropped"]
     foreign = [at for at, provider in enumerate(THOUGHTS) if provider != SHARED.get(target, target)]
@@ -88,7 +88,7 @@ def test_what_is_lost_is_the_others_reasoning_and_each_of_it_has_a_fix(target):
     assert {fix.code for fix in done.fixes if fix.lossless} <= OF_TARGETS
 
 
-def test_several_targets_at_once_do_not_disturb_each_other():
+def test_several_targets_in_one_session_are_independent():
     together = appended(Session(list(MODELS)), history())
     for target in MODELS:
         alone = appended(Session([target]), history())
@@ -99,7 +99,7 @@ def test_several_targets_at_once_do_not_disturb_each_other():
 
 @pytest.mark.parametrize("first", THOUGHTS)
 @pytest.mark.parametrize("second", MODELS)
-def test_who_comes_back_finds_its_own_signatures(first, second):
+def test_a_returning_target_gets_its_own_signatures(first, second):
     session = Session([first], model=MODELS[first])
     messages = [{"role": "user", "content": "MARK-q"}, *answered(0, first)]
     appended(session, messages)
@@ -122,13 +122,13 @@ def test_who_comes_back_finds_its_own_signatures(first, second):
     whole = normalize({"messages": [*messages, *answered(1, writer)], "model": MODELS[first]}, to=first)
     assert (back.body, back.fixes) == (whole.body, whole.fixes)
     if first != second:
-        # The part that was settled before is the same again.
+        # The previously settled part is the same again.
         assert back.reset == "configured"
         settled = min(before.prefix_bytes, back.prefix_bytes)
         assert back.unjudged[:settled] == before.unjudged[:settled]
 
 
-def test_reasoning_of_another_model_of_the_same_provider_goes_too_and_comes_back():
+def test_reasoning_of_another_model_of_the_provider_is_dropped_and_returns_with_its_model():
     session = appended(Session(["anthropic"], model="claude-sonnet-4-5"), [{"role": "user", "content": "q"}])
     appended(session, answered(0, "anthropic"))
     session.configure(model="claude-opus-4-1")
@@ -163,7 +163,7 @@ def test_a_switch_through_the_topics():
     assert set(foreign) == {
         ("thinking_foreign", "gemini", "messages.1.content.0"),
         ("thinking_foreign", "anthropic", "messages.3.content.0"),
-        # The model is the other one's now, so that its own reasoning is not Gemini's any more.
+        # The model is now the other provider's, so Gemini's reasoning no longer counts as Gemini's own.
         ("thinking_foreign", "gemini", "messages.3.content.0"),
     }
 
@@ -177,7 +177,7 @@ def test_a_switch_through_the_topics():
         ("anthropic", ["params.generationConfig.temperature", "params.generationConfig.thinkingConfig"]),
     ],
 )
-def test_a_parameter_is_named_where_it_was_given(target, places):
+def test_a_parameter_is_named_by_its_input_path(target, places):
     generation = {
         "topK": 3,
         "temperature": 1.5 if target == "anthropic" else 1,

@@ -1,4 +1,4 @@
-"""The Messages API: rejected histories that repair makes valid, and its head."""
+"""The Messages API: repairs of requests that it would reject, and the head of a request."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_signed_reasoning_is_sent_back_unchanged(thought):
         ({**SIGNED, "issuer": {"provider": "anthropic", "model": "claude-opus-4-1"}}, "thinking_foreign"),
     ],
 )
-def test_reasoning_that_cannot_go_back_goes(thought, code):
+def test_reasoning_that_cannot_be_sent_back_is_dropped(thought, code):
     body, codes = made(user("q"), said(thought, "a"), user("b"), model="claude-sonnet-4-5", max_tokens=9)
     assert body["messages"][1] == said("a")
     assert codes == [code]
@@ -55,7 +55,7 @@ def test_a_model_and_its_alias_are_one_issuer():
     assert codes == []
 
 
-def test_models_that_write_empty_reasoning_take_it_back():
+def test_models_that_write_empty_reasoning_accept_it_back():
     empty = {"type": "thinking", "thinking": "", "signature": "c2ln"}
     history = [user("q"), said(empty, "a"), user("b")]
     assert made(*history, model="claude-opus-4-7", max_tokens=9)[1] == []
@@ -76,7 +76,7 @@ def test_a_turn_that_lost_a_call_has_no_reasoning():
     assert codes == ["call_unanswered", "thinking_of_changed_turn"]
 
 
-def test_of_neighbours_the_one_that_is_as_it_was_keeps_its_reasoning():
+def test_of_merged_turns_the_unchanged_one_keeps_its_reasoning():
     body, codes = made(user("q"), said(SIGNED, "a"), said(SIGNED, "b", call(), call()), user(result()))
     assert body["messages"][1:3] == [said(SIGNED, "a"), said("b", call())]
     assert codes == ["call_repeated", "thinking_of_changed_turn"]
@@ -105,20 +105,20 @@ def test_names_are_rewritten_in_tools_choice_and_history_together():
     assert codes == ["tool_name_rewritten", "tool_name_rewritten"]
 
 
-def test_names_that_look_alike_stay_apart():
+def test_similar_names_stay_distinct():
     history = [user("q"), said(call("a", "x.y"), call("b", "x y"), call("c", "x_y"))]
     body, _ = made(*history, user(result("a"), result("b"), result("c")))
     assert len({block["name"] for block in body["messages"][1]["content"]}) == 3
 
 
-def test_media_of_an_error_result_follow_the_results():
+def test_media_of_an_error_result_are_moved_after_the_results():
     broken = result("a", [text("failed"), image()], is_error=True)
     body, codes = made(user("q"), said(call("a"), call("b")), user(broken, result("b"), "so?"))
     assert body["messages"][2] == user(result("a", [text("failed")], is_error=True), result("b"), image(), "so?")
     assert codes == ["error_media_moved"]
 
 
-def test_an_images_type_is_what_its_bytes_say():
+def test_an_images_type_is_corrected_by_its_bytes():
     body, codes = made(user(image(media_type="image/jpeg")))
     assert body["messages"][0] == user(image(media_type="image/png"))
     assert codes == ["image_type_corrected"]
@@ -128,7 +128,7 @@ def test_an_images_type_is_what_its_bytes_say():
     "bad",
     [image("SUkqAAAAAAAAAAAA", "image/tiff"), image("not base64!"), image(png()[:16]), image(png() + "A" * 5_242_880)],
 )
-def test_an_image_that_is_refused_becomes_a_line_of_text(bad):
+def test_an_invalid_image_becomes_a_line_of_text(bad):
     body, codes = made(user("see", bad))
     assert body["messages"][0]["content"][1]["text"].startswith("[Image left out: ")
     assert codes == ["image_stubbed"]
@@ -142,18 +142,18 @@ def test_an_image_in_a_tools_row_is_named_by_its_place_there():
     assert [(fix.code, fix.path) for fix in done.fixes] == [("image_stubbed", "messages.2.content.1")]
 
 
-def test_a_large_image_is_refused_only_among_many():
+def test_a_large_image_is_rejected_only_among_many():
     wide, small = image(png(2001, 10)), image()
     many = [user(small), said("ok")] * 20
     assert made(user(wide, *[small] * 19))[1] == []
     assert made(*many, user(wide))[1] == ["image_stubbed"]
-    # The new one goes, the older ones stay.
+    # The new image is dropped, the older ones stay.
     body, codes = made(user(wide, *[small] * 19), said("ok"), user(small))
     assert body["messages"][0]["content"][0] == wide
     assert codes == ["image_stubbed"]
 
 
-def test_provider_run_calls_and_results_go_together_or_not_at_all():
+def test_provider_run_calls_and_results_are_kept_or_dropped_together():
     search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
     found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
     assert made(user("q"), said(search, found, "so"), user("on"))[1] == []
@@ -186,7 +186,7 @@ def test_a_search_in_flight_settles_once_the_next_turn_is_known():
     )
 
 
-def test_a_search_in_flight_that_was_lost_is_left_out_once_the_loop_has_ended():
+def test_a_lost_search_is_dropped_once_the_loop_has_ended():
     session = session_of(user("q"), said(SEARCH, call()), user(result()))
     assert session.request().fixes == []
     session.append(said("so"))
@@ -200,7 +200,7 @@ def test_a_search_in_flight_that_was_lost_is_left_out_once_the_loop_has_ended():
     ("caller", "first", "codes"),
     [
         ({}, ["tool_use"], ["server_tool_unpaired"]),
-        # Without the code's own call, the calls that it made would have no maker.
+        # Without the code's own call, the calls that it made would have no caller.
         ({"caller": {"type": "code_execution_20250825", "tool_id": "srvtoolu_1"}}, ["server_tool_use", "tool_use"], []),
     ],
 )
@@ -213,7 +213,7 @@ def test_a_search_in_flight_is_waited_for_as_long_as_a_result(caller, first, cod
     assert (kinds(patient, 1), patient.fixes) == (["server_tool_use", "tool_use"], [])
 
 
-def test_a_turn_of_which_nothing_is_left_is_held_by_a_line_of_text():
+def test_an_emptied_turn_is_replaced_by_a_line_of_text():
     body, codes = made(user("q"), said({"type": "hologram", "depth": 3}), user("on"))
     assert body["messages"][1] == said("[Nothing of this turn can be shown to this model.]")
     assert codes == ["unknown_dropped", "turn_stubbed"]
@@ -232,14 +232,14 @@ def marks(body):
     return [at for at, message in enumerate(body["messages"]) if "cache_control" in json.dumps(message)]
 
 
-def test_up_to_four_breakpoints_stay_where_they_are():
+def test_up_to_four_breakpoints_stay_in_place():
     history = [user(text("a", cache_control=MARK)), said("b"), user(text("c", cache_control=MARK))]
     body, codes = made(*history, system=[text("s", cache_control=MARK)])
     assert marks(body) == [0, 2]
     assert codes == []
 
 
-def test_the_head_and_the_newest_breakpoints_stay():
+def test_the_heads_and_the_newest_breakpoints_stay():
     history = [message for n in range(5) for message in (user(text(f"u{n}", cache_control=MARK)), said("ok"))]
     tools = [{"name": "ls", "input_schema": {"type": "object"}, "cache_control": MARK}]
     body, codes = made(*history, user("on"), system=[text("s", cache_control=MARK)], tools=tools)
@@ -249,7 +249,7 @@ def test_the_head_and_the_newest_breakpoints_stay():
     assert codes == ["cache_control_dropped"] * 3
 
 
-def test_breakpoints_that_move_on_are_the_same_turn_by_turn():
+def test_moving_breakpoints_are_the_same_turn_by_turn():
     session = Session()
     history = []
     for number in range(12):
@@ -271,7 +271,7 @@ def test_one_turn_with_many_breakpoints_keeps_the_newest():
 # The head.
 
 
-def test_the_head_comes_first_so_that_requests_begin_alike():
+def test_the_head_comes_first_so_that_requests_share_a_prefix():
     body = normalize(
         {"messages": [user("q")], "max_tokens": 5, "system": "s", "model": "m", "params": {"top_k": 3}}
     ).body
@@ -297,7 +297,7 @@ def test_parameters_of_other_providers_are_translated(given):
     assert (body, codes) == ({"max_tokens": 5, "top_p": 0.5, "stop_sequences": ["x"]}, [])
 
 
-def test_a_parameter_that_the_api_has_no_name_for_is_left_out_and_recorded():
+def test_an_unsupported_parameter_is_dropped_and_recorded():
     done = normalize({"messages": [user("q")], "max_tokens": 5, "seed": 7, "generationConfig": {"responseSchema": {}}})
     assert [(fix.code, fix.path, fix.detail) for fix in done.fixes] == [
         ("param_dropped", "params.seed", "seed"),
@@ -307,7 +307,7 @@ def test_a_parameter_that_the_api_has_no_name_for_is_left_out_and_recorded():
     assert [violation.rule for violation in validate(done.body)] == ["ANT-37"]
 
 
-def test_parameters_that_are_all_the_apis_own_stay_as_they_are():
+def test_native_parameters_stay_unchanged():
     own = b'{"stop_sequences":null,"thinking":{"type": "disabled"},"top_k":3,"tool_choice":{"type": "auto"}}'
     body = normalize(b'{"messages":[{"role":"user","content":"q"}],"params":%b}' % own).body
     assert body == own[:-1] + b',"messages":[{"role":"user","content":"q"}]}'
@@ -322,13 +322,13 @@ def test_parameters_that_are_all_the_apis_own_stay_as_they_are():
         ({"type": "any", "disable_parallel_tool_use": True}, {"type": "any", "disable_parallel_tool_use": True}),
     ],
 )
-def test_the_choice_of_a_tool_is_in_the_apis_words(given, written):
+def test_the_tool_choice_is_translated(given, written):
     body, codes = made(user("q"), tools=[{"name": "ls", "input_schema": {"type": "object"}}], tool_choice=given)
     assert (body["tool_choice"], codes) == (written, [])
 
 
 @pytest.mark.parametrize("given", ["sometimes", 7, {"type": "tool"}, {"type": "file_search"}])
-def test_a_choice_that_is_none_is_left_out(given):
+def test_an_invalid_tool_choice_is_dropped(given):
     body, codes = made(user("q"), tools=[{"name": "ls", "input_schema": {"type": "object"}}], tool_choice=given)
     assert ("tool_choice" in body, codes) == (False, ["param_dropped"])
 
@@ -338,14 +338,14 @@ def test_the_parameters_are_those_that_the_library_knows():
     assert known <= PARAMETERS
 
 
-def test_a_providers_own_tool_goes_to_its_issuer_only():
+def test_a_provider_specific_tool_is_sent_to_its_issuer_only():
     search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 2}
     body, codes = made(user("q"), tools=[search, {"type": "web_search_preview"}])
     assert body["tools"] == [search]
     assert codes == ["tool_foreign"]
 
 
-def test_tools_of_other_shapes_are_written_in_this_one():
+def test_tools_of_other_shapes_are_translated():
     function = {"name": "ls", "description": "List.", "parameters": {"type": "object"}, "prompt": "?"}
     body, codes = made(user("q"), tools=[{"type": "function", "function": function}])
     assert body["tools"] == [{"name": "ls", "description": "List.", "input_schema": {"type": "object"}}]
@@ -354,7 +354,7 @@ def test_tools_of_other_shapes_are_written_in_this_one():
     assert made(user("q"), tools=[{"type": "function", "function": function}])[1] == []
 
 
-def test_a_second_tool_of_a_name_goes():
+def test_a_second_tool_with_a_name_is_dropped():
     tool = {"name": "ls", "input_schema": {"type": "object"}}
     body, codes = made(user("q"), tools=[tool, tool])
     assert body["tools"] == [tool]
@@ -392,20 +392,20 @@ def test_a_string_is_written_the_same_whole_and_turn_by_turn(upto):
     assert json.loads(done.body)["messages"][:upto] == messages
 
 
-def test_strings_side_by_side_stay_strings():
+def test_consecutive_strings_stay_strings():
     strings = [{"role": "user", "content": "one"}, {"role": "user", "content": "two"}]
     body, fixes = made(*strings)
     assert (body["messages"], fixes) == (strings, [])
 
 
-def test_a_marked_system_text_inside_the_history_is_a_string_as_well():
+def test_a_marked_system_text_inside_the_history_is_a_string_too():
     later = {"role": "system", "content": "be brief"}
     body, fixes = made({"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}, later)
     assert body["messages"][-1] == {"role": "user", "content": "[System message]\nbe brief"}
     assert fixes == ["system_inlined"]
 
 
-def test_a_prefill_that_was_trimmed_is_still_a_string():
+def test_a_trimmed_prefill_is_still_a_string():
     body, fixes = made(
         {"role": "user", "content": "q"}, {"role": "assistant", "content": "Answer: "}, policy={"tail": "prefill"}
     )

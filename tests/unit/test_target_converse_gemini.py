@@ -46,7 +46,7 @@ def test_all_three_are_in_the_registry():
         {"generationConfig": {"maxOutputTokens": 5, "topP": 0.5, "stopSequences": ["x"]}},
     ],
 )
-def test_parameters_get_the_name_that_the_target_has_for_them(params):
+def test_parameters_get_the_targets_names(params):
     messages = [user("q")]
     body, fixes = asked("bedrock-converse", messages, params=params)
     assert (body["inferenceConfig"], fixes) == ({"maxTokens": 5, "topP": 0.5, "stopSequences": ["x"]}, [])
@@ -54,7 +54,7 @@ def test_parameters_get_the_name_that_the_target_has_for_them(params):
     assert (body["generationConfig"], fixes) == ({"maxOutputTokens": 5, "topP": 0.5, "stopSequences": ["x"]}, [])
 
 
-def test_what_the_target_has_no_parameter_for_is_recorded():
+def test_unsupported_parameters_are_recorded():
     body, fixes = asked("bedrock-converse", [user("q")], model=LLAMA, params={"top_k": 3, "logprobs": True})
     assert (list(body), fixes) == (["messages"], ["param_dropped", "param_dropped"])
     body, fixes = asked("bedrock-converse", [user("q")], model=CLAUDE, params={"top_k": 3})
@@ -75,13 +75,13 @@ def test_tools_follow_the_messages_for_converse():
     assert fixes == ["tool_name_rewritten"]
 
 
-def test_undeclared_tools_of_the_history_are_declared():
+def test_called_tools_are_declared_if_none_are_given():
     body, fixes = asked("bedrock-converse", [*LOOP, said(call("b", "list")), user(result("b"))])
     assert [tool["toolSpec"]["name"] for tool in body["toolConfig"]["tools"]] == ["read", "list"]
     assert fixes == ["tools_stubbed"]
 
 
-def test_a_tool_that_the_history_calls_later_leaves_the_settled_bytes_alone():
+def test_a_tool_called_later_does_not_change_the_settled_bytes():
     session = session_of(*LOOP, targets=["bedrock-converse"])
     before = session.request()
     for message in (said(call("b", "list")), user(result("b")), said("ok"), user("more")):
@@ -92,7 +92,7 @@ def test_a_tool_that_the_history_calls_later_leaves_the_settled_bytes_alone():
     assert after.body[: before.prefix_bytes] == before.body[: before.prefix_bytes]
 
 
-def test_results_are_alone_in_their_turn_for_llama():
+def test_results_are_separate_messages_for_llama():
     history = [user("go"), said(call("a")), user(result("a"), "and")]
     body, fixes = asked("bedrock-converse", history, model=LLAMA)
     assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user", "assistant", "user"]
@@ -102,14 +102,14 @@ def test_results_are_alone_in_their_turn_for_llama():
     assert len(asked("bedrock-converse", history, model=CLAUDE)[0]["messages"]) == 3
 
 
-def test_an_empty_error_says_something_to_converse():
+def test_an_empty_error_gets_a_text_for_converse():
     body, fixes = asked("bedrock-converse", [user("go"), said(call("a")), user(result("a", "", is_error=True))])
     shown = {"toolUseId": "a", "content": [{"text": "(no output)"}], "status": "error"}
     assert body["messages"][2]["content"] == [{"toolResult": shown}]
     assert fixes == ["error_filled", "tools_stubbed"]
 
 
-def test_reasoning_goes_back_to_converse_first_in_its_turn():
+def test_reasoning_is_sent_back_to_converse_first_in_its_turn():
     history = [user("q"), said("a", thought("hm", "s", "bedrock-converse")), user("go")]
     body, fixes = asked("bedrock-converse", history, model=CLAUDE)
     assert body["messages"][1]["content"] == [
@@ -121,7 +121,7 @@ def test_reasoning_goes_back_to_converse_first_in_its_turn():
     assert asked("bedrock-converse", history, model=CLAUDE)[1] == ["thinking_foreign"]
 
 
-def test_documents_have_names_of_their_own_and_a_text_next_to_them():
+def test_documents_get_unique_names_and_a_text_block():
     source = {"type": "text", "media_type": "text/plain", "data": "w"}
     pair = [{"type": "document", "title": "a", "source": source}] * 2
     body, fixes = asked("bedrock-converse", [user(*pair)])
@@ -133,7 +133,7 @@ def test_documents_have_names_of_their_own_and_a_text_next_to_them():
 
 
 @pytest.mark.parametrize("name", ["資料 (最終)", "a.pdf"])
-def test_a_document_that_is_renamed_has_its_own_name_in_the_detail(name):
+def test_a_renamed_document_has_its_own_name_in_the_detail(name):
     own = {"document": {"format": "txt", "name": name, "source": {"text": "w"}}}
     named = {"type": "document", "title": name, "source": {"type": "text", "media_type": "text/plain", "data": "w"}}
     for block in (own, named):
@@ -141,7 +141,7 @@ def test_a_document_that_is_renamed_has_its_own_name_in_the_detail(name):
         assert [(fix.code, fix.detail) for fix in done.fixes] == [("document_renamed", name)]
 
 
-def test_documents_of_converses_own_kind_come_through():
+def test_documents_in_converses_format_are_kept():
     own = {"document": {"format": "txt", "name": "a", "source": {"text": "words"}}}
     ill = {"document": {"format": "txt", "name": "b", "source": {"text": "words", "bytes": "dw=="}}}
     history = [user({"text": "q"}, own, own, ill)]
@@ -151,7 +151,7 @@ def test_documents_of_converses_own_kind_come_through():
     assert fixes == ["document_renamed", "unknown_dropped"]
 
 
-def test_a_prefill_for_converse_ends_in_no_whitespace():
+def test_a_prefill_for_converse_ends_without_whitespace():
     done = normalize([user("q"), said("a ")], to="bedrock-converse", policy={"tail": "prefill"})
     assert json.loads(done.body)["messages"][1]["content"] == [{"text": "a"}]
     assert [fix.code for fix in done.fixes] == ["prefill_trimmed"]
@@ -172,7 +172,7 @@ def test_gemini_matches_responses_by_order_and_names_them():
     assert fixes == ["result_media_moved", "result_moved", "result_moved"]
 
 
-def test_gemini_3_gets_its_signatures_back_and_a_placeholder_for_those_of_others():
+def test_gemini_3_gets_its_signatures_back_and_a_placeholder_for_foreign_ones():
     history = [user("go"), said(thought("", "s", "gemini"), call("a"), call("b")), user(result("a"), result("b"))]
     body, fixes = asked("gemini", history, model="gemini-3-pro-preview")
     parts = body["contents"][1]["parts"]
@@ -185,7 +185,7 @@ def test_gemini_3_gets_its_signatures_back_and_a_placeholder_for_those_of_others
     assert "thoughtSignature" not in asked("gemini", LOOP, model="gemini-2.5-pro")[0]["contents"][1]["parts"][0]
 
 
-def test_gemini_takes_schemas_as_they_are():
+def test_schemas_for_gemini_are_unchanged():
     schema = {"type": "object", "properties": {}, "additionalProperties": False}
     tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}, {"googleSearch": {}}]
     body, fixes = asked("gemini", [user("q")], tools=tools, params={"tool_choice": "required"}, system="be")
@@ -195,7 +195,7 @@ def test_gemini_takes_schemas_as_they_are():
     assert fixes == []
 
 
-def test_names_of_functions_start_with_a_letter_and_never_meet():
+def test_names_of_functions_start_with_a_letter_and_are_unique():
     assert function_name("mcp.server:read-file") == "mcp.server:read-file"
     names = ["1a", "-a", " a", "_a", "a b", "a_b", "n" * 150, "n" * 151]
     made = [function_name(name) for name in names]
@@ -203,7 +203,7 @@ def test_names_of_functions_start_with_a_letter_and_never_meet():
     assert all(len(name) <= 64 and (name[0] == "_" or name[0].isalpha()) for name in made)
 
 
-def test_a_prompt_is_one_text_with_the_system_first():
+def test_a_prompt_is_one_text_with_the_system_prompt_first():
     history = [user("a"), said("b"), user("c")]
     done = normalize({"system": "be brief", "messages": history}, to="copilot-cli")
     assert done.text == (
@@ -213,7 +213,7 @@ def test_a_prompt_is_one_text_with_the_system_first():
     assert normalize([{"role": "user", "content": " a "}], to="copilot-cli").text == " a "
 
 
-def test_a_prompt_holds_neither_media_nor_a_nul():
+def test_a_prompt_has_neither_media_nor_a_nul():
     done = normalize([user("a\0b", PICTURE)], to="copilot-cli")
     assert done.text == "a\ufffdb\n[image attachment]"
     assert [fix.code for fix in done.fixes] == ["nul_replaced", "image_stubbed"]

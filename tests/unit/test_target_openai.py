@@ -1,4 +1,4 @@
-"""Chat Completions, the Responses API and vLLM: the form of a turn, and the head of a request."""
+"""Chat Completions, the Responses API and vLLM: the encoding of turns, and the head of a request."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def head(to="openai-chat", **given):
 # A chat's messages.
 
 
-def test_a_turn_with_results_becomes_tool_messages_and_then_the_users():
+def test_a_turn_with_results_becomes_tool_messages_followed_by_a_user_message():
     messages, fixes = made(
         user("q"),
         said("looking", call("a", path="x"), call("b")),
@@ -85,7 +85,7 @@ def test_images_of_results_follow_all_of_them():
     ("content", "sent"),
     [("no such file", "[Tool error] no such file"), ("", "[Tool error]"), ([text("a"), text("b")], None)],
 )
-def test_an_error_says_so_in_its_text(content, sent):
+def test_an_error_is_marked_in_its_text(content, sent):
     messages, fixes = made(user("q"), said(call()), user(result(content=content, is_error=True)))
     assert messages[-1]["content"] == (sent or [text("[Tool error] a"), text("b")])
     assert fixes == []
@@ -141,7 +141,7 @@ def test_images_are_checked_by_their_bytes():
 # Reasoning.
 
 
-def test_reasoning_goes_back_where_it_came_from():
+def test_reasoning_is_sent_back_to_its_issuer():
     history = [user("q"), said(thinking("hm", "openai-chat"), call()), user(result())]
     messages, fixes = made(*history, model="deepseek-reasoner")
     assert messages[1] == {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [chat_call()]}
@@ -151,7 +151,7 @@ def test_reasoning_goes_back_where_it_came_from():
     assert fixes == ["thinking_foreign"]
 
 
-def test_anthropics_reasoning_does_not():
+def test_anthropics_reasoning_is_not_sent():
     signed = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
     messages, fixes = made(user("q"), said(signed, call()), user(result()), model="kimi-k2-thinking")
     assert messages[1]["reasoning_content"] == ""
@@ -171,7 +171,7 @@ def test_text_after_a_call_stays_there_with_the_reasoning_before_it():
 
 
 RESPONSES = {each.kind: each for each in NATIVE_TYPES if each.provider == "openai-responses"}
-# Answers of the calls that the client runs, less those of free text, whose other members are canonical.
+# Outputs of the calls that the client runs, without those of free text, whose other members are canonical.
 ANSWERS = {
     "apply_patch_call": "apply_patch_call_output",
     "computer_call": "computer_call_output",
@@ -183,13 +183,13 @@ ANSWERS = {
 ALONE = [name for name, known in RESPONSES.items() if not known.opens and not known.answers and name != "reasoning"]
 
 
-def test_every_type_of_responses_is_tried():
+def test_every_type_of_responses_is_tested():
     tried = {*ANSWERS, *ANSWERS.values(), *ALONE, "reasoning", "custom_tool_call", "custom_tool_call_output"}
     assert tried == set(RESPONSES)
 
 
 @pytest.mark.parametrize("name", [*ANSWERS, *ALONE])
-def test_responses_specific_items_are_sent_back_unchanged_and_elsewhere_with_a_fix(name):
+def test_responses_specific_items_round_trip_and_have_a_fix_elsewhere(name):
     own = [{"type": name, "status": "completed"}]
     if name in ANSWERS:
         answer = ANSWERS[name]
@@ -214,7 +214,7 @@ def test_responses_specific_items_are_sent_back_unchanged_and_elsewhere_with_a_f
         ([thinking("hm", "openai-responses"), "a"], "thinking_unsigned"),
     ],
 )
-def test_reasoning_that_cannot_go_back_is_named(blocks, code):
+def test_reasoning_that_cannot_be_sent_back_is_reported(blocks, code):
     items, fixes = made(user("q"), said(*blocks), user("and?"), to="openai-responses")
     assert items[1:] == [item("assistant", "a"), item("user", "and?")]
     assert code in fixes
@@ -252,7 +252,7 @@ def test_llama_gets_one_call_at_a_time():
     assert fixes == ["calls_serialised"]
 
 
-def test_mistral_gets_nine_characters_and_a_word_before_the_user():
+def test_mistral_gets_ids_of_nine_characters_and_an_assistant_message_before_the_user():
     messages, fixes = made(user("q"), said(call("a")), user(result(), "and?"), to="vllm", model=MISTRAL)
     nine = messages[1]["tool_calls"][0]["id"]
     assert len(nine) == 9
@@ -265,13 +265,13 @@ def test_mistral_gets_nine_characters_and_a_word_before_the_user():
     assert fixes == ["id_rewritten", "id_rewritten", "assistant_inserted"]
 
 
-def test_many_ids_of_nine_characters_do_not_meet():
+def test_ids_of_nine_characters_do_not_collide():
     session = session_of(*rounds(200), targets=["vllm"], model=MISTRAL)
     body = json.loads(session.request().body)
     assert len({made["id"] for row in body["messages"] for made in row.get("tool_calls", ())}) == 200
 
 
-def test_gemma_reads_calls_as_text():
+def test_gemma_gets_calls_as_text():
     messages, fixes = made(
         user("q"), said("look", call(path="x")), user(result(content=[IMAGE]), "and?"), to="vllm", model=GEMMA
     )
@@ -282,16 +282,16 @@ def test_gemma_reads_calls_as_text():
     assert sorted(fixes) == ["calls_as_text", "calls_as_text", "result_media_moved"]
 
 
-def test_an_answer_to_continue_is_a_prefix_for_mistral():
+def test_a_prefill_is_a_prefix_for_mistral():
     done = normalize({"model": MISTRAL, "messages": [user("q"), said("The")]}, to="vllm", policy={"tail": "prefill"})
     assert json.loads(done.body)["messages"][-1] == {"role": "assistant", "content": "The", "prefix": True}
 
 
-# The end of a history, and its beginning.
+# The end and the beginning of a history.
 
 
 @pytest.mark.parametrize("target", ["openai-chat", "openai-responses", "vllm"])
-def test_a_history_that_must_not_end_with_the_assistant_is_refused(target):
+def test_a_history_that_must_not_end_with_the_assistant_is_rejected(target):
     done = normalize([user("q"), said("a")], to=target, policy={"tail": "reject"})
     assert done.body is None
     rule = {"openai-chat": "OAI-22", "openai-responses": "RSP-23", "vllm": "VLM-09"}[target]
@@ -299,7 +299,7 @@ def test_a_history_that_must_not_end_with_the_assistant_is_refused(target):
 
 
 @pytest.mark.parametrize("target", ["openai-chat", "vllm"])
-def test_a_system_prompt_stays_where_there_is_nothing_else(target):
+def test_a_system_prompt_without_other_messages_stays(target):
     done = normalize([{"role": "system", "content": "S"}], to=target, policy={"tail": "keep"})
     assert json.loads(done.body)["messages"] == [{"role": "system", "content": "S"}]
 
@@ -331,13 +331,13 @@ def test_parameters_of_other_providers_are_translated():
     assert fixes == ["param_dropped"]
 
 
-def test_converses_parameters_are_read_too():
+def test_converses_parameters_are_translated_too():
     body, fixes = head("vllm", inferenceConfig={"maxTokens": 5, "topP": 0.5, "stopSequences": ["x"]})
     assert body == {"max_tokens": 5, "top_p": 0.5, "stop": ["x"]}
     assert fixes == []
 
 
-def test_the_responses_api_has_words_of_its_own():
+def test_parameters_get_the_names_of_the_responses_api():
     body, fixes = head(
         "openai-responses",
         system="S",
@@ -370,13 +370,13 @@ def test_the_responses_api_has_words_of_its_own():
     assert fixes == ["param_dropped"]
 
 
-def test_what_needs_tools_goes_without_them():
+def test_parameters_that_need_tools_are_dropped_without_them():
     body, fixes = head(tool_choice={"type": "auto"}, parallel_tool_calls=True)
     assert body == {}
     assert fixes == []
 
 
-def test_tools_of_other_providers_go():
+def test_tools_of_other_providers_are_dropped():
     web = {"type": "web_search_20250305", "name": "web_search"}
     same = {"name": "ls", "input_schema": {"type": "object"}}
     body, fixes = head(tools=[web, same, same])
@@ -384,7 +384,7 @@ def test_tools_of_other_providers_go():
     assert fixes == ["tool_foreign", "tool_repeated"]
 
 
-def test_the_choice_among_tools_that_an_item_brought_is_kept_in_a_saved_session():
+def test_a_saved_session_keeps_a_tool_choice_that_depends_on_an_items_tools():
     tool = {"type": "function", "name": "rate", "parameters": {"type": "object"}}
     choice = {"type": "function", "name": "rate"}
     params = {"tool_choice": choice, "parallel_tool_calls": False}

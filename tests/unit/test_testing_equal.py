@@ -1,4 +1,4 @@
-"""The comparer of bodies: equal bodies, different ones, and the differences that a fix excuses."""
+"""The comparer of bodies: equal and different bodies, and the differences that a fix excuses."""
 
 import json
 
@@ -77,7 +77,7 @@ def test_a_body_equals_itself_whatever_the_order_of_its_members(provider):
          {"messages": [{"role": "user", "content": [{"toolResult": {"toolUseId": "a"}}]}], "inferenceConfig": {}}),
     ],
 )  # fmt: skip
-def test_what_says_the_same_is_equal(provider, one, other):
+def test_equivalent_spellings_are_equal(provider, one, other):
     assert told(one, other, provider=provider) == []
     assert told(other, one, provider=provider) == []
 
@@ -97,10 +97,10 @@ def test_what_says_the_same_is_equal(provider, one, other):
         (changed(messages=SENT["messages"][:2]), [("missing", "messages.2")]),
     ],
 )  # fmt: skip
-def test_differences_are_reported_with_their_place(came, found):
+def test_a_difference_is_reported_with_its_place(came, found):
     kinds = [kind for kind, _ in found]
     if kinds == ["missing"] and found[0][1].startswith("messages.1.content"):
-        # Position by position: the block after a missing one is compared with it.
+        # Compared position by position: the block after a missing one takes its place.
         assert told(SENT, came)
         return
     assert told(SENT, came) == found
@@ -120,7 +120,7 @@ def test_differences_are_reported_with_their_place(came, found):
          {"contents": [], "toolConfig": {"functionCallingConfig": {"mode": "ANY"}}}),
     ],
 )  # fmt: skip
-def test_bodies_that_nearly_say_the_same_differ(provider, one, other):
+def test_nearly_equivalent_bodies_differ(provider, one, other):
     assert told(one, other, provider=provider)
 
 
@@ -133,7 +133,7 @@ def test_true_is_not_one_and_a_text_is_not_a_number():
         assert told({"top_k": one}, {"top_k": other}) == [("changed", "top_k")]
 
 
-def test_a_fix_excuses_what_it_names_and_nothing_else():
+def test_a_fix_excuses_only_the_difference_that_it_names():
     came = with_content(1, [text("well"), CALL | {"id": "toolu_2"}])
     named = make("id_rewritten", "messages.1.content.1")
     assert told(SENT, came, named) == []
@@ -141,14 +141,14 @@ def test_a_fix_excuses_what_it_names_and_nothing_else():
     assert told(SENT, came | {"max_tokens": 1}, named) == [("changed", "max_tokens")]
 
 
-def test_what_a_fix_dropped_may_be_missing_and_the_rest_is_compared_where_it_stands():
+def test_a_dropped_block_may_be_missing_and_the_rest_is_compared_in_place():
     came = with_content(1, [CALL])
     dropped = make("blank_dropped", "messages.1.content.0")
     assert told(SENT, came, dropped) == []
     assert told(SENT, with_content(1, [CALL | {"name": "rm"}]), dropped) == [("changed", "messages.1.content.1.name")]
 
 
-def test_what_a_fix_moved_is_found_where_it_went_and_only_once():
+def test_a_moved_block_is_found_at_its_new_place_and_only_once():
     came = changed(messages=[SENT["messages"][0], SENT["messages"][1] | {"content": [
         *SENT["messages"][1]["content"], *SENT["messages"][2]["content"]]}])  # fmt: skip
     moved = make("turns_merged", "messages.2")
@@ -157,7 +157,7 @@ def test_what_a_fix_moved_is_found_where_it_went_and_only_once():
     assert told(SENT, came, moved) == [("added", "messages.1.content.4")]
 
 
-def test_each_fix_that_adds_excuses_one_thing_that_is_there():
+def test_each_adding_fix_excuses_one_existing_block():
     more = user("Continue.")
     added = make("tail_continued", "messages.3.content.0")
     assert told(SENT, changed(messages=[*SENT["messages"], more]), added) == []

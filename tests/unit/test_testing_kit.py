@@ -126,7 +126,7 @@ BREACHES = [
 
 
 @pytest.mark.parametrize(("dialect", "promise", "where", "what"), BREACHES)
-def test_a_broken_promise_is_seen_and_placed(own, dialect, promise, where, what):
+def test_a_broken_promise_is_detected_and_located(own, dialect, promise, where, what):
     kit = own(dialect)
     with pytest.raises(ConformanceError) as caught:
         getattr(kit, promise)(LONG)
@@ -140,13 +140,13 @@ def test_a_broken_promise_is_seen_and_placed(own, dialect, promise, where, what)
             kit.check(LONG)
 
 
-def test_an_output_block_without_a_source_is_seen(own):
+def test_an_output_block_without_a_source_is_detected(own):
     talkative = rewriting(b'"content":[', b'"content":[{"type":"text","text":"Listen."},')
     with pytest.raises(ConformanceError, match=r"accounted, own, body: 18 blocks, but 9 have a line"):
         own(talkative).accounted([*LONG[:-1], {"role": "user", "content": [{"type": "text", "text": " x"}]}])
 
 
-def test_settled_bytes_that_do_not_stay_are_seen(monkeypatch):
+def test_changed_settled_bytes_are_detected(monkeypatch):
     monkeypatch.setattr(SettledPart, "stable_prefix_bytes", lambda track: len(b"".join(track.chunks)) + 4_000)
     with pytest.raises(ConformanceError) as caught:
         Kit("anthropic").incremental(LONG)
@@ -156,7 +156,7 @@ def test_settled_bytes_that_do_not_stay_are_seen(monkeypatch):
         Kit("anthropic").incremental(LONG)
 
 
-def test_rules_that_are_no_fold_are_seen(own):
+def test_rules_that_do_not_fold_are_detected(own):
     catalogue = Catalogue("own")
     rule = catalogue.rule("OWN-01", "soft", "too kind", summary="s", repair="r", source="s")
 
@@ -170,7 +170,7 @@ def test_rules_that_are_no_fold_are_seen(own):
         own(Faithful, Moody(), catalogue.rules).folded(LONG)
 
 
-def test_a_lost_mark_is_seen(own):
+def test_a_lost_mark_is_detected(own):
     history = [{"role": "user", "content": [{"type": "text", "text": "MARK-A"}]}]
     Kit().marked(history)
     with pytest.raises(ConformanceError, match=r"accounted, own, messages.0.content.0: lost MARK-A without a fix"):
@@ -180,7 +180,7 @@ def test_a_lost_mark_is_seen(own):
 # Policies, settings, shapes.
 
 
-def test_a_refusal_is_the_policys_choice_or_a_breach(own):
+def test_a_rejection_is_the_policys_choice_or_a_violation(own):
     ended = [HELLO, ANSWER]
     assert Kit("anthropic", {"tail": "reject"}).valid(ended).body is None
     assert Kit("anthropic", {"tail": "keep"}).valid(ended).body is not None
@@ -193,7 +193,7 @@ def test_a_refusal_is_the_policys_choice_or_a_breach(own):
         own(Faithful, Refused()).valid(ended)
 
 
-def test_the_head_is_part_of_the_check():
+def test_members_other_than_the_messages_are_part_of_the_check():
     setting = {
         "model": "claude-sonnet-4-5",
         "system": "Be brief.",
@@ -210,7 +210,7 @@ def test_the_head_is_part_of_the_check():
 
 
 @pytest.mark.parametrize("target", ["openai-chat", "openai-responses", "gemini", "bedrock-converse"])
-def test_a_providers_own_body_is_a_history_as_well(target):
+def test_a_providers_own_body_is_a_history_too(target):
     for sample in broken_histories():
         body = normalize(json.dumps(sample.history).encode(), to=target).body
         Kit("anthropic", source=target).check(json.loads(body))
@@ -225,7 +225,7 @@ def test_a_transcript_is_checked_whole():
     assert [fix.code for fix in done.fixes] == ["tail_continued"]
 
 
-def test_a_history_that_is_none_is_a_typed_error():
+def test_an_invalid_history_is_a_typed_error():
     for history in (7, "7", {"messages": 7}, {"role": "user"}):
         with pytest.raises(InputError, match="list of messages"):
             Kit().check(history)
@@ -233,7 +233,7 @@ def test_a_history_that_is_none_is_a_typed_error():
         Kit("nobody")
 
 
-def test_the_bundled_histories_are_broken_or_healthy():
+def test_the_bundled_histories_are_broken_or_valid():
     broken = {sample.name: sample.history for sample in broken_histories()}
     assert len(broken) > 60
     # The model is unknown, so all of the structure is repaired; the rest is repaired for other targets.
@@ -252,7 +252,7 @@ def test_the_bundled_histories_are_broken_or_healthy():
         assert Kit().healthy(sample.history).body
 
 
-def test_nothing_of_the_kit_needs_hypothesis():
+def test_the_kit_does_not_need_hypothesis():
     imports = "from reknit.pipeline.testing import *\nimport reknit.pipeline.cli.offline"
     code = f"import sys; sys.modules['hypothesis'] = None\n{imports}"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
@@ -261,7 +261,7 @@ def test_nothing_of_the_kit_needs_hypothesis():
 # Functions.
 
 
-def test_a_function_is_checked_by_what_it_gives_back():
+def test_a_function_is_checked_by_its_result():
     def mend(history):
         return normalize(history).body
 
@@ -305,14 +305,14 @@ class Counting:
         (Counting(), "repeatable", "repeatable, Counting, messages.1.content: the second call: '2', expected '1'"),
     ],
 )
-def test_a_function_that_breaks_a_promise_is_seen(mend, promise, text):
+def test_a_function_that_breaks_a_promise_is_detected(mend, promise, text):
     history = [{"role": "wizard", "content": "x"}] if promise == "valid" else [HELLO]
     with pytest.raises(ConformanceError) as caught:
         getattr(CallableKit(mend), promise)(history)
     assert str(caught.value).startswith(text)
 
 
-def test_a_function_may_bring_rules_of_its_own():
+def test_a_function_may_have_its_own_rules():
     kit = CallableKit(unchanged, rules=lambda body: validate(body, "anthropic") if len(body["messages"]) > 1 else [])
     assert kit.check([HELLO]) == {"messages": [HELLO]}
     with pytest.raises(ConformanceError):
@@ -324,7 +324,7 @@ def test_a_function_may_bring_rules_of_its_own():
 # The registry.
 
 
-def test_a_registered_target_is_taken_by_name(own):
+def test_a_registered_target_is_found_by_name(own):
     own(Faithful)
     assert normalize([HELLO], to="own").body == normalize([HELLO], to="anthropic").body
     assert validate({"messages": []}, "own")[0].rule
@@ -336,7 +336,7 @@ def test_a_registered_target_is_taken_by_name(own):
         normalize([HELLO], to="own")
 
 
-def test_what_cannot_be_registered_is_a_typed_error_and_changes_nothing(own):
+def test_an_invalid_registration_is_a_typed_error_and_changes_nothing(own):
     before = (dict(TARGETS), dict(RULES))
     taken = Catalogue("own")
     taken.rule("ANT-01", "hard", "m", summary="s", repair="r", source="s")
@@ -368,7 +368,7 @@ def test_what_cannot_be_registered_is_a_typed_error_and_changes_nothing(own):
 # The reports of differences.
 
 
-def test_differences_are_reported_by_their_place():
+def test_differences_are_reported_with_their_place():
     assert bytes_differ(b"abc", b"abc") == ""
     assert bytes_differ(b"abc", b"abd") == "byte 2: b'abc', expected b'abd'"
     assert bytes_differ(b"ab", b"abc") == "byte 2: b'ab', expected b'abc'"

@@ -1,4 +1,4 @@
-"""The example of docs/testing.md: a target of one's own, and the whole test that it needs."""
+"""The example of docs/testing.md: a custom target, and the whole test that it needs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The list of what programs act on says what the targets do: each entry's examples, put out by a tool."""
+"""The documented list of trigger patterns matches the targets: each entry's examples, as output of a tool."""
 
 import json
 
@@ -12,7 +12,7 @@ from reknit.pipeline.registry import TARGETS
 ROWS = [(act, example) for act in ACTS for example in act.examples]
 
 
-def after_a_tool_said(words, target):
+def after_tool_output(words, target):
     history = [{"role": "user", "content": "go"}, called("t"), answered("t", words)]
     done = normalize({"model": "m", "messages": history}, to=target)
     body = done.body.decode()
@@ -22,9 +22,9 @@ def after_a_tool_said(words, target):
 
 
 @pytest.mark.parametrize(("act", "example"), ROWS, ids=lambda value: value if isinstance(value, str) else value.target)
-def test_an_example_is_broken_or_left_as_the_list_says(act, example):
+def test_an_example_is_neutralized_or_left_as_the_list_says(act, example):
     said = f"out\n{example}"
-    text, done = after_a_tool_said(said, act.target)
+    text, done = after_tool_output(said, act.target)
     codes = {fix.code for fix in done.fixes}
     if act.answer == "broken":
         assert said not in text
@@ -38,14 +38,14 @@ def test_an_example_is_broken_or_left_as_the_list_says(act, example):
 
 
 @pytest.mark.parametrize("act", [act for act in ACTS if act.answer == "told"], ids=lambda act: act.words)
-def test_soft_rules_report_only_the_users_own_words(act):
+def test_a_listed_warning_is_given_for_user_text(act):
     for example in act.examples:
         done = normalize([{"role": "user", "content": example}], to=act.target)
         said = json.loads(done.body)["message"]["content"] if act.target == "claude-cli" else done.text
         assert said == example
         assert [found.severity for found in done.violations] == ["soft"]
         assert done.violations[0].rule in act.why
-        _, again = after_a_tool_said(example, act.target)
+        _, again = after_tool_output(example, act.target)
         assert again.violations == []
 
 

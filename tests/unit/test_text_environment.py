@@ -1,4 +1,4 @@
-"""Where the caller works, as prompts word it: forms understood, values refused, speakers that count."""
+"""The caller's working directory, as prompts word it: recognized forms, rejected values, trusted roles."""
 
 import pytest
 from hypothesis import given, settings
@@ -57,7 +57,7 @@ DIRECTORIES = {
 
 
 @pytest.mark.parametrize("text", DIRECTORIES)
-def test_a_working_directory_is_understood(text):
+def test_a_working_directory_is_recognized(text):
     assert lifted(text) == f"- Working directory: {DIRECTORIES[text]}"
 
 
@@ -84,7 +84,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_values_that_cannot_be_used_are_refused(text):
+def test_an_unusable_value_is_rejected(text):
     assert lifted(text) == ""
 
 
@@ -94,7 +94,7 @@ def test_the_next_usable_value_counts():
     )
 
 
-def test_the_other_facts_come_with_a_directory_only():
+def test_other_facts_are_reported_only_with_a_directory():
     facts = "Is directory a git repo: Yes\n- Platform: `darwin`\nOS Version: Darwin 24.0.0 <x>"
     assert lifted(facts) == ""
     assert lifted(f"{facts}\ncwd: /a") == (
@@ -105,7 +105,7 @@ def test_the_other_facts_come_with_a_directory_only():
     )
 
 
-def test_the_first_value_counts_and_lines_are_in_the_order_of_discovery():
+def test_the_first_message_with_a_fact_counts_and_lines_are_in_order_of_discovery():
     messages = [
         {"role": "developer", "content": "Platform: linux"},
         {"role": "user", "content": [{"type": "text", "text": "cwd: /a"}, {"type": "text", "text": "Platform: mac"}]},
@@ -124,17 +124,17 @@ def test_the_first_value_counts_and_lines_are_in_the_order_of_discovery():
         {"role": "user", "content": '<tool_result tool_call_id="a">\ncwd: /evil'},
     ],
 )
-def test_assistants_and_tools_are_not_believed(message):
+def test_assistants_and_tools_are_not_trusted(message):
     assert lift_environment([message]) == ""
     assert lift_environment([message, {"role": "user", "content": "cwd: /srv/app"}]) == "- Working directory: /srv/app"
 
 
 @pytest.mark.parametrize("messages", [None, [], [None], "cwd: /a", {"role": "user"}, [{"role": "user"}], [{}], 5])
-def test_what_is_no_list_of_messages_says_nothing(messages):
+def test_invalid_messages_give_no_environment(messages):
     assert lift_environment(messages) == ""
 
 
-def test_the_redactor_that_is_given_decides():
+def test_the_given_redactor_decides():
     redactor = Redactor(roots=["/srv/hidden"], marker="•")
     messages = [{"role": "user", "content": "cwd: /srv/hidden/x\ncwd: /srv/•/x\ncwd: /opt/windsurf"}]
     assert lift_environment(messages, redactor) == "- Working directory: /opt/windsurf"
@@ -165,7 +165,7 @@ def test_the_nearest_phrase_is_named_without_its_path(text, phrase):
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from([*DIRECTORIES, *REFUSED, "\n", " ", "cwd", ": ", "/a", "`", "<", "…"])).map("".join))
-def test_whatever_is_said_the_lines_are_sound(text):
+def test_any_text_gives_well_formed_lines(text):
     lines = lifted(text, "user")
     assert lines == "" or "- Working directory: " in lines
     for line in lines.splitlines():

@@ -1,4 +1,4 @@
-"""Identity: which phrases become the model's, what stays, and where nothing is rewritten."""
+"""Identity: phrases that are rewritten to the model's name, text that stays, and places where nothing is rewritten."""
 
 from functools import partial
 
@@ -46,7 +46,7 @@ def renamed(text, model=MODEL):
         ("As Cascade", "As claude-x"),
     ],
 )
-def test_a_phrase_becomes_the_models(text, expected):
+def test_a_phrase_is_rewritten_to_the_models_name(text, expected):
     assert renamed(text, "claude-x") == fed(IdentityRewriter("claude-x"), text) == expected
 
 
@@ -98,7 +98,7 @@ def test_json_and_fenced_code_stay(kept):
         ("[link] I am Cascade", f"[link] I am {MODEL}"),
     ],
 )
-def test_what_only_looks_like_code_or_json_is_prose_again(text, expected):
+def test_text_that_only_looks_like_code_or_json_is_rewritten(text, expected):
     assert renamed(text) == expected
 
 
@@ -120,23 +120,23 @@ def test_an_open_fence_reaches_to_the_end():
         ("kimi-k2", "Moonshot"),
         ("glm-4.6", "Zhipu"),
         ("swe-1.5", "Windsurf"),
-        ("mystery", "Codeium"),  # unknown; a named maker stays
+        ("mystery", "Codeium"),  # unknown; the named maker stays
     ],
 )
-def test_the_maker_follows_from_the_models_name(model, maker):
+def test_the_maker_is_derived_from_the_models_name(model, maker):
     assert renamed("I am Cascade, made by Codeium.", model) == f"I am {model}, made by {maker}."
 
 
-def test_a_models_name_is_no_pattern():
+def test_a_models_name_is_not_a_pattern():
     assert renamed("I am Cascade", "\\g<0>$& by Windsurf") == "I am \\g<0>$& by Windsurf"
 
 
-def test_without_a_model_text_goes_through():
+def test_without_a_model_text_passes_unchanged():
     assert renamed("I am Cascade", None) == "I am Cascade"
     assert renamed("I am Cascade", "") == "I am Cascade"
 
 
-def test_only_what_may_become_a_phrase_is_held():
+def test_only_possible_beginnings_of_a_phrase_are_held():
     rewriter = IdentityRewriter(MODEL)
     assert rewriter.feed("Yes. I am") == "Yes. "
     assert rewriter.feed(" here. The") == "I am here. "
@@ -144,7 +144,7 @@ def test_only_what_may_become_a_phrase_is_held():
     assert rewriter.feed("!") == f"my name is {MODEL}!"
 
 
-def test_a_release_keeps_the_code_that_the_text_is_in():
+def test_a_release_keeps_the_fence_state():
     rewriter = IdentityRewriter(MODEL)
     assert rewriter.feed("```\nI am") + rewriter.release() == "```\nI am"
     assert rewriter.feed("\nI am Cascade\n```\nI am Cascade.") == f"\nI am Cascade\n```\nI am {MODEL}."
@@ -163,7 +163,7 @@ def test_changes_are_counted():
     assert rewriter.take_changes() == {}
 
 
-def test_state_continues_in_another_rewriter():
+def test_state_can_be_loaded_into_another_rewriter():
     text = '\ud83dI am Cascade\n```py\nI am Cascade\n``` \n{"a": "\\"I am Cascade"} As Cascade, made by Windsurf.'
     expected = renamed(text)
     assert expected.count(MODEL) == 2
@@ -176,11 +176,11 @@ def test_state_continues_in_another_rewriter():
     "unit",
     ["I am Windsurf's ", "Cascade is an AI coding ", "my name is ", "`", "\n   ``", "{", "{ ", "[", "~", "\n", "a"],
 )
-def test_little_is_held_back(unit):
+def test_held_back_text_is_bounded(unit):
     assert most_held(IdentityRewriter(MODEL), (unit * 20_000)[:20_000]) <= 70
 
 
-def test_ten_megabytes_in_one_line_and_many_pieces_are_no_matter():
+def test_ten_megabytes_in_one_line_and_many_pieces_are_fast():
     line = "the fall of a rock " * 500_000 + "the cascade of rocks " * 20_000
     assert renamed(line) == line
     text = "I am Cascade, it says. " * 10_000

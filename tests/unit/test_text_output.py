@@ -1,4 +1,4 @@
-"""All filters in a row: order, arguments, paths around what was removed, state."""
+"""All filters in a row: order, arguments, paths around removed text, state."""
 
 from functools import partial
 
@@ -14,7 +14,7 @@ TEXT = f"I am Cascade, in /opt/windsurf/bin. {CALL}Built by Windsurf"
 SHOWN = ["I am claude-x, in …. ", READ, "Built by Anthropic"]
 
 
-def test_text_precedes_the_call_that_follows_it():
+def test_text_is_output_before_the_call_that_follows_it():
     assert fed(OutputFilter("claude-x"), [TEXT]) == SHOWN
     one = OutputFilter("claude-x")
     assert one.feed(f"see /opt/wind{CALL}") == ["see /opt/wind", READ]
@@ -22,7 +22,7 @@ def test_text_precedes_the_call_that_follows_it():
     assert one.flush() == ["Cascade"]
 
 
-def test_no_path_comes_together_around_what_was_removed():
+def test_removed_text_never_joins_a_path():
     outputs = fed(OutputFilter("claude-x"), ["in /opt/wind<tool_result>x</tool_result>surf/bin now"])
     assert shown(outputs) == "in … now"
     assert Removed("<tool_result>x</tool_result>", "echoed_result") in outputs
@@ -34,7 +34,7 @@ def test_options_reach_their_filters():
     assert one.feed(text) == ['I am Cascade {"name":"B","arguments":{}} ·· /opt/windsurf ']
 
 
-def test_changes_of_all_filters_are_taken_together():
+def test_changes_of_all_filters_are_combined():
     one = OutputFilter("claude-x")
     fed(one, [TEXT])
     assert sorted((change.kind, count) for change, count in one.take_changes().items()) == [
@@ -46,7 +46,7 @@ def test_changes_of_all_filters_are_taken_together():
     assert one.take_changes() == {}
 
 
-def test_state_continues_in_another_filter():
+def test_state_can_be_loaded_into_another_filter():
     for outputs, _ in in_halves(partial(OutputFilter, "claude-x"), TEXT):
         assert [output for output in outputs if not isinstance(output, str)] == [READ]
         assert shown(outputs) == SHOWN[0] + SHOWN[2]

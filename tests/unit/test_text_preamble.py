@@ -1,4 +1,4 @@
-"""Tools in text: the form of the line for the user's turn and of the preamble, for any tools."""
+"""Tools described in text: the shape of the line in the user turn and of the preamble, for any tools."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from msgspec import Raw
 from reknit.pipeline.model import Tool
 from reknit.pipeline.text.preamble import ENVIRONMENT_HEADING, tool_fallback, tool_preamble
 
-# Texts that models were seen to take for an attempt to override them in the user's turn.
+# Shapes that models were observed to take for an attempt to override them, when they are in a user turn.
 FORBIDDEN = re.compile(
     r"^\s*#{1,6} |### |parameters schema:|parameters:|```|ignore any earlier|ignore previous instructions"
     r"|for this request only|\[tool-calling context",
@@ -78,7 +78,7 @@ def test_the_line_is_one_plain_paragraph_of_bounded_size(names):
 
 @settings(deadline=None)
 @given(st.lists(st.one_of(plain_names, odd_names), min_size=1, max_size=6))
-def test_whatever_the_names_the_line_holds_no_forbidden_shape(names):
+def test_the_line_has_no_forbidden_shape_whatever_the_names(names):
     line = tool_fallback([function(name) for name in names])
     assert line == "" or line.isprintable()
     assert FORBIDDEN.search(line) is None
@@ -86,7 +86,7 @@ def test_whatever_the_names_the_line_holds_no_forbidden_shape(names):
 
 
 def read_back(text):
-    """Return the functions in a preamble, by its own form."""
+    """Parse the functions out of a preamble by its structure."""
     _, _, listed = text.partition("\n\nAvailable functions:\n\n")
     found = []
     for section in re.split(r"^### ", listed, flags=re.MULTILINE)[1:]:
@@ -107,7 +107,7 @@ def test_the_preamble_round_trips_every_schema(tools):
 
 @settings(deadline=None)
 @given(tool_sets)
-def test_a_tool_that_was_read_is_described_like_a_given_one(tools):
+def test_a_parsed_tool_is_described_like_a_given_one(tools):
     typed = [
         Tool(
             name=tool["function"]["name"],
@@ -122,7 +122,7 @@ def test_a_tool_that_was_read_is_described_like_a_given_one(tools):
 
 @settings(deadline=None)
 @given(st.lists(odd_names, min_size=1, max_size=3), descriptions)
-def test_a_name_of_any_kind_is_on_one_line_of_its_own(names, description):
+def test_any_name_is_on_one_line_of_its_own(names, description):
     tools = [function(name, description) for name in names if name.strip()]
     told = [name for name, _ in read_back(tool_preamble(tools))]
     assert len(told) == len(tools)
@@ -131,12 +131,12 @@ def test_a_name_of_any_kind_is_on_one_line_of_its_own(names, description):
     ]
 
 
-def test_numbers_and_the_order_of_keys_stay_unchanged():
+def test_numbers_and_the_order_of_keys_are_unchanged():
     tool = Tool(name="f", input_schema=Raw(b'{"z":1.0,"a":1e400,"n":[ ]}'))
     assert 'Parameters:\n```json\n{\n  "z": 1.0,\n  "a": 1e400,\n  "n": []\n}\n```' in tool_preamble([tool])
 
 
-def test_a_description_stays_unless_its_lines_look_like_reknits():
+def test_a_description_stays_unless_its_lines_look_like_the_preambles():
     plain = "Runs a command.\n\n1. Careful.\n- `ls` is fine."
     assert f"### Bash\n\n{plain}\n\nParameters:" in tool_preamble([function("Bash", plain, {})])
     ours = "Runs.\n\n### Read\nParameters:"
@@ -151,7 +151,7 @@ TOOLS = [function("Bash", "Run.", {"type": "object"})]
 MAY = "6. Call a function where it helps; otherwise answer in plain text."
 MUST = "6. This answer has to call at least one function."
 MUST_NOT = "6. This answer must not call any function; answer in plain text."
-# The last rules, and the choices that they state.
+# The last rules, by the tool choice that they state.
 CHOICES = {
     (MAY,): [None, "auto", {"type": "auto"}, {"type": "function"}, "later", {"type": ["any"]}, 7],
     (MUST,): ["any", "required", {"type": "any"}],
@@ -196,7 +196,7 @@ def test_the_environment_comes_first():
         [Tool(name="web_search", input_schema=Raw(b"null"))],
     ],
 )
-def test_without_a_function_there_is_nothing_to_tell(tools):
+def test_without_a_function_there_is_no_preamble(tools):
     assert tool_preamble(tools, "required", "- Working directory: /a") == ""
     assert tool_fallback(tools) == ""
 
@@ -211,6 +211,6 @@ def test_without_a_function_there_is_nothing_to_tell(tools):
         Tool(name="f", description="d", input_schema=Raw(b'{"a":1}')),
     ],
 )
-def test_every_shape_of_a_tool_is_described_equally(tool):
+def test_every_shape_of_a_tool_is_described_the_same(tool):
     assert tool_preamble([tool]).endswith('### f\n\nd\n\nParameters:\n```json\n{\n  "a": 1\n}\n```')
     assert ": f. " in tool_fallback([tool])

@@ -1,4 +1,4 @@
-"""Redaction: tokens of a root and near misses, whole values, markers, roots and state."""
+"""Redaction: tokens of a root, text that is not one, whole values, markers, roots and state."""
 
 import hashlib
 
@@ -57,7 +57,7 @@ def test_a_token_is_replaced_whole(text, expected):
         "windsurf and WindsurfAPI",
     ],
 )
-def test_what_is_no_token_of_a_root_stays(text):
+def test_text_that_is_not_a_token_of_a_root_stays(text):
     assert redacted(text) == text
 
 
@@ -78,12 +78,12 @@ def test_roots_and_marker_are_configurable():
 
 
 @pytest.mark.parametrize("marker", [*"a7_/\\ $*`'\u202e\ud800", "", "<workspace>", "[x]", "a b", "…\n", "…" * 17])
-def test_a_marker_that_means_something_is_refused(marker):
+def test_a_marker_with_a_meaning_is_rejected(marker):
     assert refusal(Redactor, marker=marker) == ("bad_marker", "")
 
 
 @pytest.mark.parametrize("root", ["", "/", "//", "C:\\", "opt/windsurf", "/a\nb"])
-def test_a_root_that_is_no_absolute_path_is_refused(root):
+def test_a_root_that_is_not_an_absolute_path_is_rejected(root):
     assert refusal(Redactor, roots=[root]) == ("bad_root", "")
 
 
@@ -93,7 +93,7 @@ def test_values_are_redacted_at_any_depth_and_in_keys():
     assert Redactor().value(None) is None
 
 
-def test_a_value_that_nests_without_end_is_the_callers_fault():
+def test_a_value_with_endless_nesting_is_the_callers_fault():
     value = []
     for _ in range(100_000):
         value = [value]
@@ -115,7 +115,7 @@ def test_json_text_is_redacted_in_its_strings(text, expected):
     assert Redactor().json(text) == expected
 
 
-def test_a_value_between_pieces_does_not_disturb_the_stream():
+def test_a_value_between_pieces_does_not_affect_the_stream():
     redactor = Redactor()
     assert redactor.feed("see /opt/wind") == "see "
     assert redactor.value(["/opt/windsurf"]) == ["…"]
@@ -135,7 +135,7 @@ def test_changes_are_counted_with_digests():
     assert redactor.take_changes() == {}
 
 
-def test_state_continues_in_another_redactor():
+def test_state_can_be_loaded_into_another_redactor():
     text = "a\ud83d /opt/windsurf/bin. C:\\opt\\windsurf\\x /home/user/projects/workspace-a1b2!"
     for shown, other in in_halves(Redactor, text):
         assert shown == "a\ud83d …. … …!"
@@ -149,14 +149,14 @@ def test_a_flush_begins_a_new_text():
 
 
 @pytest.mark.parametrize("unit", ["/", "\\", "/home/user/projects/workspace-", "/opt/windsurf", " ", "\x00", "C:"])
-def test_little_is_held_back(unit):
+def test_held_back_text_is_bounded(unit):
     redactor = Redactor()
     # A token that continues is replaced, not held.
     assert most_held(redactor, (unit * 20_000)[:20_000]) <= 150 or unit == "/opt/windsurf"
     assert len(redactor.save()) < 1_000 or unit == "/opt/windsurf"
 
 
-def test_a_path_without_end_is_not_kept():
+def test_an_endless_path_is_not_stored():
     redactor = Redactor()
     assert redactor.feed("/opt/windsurf/") == ""
     for _ in range(100):
@@ -165,7 +165,7 @@ def test_a_path_without_end_is_not_kept():
     assert redactor.feed(" end") == "… end"
 
 
-def test_ten_megabytes_in_one_line_and_many_pieces_are_no_matter():
+def test_ten_megabytes_in_one_line_and_many_pieces_are_fast():
     line = "word /opt/wind " * 700_000
     assert redacted(line) == line
     assert fed(Redactor(), "/opt/windsurf/b and " * 10_000) == "… and " * 10_000

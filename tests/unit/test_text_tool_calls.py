@@ -1,4 +1,4 @@
-"""Tool calls in text: which forms are calls, what stays text, what is removed, and the limits."""
+"""Tool calls in text: recognized forms, text that is not a call, removed text, and the limits."""
 
 import json
 
@@ -83,11 +83,11 @@ def test_a_call_is_found(text, expected):
         "\x00\x1b[31m\u2028\ud800",
     ],
 )  # fmt: skip
-def test_what_only_looks_like_a_call_stays_text(text):
+def test_text_that_only_looks_like_a_call_stays(text):
     assert "".join(parsed(text)) == text
 
 
-def test_a_call_after_text_is_found():
+def test_a_call_after_prose_is_found():
     assert parsed(f"Use <tool_call> like so: {TAGGED}") == ["Use <tool_call> like so: ", A]
     assert parsed(f'{{"name" is a key. {CALL}') == ['{"name" is a key. ', A]
     assert parsed(f"<tool_call>{{oops {TAGGED}") == ["<tool_call>{oops ", A]
@@ -97,7 +97,7 @@ def test_with_tools_a_bare_call_must_name_one():
     other = '{"name":"Alice","arguments":{}}'
     assert parsed(f"{CALL} {other}", tools=["A"]) == [A, f" {other}"]
     assert parsed('{"tool_code": "B()"}', tools=["A"]) == ['{"tool_code": "B()"}']
-    # A tag is explicit; an unknown name is for the caller to refuse.
+    # A tag is explicit; an unknown name in it is for the caller to reject.
     assert parsed(f"<tool_call>{other}</tool_call>", tools=["A"]) == [ToolCall("Alice", "{}")]
 
 
@@ -108,11 +108,11 @@ def test_an_echoed_result_is_removed_whole(attributes):
 
 
 @pytest.mark.parametrize("text", ["<tool_results>x</tool_results>", "`<tool_result>` is a tag", "<tool_result <b>"])
-def test_what_is_no_result_stays(text):
+def test_text_that_is_not_a_result_stays(text):
     assert "".join(parsed(text)) == text
 
 
-def test_nothing_in_an_echo_becomes_a_call_wherever_it_breaks_off():
+def test_nothing_in_an_echo_becomes_a_call_wherever_it_is_cut():
     echo = f'<tool_result tool_call_id="x">\n{TAGGED}{CALL}<tool_call>{CALL}</tool_call>\n</tool_result>'
     for end in range(len(echo) + 1):
         text = echo[:end]
@@ -122,7 +122,7 @@ def test_nothing_in_an_echo_becomes_a_call_wherever_it_breaks_off():
         assert "".join(output if isinstance(output, str) else output.text for output in outputs) == text
 
 
-def test_a_quoted_tag_is_talk_and_a_quoted_result_is_none():
+def test_a_quoted_tag_is_prose_and_a_quoted_result_is_removed():
     assert parsed(f"`<tool_result>` tags hold results. {TAGGED}") == ["`<tool_result>` tags hold results. ", A]
     echo = f"<tool_result>\n{TAGGED}\n</tool_result>"
     assert parsed(f"`{echo}`") == ["`", Removed(echo, "echoed_result"), "`"]
@@ -143,7 +143,7 @@ ECHO = f"<tool_result>{'x' * 300}{TAGGED}</tool_result>"
 
 @pytest.mark.parametrize("size", [1, 7, 100_000])
 @pytest.mark.parametrize("text", [f"<tool_call>{LONG}</tool_call>", LONG, ECHO], ids=["tagged", "bare", "a result"])
-def test_what_is_beyond_the_limit_is_text_and_no_call_up_to_its_end(text, size):
+def test_an_overlong_call_is_text_up_to_its_end(text, size):
     *before, last = fed(ToolCallParser(limit=200), in_pieces(f"{text} {TAGGED}", size))
     assert ("".join(before), last) == (f"{text} ", A)
 
@@ -167,7 +167,7 @@ def test_no_more_than_the_limit_is_held(unit):
     assert most_held(ToolCallParser(limit=500), (unit * 20_000)[:20_000]) <= 500 + 300
 
 
-def test_state_continues_in_another_parser():
+def test_state_can_be_loaded_into_another_parser():
     text = f'\ud83d <tool_call>```json\n{CALL}\n``` }}</tool_call> <tool_result a="b">{CALL}</tool_result>{CALL}<tool_'
     expected = parsed(text)
     assert [type(output) for output in expected] == [str, ToolCall, Removed, str, Removed, ToolCall, str]
@@ -178,7 +178,7 @@ def test_state_continues_in_another_parser():
         assert (shown(outputs), other.calls) == ("\ud83d  <tool_", 2)
 
 
-def test_ten_megabytes_in_one_line_and_a_million_pieces_are_no_matter():
+def test_ten_megabytes_in_one_line_and_a_million_pieces_are_fast():
     line = 'x <tool {"nam": "' * 600_000
     assert parsed(line) == [line]
     long = json.dumps({"name": "A", "arguments": {"text": '\\ " } <' * 800_000}})

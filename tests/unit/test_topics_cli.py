@@ -1,4 +1,4 @@
-"""`reknit topics` as a shell sees it, and what it decides about a cluster that is not as declared."""
+"""`reknit topics` from a shell, and its decisions about a cluster that differs from the declaration."""
 
 import itertools
 import json
@@ -42,7 +42,7 @@ def listens(port):
 
 
 class Cluster:
-    """A cluster in memory, as `reknit.pipeline.cli.broker.Admin` shows one; `deaf` ones ignore settings."""
+    """An in-memory cluster with the interface of `reknit.pipeline.cli.broker.Admin`; ``deaf`` ones ignore settings."""
 
     def __init__(self, *topics, deaf=False):
         self.topics = {topic.name: topic for topic in topics}
@@ -84,20 +84,20 @@ ALTERED = [("create", "b"), ("alter", "a", {"retention.ms": "1000", "flush.ms": 
     ],
     ids=["what is missing is created", "drift is refused", "drift is altered when asked", "partitions never are"],
 )
-async def test_all_that_may_be_touched_is_or_nothing(there, fix, statuses, differences, calls):
+async def test_permitted_changes_are_all_applied_or_none(there, fix, statuses, differences, calls):
     cluster = Cluster(there)
     outcomes = await apply(cluster, DECLARED, fix=fix)
     assert [(outcome.topic, outcome.status) for outcome in outcomes] == [*zip("ab", statuses, strict=True)]
     assert (outcomes[0].differences, cluster.calls) == (differences, calls)
 
 
-async def test_a_broker_that_ignores_settings_is_not_believed(monkeypatch):
+async def test_a_broker_that_ignores_settings_is_reported_as_drift(monkeypatch):
     monkeypatch.setattr(topics_commands, "_HEARD_OF_SECONDS", 0.0)
     outcomes = await apply(Cluster(deaf=True), DECLARED)
     assert [outcome.status for outcome in outcomes] == ["drift", "drift"]
 
 
-async def test_a_comparison_touches_nothing():
+async def test_a_comparison_changes_nothing():
     cluster = Cluster(as_declared(DECLARED[0]))
     assert [outcome.status for outcome in await compare(cluster, DECLARED)] == ["unchanged", "missing"]
     assert cluster.calls == []
@@ -123,7 +123,7 @@ def test_schemas_are_printed_one_a_line():
     assert rows == [json.loads(text) for text in documents.schema_files().values()]
 
 
-def test_files_are_written_where_asked(tmp_path):
+def test_files_are_written_to_the_given_folder(tmp_path):
     for name, files in (("schemas", documents.schema_files()), ("asyncapi", documents.asyncapi_file(EXAMPLES))):
         result = CliRunner().invoke(command, [name, "--write", str(tmp_path)])
         assert (result.exit_code, result.stdout) == (0, "")
@@ -135,7 +135,7 @@ def test_the_asyncapi_document_is_printed_whole():
     assert result.stdout_bytes == documents.asyncapi_file(EXAMPLES)[documents.ASYNCAPI_FILE]
 
 
-def test_users_of_strimzi_have_the_rights_that_kafkas_own_lines_give():
+def test_strimzi_users_have_the_rights_of_the_kafka_acls():
     lines = CliRunner().invoke(command, ["acls", "--prefix", "p."]).stdout.splitlines()
     printed = CliRunner().invoke(command, ["acls", "--prefix", "p.", "--format", "strimzi", "--cluster", "east"])
     users = list(yaml.safe_load_all(printed.stdout))
@@ -163,7 +163,7 @@ def test_users_of_strimzi_have_the_rights_that_kafkas_own_lines_give():
     assert ("p-reknit-producer-agent-turns", "topic", "p.agent.turns.v1", "literal", "Write") in given
 
 
-def test_who_reads_another_pipelines_inputs_may_not_write_them():
+def test_a_reader_of_another_pipelines_inputs_may_not_write_them():
     lines = CliRunner().invoke(command, ["acls", "--prefix", "p.r.", "--source-prefix", "p."]).stdout.splitlines()
     of_worker = [line.split(" --operation ", 1)[1] for line in lines if "User:p-r-reknit-worker" in line]
     assert [line for line in of_worker if "agent.turns" in line] == [
@@ -174,7 +174,7 @@ def test_who_reads_another_pipelines_inputs_may_not_write_them():
 
 
 @pytest.mark.parametrize("name", ["diff", "apply"])
-def test_a_broker_that_is_down_differs_from_one_that_does_not_answer(name):
+def test_a_broker_that_is_down_is_reported_as_unreachable(name):
     port = free_port()
     code, rows, words = reknit(name, "--bootstrap-servers", f"127.0.0.1:{port}")
     assert (code, rows) == (75, [])
@@ -211,7 +211,7 @@ def embedded():
 
 
 @pytest.mark.embedded
-def test_the_embedded_broker_takes_the_topics(embedded):
+def test_the_embedded_broker_accepts_the_topics(embedded):
     there = ("--bootstrap-servers", embedded, "--partitions", "3")
 
     def statuses(*arguments):

@@ -1,4 +1,4 @@
-"""Differences between the declared topics and a cluster's."""
+"""Differences between the declared topics and a cluster's topics."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def found(partitions=3, copies=1, **settings):
     ],
     ids=["as declared", "absent", "fixed", "a setting", "a setting that the broker does not tell"],
 )
-def test_differences_are_reported_by_their_remedy(there, expected):
+def test_differences_are_classified_by_their_possible_repair(there, expected):
     assert differences(WANTED, there) == [Difference("t", *told) for told in expected]
 
 
@@ -43,7 +43,7 @@ def test_values_are_compared_by_meaning(declared, told, same):
     assert (differences(topic, Found("t", 1, 1, {"s": told})) == []) is same
 
 
-def test_an_alteration_keeps_what_others_set_on_the_topic():
+def test_an_alteration_keeps_foreign_settings_of_the_topic():
     there = Found("t", 3, 1, {}, {"retention.ms": "5", "flush.ms": "9"})
     assert altered(WANTED, there) == {"retention.ms": "1000", "flush.ms": "9", "cleanup.policy": "delete"}
 

@@ -1,4 +1,4 @@
-"""The topics of the contract hold together as one table."""
+"""The topics of the contract are consistent."""
 
 import re
 
@@ -8,7 +8,7 @@ from reknit import topics
 from reknit.topics import BY_NAME, LARGEST_INPUT, LARGEST_OUTPUT, LARGEST_STATE, TOPICS
 
 MIB = 1024 * 1024
-# The topic names that Kafka 4 accepts, with room for a prefix of 100 characters.
+# Topic names that Kafka 4 accepts, leaving space for a prefix of 100 characters.
 LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,149}")
 
 
@@ -37,7 +37,7 @@ def test_names_are_domain_entity_and_major():
         assert topics.qualified(topic.name, "p.") == f"p.{topic.name}"
 
 
-def test_largest_records_are_what_the_design_says():
+def test_record_limits_are_those_of_the_design():
     assert (LARGEST_INPUT, LARGEST_OUTPUT) == (64 * MIB, 68 * MIB)
     largest = {"in": LARGEST_INPUT, "out": LARGEST_OUTPUT, "internal": LARGEST_STATE}
     for topic in TOPICS:
@@ -52,12 +52,12 @@ def test_state_is_compacted_and_everything_else_is_a_log():
         assert ("delete.retention.ms" in settings(topic)) == (policy == "compact")
 
 
-def test_a_dead_letter_lives_as_long_as_the_longest_input():
+def test_a_dead_letter_is_retained_as_long_as_the_longest_input():
     inputs = [int(settings(topic)["retention.ms"]) for topic in TOPICS if topic.direction == "in"]
     assert int(settings(BY_NAME[topics.DEAD_LETTERS])["retention.ms"]) >= max(inputs)
 
 
-def test_every_setting_has_its_reason_and_occurs_once():
+def test_every_setting_has_a_reason_and_is_listed_once():
     for topic in TOPICS:
         names = [setting.name for setting in topic.settings_on(3)]
         assert len(names) == len(set(names))
@@ -65,5 +65,5 @@ def test_every_setting_has_its_reason_and_occurs_once():
 
 
 @pytest.mark.parametrize(("copies", "needed"), [(1, "1"), (2, "1"), (3, "2"), (5, "2")])
-def test_writers_wait_for_a_majority_of_three_where_there_are_three(copies, needed):
+def test_writers_wait_for_a_majority_if_there_are_three_replicas(copies, needed):
     assert {settings(topic, copies)["min.insync.replicas"] for topic in TOPICS} == {needed}

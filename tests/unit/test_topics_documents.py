@@ -1,6 +1,6 @@
-"""The committed schemas and the AsyncAPI document are those of the records, and valid by their own standards.
+"""The committed schemas and the AsyncAPI document match the records, and are valid by their own standards.
 
-Against the last release nothing that programs rely on goes, and what would break them is found.
+Compared with the last release, nothing that programs rely on is removed, and breaking changes are detected.
 """
 
 import copy
@@ -29,7 +29,7 @@ def validator():
     return Draft7Validator(json.loads(STANDARD.read_text(encoding="utf-8")))
 
 
-def test_committed_files_are_what_the_records_give():
+def test_committed_files_match_the_records():
     files = {**documents.schema_files(), **documents.asyncapi_file(EXAMPLES)}
     committed = {f"schemas/{path.name}" for path in (ROOT / "schemas").iterdir()} | {documents.ASYNCAPI_FILE}
     assert committed == set(files), "run `make schemas`"
@@ -74,13 +74,13 @@ def test_the_document_is_valid_asyncapi(validator):
         lambda d: d["components"]["messages"]["TurnAppended"]["bindings"]["kafka"].update(key=1),
     ],
 )
-def test_the_standards_schema_does_refuse(validator, spoil):
+def test_the_asyncapi_schema_rejects_invalid_documents(validator, spoil):
     spoilt = copy.deepcopy(NOW)
     spoil(spoilt)
     assert not validator.is_valid(spoilt)
 
 
-def test_every_reference_of_the_document_leads_somewhere():
+def test_every_reference_of_the_document_resolves():
     def references(value):
         if isinstance(value, dict):
             if "$ref" in value:
@@ -151,7 +151,7 @@ def schema(document, name):
             lambda d: d["components"]["messages"]["Request"].update(contentType="text/plain"),
             "provider.requests.v1: Request has another content type, text/plain",
         ),
-        # Unchanged members and additions break nothing.
+        # Unchanged and added members break nothing.
         (lambda _: None, None),
         (lambda d: schema(d, "TurnAppended")["properties"].update(extra={"type": "string"}), None),
         (lambda d: schema(d, "FixRecord")["properties"].update(extra={"type": "string"}), None),
@@ -160,13 +160,13 @@ def schema(document, name):
         (lambda d: d["channels"].update({"more.v1": d["channels"]["history.fixes.v1"]}), None),
     ],
 )
-def test_what_breaks_programs_is_found_and_nothing_else(change, breach):
+def test_only_breaking_changes_are_reported(change, breach):
     changed = copy.deepcopy(NOW)
     change(changed)
     assert documents.breaches(NOW, changed) == ([] if breach is None else [breach])
 
 
-def test_values_that_are_refused_now_are_found():
+def test_newly_rejected_values_are_reported():
     changed = copy.deepcopy(NOW)
     tail = schema(changed, "PolicyChange")["properties"]["tail"]
     (values,) = [each["enum"] for each in tail.get("anyOf", [tail]) if "enum" in each]
@@ -176,7 +176,7 @@ def test_values_that_are_refused_now_are_found():
     assert "tail" in breach
 
 
-def test_the_command_ends_with_4_where_something_breaks(tmp_path):
+def test_the_command_ends_with_4_for_a_breaking_change(tmp_path):
     asked_more = copy.deepcopy(NOW)
     schema(asked_more, "TurnAppended")["properties"]["gone"] = {"type": "string"}
     old = tmp_path / "old.json"
@@ -186,7 +186,7 @@ def test_the_command_ends_with_4_where_something_breaks(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"channels": {"history.fixes.v1": {}}}'])
-def test_what_is_no_contract_is_refused(tmp_path, text):
+def test_an_invalid_contract_is_rejected(tmp_path, text):
     old = tmp_path / "old.json"
     old.write_text(text, encoding="utf-8")
     done = CliRunner().invoke(main, ["topics", "compat", str(old)])

@@ -1,4 +1,4 @@
-"""Position records and group offsets: their data besides the offset, and how older builds read them."""
+"""Position records and group offsets: their fields in addition to the offset, and how older builds read them."""
 
 import pytest
 
@@ -17,7 +17,7 @@ IDS = {"input_id": "9Xr3", "state_id": "q-_1"}
 
 
 def read_as_before_topic_ids(value):
-    """Return the value as builds without topic ids read it."""
+    """Read the value as builds without topic ids do."""
     position, _, state_format = value.partition(b" ")
     return int(position), int(state_format or 1)
 
@@ -33,7 +33,7 @@ def test_topic_ids_are_headers_and_the_value_is_that_of_older_builds(state_forma
 
 @pytest.mark.parametrize("state_format", [1, 2])
 @pytest.mark.parametrize("mark", [PositionMark(base=500, **IDS), PositionMark(until=90), PositionMark(base=5, until=0)])
-def test_a_position_that_older_builds_must_not_continue_from_is_one_that_they_cannot_read(state_format, mark):
+def test_a_position_that_older_builds_must_not_use_is_unreadable_for_them(state_format, mark):
     _, value, headers = position_row(17, state_format, mark)
     assert (read_position(value), read_mark(value, headers)) == ((17, state_format), mark)
     with pytest.raises(ValueError, match="invalid literal"):
@@ -41,7 +41,7 @@ def test_a_position_that_older_builds_must_not_continue_from_is_one_that_they_ca
 
 
 @pytest.mark.parametrize("value", [b"17 2 shards=4", b"17 2 base=x", b"17 2 3"])
-def test_a_position_of_a_newer_build_is_not_read(value):
+def test_a_position_of_a_newer_build_is_rejected(value):
     with pytest.raises(ValueError, match=r"unknown field|invalid literal"):
         read_mark(value, ())
 
@@ -58,5 +58,5 @@ def test_a_position_of_a_newer_build_is_not_read(value):
         ("reknitted", None),
     ],
 )
-def test_a_groups_offset_says_whether_a_worker_committed_it_and_with_which_base(metadata, found):
+def test_a_groups_offset_shows_if_a_worker_committed_it_and_its_base(metadata, found):
     assert read_group_position(9, metadata) == found

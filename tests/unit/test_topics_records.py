@@ -1,4 +1,4 @@
-"""Records and headers: formerly written ones decode, and other input is refused."""
+"""Records and headers: records of earlier builds decode, and invalid records are rejected."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ def pairs(row):
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["message"])
-def test_what_v1_wrote_decodes(row):
+def test_records_of_v1_decode(row):
     message = BY_NAME[row["message"]]
     assert message.topic == row["topic"]
     assert (row["value"] is None) >= message.null
@@ -35,7 +35,7 @@ def test_what_v1_wrote_decodes(row):
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["message"])
-def test_what_v1_wrote_is_valid_by_the_published_schema(row):
+def test_records_of_v1_are_valid_by_the_published_schema(row):
     files = documents.schema_files()
     message = BY_NAME[row["message"]]
     if message.payload is not None:
@@ -43,7 +43,7 @@ def test_what_v1_wrote_is_valid_by_the_published_schema(row):
         Draft202012Validator(schema).validate(json.loads(row["value"]))
     if message.headers is not None and "headers" in row:
         schema = json.loads(files[f"schemas/{row['topic']}.headers.json"])
-        # Headers are text; the schema describes the content of the text.
+        # Headers are text; the schema describes the decoded values.
         typed = msgspec.to_builtins(headers.decode(pairs(row), message.headers))
         Draft202012Validator(schema).validate(typed)
 
@@ -77,7 +77,7 @@ def test_a_message_keeps_its_bytes():
         (b'{"type":"session.opened","policy":{"tail":"x"}}', "Invalid enum value 'x' - at `$.policy.tail`"),
     ],
 )
-def test_what_is_not_a_turn_record_is_refused(text, words):
+def test_an_invalid_turn_record_is_rejected(text, words):
     with pytest.raises(msgspec.ValidationError) as caught:
         TURN_RECORDS.decode(text)
     assert str(caught.value) == words
@@ -89,7 +89,7 @@ def test_an_absent_field_of_an_opened_session_differs_from_null():
     assert record.targets is msgspec.UNSET
 
 
-def test_the_published_policy_is_the_one_that_histories_are_mended_by():
+def test_the_published_policy_is_the_one_that_histories_are_repaired_by():
     published = msgspec.json.schema(PolicyChange)["$defs"]["PolicyChange"]["properties"]
     used = msgspec.json.schema(Policy)["$defs"]["Policy"]["properties"]
     bare = {"description", "default"}
@@ -111,7 +111,7 @@ def test_header_names_are_those_of_the_structs():
     assert constants == {name for struct in structs for name in struct.__struct_encode_fields__}
 
 
-def test_the_last_header_of_a_name_counts_and_strange_ones_are_not_read():
+def test_the_last_header_of_a_name_counts_and_unknown_ones_are_not_read():
     found = headers.decode(
         [("source", b"a"), ("run", b"r"), ("picture", b"\xff"), ("source", b"b")], headers.EventHeaders
     )
@@ -127,7 +127,7 @@ def letter_headers(**changed):
 
 
 @pytest.mark.parametrize("value", [*BAD_VALUES.values(), b"GEM 1"], ids=[*BAD_VALUES, "well formed"])
-def test_an_optional_header_that_cannot_be_read_is_none(value):
+def test_an_unreadable_optional_header_is_none(value):
     given = letter_headers(rule=value)
     for read in (headers.read, headers.decode):
         found = read(given, headers.DeadLetterHeaders)
@@ -136,7 +136,7 @@ def test_an_optional_header_that_cannot_be_read_is_none(value):
 
 
 @pytest.mark.parametrize("value", [*BAD_VALUES.values(), b"-1", b"many"], ids=[*BAD_VALUES, "negative", "no number"])
-def test_a_required_header_that_cannot_be_read_is_none_or_an_error(value):
+def test_an_unreadable_required_header_is_none_or_an_error(value):
     given = letter_headers(offset=value)
     found = headers.read(given, headers.DeadLetterHeaders)
     assert (found.offset, found.code, found.partition) == (None, "no_key", 0)
@@ -144,7 +144,7 @@ def test_a_required_header_that_cannot_be_read_is_none_or_an_error(value):
         headers.decode(given, headers.DeadLetterHeaders)
 
 
-def test_a_required_header_that_is_missing_is_none_or_an_error():
+def test_a_missing_required_header_is_none_or_an_error():
     given = letter_headers()[1:]
     assert headers.read(given, headers.DeadLetterHeaders).code is None
     assert headers.read([], headers.DeadLetterHeaders).version is None

@@ -1,7 +1,7 @@
-"""The blocks, items and events of the providers' own libraries are those of Reknit.
+"""Blocks, items and events of the providers' own libraries are the ones that Reknit knows.
 
-The libraries are pinned. When a pin moves, a new type is neither handled nor listed, and this fails:
-`tests/vectors/upstream_types.json` states for each type whether it is `handled` (a shape of its own), `passed`
+The libraries are pinned. If a pin moves and a library gains a type that is neither handled nor listed, this fails:
+`tests/vectors/upstream_types.json` says of each type whether it is `handled` (a shape of its own), `passed`
 (unchanged: blocks to their own provider, events as opaque items) or `dropped` (recorded), and why.
 """
 
@@ -32,7 +32,7 @@ from reknit.topics.items import AgentUnrecognized
 ROOT = Path(__file__).parents[2]
 LISTED = json.loads((ROOT / "tests" / "vectors" / "upstream_types.json").read_text("utf-8"))
 FATES = {"handled", "passed", "dropped"}
-# Where a type that is handled has a name: files below pipeline/.
+# The files below pipeline/ in which a handled type is named.
 PLACES = {
     "anthropic.content": ["model.py"],
     "anthropic.result_content": ["model.py"],
@@ -134,7 +134,7 @@ ENTRIES = [
 
 
 @pytest.mark.parametrize("surface", UPSTREAM)
-def test_every_type_upstream_is_listed_and_every_listed_one_is_there(surface):
+def test_every_upstream_type_is_listed_and_every_listed_type_exists(surface):
     listed = set(LISTED[surface])
     assert UPSTREAM[surface] - listed == set(), "new upstream: handle them, or list them with a reason"
     assert listed - UPSTREAM[surface] == set(), "gone upstream"
@@ -145,13 +145,13 @@ def test_every_surface_is_listed():
 
 
 @pytest.mark.parametrize(("surface", "name", "fate", "why"), ENTRIES)
-def test_an_entry_has_its_outcome_and_reason(surface, name, fate, why):
+def test_an_entry_has_an_outcome_and_a_reason(surface, name, fate, why):
     assert fate in FATES
     assert re.fullmatch(r"[A-Za-z].*[^.]", why)
 
 
-def test_what_only_the_beta_api_takes_asks_for_its_feature():
-    """A tool or block that the plain API comes to take needs no header any more."""
+def test_types_that_only_the_beta_api_accepts_require_its_feature():
+    """A tool or block that the plain API begins to accept needs no header any more."""
     tools = kinds(anthropic_beta.BetaToolUnionParam) - kinds(anthropic_types.ToolUnionParam)
     blocks = kinds(anthropic_beta.BetaContentBlockParam) - kinds(anthropic_types.ContentBlockParam)
     assert set(BETA_TOOLS) == tools
@@ -164,7 +164,7 @@ def sources(surface):
 
 
 def named(name, text):
-    """Whether a type is written as a string, or as the field that it is decoded into."""
+    """Return True if a type is named as a string, or as the field that it is decoded into."""
     snake = re.sub(r"([A-Z])", lambda found: f"_{found[1].lower()}", name)
     return f'"{name}"' in text or bool(re.search(rf"^    {snake}\s*:", text, re.MULTILINE))
 
@@ -173,7 +173,7 @@ def fated(surface, *fates):
     return [name for name, (fate, _) in LISTED[surface].items() if fate in fates]
 
 
-# These are known by how they end, and tried below.
+# Recognised by their suffix, and tested below.
 FAILURES = [name for name in fated("converse.events", "handled") if name.endswith("Exception")]
 
 
@@ -181,11 +181,11 @@ FAILURES = [name for name in fated("converse.events", "handled") if name.endswit
     ("surface", "name"),
     [(surface, name) for surface in LISTED for name in fated(surface, "handled") if name not in FAILURES],
 )
-def test_what_is_handled_has_a_name_in_the_sources(surface, name):
+def test_handled_types_are_named_in_the_sources(surface, name):
     assert named(name, sources(surface))
 
 
-# The outcomes of events.
+# The outcome of events, tested.
 
 
 def items_of(event, source):
@@ -193,19 +193,19 @@ def items_of(event, source):
 
 
 @pytest.mark.parametrize("name", fated("openai_responses.events", "passed"))
-def test_an_event_that_is_passed_is_an_opaque_item(name):
+def test_a_passed_event_is_an_opaque_item(name):
     event = {"type": name, "sequence_number": 1, "item_id": "x", "output_index": 0}
     opaque = [item for item in items_of(event, "openai-responses") if isinstance(item, AgentUnrecognized)]
     assert [json.loads(bytes(item.event)) for item in opaque] == [event]
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_a_stream_that_failed_says_so(name):
+def test_a_failed_stream_reports_the_failure(name):
     errors = [item for item in items_of({name: {"message": "Too much."}}, "bedrock-converse") if hasattr(item, "code")]
     assert [(item.code, item.message) for item in errors] == [(name, "Too much.")]
 
 
-# The outcomes of the blocks.
+# The outcome of blocks, tested.
 
 FOUND = [{"type": "text", "text": "Kafka is a log."}]
 RAN = {"id": "srvtoolu_1", "name": "web_search", "input": {}}
@@ -249,7 +249,7 @@ PASSED = {
         "audio": ("user", {"format": "mp3", "source": {"bytes": "AAAA"}}),
     },
 }
-# Members of a part that describe another member, and mean nothing alone.
+# Members of a part that describe another member, and have no meaning alone.
 BESIDE = {
     name: {"fileData": {"fileUri": "https://example.org/a"}}
     for name in (
@@ -267,7 +267,7 @@ TARGETS = {
 
 
 def tried(surface, name, role, value):
-    """The body that a history with such a block makes, and the codes of the fixes."""
+    """Return the body of a history with such a block, and the codes of the fixes."""
     target, source, model = TARGETS[surface]
     block = {**BESIDE.get(name, {}), name: value} if named_by_member(surface) else {"type": name, **value}
     blocks = [block]
@@ -291,7 +291,7 @@ def named_by_member(surface):
 
 
 @pytest.mark.parametrize(("surface", "name"), [(surface, name) for surface in PASSED for name in PASSED[surface]])
-def test_passed_types_are_sent_back_unchanged(surface, name):
+def test_passed_blocks_are_sent_back_unchanged(surface, name):
     role, value = PASSED[surface][name]
     body, codes = tried(surface, name, role, value)
     assert f'"{name}"' in body
@@ -299,18 +299,18 @@ def test_passed_types_are_sent_back_unchanged(surface, name):
 
 
 @pytest.mark.parametrize("surface", [*PASSED, "openai_responses.items"])
-def test_what_is_passed_is_in_the_table_of_what_is_a_providers_own(surface):
+def test_passed_blocks_are_in_the_table_of_provider_specific_types(surface):
     own = {each.kind for each in NATIVE_TYPES if each.provider == TARGETS[surface][0]}
     assert set(fated(surface, "passed")) - own == set()
 
 
-def test_the_table_holds_nothing_that_no_library_knows():
+def test_the_table_has_only_types_that_a_library_knows():
     listed = {name for surface, (provider, _, _) in TARGETS.items() for name in LISTED[surface]}
     assert {each.kind for each in NATIVE_TYPES} - listed == {"custom"}  # a kind of call
 
 
 @pytest.mark.parametrize("surface", PASSED)
-def test_every_block_that_is_passed_is_tried(surface):
+def test_every_passed_block_is_tested(surface):
     assert PASSED[surface].keys() == set(fated(surface, "passed"))
 
 
@@ -322,7 +322,7 @@ def test_every_block_that_is_passed_is_tried(surface):
         for name in fated(surface, "dropped")
     ],
 )
-def test_what_is_dropped_is_recorded(surface, name):
+def test_dropped_blocks_are_recorded(surface, name):
     for role in ("user", "model" if surface == "gemini.parts" else "assistant"):
         body, codes = tried(surface, name, role, {"x": 1})
         assert f'"{name}"' not in body

@@ -36,11 +36,11 @@ from reknit.pipeline.urls import host_of, mask_urls, masked
         ("", ""),
     ],
 )
-def test_credentials_are_masked_and_nothing_else(text, shown):
+def test_only_credentials_are_masked(text, shown):
     assert mask_urls(text) == shown
 
 
-def test_values_are_masked_however_deep_they_are():
+def test_values_are_masked_at_any_depth():
     given = {
         "tools": (Raw(b'{"type":"mcp","server_url":"https:\\/\\/u:p@h\\/x","authorization":"secret"}'),),
         "params": {"mcp_servers": Raw(b'[{"url":"https://h/?t=s","authorization_token":"secret"}]'), "max_tokens": 5},
@@ -75,13 +75,13 @@ def test_values_are_masked_however_deep_they_are():
         ("mailto:me@example.org", "an unreadable address"),
     ],
 )
-def test_of_a_redirect_only_the_host_is_named(location, host):
+def test_only_the_host_of_a_redirect_is_named(location, host):
     assert host_of(location, "https://me:secret@here.example/v1") == host
 
 
 @contextmanager
 def server(status, headers):
-    """A server that answers everything alike; what it was asked."""
+    """Yield the URL of a server that answers every request alike, and the list of its requests."""
     asked = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -92,10 +92,10 @@ def server(status, headers):
                 self.send_header(name, value)
             self.end_headers()
 
-        do_GET = do_POST = answer  # noqa: N815  as http.server has it
+        do_GET = do_POST = answer  # noqa: N815  the name in http.server
 
         def log_message(self, *_given):
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as made:
         Thread(target=made.serve_forever, daemon=True).start()
@@ -109,7 +109,7 @@ def server(status, headers):
 @pytest.mark.parametrize("body", [None, b"secret"], ids=["GET", "POST"])
 def test_urllib_follows_no_redirect(status, body):
     with server(200, []) as (target, followed), server(status, [("location", f"{target}/x?secret")]) as (url, asked):
-        request = urllib.request.Request(url, body, {"authorization": "secret"})  # noqa: S310  our own server
+        request = urllib.request.Request(url, body, {"authorization": "secret"})  # noqa: S310  the test's own server
         with pytest.raises(RedirectError) as caught:
             opener(urllib.request.ProxyHandler({})).open(request, timeout=20)
     assert str(caught.value) == f"redirect to {target.removeprefix('http://')}, which is not followed"

@@ -1,4 +1,4 @@
-"""The version of a build names the release, or the commit between two of them."""
+"""The version of a build names the release, or the commit between two releases."""
 
 import os
 import re
@@ -17,7 +17,7 @@ NEXT = re.search(r'^NEXT = "(.*)"$', SOURCE.read_text(encoding="utf-8"), re.MULT
 
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
-    """A copy of the file that computes the version, in a folder of its own."""
+    """A copy of the file that determines the version, in its own folder."""
     monkeypatch.delenv("BUILD_VERSION", raising=False)
     (tmp_path / "deploy").mkdir()
     shutil.copy(SOURCE, tmp_path / "deploy")
@@ -59,14 +59,14 @@ def test_a_release_is_its_number(tree):
     assert version_of(tree) == NEXT
 
 
-def test_without_a_repository_it_is_what_the_builder_says(tree, monkeypatch):
+def test_without_a_repository_it_is_the_builders_version(tree, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tree.parent))
     assert version_of(tree) == f"{NEXT}.dev0"
     monkeypatch.setenv("BUILD_VERSION", "1.2.3")
     assert version_of(tree) == "1.2.3"
 
 
-def test_another_projects_repository_is_not_queried(tree):
+def test_an_enclosing_repository_is_ignored(tree):
     git(tree, "init", "-q")
     commit(tree, "somebody else's")
     inner = tree / "vendored"
@@ -74,5 +74,5 @@ def test_another_projects_repository_is_not_queried(tree):
     assert version_of(inner) == f"{NEXT}.dev0"
 
 
-def test_the_package_says_the_version_that_was_installed():
+def test_the_package_has_the_installed_version():
     assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+(\+g[0-9a-f]{7}(\.dirty)?)?)?", reknit.__version__)

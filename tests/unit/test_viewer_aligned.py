@@ -1,4 +1,4 @@
-"""The input history aligned with the output body: the pairs, and each fix at its block."""
+"""The received history aligned with the sent body: which cells share a row, and each fix at its block."""
 
 import json
 from collections import Counter
@@ -25,7 +25,7 @@ HEALTHY = (user("Hi."), said("Hello.", call("a")), answered("a"), said("Two file
 
 
 def records_of(told, target):
-    """The turns of one of the demo's histories, for this target."""
+    """Return the records of one of the demo's histories, for this target."""
     found = [each for feed in told["feed"] if feed["to"] == "agent.turns.v1" for each in feed.get("records", ())]
     return turns(
         {"type": "session.opened"}, *[{**each, "targets": [target]} if "targets" in each else each for each in found]
@@ -50,14 +50,14 @@ def aligned(records, described, defaults):
 
 
 def of(messages, target="anthropic", **opened):
-    """The last request of a session, aligned."""
+    """Return the last request of a session, aligned."""
     records = turns({**OPENED, "targets": [target], **opened}, *appended(*messages))
     described, _ = requests_in(TurnsStage().process(records).outputs)[-1]
     return aligned(records, described, Defaults())
 
 
 def told(found):
-    """Each row: how it came about, and both places with what is said of them."""
+    """Return each row: its kind, and both places with their notes and fixes."""
     return [(row.how, side(row.left), side(row.right)) for row in found.rows(0, len(found))]
 
 
@@ -91,7 +91,7 @@ def test_every_published_fix_is_at_exactly_one_place(name, target):
         assert Counter(map(identity, mine)) <= Counter(map(identity, shown(found)))
 
 
-def test_a_valid_block_is_aligned_with_itself():
+def test_unchanged_blocks_are_aligned_with_themselves():
     found = of(HEALTHY)
     rows = found.rows(0, len(found))
     assert told(found) == [("same", path, path) for path in (
@@ -157,7 +157,7 @@ MENDED = {
 
 
 @pytest.mark.parametrize("case", MENDED)
-def test_a_fix_is_at_its_block(case):
+def test_a_fix_is_shown_at_its_block(case):
     messages, rows = MENDED[case]
     assert told(of(messages))[1 : len(rows) + 1] == rows
 
@@ -178,7 +178,7 @@ def test_a_text_has_one_cell_for_each_of_its_messages():
     ]
 
 
-def test_the_head_is_a_row_of_its_own():
+def test_members_other_than_the_messages_are_a_separate_row():
     found = of(
         (system("Be brief."), user("Hi.")), "openai-chat", params={"max_tokens": 5, "top_k": 3}, system="Be kind."
     )
@@ -189,7 +189,7 @@ def test_the_head_is_a_row_of_its_own():
     assert told(found)[0] == ("same", "messages.0.content in the system prompt", None)
 
 
-def test_a_session_that_was_parked_is_as_it_was_when_its_request_was_made():
+def test_a_session_that_was_parked_is_shown_as_of_its_request():
     defaults = Defaults(on_dead_letter="park", model="claude-sonnet-4-5", params={"max_tokens": msgspec.Raw(b"9")})
     good = {"type": "turn.appended", "message": user("Mended.")}
     records = turns(
@@ -205,7 +205,7 @@ def test_a_session_that_was_parked_is_as_it_was_when_its_request_was_made():
     assert [len(aligned(records, described, defaults)) for described in made] == [1, 3, 5, 7]
 
 
-def test_without_its_beginning_both_sides_are_shown_by_position():
+def test_without_its_beginning_both_sides_are_aligned_by_position():
     fixes = [Fix(code="result_moved", path="messages.2.content.0", lossless=True)]
     body = json.dumps({"model": "m", "messages": [user("Hi.", "You."), {"role": "assistant", "tool_calls": [{}]}]})
     records = turns(*appended(user("Hello."), said("Yes."), user("Go.")))
@@ -241,12 +241,12 @@ CELLS = {
 
 
 @pytest.mark.parametrize("raw", CELLS)
-def test_a_cell_shows_what_its_block_says(raw):
+def test_a_cell_shows_the_content_of_its_block(raw):
     cell = cell_of(raw, path="p")
     assert (cell.kind, cell.text, cell.name, cell.tool_id) == CELLS[raw]
 
 
-def test_a_part_of_a_long_history_takes_no_more_than_one_of_a_short():
+def test_a_page_of_a_long_history_takes_no_more_work_than_one_of_a_short():
     def work(count):
         found = of([message for at in range(count) for message in (user(f"{at}"), said("Yes."))] + [user("Go.")])
         return function_calls(lambda: found.rows(len(found) - 5, len(found)))

@@ -1,4 +1,4 @@
-"""The viewer's pages in a browser: keyboard navigation, and all of them without scripts."""
+"""The viewer's pages in a browser: keyboard navigation, and all pages with scripts off."""
 
 import json
 
@@ -22,7 +22,7 @@ LONG = [message for number in range(25) for message in (user(f"question {number}
 
 @pytest.fixture
 async def viewer(tmp_path, monkeypatch):
-    """The URL of a viewer of the demo's fleet and of a session that is longer than a page, an hour later."""
+    """Yield the URL of a viewer of the demo's fleet and of a session that is longer than a page, an hour later."""
     topics = filled(demo_inputs())
     topics.put_turns("long", OPENED, *appended(*LONG))
     monkeypatch.setattr(overview, "now_ms", lambda: BEGAN_MS + HOUR)
@@ -49,7 +49,7 @@ async def test_keys_mark_rows_and_open_them(viewer):
 
 
 @pytest.mark.parametrize(("path", "where"), [("/", "HEADER"), ("/sessions", "MAIN"), ("/sessions/long", "HEADER")])
-async def test_a_slash_leads_to_the_search_field_where_keys_are_letters(viewer, path, where):
+async def test_a_slash_focuses_the_search_field_where_keys_are_letters(viewer, path, where):
     async with browsing() as browser, browser.tab() as page:
         await page.go(viewer + path)
         await page.press("j")
@@ -63,7 +63,7 @@ async def test_a_slash_leads_to_the_search_field_where_keys_are_letters(viewer, 
     assert (focused, typed, left) == (where, "j?/", (marked, False))
 
 
-async def test_a_question_mark_shows_the_keys_and_holds_the_others(viewer):
+async def test_a_question_mark_shows_the_keys_and_disables_the_others(viewer):
     async with browsing() as browser, browser.tab() as page:
         await page.go(f"{viewer}/sessions")
         shown = [await page.ask(KEYS_SHOWN)]
@@ -81,7 +81,7 @@ async def test_a_question_mark_shows_the_keys_and_holds_the_others(viewer):
     assert [line for line in ("to the next, the previous row", "search", "these keys") if line not in said_there] == []
 
 
-# A page, words that are read on it, the link that is clicked there, and the page it leads to.
+# A page, words that it shows, the link that is clicked there, and the page that it leads to.
 WITHOUT_SCRIPTS = (
     ("/", ("lossy fixes", "result_synthesised", "promoted"), "a[href*='severity=lossy']", "/sessions"),
     ("/sessions", ("text-first", "Search"), "a[rel=next]", "/sessions"),

@@ -1,4 +1,4 @@
-"""Two requests in columns: the pairs, the folded rows, and the differences of a replay."""
+"""Two requests side by side: aligned rows, folded equal rows, and the differences of a replay."""
 
 import json
 import re
@@ -34,13 +34,13 @@ def made(*messages, target="anthropic", **given):
 
 
 def published(*messages):
-    """A side of which only the body is known."""
+    """A side with nothing but its body."""
     data = json.dumps({"messages": messages}).encode()
     return Side("anthropic", data, Aligned.by_position((), data, "anthropic", Setting(), ()))
 
 
 def rows(found):
-    """Return each shown row: its kind, and the texts of both sides; folded ones by their number."""
+    """Return each shown row: its kind, and the texts of both sides; folded rows as their number."""
     told = []
     for part in found.parts:
         told += [part.same] if part.same else []
@@ -48,7 +48,7 @@ def rows(found):
     return told + ([found.same_after] if found.same_after else [])
 
 
-def test_what_is_the_same_folds_away_around_what_differs():
+def test_equal_rows_are_folded_around_the_differences():
     many = [user("One."), said("Two."), user("Three."), said("Four."), user("Five.")]
     found = compared(made(*many), made(*many, said("Six."), user("Seven.")))
     assert rows(found) == [4, ("same", "Five.", "Five."), ("appeared", None, "Six."), ("appeared", None, "Seven.")]
@@ -73,11 +73,11 @@ MARKED = user(text("Hello.", cache_control={"type": "ephemeral"}))
     ],
     ids=["another text", "one that is gone", "one before others", "a cache breakpoint", "another spelling of a number"],
 )  # fmt: skip
-def test_blocks_of_one_form_are_aligned_by_content(before, after, expected):
+def test_blocks_of_one_shape_are_aligned_by_their_content(before, after, expected):
     assert rows(compared(published(*before), published(*after))) == expected
 
 
-def test_content_that_a_cell_does_not_show_is_listed_in_lines():
+def test_differences_that_a_cell_does_not_show_are_listed_as_lines():
     (row,) = compared(published(user("Hello.")), published(MARKED)).parts[0].rows
     assert [line for line in row.lines if line[0] in "+-" and "cache_control" in line] == ['+  "cache_control": {']
     long = "\n".join(f"line {number}" for number in range(40))
@@ -85,7 +85,7 @@ def test_content_that_a_cell_does_not_show_is_listed_in_lines():
     assert [line for line in row.lines if line[0] in "+-"] == ["-line 20", "+another"]
 
 
-def test_two_targets_are_aligned_by_the_input_block():
+def test_two_targets_are_aligned_by_the_source_block():
     found = compared(made(*BROKEN), made(*BROKEN, target="openai-chat"))
     (part,) = found.parts
     assert found.by_origin
@@ -113,14 +113,14 @@ def test_texts_are_aligned_message_by_message():
     assert found.parts[0].rows[1].lines[-2:] == ("-Two.", "+Two!")
 
 
-def test_fixes_that_only_one_side_has_are_reported():
+def test_fixes_of_only_one_side_are_listed():
     broken, whole = made(*BROKEN), made(*BROKEN[:1])
     found = compared(whole, broken)
     assert found.fixes[0] == []
     assert {mark.code for mark in found.fixes[1]} == {mark.code for mark in broken.aligned.marks}
 
 
-def test_of_many_rows_that_differ_the_first_are_shown():
+def test_of_many_differing_rows_the_first_are_shown():
     found = compared(
         published(*[user(f"a {number}") for number in range(500)]),
         published(*[user(f"b {number}") for number in range(500)]),
@@ -150,7 +150,7 @@ async def test_a_session_alone_compares_its_last_request_with_the_one_before(tmp
         assert (status, "Right: anthropic" in words(page)) == (200, True)
 
 
-async def test_what_cannot_be_compared_is_said(tmp_path):
+async def test_an_impossible_comparison_is_explained(tmp_path):
     topics = session_of("s1", user("One."))
     async with pages_of(topics, tmp_path) as ask:
         status, page = await ask("/compare")
@@ -166,7 +166,7 @@ async def test_what_cannot_be_compared_is_said(tmp_path):
         assert (status, "a replay of this pipeline has a prefix" in words(page)) == (400, True)
 
 
-async def test_hostile_words_are_shown_and_nothing_of_them_is_a_tag(tmp_path):
+async def test_hostile_words_are_shown_as_text(tmp_path):
     topics = Topics()
     name = "".join(HOSTILE)
     topics.put_turns(
@@ -180,12 +180,12 @@ async def test_hostile_words_are_shown_and_nothing_of_them_is_a_tag(tmp_path):
         assert not any(text in page for text in HOSTILE if "<" in text)
 
 
-# A replay whose topics are in memory.
+# A replay with in-memory topics.
 
 
 @pytest.fixture
 def replayed(monkeypatch):
-    """Two logs of the same session take the place of both prefixes' topics."""
+    """Replace both prefixes' topics with two logs of the same session."""
     both = [
         session_of("s1", user("One."), said("Two."), user("Three.")),
         session_of("s1", user("One."), said("Two!"), user("Three.")),
@@ -205,7 +205,7 @@ def replayed(monkeypatch):
     return both[0]
 
 
-async def test_a_replay_says_which_sessions_differ_and_of_one_where(replayed, tmp_path):
+async def test_a_replay_lists_differing_sessions_and_shows_the_place_in_one(replayed, tmp_path):
     async with pages_of(replayed, tmp_path) as ask:
         status, page = await ask("/compare?replay=replay.r1.")
         assert status == 200

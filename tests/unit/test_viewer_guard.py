@@ -1,4 +1,4 @@
-"""The viewer's guard: requests of other pages, other machines and forged headers are refused, attack by attack."""
+"""The viewer's guard: access denied to other pages, other machines and forged headers, attack by attack."""
 
 import asyncio
 import socket
@@ -47,7 +47,7 @@ ROUTES = [
 
 @asynccontextmanager
 async def asked(**options):
-    """Something that asks a viewer, and what was changed there."""
+    """Yield a function that sends requests to a viewer, and the list of changes made there."""
     viewer = viewer_of(guard=Guard(LOCAL, **options))
     app = application(viewer, ROUTES, pages=())
     app[DONE] = []
@@ -72,14 +72,14 @@ def token_in(text):
         ({"Host": "localhost:8000"}, 200),  # a tunnel has another port
         ({"Host": "[::1]:80"}, 200),
         ({"Host": "LOCALHOST"}, 200),
-        ({"Host": "viewer.internal:443"}, 200),  # a name that is allowed
+        ({"Host": "viewer.internal:443"}, 200),  # an allowed name
         # Names that were rebound to this address.
         ({"Host": "evil.example"}, 421),
         ({"Host": "127.0.0.1.evil.example"}, 421),
         ({"Host": "localhost@evil.example"}, 421),
         ({"Host": "[::1"}, 421),
         ({"Host": ""}, 421),
-        # A page of another site may lead here, and embeds nothing.
+        # A page of another site may link here, and embeds nothing.
         ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document"}, 200),
         ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "image"}, 403),
         ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Dest": "script"}, 403),
@@ -87,13 +87,13 @@ def token_in(text):
         ({"Origin": "http://evil.example"}, 403),
     ],
 )
-async def test_who_asks_by_another_name_or_from_another_site_is_refused(headers, status):
+async def test_requests_by_another_name_or_from_another_site_are_rejected(headers, status):
     async with asked(names=["Viewer.internal"]) as (ask, _):
         answer, text = await ask("GET", "/", headers=headers)
     assert (answer.status, "what agents said" in text) == (status, status == 200)
 
 
-async def test_a_name_that_is_not_allowed_is_refused():
+async def test_a_name_that_is_not_allowed_is_rejected():
     async with asked() as (ask, _):
         answer, _ = await ask("GET", "/", headers={"Host": "viewer.internal"})
     assert answer.status == 421
@@ -123,7 +123,7 @@ async def test_a_page_of_another_site_changes_nothing(headers, status):
 
 @pytest.mark.parametrize("where", ["header", "field"])
 @pytest.mark.parametrize(("given", "status"), [("right", 200), ("wrong", 403), ("", 403), (None, 403), ("ü", 403)])
-async def test_a_change_wants_the_token_of_our_own_page(where, given, status):
+async def test_a_change_requires_the_token_of_the_viewers_page(where, given, status):
     async with asked() as (ask, done):
         _, text = await ask("GET", "/")
         token = token_in(text) if given == "right" else given
@@ -149,7 +149,7 @@ async def test_a_change_wants_the_token_of_our_own_page(where, given, status):
         ([], {"X-Forwarded-Proto": "https", "Origin": "https://{host}"}, 403),
     ],
 )
-async def test_what_proxies_say_counts_only_where_the_proxy_is_named(proxies, forwarded, status):
+async def test_proxy_headers_count_only_if_the_proxy_is_named(proxies, forwarded, status):
     async with asked(proxies=proxies, names=["viewer.internal"], login=LOGIN) as (ask, _):
         host = ask.origin.removeprefix("http://")
         await ask("GET", f"/?token={LOGIN}")
@@ -163,12 +163,12 @@ async def test_what_proxies_say_counts_only_where_the_proxy_is_named(proxies, fo
     [
         ([], "6.6.6.6", LOCAL),
         ([LOCAL], "6.6.6.6", "6.6.6.6"),
-        ([LOCAL], "6.6.6.6, 7.7.7.7", "7.7.7.7"),  # the browser's own claim is first
+        ([LOCAL], "6.6.6.6, 7.7.7.7", "7.7.7.7"),  # the browser's own claim comes first
         ([LOCAL, "7.7.7.0/24"], "6.6.6.6, 7.7.7.7", "6.6.6.6"),
         ([LOCAL], "", LOCAL),
     ],
 )
-async def test_the_audit_log_records_user_and_page(proxies, forwarded, peer):
+async def test_the_audit_log_has_user_page_and_status(proxies, forwarded, peer):
     lines = []
     async with asked(proxies=proxies, login=LOGIN, audit=lines.append) as (ask, _):
         headers = {"X-Forwarded-For": forwarded, "X-Forwarded-User": "ada"}
@@ -185,7 +185,7 @@ async def test_the_audit_log_records_user_and_page(proxies, forwarded, peer):
     ]
 
 
-async def test_a_login_token_in_an_address_is_taken_out_of_it_at_once():
+async def test_a_login_token_is_removed_from_the_address_immediately():
     async with asked(login=LOGIN) as (ask, _):
         before, _ = await ask("GET", "/?q=a")
         wrong, _ = await ask("GET", "/?token=something-else&q=a")
@@ -200,7 +200,7 @@ async def test_a_login_token_in_an_address_is_taken_out_of_it_at_once():
     assert (after.status, LOGIN in text) == (200, False)
 
 
-async def test_with_tls_the_cookie_is_for_tls_only():
+async def test_with_tls_the_cookie_is_secure():
     async with asked(login=LOGIN, proxies=[LOCAL]) as (ask, _):
         answer, _ = await ask("GET", f"/?token={LOGIN}", headers={"X-Forwarded-Proto": "https"})
     [cookie] = answer.cookies.values()
@@ -208,7 +208,7 @@ async def test_with_tls_the_cookie_is_for_tls_only():
 
 
 @pytest.mark.parametrize(("given", "status"), [(LOGIN, 303), ("something-else", 403), ("", 403)])
-async def test_a_user_logs_in_by_the_form(given, status):
+async def test_login_by_the_form(given, status):
     async with asked(login=LOGIN) as (ask, _):
         answer, text = await ask("POST", "/login", data={"login": given, "next": "//evil.example/a"})
         after, _ = await ask("GET", "/")
@@ -218,14 +218,14 @@ async def test_a_user_logs_in_by_the_form(given, status):
 
 
 @pytest.mark.parametrize("forged", ["", ".", "9999999999.a.{mark}", "9999999999.a.", "1.a.{mark}", "ü.ü.ü"])
-async def test_a_cookie_cannot_be_made_up(forged):
+async def test_a_cookie_cannot_be_forged(forged):
     async with asked(login=LOGIN) as (ask, _):
         cookie = {ask.token.cookie: forged.format(mark="0" * 64)}
         answer, _ = await ask("GET", "/", headers={"Cookie": "; ".join(f"{k}={v}" for k, v in cookie.items())})
     assert answer.status == 303
 
 
-async def test_no_login_lasts_for_ever(monkeypatch):
+async def test_a_login_expires(monkeypatch):
     monkeypatch.setattr("reknit.pipeline.viewer.guard.LOGGED_IN_SECONDS", -1)
     async with asked(login=LOGIN) as (ask, _):
         first, _ = await ask("GET", f"/?token={LOGIN}")
@@ -234,7 +234,7 @@ async def test_no_login_lasts_for_ever(monkeypatch):
     assert answer.status == 303
 
 
-async def test_who_is_not_in_sees_no_way_further():
+async def test_without_a_login_no_further_links_are_shown():
     async with asked(login=LOGIN) as (ask, _):
         _, outside = await ask("GET", "/login")
         await ask("GET", f"/?token={LOGIN}")
@@ -270,7 +270,7 @@ async def test_a_part_of_a_page_is_not_answered_by_the_login_page():
         ({"proxies": ["proxy"], "login": LOGIN}, "proxy_unknown"),
     ],
 )
-def test_beyond_this_machine_a_viewer_wants_a_login(options, code):
+def test_a_viewer_reachable_from_other_machines_requires_a_login(options, code):
     with pytest.raises(InputError) as raised:
         Guard(**options)
     assert raised.value.code == code
@@ -298,7 +298,7 @@ ELSEWHERE = [
 
 
 @pytest.mark.parametrize("path", ELSEWHERE)
-def test_an_unknown_path_leads_to_the_overview(path):
+def test_a_foreign_path_is_replaced_by_the_overview(path):
     assert local(path) == "/"
 
 
@@ -308,7 +308,7 @@ def test_a_local_path_is_followed_unchanged(path):
 
 
 @pytest.mark.parametrize("path", ELSEWHERE)
-async def test_a_login_never_leads_to_another_site(path, caplog):
+async def test_a_login_never_redirects_to_another_site(path, caplog):
     async with asked(login=LOGIN) as (ask, _):
         form, _ = await ask("GET", "/login", params={"next": path})
         answer, _ = await ask("POST", "/login", data={"login": LOGIN, "next": path})
@@ -346,7 +346,7 @@ MULTIPART = "multipart/form-data; boundary=b"
         ("multipart/form-data", b"secret"),
     ],
 )
-async def test_a_body_that_is_no_form_is_the_senders_fault(kind, body, caplog):
+async def test_an_invalid_form_body_is_the_senders_fault(kind, body, caplog):
     async with asked() as (ask, done):
         answer, _ = await ask("POST", "/change/it", data=body, headers={"Content-Type": kind})
     assert (answer.status in {400, 403}, done) == (True, [])
@@ -354,7 +354,7 @@ async def test_a_body_that_is_no_form_is_the_senders_fault(kind, body, caplog):
     assert "a page failed" not in caplog.text
 
 
-async def test_bytes_that_are_no_text_are_no_token(caplog):
+async def test_bytes_that_are_not_utf8_are_no_token(caplog):
     lines = []
     async with asked(login=LOGIN, proxies=[LOCAL], audit=lines.append) as (ask, done):
         odd = {"Cookie": f"{ask.token.cookie}=9.\udcff.\udcff", HEADER: "\udcff", "X-Forwarded-User": "\udcff"}
@@ -365,7 +365,7 @@ async def test_bytes_that_are_no_text_are_no_token(caplog):
 
 
 async def raw_answer(origin, request):
-    """The first line of what answers these bytes, and all that the connection still brings where it is closed."""
+    """Return the first line of the response to these bytes, or everything received before the connection closed."""
     _, _, port = origin.rpartition(":")
     reading, writing = await asyncio.open_connection(LOCAL, int(port))
     writing.write(request)
@@ -392,11 +392,11 @@ async def raw_answer(origin, request):
         b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nsecret\r\n",
     ],
 )
-async def test_a_malformed_request_leaves_nothing_of_it_in_a_log(request_bytes, caplog):
+async def test_a_malformed_request_leaves_none_of_its_content_in_a_log(request_bytes, caplog):
     caplog.set_level("DEBUG")
     async with asked() as (ask, _):
         answer = await raw_answer(ask.origin, request_bytes)
-        # The server still answers others.
+        # The server still answers other clients.
         healthy, _ = await ask("GET", "/healthz")
     assert (answer[:13], healthy.status) in {(b"HTTP/1.0 400 ", 200), (b"HTTP/1.1 400 ", 200), (b"HTTP/1.1 403 ", 200)}
     logged = [record for record in caplog.records if record.name != "asyncio"]
@@ -420,7 +420,7 @@ async def test_half_open_requests_are_closed_and_others_are_answered_meanwhile(m
     assert (healthy.status, ends) == (200, [b""] * 60)
 
 
-async def test_a_body_that_does_not_end_is_given_up(monkeypatch):
+async def test_an_endless_body_times_out(monkeypatch):
     monkeypatch.setattr("reknit.pipeline.viewer.guard.BODY_SECONDS", 0.1)
     head = b"POST /change/it HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n"
     async with asked() as (ask, done):
@@ -429,7 +429,7 @@ async def test_a_body_that_does_not_end_is_given_up(monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["/", "/nothing", "/static/viewer.css", "/static/../pages.py", "/healthz", "/fails"])
-async def test_every_answer_is_bound(path):
+async def test_every_response_has_the_security_headers(path):
     async with asked() as (ask, _):
         answer, _ = await ask("GET", path)
     policy = answer.headers["Content-Security-Policy"]
@@ -440,7 +440,7 @@ async def test_every_answer_is_bound(path):
     assert answer.headers["Referrer-Policy"] == "same-origin"
 
 
-async def test_what_goes_wrong_is_said_without_content(caplog):
+async def test_errors_are_reported_without_content(caplog):
     async with asked() as (ask, _):
         ours, text = await ask("GET", "/fails")
         theirs, words = await ask("GET", "/refused")
@@ -452,7 +452,7 @@ async def test_what_goes_wrong_is_said_without_content(caplog):
     assert "a page failed: ValueError at " in caplog.text
 
 
-async def test_a_port_that_is_taken_is_said():
+async def test_a_port_in_use_is_reported():
     with socket.create_server((LOCAL, 0)) as taken, pytest.raises(InputError) as raised:
         async with serving(web.Application(), LOCAL, taken.getsockname()[1]):
             pass

@@ -1,4 +1,4 @@
-"""One hostile visitor costs others nothing: endless searches, numbers that nothing takes, ever more live pages."""
+"""A hostile visitor does not affect others: endless searches, numbers out of range, many live pages."""
 
 import asyncio
 import threading
@@ -60,13 +60,13 @@ def test_a_search_has_each_word_once(words, terms):
     ],
     ids=["one too many", "pasted", "a phrase", "one word of many", "phrases"],
 )
-def test_more_words_than_a_search_takes_are_refused(words):
+def test_too_many_words_are_rejected(words):
     with pytest.raises(InputError, match=f"at most {MOST_WORDS} words") as raised:
         queried(("q", words))
     assert (raised.value.code, raised.value.path) == ("search_too_large", "q")
 
 
-def test_a_search_has_each_code_once_and_not_too_many():
+def test_a_search_has_each_code_once_and_a_limited_number():
     some = [("code", f"c{number}") for number in range(MOST_CODES)]
     assert queried(*some * 100).codes == tuple(f"c{number}" for number in range(MOST_CODES))
     with pytest.raises(InputError, match=f"at most {MOST_CODES} codes; these are 700"):
@@ -83,26 +83,26 @@ def test_a_search_has_each_code_once_and_not_too_many():
     ],
     ids=["facets", "words", "words and the beginning of a name", "explain"],
 )
-async def test_a_hostile_search_is_refused_in_words(tmp_path, path):
+async def test_a_hostile_search_is_rejected_with_a_reason(tmp_path, path):
     async with pages_of(topics(), tmp_path) as ask:
         status, text = await ask(path)
     assert (status, "search_too_large" in text) == (400, True)
 
 
-# A search is stopped, and occupies threads of its own.
+# A search can be stopped, and uses its own threads.
 
 ENDLESS = "WITH RECURSIVE n (i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
 
 
 class Endless:
-    """In place of a search: reads without end, and notes how many do so."""
+    """Replaces a search: reads endlessly, and counts the running and stopped searches."""
 
     def __init__(self):
         self.running = self.stopped = 0
         self._lock = threading.Lock()
 
     def __call__(self, reader, wanted, *rest):
-        if wanted == Search():  # the list of all sessions, which is no search
+        if wanted == Search():  # the list of all sessions, which is not a search
             return search.sessions(reader, wanted, *rest)
         with self._lock:
             self.running += 1
@@ -126,12 +126,12 @@ def endless(monkeypatch):
     return found
 
 
-async def test_a_search_that_takes_too_long_is_stopped_and_the_next_one_is_not(tmp_path, monkeypatch, endless):
+async def test_a_slow_search_is_stopped_and_the_next_one_is_not(tmp_path, monkeypatch, endless):
     monkeypatch.setattr(pools, "SECONDS", 0.1)
     async with pages_of(topics(), tmp_path) as ask:
         slow = await ask("/sessions?q=first")
         monkeypatch.setattr(overview, "sessions", search.sessions)
-        # More than there are threads, so that each is used again after it was stopped.
+        # More than there are threads, so that each is reused after it was stopped.
         after = [await ask("/sessions?q=first") for _ in range(4)]
     assert (slow[0], "too_slow" in slow[1], endless.stopped) == (503, True, 1)
     assert [(status, f">{SESSION}<" in text) for status, text in after] == [(200, True)] * 4
@@ -168,7 +168,7 @@ async def test_hostile_searches_occupy_no_thread_of_another_page(tmp_path, monke
     assert (answers, still_running) == ([200] * len(OTHERS), pools.SEARCH_THREADS)
 
 
-async def test_more_searches_than_may_wait_are_refused_at_once(tmp_path, monkeypatch, endless):
+async def test_searches_beyond_the_queue_are_rejected_immediately(tmp_path, monkeypatch, endless):
     monkeypatch.setattr(pools, "SECONDS", 3600.0)
     async with served(topics(), tmp_path / "index") as url, aiohttp.ClientSession() as http:
         some = pools.SEARCH_THREADS + 14
@@ -198,13 +198,13 @@ async def test_a_call_that_waits_for_a_thread_is_dropped_with_its_browser():
     assert ran == ["fourth"]
 
 
-def test_rows_that_are_read_one_by_one_are_stopped_between_two_of_them(tmp_path):
+def test_row_iteration_is_stopped_between_two_rows(tmp_path):
     index = index_of(tmp_path / "index", topics())
     stop, reader = pools.Stop(), index.reader
     pools.STOP.set(stop)
     rows = reader.each("SELECT place FROM entries")
     next(rows)
-    reader.rows("SELECT 1")  # another statement in between takes nothing from the first one's
+    reader.rows("SELECT 1")  # another statement in between takes nothing from the first one's rows
     stop.set()
     with pytest.raises(pools.StoppedError):
         reader.rows("SELECT 1")
@@ -214,7 +214,7 @@ def test_rows_that_are_read_one_by_one_are_stopped_between_two_of_them(tmp_path)
     index.close()
 
 
-# Numbers beyond what SQLite takes, and beyond what a place has bits for.
+# Numbers beyond what SQLite accepts, and beyond the bits of a place.
 
 HUGE = (2**63, 2**64, -(2**63) - 1, 10**30, int("9" * 4000))
 ROUTES = (
@@ -237,7 +237,7 @@ ROUTES = (
 
 
 @pytest.mark.parametrize("route", ROUTES)
-async def test_a_number_that_nothing_takes_is_the_askers_fault(tmp_path, caplog, route):
+async def test_an_out_of_range_number_is_the_callers_fault(tmp_path, caplog, route):
     async with pages_of(topics(), tmp_path) as ask:
         answers = [(await ask(route.format(number)))[0] for number in HUGE]
     assert answers == [400] * len(HUGE)
@@ -245,13 +245,13 @@ async def test_a_number_that_nothing_takes_is_the_askers_fault(tmp_path, caplog,
 
 
 @pytest.mark.parametrize("place", ["agent.turns.v1/65536/0", "agent.turns.v1/0/8796093022208", "agent.turns.v1/-1/0"])
-async def test_a_place_that_would_be_another_topics_record_is_none(tmp_path, place):
+async def test_a_place_that_overflows_into_another_topic_is_rejected(tmp_path, place):
     # The partition's next bit belongs to the number of the topic.
     async with pages_of(topics(), tmp_path) as ask:
         assert (await ask(f"/sessions/{SESSION}/records/{place}"))[0] == 400
 
 
-# Hostile texts for every place of an address.
+# Hostile texts for every part of an address.
 ODD = (
     "\x00",
     "\ud800",
@@ -304,7 +304,7 @@ PLACES = (
 
 
 @pytest.mark.parametrize("place", PLACES)
-async def test_no_text_in_an_address_is_a_fault_of_the_viewer(tmp_path, caplog, place):
+async def test_no_text_in_an_address_is_a_server_error(tmp_path, caplog, place):
     async with pages_of(topics(), tmp_path) as ask:
         answers = {}
         for text in ODD:
@@ -324,7 +324,7 @@ async def live(http, viewer, kind):
         yield answer.status
 
 
-async def test_one_peer_has_few_live_pages_and_leaves_room_for_others(tmp_path, monkeypatch):
+async def test_the_number_of_live_pages_per_peer_is_limited(tmp_path, monkeypatch):
     monkeypatch.setattr(pages, "MOST_OF_A_PEER", 3)
     topics = session_of("a", user("hello"))
     async with followed(topics, "a", tmp_path / "index") as viewer, aiohttp.ClientSession() as http:
@@ -357,7 +357,7 @@ async def test_by_default_one_peer_has_a_tenth_of_all_live_pages():
 
 
 def test_pages_wait_for_no_thread_that_a_search_may_occupy():
-    # `asyncio.to_thread` has one set of threads for all that use it. The follower and the watch do; pages do not.
+    # All users of `asyncio.to_thread` share one set of threads. The follower and the watch use it; pages do not.
     folder = Path(overview.__file__).parent
     modules = {*folder.glob("*.py"), *folder.glob("streams/*.py")} - {folder / "server.py", folder / "watch.py"}
     assert [path.name for path in modules if "to_thread(" in path.read_text("utf-8")] == []

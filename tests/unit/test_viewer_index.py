@@ -1,4 +1,4 @@
-"""The index: it holds the topics' records, each once, and no deleted ones."""
+"""The index: it has the content of the topics, each record once, and nothing that they no longer have."""
 
 import asyncio
 import sqlite3
@@ -24,7 +24,7 @@ FORGOTTEN = {"type": "session.forgotten"}
 
 
 def talk(topics, session, *words):
-    """A session that asks, calls a tool, is interrupted, and is answered once; it has these words."""
+    """Publish a session that asks, calls a tool, is interrupted, and is answered once, with these words."""
     topics.put_turns(session, OPENED, *appended(user(*words), said(call("a")), user("go on")))
     for record in answers(f"{session} answers", key=session.encode()):
         topics.put(PROVIDER_EVENTS, session, record.value, record.headers)
@@ -45,7 +45,7 @@ def index(tmp_path, topics):
     opened.close()
 
 
-def test_a_record_that_comes_again_changes_nothing(index, topics):
+def test_a_repeated_record_changes_nothing(index, topics):
     before = contents(index)
     assert index.write(topics.entries(), topics.positions()) == []
     assert contents(index) == before
@@ -109,7 +109,7 @@ def test_an_item_counts_once_by_its_outcome(tmp_path, items, counted, marks, siz
         each.close()
 
 
-def test_items_reduce_to_what_the_topic_reduces_to(index, topics):
+def test_items_reduce_to_the_same_view_as_those_of_the_topic(index, topics):
     decode = msgspec.json.Decoder(AnyItem).decode
     published = [each for each in topics.logs[SESSION_ITEMS, 0] if each.key == b"s1"]
     kept = timeline.items(index.reader, "s1")
@@ -117,19 +117,19 @@ def test_items_reduce_to_what_the_topic_reduces_to(index, topics):
     found = reduce(decode(values[entry.number]) for entry in kept)
     assert found.entries == reduce(decode(each.value) for each in published).entries
     assert [entry.text for entry in found.entries] == ["s1 answers"]
-    # An item in ten pieces is one.
+    # Text that arrived in ten pieces is one entry.
     assert [entry.kind for entry in kept].count("item/delta") == 1
 
 
-def test_what_a_stream_said_piece_by_piece_is_found_and_shown(index):
+def test_text_streamed_in_pieces_is_found_and_shown(index):
     assert [row.name for row in search.sessions(index.reader, search.Search(words='"s1 answers"')).rows] == ["s1"]
     shown = timeline.timeline(index.reader, "s1", kinds=("item/completed",)).entries
     assert [entry.summary for entry in shown] == ["s1 answers"]
 
 
-def test_the_file_is_its_owners_alone(index):
+def test_the_file_is_readable_only_by_its_owner(index):
     modes = [stat.S_IMODE(file.stat().st_mode) for file in index.path.parent.iterdir()]
-    assert modes == [0o600] * 4  # with its log of writes, its shared memory and its lock
+    assert modes == [0o600] * 4  # with its write-ahead log, its shared memory and its lock
 
 
 def test_an_index_has_one_writer(index):
@@ -139,7 +139,7 @@ def test_an_index_has_one_writer(index):
 
 
 @pytest.mark.parametrize("other", [{"cluster": "d", "prefix": ""}, {"cluster": "c", "prefix": "p."}])
-def test_an_index_of_another_pipeline_is_refused_and_rebuilt_on_request(tmp_path, topics, other):
+def test_an_index_of_another_cluster_or_prefix_is_rejected_and_rebuilt_on_request(tmp_path, topics, other):
     index_of(tmp_path / "index", topics).close()
     with pytest.raises(IndexFileError, match="--rebuild") as raised:
         Index.open(tmp_path / "index", **other)
@@ -150,7 +150,7 @@ def test_an_index_of_another_pipeline_is_refused_and_rebuilt_on_request(tmp_path
 
 
 @pytest.mark.parametrize(("damage", "code"), [(b"no database", "index_damaged"), (b"", "index_version")])
-def test_a_file_that_is_not_an_index_names_the_remedy(tmp_path, damage, code):
+def test_an_unusable_file_is_reported_with_the_next_step(tmp_path, damage, code):
     path = tmp_path / "index"
     if damage:
         path.write_bytes(damage * 1000)
@@ -162,7 +162,7 @@ def test_a_file_that_is_not_an_index_names_the_remedy(tmp_path, damage, code):
     assert raised.value.code == code
 
 
-def test_rebuilt_it_is_the_same(tmp_path, index, topics):
+def test_a_rebuilt_index_is_equal(tmp_path, index, topics):
     before = contents(index)
     index.close()
     again = Index.open(index.path, cluster="c", prefix="", rebuild=True)
@@ -190,7 +190,7 @@ def test_a_forgotten_session_is_in_no_table_and_no_file(index, topics):
     assert in_files(index, b"moon") == in_files(index, b"s2 answers") == []
 
 
-def test_what_comes_late_of_a_forgotten_session_is_not_taken(index, topics):
+def test_late_records_of_a_forgotten_session_are_ignored(index, topics):
     topics.put_turns("s2", FORGOTTEN)
     behind = [each for each in topics.entries() if each.topic == AGENT_TURNS]
     index.write(behind, {})
@@ -203,8 +203,8 @@ def test_what_comes_late_of_a_forgotten_session_is_not_taken(index, topics):
     assert search.session(index.reader, "s2") is not None
 
 
-def test_deleted_records_leave_the_index(tmp_path, index, topics):
-    """As if the topics had never held it, but for what was counted."""
+def test_records_that_a_topic_no_longer_has_are_removed(tmp_path, index, topics):
+    """The index equals one of the remaining records, except for its counters."""
     ends = {place: len(log) // 2 for place, log in topics.logs.items()}
     for (topic, partition), end in ends.items():
         while index.drop_before(topic, partition, end, most=3):
@@ -227,7 +227,7 @@ def test_deleted_records_leave_the_index(tmp_path, index, topics):
     assert [found[table] for table in ("sessions", "entries", "deltas", "runs", "facets", "words")] == [[]] * 6
 
 
-def test_nothing_of_a_batch_is_written_when_some_of_it_cannot_be(index, topics):
+def test_a_batch_is_written_completely_or_not_at_all(index, topics):
     before, positions = contents(index), index.positions
     talk(topics, "s3", "more")
     *entries, last = topics.entries()
@@ -239,7 +239,7 @@ def test_nothing_of_a_batch_is_written_when_some_of_it_cannot_be(index, topics):
 
 
 class ToldTooEarly:
-    """A consumer of one partition, whose broker reports an end of 1; its records end at ``holds``."""
+    """A consumer of one partition whose broker reports an end of 1, and whose records end at ``holds``."""
 
     def __init__(self, holds):
         self._holds, self._served, self.at = holds, None, 0
@@ -266,7 +266,7 @@ class ToldTooEarly:
         return {}
 
 
-async def test_an_end_that_is_reported_too_early_is_not_that_of_another_topic(index, monkeypatch):
+async def test_an_end_reported_too_early_is_not_taken_for_another_topic(index, monkeypatch):
     place = TopicPartition(AGENT_TURNS, 0)
     monkeypatch.setattr(reading, "ANSWER_SECONDS", 0.01)
     monkeypatch.setattr(reading, "every_place", AsyncMock(return_value={AGENT_TURNS: [place]}))

@@ -1,4 +1,4 @@
-"""A live stream: each record once for every browser, with lost connections and slow browsers."""
+"""Live streams: each record once for every viewer, through lost connections and slow browsers."""
 
 import asyncio
 import html
@@ -19,7 +19,7 @@ from reknit.topics import AGENT_TURNS
 
 
 class Log:
-    """A session's records in the index so far; ``reads`` counts the reads."""
+    """A session's records, as far as they are in the index. ``reads`` counts how often the session was loaded."""
 
     def __init__(self, *items):
         self.all = list(entries(*items))
@@ -35,14 +35,14 @@ class Log:
         return [entry for entry in self.indexed if after < position_of(entry) <= until][:limit]
 
     def publish(self, count=None):
-        """Add the next records to the index, and notify all pages."""
+        """Add the next records to the index, and notify viewers."""
         batch = self.all[len(self.indexed) :][:count]
         self.indexed += batch
         self.live.take_entries(batch)
 
 
 class Page:
-    """A browser's content of a stream: rows by their ids, with their words. It works like ``live.js``."""
+    """A browser's copy of a stream: rows by their ids, with their words. It does what ``live.js`` does."""
 
     def __init__(self, screen):
         self.rows, self.seen = {}, []
@@ -80,7 +80,7 @@ async def follow(page, viewing):
 
 
 @pytest.mark.parametrize("session", ["blackout-tools", "retry", "sub-agent", "killed-in-call"])
-async def test_a_page_that_is_open_shows_what_a_page_loaded_now_would(session):
+async def test_an_open_page_shows_the_same_as_a_page_loaded_now(session):
     log, screen = Log(*recorded(session)), Screen()
     page = Page(screen)
     async with log.live.watching("s") as viewing:
@@ -93,7 +93,7 @@ async def test_a_page_that_is_open_shows_what_a_page_loaded_now_would(session):
     assert page.seen == [position_of(entry) for entry in log.all]
 
 
-async def test_a_lost_connection_at_any_point_gets_each_record_once():
+async def test_after_a_lost_connection_each_record_arrives_once():
     log = Log(*recorded("silent-replacement"))
     log.publish()
     everything = [position_of(entry) for entry in log.all]
@@ -107,7 +107,7 @@ async def test_a_lost_connection_at_any_point_gets_each_record_once():
         assert page.shown() == whole
 
 
-async def test_records_during_a_reconnection_are_neither_lost_nor_duplicated():
+async def test_records_during_a_resume_are_neither_lost_nor_doubled():
     log = Log(*recorded("blackout-tools"))
     log.publish(5)
     page = Page(screen_of_log(log, (0, 2)))
@@ -116,7 +116,7 @@ async def test_records_during_a_reconnection_are_neither_lost_nor_duplicated():
     await asyncio.sleep(0)
     log.publish(3)  # while the session is loaded
     viewing = await opening
-    log.publish(2)  # before what was missed is asked for
+    log.publish(2)  # before the missed records are requested
     for message in await log.live.missed("s", (0, 2), viewing.begins):
         page.take(message)
     log.publish()
@@ -126,7 +126,7 @@ async def test_records_during_a_reconnection_are_neither_lost_nor_duplicated():
     assert page.shown() == Page(screen_of_log(log, page.seen[-1])).shown()
 
 
-async def test_repeated_records_change_nothing():
+async def test_repeated_notifications_change_nothing():
     log = Log(START, delta("once"))
     async with log.live.watching("s") as viewing:
         log.publish()
@@ -134,7 +134,7 @@ async def test_repeated_records_change_nothing():
         assert [message.position for message in await viewing.messages(0)] == [(0, 0), (0, 1)]
 
 
-async def test_a_session_is_read_once_for_all_browsers():
+async def test_a_session_is_loaded_once_for_all_viewers():
     log = Log(START)
     log.publish()
     async with asyncio.TaskGroup() as group:
@@ -150,7 +150,7 @@ async def test_a_session_is_read_once_for_all_browsers():
     assert (log.reads, log.live.viewings, log.live._watched) == (1, 0, {})
 
 
-async def test_a_slow_reader_is_disconnected_and_delays_no_other(monkeypatch):
+async def test_a_slow_reader_is_cut_off_and_delays_no_other(monkeypatch):
     monkeypatch.setattr(pages, "_WAITING", 3)
     log = Log(START, *[delta("x", at) for at in range(5)])
     async with log.live.watching("s") as slow, log.live.watching("s") as quick:
@@ -191,14 +191,14 @@ async def test_a_page_that_cannot_continue_is_notified_and_the_next_one_starts_a
             assert (other.ended, log.reads) == (None, 2)
 
 
-async def test_a_page_that_has_missed_too_much_is_not_led_through_all_of_it():
+async def test_a_page_that_has_missed_too_much_is_told_to_reload():
     log = Log(*[START | {"item_id": str(number)} for number in range(AT_ONCE + 1)])
     log.indexed = log.all
     assert await log.live.missed("s", NOWHERE, (0, AT_ONCE)) is None
     assert len(await log.live.missed("s", (0, 0), (0, AT_ONCE))) == AT_ONCE
 
 
-async def test_records_of_other_sessions_and_topics_are_nothing_to_a_stream():
+async def test_records_of_other_sessions_and_topics_are_ignored():
     log = Log(START)
     async with log.live.watching("s") as viewing:
         closed = turn(b'{"type": "session.closed"}')

@@ -1,4 +1,4 @@
-"""The pages that lead to sessions: the overview's sums, and that every number links to the sessions that it counts."""
+"""The pages that lead to sessions: the sums of the overview, and the link of every number to what it counts."""
 
 import html
 import re
@@ -25,7 +25,7 @@ STAMP = "since=1970-02-11T16%3A00%3A00Z&until=1970-02-11T18%3A00%3A00Z"
 
 
 def counted(*counts, parked=0):
-    """An overview of two hours from what was counted in their first and second one."""
+    """An overview of two hours with these counts of the first and second one."""
     return Overview(
         since_ms=SINCE,
         until_ms=SINCE + 2 * HOUR,
@@ -55,7 +55,7 @@ COUNTED = counted(
 )
 
 
-def test_what_was_counted_is_added_up():
+def test_counts_are_added_up():
     found = summed(COUNTED)
     assert {figure.name: figure.count for figure in found.figures} == {
         "sessions began": 2,
@@ -80,7 +80,7 @@ def test_what_was_counted_is_added_up():
     assert [(row.code, row.count) for row in found.diagnoses] == [("cut", 1)]
 
 
-def test_every_number_has_an_address_of_its_own():
+def test_every_number_has_its_own_address():
     found = summed(COUNTED)
     leads = {figure.name: figure.href for figure in (*found.figures, *found.streamed)}
     assert leads["turns"] == f"/sessions?{STAMP}"
@@ -101,14 +101,14 @@ def test_every_number_has_an_address_of_its_own():
         ("severity", ["lossless", "lossy", "observed"], [[3, 0, 0], [1, 2, 1]]),
     ],
 )
-def test_fixes_can_be_grouped_by_choice(by, names, cells):
+def test_fixes_can_be_grouped(by, names, cells):
     series = summed(COUNTED, by).series
     assert series.names == names
     assert series.steps == [SINCE // 1000, (SINCE + HOUR) // 1000]
     assert [[count for count, _ in row] for row in series.rows] == cells
 
 
-def test_what_is_rare_is_one_series():
+def test_rare_codes_are_one_series():
     many = [(0, "fix", f"code{number:02}", "", "lossless", 20 - number) for number in range(9)]
     series = summed(counted(*many)).series
     assert series.names == [*(f"code{number:02}" for number in range(7)), "others"]
@@ -120,12 +120,12 @@ def test_what_is_rare_is_one_series():
     ("code", "begins"),
     [("result_moved", "a tool result was moved"), ("promoted", "shown although"), ("ANT-01", ""), ("unheard", "")],
 )
-def test_a_code_says_what_it_means(code, begins):
+def test_a_code_has_a_meaning(code, begins):
     assert meaning(code).lower().startswith(begins)
     assert bool(meaning(code)) == (code != "unheard")
 
 
-def test_each_condition_of_a_search_can_be_taken_away():
+def test_each_condition_of_a_search_can_be_removed():
     query = MultiDict(
         [("q", "a b"), ("code", "x"), ("code", "y"), ("severity", "lossy"), ("since", "7d"), ("parked", "1")]
     )
@@ -142,7 +142,7 @@ def test_each_condition_of_a_search_can_be_taken_away():
 
 @asynccontextmanager
 async def asked(tmp_path, monkeypatch, after_ms=HOUR):
-    """Queries a viewer of three sessions, some time after they began: valid, repaired, not understood."""
+    """Yield a function that requests pages of three sessions, some time later: valid as is, repaired, unreadable."""
     topics = filled()
     topics.put_turns("healthy/one", OPENED, *appended(user("hello"), said("well")))
     topics.put_turns("mended <b>", OPENED, *appended(user("list them"), called("a"), user("go on")))
@@ -153,7 +153,7 @@ async def asked(tmp_path, monkeypatch, after_ms=HOUR):
 
 
 def links(text):
-    """The numbers of a page and where they lead, those of the counters by their name."""
+    """Return the numbers of a page with their links, those of the counters first."""
     counters = re.findall(r'<a href="([^"]*)"[^>]*><strong>([\d,]+)</strong><span>([^<]*)</span>', text)
     cells = re.findall(r'<td class="number"><a href="([^"]*)">([\d,]+)</a>', text)
     return [(html.unescape(href), int(count.replace(",", ""))) for href, count, *_ in (*counters, *cells)]
@@ -163,7 +163,7 @@ def sessions_of(text):
     return [html.unescape(name) for name in re.findall(r'<a class="session foreign" href="[^"]*">(.*?)</a>', text)]
 
 
-async def test_every_number_leads_to_sessions_and_none_leads_to_none(tmp_path, monkeypatch):
+async def test_every_number_links_to_sessions_and_zero_to_none(tmp_path, monkeypatch):
     async with asked(tmp_path, monkeypatch) as ask:
         status, text = await ask("/?span=24h")
         assert status == 200
@@ -199,7 +199,7 @@ async def test_a_search_is_an_address(tmp_path, monkeypatch, query, names):
     assert ("No session fits." in text) == (not names)
 
 
-async def test_a_list_continues_after_its_end(tmp_path, monkeypatch):
+async def test_a_list_continues_where_it_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(overview, "ROWS", 2)
     async with asked(tmp_path, monkeypatch) as ask:
         _, first = await ask("/sessions")
@@ -209,14 +209,14 @@ async def test_a_list_continues_after_its_end(tmp_path, monkeypatch):
     assert 'rel="next"' not in second
 
 
-async def test_what_began_just_now_is_shown_by_minutes(tmp_path, monkeypatch):
+async def test_a_recent_start_is_shown_by_minutes(tmp_path, monkeypatch):
     async with asked(tmp_path, monkeypatch, after_ms=600_000) as ask:
         _, text = await ask("/")
     assert re.findall(r'href="([^"]*)" aria-current="true">1h<', text) == ["/?span=1h"]
     assert text.count('<th scope="row"') == 61
 
 
-async def test_the_past_can_be_looked_at(tmp_path, monkeypatch):
+async def test_earlier_times_can_be_shown(tmp_path, monkeypatch):
     async with asked(tmp_path, monkeypatch, after_ms=400 * 24 * HOUR) as ask:
         _, now = await ask("/")
         [older] = re.findall(r'The newest record is older: <a href="([^"]*)">', now)
@@ -228,7 +228,7 @@ async def test_the_past_can_be_looked_at(tmp_path, monkeypatch):
     assert older.partition("until=")[2] == week.partition("until=")[2]
 
 
-async def test_a_session_of_streams_says_what_became_of_them(tmp_path):
+async def test_a_session_of_streams_shows_their_outcome(tmp_path):
     started = {"type": "item/started", "item_id": "i", "item_type": "text", "origin": "promoted"}
     retracted = {"type": "item/retracted", "item_id": "i", "reason": "replaced"}
     topics = filled()
@@ -243,12 +243,12 @@ async def test_a_session_of_streams_says_what_became_of_them(tmp_path):
     }
 
 
-def test_all_properties_of_items_have_their_words():
+def test_every_counted_item_outcome_has_a_label():
     assert set(STREAMED) == TOLD_OF_ITEMS
 
 
 @pytest.mark.parametrize(("ms", "text"), [(0, "1970-01-01T00:00:00Z"), (10**18, "9999-12-31T23:59:59Z")])
-def test_a_time_that_no_calendar_has_is_an_address_all_the_same(ms, text):
+def test_a_time_outside_of_the_calendar_is_still_an_address(ms, text):
     assert stamp(ms) == text
 
 
@@ -268,7 +268,7 @@ def test_a_time_that_no_calendar_has_is_an_address_all_the_same(ms, text):
         ),
     ],
 )
-async def test_how_far_it_follows_is_said(tmp_path, behind, says):
+async def test_the_lag_of_the_index_is_shown(tmp_path, behind, says):
     follower = Still()
     follower.behind = lambda: behind
     async with pages_of(filled(), tmp_path, follower=follower) as ask:
@@ -276,7 +276,7 @@ async def test_how_far_it_follows_is_said(tmp_path, behind, says):
     assert " ".join(html.unescape(re.sub(r"<[^>]*>", "", line)).split()) == says
 
 
-async def test_parts_that_renew_themselves_come_alone(tmp_path, monkeypatch):
+async def test_self_refreshing_parts_can_be_requested_alone(tmp_path, monkeypatch):
     async with asked(tmp_path, monkeypatch) as ask:
         _, figures = await ask("/?part=figures", part=True)
         _, charts = await ask("/?part=charts", part=True)
@@ -287,12 +287,12 @@ async def test_parts_that_renew_themselves_come_alone(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("path", "status"), [("/?span=9y", 404), ("/?by=session", 404), ("/sessions?since=soon", 400), ("/sessions/", 404)]
 )
-async def test_what_is_no_address_is_said(tmp_path, monkeypatch, path, status):
+async def test_an_invalid_address_is_reported(tmp_path, monkeypatch, path, status):
     async with asked(tmp_path, monkeypatch) as ask:
         assert (await ask(path))[0] == status
 
 
-# A bar has the index of its row, and begins at the chart's foot.
+# A bar is at its row's position among the rows, and begins at the bottom of the chart.
 CLICK_ON_THE_BAR = """(() => {
     const rows = [...document.querySelectorAll("table[data-chart] tbody tr")];
     const place = document.querySelector("#fixes-chart .u-over");
@@ -305,7 +305,7 @@ CLICK_ON_THE_BAR = """(() => {
 
 @needs_browser
 @pytest.mark.parametrize("dark", [False, True])
-async def test_the_chart_is_drawn_and_leads_to_sessions(tmp_path, monkeypatch, dark):
+async def test_the_chart_is_drawn_and_links_to_sessions(tmp_path, monkeypatch, dark):
     async with asked(tmp_path, monkeypatch) as ask, browsing() as browser, browser.tab(dark=dark) as page:
         await page.go(ask.url)
         await page.until("!!document.querySelector('#fixes-chart canvas')")

@@ -1,6 +1,6 @@
-"""The playground: what `reknit normalize` makes of a pasted text, and what a text can do to the viewer.
+"""The playground: the result of `reknit normalize` for a pasted text, and the safety of the viewer against texts.
 
-Each code has a page that says what the catalogue says, and every link to one leads on.
+Each code has a page with the catalogue's text, and every link to a code resolves.
 """
 
 import html
@@ -30,7 +30,7 @@ LOST = EXAMPLES["lost-result"].text
 HOSTILE = "</textarea></pre><script>alert('ran')</script><img src=x onerror=alert('ran')>\u202e\u200b"
 
 
-def test_the_playground_shows_each_example_as_normalize_has_it():
+def test_the_playground_shows_each_example_like_normalize():
     failures = {}
     for name in EXAMPLES:
         try:
@@ -73,12 +73,12 @@ def check_example(name):
     ],
     ids=["a place in the text", "a place in the history", "target", "policy", "mend", "nesting"],
 )
-def test_unusable_input_is_reported_at_its_place(text, choice, wrong):
+def test_an_error_is_shown_at_its_place(text, choice, wrong):
     found = outcome_of(text, Choice(**choice)).wrong
     assert (found.code, found.path, found.line, found.column, found.value) == wrong
 
 
-def test_what_the_provider_would_say_of_the_text_as_it_stands():
+def test_the_providers_refusal_of_the_original_text_is_shown():
     assert [violation.rule for violation in outcome_of(LOST, Choice()).refused] == ["ANT-07"]
     assert outcome_of(LOST, Choice("gemini")).refused == ()
     unnamed = outcome_of('{"messages": [{"role": "assistant", "content": "hi"}]}', Choice(model="claude-opus-4-6"))
@@ -92,7 +92,7 @@ def test_a_choice_is_an_address_and_an_address_a_choice():
     assert path_of(choice) == "/playground?target=gemini&from=anthropic&model=m&tail=keep"
 
 
-async def test_a_form_without_scripts_gets_the_page_with_its_text_and_what_became_of_it():
+async def test_a_form_without_scripts_gets_the_page_with_its_text_and_the_outcome():
     async with asking() as get:
         text = LOST.replace("Run the tests.", HOSTILE)
         status, page = await get("/playground", {"text": text, "target": "openai-chat", "missing_result": "drop"})
@@ -107,7 +107,7 @@ async def test_a_form_without_scripts_gets_the_page_with_its_text_and_what_becam
         assert "<option selected>drop</option>" in page
 
 
-async def test_each_fix_is_at_its_block_between_input_and_output():
+async def test_each_fix_is_shown_at_its_block_between_input_and_output():
     outcome = outcome_of(EXAMPLES["displaced-result"].text, Choice())
     (moved,) = [row for row in outcome.rows if row.marks]
     assert ([mark.code for mark in moved.marks], moved.left.path, moved.right) == (
@@ -120,7 +120,7 @@ async def test_each_fix_is_at_its_block_between_input_and_output():
     assert (len(outcome_of(long, Choice()).rows), outcome_of(long, Choice()).more_rows) == (200, 50)
 
 
-async def test_what_a_script_asks_for_is_the_outcome_alone():
+async def test_a_script_gets_the_outcome_alone():
     async with asking() as get:
         status, part = await get("/playground", {"text": LOST, "target": "anthropic"}, part=True)
         assert status == 200
@@ -138,7 +138,7 @@ async def test_a_file_is_read_in_place_of_the_text():
         assert "Sent mended, with 1 fix" in words(page)
 
 
-async def test_a_text_that_is_too_large_is_refused_before_it_is_read():
+async def test_an_overlong_text_is_rejected_before_it_is_read():
     async with asking() as get:
         long = json.dumps([{"role": "user", "content": "é" * (LARGEST // 2)}], ensure_ascii=False)
         assert len(long) < LARGEST
@@ -146,7 +146,7 @@ async def test_a_text_that_is_too_large_is_refused_before_it_is_read():
         assert "the playground takes 2 MiB at most" in words(part)
 
 
-async def test_an_example_and_a_choice_are_part_of_an_address():
+async def test_an_example_and_a_choice_can_be_in_an_address():
     async with asking() as get:
         status, page = await get("/playground?example=rejected")
         assert status == 200
@@ -161,7 +161,7 @@ async def test_an_example_and_a_choice_are_part_of_an_address():
 
 
 @needs_browser
-async def test_what_is_typed_chosen_and_dropped_is_mended_at_once_and_none_of_it_runs():
+async def test_typed_chosen_and_dropped_input_is_repaired_immediately_and_never_executed():
     hostile = json.dumps({"messages": [{"role": "user", "content": text} for text in (*HOSTILE_TEXTS, ELSEWHERE)]})
     async with serving_nothing() as url, browsing() as browser, browser.tab() as page:
         await page.go(f"{url}playground")
@@ -204,13 +204,13 @@ def multipart(file, **fields):
     return form
 
 
-# The explanations of fixes and rules.
+# The meaning of fixes and rules.
 
 
 CODES = [code for codes in summaries().values() for code in codes]
 
 
-async def test_every_fix_and_every_rule_has_a_page_that_says_what_explain_says():
+async def test_every_fix_and_every_rule_has_a_page_with_the_text_of_explain():
     async with asking() as get:
         for code in CODES:
             status, page = await get(f"/explain/{code}")
@@ -237,7 +237,7 @@ async def test_all_codes_are_in_one_list_that_words_filter():
         assert "No fix and no rule has <script>nothing</script>" in words(page)
 
 
-async def test_a_code_is_found_however_it_is_spelled_and_an_unknown_one_names_its_neighbours():
+async def test_a_code_is_matched_leniently_and_an_unknown_one_names_its_neighbours():
     async with asking() as get:
         status, page = await get("/explain/ant-7")
         assert (status, "<code>ANT-07</code>" in page) == (200, True)
@@ -258,7 +258,7 @@ def test_codes_in_a_text_are_links(text, expected):
     assert linked(text) == expected
 
 
-# The separate process of the viewer.
+# The helper process of the viewer.
 
 
 PID = "__import__('os').getpid()"
@@ -273,7 +273,7 @@ def helping(work, seconds=0.5):
         made.stop()
 
 
-async def test_work_that_takes_too_long_is_ended_and_the_next_is_done():
+async def test_slow_work_is_ended_and_the_next_is_done():
     with helping(eval) as run:
         first = await run(PID)
         with pytest.raises(InputError, match="too_long"):
@@ -281,13 +281,13 @@ async def test_work_that_takes_too_long_is_ended_and_the_next_is_done():
         assert len({first, await run(PID), os.getpid()}) == 3
 
 
-async def test_an_error_of_the_work_comes_back_with_its_place():
+async def test_an_error_of_the_work_is_returned_with_its_place():
     with helping(policy_from) as run, pytest.raises(PolicyError) as found:
         await run({"tail": "wag"})
     assert (found.value.code, found.value.path) == ("policy", "policy.tail")
 
 
-async def test_a_fault_says_nothing_of_what_was_pasted():
+async def test_an_internal_error_has_none_of_the_pasted_text():
     with helping(int) as run:
         with pytest.raises(InternalError, match="ValueError") as failed:
             await run("what was pasted")

@@ -1,4 +1,4 @@
-"""Pages say that the pipeline keeps up only while a recent look at the cluster proves it."""
+"""Pages report that the pipeline keeps up only while a recent check of the cluster proves it."""
 
 import html
 import re
@@ -24,7 +24,7 @@ DONE = Seen(first=0, end=100, position=100)
 
 
 class Clocks:
-    """A progress and its clocks, which only tests move."""
+    """A progress with clocks that only tests advance."""
 
     def __init__(self):
         self.seconds = 1000.0
@@ -32,7 +32,10 @@ class Clocks:
         self.progress.begin()
 
     def look(self, *, after=2.0, is_at_work=True, newest=None, **turns):
-        """Note a look, some seconds after the last one; ``p1`` is partition 1 of the turns. 0 and 1 are done."""
+        """Note a check, ``after`` seconds after the last one.
+
+        ``p1`` is partition 1 of the turns; 0 and 1 are done by default.
+        """
         self.seconds += after
         found = {(AGENT_TURNS, 0): DONE, (AGENT_TURNS, 1): DONE}
         found |= {(AGENT_TURNS, int(name[1:])): seen for name, seen in turns.items()}
@@ -53,12 +56,12 @@ def waiting(end, position=100, **more):
     return Seen(first=0, end=end, position=position, **more)
 
 
-def test_before_the_first_look_nothing_is_known(clocks):
+def test_before_the_first_check_nothing_is_known(clocks):
     assert clocks.says() == ("unknown", "not known yet")
     assert clocks.says(FRESH_SECONDS + 1) == ("bad", "no broker has answered for 7 s")
 
 
-def test_a_progress_that_nothing_fills_says_so():
+def test_a_progress_that_is_never_updated_says_so():
     assert Progress().status().words == "not known yet"
 
 
@@ -67,26 +70,26 @@ def test_a_pipeline_that_has_processed_everything_keeps_up(clocks):
     assert clocks.says() == ("good", "keeps up")
 
 
-def test_what_waits_for_a_moment_is_no_news(clocks):
+def test_a_short_wait_is_not_reported(clocks):
     for end in (101, 120, 150):
         clocks.look(p1=waiting(end, position=end - 1, has_records=True))
         assert clocks.says() == ("good", "keeps up")
 
 
 @pytest.mark.parametrize("known_ms", [None, NOW_MS - 4000])
-def test_what_waits_for_long_is_said_with_how_many_and_how_long(clocks, known_ms):
+def test_a_long_wait_is_reported_with_count_and_duration(clocks, known_ms):
     clocks.look(p1=waiting(150, has_records=True, oldest_ms=known_ms))
     clocks.look(p1=waiting(220, position=101, has_records=True, oldest_ms=known_ms))
     clocks.look(p1=waiting(290, position=102, has_records=True, oldest_ms=known_ms))
     assert clocks.says(2.0) == ("warn", f"188 records wait, the oldest for {6 if known_ms is None else 12} s")
 
 
-def test_a_record_that_waited_before_the_viewer_began_has_waited_all_the_same(clocks):
+def test_the_wait_before_the_viewer_began_counts_too(clocks):
     clocks.look(p1=waiting(45_100, has_records=True, oldest_ms=NOW_MS - 3_600_000))
     assert clocks.says() == ("warn", "45,000 records wait, the oldest for 3,602 s")
 
 
-def test_a_partition_that_moves_and_lags_is_late_and_one_that_does_not_is_stuck(clocks):
+def test_a_moving_partition_is_late_and_one_that_does_not_move_is_stuck(clocks):
     for step in range(20):
         clocks.look(p0=waiting(1000 + step, position=100 + step), p1=waiting(500, has_records=True))
         level, words = clocks.says()
@@ -110,19 +113,19 @@ def test_a_group_without_members_is_no_worker(clocks, level_of):
     assert clocks.says() == ("bad", "no worker: 45,000 records wait")
 
 
-def test_a_worker_that_never_committed_has_all_that_the_topic_holds_before_it(clocks):
+def test_a_worker_that_never_committed_has_the_whole_topic_waiting(clocks):
     clocks.look(is_at_work=False, p1=Seen(first=40, end=50, position=None))
     assert clocks.says() == ("bad", "no worker: 10 records wait")
 
 
-def test_ends_of_transactions_are_nothing_that_waits(clocks):
+def test_transaction_markers_do_not_count_as_waiting(clocks):
     for _ in range(30):
         clocks.look(p1=waiting(105, has_records=False))
         assert clocks.says() == ("good", "keeps up")
 
 
 @pytest.mark.parametrize("after", [FRESH_SECONDS + 1, 40.0, 3600.0])
-def test_no_page_says_that_all_is_well_once_no_broker_answers(clocks, after):
+def test_no_page_reports_success_once_no_broker_answers(clocks, after):
     clocks.look()
     assert clocks.says(FRESH_SECONDS - 1) == ("good", "keeps up")
     assert clocks.says(after)[0] == "bad"
@@ -131,18 +134,18 @@ def test_no_page_says_that_all_is_well_once_no_broker_answers(clocks, after):
     assert clocks.says() == ("good", "keeps up")
 
 
-def test_what_a_broker_refuses_is_said_in_its_words(clocks):
+def test_a_brokers_rejection_is_shown_in_its_words(clocks):
     clocks.look()
     clocks.progress.note_problem("the brokers refuse DESCRIBE on the group p.reknit")
     assert clocks.says(FRESH_SECONDS + 1) == ("unknown", "the brokers refuse DESCRIBE on the group p.reknit")
 
 
-def test_topics_that_are_not_there_are_said(clocks):
+def test_missing_topics_are_reported(clocks):
     clocks.progress.note(Look(partitions={}, is_at_work=True))
     assert clocks.says() == ("bad", "the input topics are missing")
 
 
-def test_how_old_the_newest_records_are(clocks):
+def test_the_age_of_the_newest_records(clocks):
     newest = {AGENT_TURNS: NOW_MS - 9000, PROVIDER_EVENTS: NOW_MS - 3000, PROVIDER_REQUESTS: NOW_MS - 8000}
     clocks.look(newest=newest | {SESSION_ITEMS: NOW_MS - 620_000})
     status = clocks.progress.status()
@@ -157,7 +160,7 @@ def test_durations_are_short(seconds, text):
     assert duration(seconds) == text
 
 
-def test_an_index_keeps_what_was_lost_and_how_new_its_records_are(tmp_path):
+def test_an_index_stores_losses_and_the_age_of_its_records(tmp_path):
     index = index_of(tmp_path / "index", session_of("one", user("hello")))
     index.note_loss(AGENT_TURNS, 1, 100, 3100, NOW_MS)
     index.note_loss(AGENT_TURNS, 1, 100, 4100, NOW_MS + 5)
@@ -173,13 +176,13 @@ def test_an_index_keeps_what_was_lost_and_how_new_its_records_are(tmp_path):
 # On pages.
 
 
-def viewer_that_says(index, progress, **config):
+def viewer_with(index, progress, **config):
     found = load_config(env={}, overrides={"bootstrap_servers": "kafka-1:9092", "prefix": "live."} | config)
     return structs.replace(viewer_of(index=index), config=found, progress=progress)
 
 
 def header_of(text):
-    """The header's text as people read it."""
+    """Return the header's text as people read it."""
     status = text.partition('<div id="status"')[2].partition(">")[2].partition("</div>")[0]
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", status)).split())
 
@@ -197,9 +200,9 @@ EVERY_PAGE = (
 )
 
 
-async def test_the_header_of_every_page_names_cluster_and_prefix_and_says_whether_it_keeps_up(tmp_path, clocks):
+async def test_every_header_names_cluster_and_prefix_and_the_state_of_the_pipeline(tmp_path, clocks):
     index = index_of(tmp_path / "index", session_of("one", user("hello")))
-    app = application(viewer_that_says(index, clocks.progress))
+    app = application(viewer_with(index, clocks.progress))
     async with serving(app, "127.0.0.1", 0) as url, aiohttp.ClientSession() as http:
 
         async def headers():
@@ -224,9 +227,9 @@ async def test_the_header_of_every_page_names_cluster_and_prefix_and_says_whethe
     }
 
 
-async def test_who_is_not_logged_in_sees_neither_cluster_nor_prefix(tmp_path, clocks):
+async def test_without_a_login_neither_cluster_nor_prefix_is_shown(tmp_path, clocks):
     index = index_of(tmp_path / "index")
-    viewer = structs.replace(viewer_that_says(index, clocks.progress), guard=Guard(login="a-token-that-nobody-guesses"))
+    viewer = structs.replace(viewer_with(index, clocks.progress), guard=Guard(login="a-token-that-nobody-guesses"))
     async with serving(application(viewer), "127.0.0.1", 0) as url, aiohttp.ClientSession() as http:
         async with http.get(f"{url}login") as answer:
             text = await answer.text()
@@ -236,13 +239,13 @@ async def test_who_is_not_logged_in_sees_neither_cluster_nor_prefix(tmp_path, cl
     assert ("kafka-1" in text, "live." in text, asked) == (False, False, 303)
 
 
-async def test_the_page_of_the_progress_shows_each_partition_and_what_was_lost(tmp_path, clocks):
+async def test_the_progress_page_shows_each_partition_and_losses(tmp_path, clocks):
     index = index_of(tmp_path / "index", session_of("one", user("hello")))
     for _ in range(20):
         clocks.look(p1=waiting(1300, has_records=True, oldest_ms=NOW_MS - 600_000))
     clocks.progress.losses = [Loss(topic=PROVIDER_EVENTS, partition=2, first=1100, next=4100, seen_ms=NOW_MS)]
     async with (
-        serving(application(viewer_that_says(index, clocks.progress)), "127.0.0.1", 0) as url,
+        serving(application(viewer_with(index, clocks.progress)), "127.0.0.1", 0) as url,
         aiohttp.ClientSession() as http,
     ):
         text = await (await http.get(f"{url}progress")).text()
@@ -261,7 +264,7 @@ async def test_the_page_of_the_progress_shows_each_partition_and_what_was_lost(t
 
 async def test_the_index_is_not_up_to_date_with_a_broker_that_does_not_answer(tmp_path, clocks):
     index = index_of(tmp_path / "index")
-    viewer = viewer_that_says(index, clocks.progress)
+    viewer = viewer_with(index, clocks.progress)
     clocks.look()
     assert followed(viewer) == Behind(records=0, by_topic={})
     clocks.seconds += 40
@@ -269,7 +272,7 @@ async def test_the_index_is_not_up_to_date_with_a_broker_that_does_not_answer(tm
     index.close()
 
 
-async def test_open_pages_are_not_audited_each_time_that_they_ask_for_the_header(tmp_path):
+async def test_header_refreshes_of_open_pages_are_not_audited(tmp_path):
     lines = []
     async with pages_of(session_of("one", user("a")), tmp_path, guard=Guard(audit=lines.append)) as ask:
         await ask("/progress?part=header", part=True)
@@ -280,7 +283,7 @@ async def test_open_pages_are_not_audited_each_time_that_they_ask_for_the_header
 # In a browser.
 
 WORDS = "document.getElementById('status-words').textContent"
-# All that the header has said since.
+# All texts of the header since then.
 NOTE_WORDS = f"""window.seen = new Set();
     new MutationObserver(() => seen.add({WORDS}))
         .observe(document.querySelector('header'), {{subtree: true, childList: true, characterData: true}})"""
@@ -294,7 +297,7 @@ FOUR_ANSWERS = """new Promise((done) => {
 async def test_an_open_page_follows_the_pipeline_and_its_focused_link_stays(tmp_path, clocks):
     index = index_of(tmp_path / "index", session_of("one", user("hello")))
     clocks.look()
-    app = application(viewer_that_says(index, clocks.progress))
+    app = application(viewer_with(index, clocks.progress))
     async with serving(app, "127.0.0.1", 0) as url, browsing() as browser, browser.tab() as page:
         await page.go(f"{url}explain")
         await page.ask("document.getElementById('status-words').focus()")
@@ -311,13 +314,13 @@ async def test_an_open_page_follows_the_pipeline_and_its_focused_link_stays(tmp_
 
 
 @needs_browser
-async def test_an_open_page_stays_as_it_is_while_answers_come(tmp_path, clocks):
+async def test_an_open_page_stays_current_while_answers_arrive(tmp_path, clocks):
     index = index_of(tmp_path / "index", session_of("one", user("hello")))
     clocks.look()
-    app = application(viewer_that_says(index, clocks.progress))
+    app = application(viewer_with(index, clocks.progress))
     async with serving(app, "127.0.0.1", 0) as url, browsing() as browser, browser.tab() as page:
         await page.go(f"{url}explain")
-        # By its own clock the page is an hour old; each answer makes it new again.
+        # By its own clock the page is an hour old; each answer makes it current again.
         await page.ask(NOTE_WORDS)
         await page.ask("(now => { Date.now = () => now() + 3600000; })(Date.now.bind(Date))")
         await page.until("seen.has('not known: no answer from the viewer')")
@@ -330,11 +333,11 @@ async def test_an_open_page_stays_as_it_is_while_answers_come(tmp_path, clocks):
 
 
 @needs_browser
-async def test_a_page_of_an_ended_viewer_does_not_report_success(tmp_path, clocks):
+async def test_a_page_whose_viewer_has_ended_stops_reporting_success(tmp_path, clocks):
     index = index_of(tmp_path / "index", session_of("one", user("hello")))
     clocks.look()
     async with browsing() as browser, browser.tab() as page:
-        async with serving(application(viewer_that_says(index, clocks.progress)), "127.0.0.1", 0) as url:
+        async with serving(application(viewer_with(index, clocks.progress)), "127.0.0.1", 0) as url:
             await page.go(f"{url}explain")
             before = await page.ask(WORDS), await page.ask("document.getElementById('status-words').className")
         after = await page.until(f"{WORDS} !== 'keeps up' && {WORDS}")
@@ -344,7 +347,7 @@ async def test_a_page_of_an_ended_viewer_does_not_report_success(tmp_path, clock
 
 
 @needs_browser
-async def test_what_went_wrong_stays_to_be_read_while_the_header_renews_itself(tmp_path):
+async def test_an_error_stays_visible_while_the_header_refreshes(tmp_path):
     topics = session_of("one", user("hello"))
     async with served(topics, tmp_path / "index") as url, browsing() as browser, browser.tab() as page:
         await page.go(f"{url}explain")

@@ -1,4 +1,4 @@
-"""The rows of a session's stream, and the change by each record."""
+"""A session's stream on a page, row by row, and the change of the page by each record."""
 
 import pytest
 from browser import HOSTILE
@@ -9,11 +9,11 @@ from reknit.pipeline.viewer.streams.screen import DEEPEST, TEXT, Screen
 
 
 def told(row):
-    """Return a row in words: its place, its kind, and its marks without their signs."""
+    """Return a row in words: its depth, its kind, and its marks without their signs."""
     return ">" * row["depth"] + " ".join([row["kind"], *(mark for mark in row["badges"] if len(mark) > 1)])
 
 
-# Each session's rows as a reader sees them, without those next to its answer.
+# Each session's rows as a reader sees them, without out-of-band rows.
 STREAMS = {
     "stream-plain": "text, result",
     "blackout": "text promoted, result",
@@ -35,7 +35,7 @@ STREAMS = {
 
 
 @pytest.mark.parametrize("session", STREAMS)
-def test_a_stream_is_described_by_its_outcome(session):
+def test_a_stream_is_shown_by_its_outcome(session):
     rows = shown(*recorded(session))
     assert ", ".join(told(row) for row in rows if "kind-aside" not in row["classes"]) == STREAMS[session]
 
@@ -53,37 +53,37 @@ def test_a_stream_is_described_by_its_outcome(session):
         ([{**START, "item_type": "user_message", "content": [{"type": "text", "text": "Hi"}]}], "Hi", None),
     ],
 )  # fmt: skip
-def test_an_item_shows_its_words_and_what_became_of_it(items, words, meaning):
+def test_an_item_shows_its_text_and_its_outcome(items, words, meaning):
     (row,) = shown(*items)
     assert row["words"] == words
     assert [found.startswith(meaning) for found in row["meanings"]] == ([] if meaning is None else [True])
 
 
-def test_what_is_said_again_leads_to_where_it_was_said():
+def test_a_repeated_text_links_to_its_first_occurrence():
     said = {**START, "item_id": "b", "repeats": "a", "text": "x"}
     first, again = shown(START, completed(text="x"), said, completed("b"))
     assert (told(again), again["links"]) == ("text said again", [f"#{first['id']}"])
 
 
-def test_an_answer_is_at_its_call_and_the_last_one_counts():
+def test_a_result_is_shown_at_its_call_and_the_last_one_counts():
     (row,) = shown(CALL, answer(content="old"), answer(content="no such file", is_error=True))
     assert row["answers"] == ["no such file"]
     assert "error" in row["badges"]
 
 
-def test_an_answer_that_comes_before_its_call_waits_for_it_there():
+def test_a_result_before_its_call_is_attached_to_it_later():
     alone = shown(answer())
     assert [told(row) for row in alone] == ["answer no call"]
     (row,) = shown(answer(), CALL)
     assert (told(row), row["answers"]) == ("call streaming", ["files"])
 
 
-def test_blocks_of_an_answer_that_are_no_text_are_shown_as_json():
+def test_result_blocks_that_are_not_text_are_shown_as_json():
     (row,) = shown(CALL, {**answer(), "content": ["plain", {"type": "image", "source": {"n": 1}}]})
     assert row["answers"] == ["plain", '{\n  "type": "image",\n  "source": {\n    "n": 1\n  }\n}']
 
 
-def test_a_result_is_open_where_its_text_was_on_no_screen():
+def test_a_result_is_open_if_its_text_was_not_on_the_screen():
     result = {"type": "turn/result", "is_error": False, "result": "Never shown."}
     unseen, seen = shown({**result, "unseen": True, "expanded": True, "seq": 1}, {**result, "seq": 2})
     assert (unseen["open"], unseen["words"]) == ([True], "Never shown.")
@@ -101,7 +101,7 @@ def test_a_diagnosis_is_an_actionable_paragraph():
     )
 
 
-def test_unknown_content_is_shown_unchanged():
+def test_unknown_items_are_shown_unchanged():
     rows = shown(
         {**START, "item_type": "hologram", "raw": {"type": "hologram", "beam": 7}},
         {"type": "agent/unrecognized", "reason": "unknown event", "event": {"n": 1}, "seq": 1},
@@ -112,7 +112,7 @@ def test_unknown_content_is_shown_unchanged():
     assert ["not json" in rows[2]["text"], '"what": "new"' in rows[3]["text"]] == [True, True]
 
 
-def test_sub_agents_are_inside_of_their_call_within_the_page_width():
+def test_sub_agents_are_nested_in_their_call_up_to_a_maximum_depth():
     calls = [{**CALL, "item_id": "c0"}]
     calls += [{**CALL, "item_id": f"c{n}", "parent_tool_use_id": f"c{n - 1}"} for n in range(1, 10)]
     orphan = {**START, "parent_tool_use_id": "nobody"}
@@ -130,12 +130,12 @@ def test_a_run_is_named_where_it_begins():
 
 
 def changed(*items):
-    """For each record, return whether its row is new, rendered again (False) or continued, or None."""
+    """Return for each record True if its row is new, False if redrawn, the added text with its position, or None."""
     _, changes = screen_of(*items)
     return [change and ((change.added, change.at) if change.added else change.new) for change in changes]
 
 
-def test_a_record_changes_no_more_of_a_page_than_what_it_says():
+def test_a_record_changes_only_its_own_part_of_a_page():
     # fmt: off
     assert changed(
         START, delta("Hel"), delta("lo", 3), delta("lo", 3), delta("ello!", 1), completed(), delta("late", 6),
@@ -151,7 +151,7 @@ def test_a_record_changes_no_more_of_a_page_than_what_it_says():
     # fmt: on
 
 
-def test_a_text_is_shown_up_to_a_bound_and_then_grows_no_more():
+def test_a_text_is_shown_up_to_a_bound_and_then_stays():
     long = "x" * (TEXT - 1)
     screen, changes = screen_of(START, delta(long), delta("yz", TEXT - 1), delta("more", TEXT + 1))
     assert [change and (change.new, len(change.added)) for change in changes] == [
@@ -162,7 +162,7 @@ def test_a_text_is_shown_up_to_a_bound_and_then_grows_no_more():
 
 
 @pytest.mark.parametrize("poison", [*HOSTILE, "\u202e\u200b", "x" * 1_000_000])
-def test_every_value_of_a_record_is_text_on_the_page(poison):
+def test_any_content_of_a_record_is_text_on_the_page(poison):
     known = Rows(html_of(screen_of(*[item for _, item in every("plain")])[0])).tags
     html = html_of(screen_of(*[item for _, item in every(poison)])[0], limit=400)
     assert Rows(html).tags <= known | {"span"}
@@ -170,7 +170,7 @@ def test_every_value_of_a_record_is_text_on_the_page(poison):
 
 
 def every(words):
-    """Records with the same words in every field."""
+    """Yield records with the same words in every field."""
     item = {"item_id": words, "item_type": words, "text": words, "name": words, "tool_server": words,
             "tool_source": words, "origin": "promoted", "repeats": words, "raw": {words: words}}  # fmt: skip
     asides = {

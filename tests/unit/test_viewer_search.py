@@ -1,4 +1,4 @@
-"""The results of searches in the index: by every condition, each session once, part by part."""
+"""Search in the index: by all conditions, each session once, page by page."""
 
 from urllib.parse import parse_qsl
 
@@ -41,7 +41,7 @@ def names(page):
 
 
 def walk(part_at, onward):
-    """The parts of something from one end to the other, by the place that each names as the next."""
+    """Yield the pages of a result from one end to the other, by the cursor that each has for the next."""
     place = ""
     while True:
         part = part_at(place)
@@ -85,7 +85,7 @@ EVERY = ["streamed", "restored", "gemini/1", "rejected", "parked", "mended"]
 def test_a_search_finds(reader, query, expected):
     wanted = Search.from_query(MultiDict(query))
     assert names(search.sessions(reader, wanted)) == expected
-    # The query is a URL, and reading it back gives the same search.
+    # It is a URL: parsing the URL gives the same search.
     assert Search.from_query(MultiDict([pair for pair in query if pair[0] != "nonsense"])) == wanted
 
 
@@ -102,18 +102,18 @@ def test_a_search_is_its_url(wanted):
 
 
 @pytest.mark.parametrize(("name", "value"), [("since", "yesterday"), ("until", "12 o'clock")])
-def test_a_time_that_is_none_is_the_askers_fault(name, value):
+def test_an_invalid_time_is_the_callers_fault(name, value):
     with pytest.raises(InputError, match="bad_search"):
         Search.from_query(MultiDict({name: value}))
 
 
 @pytest.mark.parametrize("after", ["x", "1", "1-x"])
-def test_a_cursor_that_is_none_is_the_askers_fault(reader, after):
+def test_an_invalid_cursor_is_the_callers_fault(reader, after):
     with pytest.raises(InputError, match="bad_search"):
         search.sessions(reader, Search(), after)
 
 
-def test_a_session_is_shown_with_its_sums(reader):
+def test_a_session_has_the_sums_of_its_records(reader):
     row = search.session(reader, "mended")
     assert (row.turns, row.requests, row.fixes, row.lossy, row.letters) == (3, 3, 1, 1, 0)
     assert (row.targets, row.parked) == (("anthropic",), False)
@@ -129,15 +129,15 @@ def test_a_released_session_is_not_parked(tmp_path, topics):
     index.close()
 
 
-def test_the_words_that_were_found_are_marked(reader):
+def test_found_words_are_marked(reader):
     (row,) = search.sessions(reader, Search(words="answer")).rows
     assert row.excerpt == "no <\x02answer\x03> & on"
 
 
 @pytest.mark.parametrize("wanted", [Search(), Search(words="hello"), Search(codes=("result_synthesised",))])
 @pytest.mark.parametrize("bound", ["few", "many"])
-def test_part_by_part_each_session_comes_once_while_new_ones_come(tmp_path, monkeypatch, wanted, bound):
-    if bound == "many":  # as with sessions of which there are too many to sort
+def test_each_session_is_on_one_page_while_new_ones_arrive(tmp_path, monkeypatch, wanted, bound):
+    if bound == "many":  # as with more sessions than can be sorted
         monkeypatch.setattr(search, "_FEW", 0)
         monkeypatch.setattr(search, "_FEW_WITH_WORDS", 0)
     topics = Topics()
@@ -154,7 +154,7 @@ def test_part_by_part_each_session_comes_once_while_new_ones_come(tmp_path, monk
 
 
 @pytest.mark.parametrize("wanted", [Search(target="gemini"), Search(words="hello", target="gemini")])
-def test_a_search_that_finds_little_ends_part_by_part_as_well(tmp_path, monkeypatch, wanted):
+def test_a_search_with_few_results_ends_page_by_page_too(tmp_path, monkeypatch, wanted):
     for bound in ("_FEW", "_FEW_WITH_WORDS"):
         monkeypatch.setattr(search, bound, 0)
     monkeypatch.setattr(search, "_MOST", 6)
@@ -188,7 +188,7 @@ def test_a_timeline_is_walked_in_both_directions(reader):
     assert timeline.timeline(reader, "nobody").entries == []
 
 
-def test_what_led_to_what(reader):
+def test_causes_and_effects_of_a_record(reader):
     (fix,) = timeline.timeline(reader, "mended", kinds=("fix",)).entries
     cause = timeline.entry_at(reader, fix.cause)
     assert (cause.kind, cause.summary) == ("turn", "no <answer> & on")
@@ -203,12 +203,12 @@ def test_what_led_to_what(reader):
 
 
 @pytest.mark.parametrize("place", ["", "agent.turns.v1", "agent.turns.v1/0/x", "nothing/0/1"])
-def test_a_place_that_is_none_is_the_askers_fault(reader, place):
+def test_an_invalid_place_is_the_callers_fault(reader, place):
     with pytest.raises(InputError, match="bad_place"):
         timeline.entry_at(reader, place)
 
 
-def test_letters_are_listed_by_code_and_session(reader):
+def test_dead_letters_are_listed_by_code_and_session(reader):
     rows = timeline.letters(reader).rows
     assert [(row.session, row.kind) for row in rows] == [("rejected", "rejection"), ("parked", "letter")]
     assert [row.session for row in timeline.letters(reader, code=rows[1].code).rows] == ["parked"]
@@ -217,7 +217,7 @@ def test_letters_are_listed_by_code_and_session(reader):
     assert [row.session for row in timeline.letters(reader, after=page.after).rows] == ["parked"]
 
 
-def test_an_overview_counts_what_happened(reader, topics):
+def test_an_overview_counts_records(reader, topics):
     found = search.overview(reader, topics.now_ms - 3_000_000, topics.now_ms)
     counted = {
         (each.kind, each.target): each.count for each in found.counts if each.kind in {"fix", "request", "session"}

@@ -1,4 +1,4 @@
-"""The pages of a session, of its requests and of dead letters, as a browser is given them."""
+"""The pages of a session, of its requests and of dead letters, as a browser gets them."""
 
 import html
 import json
@@ -31,7 +31,7 @@ def of_fleet(*targets):
     topics = Topics(Defaults(targets=targets))
     for session, told in HISTORIES.items():
         for feed in told["feed"]:
-            # As json.dumps writes them, blanks included, which some targets take over.
+            # As json.dumps writes them, with blanks, which some targets keep.
             records = [json.dumps(record).encode() for record in feed.get("records", ())]
             topics.put_turns(session, *records, *([feed["text"].encode()] if "text" in feed else ()))
     return topics
@@ -52,13 +52,13 @@ def requests(topics):
 
 
 def fixes_on(page):
-    """Return the fixes at blocks, by code."""
+    """Count the fixes shown at blocks, by code."""
     marks = re.findall(r'<span class="tag (?:lossy|lossless|observed)">\w+</span> <a href="/explain/(\w+)">', page)
     return Counter(marks)
 
 
 @pytest.mark.parametrize("targets", [("anthropic", "openai-chat", "gemini"), ("claude-cli", "codex-cli", "cascade")])
-async def test_every_request_of_the_demo_is_aligned_with_its_fixes(targets, tmp_path):
+async def test_every_request_of_the_demo_is_shown_side_by_side_with_its_fixes(targets, tmp_path):
     topics = of_fleet(*targets)
     async with pages_of(topics, tmp_path) as ask:
         for name in {name for name, _ in requests_of(topics)}:
@@ -72,7 +72,7 @@ async def test_every_request_of_the_demo_is_aligned_with_its_fixes(targets, tmp_
             assert headers["body-sha256"] in page
 
 
-async def test_a_session_of_any_name_has_its_pages(tmp_path):
+async def test_a_session_with_any_name_has_its_pages(tmp_path):
     names = [
         "a/b",
         "a//b",
@@ -97,7 +97,7 @@ async def test_a_session_of_any_name_has_its_pages(tmp_path):
         assert [address for address in addresses if (await ask(address))[0] != 200] == []
 
 
-async def test_a_request_is_a_case_that_passes(tmp_path):
+async def test_a_request_can_be_exported_as_a_passing_case(tmp_path):
     topics = of_fleet("anthropic", "openai-chat", "codex-cli")
     last = {(name, headers["target"]): headers["request-id"] for name, headers in requests_of(topics)}
     async with pages_of(topics, tmp_path) as ask:
@@ -107,14 +107,14 @@ async def test_a_request_is_a_case_that_passes(tmp_path):
     assert ran.stderr.splitlines()[-1] == f"{len(cases)} passed, 0 failed, 0 cannot be used"
 
 
-async def test_a_page_says_what_is_known_of_a_request(tmp_path):
+async def test_a_page_shows_all_facts_about_a_request(tmp_path):
     topics = session_of("s1", *BROKEN, targets=["anthropic", "openai-chat"], tools=TOOLS)
     (_, first), *_, (_, headers), (_, other) = requests_of(topics)
     async with pages_of(topics, tmp_path) as ask:
         _, page = await ask(session_path("s1", "requests", headers["request-id"]))
         elsewhere = re.findall(r'class="elsewhere">[^<]*<a href="([^"]*)#at"', page)
         sent_to = [re.search(r"\?(\w+)=", way)[1] for way in elsewhere]
-        for way in elsewhere:  # both lead to where the result is shown
+        for way in elsewhere:  # both lead to the place where the result is shown
             sought = (await ask(html.unescape(way)))[1].partition('id="at"')[2].partition("</tr>")[0]
             assert '<pre class="foreign" title="messages.2.content.' in sought
     text = " ".join(html.unescape(re.sub("<[^>]+>", " ", page)).split())
@@ -134,7 +134,7 @@ async def test_a_page_says_what_is_known_of_a_request(tmp_path):
     assert f"{share:.1f} %" in text
 
 
-async def test_each_fix_leads_to_its_row(tmp_path):
+async def test_each_fix_links_to_its_row(tmp_path):
     topics = session_of("s1", user("Run."), called("a"), user("Stop."), said("Yes."), user("Go.", result("x")))
     async with pages_of(topics, tmp_path) as ask:
         _, page = await ask(session_path("s1", "requests", requests_of(topics)[-1][1]["request-id"]))
@@ -143,7 +143,7 @@ async def test_each_fix_leads_to_its_row(tmp_path):
     assert [fixes_on(row) for row in found] == [{"result_orphan": 1}, {"result_synthesised": 1}]
 
 
-async def test_a_breach_that_is_published_is_named(tmp_path):
+async def test_a_published_violation_is_named(tmp_path):
     image = {"type": "image", "source": {"type": "file", "file_id": "file_1"}}
     topics = session_of("s1", user("Look."), called("a"), user(result("a", [image])), tools=TOOLS)
     async with pages_of(topics, tmp_path) as ask:
@@ -153,7 +153,7 @@ async def test_a_breach_that_is_published_is_named(tmp_path):
     ]
 
 
-async def test_a_long_history_comes_by_parts_and_is_worked_out_once(tmp_path, monkeypatch):
+async def test_a_long_history_is_paged_and_computed_once(tmp_path, monkeypatch):
     worked_out, until = [], viewed.session_until
     monkeypatch.setattr(viewed, "session_until", lambda *given: worked_out.append(request_id) or until(*given))
     topics = session_of("s1", *rounds(60), user("Last."))
@@ -175,7 +175,7 @@ async def test_a_long_history_comes_by_parts_and_is_worked_out_once(tmp_path, mo
     assert "after=" in page
 
 
-async def test_a_timeline_comes_by_parts(tmp_path):
+async def test_a_timeline_is_paged(tmp_path):
     topics = session_of("s1", *rounds(30))
     seen, way = [], session_path("s1", view="turns")
     async with pages_of(topics, tmp_path) as ask:
@@ -191,7 +191,7 @@ async def test_a_timeline_comes_by_parts(tmp_path):
     assert re.findall(r"/records/agent.turns.v1/0/(\d+)", first)[0] == "0"
 
 
-async def test_with_a_missing_beginning_both_sides_are_shown_by_position(tmp_path, monkeypatch):
+async def test_without_the_beginning_both_sides_are_aligned_by_position(tmp_path, monkeypatch):
     tried, until = [], viewed.session_until
     monkeypatch.setattr(viewed, "session_until", lambda *given: tried.append(given) or until(*given))
     topics = session_of("s1", *BROKEN)
@@ -206,7 +206,7 @@ async def test_with_a_missing_beginning_both_sides_are_shown_by_position(tmp_pat
     assert len(tried) == 2  # by the viewer's settings and by the request's, and not again for the next page
 
 
-async def test_a_request_of_a_session_that_began_in_a_recreated_topic_is_worked_out_from_its_records(tmp_path):
+async def test_a_request_of_a_session_in_a_recreated_topic_is_computed_from_its_records(tmp_path):
     topics = Topics()
     topics.base = 2
     topics.put_turns("other", OPENED, *appended(user("hello"), said("hi")))
@@ -220,7 +220,7 @@ async def test_a_request_of_a_session_that_began_in_a_recreated_topic_is_worked_
     assert "records that led to this request are no longer there" not in page
 
 
-# The export's form of a request's body, unless it is requested.
+# A request's body in an export, unless bodies are requested.
 BODILESS = {"value": None, "lost": "left_out"}
 
 
@@ -246,7 +246,7 @@ async def test_an_export_has_every_record_of_its_session(tmp_path):
             assert bodies == [json.loads(each.value) for each in requests(topics) if each.key == name.encode()]
 
 
-async def test_a_letter_says_why_and_what_it_holds(tmp_path):
+async def test_a_dead_letter_page_shows_its_reason_and_content(tmp_path):
     topics = torn()
     topics.put(AGENT_TURNS, "s1", b"\xff\x00bytes", headers=[("producer", b"agent/1")])
     async with pages_of(topics, tmp_path) as ask:
@@ -268,7 +268,7 @@ async def test_a_letter_says_why_and_what_it_holds(tmp_path):
         assert '<form method="post"' not in letter
 
 
-async def test_a_dead_letter_is_retried_once_with_the_token(tmp_path, monkeypatch):
+async def test_a_dead_letter_is_retried_once_and_only_with_the_token(tmp_path, monkeypatch):
     asked = []
     outcomes = [None, Left("it has no key, so nobody knows whose it is"), Left("it is no JSON object", "what is meant")]
 
@@ -303,7 +303,7 @@ NAMES = ("a/b c", "..", "~x", "é\u202e?&#%2F", "<script>alert('ran')</script>")
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_whatever_a_session_is_called_and_says_is_text(name, tmp_path):
+async def test_any_name_and_content_of_a_session_is_text(name, tmp_path):
     topics = session_of(name, *(user(words) for words in HOSTILE), said(*HOSTILE), user("Go.", result("x", HOSTILE[0])))
     topics.put(AGENT_TURNS, name, json.dumps({"type": "turn.appended", "message": 5, "x": HOSTILE}).encode())
     _, headers = requests_of(topics)[-1]
@@ -328,7 +328,7 @@ async def test_whatever_a_session_is_called_and_says_is_text(name, tmp_path):
         assert (await ask(session_path("another")))[0] == 404
 
 
-async def test_a_request_that_says_nothing_of_itself_has_no_page(tmp_path):
+async def test_a_request_without_headers_has_no_page(tmp_path):
     topics = session_of("s1", user("Hi."))
     topics.put_raw(PROVIDER_REQUESTS, Record(partition=0, offset=1, key=b"s1", value=b"{}", timestamp=1))
     async with pages_of(topics, tmp_path) as ask:
@@ -370,7 +370,7 @@ async def test_every_page_shows_records_with_odd_keys_headers_and_times(tmp_path
             assert (await ask(page))[0] == 200, page
 
 
-async def test_a_withdrawal_is_in_the_timeline_and_no_request(tmp_path):
+async def test_a_withdrawal_is_in_the_timeline_and_not_a_request(tmp_path):
     topics = session_of("s1", user("Hi."), said("Hello."), defaults=Defaults(withdraw=True))
     (_, sent), (_, withdrawn) = requests_of(topics)
     async with pages_of(topics, tmp_path) as ask:

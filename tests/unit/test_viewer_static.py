@@ -1,4 +1,4 @@
-"""The two libraries that pages load: inside the wheel, as they were published, with their licences."""
+"""The two libraries that pages load: in the wheel, as published, with their licences."""
 
 import hashlib
 import re
@@ -20,20 +20,20 @@ PUBLISHED = {
 }
 
 
-def is_ours(name):
+def is_own(name):
     return name.endswith((".css", ".js")) and ".min." not in name
 
 
-def test_the_libraries_are_those_that_were_published():
+def test_the_libraries_are_the_published_files():
     found = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in HERE.iterdir()}
-    assert {name: digest for name, digest in found.items() if not is_ours(name)} == PUBLISHED
+    assert {name: digest for name, digest in found.items() if not is_own(name)} == PUBLISHED
 
 
-def test_pages_load_only_what_is_inside():
+def test_pages_load_only_bundled_files():
     templates = "\n".join(file.read_text(encoding="utf-8") for file in (HERE.parent / "templates").rglob("*.html"))
     assert re.findall(r"""(?:src|href|action)=["']?(?:https?:)?//""", templates) == []
     assert re.findall(r"\son\w+=|\sstyle=|hx-on|<style|javascript:", templates) == []
-    ours = [file.read_text(encoding="utf-8") for name, file in STATIC.items() if is_ours(name)]
+    ours = [file.read_text(encoding="utf-8") for name, file in STATIC.items() if is_own(name)]
     assert re.findall(r"@import|url\(|https?://|\beval\b", "\n".join(ours)) == []
     assert len(ours) + len([name for name in PUBLISHED if ".min." in name]) == len(STATIC)
 
@@ -43,8 +43,8 @@ def test_a_files_address_changes_with_its_bytes():
     assert static_path("viewer.js") == f"/static/viewer.js?{digest[:12]}"
 
 
-def test_a_wheel_holds_them():
-    # A wheel has all files of a package that version control does not ignore.
+def test_a_wheel_contains_them():
+    # A wheel has all files of a package except those that version control ignores.
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
     assert wheel["wheel"]["only-include"] == ["reknit", "pipeline", "topics"]
     files = [str(file) for folder in ("static", "templates") for file in (HERE.parent / folder).rglob("*.*")]

@@ -1,4 +1,4 @@
-"""The page of a stream over HTTP: by parts, by runs, live through lost connections, and in a real browser."""
+"""The page of a stream over HTTP: by pages, by runs, live through lost connections, and in a real browser."""
 
 import asyncio
 
@@ -28,7 +28,7 @@ def attribute(page, name):
     return page.partition(f'{name}="')[2].partition('"')[0].replace("&amp;", "&")
 
 
-async def test_a_page_shows_what_became_of_a_stream_and_names_its_runs(tmp_path):
+async def test_a_page_shows_the_outcome_of_a_stream_and_names_its_runs(tmp_path):
     async with served(tmp_path) as viewer, aiohttp.ClientSession() as http:
         viewer.publish(*[value for value, _ in recorded("retry")], run="first")
         viewer.publish(START | {"item_id": "z", "origin": "promoted", "text": "All."}, completed("z"), run="second")
@@ -51,15 +51,15 @@ async def test_a_page_shows_what_became_of_a_stream_and_names_its_runs(tmp_path)
         (session_path(NAME, "live", after="0/x"), 400),
     ],
 )
-async def test_what_is_not_there_and_what_is_no_place_is_a_page_that_says_so(tmp_path, path, status):
+async def test_a_missing_session_and_an_invalid_place_are_reported_on_a_page(tmp_path, path, status):
     async with served(tmp_path) as viewer, aiohttp.ClientSession() as http:
         viewer.publish(START)
         await text_of(http, viewer.url + path, status)
 
 
-async def test_a_long_stream_comes_by_parts_that_have_every_item_whole(tmp_path):
+async def test_a_long_stream_is_paged_and_every_item_is_complete(tmp_path):
     async with served(tmp_path) as viewer, aiohttp.ClientSession() as http:
-        # Each item ends long after it began, in another part of the stream.
+        # Each item ends long after it began, on another page of the stream.
         ids = [f"i{number}" for number in range(300)]
         viewer.publish(*[START | {"item_id": item} for item in ids])
         viewer.publish(*[delta(item, item=item) for item in ids])
@@ -76,7 +76,7 @@ async def test_a_long_stream_comes_by_parts_that_have_every_item_whole(tmp_path)
         assert (found.keys(), parts) == (set(ids), 6)
 
 
-async def test_a_stream_that_is_resumed_has_every_record_once(tmp_path):
+async def test_a_resumed_stream_has_every_record_once(tmp_path):
     values = [value for value, _ in recorded("second-call-cut")]
     async with served(tmp_path) as viewer, aiohttp.ClientSession() as http:
         viewer.publish(*values[:5])
@@ -86,7 +86,7 @@ async def test_a_stream_that_is_resumed_has_every_record_once(tmp_path):
         seen = []
         for number in range(5, len(values), 3):
             batch = values[number : number + 3]
-            viewer.publish(*batch[:1])  # while no browser is connected
+            viewer.publish(*batch[:1])  # while no client is connected
             async with listening(http, live, **{"Last-Event-ID": had}) as read:
                 seen += await read(1)
                 viewer.publish(*batch[1:])
@@ -95,7 +95,7 @@ async def test_a_stream_that_is_resumed_has_every_record_once(tmp_path):
         assert [place for place, _ in seen] == [f"0/{number}" for number in range(5, len(values))]
 
 
-async def test_a_page_of_one_run_hears_of_that_run_alone(tmp_path):
+async def test_a_page_of_one_run_gets_only_that_run(tmp_path):
     async with served(tmp_path) as viewer, aiohttp.ClientSession() as http:
         viewer.publish(START, run="one")
         viewer.publish(START | {"item_id": "b"}, run="two")
@@ -104,7 +104,7 @@ async def test_a_page_of_one_run_hears_of_that_run_alone(tmp_path):
         assert told == [("0/0", None), ("0/1", "r0-1")]
 
 
-async def test_more_viewers_than_there_is_room_for_are_refused(tmp_path, monkeypatch):
+async def test_viewers_beyond_the_limit_are_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr(streams, "MOST_VIEWINGS", 1)
     async with served(tmp_path) as viewer, aiohttp.ClientSession() as http:
         viewer.publish(START)
@@ -113,25 +113,25 @@ async def test_more_viewers_than_there_is_room_for_are_refused(tmp_path, monkeyp
             await text_of(http, viewer.path("live"), 503)
 
 
-async def test_a_browser_that_reads_nothing_is_let_go_of(tmp_path, monkeypatch):
+async def test_a_browser_that_reads_nothing_is_disconnected(tmp_path, monkeypatch):
     monkeypatch.setattr(pages, "_SLOW_SECONDS", 0.01)
     async with served(tmp_path) as viewer, aiohttp.ClientSession(read_bufsize=1 << 22) as http:
         viewer.publish(START)
         slow = aiohttp.ClientSession()
         async with slow, listening(slow, viewer.path("live", after="-1/-1")) as read:
             await read(1)
-            # More than the buffers between the two of them hold; nothing of it is read.
+            # More than the buffers between the two can hold; nothing of it is read.
             for number in range(8):
                 viewer.publish(START | {"item_id": f"b{number}", "text": "\u202e" * streams.TEXT})
                 await asyncio.sleep(0.01)
-            while viewer.app[streams.LIVE].viewings:  # noqa: ASYNC110  a viewer does not report disconnections
+            while viewer.app[streams.LIVE].viewings:  # noqa: ASYNC110  a viewer has no event for a disconnect
                 await asyncio.sleep(0.01)
-        # The page continues as soon as it reads again.
+        # The page resumes at its place as soon as it reads again.
         async with listening(http, viewer.path("live", after="0/7")) as read:
             assert [place for place, _ in await read(1)] == ["0/8"]
 
 
-async def test_a_page_continues_with_the_next_viewer(tmp_path):
+async def test_a_page_continues_with_the_next_viewer_at_the_same_place(tmp_path):
     async with aiohttp.ClientSession() as http:
         async with served(tmp_path) as viewer:
             viewer.publish(START)
@@ -152,7 +152,7 @@ SEEN = """[...document.querySelectorAll('#stream .stream-row:not(.kind-aside)')]
 
 
 @needs_browser
-async def test_a_blackout_is_seen_as_it_happens(tmp_path):
+async def test_a_blackout_is_shown_as_it_happens(tmp_path):
     values = [value for value, _ in recorded("blackout-tools")]
     async with served(tmp_path) as viewer, browsing() as browser, browser.tab() as page:
         viewer.publish(b'{"type": "session/init", "model": "m", "seq": 1000}', run="")
@@ -163,7 +163,7 @@ async def test_a_blackout_is_seen_as_it_happens(tmp_path):
             viewer.publish(value)
             await page.until(f"document.getElementById('stream').dataset.place === '0/{number}'")
             seen.append(await page.ask(SEEN))
-        # The notice comes first, then each block at once and whole: nothing of it had streamed.
+        # The notice comes first, then each block immediately and complete: nothing of it had streamed.
         assert [len(rows) for rows in seen] == [1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 4, 4, 5, 5, 5, 5, 6]
         assert [row.split(" | ")[:2] for row in seen[-1][1:5]] == [
             ["Thinking", "promoted"], ["Text", "promoted"], ["Call", "promoted"], ["Text", "promoted"],
@@ -172,7 +172,7 @@ async def test_a_blackout_is_seen_as_it_happens(tmp_path):
 
 
 @needs_browser
-async def test_a_text_grows_while_its_row_stays_the_same_and_a_cut_is_seen(tmp_path):
+async def test_a_text_grows_in_its_row_and_a_retraction_is_shown(tmp_path):
     async with served(tmp_path) as viewer, browsing() as browser, browser.tab() as page:
         viewer.publish(START, delta("Hello"))
         await page.go(viewer.path("stream"))
@@ -184,13 +184,13 @@ async def test_a_text_grows_while_its_row_stays_the_same_and_a_cut_is_seen(tmp_p
         assert await page.ask("document.querySelector('.said').textContent") == "Hello, <b>wU+202Eorld"
         viewer.publish({"type": "item/retracted", "item_id": "a"})
         await page.until("document.querySelector('.stream-row').classList.contains('is-retracted')")
-        # A fold that a user opened stays open when its row is rendered again.
+        # A fold that the reader opened stays open when its row is redrawn.
         viewer.publish({"type": "turn/result", "is_error": False, "result": "x", "seq": 1})
         await page.until("document.querySelectorAll('.stream-row').length === 2")
 
 
 @needs_browser
-async def test_what_arrives_live_is_text_too(tmp_path):
+async def test_live_content_is_text_too(tmp_path):
     async with served(tmp_path) as viewer, browsing() as browser, browser.tab() as page:
         viewer.publish(START)
         await page.go(viewer.path("stream"))

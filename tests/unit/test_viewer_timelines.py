@@ -1,4 +1,4 @@
-"""A session's live timeline: each entry once, for any browser and any connection."""
+"""A session's live timeline: each entry once, for every viewer and through lost connections."""
 
 import re
 
@@ -20,14 +20,14 @@ def served(tmp_path, *messages):
 
 
 async def page_of(http, url):
-    """Return a page's content: the ids of its rows, and the position at its end."""
+    """Return the ids of a page's rows, and the place that it ends with."""
     async with http.get(url) as answer:
         page = await answer.text()
     return re.findall(r'<tr [^>]*id="(e\d+)"', page), re.search(r'data-place="([^"]*)"', page)[1]
 
 
 def in_order(events):
-    """The rows of events, by time."""
+    """Return the rows of events, by time."""
     keys = {tuple(map(int, change["at"].split("/"))): change["row"] for _, change in events}
     return [keys[key] for key in sorted(keys)]
 
@@ -36,7 +36,7 @@ def in_order(events):
     ("view", "target", "count"),
     [("", "", 8), ("turns", "", 5), ("requests", "", 2), ("fixes", "", 1), ("refused", "", 0), ("", "gemini", 6)],
 )
-async def test_an_open_page_comes_to_have_what_a_page_loaded_later_has(tmp_path, view, target, count):
+async def test_an_open_page_gets_the_rows_of_a_page_loaded_later(tmp_path, view, target, count):
     async with served(tmp_path, user("first")) as viewer, aiohttp.ClientSession() as http:
         _, place = await page_of(http, viewer.path(view=view, target=target))
         async with listening(http, viewer.path("timeline", view=view, target=target, after=place)) as read:
@@ -47,7 +47,7 @@ async def test_an_open_page_comes_to_have_what_a_page_loaded_later_has(tmp_path,
     assert (len(rows), in_order(events)) == (count, not_had)
 
 
-async def test_a_row_is_what_the_page_has_for_it(tmp_path):
+async def test_a_live_row_equals_the_pages_row(tmp_path):
     async with served(tmp_path, user("first <i>")) as viewer, aiohttp.ClientSession() as http:
         async with listening(http, viewer.path("timeline", after="-1/-1")) as read:
             found = [change["html"] for _, change in await read(3)]
@@ -56,12 +56,12 @@ async def test_a_row_is_what_the_page_has_for_it(tmp_path):
     assert [html for html in found if html not in page] == []
 
 
-async def test_a_lost_connection_gets_every_entry(tmp_path):
+async def test_after_a_lost_connection_every_entry_arrives(tmp_path):
     async with served(tmp_path, *rounds(3)) as viewer, aiohttp.ClientSession() as http:
         had, place = await page_of(http, viewer.path())
         for number in range(4):
             viewer.put(*appended(user(f"while nobody is connected {number}")))
-            viewer.topics.now_ms -= 3500  # late entries, from before those of this page
+            viewer.topics.now_ms -= 3500  # late records, from before the page's last entry
             viewer.put(*appended(said("late")))
             rows, _ = await page_of(http, viewer.path())
             async with listening(http, viewer.path("timeline"), **{"Last-Event-ID": place}) as read:
@@ -79,7 +79,7 @@ async def test_a_lost_connection_gets_every_entry(tmp_path):
         (0, [], "Much has come since: reload the page."),
     ],
 )
-async def test_a_page_that_cannot_continue_is_notified(tmp_path, monkeypatch, limit, records, words):
+async def test_a_page_that_cannot_continue_is_told_to_reload(tmp_path, monkeypatch, limit, records, words):
     monkeypatch.setattr(sessions, "AT_ONCE", limit)
     async with served(tmp_path, user("first")) as viewer, aiohttp.ClientSession() as http:
         _, place = await page_of(http, viewer.path())
@@ -94,7 +94,7 @@ async def test_a_page_that_cannot_continue_is_notified(tmp_path, monkeypatch, li
     ("query", "most", "status"),
     [({"view": "nonsense"}, 200, 404), ({"after": "nonsense"}, 200, 400), ({}, 0, 503)],
 )
-async def test_what_cannot_be_looked_at_is_refused(tmp_path, monkeypatch, query, most, status):
+async def test_an_invalid_view_is_rejected(tmp_path, monkeypatch, query, most, status):
     monkeypatch.setattr(sessions, "MOST_VIEWINGS", most)
     async with served(tmp_path) as viewer, aiohttp.ClientSession() as http:
         async with http.get(viewer.path("timeline", **query)) as answer:
@@ -128,7 +128,7 @@ async def test_new_entries_appear_at_the_end_and_the_counters_follow(tmp_path):
 
 
 @needs_browser
-async def test_a_reader_further_up_stays_there_and_sees_the_number_of_new_entries(tmp_path):
+async def test_a_scrolled_page_stays_in_place_and_shows_the_number_of_new_entries(tmp_path):
     async with served(tmp_path, *rounds(12)) as viewer, browsing() as browser, browser.tab(height=500) as page:
         await page.go(viewer.path(view="turns"))
         await page.until(LIVE)
@@ -140,13 +140,13 @@ async def test_a_reader_further_up_stays_there_and_sees_the_number_of_new_entrie
         await page.ask("scrollTo(0, document.documentElement.scrollHeight)")
         await page.until(f"{NEWS} === ''")
         viewer.put(*appended(said("four")))
-        # At its end a page goes along.
+        # At its end a page follows new entries.
         await page.until(f"{LAST} === 'four' && innerHeight + scrollY >= document.documentElement.scrollHeight - 1")
         assert await page.ask(NEWS) == ""
 
 
 @needs_browser
-async def test_who_has_paged_back_keeps_the_place_until_the_parts_between_are_there(tmp_path):
+async def test_an_earlier_page_keeps_its_place_until_the_pages_in_between_are_loaded(tmp_path):
     async with served(tmp_path, *rounds(15)) as viewer, browsing() as browser, browser.tab(height=500) as page:
         await page.go(viewer.path(view="turns", after="0-0"))
         await page.until(LIVE)

@@ -1,4 +1,4 @@
-"""A worker's log: one line for each event, repetitions counted, as JSON on request."""
+"""A worker's log: one line per event, repeats counted, as JSON if configured."""
 
 import io
 import json
@@ -20,7 +20,7 @@ class Clock:
 
 @pytest.fixture
 def told():
-    """Return a function that logs, the clock, and what was written."""
+    """Yield a function that logs, the clock, and a function that returns the written lines."""
     clock, stream = Clock(), io.StringIO()
     handler = CalmHandler(stream, clock)
 
@@ -33,7 +33,7 @@ def told():
     handler.close()
 
 
-def test_a_clients_log_line_is_logged_once_in_ten_seconds_with_a_count(told):
+def test_a_clients_line_is_logged_once_in_ten_seconds_with_a_count(told):
     log, clock, lines = told
     for n in range(400):
         log("aiokafka.conn", "no node %d", n)
@@ -52,7 +52,7 @@ def test_a_clients_log_line_is_logged_once_in_ten_seconds_with_a_count(told):
 @pytest.mark.parametrize(
     ("name", "shown"), [("reknit.engine", 5), ("reknit.dead-letters", 3), ("reknit.worker", 50), ("aiokafkaish", 50)]
 )
-def test_who_may_say_how_much(told, name, shown):
+def test_rate_limits_by_logger(told, name, shown):
     log, _, lines = told
     for n in range(50):
         log(name, "one %d", n)

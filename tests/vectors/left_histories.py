@@ -1,7 +1,7 @@
-"""Sessions of the history side that are left in the middle.
+"""Sessions of the history side that are saved midway.
 
-Every word of a history is numbered (``w12w``), so that a later version, which may write a request differently, can
-still be checked for each of them.
+Every word of a history is numbered (``w12w``). A later version may write a request differently, and a test can still
+check that each word is present.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def opened(**fields: Any) -> Sent:
 
 
 def appended(message: Json | bytes, **fields: Any) -> Sent:
-    if isinstance(message, bytes):  # JSON that Python would not write
+    if isinstance(message, bytes):  # not representable in Python's JSON
         return sent(b'{"type":"turn.appended","message":%b}' % message)
     return sent({"type": "turn.appended", "message": message, **fields})
 
@@ -113,7 +113,7 @@ def calls(first: int, count: int) -> Iterator[Sent]:
 
 
 def varied() -> list[Sent]:
-    """A history with something of everything, settled in more than one segment, its end open."""
+    """A history with some of everything, settled in more than one segment, with an open end."""
     return [
         appended(user(text("Look at this:"), image(), document())),
         appended(said(thinking(), text("I see."), call("toolu_1"), call("call/2 with spaces"))),
@@ -131,8 +131,8 @@ def varied() -> list[Sent]:
     ]
 
 
-def goes_on() -> list[Sent]:
-    """The inputs of every session when it continues: the late result, a repeated id, more turns, a rewind."""
+def continuation() -> list[Sent]:
+    """The continuation of every session: the late result, a repeated id, more turns, a rewind."""
     return [
         WANTED,
         appended(user(result("late")), id="again"),
@@ -150,7 +150,7 @@ def goes_on() -> list[Sent]:
 
 def turns() -> Iterator[Json]:
     def made(name: str, before: list[Sent], then: list[Sent] | None = None, **options: Any) -> Json:
-        return row(name, "turns", before, goes_on() if then is None else then, **options)
+        return row(name, "turns", before, continuation() if then is None else then, **options)
 
     for target in TARGETS:
         model = {"gemini": "gemini-3-pro", "openai-chat": "gpt-5", "openai-responses": "gpt-5", "vllm": "qwen3"}
@@ -193,7 +193,7 @@ POLICIES: dict[str, Json] = {
 
 
 def _resets(made: Any) -> Iterator[Json]:
-    """Sessions that were rewound, started again, reconfigured, or ended."""
+    """Sessions that rewound, started again, changed their options, or ended."""
     begun = [opened(**SETTING), *small_talk(20)]
     yield made("many segments", [*begun, *calls(100, 30), *small_talk(30)], restart=True)
     yield made("rewound to a number", [*begun, rewound(7), *small_talk(1)])
@@ -259,7 +259,7 @@ def _shapes(made: Any) -> Iterator[Json]:
 
 
 def _ends(made: Any) -> Iterator[Json]:
-    """Sessions whose end matters: open calls, requests without an answer, published fixes."""
+    """Sessions whose end matters: open calls, unanswered requests, fixes that are already reported."""
     one = [opened(targets=["anthropic", "openai-responses"], **SETTING), *small_talk(2), appended(user())]
     yield made("a request that nobody answered", one, [appended(user()), WANTED])
     yield made("a request that was answered", [*one, appended(said())], [appended(user())])
@@ -318,7 +318,7 @@ def _mixtures(made: Any) -> Iterator[Json]:
 
 
 def _midway(made: Any) -> Iterator[Json]:
-    """Sessions that are left between two parts that belong together."""
+    """Sessions that are saved between two parts that belong together."""
 
     def left(name: str, target: str, model: str, before: list[Json], then: list[Json]) -> Json:
         setting = SETTING | {"model": model}

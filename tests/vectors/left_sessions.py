@@ -1,4 +1,4 @@
-"""A session that is left in the middle: the inputs of its stage, and its row."""
+"""A session that is saved midway: the records fed to its stage, and the row that is written for it."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ import msgspec
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from reknit.pipeline.stages.base import Output, Record  # noqa: E402  the project is found next to this file
+from reknit.pipeline.stages.base import Output, Record  # noqa: E402  the project is found relative to this file
 from reknit.pipeline.stages.defaults import Defaults  # noqa: E402  as above
 from reknit.pipeline.stages.events import EventsStage  # noqa: E402  as above
 from reknit.pipeline.stages.turns import TurnsStage  # noqa: E402  as above
 from reknit.topics import PROVIDER_REQUESTS, SESSION_ITEMS  # noqa: E402  as above
 
 STAGES = {"turns": TurnsStage, "events": EventsStage}
-# The engine's key of the source position in the state.
+# The key, next to the state, under which the engine stores how far the source was read.
 POSITION = b"\0position"
 
 Json = dict[str, Any]
-# One source record: its value, and its headers.
+# One source record: its value and its headers.
 Sent = tuple[bytes | None, dict[str, str]]
 
 
 def sent(event: Json | bytes, **headers: str) -> Sent:
-    """A record of an event."""
+    """A record with an event."""
     return event if isinstance(event, bytes) else json.dumps(event).encode(), headers
 
 
 class Log:
-    """One session of a stage: its inputs, and its changelog after compaction."""
+    """One session of a stage: the records fed to it, and its changelog as compaction leaves it."""
 
     def __init__(self, side: str, defaults: Json, key: bytes, state: dict[bytes, bytes | None] | None = None) -> None:
         self.side, self.defaults, self.key = side, defaults, key
@@ -50,7 +50,7 @@ class Log:
         return stage
 
     def feed(self, sent: Iterable[Sent], batch: int = 1) -> list[tuple[int, Output]]:
-        """Process records in batches; each output with the number of its batch."""
+        """Process records in batches; yield each output with the number of its batch."""
         found: list[tuple[int, Output]] = []
         sent = list(sent)
         for number, start in enumerate(range(0, len(sent), batch)):
@@ -69,7 +69,7 @@ class Log:
             result = self.stage.process(records)
             found += [(number, output) for output in result.outputs]
             for key, value in sorted(result.changes.items()):
-                self.state.pop(key, None)  # a compacted log has each key where it was written last
+                self.state.pop(key, None)  # a compacted log has each key at its last write
                 self.state[key] = value
         return found
 
@@ -88,7 +88,7 @@ def row(
     batch: int = 3,
     restart: bool = False,
 ) -> Json:
-    """A session that is left after ``before`` and continues with ``then``."""
+    """A session that is saved after ``before`` and continues with ``then``."""
     log = Log(side, defaults or {}, key)
     half = len(before) // 2 if restart else 0
     shown = log.feed(before[:half], batch)
@@ -116,7 +116,7 @@ def row(
 
 
 def _heads(log: Log) -> dict[str, int]:
-    """Return the number of bytes before the messages in each target's request, which are not in the state."""
+    """Return the number of bytes before the messages in each target's request, which no state stores."""
     look = Log(log.side, log.defaults, log.key, log.state)
     one = {"type": "history.restored", "messages": [{"role": "user", "content": "hi"}]}
     outputs = look.feed([sent(one), sent({"type": "request.wanted"})])
@@ -125,8 +125,8 @@ def _heads(log: Log) -> dict[str, int]:
 
 
 def _accounts(log: Log) -> Json:
-    """Return each target's account of its request: its messages' ids, its fixes, and the outcome of every block."""
-    entry = Log(log.side, log.defaults, log.key, log.state).stage._states.find(log.key)  # no output holds it
+    """Return the metadata of each target's request: its messages' ids, its fixes, and the outcome of every block."""
+    entry = Log(log.side, log.defaults, log.key, log.state).stage._states.find(log.key)  # no output has it
     if entry is None:
         return {}
     found = {target: entry.session.request(target) for target in entry.session.targets}
@@ -141,7 +141,7 @@ def _accounts(log: Log) -> Json:
 
 
 def _value(value: bytes | None) -> str | Json | None:
-    """A record's value: as text, or in base64 if it is not text."""
+    """A record's value: as text, or as base64 if it is not UTF-8."""
     if value is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Sessions of the stream side that are left in the middle."""
+"""Sessions of the stream side that are saved midway."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def messages_api(message_id: str = "msg_1") -> list[Json]:
 
 
 def cli(message_id: str = "msg_1", uuid: str = "u") -> list[Json]:
-    """The same as the Claude CLI says it: each event wrapped, each block once more when it is whole, and a result."""
+    """The same answer as the Claude CLI writes it: each event wrapped, each complete block repeated, and a result."""
     whole = [
         {"type": "thinking", "thinking": "Let me see.", "signature": "c2lnbmVk"},
         {"type": "redacted_thinking", "data": "b3BhcXVl"},
@@ -178,7 +178,10 @@ def events() -> Iterator[Json]:
 
 
 def _left_midway(source: str, one: list[bytes], other: list[bytes]) -> Iterator[Json]:
-    """A run that is left at each new open part, at its end, and after it; then it continues, and another follows."""
+    """Runs saved wherever a new kind of item is open, at the end, or after it.
+
+    Each continues, and a second run follows.
+    """
     run = stream(one, source)
     after = [*stream(other, source, "r2"), ended(source, run="r2")]
     for place, what in _places(source, run):
@@ -189,7 +192,7 @@ def _left_midway(source: str, one: list[bytes], other: list[bytes]) -> Iterator[
 
 
 def _places(source: str, run: list[Sent]) -> Iterator[tuple[int, str]]:
-    """Where a run is in something that it was not in before, with what that is."""
+    """Yield each place where a run first enters a new state, with the name of the state."""
     log = Log("events", {}, b"k")
     kinds: dict[str, str] = {}
     open_items: list[str] = []
@@ -225,7 +228,7 @@ def _in_bytes(source: str, one: list[bytes]) -> Json:
 
 
 def _cli_sessions() -> Iterator[Json]:
-    """Features of the Claude CLI only: retries, sub-agents, repeated lines, several runs."""
+    """Cases that only the Claude CLI has: retries, sub-agents, repeated lines, several runs."""
     lines, second = cli("msg_1", "a"), cli("msg_2", "b")
     half = len(lines) // 2
     run = stream(lines, "claude-cli")

@@ -1,11 +1,11 @@
-"""Writes this version's state of sessions, for later versions to read: ``state_<version>.jsonl.gz``.
+"""Write the session state of this version for later versions to read: ``state_<version>.jsonl.gz``.
 
     python tests/vectors/make_state.py
 
-Run it when a version is released, never again for that version: the file was written by that version, and
+Run it when a version is released, and never again for that version: the file records what that version wrote, and
 ``tests/unit/test_state_of_earlier_versions.py`` reads it for as long as the topics are called ``v1``. Each row is a
-session of one stage that was left in the middle: its changelog records after compaction, and its outputs when it
-continued.
+session of one stage that was saved midway: its changelog records as compaction leaves them, and the outputs of its
+continuation.
 """
 
 from __future__ import annotations
