@@ -121,9 +121,12 @@ async def test_sigterm_while_it_still_looks_for_a_broker(tmp_path, free_port):
     )
     try:
         worker = fleet.start()
-        await asyncio.sleep(4)
-        assert worker.running
-        assert await worker.stop(5) == 0
+        silent.settimeout(60)
+        connection, _ = await asyncio.to_thread(silent.accept)  # the worker looks for a broker
+        with connection:
+            await asyncio.sleep(1)
+            assert worker.running
+            assert await worker.stop(5) == 0
     finally:
         fleet.end()
         silent.close()
