@@ -18,7 +18,7 @@ from msgspec import Struct, field
 # How long a script gets to take effect. A script that runs on load takes effect immediately.
 SETTLED_SECONDS = 1.0
 # How long to wait for a condition of a page, on a machine that is also busy with other work.
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 REQUIRED = "REQUIRE_BROWSER" in os.environ
 AXE = Path(__file__).parent / "axe" / "axe.min.js.gz"

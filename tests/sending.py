@@ -84,7 +84,7 @@ class Requests:
 
     async def until_committed(self, offset: int, partition: int = 0) -> None:
         """Wait until everything before an offset is committed."""
-        async with asyncio.timeout(20), self.committed:
+        async with asyncio.timeout(120), self.committed:
             await self.committed.wait_for(lambda: partition in self.marks and self.marks[partition].offset >= offset)
 
 
@@ -179,7 +179,7 @@ class Sent(Struct):
 
 async def until(holds) -> None:
     """Poll until a condition holds."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not holds():  # noqa: ASYNC110  the tasks under test set no event
             await asyncio.sleep(0)
 

@@ -9,6 +9,7 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
+import harness
 import yaml
 
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "alerts.yml"
@@ -68,7 +69,7 @@ class Prometheus:
                 str(folder / "history"),
                 str(folder / "data"),
             ]
-            subprocess.run(command, check=True, capture_output=True, timeout=60)
+            subprocess.run(command, check=True, capture_output=True, timeout=240)
         self._command = [
             "prometheus",
             f"--config.file={folder}/prometheus.yml",
@@ -99,7 +100,7 @@ class Prometheus:
 
     async def until(self, query, seconds=60):
         """Wait until a query gives something; its labels."""
-        deadline = time.monotonic() + seconds
+        deadline = harness.deadline_after(seconds)
         while not (found := await asyncio.to_thread(self.asked, query)):
             assert time.monotonic() < deadline, (query, sorted(map(str, self.asked("ALERTS"))))
             await asyncio.sleep(0.2)

@@ -172,7 +172,7 @@ class Feeder:
 
     async def __aexit__(self, *_error: object) -> None:
         self._stop.set()
-        await asyncio.wait_for(self._task, 60)
+        await asyncio.wait_for(self._task, 240)
 
     async def _run(self) -> None:
         producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap, acks="all", enable_idempotence=self._sent_once)
@@ -199,7 +199,7 @@ class Feeder:
 
 async def drained(bootstrap: str, prefix: str, seconds: float = 60.0, *, source_prefix: str | None = None) -> None:
     """Wait until the group has committed everything that is in the sources, and the sources have stopped growing."""
-    deadline = time.monotonic() + seconds
+    deadline = harness.deadline_after(seconds)
     read_from = prefix if source_prefix is None else source_prefix
     while True:
         ends = await _ends(bootstrap, read_from)
@@ -220,7 +220,7 @@ async def drained(bootstrap: str, prefix: str, seconds: float = 60.0, *, source_
 
 async def processed(bootstrap: str, prefix: str, seconds: float = 3_600.0) -> None:
     """Wait until the group has committed the ends of the turns, however many there are."""
-    name, deadline = prefix + AGENT_TURNS, time.monotonic() + seconds
+    name, deadline = prefix + AGENT_TURNS, harness.deadline_after(seconds)
     async with harness.reader(bootstrap) as reader:
         ends = await reader.end_offsets([TopicPartition(name, number) for number in range(PARTITIONS)])
     while True:

@@ -33,7 +33,7 @@ from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS, PROVIDER_REQUESTS
 
 pytestmark = pytest.mark.broker
 
-PATIENCE = 60
+PATIENCE = 240
 HELLO = msgspec.json.encode(appended(user("hello"))[0])
 
 

@@ -71,9 +71,9 @@ async def test_a_question_goes_round_and_the_next_one_builds_on_its_answer(broke
         await turns.open("s", **OPENING)
         first = await turns.append("s", {"role": "user", "content": "hi"})
         assert first.topic == AGENT_TURNS
-        assert await asyncio.wait_for(shown_text(items, "s"), 60) == "1 heard"
+        assert await asyncio.wait_for(shown_text(items, "s"), 240) == "1 heard"
         await turns.append("s", {"role": "user", "content": [{"type": "text", "text": "again"}]})
-        assert await asyncio.wait_for(shown_text(items, "s"), 60) == "3 heard"
+        assert await asyncio.wait_for(shown_text(items, "s"), 240) == "3 heard"
     said = [[message["role"] for message in body["messages"]] for body in provider.asked]
     assert said == [["user"], ["user"], ["user", "assistant", "user"]]
 
@@ -93,7 +93,7 @@ async def test_what_a_provider_refuses_is_compared_with_the_rules_and_sent_again
         await turns.open("s", **OPENING)
         await turns.append("s", {"role": "user", "content": "hi"})
         async with DeadLetters(brokers) as arriving:
-            await asyncio.wait_for(anext(aiter(arriving)), 60)
+            await asyncio.wait_for(anext(aiter(arriving)), 240)
         letters = await typed(brokers, "feedback", "list")
         assert letters == [
             {
@@ -111,7 +111,7 @@ async def test_what_a_provider_refuses_is_compared_with_the_rules_and_sent_again
         assert await typed(brokers, "feedback", "count") == [{**counted, "refusals": 1}]
         assert len(provider.asked) == 1
         await typed(brokers, "dead-letters", "retry", letters[0]["letter"])
-        assert await asyncio.wait_for(shown_text(items, "s"), 60) == "1 heard"
+        assert await asyncio.wait_for(shown_text(items, "s"), 240) == "1 heard"
         assert await typed(brokers, "feedback", "list") == []
         assert [each["done"] for each in await typed(brokers, "feedback", "list", "--all")] == ["retried"]
     assert provider.asked[0] == provider.asked[1]
@@ -123,7 +123,7 @@ async def typed(brokers, *arguments):
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "reknit", *arguments, "--json"), env=os.environ | environment, stdout=-1
     )
-    said, _ = await asyncio.wait_for(process.communicate(), 60)
+    said, _ = await asyncio.wait_for(process.communicate(), 240)
     return [json.loads(line) for line in said.splitlines()]
 
 
@@ -150,7 +150,7 @@ async def test_what_is_superseded_is_broken_off(broker, prefix, tmp_path, free_p
         await turns.append("s", {"role": "user", "content": "wait"})
         await provider.arrived.acquire()
         provider.held.set()
-        assert await asyncio.wait_for(shown_text(items, "s"), 60) == "2 heard"
+        assert await asyncio.wait_for(shown_text(items, "s"), 240) == "2 heard"
 
 
 async def test_a_second_sender_continues_where_the_first_was_stopped(broker, prefix, tmp_path, free_port):
@@ -169,7 +169,7 @@ async def test_a_second_sender_continues_where_the_first_was_stopped(broker, pre
             await provider.arrived.acquire()
         provider.held.set()
         async with sending(brokers, url):
-            assert await asyncio.wait_for(shown_text(items, "s"), 60) == "1 heard"
+            assert await asyncio.wait_for(shown_text(items, "s"), 240) == "1 heard"
     assert len(provider.asked) == 2
     assert provider.asked[0] == provider.asked[1]
 
@@ -222,7 +222,7 @@ async def test_a_retry_under_its_id_changes_nothing_and_fixes_name_the_program(b
 
 
 async def first(reader, count):
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         async for found in reader:
             yield found
             count -= 1

@@ -31,7 +31,7 @@ async def typed(broker, prefix):
     def run(*arguments, given=b"", **more):
         command = [sys.executable, "-m", "reknit", *arguments]
         return subprocess.run(
-            command, input=given, capture_output=True, env=os.environ | place | more, timeout=60, check=False
+            command, input=given, capture_output=True, env=os.environ | place | more, timeout=240, check=False
         )
 
     async def records(topic):
@@ -117,7 +117,7 @@ async def test_a_session_is_found_wherever_its_producer_put_it(typed, broker, pr
 def test_a_broker_that_is_down_is_the_same_sentence_and_75(typed, free_port, tmp_path):
     where = f"127.0.0.1:{free_port()}"
     command = [sys.executable, "-m", "reknit", *typed.split(), "--bootstrap-servers", where, "--wait", "0.1"]
-    done = subprocess.run(command, capture_output=True, cwd=tmp_path, input="", text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, cwd=tmp_path, input="", text=True, timeout=240, check=False)
     assert done.returncode == 75
     assert f"no Kafka broker answers at {where} (Connection refused). Is it running" in done.stderr
     assert "Traceback" not in done.stderr

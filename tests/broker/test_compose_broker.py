@@ -50,7 +50,7 @@ def reknit(server, *arguments):
         env={**os.environ, "REKNIT_BOOTSTRAP_SERVERS": server.bootstrap, "REKNIT_PARTITIONS": "3"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     return done.returncode, {row["topic"]: row for row in map(json.loads, done.stdout.splitlines())}, done.stderr
@@ -130,7 +130,7 @@ async def test_an_input_of_nearly_the_largest_size_passes(compose_broker):
         partition = TopicPartition(f"e.{AGENT_TURNS}", 0)
         consumer.assign([partition])
         consumer.seek(partition, sent.offset)
-        record = await asyncio.wait_for(consumer.getone(), 60)
+        record = await asyncio.wait_for(consumer.getone(), 240)
     finally:
         await consumer.stop()
     assert record.value == value

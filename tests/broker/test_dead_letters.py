@@ -46,7 +46,7 @@ class Typed:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "reknit", *arguments), env=self.environment, stdin=-1, stdout=-1, stderr=-1
         )
-        said, words = await asyncio.wait_for(process.communicate(given), 60)
+        said, words = await asyncio.wait_for(process.communicate(given), 240)
         assert process.returncode == code, words.decode()
         return said
 

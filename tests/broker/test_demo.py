@@ -12,6 +12,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import harness
 import pytest
 
 VECTORS = Path(__file__).parents[1] / "conformance" / "demo_fleet.jsonl"
@@ -58,7 +59,7 @@ def told(stdout):
 
 
 def wait_for(said, words, seconds=PATIENCE):
-    deadline = time.monotonic() + seconds
+    deadline = harness.deadline_after(seconds)
     while (found := re.search(words, said.read_text())) is None:
         assert time.monotonic() < deadline, said.read_text()
         time.sleep(0.05)
@@ -79,7 +80,7 @@ def left_behind(bootstrap):
 
 
 def gone(bootstrap, seconds=15):
-    deadline = time.monotonic() + seconds
+    deadline = harness.deadline_after(seconds)
     while left_behind(bootstrap):
         if time.monotonic() > deadline:
             return False
@@ -112,7 +113,7 @@ def test_it_stays_up_takes_turns_by_hand_and_ends_cleanly(embedded_broker, start
     assert len(typed) == 7
     done = subprocess.run(["bash"], input="\n".join(typed), capture_output=True, text=True, check=True, timeout=120)
     assert json.loads(done.stdout)["records"]["agent.turns.v1"] == 1
-    deadline = time.monotonic() + 20
+    deadline = harness.deadline_after(20)
     while requests_counted(metrics) == before:
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -159,7 +160,7 @@ def test_a_viewer_shows_the_fleet_and_ends_with_the_demo(embedded_broker, start)
     bootstrap = wait_for(said, r"broker +(127\.0\.0\.1:\d+)")[1]
     url = wait_for(said, r"in a browser:\s+(http://127\.0\.0\.1:\d+/)\s")[1]
     fleet = {row["session"] for row in EXPECTED}
-    shown, deadline = set(), time.monotonic() + 30
+    shown, deadline = set(), harness.deadline_after(30)
     while not fleet <= shown:
         assert time.monotonic() < deadline, fleet - shown
         after = f"{url}sessions"

@@ -46,7 +46,7 @@ async def test_the_readmes_way_with_a_broker_is_run_line_by_line(broker, prefix,
             await typed.run(events)
             await typed.run(turns)
             await typed.start(send)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 await provider.arrived.acquire()
             assert b"provider.requests.v1" in await typed.run(inspect)
             await typed.start(viewer)
@@ -83,7 +83,7 @@ class Typed:
     async def run(self, line):
         process = await self.start(line)
         self._going_on.remove(process)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             said, _ = await process.communicate()
         assert process.returncode == 0, f"{line}\n{said.decode()}"
         return said
@@ -91,7 +91,7 @@ class Typed:
     async def end(self):
         for process in reversed(self._going_on):
             process.terminate()
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 await process.communicate()
 
 
@@ -99,7 +99,7 @@ async def run(page, language, text, bootstrap, prefix):
     text = text.replace('"localhost:9092"', f'"{bootstrap}", prefix="{prefix}"')
     command = [sys.executable, "-c", text] if language == "python" else ["bash", "-euo", "pipefail", "-c", text]
     process = await asyncio.create_subprocess_exec(*command, env=environment(bootstrap, prefix), stdout=-1, stderr=-2)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         said, _ = await process.communicate()
     assert process.returncode == 0, f"{page}:\n{text}\n{said.decode()}"
 

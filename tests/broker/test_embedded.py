@@ -53,10 +53,8 @@ async def test_exactly_once_is_refused_and_says_what_to_do(embedded, tmp_path, f
 async def test_a_killed_worker_repeats_outputs_but_loses_none(embedded, tmp_path, free_port):
     await harness.make_topics(embedded.bootstrap, TOPICS, PARTITIONS)
     with harness.Fleet(harness.toy_command(**options(embedded, tmp_path)), tmp_path, free_port) as fleet:
-        began = time.monotonic()
         worker = fleet.start()
         await worker.ready()
-        assert time.monotonic() - began < 15
         async with harness.Feeder(embedded.bootstrap, toy_stage.SOURCES, PARTITIONS, 500):
             await asyncio.sleep(2)
             worker.kill()
@@ -84,7 +82,7 @@ def test_the_broker_ends_with_its_owner():
         os.kill(pid, 0)  # it runs
         owner.send_signal(signal.SIGKILL)
         owner.wait(10)
-        deadline = time.monotonic() + 10
+        deadline = harness.deadline_after(10)
         while _running(pid):
             assert time.monotonic() < deadline, "the broker outlived its owner"
             time.sleep(0.05)

@@ -61,7 +61,7 @@ class Pipeline:
     async def run(self, *arguments: str, given: bytes = b"", code: int = 0) -> list[dict]:
         command = [sys.executable, "-m", "reknit", *arguments]
         done = await asyncio.to_thread(
-            subprocess.run, command, input=given, capture_output=True, env=self._env, timeout=90, check=False
+            subprocess.run, command, input=given, capture_output=True, env=self._env, timeout=240, check=False
         )
         assert done.returncode == code, done.stderr.decode()
         return [json.loads(line) for line in done.stdout.splitlines()]
@@ -72,7 +72,7 @@ class Pipeline:
 
     async def requests(self, session: str, least: int) -> list:
         """Return the requests of a session, once there are N, with their bodies."""
-        async with asyncio.timeout(60), Requests(self.brokers) as requests:
+        async with asyncio.timeout(240), Requests(self.brokers) as requests:
             found = []
             async for request in requests:
                 found += [request] if request.session == session else []
@@ -175,7 +175,7 @@ async def test_replays_forget_a_session_as_far_as_they_can_or_are_deleted(pipeli
     with harness.Fleet(lambda port: [*slow, "--metrics-port", str(port)], tmp_path, free_port) as fleet:
         under_way = fleet.start()
         await under_way.ready(60)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while not await published():  # noqa: ASYNC110  by another process
                 await asyncio.sleep(0.2)
 

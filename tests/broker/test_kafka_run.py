@@ -15,7 +15,7 @@ RUN = str(Path(__file__).parents[2] / "deploy" / "kafka" / "run")
 
 
 def refused(*options):
-    done = subprocess.run([RUN, *options], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([RUN, *options], capture_output=True, text=True, timeout=240, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     return done.stderr
 

@@ -304,7 +304,7 @@ async def write_junk(pipeline):
 async def check_readers(pipeline):
     for topic, reader in OUTPUTS.items():
         count, raw = len(await pipeline.read(topic)), 0
-        async with reader(pipeline.brokers) as found, asyncio.timeout(60):
+        async with reader(pipeline.brokers) as found, asyncio.timeout(240):
             async for each in found:
                 count, raw = count - 1, raw + bool(each.raw_headers)
                 assert names.has_bad_name(each.raw_headers) or type(each.session) in {str, type(None)}

@@ -199,7 +199,7 @@ async def test_a_run_that_is_ingested_with_its_transcript_feeds_the_next_request
 
 def inspected(bootstrap, prefix):
     command = [sys.executable, "-m", "reknit", "inspect", "s", "--bootstrap-servers", bootstrap, "--prefix", prefix]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=dict(os.environ))
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240, env=dict(os.environ))
     return json.loads(done.stdout)
 
 

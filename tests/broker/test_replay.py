@@ -97,7 +97,7 @@ class Live:
     async def plan(self, replay):
         """The plan of a replay, once there is one."""
         name = f"{self.prefix}replay.{replay}.{REPLAY_PLAN.name}"
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while True:
                 async with harness.reader(self.bootstrap) as reader:
                     if name in await reader.topics():

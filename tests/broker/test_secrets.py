@@ -45,7 +45,13 @@ async def run(places, *arguments, given=b"", **environment):
     """Run a command that ends, whatever its exit code; note its output."""
     command = [sys.executable, "-X", "faulthandler", "-m", "reknit", *arguments]
     done = await asyncio.to_thread(
-        subprocess.run, command, input=given, capture_output=True, timeout=90, check=False, env=os.environ | environment
+        subprocess.run,
+        command,
+        input=given,
+        capture_output=True,
+        timeout=240,
+        check=False,
+        env=os.environ | environment,
     )
     places.add(" ".join(arguments[:2]), done.stdout + done.stderr)
     return done

@@ -144,7 +144,7 @@ def shown(records):
 
 async def until_ended(brokers, sessions, runs=1):
     """Wait until this number of runs has ended in each session; return the events by session."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while True:
             found = await events_of(brokers)
             if all(len(ends_of(found.get(session, []))) >= runs for session in sessions):
@@ -162,7 +162,7 @@ async def until_all_committed(brokers):
     """Wait until the group has committed every request."""
     parts = await harness.read_all(brokers.bootstrap_servers, brokers.prefix + PROVIDER_REQUESTS, lab.PARTITIONS)
     ends = {number: part[-1].offset + 1 for number, part in enumerate(parts) if part}
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while await committed(brokers) != ends:  # noqa: ASYNC110  a broker cannot set an event
             await asyncio.sleep(0.1)
 
@@ -176,10 +176,10 @@ async def test_of_two_senders_each_answers_the_requests_of_its_partitions(broker
     async with topics(broker, prefix) as (brokers, publish), serving(provider) as url, sender(brokers, url):
         await publish(*(a_request(f"a-{session}", session) for session in SESSIONS))
         for _ in SESSIONS:
-            await asyncio.wait_for(provider.arrived.acquire(), 60)
+            await asyncio.wait_for(provider.arrived.acquire(), 240)
         # All answers have begun when the second sender joins; requests of the partitions that it gets are sent again.
         async with sender(brokers, url):
-            await asyncio.wait_for(provider.arrived.acquire(), 60)
+            await asyncio.wait_for(provider.arrived.acquire(), 240)
             provider.held.set()
             await until_ended(brokers, SESSIONS)
             await publish(*(a_request(f"b-{session}", session) for session in SESSIONS))
@@ -205,11 +205,11 @@ async def test_a_sender_that_is_killed_leaves_what_it_was_sending_and_nothing_th
             # Each partition has requests that wait before requests that are answered.
             await publish(*(a_request(f"a-{session}", session) for session in SESSIONS))
             for _ in SESSIONS:
-                await asyncio.wait_for(provider.arrived.acquire(), 60)
+                await asyncio.wait_for(provider.arrived.acquire(), 240)
             provider.answers = {f"b-{session}": [at_once] for session in done}
             await publish(*(a_request(f"b-{session}", session) for session in done))
             found = await until_ended(brokers, done)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 while any(len(found.get(session, [])) < 1 for session in SESSIONS):
                     found = await events_of(brokers)
             await asyncio.sleep(0.5)  # for the commits
@@ -221,7 +221,7 @@ async def test_a_sender_that_is_killed_leaves_what_it_was_sending_and_nothing_th
             found = await until_ended(brokers, [*SESSIONS, *done])
             await until_all_committed(brokers)
             following.terminate()
-            said, words = await asyncio.wait_for(following.communicate(), 60)
+            said, words = await asyncio.wait_for(following.communicate(), 240)
     assert (following.returncode, said) == (0, b"")
     assert SECRET.encode() not in words
     assert Counter(provider.asked) == {
@@ -299,7 +299,7 @@ async def test_a_topic_that_refuses_an_answer_ends_the_process_with_2(broker, pr
     async with topics(broker, prefix, **{"max.message.bytes": "100"}) as (brokers, publish), serving(provider) as url:
         await publish(a_request("a", "s"))
         async with process(brokers, url) as running:
-            said, words = await asyncio.wait_for(running.communicate(), 60)
+            said, words = await asyncio.wait_for(running.communicate(), 240)
         assert (running.returncode, said) == (2, b"")
         assert b"MESSAGE_SIZE_TOO_LARGE" in words or b"MessageSizeTooLargeError" in words
         assert SECRET.encode() not in words
@@ -336,7 +336,7 @@ async def test_a_log_that_mirrors_another_program_is_sent_only_what_waits(broker
 
 
 async def taking(reader, count):
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         async for found in reader:
             yield found
             count -= 1
@@ -353,5 +353,5 @@ async def ingest(brokers, session, messages, *options):
         stderr=-1,
     )
     given = b"".join(json.dumps(message).encode() + b"\n" for message in messages)
-    _, words = await asyncio.wait_for(process.communicate(given), 60)
+    _, words = await asyncio.wait_for(process.communicate(given), 240)
     assert (process.returncode, f"{len(messages)} records" in words.decode()) == (0, True)

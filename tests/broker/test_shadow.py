@@ -53,7 +53,7 @@ async def test_the_page_of_shadows_is_run_line_by_line(broker, prefix, tmp_path)
 
 async def seen_by_the_shadow(bootstrap, prefix, mends):
     """Wait until the shadow has reported N repairs."""
-    async with harness.reader(bootstrap) as reader, asyncio.timeout(60):
+    async with harness.reader(bootstrap) as reader, asyncio.timeout(240):
         reader.assign([TopicPartition(prefix + HISTORY_FIXES, number) for number in range(lab.PARTITIONS)])
         await reader.seek_to_beginning()
         for _ in range(mends):
@@ -143,5 +143,5 @@ async def test_a_shadow_never_writes_to_a_live_prefix(broker, prefix, tmp_path, 
     process = await asyncio.create_subprocess_shell(
         f"{sys.executable} -m reknit worker --shadow {place} {more.format(prefix=prefix)}", stdout=-1, stderr=-2
     )
-    words, _ = await asyncio.wait_for(process.communicate(), 60)
+    words, _ = await asyncio.wait_for(process.communicate(), 240)
     assert (process.returncode, said in words.decode()) == (2, True), words

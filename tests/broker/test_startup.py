@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import time
 
 import harness
 import pytest
@@ -24,10 +23,8 @@ async def start_and_fail(bootstrap, directory, free_port, *, status=2, **more):
         "tuning": {"start_seconds": 8.0},
     }
     with harness.Fleet(harness.toy_command(**options | more), directory, free_port) as fleet:
-        began = time.monotonic()
         worker = fleet.start()
         assert await worker.wait(20) == status
-        assert time.monotonic() - began < 15
         return worker.tail()
 
 

@@ -105,7 +105,7 @@ async def following(bootstrap: str, prefix: str, path: Path, **options):
     follower = Follower(config_of(bootstrap, prefix), index, **options)
     running = asyncio.create_task(follower.run())
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             await follower.caught_up.wait()
         yield index, follower, running
     finally:
@@ -140,7 +140,7 @@ async def test_killed_at_any_moment_it_continues_without_gaps_and_duplicates(bro
         assert b"http://" in await process.stderr.readline()
         copies = range(begun * COPIES, (begun + 1) * COPIES)
         feeding = asyncio.create_task(publish(broker.bootstrap, prefix, records, copies))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while entries_in(path) <= grown[-1]:  # noqa: ASYNC110  a file has no events
                 await asyncio.sleep(0.005)
         await asyncio.sleep(chance.uniform(0, 0.05))
@@ -208,7 +208,7 @@ async def test_recreated_topics_are_not_those_of_the_index(broker, prefix, tmp_p
         await admin.close()
         await harness.make_topics(broker.bootstrap, [prefix + AGENT_TURNS], PARTITIONS)
         with pytest.raises(IndexFileError, match="--rebuild") as raised:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 await asyncio.shield(running)
         assert raised.value.code == "index_foreign"
 

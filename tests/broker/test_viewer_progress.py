@@ -48,7 +48,7 @@ async def watched(bootstrap, prefix, folder):
     running = asyncio.create_task(Watch(config, index, progress).run())
 
     async def until(holds):
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while True:
                 status = progress.status()
                 turns = [each for each in status.partitions if each.topic == AGENT_TURNS]

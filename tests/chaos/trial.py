@@ -27,7 +27,7 @@ DEFAULTS = msgspec.structs.replace(lab.DEFAULTS, on_dead_letter="park")
 _OBJECT_BYTES = 400
 _RATE = 100
 _WORKERS = 2
-_SECONDS = 90.0
+_SECONDS = 300.0
 # The valid exit statuses of a worker: stopped, killed, or with nothing committed since its broker or its partition was
 # lost.
 _ENDS = {0, -9, 75}

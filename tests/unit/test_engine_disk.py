@@ -402,7 +402,7 @@ async def outputs_of(tmp_path, monkeypatch, log, *, damage=False):
         on_position=lambda _: None,
         is_ours=always,
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         for record in log:
             if record is log[-1] and damage:
                 damage_tables(actor._kept._disk, tmp_path)

@@ -236,7 +236,7 @@ async def test_blocked_calls_hold_up_no_other_and_end_with_their_caller(running)
             ended.append(number)
 
     waiting = [asyncio.create_task(running.call_thread(waits, number)) for number in range(8)]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert await running.call_thread(threading.get_ident) != threading.get_ident()
         for task in waiting:
             task.cancel()
@@ -274,7 +274,7 @@ async def test_a_stop_does_not_wait_for_a_broker_that_does_not_answer(app, monke
     monkeypatch.setattr(transport, "_LEAVE_SECONDS", 0.01)
     thread, client = app.consumer._thread, Deaf()
     thread._consumer = client
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await thread.on_thread_stop()
     assert client.steps == ["leave", "close"]
 
@@ -299,7 +299,7 @@ async def test_an_error_that_ends_group_membership_fails_the_worker(app, monkeyp
     monkeypatch.setattr(SpanThread, "call_thread", call)
     runtime = app.runtime
     watching = asyncio.create_task(app.consumer._watch_group.fun(app.consumer))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not (runtime.failed.is_set() or len(taken) > 2):  # noqa: ASYNC110  polls what the task changes
             await asyncio.sleep(0.001)
     watching.cancel()

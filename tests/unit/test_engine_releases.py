@@ -156,7 +156,7 @@ async def nothing(_position): ...
 
 
 async def until(condition):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - polls what the actor changes by itself
             await asyncio.sleep(0.001)
 

@@ -97,6 +97,6 @@ async def test_a_broker_that_does_not_answer_ends_the_read(monkeypatch):
     changelog = Changelog([], fetched=MIB)
     changelog.start = asyncio.Event().wait
     with pytest.raises(PartitionLostError) as lost:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await read(monkeypatch, changelog, patience=0.01)
     assert lost.value.code == "stuck"

@@ -168,7 +168,7 @@ def test_a_container_is_healthy_when_its_worker_is_ready_or_its_viewer_answers(p
         monkeypatch.setenv("REKNIT_METRICS_PORT", port)
         given = [] if path == "/readyz" else [port, path]
         command = [sys.executable, "-I", "-S", str(IMAGE / "healthcheck.py"), *given]
-        done = subprocess.run(command, capture_output=True, timeout=30, check=False)
+        done = subprocess.run(command, capture_output=True, timeout=60, check=False)
     assert done.returncode == ends, done.stderr
 
 

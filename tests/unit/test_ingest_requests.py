@@ -294,7 +294,7 @@ async def post_through(port, behind, bodies):
         await aiohttp.web.TCPSite(runner, "127.0.0.1", behind).start()
         headers = {"user-agent": "crew/2", "x-session-id": 's "1"'}
         async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", headers=headers) as client:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while not await is_open(port):  # noqa: ASYNC110  another process opens it
                     await asyncio.sleep(0.05)
             for body in bodies:

@@ -331,7 +331,7 @@ async def test_a_dry_run_rebuilds_its_state_after_a_bug():
         )
         values = [b"v", b"v", b"v", b"bug", b"v"]
         records = [Record(partition=0, offset=at, key=b"k", value=value) for at, value in enumerate(values)]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while actor.phase.value != "working":  # noqa: ASYNC110  it opens by itself
                 await asyncio.sleep(0.01)
             actor.offer(Span(0, 5, records, 5))

@@ -111,6 +111,6 @@ def test_urllib_follows_no_redirect(status, body):
     with server(200, []) as (target, followed), server(status, [("location", f"{target}/x?secret")]) as (url, asked):
         request = urllib.request.Request(url, body, {"authorization": "secret"})  # noqa: S310  the test's own server
         with pytest.raises(RedirectError) as caught:
-            opener(urllib.request.ProxyHandler({})).open(request, timeout=20)
+            opener(urllib.request.ProxyHandler({})).open(request, timeout=60)
     assert str(caught.value) == f"redirect to {target.removeprefix('http://')}, which is not followed"
     assert (len(asked), followed) == (1, [])
