@@ -57,11 +57,18 @@ def cut(data, words):
     return [words[start:end] for start, end in zip([0, *ends], [*ends, len(words)], strict=True)]
 
 
-def named(data, at, name, *, has_index):
-    """Return the deltas that identify a call before its input: late, repeated, or in pieces."""
+def named(data, at, name, *, has_index, previous):
+    """Return the deltas that identify a call before its input: late, repeated, or in pieces.
+
+    Without an index, the name alone may also repeat that of the previous call, so then it does not come first if the
+    previous call has the same name.
+    """
     place = {"index": at} if has_index else {}
     first = place | {"id": f"t{at}"}
-    match data.draw(st.sampled_from(["at once", "pieces", "again", "name last", "id last"])):
+    ways = ["at once", "pieces", "again", "name last"]
+    if has_index or name != previous:
+        ways.append("id last")
+    match data.draw(st.sampled_from(ways)):
         case "pieces":
             start, rest = name.split("_")
             more = [{"function": {"name": f"{start}_", "arguments": ""}}, {"function": {"name": rest}}]
@@ -86,7 +93,7 @@ def deltas_of_calls(data, calls):
         return [{"tool_calls": whole}] if whole else []
     grown = [
         [
-            *named(data, at, name, has_index=way != "by id"),
+            *named(data, at, name, has_index=way != "by id", previous=calls[at - 1][0] if at else ""),
             *({"index": at, "function": {"arguments": piece}} for piece in cut(data, given)),
         ]
         for at, (name, given) in enumerate(calls)
