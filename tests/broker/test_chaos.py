@@ -78,23 +78,27 @@ async def test_scaling_freezing_and_a_source_full_of_markers(broker, prefix, tmp
 
 
 async def test_a_worker_that_rarely_runs_finishes_its_work(broker, prefix, tmp_path, free_port):
-    """Its guard ends it after 4 s without progress, and each of its batches takes longer than that."""
-    source, tuning = prefix + toy_stage.SOURCES[0], {"session_seconds": 6.0, "stall_seconds": 4.0, "slice_records": 1}
+    """Its guard ends it after 8 s without progress, and each of its batches takes longer than that."""
+    source, tuning = prefix + toy_stage.SOURCES[0], {"session_seconds": 6.0, "stall_seconds": 8.0, "slice_records": 1}
     async with toys(broker.bootstrap, prefix, tmp_path, free_port, **tuning) as fleet:
         worker = fleet.start()
         await worker.ready()
         async with AIOKafkaProducer(bootstrap_servers=broker.bootstrap) as producer:
+            # Its first fetch, which needs several round trips, is complete before it is stopped for the first time.
+            for partition in range(2):
+                await producer.send_and_wait(source, b"first", key=b"k", partition=partition)
+            await harness.caught_up(broker.bootstrap, prefix + toy_stage.OUT, [source], PARTITIONS, 30)
             for number in range(60):
                 await producer.send(source, toy_stage.SLOW + b"0.05", key=b"k", partition=number % 2)
         stops = 0
-        while await produced(broker.bootstrap, prefix) < 60:
+        while await produced(broker.bootstrap, prefix) < 62:
             assert (worker.status, stops < 300) == (None, True), worker.tail()
             stops += 1
             for number, stays in ((signal.SIGSTOP, 1.5), (signal.SIGCONT, 0.5)):
                 worker.signal(number)
                 await asyncio.sleep(stays)
         assert stops > 2
-        assert await audited(broker.bootstrap, prefix) == 60
+        assert await audited(broker.bootstrap, prefix) == 62
         assert await worker.stop() == 0
 
 
