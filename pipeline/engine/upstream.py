@@ -19,8 +19,10 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import uvloop
+from aiokafka import conn
 from aiokafka.client import AIOKafkaClient
 from aiokafka.consumer import fetcher
+from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.abstract import AbstractType
 from aiokafka.protocol.admin import DescribeGroupsRequest_v3, DescribeGroupsResponse_v3
 from aiokafka.protocol.api import Request, RequestStruct, Response
@@ -64,9 +66,25 @@ class StageRecords(fetcher.PartitionRecords):  # type: ignore[misc] # aiokafka h
         )
 
 
+class Connection(conn.AIOKafkaConnection):  # type: ignore[misc] # as above
+    """A connection that reports a closed transport as the client's own error.
+
+    If a transport fails, the client learns of it in a later iteration of the loop. A request that is sent before that
+    raises RuntimeError in uvloop. The client expects OSError, so the task that sent the request died, and with it the
+    worker.
+    """
+
+    def send(self, request: Any, expect_response: bool = True) -> Any:  # noqa: ANN401, FBT001, FBT002  as the client's
+        if self._writer is not None and self._writer.transport.is_closing():
+            self.close(reason=conn.CloseReason.CONNECTION_BROKEN)
+            raise KafkaConnectionError(f"Connection at {self.host}:{self.port} broken: its transport is closed")
+        return super().send(request, expect_response)
+
+
 def patch_aiokafka() -> None:
-    """Make every consumer of this process create ``Record`` objects."""
+    """Make every consumer of this process create ``Record`` objects, and every client ``Connection`` objects."""
     fetcher.PartitionRecords = StageRecords
+    conn.AIOKafkaConnection = Connection
 
 
 _TLS_GOODBYE_SECONDS = 0.2
@@ -282,6 +300,9 @@ PARTS = {
     "aiokafka.client:AIOKafkaClient.close": "02119d4d618a",
     "aiokafka.client:AIOKafkaClient.coordinator_lookup": "19cc69fb75f8",
     "aiokafka.client:AIOKafkaClient.send": "246b277687d7",
+    "aiokafka.conn:AIOKafkaConnection.close": "28f164aa1e4f",
+    "aiokafka.conn:AIOKafkaConnection.send": "5909ea32f4ef",
+    "aiokafka.conn:create_conn": "673276cbddb4",
     "aiokafka.consumer.fetcher:FetchResult.check_assignment": "b5340df67e3f",
     "aiokafka.consumer.fetcher:FetchResult.getall": "3e717e30de50",
     "aiokafka.consumer.fetcher:FetchResult._update_position": "83fb1473bf10",
