@@ -75,10 +75,17 @@ class Connection(conn.AIOKafkaConnection):  # type: ignore[misc] # as above
     """
 
     def send(self, request: Any, expect_response: bool = True) -> Any:  # noqa: ANN401, FBT001, FBT002  as the client's
+        self._check_transport()
+        return super().send(request, expect_response)
+
+    def _send_sasl_token(self, payload: bytes, expect_response: bool = True) -> Any:  # noqa: ANN401, FBT001, FBT002
+        self._check_transport()
+        return super()._send_sasl_token(payload, expect_response)
+
+    def _check_transport(self) -> None:
         if self._writer is not None and self._writer.transport.is_closing():
             self.close(reason=conn.CloseReason.CONNECTION_BROKEN)
             raise KafkaConnectionError(f"Connection at {self.host}:{self.port} broken: its transport is closed")
-        return super().send(request, expect_response)
 
 
 def patch_aiokafka() -> None:
@@ -300,6 +307,7 @@ PARTS = {
     "aiokafka.client:AIOKafkaClient.close": "02119d4d618a",
     "aiokafka.client:AIOKafkaClient.coordinator_lookup": "19cc69fb75f8",
     "aiokafka.client:AIOKafkaClient.send": "246b277687d7",
+    "aiokafka.conn:AIOKafkaConnection._send_sasl_token": "7a3d948fc526",
     "aiokafka.conn:AIOKafkaConnection.close": "28f164aa1e4f",
     "aiokafka.conn:AIOKafkaConnection.send": "5909ea32f4ef",
     "aiokafka.conn:create_conn": "673276cbddb4",

@@ -115,7 +115,12 @@ def broker():
         answered.result()
 
 
-def test_a_request_over_a_transport_that_failed_is_an_error_of_the_connection(broker):
+@pytest.mark.parametrize(
+    "send",
+    [lambda connection: connection.send(ApiVersionRequest()), lambda connection: connection._send_sasl_token(b"token")],
+    ids=["a request", "a token"],
+)
+def test_a_request_over_a_transport_that_failed_is_an_error_of_the_connection(broker, send):
     lost = []
 
     async def send_after_failure(_loop):
@@ -123,7 +128,7 @@ def test_a_request_over_a_transport_that_failed_is_an_error_of_the_connection(br
         await connection.connect()
         connection._writer.transport.abort()
         with pytest.raises(KafkaConnectionError, match="its transport is closed"):
-            await connection.send(ApiVersionRequest())
+            await send(connection)
         await connection.close()
         return connection.connected()
 
