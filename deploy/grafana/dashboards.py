@@ -36,12 +36,12 @@ Board: TypeAlias = dict[str, dict[Panel, Queries]]
 
 
 def rate(metric: str, by: str = "", matching: str = _JOB) -> str:
-    """How often a second, summed by labels."""
+    """Return the rate per second, summed by labels."""
     return f"sum{f' by ({by})' if by else ''} (rate({metric}{{{matching}}}[$__rate_interval]))"
 
 
 def total(metric: str, by: str = "", matching: str = _JOB) -> str:
-    """How often in the range that is shown, summed by labels."""
+    """Return the increase over the selected time range, summed by labels."""
     return f"sum{f' by ({by})' if by else ''} (increase({metric}{{{matching}}}[$__range]))"
 
 
@@ -50,12 +50,12 @@ def quantile(share: float, metric: str, by: str = "topic") -> str:
 
 
 def hourly(metric: str, by: str) -> str:
-    """How often in the hour before, summed by labels: of what is rare."""
+    """Return the increase over the last hour, summed by labels; for rare events."""
     return f"sum by ({by}) (increase({metric}{{{_JOB}}}[1h]))"
 
 
 def most(expression: str) -> str:
-    """The ten largest that are not 0: of the label sets most never occur."""
+    """Return the ten largest values above 0. Most label sets never occur."""
     return f"topk(10, {expression}) > 0"
 
 
@@ -68,218 +68,244 @@ _HOURLY = f"reknit:fixes:increase1h{{{_TARGETS}}}"
 _HOURLY_BEFORE = f"{_HOURLY} offset 1w"
 
 FIXES: Board = {
-    "In this range": {
+    "Selected time range": {
         ("Fixes", "short", "Changes to histories and streams."): total("reknit_fixes_total"),
-        ("Requests that needed one", "percentunit", "The share of all requests for these targets."): (
+        ("Requests that needed a fix", "percentunit", "The share of all requests for these targets."): (
             total("reknit_requests_total", matching=f'{_TARGETS}, outcome="mended"')
             + f" / {total('reknit_requests_total', matching=_TARGETS)}"
         ),
         ("Sessions affected", "short", "Sessions whose requests needed a fix for the first time."): total(
             "reknit_sessions_mended_total", matching=_TARGETS
         ),
-        ("Content lost or added", "short", "Fixes that dropped something or said what nobody said."): total(
+        ("Content lost or added", "short", "Fixes that dropped content or added text."): total(
             "reknit_fixes_lossy_total"
         ),
         ("Rejected", "short", "Requests that a provider would have refused and that were not sent."): total(
             "reknit_rejections_total", matching=_TARGETS
         ),
     },
-    "What is mended": {
-        ("By code", "ops", "`reknit explain CODE` says what each is."): most(rate("reknit_fixes_total", "code")),
-        ("By target", "ops", "Whom it was mended for, or whose stream it is; the structure is everybody's."): most(
-            rate("reknit_fixes_total", "target")
-        ),
-        ("By producer", "ops", "What wrote the record, by its header; beyond 32 they are other."): most(
-            rate("reknit_producer_fixes_total", "producer")
-        ),
-        ("By severity", "ops", "Lossless fixes keep every word; others drop some, or add some."): {
+    "Fixes": {
+        ("By code", "ops", "`reknit explain CODE` describes each code."): most(rate("reknit_fixes_total", "code")),
+        (
+            "By target",
+            "ops",
+            "The target of the request, or the source of the stream. Repairs of structure count for all targets.",
+        ): most(rate("reknit_fixes_total", "target")),
+        (
+            "By producer",
+            "ops",
+            "The program that wrote the record, by its header. The first 32 have a label of their own.",
+        ): most(rate("reknit_producer_fixes_total", "producer")),
+        ("By severity", "ops", "Lossless fixes keep all content. Lossy ones drop or add some."): {
             "lossless": f"{rate('reknit_fixes_total')} - {rate('reknit_fixes_lossy_total')}",
             "lossy": rate("reknit_fixes_lossy_total"),
         },
-        ("Lossy, by code", "ops", "What lost content, or added it."): most(
+        ("Lossy, by code", "ops", "Fixes that dropped or added content."): most(
             rate("reknit_fixes_lossy_total", "code, target")
         ),
-        ("Only observed", "ops", "Mends that a policy observes and that were not made."): most(
+        ("Only observed", "ops", "Repairs that a policy only observes. They were not made."): most(
             rate("reknit_fixes_observed_total", "code, target", _TARGETS)
         ),
     },
-    "Against last week": {
-        ("Fixes in an hour", "short", "Now, and at the same hour a week ago."): {
+    "Compared with last week": {
+        ("Fixes in an hour", "short", "The last hour, and the same hour a week ago."): {
             "now": f"sum ({_HOURLY})",
             "a week ago": f"sum ({_HOURLY_BEFORE})",
         },
-        ("Grown most", "short", "How many times as often as a week ago, by code."): most(
+        ("Largest growth", "short", "The ratio to the same hour a week ago, by code."): most(
             f"sum by (code) ({_HOURLY}) / (sum by (code) ({_HOURLY_BEFORE}) > 0)"
         ),
         (
             "New",
             "short",
-            "In an hour, of codes that did not occur in the hour a week ago.",
+            "Fixes per hour with codes that did not occur in the same hour a week ago.",
         ): f"sum by (code) ({_HOURLY}) > 0 unless on (code) sum by (code) ({_HOURLY_BEFORE}) > 0",
     },
     "Requests": {
-        ("Outcome", "reqps", "Clean, mended or rejected."): rate("reknit_requests_total", "outcome", _TARGETS),
+        ("Outcome", "reqps", "Unchanged (`clean`), repaired (`mended`) or rejected."): rate(
+            "reknit_requests_total", "outcome", _TARGETS
+        ),
         (
             "Prefix kept",
             "percentunit",
-            "Of the bytes sent, those that repeat what was settled, which a provider's cache may know.",
+            "The share of bytes that repeat the settled prefix, which the provider may have cached.",
         ): (
             f"{rate('reknit_prefix_kept_bytes_total', 'target', _TARGETS)}"
             f" / {rate('reknit_request_written_bytes_total', 'target', _TARGETS)}"
         ),
-        ("Prefixes given up", "ops", "Why a request does not begin with what was settled."): rate(
+        ("Prefix resets", "ops", "Requests that do not begin with the settled prefix, by cause."): rate(
             "reknit_prefix_resets_total", "cause"
         ),
-        ("Size", "bytes", "The request in the middle, and the hundredth from the top."): {
+        ("Size", "bytes", "Median and 99th percentile of the request size."): {
             "p50 {{target}}": quantile(0.5, "reknit_request_bytes", "target"),
             "p99 {{target}}": quantile(0.99, "reknit_request_bytes", "target"),
         },
-        ("Rejections by rule", "ops", "`reknit explain RULE` says what each is."): most(
+        ("Rejections by rule", "ops", "`reknit explain RULE` describes each rule."): most(
             rate("reknit_rejections_total", "target, rule", _TARGETS)
         ),
     },
-    "What providers answer": {
+    "Answers of providers": {
         (
             "Refusals by outcome",
             "ops",
-            "Foreseen, missed and unknown say something of the rules; not_shape and unmatched do not.",
+            "`foreseen`, `missed` and `unknown` concern the rules; `not_shape` and `unmatched` do not.",
         ): rate("reknit_provider_refusals_total", "outcome"),
-        ("Missed or foreseen, by rule", "ops", "A missed rule is incomplete."): most(
+        ("Refusals by rule", "ops", "A rule with missed refusals is incomplete."): most(
             rate("reknit_provider_refusals_total", "outcome, rule", f'{_TARGETS}, rule!=""')
         ),
         (
-            "How true the doubts are",
+            "Precision of soft rules",
             "percentunit",
-            "Of requests that left although a rule doubted them, those that the provider refused for it.",
+            "The share of requests with a soft violation that the provider refused for that reason.",
         ): most(
             total("reknit_provider_refusals_total", "rule", f'{_TARGETS}, outcome="foreseen"')
             + f" / {total('reknit_requests_doubted_total', 'rule', _TARGETS)}"
         ),
-        ("Doubted requests", "ops", "Requests that left although a rule that is not hard finds a breach."): most(
-            rate("reknit_requests_doubted_total", "target, rule", _TARGETS)
-        ),
+        (
+            "Requests with soft violations",
+            "ops",
+            "Requests that were sent although a soft rule reports a violation.",
+        ): most(rate("reknit_requests_doubted_total", "target, rule", _TARGETS)),
     },
     "Streams": {
         (
             "Items by origin",
             "ops",
-            "Streamed, promoted because they were never streamed, or known from a result alone.",
+            "Streamed, promoted because they never streamed, or known only from a result.",
         ): rate("reknit_items_total", "origin"),
-        ("Mended streams", "ops", "Items withdrawn or cut short, and results that no screen had shown."): {
+        (
+            "Repaired streams",
+            "ops",
+            "Items that were retracted or cut short, and results of items that were never shown.",
+        ): {
             "retracted": rate("reknit_retractions_total"),
             "incomplete": rate("reknit_items_incomplete_total"),
             "result unseen": rate("reknit_results_unseen_total"),
             "not recognised": rate("reknit_events_unrecognised_total"),
         },
-        ("Runs that did not finish", "ops", "By cause."): most(rate("reknit_runs_unfinished_total", "source, cause")),
+        ("Unfinished runs", "ops", "Runs that did not finish, by cause."): most(
+            rate("reknit_runs_unfinished_total", "source, cause")
+        ),
     },
 }
 
 
 PIPELINE: Board = {
     "Now": {
-        ("Workers", "short", "Those that answer a scrape."): f"count (reknit_build_info{{{_JOB}}}) or vector(0)",
+        ("Workers", "short", "Workers that answer a scrape."): f"count (reknit_build_info{{{_JOB}}}) or vector(0)",
         (
             "Partitions without a worker",
             "short",
             "Partitions that no scraped worker processes.",
         ): f"sum by (topic) (max by (pipeline, topic, partition) (reknit_partition_working{{{_JOB}}}) == bool 0)",
-        ("Lag", "short", "Records that wait."): f"sum by (topic) (reknit_consumer_lag_records{{{_JOB}}})",
-        ("Slowest record in a hundred", "s", "From when it was written to its commit."): quantile(
+        (
+            "Lag",
+            "short",
+            "Records that are not processed yet.",
+        ): f"sum by (topic) (reknit_consumer_lag_records{{{_JOB}}})",
+        ("End-to-end latency, p99", "s", "From the write of a record to the commit of its outputs."): quantile(
             0.99, "reknit_end_to_end_latency_seconds"
         ),
-        ("Sessions parked", "short", "They wait for somebody."): f"sum (reknit_sessions_parked{{{_JOB}}})",
-        ("Dead letters", "short", "In this range, of all kinds."): total("reknit_dead_letters_total"),
+        (
+            "Sessions parked",
+            "short",
+            "Parked sessions wait for an operator.",
+        ): f"sum (reknit_sessions_parked{{{_JOB}}})",
+        ("Dead letters", "short", "In the selected time range, all kinds."): total("reknit_dead_letters_total"),
     },
     "Throughput": {
         ("Records in", "ops", "Processed, by topic."): rate("reknit_records_consumed_total", "topic"),
         ("Records out", "ops", "Published, by topic."): rate("reknit_records_produced_total", "topic"),
-        ("Transactions", "ops", "Batches that were committed; exactly once each is a transaction."): rate(
+        ("Transactions", "ops", "Committed batches. With exactly-once delivery each is a transaction."): rate(
             "reknit_batches_total", "topic"
         ),
-        ("Records in a transaction", "short", "Few of them at a high load hint at a short commit interval."): rate(
-            "reknit_records_consumed_total", "topic"
-        )
-        + " / "
-        + rate("reknit_batches_total", "topic"),
+        (
+            "Records per transaction",
+            "short",
+            "Few records under high load indicate a commit interval that is too short.",
+        ): rate("reknit_records_consumed_total", "topic") + " / " + rate("reknit_batches_total", "topic"),
     },
     "Lag and latency": {
         (
-            "Records that wait",
+            "Lag by topic",
             "short",
-            "If all partitions grow, workers are too few; if one does, it stands still.",
+            "If the lag of all partitions grows, add workers. If only one grows, that partition is stuck.",
         ): f"sum by (topic) (reknit_consumer_lag_records{{{_JOB}}})",
-        ("Partitions with the most", "short", "Where records wait."): most(
+        ("Partitions with the largest lag", "short", "Records that are not processed yet."): most(
             f"sum by (topic, partition) (reknit_consumer_lag_records{{{_JOB}}})"
         ),
-        ("From written to committed", "s", "Of each batch's oldest record."): {
+        ("End-to-end latency", "s", "From the write of a batch's oldest record to its commit."): {
             f"p{share * 100:.0f} {{{{topic}}}}": quantile(share, "reknit_end_to_end_latency_seconds")
             for share in (0.5, 0.99)
         },
-        ("A batch's time, p99", "s", "In the stage, and from the first send to the commit: the brokers' part."): {
+        (
+            "Batch time, p99",
+            "s",
+            "Processing in the stage, and writing up to the commit.",
+        ): {
             "stage {{topic}}": quantile(0.99, "reknit_batch_process_seconds"),
             "commit {{topic}}": quantile(0.99, "reknit_batch_write_seconds"),
         },
     },
     "Group and state": {
-        ("Rebalances", "short", "Times in an hour that workers were given their partitions."): hourly(
-            "reknit_rebalances_total", "topic"
-        ),
-        ("New producer epochs", "short", "In an hour, after commits that may have been sent twice."): hourly(
+        ("Rebalances", "short", "Assignments of partitions per hour."): hourly("reknit_rebalances_total", "topic"),
+        ("New producer epochs", "short", "Per hour, after commits that may have been sent twice."): hourly(
             "reknit_producer_epochs_total", "topic"
         ),
         (
             "Partitions of each worker",
             "short",
-            "Evenly spread when the group is at rest.",
+            "Evenly distributed if the group is stable.",
         ): f"sum by (instance, topic) (reknit_partitions{{{_JOB}}})",
-        ("State read back", "ops", "Changelog records; only after a start or a rebalance."): rate(
+        ("State restored", "ops", "Changelog records, read after a start or a rebalance."): rate(
             "reknit_state_restored_records_total", "topic"
         ),
         (
-            "Time to read a partition's state, p90",
+            "Restore time of a partition, p90",
             "s",
-            "Since the workers started, as most of it is done before the first scrape. Sessions wait meanwhile.",
+            "Since the start of the workers. Sessions wait during a restore.",
         ): f"histogram_quantile(0.9, sum by (topic, le) (reknit_state_restore_seconds_bucket{{{_JOB}}}))",
-        ("Stores thrown away", "short", "In an hour, by reason."): hourly(
-            "reknit_state_store_discarded_total", "reason"
-        ),
-        ("Sessions over", "ops", "Closed, expired or forgotten."): rate("reknit_sessions_ended_total", "how"),
+        ("Discarded stores", "short", "Per hour, by reason."): hourly("reknit_state_store_discarded_total", "reason"),
+        ("Ended sessions", "ops", "Closed, expired or forgotten."): rate("reknit_sessions_ended_total", "how"),
     },
-    "Memory and processor": {
+    "Memory and CPU": {
         (
             "Memory of each worker",
             "bytes",
-            "All of the process.",
+            "Resident memory of the process.",
         ): f"sum by (instance) (process_resident_memory_bytes{{{_JOB}}})",
-        ("Memory of sessions", "bytes", "At work, and as records."): {
-            "at work {{instance}}": f"reknit_sessions_live_bytes{{{_JOB}}}",
-            "records {{instance}}": f"reknit_sessions_stored_bytes{{{_JOB}}}",
+        ("Memory of sessions", "bytes", "Live sessions, and sessions stored as records."): {
+            "live {{instance}}": f"reknit_sessions_live_bytes{{{_JOB}}}",
+            "stored {{instance}}": f"reknit_sessions_stored_bytes{{{_JOB}}}",
         },
-        ("Sessions", "short", "Each side of a session counts."): {
-            "at work": f"sum (reknit_sessions_live{{{_JOB}}})",
-            "records": f"sum (reknit_sessions_stored{{{_JOB}}})",
-            "sent to records": f"sum (increase(reknit_sessions_evicted_total{{{_JOB}}}[5m]))",
+        ("Sessions", "short", "The two sides of a session, history and stream, are counted separately."): {
+            "live": f"sum (reknit_sessions_live{{{_JOB}}})",
+            "stored": f"sum (reknit_sessions_stored{{{_JOB}}})",
+            "evicted": f"sum (increase(reknit_sessions_evicted_total{{{_JOB}}}[5m]))",
         },
-        ("Processor", "percentunit", "Of one core."): rate("process_cpu_seconds_total", "instance"),
+        ("CPU", "percentunit", "Share of one core."): rate("process_cpu_seconds_total", "instance"),
     },
-    "What does not get through": {
-        ("Dead letters by kind", "short", "In this range. They add up to all dead letters."): _LETTERS,
+    "Dead letters and parked sessions": {
+        (
+            "Dead letters by kind",
+            "short",
+            "In the selected time range. The kinds add up to all dead letters.",
+        ): _LETTERS,
         ("Dead letters", "ops", "By topic and code; `reknit dead-letters list` shows them."): most(
             rate("reknit_dead_letters_total", "topic, code")
         ),
-        ("Headers dropped", "short", "In an hour: malformed headers, by topic and name."): most(
+        ("Headers dropped", "short", "Malformed headers per hour, by topic and name."): most(
             hourly("reknit_headers_dropped_total", "topic, header")
         ),
-        ("Parked", "short", "Sessions that wait behind a record, and the records behind it."): {
+        ("Parked", "short", "Sessions that wait for an operator, and their waiting records."): {
             "sessions": f"sum (reknit_sessions_parked{{{_JOB}}})",
             "being released": f"sum (reknit_sessions_releasing{{{_JOB}}})",
             "records": f"sum (reknit_turns_waiting{{{_JOB}}})",
         },
         (
-            "Our faults and lost inputs",
+            "Stage errors and expired inputs",
             "short",
-            "In an hour: records that a stage raised for, and offsets that retention took before they were read.",
+            "Per hour: records on which a stage failed, and offsets that retention deleted unread.",
         ): {
             "raised {{topic}}": hourly("reknit_poison_records_total", "topic"),
             "expired {{topic}}": hourly("reknit_source_expired_records_total", "topic"),
@@ -289,9 +315,9 @@ PIPELINE: Board = {
         (
             "Silence of the brokers",
             "s",
-            "Since a worker last heard from one.",
+            "Time since the last answer of a broker.",
         ): f"max by (instance) (reknit_broker_silent_seconds{{{_JOB}}})",
-        ("Restarts", "short", "In an hour."): f"sum by (instance) (changes(process_start_time_seconds{{{_JOB}}}[1h]))",
+        ("Restarts", "short", "Per hour."): f"sum by (instance) (changes(process_start_time_seconds{{{_JOB}}}[1h]))",
         ("Versions", "short", "Workers by version."): f"count by (version) (reknit_build_info{{{_JOB}}})",
     },
 }
@@ -353,9 +379,22 @@ def files() -> dict[str, str]:
     target = choice("target", "Target", "label_values(reknit_requests_total, target)")
     return {
         "fixes.json": board(
-            "reknit-fixes", "Reknit: fixes", "What is mended, for whom, and how well.", FIXES, job, pipeline, target
+            "reknit-fixes",
+            "Reknit: fixes",
+            "Repairs by code, target and producer; requests; answers of providers; streams.",
+            FIXES,
+            job,
+            pipeline,
+            target,
         ),
-        "pipeline.json": board("reknit-pipeline", "Reknit: pipeline", "How the workers do.", PIPELINE, job, pipeline),
+        "pipeline.json": board(
+            "reknit-pipeline",
+            "Reknit: pipeline",
+            "Throughput, lag, group, state and resources of the workers.",
+            PIPELINE,
+            job,
+            pipeline,
+        ),
     }
 
 

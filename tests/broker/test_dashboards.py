@@ -34,20 +34,20 @@ QUERIES = [
 ]
 # The values of Grafana's variables.
 PLACES = {"$job": "reknit", "$pipeline": ".*", "$target": ".*", "$__rate_interval": "5s", "$__range": "1m"}
-# Panels of what did not happen in the demo. They show what is not 0; what they select from must be there all the same.
+# Panels of events that do not happen in the demo. They show values above 0; the series that they select must exist.
 QUIET = {
     "Headers dropped",
     "Only observed",
-    "Missed or foreseen, by rule",
-    "How true the doubts are",
-    "Doubted requests",
-    "Partitions with the most",
+    "Refusals by rule",
+    "Precision of soft rules",
+    "Requests with soft violations",
+    "Partitions with the largest lag",
 }
-# Recorded a week ago, of all fixes but one that the demo makes: against that the board compares.
+# The board compares with records of a week ago. They have all fixes of the demo except this one.
 NEW_FIX = "result_moved"
 WEEK = 7 * 24 * 60 * 60
 SECONDS = 240
-# A proxy of the environment is for the world outside, not for the loopback address.
+# Requests to the loopback address must not use a proxy of the environment.
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
