@@ -78,7 +78,7 @@ class Connection(conn.AIOKafkaConnection):  # type: ignore[misc] # as above
         self._check_transport()
         return super().send(request, expect_response)
 
-    def _send_sasl_token(self, payload: bytes, expect_response: bool = True) -> Any:  # noqa: ANN401, FBT001, FBT002
+    def _send_sasl_token(self, payload: bytes, expect_response: bool = True) -> Any:  # noqa: ANN401, FBT001, FBT002  as above
         self._check_transport()
         return super()._send_sasl_token(payload, expect_response)
 
