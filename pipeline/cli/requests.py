@@ -22,7 +22,7 @@ from msgspec import Raw, Struct, field, structs
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.readers.shapes import read, read_message, read_setting
 from reknit.pipeline.model import ToolResult, ToolUse
-from reknit.pipeline.providers.endpoints import endpoint_of
+from reknit.pipeline.serve.endpoints import endpoint_of
 from reknit.pipeline.stages.defaults import chains_in
 from reknit.pipeline.validation import validate
 from reknit.topics.records import HistoryRestored, RequestWanted, SessionOpened, TurnAppended, TurnRecord

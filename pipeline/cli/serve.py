@@ -78,21 +78,18 @@ def _upstreams(config: Config, url: str | None, target: str) -> Upstreams:
 async def _until_stopped(
     config: Config, upstreams: Upstreams, key: str, tls_cert: Path | None, tls_key: Path | None
 ) -> None:
-    from reknit.pipeline.serve.server import serve, tls_of
+    from reknit.pipeline.serve.server import Listening, serve, tls_of
 
     host, _, port = config.serve.listen.rpartition(":")
-    await unless_stopped(
-        serve(
-            upstreams,
-            host=host.strip("[]"),
-            port=int(port),
-            key=key,
-            tls=tls_of(tls_cert, tls_key),
-            metrics_port=config.metrics_port,
-            drain_seconds=config.serve.drain_seconds,
-            on_start=lambda at, status: _say_where(at, status, upstreams),
-        )
+    listening = Listening(
+        host=host.strip("[]"),
+        port=int(port),
+        key=key,
+        tls=tls_of(tls_cert, tls_key),
+        metrics_port=config.metrics_port,
+        drain_seconds=config.serve.drain_seconds,
     )
+    await unless_stopped(serve(upstreams, listening, lambda url, status: _say_where(url, status, upstreams)))
 
 
 def _say_where(url: str, status_url: str, upstreams: Upstreams) -> None:

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from reknit.pipeline.errors import ReknitError, error_name
-from reknit.pipeline.providers.endpoints import Endpoint
+from reknit.pipeline.serve.endpoints import Endpoint
 from reknit.pipeline.session import normalize
 from reknit.pipeline.session.arguments import policy_from
 from reknit.pipeline.stages.defaults import chains_in

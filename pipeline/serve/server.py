@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from aiohttp import hdrs, web
+from msgspec import Struct
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from reknit.pipeline.errors import InputError
@@ -102,29 +103,38 @@ def _error_response(error: GatewayError, to: Destination | None) -> web.Response
     return web.Response(body=body, status=error.status, headers=headers, content_type="application/json")
 
 
-async def serve(
-    upstreams: Upstreams,
-    *,
-    host: str,
-    port: int,
-    key: str = "",
-    tls: ssl.SSLContext | None = None,
-    metrics_port: int | None = None,
-    drain_seconds: float = 120.0,
-    silence_seconds: float = SILENCE_SECONDS,
-    on_start: Callable[[str, str], object] = lambda _url, _status_url: None,
-) -> None:
-    """Serve until cancelled; then accept nothing more, and let answers in progress end.
+class Listening(Struct, frozen=True, kw_only=True):
+    """How a gateway listens.
 
-    Args:
-        upstreams: the configured upstreams.
-        host: the address to listen on. Any but a loopback address needs ``key``.
+    Attributes:
+        host: the address. Any but a loopback address needs ``key``.
         port: 0 takes a free one.
         key: that clients must send; "" for none.
         tls: for clients that require HTTPS.
         metrics_port: of ``/livez``, ``/readyz`` and ``/metrics`` on the loopback address; None for none.
         drain_seconds: most time for answers in progress at the end.
         silence_seconds: an answer that sends nothing for longer is broken off.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    key: str = ""
+    tls: ssl.SSLContext | None = None
+    metrics_port: int | None = None
+    drain_seconds: float = 120.0
+    silence_seconds: float = SILENCE_SECONDS
+
+
+async def serve(
+    upstreams: Upstreams,
+    listening: Listening,
+    on_start: Callable[[str, str], object] = lambda _url, _status_url: None,
+) -> None:
+    """Serve until cancelled; then accept nothing more, and let answers in progress end.
+
+    Args:
+        upstreams: the configured upstreams.
+        listening: the address and its conditions.
         on_start: called with the URLs of the gateway and of its status, or "".
 
     Raises:
@@ -132,36 +142,22 @@ async def serve(
             there is no key for clients.
         OSError: an address cannot be bound.
     """
-    with_key = [each.name for each in upstreams if each.key_env]
-    if not key and (host not in LOOPBACK or with_key):
-        reason = f"upstream {with_key[0]} has a key of its own" if with_key else f"{host} is no loopback address"
-        raise InputError("key_missing", f"{reason}, so clients need a key: give --key-file")
+    _check_key(upstreams, listening)
     metrics = GatewayMetrics()
-    exchanges = Exchanges(new_client(), metrics, silence_seconds=silence_seconds)
-    gateway = Gateway(upstreams, exchanges, metrics, key)
-    app = web.Application(client_max_size=MOST_BYTES)
-    app.router.add_route("*", "/{path:.*}", gateway.handle)
-    runner = runner_of(
-        app,
-        stop_seconds=drain_seconds,
-        can_cancel=True,
-        keepalive_timeout=_KEEPALIVE_SECONDS,
-        # Bodies are forwarded as they were received.
-        auto_decompress=False,
-        max_field_size=_MOST_HEADER_BYTES,
-        max_line_size=_MOST_HEADER_BYTES,
-    )
+    exchanges = Exchanges(new_client(), metrics, silence_seconds=listening.silence_seconds)
+    gateway = Gateway(upstreams, exchanges, metrics, listening.key)
+    runner = _runner(gateway, listening)
     status: web.AppRunner | None = None
     try:
         await runner.setup()
-        listening = listen(host, port)
-        await web.SockSite(runner, listening, ssl_context=tls).start()
+        bound = listen(listening.host, listening.port)
+        await web.SockSite(runner, bound, ssl_context=listening.tls).start()
         status_url = ""
-        if metrics_port is not None:
-            status, status_url = await _serve_status(gateway, metrics, metrics_port)
-        scheme = "http" if tls is None else "https"
-        name = f"[{host}]" if ":" in host else host
-        on_start(f"{scheme}://{name}:{listening.getsockname()[1]}", status_url)
+        if listening.metrics_port is not None:
+            status, status_url = await _serve_status(gateway, metrics, listening.metrics_port)
+        scheme = "http" if listening.tls is None else "https"
+        name = f"[{listening.host}]" if ":" in listening.host else listening.host
+        on_start(f"{scheme}://{name}:{bound.getsockname()[1]}", status_url)
         await asyncio.Event().wait()
     finally:
         gateway.is_draining = True
@@ -169,6 +165,29 @@ async def serve(
         if status is not None:
             await status.cleanup()
         await exchanges.close()
+
+
+def _check_key(upstreams: Upstreams, listening: Listening) -> None:
+    with_key = [each.name for each in upstreams if each.key_env]
+    if not listening.key and (listening.host not in LOOPBACK or with_key):
+        exposed = f"{listening.host} is no loopback address"
+        reason = f"upstream {with_key[0]} has a key of its own" if with_key else exposed
+        raise InputError("key_missing", f"{reason}, so clients need a key: give --key-file")
+
+
+def _runner(gateway: Gateway, listening: Listening) -> web.AppRunner:
+    app = web.Application(client_max_size=MOST_BYTES)
+    app.router.add_route("*", "/{path:.*}", gateway.handle)
+    return runner_of(
+        app,
+        stop_seconds=listening.drain_seconds,
+        can_cancel=True,
+        keepalive_timeout=_KEEPALIVE_SECONDS,
+        # Bodies are forwarded as they were received.
+        auto_decompress=False,
+        max_field_size=_MOST_HEADER_BYTES,
+        max_line_size=_MOST_HEADER_BYTES,
+    )
 
 
 async def _serve_status(gateway: Gateway, metrics: GatewayMetrics, port: int) -> tuple[web.AppRunner, str]:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta, Struct
 
 from reknit.pipeline.errors import InputError, expected_one_of
-from reknit.pipeline.providers.endpoints import Endpoint, endpoint_of
+from reknit.pipeline.serve.endpoints import Endpoint, endpoint_of
 
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _PREFIX: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+")
