@@ -9,6 +9,7 @@ from msgspec import Meta, Raw, Struct
 from reknit.pipeline.kafka import KafkaSettings
 from reknit.pipeline.model import Limits, Policy
 from reknit.pipeline.objects import ObjectSettings
+from reknit.pipeline.serve.upstreams import Upstream
 from reknit.pipeline.text.redaction import MARKER, SOURCE_ROOTS
 from reknit.topics import DEFAULT_PARTITIONS
 
@@ -75,6 +76,22 @@ class TextSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         ),
     ] = SOURCE_ROOTS
     redact_marker: Annotated[str, Meta(description="Replaces such a path with all that follows it.")] = MARKER
+
+
+class ServeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of `reknit serve`."""
+
+    listen: Annotated[
+        str, Meta(pattern=r"^\S+:\d+$", description="The address, HOST:PORT. All but loopback addresses need a key.")
+    ] = "127.0.0.1:8787"
+    upstream: Annotated[
+        tuple[Upstream, ...],
+        Meta(
+            description="The providers, as tables `[[serve.upstream]]`; empty: the public APIs of Anthropic, OpenAI "
+            "and Gemini under `/anthropic`, `/openai` and `/gemini`."
+        ),
+    ] = ()
+    drain_seconds: Annotated[float, Meta(gt=0, description="Most time for answers in progress after SIGTERM.")] = 120.0
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -186,6 +203,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     limits: Limits = Limits()
     objects: ObjectSettings = ObjectSettings()
     requests: RequestSettings = RequestSettings()
+    serve: ServeSettings = ServeSettings()
     text: TextSettings = TextSettings()
     state: StateSettings = StateSettings()
 

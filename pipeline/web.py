@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
@@ -36,22 +36,32 @@ _log = logging.getLogger("reknit.http")
 _log.addFilter(_WithoutContent())
 
 
-def runner_of(app: web.Application, *, stop_seconds: float, can_cancel: bool = False) -> web.AppRunner:
+def runner_of(
+    app: web.Application,
+    *,
+    stop_seconds: float,
+    can_cancel: bool = False,
+    keepalive_timeout: float = IDLE_SECONDS,
+    **options: Any,  # noqa: ANN401  aiohttp's
+) -> web.AppRunner:
     """Make the runner that serves an application.
 
     Args:
         app: the application.
         stop_seconds: at its end, how long requests in flight may take to finish.
         can_cancel: whether the handler of a request is cancelled when its client disconnects.
+        keepalive_timeout: seconds that a connection may idle between two requests.
+        options: others of aiohttp's protocol.
     """
     return web.AppRunner(
         app,
         access_log=None,
         logger=_log,
         # aiohttp (3.14.4 and later) counts from the start of a connection, so half a request does not extend it.
-        keepalive_timeout=IDLE_SECONDS,
+        keepalive_timeout=keepalive_timeout,
         shutdown_timeout=stop_seconds,
         handler_cancellation=can_cancel,
+        **options,
     )
 
 

@@ -35,6 +35,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("reknit.pipeline.cli.offline:explain_command", "Say what a fix or a rule means."),
     "test": ("reknit.pipeline.cli.offline:test_command", "Check histories of your own against every promise."),
     "demo": ("reknit.pipeline.demo:demo_command", "Run the whole pipeline on recorded sessions."),
+    "serve": (
+        "reknit.pipeline.cli.serve:serve_command",
+        "Repair the requests of agents on their way to providers.",
+    ),
     "worker": ("reknit.pipeline.cli.running:worker_command", "Run a worker until it is stopped."),
     "ingest": (
         "reknit.pipeline.cli.feeds:ingest_group",

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Raw, Struct, field, structs
@@ -22,6 +22,7 @@ from msgspec import Raw, Struct, field, structs
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.readers.shapes import read, read_message, read_setting
 from reknit.pipeline.model import ToolResult, ToolUse
+from reknit.pipeline.serve.endpoints import endpoint_of
 from reknit.pipeline.stages.defaults import chains_in
 from reknit.pipeline.validation import validate
 from reknit.topics.records import HistoryRestored, RequestWanted, SessionOpened, TurnAppended, TurnRecord
@@ -31,20 +32,8 @@ _BODY: Final = ("body", "request.body", "request_body", "request.content", "requ
 _URL: Final = ("url", "request.url", "uri", "request_uri", "path", "request.path", "x-envoy-original-path")
 _HOST: Final = ("host", "request.host", "authority", "upstream_host")
 
-# The end of a URL's path and its provider. Other paths (models, tokens, batches) are no requests to a model.
-_PATHS: Final = (
-    (re.compile(r"/messages$"), "anthropic"),
-    (re.compile(r"/publishers/anthropic/models/(?P<model>[^/:]+):(streamR|r)awPredict$"), "anthropic"),
-    (re.compile(r"/model/(?P<model>[^/]+)/converse(-stream)?$"), "bedrock-converse"),
-    (re.compile(r"/model/(?P<model>[^/]*anthropic[^/]*)/invoke(-with-response-stream)?$"), "anthropic"),
-    (re.compile(r"/models/(?P<model>[^/:]+):(streamG|g)enerateContent$"), "gemini"),
-    (re.compile(r"/chat/completions$"), "openai-chat"),
-    (re.compile(r"/responses$"), "openai-responses"),
-)
 # The base URL of a client; some platforms log it in place of a request's URL.
 _BASE: Final = re.compile(r"/v1/?$")
-# Hosts whose chat requests OpenAI's rules judge; all other hosts are look-alikes.
-_OPENAI: Final = re.compile(r"(^|\.)(openai\.com|azure\.com)(:\d+)?$")
 _ROOTS: Final = ("messages", "contents", "input")
 # Cache breakpoints move from request to request and are not part of a message.
 _MARKS: Final = frozenset({"cache_control", "cachePoint"})
@@ -121,11 +110,9 @@ def _body_of(logged: dict[str, Any]) -> dict[str, Raw]:
 def _whose(path: str, host: str, body: Mapping[str, Raw]) -> tuple[str, str]:
     if "messages" in body and _BASE.search(path):
         path = "/chat/completions"
-    for pattern, target in _PATHS:
-        if found := pattern.search(path):
-            model = unquote(found.groupdict().get("model", ""))
-            imitates = target == "openai-chat" and host and not _OPENAI.search(host)
-            return "vllm" if imitates else target, model
+    endpoint = endpoint_of(path, host)
+    if endpoint is not None:
+        return endpoint.target, endpoint.model
     if path:
         return "", ""
     return ("gemini" if "contents" in body else "openai-responses" if "input" in body else ""), ""

@@ -152,7 +152,16 @@ def test_unrelated_variables_are_ignored():
 
 def test_every_setting_can_be_set_in_the_environment():
     said = Config(source_prefix="live.", publish=("history.fixes.v1",))
-    tables = {"kafka", "limits", "objects", "requests", "session", "state", "text"}  # tables, which are set key by key
+    tables = {
+        "kafka",
+        "limits",
+        "objects",
+        "requests",
+        "serve",
+        "session",
+        "state",
+        "text",
+    }
     given = {name: value for name, value in structs.asdict(said).items() if name not in tables}
     texts = {name: ",".join(value) if isinstance(value, tuple) else str(value) for name, value in given.items()}
     assert load_config(env={f"REKNIT_{name.upper()}": text for name, text in texts.items()}) == said

@@ -26,6 +26,7 @@ EDGE = (
     "objects",
     "pages",
     "replay",
+    "serve",
     "testing",
     "viewer",
     "web",

@@ -1,0 +1,319 @@
+"""One exchange: a request is repaired and sent, and its answer is relayed byte for byte.
+
+A broken answer never ends cleanly. After a clean end in the middle of an answer most SDKs return half an answer without
+an error; after an aborted connection all report one. So the gateway sends the provider's own error event and aborts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+import uuid
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+from aiohttp import HttpVersion11, hdrs, web
+from msgspec import Raw, Struct
+from multidict import CIMultiDict
+from yarl import URL
+
+from reknit.pipeline.errors import error_name
+from reknit.pipeline.serve.errors import error_event
+from reknit.pipeline.serve.headers import to_client, to_upstream
+from reknit.pipeline.serve.metrics import GatewayMetrics
+from reknit.pipeline.serve.repair import MOST_BYTES, Repaired, Repairs, decoded
+from reknit.pipeline.serve.streams import StreamWatch, is_stream
+from reknit.pipeline.serve.upstreams import Destination, Upstream
+from reknit.pipeline.urls import host_of
+
+log = logging.getLogger("reknit.serve")
+
+_CONNECT_SECONDS: Final = 10.0
+# An answer has no time limit, but silence has. Providers send a keep-alive several times a minute.
+SILENCE_SECONDS: Final = 600.0
+_REDIRECTS: Final = range(300, 400)
+_NOT_MODIFIED: Final = 304
+# A header of AWS Signature Version 4. It signs the host, which is the gateway's.
+_SIGNED: Final = "AWS4-HMAC-SHA256"
+_FIXES_SHOWN: Final = 20
+_OWN_KEYS: Final = {"anthropic": "x-api-key", "gemini": "x-goog-api-key"}
+_CUT: Final = "The stream from the provider broke before its end."
+
+
+class GatewayError(Exception):
+    """The gateway answers by itself; ``message`` has no content of the request."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+class _Sent(Struct):
+    """A request to the upstream."""
+
+    method: str
+    url: str
+    body: Any
+    headers: CIMultiDict[str]
+
+
+class _Trace:
+    """Notes whether a request went over a kept connection."""
+
+    is_reused = False
+
+
+class Exchanges:
+    """Relays exchanges through one pool of connections.
+
+    Args:
+        client: made by `new_client`.
+        metrics: counted per exchange.
+        silence_seconds: an answer that sends nothing for longer is broken off.
+    """
+
+    def __init__(
+        self, client: aiohttp.ClientSession, metrics: GatewayMetrics, *, silence_seconds: float = SILENCE_SECONDS
+    ) -> None:
+        self._client = client
+        self._metrics = metrics
+        self._repairs = Repairs()
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=silence_seconds)
+
+    async def relay(self, request: web.Request, to: Destination) -> web.StreamResponse:
+        """Answer a request.
+
+        Raises:
+            GatewayError: the request cannot be sent, or no answer came.
+        """
+        request_id = uuid.uuid4().hex
+        done = None
+        if to.endpoint is None or request.method != hdrs.METH_POST:
+            body: Any = request.content if request.can_read_body else None
+            # A length that the client declared stays, so that the upstream need not read chunks.
+            length = request.headers.get(hdrs.CONTENT_LENGTH)
+            headers = to_upstream(request.headers, is_changed=False, identity=False, key=_key_of(to))
+            if length is not None and body is not None:
+                headers[hdrs.CONTENT_LENGTH] = length
+        else:
+            _refuse_signed(request)
+            given = await _read_body(request)
+            done = await self._repair(given, request, to)
+            body = given if done.body is None else done.body
+            identity = to.endpoint.streams or _asks_for_stream(given)
+            headers = to_upstream(request.headers, is_changed=done.body is not None, identity=identity, key=_key_of(to))
+        answer = await self._send(_Sent(request.method, to.url, body, headers), to)
+        try:
+            return await self._answer(request, answer, to, _added(request_id, done))
+        finally:
+            # Closed, not released: where the client left, the provider must stop generating.
+            answer.close()
+
+    async def _repair(self, given: bytes, request: web.Request, to: Destination) -> Repaired:
+        assert to.endpoint is not None  # noqa: S101  only requests to a model are repaired
+        begun = time.perf_counter()
+        body = decoded(given, request.headers.get(hdrs.CONTENT_ENCODING, ""))
+        done = (
+            Repaired("failed", reason="content_encoding")
+            if body is None
+            else await self._repairs.repair(body, to.endpoint, to.upstream.policy)
+        )
+        self._metrics.repair_seconds.observe(time.perf_counter() - begun)
+        self._metrics.repairs.labels(to.endpoint.target, done.outcome).inc()
+        for code, count in done.fixes.items():
+            self._metrics.fixes.labels(code, to.endpoint.target).inc(count)
+        if done.outcome in {"failed", "late"}:
+            log.warning(
+                "%s: a request was forwarded without repair: %s %s", to.upstream.name, done.outcome, done.reason
+            )
+        if done.outcome == "rejected" and to.upstream.reject == "local":
+            raise GatewayError(
+                400, f"Reknit did not send this request, since the provider would refuse it. {done.reason}"
+            )
+        return done
+
+    async def _send(self, sent: _Sent, to: Destination) -> aiohttp.ClientResponse:
+        """Send a request; once more if it went over a kept connection that the upstream had closed.
+
+        Raises:
+            GatewayError: 502 or 504: no answer came.
+        """
+        for can_repeat in (isinstance(sent.body, bytes), False):
+            trace = _Trace()
+            try:
+                return await self._client.request(
+                    sent.method,
+                    URL(sent.url, encoded=True),
+                    data=sent.body,
+                    headers=sent.headers,
+                    allow_redirects=False,
+                    timeout=self._timeout,
+                    trace_request_ctx=trace,
+                )
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+                if not (can_repeat and trace.is_reused):
+                    raise _unreachable(to, error) from error
+                # The provider closed the connection while the request was on its way. It is not known to have read the
+                # request. Without this, clients without retries of their own report an error.
+                self._metrics.resent.labels(to.upstream.name).inc()
+            except TimeoutError as error:
+                raise GatewayError(504, f"{host_of(to.url)} did not answer in time") from error
+            except aiohttp.ClientError as error:
+                raise _unreachable(to, error) from error
+        raise AssertionError("the second attempt returns or raises")
+
+    async def _answer(
+        self, request: web.Request, answer: aiohttp.ClientResponse, to: Destination, added: Mapping[str, str]
+    ) -> web.StreamResponse:
+        if answer.status in _REDIRECTS and answer.status != _NOT_MODIFIED:
+            where = host_of(answer.headers.get(hdrs.LOCATION, ""), to.url)
+            raise GatewayError(
+                502, f"{to.upstream.name} answered with a redirect to {where}; redirects are not followed"
+            )
+        headers = to_client(answer.headers)
+        headers.update(added)
+        response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=headers)
+        watch = None
+        is_readable = is_stream(answer.content_type) and hdrs.CONTENT_ENCODING not in answer.headers
+        if to.endpoint is not None and answer.status == web.HTTPOk.status_code and is_readable:
+            watch = StreamWatch(to.endpoint.target)
+        await response.prepare(request)
+        end = "whole"
+        try:
+            async for data in answer.content.iter_any():
+                await response.write(data)
+                if watch is not None:
+                    watch.take(data)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            if isinstance(error, aiohttp.ClientConnectionResetError):  # raised by write(): the client left
+                end = "left"
+                raise
+            end = "cut"
+            log.warning("%s: an answer broke: %s", to.upstream.name, error_name(error))
+        except (ConnectionError, asyncio.CancelledError):
+            end = "left"
+            raise
+        else:
+            if watch is not None and not watch.ends_whole():
+                end = "cut"
+                log.warning("%s: a stream ended without its final event", to.upstream.name)
+        finally:
+            if watch is not None and to.endpoint is not None:
+                self._metrics.streams.labels(to.endpoint.target, end).inc()
+        if end == "cut":
+            await _abort(request, response, watch, "" if to.endpoint is None else to.endpoint.target)
+        else:
+            await response.write_eof()
+        return response
+
+    async def close(self) -> None:
+        self._repairs.close()
+        await self._client.close()
+
+
+def new_client() -> aiohttp.ClientSession:
+    """Return the connections to all upstreams. They trust no proxy of the environment and keep no cookie."""
+    traces = aiohttp.TraceConfig()
+
+    async def on_reuse(_session: aiohttp.ClientSession, trace: SimpleNamespace, _params: object) -> None:
+        trace.trace_request_ctx.is_reused = True
+
+    traces.on_connection_reuseconn.append(on_reuse)
+    return aiohttp.ClientSession(
+        # Shorter than the providers' own keep-alive, so that few connections are found dead.
+        connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=300, keepalive_timeout=15),
+        auto_decompress=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        skip_auto_headers=("user-agent", "accept", "accept-encoding", "content-type"),
+        trace_configs=[traces],
+    )
+
+
+async def _read_body(request: web.Request) -> bytes:
+    """Read a request's body.
+
+    Raises:
+        GatewayError: 413: it is too large.
+    """
+    body = bytearray()
+    async for piece in request.content.iter_any():
+        body += piece
+        if len(body) > MOST_BYTES:
+            raise GatewayError(413, f"the body of the request exceeds {MOST_BYTES} bytes")
+    return bytes(body)
+
+
+def _refuse_signed(request: web.Request) -> None:
+    if request.headers.get(hdrs.AUTHORIZATION, "").startswith(_SIGNED):
+        message = (
+            "a request with an AWS signature cannot be forwarded, since it signs this gateway's host; use a bearer key"
+        )
+        raise GatewayError(400, message)
+
+
+def _asks_for_stream(body: bytes) -> bool:
+    try:
+        return msgspec.json.decode(body, type=_Streamed).stream == Raw(b"true")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+class _Streamed(Struct):
+    stream: Raw = Raw(b"false")
+
+
+def _key_of(to: Destination) -> tuple[str, str] | None:
+    """Return the header with the gateway's own key for an upstream."""
+    if not to.upstream.key_env:
+        return None
+    key = os.environ.get(to.upstream.key_env, "")
+    target = to.endpoint.target if to.endpoint is not None else to.upstream.target
+    name = _OWN_KEYS.get(target or _family(to.upstream))
+    return (name, key) if name else ("authorization", f"Bearer {key}")
+
+
+def _family(upstream: Upstream) -> str:
+    host = urlsplit(upstream.to).hostname or ""
+    return "anthropic" if host.endswith("anthropic.com") else "gemini" if host.endswith("googleapis.com") else ""
+
+
+def _added(request_id: str, done: Repaired | None) -> dict[str, str]:
+    """Return the headers that the gateway adds to an answer."""
+    added = {"x-reknit-request-id": request_id}
+    if done is not None and done.fixes:
+        shown = list(done.fixes.items())[:_FIXES_SHOWN]
+        added["x-reknit-fixes"] = ", ".join(f"{code}={count}" for code, count in shown)
+    return added
+
+
+def _unreachable(to: Destination, error: Exception) -> GatewayError:
+    # The error's text may hold the URL with a key in its query.
+    return GatewayError(502, f"{host_of(to.url)} cannot be reached: {error_name(error)}")
+
+
+async def _abort(request: web.Request, response: web.StreamResponse, watch: StreamWatch | None, target: str) -> None:
+    """End a broken answer with the provider's error event, if one can follow, and without the last chunk."""
+    transport = request.transport
+    if transport is None:
+        return
+    is_frames = target == "bedrock-converse"
+    # An unfinished SSE event is ended by a blank line. After an unfinished frame nothing can follow.
+    if watch is not None and (watch.is_at_boundary or not is_frames):
+        event = error_event(target, _CUT, watch.first, watch.last)
+        try:
+            await response.write(event if watch.is_at_boundary else b"\n\n" + event)
+        except ConnectionError:
+            return
+    if request.version >= HttpVersion11:
+        # Sends what is buffered first. The client misses the last chunk or a part of the length.
+        transport.close()
+    else:
+        # Before HTTP/1.1 a closed connection is a clean end.
+        transport.abort()

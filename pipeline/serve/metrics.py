@@ -1,0 +1,37 @@
+"""Metrics of a gateway. Labels come from the configuration and from fixed sets; no label has content of a request."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from reknit.pipeline.metrics import LATENCY_BUCKETS
+
+
+class GatewayMetrics:
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, labels, registry=self.registry)
+
+        self.requests = counter(
+            "reknit_serve_requests_total", "Requests by upstream and class of status.", "upstream", "status"
+        )
+        self.repairs = counter(
+            "reknit_serve_repairs_total",
+            "Requests to a model by target and outcome of repair.",
+            *("target", "outcome"),
+        )
+        self.fixes = counter("reknit_serve_fixes_total", "Fixes by code and target.", "code", "target")
+        self.streams = counter(
+            "reknit_serve_streams_total",
+            "Streamed answers by target and end: whole, cut by the upstream, left by the client.",
+            *("target", "end"),
+        )
+        self.resent = counter(
+            "reknit_serve_resent_total", "Requests sent again since a kept connection was dead.", "upstream"
+        )
+        self.in_flight = Gauge("reknit_serve_in_flight", "Exchanges in progress.", registry=self.registry)
+        self.repair_seconds = Histogram(
+            "reknit_serve_repair_seconds", "Time of repair.", buckets=LATENCY_BUCKETS, registry=self.registry
+        )

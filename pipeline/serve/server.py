@@ -1,0 +1,232 @@
+"""The gateway's server: what it refuses by itself, its life from start to drain, and its status."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+from aiohttp import hdrs, web
+from msgspec import Struct
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.serve.errors import error_body
+from reknit.pipeline.serve.exchange import SILENCE_SECONDS, Exchanges, GatewayError, new_client
+from reknit.pipeline.serve.headers import KEY, passed_already
+from reknit.pipeline.serve.metrics import GatewayMetrics
+from reknit.pipeline.serve.repair import MOST_BYTES
+from reknit.pipeline.serve.upstreams import Destination, Upstreams
+from reknit.pipeline.web import listen, runner_of
+
+log = logging.getLogger("reknit.serve")
+
+LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+# One header may be long: Codex describes its workspaces in one. aiohttp's default of 8,190 bytes answers it with 400.
+_MOST_HEADER_BYTES: Final = 32 * 1024
+# Longer than the pools of the SDKs keep a connection.
+_KEEPALIVE_SECONDS: Final = 3600.0
+
+
+class Gateway:
+    """Answers requests.
+
+    Args:
+        upstreams: the configured upstreams.
+        exchanges: relays the requests.
+        metrics: counted per request.
+        key: that clients must send in ``x-reknit-key``; "" for none.
+    """
+
+    def __init__(self, upstreams: Upstreams, exchanges: Exchanges, metrics: GatewayMetrics, key: str = "") -> None:
+        self._upstreams = upstreams
+        self._exchanges = exchanges
+        self._metrics = metrics
+        self._key = key
+        self.is_draining = False
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        to: Destination | None = None
+        status = "failed"
+        self._metrics.in_flight.inc()
+        try:
+            to = self._destination_of(request)
+            response = await self._exchanges.relay(request, to)
+            status = f"{response.status // 100}xx"
+        except GatewayError as error:
+            status = f"{error.status // 100}xx"
+            return _error_response(error, to)
+        else:
+            return response
+        finally:
+            self._metrics.in_flight.dec()
+            self._metrics.requests.labels("" if to is None else to.upstream.name, status).inc()
+
+    def _destination_of(self, request: web.Request) -> Destination:
+        """Return where a request goes.
+
+        Raises:
+            GatewayError: the gateway refuses it.
+        """
+        path = request.raw_path
+        if request.method == hdrs.METH_CONNECT or not path.startswith("/") or path.startswith("//"):
+            raise GatewayError(400, "Reknit is no forward proxy: send requests to its own paths")
+        if passed_already(request.headers):
+            raise GatewayError(508, "the request has passed a Reknit gateway already: an upstream leads back to it")
+        if self._key and not hmac.compare_digest(request.headers.get(KEY, "").encode(), self._key.encode()):
+            raise GatewayError(401, f"the header {KEY} has no valid key")
+        if hdrs.UPGRADE in request.headers:
+            # Codex falls back to HTTPS at once after 426. After other statuses it tries again for seconds.
+            raise GatewayError(426, "this gateway has no WebSocket; use HTTPS")
+        if self.is_draining:
+            raise GatewayError(503, "the gateway stops; send the request again")
+        found = self._upstreams.find(path, is_anthropic="anthropic-version" in request.headers)
+        if found is None:
+            raise GatewayError(404, "no upstream has this path")
+        return found
+
+
+def _error_response(error: GatewayError, to: Destination | None) -> web.Response:
+    target = "" if to is None or to.endpoint is None else to.endpoint.target
+    body, headers = error_body(target, error.status, f"Reknit: {error.message}")
+    if error.status == web.HTTPServiceUnavailable.status_code:
+        headers["retry-after"] = "1"
+    elif error.status == web.HTTPUpgradeRequired.status_code:
+        headers["connection"] = "close"
+    elif error.status < web.HTTPInternalServerError.status_code:
+        # The SDKs retry some of these. The result would be the same.
+        headers["x-should-retry"] = "false"
+    return web.Response(body=body, status=error.status, headers=headers, content_type="application/json")
+
+
+class Listening(Struct, frozen=True, kw_only=True):
+    """How a gateway listens.
+
+    Attributes:
+        host: the address. Any but a loopback address needs ``key``.
+        port: 0 takes a free one.
+        key: that clients must send; "" for none.
+        tls: for clients that require HTTPS.
+        metrics_port: of ``/livez``, ``/readyz`` and ``/metrics`` on the loopback address; None for none.
+        drain_seconds: most time for answers in progress at the end.
+        silence_seconds: an answer that sends nothing for longer is broken off.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    key: str = ""
+    tls: ssl.SSLContext | None = None
+    metrics_port: int | None = None
+    drain_seconds: float = 120.0
+    silence_seconds: float = SILENCE_SECONDS
+
+
+async def serve(
+    upstreams: Upstreams,
+    listening: Listening,
+    on_start: Callable[[str, str], object] = lambda _url, _status_url: None,
+) -> None:
+    """Serve until cancelled; then accept nothing more, and let answers in progress end.
+
+    Args:
+        upstreams: the configured upstreams.
+        listening: the address and its conditions.
+        on_start: called with the URLs of the gateway and of its status, or "".
+
+    Raises:
+        InputError: ``key_missing``: the address is not a loopback address, or an upstream has a key of its own, and
+            there is no key for clients.
+        OSError: an address cannot be bound.
+    """
+    _check_key(upstreams, listening)
+    metrics = GatewayMetrics()
+    exchanges = Exchanges(new_client(), metrics, silence_seconds=listening.silence_seconds)
+    gateway = Gateway(upstreams, exchanges, metrics, listening.key)
+    runner = _runner(gateway, listening)
+    status: web.AppRunner | None = None
+    try:
+        await runner.setup()
+        bound = listen(listening.host, listening.port)
+        await web.SockSite(runner, bound, ssl_context=listening.tls).start()
+        status_url = ""
+        if listening.metrics_port is not None:
+            status, status_url = await _serve_status(gateway, metrics, listening.metrics_port)
+        scheme = "http" if listening.tls is None else "https"
+        name = f"[{listening.host}]" if ":" in listening.host else listening.host
+        on_start(f"{scheme}://{name}:{bound.getsockname()[1]}", status_url)
+        await asyncio.Event().wait()
+    finally:
+        gateway.is_draining = True
+        await runner.cleanup()
+        if status is not None:
+            await status.cleanup()
+        await exchanges.close()
+
+
+def _check_key(upstreams: Upstreams, listening: Listening) -> None:
+    with_key = [each.name for each in upstreams if each.key_env]
+    if not listening.key and (listening.host not in LOOPBACK or with_key):
+        exposed = f"{listening.host} is no loopback address"
+        reason = f"upstream {with_key[0]} has a key of its own" if with_key else exposed
+        raise InputError("key_missing", f"{reason}, so clients need a key: give --key-file")
+
+
+def _runner(gateway: Gateway, listening: Listening) -> web.AppRunner:
+    app = web.Application(client_max_size=MOST_BYTES)
+    app.router.add_route("*", "/{path:.*}", gateway.handle)
+    return runner_of(
+        app,
+        stop_seconds=listening.drain_seconds,
+        can_cancel=True,
+        keepalive_timeout=_KEEPALIVE_SECONDS,
+        # Bodies are forwarded as they were received.
+        auto_decompress=False,
+        max_field_size=_MOST_HEADER_BYTES,
+        max_line_size=_MOST_HEADER_BYTES,
+    )
+
+
+async def _serve_status(gateway: Gateway, metrics: GatewayMetrics, port: int) -> tuple[web.AppRunner, str]:
+    """Serve the status on a port of its own, so that no path of a provider is hidden."""
+
+    def answer(check: Callable[[], str]) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def handle(_request: web.Request) -> web.Response:
+            wrong = check()
+            return web.Response(text=(wrong or "ok") + "\n", status=503 if wrong else 200)
+
+        return handle
+
+    async def show_metrics(_request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(metrics.registry), headers={"content-type": CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    app.router.add_get("/livez", answer(lambda: ""))
+    app.router.add_get("/readyz", answer(lambda: "draining" if gateway.is_draining else ""))
+    app.router.add_get("/metrics", show_metrics)
+    runner = runner_of(app, stop_seconds=1.0)
+    await runner.setup()
+    listening = listen("127.0.0.1", port)
+    await web.SockSite(runner, listening).start()
+    return runner, f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+def tls_of(certificate: Path | None, private_key: Path | None) -> ssl.SSLContext | None:
+    """Return the TLS settings for clients; HTTP/1.1 only.
+
+    Raises:
+        InputError: ``tls_unusable``.
+    """
+    if certificate is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(certificate, private_key)
+    except (ssl.SSLError, OSError) as error:
+        raise InputError("tls_unusable", f"{certificate} and its key cannot be used: {type(error).__name__}") from error
+    return context

@@ -1,0 +1,153 @@
+"""The configured upstreams, and the one that a request is for.
+
+Upstreams come from the configuration only, never from a request, so that the gateway is no open proxy.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
+
+from msgspec import Meta, Struct
+
+from reknit.pipeline.errors import InputError, expected_one_of
+from reknit.pipeline.serve.endpoints import Endpoint, endpoint_of
+
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_PREFIX: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+")
+# Targets whose requests have the same shape. An upstream's target replaces that of a path only within one shape.
+_SHAPES: Final[Mapping[str, str]] = {"vllm": "openai-chat"}
+_OPENAI_SHAPES: Final = frozenset({"openai-chat", "openai-responses"})
+# Hosts of the providers, for requests without a prefix.
+_HOSTS: Final = (
+    (re.compile(r"(^|\.)anthropic\.com$"), frozenset({"anthropic"})),
+    (re.compile(r"(^|\.)(openai|azure)\.com$"), _OPENAI_SHAPES),
+    (re.compile(r"(^|\.)googleapis\.com$"), frozenset({"gemini"})),
+    (re.compile(r"(^|\.)amazonaws\.com$"), frozenset({"bedrock-converse"})),
+)
+
+
+class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A provider's API.
+
+    Attributes:
+        name: for logs and metrics.
+        prefix: the first segments of the gateway's paths that lead here, such as ``/anthropic``; "" for none.
+        to: the base URL, ``https`` unless the host is this machine.
+        target: judges requests to an API that imitates another, such as ``vllm``; "": known by the path.
+        policy: of repair, as in ``[session.policy]``.
+        key_env: the environment variable of a key that replaces the client's; "": the client's key is forwarded.
+        reject: an irreparable request is forwarded unchanged, or answered in the provider's words (``local``).
+    """
+
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,40}$")]
+    to: str
+    prefix: str = ""
+    target: str = ""
+    policy: dict[str, Any] = {}
+    key_env: str = ""
+    reject: Literal["forward", "local"] = "forward"
+
+
+DEFAULT_UPSTREAMS: Final = (
+    Upstream(name="anthropic", prefix="/anthropic", to="https://api.anthropic.com"),
+    Upstream(name="openai", prefix="/openai", to="https://api.openai.com"),
+    Upstream(name="gemini", prefix="/gemini", to="https://generativelanguage.googleapis.com"),
+)
+
+
+class Destination(Struct, frozen=True):
+    """Where a request goes: the upstream, the full URL, and the endpoint if it is a request to a model."""
+
+    upstream: Upstream
+    url: str
+    endpoint: Endpoint | None
+
+
+class Upstreams:
+    """The upstreams of a gateway.
+
+    Raises:
+        InputError: ``serve_upstream``: a value cannot be used.
+    """
+
+    def __init__(self, upstreams: Iterable[Upstream], targets: Iterable[str]) -> None:
+        """``targets`` are the names of all targets."""
+        self._upstreams = tuple(upstreams)
+        known = tuple(targets)
+        for upstream in self._upstreams:
+            _check(upstream, known)
+        for what, values in (
+            ("name", [each.name for each in self._upstreams]),
+            ("prefix", [each.prefix for each in self._upstreams]),
+        ):
+            double = next((value for value in values if values.count(value) > 1), None)
+            if double is not None:
+                raise _unusable(f"two upstreams have the {what} {double!r}")
+        self._by_prefix = sorted((each for each in self._upstreams if each.prefix), key=lambda each: -len(each.prefix))
+
+    def __iter__(self) -> Iterator[Upstream]:
+        return iter(self._upstreams)
+
+    def find(self, path: str, *, is_anthropic: bool = False) -> Destination | None:
+        """Return the destination of a request; None if no upstream is known to take it.
+
+        The longest prefix decides. A request without a prefix goes to the upstream whose API has its path, or, with
+        ``is_anthropic`` (it has the header ``anthropic-version``), to Anthropic's.
+
+        Args:
+            path: path and query, percent-encoded as received.
+            is_anthropic: the request has a header that only Anthropic's API has.
+        """
+        for upstream in self._by_prefix:
+            if path.startswith(upstream.prefix) and path[len(upstream.prefix) : len(upstream.prefix) + 1] in {
+                "/",
+                "?",
+                "",
+            }:
+                return _destination(upstream, path[len(upstream.prefix) :])
+        if len(self._upstreams) == 1 and not self._upstreams[0].prefix:
+            return _destination(self._upstreams[0], path)
+        endpoint = endpoint_of(path.partition("?")[0])
+        shape = "anthropic" if endpoint is None and is_anthropic else endpoint and endpoint.target
+        upstream_of_shape = next((each for each in self._upstreams if shape in _shapes_of(each)), None)
+        return None if upstream_of_shape is None else _destination(upstream_of_shape, path)
+
+
+def _check(upstream: Upstream, targets: tuple[str, ...]) -> None:
+    url = urlsplit(upstream.to)
+    if url.scheme not in {"http", "https"} or not url.hostname or url.query or url.fragment or "@" in url.netloc:
+        raise _unusable(f"upstream {upstream.name}: `to` is no base URL without user and query")
+    if url.scheme == "http" and url.hostname not in _LOOPBACK:
+        raise _unusable(
+            f"upstream {upstream.name}: `to` is http; keys are sent over https only, except on this machine"
+        )
+    if upstream.prefix and not _PREFIX.fullmatch(upstream.prefix):
+        raise _unusable(f"upstream {upstream.name}: `prefix` is not like /name")
+    if upstream.target and upstream.target not in targets:
+        raise _unusable(f"upstream {upstream.name}: {expected_one_of(targets, upstream.target)}")
+
+
+def _unusable(message: str) -> InputError:
+    return InputError("serve_upstream", message, path="serve.upstream")
+
+
+def _destination(upstream: Upstream, rest: str) -> Destination:
+    host = urlsplit(upstream.to).netloc
+    endpoint = endpoint_of(rest.partition("?")[0], host)
+    if endpoint is not None and upstream.target and _shape(upstream.target) == _shape(endpoint.target):
+        endpoint = Endpoint(upstream.target, endpoint.model, endpoint.streams)
+    return Destination(upstream, upstream.to.rstrip("/") + rest, endpoint)
+
+
+def _shape(target: str) -> str:
+    return _SHAPES.get(target, target)
+
+
+def _shapes_of(upstream: Upstream) -> frozenset[str]:
+    if upstream.target:
+        return frozenset({_shape(upstream.target)})
+    host = urlsplit(upstream.to).hostname or ""
+    return next((shapes for pattern, shapes in _HOSTS if pattern.search(host)), frozenset())
