@@ -10,10 +10,10 @@ from collections.abc import Container
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, structs
+from msgspec import UNSET, Raw, Struct, structs, to_builtins
 
 from reknit.pipeline.errors import InputError, ReknitError
-from reknit.pipeline.model import Limits, Policy
+from reknit.pipeline.model import Endpoint, Limits, Policy
 from reknit.pipeline.providers.cascade.stream.speech import OutputFilters
 from reknit.pipeline.session import Session
 from reknit.pipeline.session.arguments import with_mends
@@ -117,6 +117,8 @@ def _changed(policy: Policy, change: PolicyChange) -> Policy:
     given = {name: value for name, value in structs.asdict(change).items() if value is not UNSET}
     if "mend" in given:
         given["mend"] = with_mends(policy.mend, given["mend"])
+    if "endpoints" in given:
+        given["endpoints"] = policy.endpoints | msgspec.convert(to_builtins(given["endpoints"]), dict[str, Endpoint])
     return structs.replace(policy, **given)
 
 

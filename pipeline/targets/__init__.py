@@ -26,7 +26,19 @@ from msgspec import UNSET, Raw, Struct, structs
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.pieces import FixLog, LedgerEntry, Message, TrackedBlock
 from reknit.pipeline.history.readers.strict import decoded
-from reknit.pipeline.model import STRICT, Block, Issuer, Role, Structure, Text, Tool, Turn, Unknown
+from reknit.pipeline.model import (
+    STRICT,
+    Block,
+    Endpoint,
+    Issuer,
+    KeptReasoning,
+    Role,
+    Structure,
+    Text,
+    Tool,
+    Turn,
+    Unknown,
+)
 
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]+")
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9_-]+")
@@ -92,7 +104,8 @@ STUB: Final = "[Nothing of this turn can be shown to this model.]"
 class Setting(Struct, frozen=True, kw_only=True):
     """The parts of a request besides the messages: system prompt, tools, model and parameters.
 
-    ``observed`` are the codes of the repairs that are not made (``mend.CODE=observe``).
+    ``observed`` are the codes of the repairs that are not made (``mend.CODE=observe``). ``endpoints`` and ``reasoning``
+    are those of the policy.
     """
 
     system: str | Raw | None = None
@@ -100,6 +113,8 @@ class Setting(Struct, frozen=True, kw_only=True):
     model: str | None = None
     params: dict[str, Raw] = {}
     observed: frozenset[str] = frozenset()
+    endpoints: Mapping[str, Endpoint] = MappingProxyType({})
+    reasoning: KeptReasoning = "same_issuer"
 
 
 def is_issued_by(block: Block, providers: Collection[str], model: str | None) -> bool:

@@ -421,7 +421,7 @@ policies: Strategy = st.fixed_dictionaries(
         "missing_result": st.sampled_from(["synthesise", "drop"]),
         "orphan_result": st.sampled_from(["drop", "text"]),
         "incomplete_call": st.sampled_from(["drop", "text"]),
-        "reasoning": st.sampled_from(["keep", "strip"]),
+        "reasoning": st.sampled_from(["keep", "same_issuer", "strip"]),
         "strip_tools": st.booleans(),
         "open_exchanges": st.sampled_from([0, 1, 2, 8]),
     },
