@@ -99,14 +99,14 @@ FORMS: Final = (
         name="placeholder",
         matches=_PLACEHOLDERS.__contains__,
         issuers=frozenset({"google"}),
-        recorded=2,
+        recorded=3,
         source="Gemini's documentation; Vertex refuses it for Claude: router-for-me/CLIProxyAPI#570",
     ),
     Form(
         name="encrypted",
         matches=lambda signature: signature.startswith("gAAAA"),
         issuers=frozenset({"openai"}),
-        recorded=0,
+        recorded=105,
         source="OpenAI's encrypted content; as Claude's signature: badrisnarayanan/antigravity-claude-proxy#298",
     ),
     Form(
@@ -132,14 +132,14 @@ FORMS: Final = (
         name="gemini",
         matches=_is_gemini,
         issuers=frozenset({"google"}),
-        recorded=0,
+        recorded=513,
         source="recorded; sent to Claude: router-for-me/CLIProxyAPI#1584, #3615",
     ),
     Form(
         name="claude",
         matches=_is_claude,
         issuers=frozenset({"anthropic"}),
-        recorded=0,
+        recorded=181,
         source="recorded",
     ),
 )
