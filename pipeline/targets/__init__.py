@@ -118,14 +118,33 @@ class Setting(Struct, frozen=True, kw_only=True):
 
 
 def is_issued_by(block: Block, providers: Collection[str], model: str | None) -> bool:
-    """Whether one of the ``providers`` wrote a block, and, as far as is known, this model.
-
-    A model and its alias (``claude-sonnet-4-5``, ``claude-sonnet-4-5-20250929``) are the same.
-    """
+    """Whether one of the ``providers`` wrote a block, and, as far as is known, this model."""
     issuer = UNSET if isinstance(block, Unknown) else block.issuer
     if not isinstance(issuer, Issuer) or issuer.provider not in providers:
         return False
-    return not issuer.model or not model or issuer.model.startswith(model) or model.startswith(issuer.model)
+    return not issuer.model or not model or is_same_model(issuer.model, model)
+
+
+# Names of Bedrock's begin with a vendor, and a region at times: us.anthropic.claude-sonnet-4-5-20250929-v1:0.
+_ON_BEDROCK: Final = re.compile(r"(?:[a-z-]+\.)+(?=[a-z])")
+_RELEASE: Final = re.compile(r"(?:[-@]\d{8}|-latest)?(?:-v\d+(?::\d+)?)?(?:[:@].*)?$")
+_WORDS: Final = re.compile(r"[a-z]+|\d+")
+
+
+def is_same_model(one: str, other: str) -> bool:
+    """Whether two names are of one model: one is an alias of the other, or a gateway's name for it.
+
+    ``claude-sonnet-4-5``, ``claude-sonnet-4-5-20250929`` and ``anthropic/claude-4.5-sonnet`` are. A model on Bedrock is
+    another one, since reasoning is bound to the platform (openclaw/openclaw#110080).
+    """
+    return one.startswith(other) or other.startswith(one) or _model_key(one) == _model_key(other)
+
+
+def _model_key(model: str) -> tuple[bool, list[str]]:
+    name = model.lower().rpartition("/")[2]
+    prefix = _ON_BEDROCK.match(name)
+    name = _RELEASE.sub("", name[prefix.end() :] if prefix else name, count=1)
+    return prefix is not None, sorted(_WORDS.findall(name))
 
 
 def without_trailing_space(pieces: list[TrackedBlock], book: FixLog) -> list[TrackedBlock]:

@@ -13,11 +13,11 @@ import binascii
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, get_args
 
 from msgspec import Struct
 
-from reknit.pipeline.model import Block, Endpoint, IssuerName, Platform, RedactedThinking, Thinking
+from reknit.pipeline.model import Block, Endpoint, Issuer, IssuerName, Platform, RedactedThinking, Thinking
 from reknit.pipeline.targets import Setting
 
 
@@ -164,6 +164,50 @@ The others are not known to. DeepSeek refuses a history whose thinking is missin
 nothing is removed there.
 """
 
+
+class Crossing(Struct, frozen=True, kw_only=True):
+    """Reasoning of one issuer at the endpoint of another, where the history states the issuer.
+
+    Attributes:
+        of: the issuers of the reasoning.
+        at: the issuer whose models the endpoint has.
+        since: of Claude's models, the first version that the line holds for.
+        source: where this was seen.
+    """
+
+    of: frozenset[IssuerName]
+    at: IssuerName
+    since: tuple[int, int] = (0, 0)
+    source: str
+
+
+_EVERY: Final = frozenset(get_args(IssuerName))
+CROSSINGS: Final = (
+    Crossing(of=_EVERY, at="deepseek", source="wants all thinking back: NousResearch/hermes-agent#16748, #17992"),
+    Crossing(
+        of=_EVERY, at="moonshot", source="wants all thinking back: openclaw/openclaw#74846; anomalyco/opencode#10996"
+    ),
+    Crossing(
+        of=frozenset({"anthropic"}),
+        at="anthropic",
+        since=(5, 1),
+        source="preserved thinking drops what a model cannot read, without an error: pydantic/pydantic-ai#7984",
+    ),
+)
+"""Reasoning of another model that may be sent.
+
+Any other is refused, or not known to be taken: of another Claude model (anthropics/anthropic-sdk-python#1598), of
+another tier or service of GPT (BerriAI/litellm#40245, manaflow-ai/subrouter#259), of another Gemini model
+(lbjlaq/Antigravity-Manager#3337).
+"""
+
+
+def may_cross(issuer: Issuer, endpoint: Endpoint, version: tuple[int, int] | None = None) -> bool:
+    """Whether reasoning of another model may be sent to an endpoint; ``version`` is that of its Claude model."""
+    of = issuer_of(issuer.model)
+    return any(of in line.of and line.at == endpoint.issuer and (version or (0, 0)) >= line.since for line in CROSSINGS)
+
+
 # The platforms that serve models of one issuer, whatever a request calls the model.
 _LOOK_ALIKES: Final[Mapping[Platform, IssuerName]] = MappingProxyType(
     {"deepseek": "deepseek", "glm": "glm", "minimax": "minimax", "moonshot": "moonshot"}
@@ -192,15 +236,14 @@ UNKNOWN: Final = Endpoint()
 
 
 def endpoint_of(setting: Setting, target: str, platform: Platform = "") -> Endpoint:
-    """Return the endpoint of a target; nothing is known of one whose reasoning is kept by policy.
+    """Return the endpoint of a target; by policy (``reasoning=keep``) one that verifies signatures is unknown.
 
     ``platform`` is that of a target that has only one.
     """
-    if setting.reasoning == "keep":
-        return UNKNOWN
     given = setting.endpoints.get(target, UNKNOWN)
     platform = given.platform or platform
-    return Endpoint(platform, given.issuer or _LOOK_ALIKES.get(platform) or issuer_of(setting.model))
+    issuer: IssuerName = given.issuer or _LOOK_ALIKES.get(platform) or issuer_of(setting.model)
+    return UNKNOWN if setting.reasoning == "keep" and issuer in CHECKING else Endpoint(platform, issuer)
 
 
 def is_foreign(signature: str, endpoint: Endpoint) -> bool:

@@ -20,6 +20,7 @@ from reknit.pipeline.providers.anthropic.rules.signatures import is_of_another_i
 from reknit.pipeline.session.arguments import policy_from
 from reknit.pipeline.stages.defaults import Defaults
 from reknit.pipeline.stages.turns import TurnsStage
+from reknit.pipeline.targets import is_same_model
 from reknit.pipeline.targets.signatures import CHECKING, FORMS, form_of, is_foreign, issuer_of
 
 CLAUDE = "ErUBCkYIBBgCIkAOLwDXty2UNgzsRPd4O0tNxqhaxPqqLw9isc2bDqyVS7Y8"
@@ -417,6 +418,112 @@ def test_an_endpoint_that_does_not_exist_is_rejected(given, path):
 def test_an_endpoint_has_dotted_names():
     names = {"endpoints.anthropic.platform": "vertex", "endpoints.anthropic.issuer": "anthropic"}
     assert policy_from(names) == Policy(endpoints={"anthropic": Endpoint("vertex", "anthropic")})
+
+
+# What a history states of the author.
+
+STATED = {
+    "an API's answer": {"model": "deepseek-v4-pro", "stop_reason": "end_turn"},
+    "LangChain": {"response_metadata": {"model_name": "claude-opus-4-1", "model_provider": "anthropic"}},
+    "LangChain, earlier": {"response_metadata": {"model": "claude-opus-4-1", "usage": {"input_tokens": 1}}},
+    "Pydantic AI": {"model_name": "us.anthropic.claude-sonnet-4-5-20250929-v1:0", "provider_name": "bedrock"},
+}
+STATED_THE_SAME = (
+    {"model": "claude-sonnet-4-5-20250929"},
+    {"model": "anthropic/claude-4.5-sonnet"},
+    {"response_metadata": {"model_name": SONNET}},
+    {"response_metadata": {"stop_reason": "end_turn"}},
+    {"response_metadata": "none"},
+    {"model": 7},
+    {"model": ""},
+    {"model_name": None},
+)
+
+
+def stating(author, *blocks, model=SONNET):
+    return document(user("q"), said(*(blocks or (thought(CLAUDE), "a")), **author), user("b"), model=model)
+
+
+def reasons_of(fixes):
+    return [fix for fix in fixes if not fix[0].startswith("field_")]
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_reasoning_whose_author_is_stated_as_another_model_is_left_out(name):
+    messages, fixes = made(stating(STATED[name]))
+    assert messages == [user("q"), said("a"), user("b")]
+    assert reasons_of(fixes) == [("thinking_foreign", "messages.1.content.0")]
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_redacted_reasoning_whose_author_is_stated_is_left_out(name):
+    block = {"type": "redacted_thinking", "data": SIGNATURES["claude, redacted"]}
+    messages, fixes = made(stating(STATED[name], block, "a"))
+    assert messages == [user("q"), said("a"), user("b")]
+    assert reasons_of(fixes) == [("thinking_foreign", "messages.1.content.0")]
+
+
+@pytest.mark.parametrize("author", STATED_THE_SAME)
+def test_reasoning_whose_author_is_this_model_or_not_stated_is_kept(author):
+    messages, fixes = made(stating(author))
+    assert messages == [user("q"), said(thought(CLAUDE), "a"), user("b")]
+    assert reasons_of(fixes) == []
+
+
+def test_a_stated_author_of_a_block_counts_before_that_of_its_message():
+    issued = thought(CLAUDE) | {"issuer": {"provider": "anthropic", "model": SONNET}}
+    messages, fixes = made(stating(STATED["an API's answer"], issued, "a"))
+    assert messages[1] == said(thought(CLAUDE), "a")
+    assert reasons_of(fixes) == []
+
+
+def test_the_author_is_stated_turn_by_turn_too():
+    given = stating(STATED["LangChain"])
+    session = Session(model=SONNET)
+    for message in given["messages"]:
+        session.append(message)
+    restored = Session.load(session.head(), [])
+    assert session.request().body == restored.request().body
+    assert json.loads(restored.request().body)["messages"] == [user("q"), said("a"), user("b")]
+
+
+@pytest.mark.parametrize(
+    ("author", "model", "endpoint", "kept"),
+    [
+        ("claude-opus-4-7", "claude-fable-5-1", {}, True),
+        ("claude-fable-5-1", "claude-opus-5-5", {}, True),
+        ("claude-fable-5-1", "claude-opus-5", {}, False),
+        ("claude-opus-4-7", "claude-sonnet-4-5", {}, False),
+        ("deepseek-v4-pro", "claude-fable-5-1", {}, False),
+        ("claude-opus-4-7", "deepseek-v4-pro", {}, True),
+        ("claude-opus-4-7", "claude-sonnet-4-5", {"platform": "deepseek"}, True),
+        ("claude-opus-4-7", "kimi-k2-thinking", {}, True),
+        ("claude-opus-4-7", "MiniMax-M3", {}, False),
+    ],
+)
+@pytest.mark.parametrize("reasoning", ["keep", "same_issuer"])
+def test_which_reasoning_crosses_from_one_model_to_another(author, model, endpoint, kept, reasoning):
+    verifies = issuer_of(model) in CHECKING and not endpoint
+    messages, _ = made(stating({"model": author}, model=model), endpoints={"anthropic": endpoint}, reasoning=reasoning)
+    assert ("thinking" in json.dumps(messages[1])) == (kept and not (reasoning == "keep" and verifies))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (SONNET, "claude-sonnet-4-5-20250929", True),
+        (SONNET, "anthropic/claude-sonnet-4.5", True),
+        (SONNET, "claude-sonnet-4-5@20250929", True),
+        (ON_BEDROCK, "global.anthropic.claude-sonnet-4-5-20250929-v1:0", True),
+        (ON_BEDROCK, SONNET, False),
+        (SONNET, "claude-opus-4-5", False),
+        ("claude-sonnet-4-5", "claude-sonnet-4-6", False),
+        ("gemini-2.5-flash", "gemini-3-flash", False),
+        ("gpt-5-mini", "openai/gpt-5-mini", True),
+    ],
+)
+def test_names_of_one_model(one, other, same):
+    assert is_same_model(one, other) == is_same_model(other, one) == same
 
 
 # Sessions.

@@ -42,7 +42,7 @@ from reknit.pipeline.targets.media import (
     with_own_type,
     with_source,
 )
-from reknit.pipeline.targets.signatures import UNKNOWN, has_foreign_signature
+from reknit.pipeline.targets.signatures import UNKNOWN, has_foreign_signature, may_cross
 
 # Calls that the provider runs itself: a turn that ends in one is paused, and any model continues it.
 PAUSING: Final = frozenset({"server_tool_use", "mcp_tool_use"})
@@ -144,8 +144,10 @@ def _reasoning_fault(piece: TrackedBlock, message: Message, model: str | None, e
     block = piece.block
     if not isinstance(block, (Thinking, RedactedThinking)):
         return ""
-    if isinstance(block.issuer, Issuer) and not is_issued_by(block, {"anthropic"}, model):
-        return "thinking_foreign"
+    if isinstance(block.issuer, Issuer) and not is_issued_by(block, _OWN, model):
+        known = block.issuer.provider == ANTHROPIC
+        if not (known and may_cross(block.issuer, endpoint, version_of(model))):
+            return "thinking_foreign"
     if has_foreign_signature(block, endpoint):
         return "reasoning_foreign"
     if isinstance(block, RedactedThinking):
