@@ -122,6 +122,12 @@ FORMS: Final = (
         source="GLM, 24 digits, then Claude: can1357/oh-my-pi#12006; MiniMax: NousResearch/hermes-agent#75779, #85251",
     ),
     Form(
+        name="prefixed",
+        matches=lambda signature: signature.startswith(("gemini#", "gpt#")),
+        issuers=frozenset(),
+        source="a gateway's name for the issuer, before its signature: router-for-me/CLIProxyAPI#3615, #5150",
+    ),
+    Form(
         name="vertex",
         matches=lambda signature: signature.startswith("claude#"),
         issuers=frozenset({"anthropic"}),
@@ -196,8 +202,8 @@ CROSSINGS: Final = (
 )
 """Reasoning of another model that may be sent.
 
-Any other is refused, or not known to be taken: of another Claude model (anthropics/anthropic-sdk-python#1598), of
-another tier or service of GPT (BerriAI/litellm#40245, manaflow-ai/subrouter#259), of another Gemini model
+Any other is refused, or not known to be taken: of another Claude model (vybestack/llxprt-code#2335), of another tier or
+service of GPT (BerriAI/litellm#40245, manaflow-ai/subrouter#259), of another Gemini model
 (lbjlaq/Antigravity-Manager#3337).
 """
 

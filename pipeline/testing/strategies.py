@@ -61,6 +61,7 @@ thinking: Strategy = st.sampled_from(
         {"type": "thinking", "thinking": "hm", "signature": "c2ln"},
         {"type": "thinking", "thinking": "hm"},
         {"type": "thinking", "thinking": "", "signature": "c2ln"},
+        {"type": "thinking", "thinking": "hm", "signature": "91cfbb94-554b-4136-8e21-fa02280d56ed"},
         {"type": "thinking", "thinking": "hm", "signature": "c2ln", "issuer": {"provider": "openai-chat"}},
         {"type": "redacted_thinking", "data": "ZGF0YQ=="},
     ]

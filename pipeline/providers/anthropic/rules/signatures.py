@@ -10,13 +10,14 @@ import base64
 import re
 
 # A message id of DeepSeek's (NousResearch/hermes-agent#21048), hexadecimal digits of GLM's and MiniMax's
-# (can1357/oh-my-pi#12006, NousResearch/hermes-agent#75779), OpenAI's encrypted content, and Gemini's placeholders
-# (router-for-me/CLIProxyAPI#570), also in base64.
+# (can1357/oh-my-pi#12006, NousResearch/hermes-agent#75779), OpenAI's encrypted content, those that
+# a gateway marks (router-for-me/CLIProxyAPI#3615), and Gemini's placeholders (router-for-me/CLIProxyAPI#570), also in
+# base64.
 _OTHERS = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
     r"|[0-9A-F]{8}-[0-9A-F]{4}-[0-9A-F]{4}-[0-9A-F]{4}-[0-9A-F]{12}"
     r"|(?:[0-9a-f][0-9a-f]){8,64}"
-    r"|gAAAA.*"
+    r"|gAAAA.*|gemini#.*|gpt#.*"
     r"|skip_thought_signature_validator|context_engineering_is_the_way_to_go"
     r"|c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I=?|Y29udGV4dF9lbmdpbmVlcmluZ19pc190aGVfd2F5X3RvX2dv",
     re.DOTALL,
