@@ -170,6 +170,20 @@ class Tool(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 Mend: TypeAlias = Literal["on", "observe"]
+Platform: TypeAlias = Literal["", "anthropic", "azure", "bedrock", "deepseek", "glm", "minimax", "moonshot", "vertex"]
+IssuerName: TypeAlias = Literal["", "anthropic", "deepseek", "glm", "google", "minimax", "moonshot", "openai"]
+KeptReasoning: TypeAlias = Literal["keep", "same_issuer", "strip"]
+
+
+class Endpoint(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Where a target's requests go. An empty member is unknown."""
+
+    platform: Annotated[
+        Platform, Meta(description="The service that runs the model, or one that answers in its place.")
+    ] = ""
+    issuer: Annotated[
+        IssuerName, Meta(description="Whose reasoning the model reads; empty: derived from the model's name.")
+    ] = ""
 
 
 class Policy(Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
@@ -201,9 +215,12 @@ class Policy(Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unkno
         ),
     ] = "auto"
     reasoning: Annotated[
-        Literal["keep", "strip"],
-        Meta(description="The model's own reasoning: where its issuer reads it, it stays or goes."),
-    ] = "keep"
+        KeptReasoning,
+        Meta(
+            description="Reasoning that its target can express: it stays (`keep`), it goes where the endpoint is known "
+            "to refuse its signature (`same_issuer`), or it goes (`strip`)."
+        ),
+    ] = "same_issuer"
     strip_tools: Annotated[bool, Meta(description="Whether calls and results are left out.")] = False
     record_assistant: Annotated[
         bool, Meta(description="Whether what a stream says is appended to the session's log.")
@@ -224,6 +241,13 @@ class Policy(Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unkno
         Meta(
             description="Single mends by the code of their fix, or by target and code: each is made (`on`), or only "
             "recorded (`observe`) as long as the target takes the request without it."
+        ),
+    ] = {}
+    endpoints: Annotated[
+        dict[str, Endpoint],
+        Meta(
+            description="Where requests go, by target: the `platform`, and the `issuer` of the reasoning that its "
+            "model reads. They decide which signatures of reasoning are foreign."
         ),
     ] = {}
 

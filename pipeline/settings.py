@@ -52,7 +52,7 @@ class StateSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 # Features by the least format of state that they need; with a lower one they are off.
-NEEDS_FORMAT = {"sliced release": 3}
+NEEDS_FORMAT = {"sliced release": 3, "endpoints": 3}
 
 
 class RequestSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -70,6 +70,19 @@ REKNIT = "reknit"
 Mend: TypeAlias = Literal["on", "observe"]
 
 
+class Endpoint(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Where a target's requests go. An empty member is unknown."""
+
+    platform: Annotated[
+        Literal["", "anthropic", "azure", "bedrock", "deepseek", "glm", "minimax", "moonshot", "vertex"],
+        Meta(description="The service that runs the model, or one that answers in its place."),
+    ] = ""
+    issuer: Annotated[
+        Literal["", "anthropic", "deepseek", "glm", "google", "minimax", "moonshot", "openai"],
+        Meta(description="Whose reasoning the model reads; empty: derived from the model's name."),
+    ] = ""
+
+
 class PolicyChange(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """How the session's histories are repaired where there is a choice.
 
@@ -94,7 +107,10 @@ class PolicyChange(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         Literal["auto", "keep", "mark", "drop"] | UnsetType,
         Meta(description="A text that a stream never finished: keep it, add a line that says so, or drop it."),
     ] = UNSET
-    reasoning: Annotated[Literal["keep", "strip"] | UnsetType, Meta(description="Thinking of the same issuer.")] = UNSET
+    reasoning: Annotated[
+        Literal["keep", "same_issuer", "strip"] | UnsetType,
+        Meta(description="Reasoning: keep it, leave out what the endpoint is known to refuse, or leave it out."),
+    ] = UNSET
     strip_tools: Annotated[bool | UnsetType, Meta(description="Take tool calls and results out of the history.")] = (
         UNSET
     )
@@ -114,6 +130,13 @@ class PolicyChange(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
             description="Single mends by the code of their fix, or by target and code: each is made (on), or only "
             "recorded (observe) as long as the target takes the request without it. A code that is absent stays as it "
             "is."
+        ),
+    ] = UNSET
+    endpoints: Annotated[
+        dict[str, Endpoint] | UnsetType,
+        Meta(
+            description="Where requests go, by target, which decides whose reasoning is sent back. A target that is "
+            "absent stays as it is."
         ),
     ] = UNSET
 

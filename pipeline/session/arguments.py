@@ -20,6 +20,8 @@ GivenSystem: TypeAlias = str | Raw | Sequence[Any] | None
 GivenTools: TypeAlias = Iterable[Tool | Mapping[str, Any]]
 # A policy's options, each with the words that it takes; none where it takes a number or a truth.
 _MENDS: Final = get_args(Mend)
+# Options with dotted names.
+_TABLES: Final = frozenset({"endpoints", "mend"})
 POLICY_OPTIONS: Final[Mapping[str, tuple[Any, ...]]] = {
     name: get_args(kind) if get_origin(kind) is Literal else () for name, kind in get_type_hints(Policy).items()
 }
@@ -28,7 +30,8 @@ POLICY_OPTIONS: Final[Mapping[str, tuple[Any, ...]]] = {
 def policy_from(given: GivenPolicy) -> Policy:
     """Return a policy. In a mapping, text such as ``"true"`` or ``"8"`` is converted to the field's type.
 
-    The policy of a single repair is under ``mend``, or under a dotted name (``mend.CODE``, ``mend.TARGET.CODE``).
+    The policy of a single repair is under ``mend``, or under a dotted name (``mend.CODE``, ``mend.TARGET.CODE``); so is
+    an endpoint (``endpoints.TARGET.platform``).
 
     Raises:
         PolicyError: an option or a value does not exist, or a repair is always made.
@@ -37,11 +40,12 @@ def policy_from(given: GivenPolicy) -> Policy:
         return Policy()
     if isinstance(given, Policy):
         check_mends(given.mend)
+        check_endpoints(given.endpoints)
         return given
     options: dict[str, Any] = {}
     for name, value in given.items():
         option, *inner = str(name).split(".")
-        if option not in POLICY_OPTIONS or (inner and (option != "mend" or len(inner) > 2)):
+        if option not in POLICY_OPTIONS or (inner and (option not in _TABLES or len(inner) > 2)):
             raise PolicyError("policy", expected_one_of(POLICY_OPTIONS, str(name)), path="policy")
         if POLICY_OPTIONS[option] and value not in POLICY_OPTIONS[option]:
             raise PolicyError("policy", expected_one_of(POLICY_OPTIONS[option], str(value)), path=f"policy.{option}")
@@ -51,6 +55,7 @@ def policy_from(given: GivenPolicy) -> Policy:
         both = option in options and isinstance(change, Mapping)
         options[option] = with_mends(options[option], change) if both else change
     check_mends(options.get("mend", {}))
+    check_endpoints(options.get("endpoints", {}))
     try:
         return msgspec.convert(options, Policy, strict=False)
     except msgspec.ValidationError as error:
@@ -87,6 +92,19 @@ def check_mends(mends: Any, path: str = "policy.mend", targets: Container[str] =
             raise PolicyError("policy", said, path=place)
         elif how not in _MENDS:
             raise PolicyError("policy", expected_one_of(_MENDS, str(how)), path=place)
+
+
+def check_endpoints(endpoints: Any, path: str = "policy.endpoints") -> None:  # noqa: ANN401  whatever a caller gives
+    """Check that every endpoint of a policy belongs to a target.
+
+    Raises:
+        PolicyError: there is no such target.
+    """
+    if not isinstance(endpoints, Mapping):
+        raise PolicyError("policy", "expected an object of targets", path=path)
+    for name in endpoints:
+        if name not in TARGETS:
+            raise PolicyError("policy", expected_one_of(TARGETS, str(name)), path=f"{path}.{name}")
 
 
 def setting_from(

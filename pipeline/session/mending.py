@@ -40,9 +40,13 @@ class RequestVariant(Struct, frozen=True):
         """The variant's name in a session's state."""
         return f"{self.target.name} unmended" if self.observed else self.target.name
 
-    def setting(self, setting: Setting) -> Setting:
-        """A session's setting, for the variant."""
-        return structs.replace(setting, observed=self.observed) if self.observed else setting
+    def setting(self, setting: Setting, policy: Policy | None = None) -> Setting:
+        """A session's setting for the variant, with what writers need of its policy if there is one."""
+        if self.observed:
+            setting = structs.replace(setting, observed=self.observed)
+        if policy is None or (not policy.endpoints and policy.reasoning == setting.reasoning):
+            return setting
+        return structs.replace(setting, endpoints=policy.endpoints, reasoning=policy.reasoning)
 
 
 class Mending:
@@ -52,7 +56,7 @@ class Mending:
         self.variants = tuple(variants)
         # Each request of a target that observes repairs reports which of them were made.
         self.tells = not all(variant.tried for variant in variants)
-        self.setting = variants[0].setting(setting)
+        self.setting = variants[0].setting(setting, history.policy)
         self.history = history
         self.shared = Shared()
         self.calls: list[SettledCall] = []

@@ -10,16 +10,20 @@ from collections.abc import Container
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, structs
+from msgspec import UNSET, Raw, Struct, structs, to_builtins
 
 from reknit.pipeline.errors import InputError, ReknitError
-from reknit.pipeline.model import Limits, Policy
+from reknit.pipeline.model import Endpoint, Limits, Policy
 from reknit.pipeline.providers.cascade.stream.speech import OutputFilters
 from reknit.pipeline.session import Session
 from reknit.pipeline.session.arguments import with_mends
 from reknit.pipeline.text.redaction import MARKER, SOURCE_ROOTS
 from reknit.topics import DAY_MS, MARKER_DAYS
 from reknit.topics.records import HistoryRestored, PolicyChange, SessionOpened, TurnAppended, TurnRecord
+
+# The first format of state in which a policy may have endpoints: builds of earlier formats refuse a policy with members
+# that they do not know.
+ENDPOINTS = 3
 
 # Parameters by which a request continues from state that the provider keeps.
 _CHAINS = ("previous_response_id", "conversation")
@@ -38,7 +42,7 @@ class Defaults(Struct, frozen=True, kw_only=True):
     waiting ones. ``limits`` are the limits of tenants. ``source`` is the source of events that do not name one.
     ``marker_ms`` is how long ended sessions are remembered. ``redact_roots`` are the paths that a text-only planner
     must not reveal, and ``redact_marker`` replaces them. ``withdraw``: withdraw a published request that the log
-    answers.
+    answers. ``endpoints``: the state may hold the endpoints of policies.
     """
 
     targets: tuple[str, ...] = ("anthropic",)
@@ -56,11 +60,17 @@ class Defaults(Struct, frozen=True, kw_only=True):
     redact_roots: tuple[str, ...] = SOURCE_ROOTS
     redact_marker: str = MARKER
     withdraw: bool = False
+    endpoints: bool = True
 
     def session(self) -> Session:
         """A session that has said nothing yet."""
         return Session(
-            self.targets, self.policy, system=self.system, tools=self._tools(), model=self.model, params=self.params
+            self.targets,
+            self._held(self.policy),
+            system=self.system,
+            tools=self._tools(),
+            model=self.model,
+            params=self.params,
         )
 
     def speech(self) -> OutputFilters:
@@ -90,8 +100,12 @@ class Defaults(Struct, frozen=True, kw_only=True):
             tools = _decoded(opened.tools, "tools")
             changes["tools"] = self._tools() if tools is None else tools
         if opened.policy is not UNSET:
-            changes["policy"] = self.policy if opened.policy is None else _changed(policy, opened.policy)
+            changes["policy"] = self._held(self.policy if opened.policy is None else _changed(policy, opened.policy))
         return changes
+
+    def _held(self, policy: Policy) -> Policy:
+        """Return a policy as the state may hold it."""
+        return policy if self.endpoints else structs.replace(policy, endpoints={})
 
     def _tools(self) -> list[Any]:
         return [msgspec.json.decode(tool) for tool in self.tools]
@@ -117,6 +131,8 @@ def _changed(policy: Policy, change: PolicyChange) -> Policy:
     given = {name: value for name, value in structs.asdict(change).items() if value is not UNSET}
     if "mend" in given:
         given["mend"] = with_mends(policy.mend, given["mend"])
+    if "endpoints" in given:
+        given["endpoints"] = policy.endpoints | msgspec.convert(to_builtins(given["endpoints"]), dict[str, Endpoint])
     return structs.replace(policy, **given)
 
 

@@ -16,7 +16,7 @@ from reknit.pipeline.errors import InputError, InternalError, ReknitError
 from reknit.pipeline.registry import target_named
 from reknit.pipeline.session import Session
 from reknit.pipeline.stages.base import Output, Record, Result, count_dropped, dead_letter, place_of, stopped
-from reknit.pipeline.stages.defaults import Defaults, LimitError, Usage
+from reknit.pipeline.stages.defaults import ENDPOINTS, Defaults, LimitError, Usage
 from reknit.pipeline.stages.kept import EndedError, KeepsSessions, SessionLifetimes
 from reknit.pipeline.stages.records import OWN_ORIGIN, TURN_HEADERS, decoded, is_session, packed, unpacked
 from reknit.pipeline.stages.releases import SLICED_RELEASES, Release
@@ -83,7 +83,7 @@ class TurnsStage(KeepsSessions):
         self._defaults = defaults or Defaults()
         self._endings = SessionLifetimes(self._defaults.marker_ms)
         self._usage = Usage(self._defaults.limits)
-        self._states = TurnStates(self._defaults.session, self._endings, self._usage)
+        self._states = TurnStates(self._new_session, self._endings, self._usage)
         # Whether the caller passes on what is due; if not, a release is done in one step.
         self._slices = False
         self._time = 0  # the partition's at the record that is being taken
@@ -91,6 +91,10 @@ class TurnsStage(KeepsSessions):
     def use_format(self, state_format: int) -> None:
         super().use_format(state_format)
         self._slices = state_format >= SLICED_RELEASES
+        self._defaults = structs.replace(self._defaults, endpoints=state_format >= ENDPOINTS)
+
+    def _new_session(self) -> Session:
+        return self._defaults.session()
 
     def levels(self) -> dict[str, int]:
         levels = {"reknit_sessions_parked": self._states.parked, "reknit_turns_waiting": self._states.waiting}

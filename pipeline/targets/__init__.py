@@ -26,7 +26,19 @@ from msgspec import UNSET, Raw, Struct, structs
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.pieces import FixLog, LedgerEntry, Message, TrackedBlock
 from reknit.pipeline.history.readers.strict import decoded
-from reknit.pipeline.model import STRICT, Block, Issuer, Role, Structure, Text, Tool, Turn, Unknown
+from reknit.pipeline.model import (
+    STRICT,
+    Block,
+    Endpoint,
+    Issuer,
+    KeptReasoning,
+    Role,
+    Structure,
+    Text,
+    Tool,
+    Turn,
+    Unknown,
+)
 
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]+")
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9_-]+")
@@ -92,7 +104,8 @@ STUB: Final = "[Nothing of this turn can be shown to this model.]"
 class Setting(Struct, frozen=True, kw_only=True):
     """The parts of a request besides the messages: system prompt, tools, model and parameters.
 
-    ``observed`` are the codes of the repairs that are not made (``mend.CODE=observe``).
+    ``observed`` are the codes of the repairs that are not made (``mend.CODE=observe``). ``endpoints`` and ``reasoning``
+    are those of the policy.
     """
 
     system: str | Raw | None = None
@@ -100,17 +113,38 @@ class Setting(Struct, frozen=True, kw_only=True):
     model: str | None = None
     params: dict[str, Raw] = {}
     observed: frozenset[str] = frozenset()
+    endpoints: Mapping[str, Endpoint] = MappingProxyType({})
+    reasoning: KeptReasoning = "same_issuer"
 
 
 def is_issued_by(block: Block, providers: Collection[str], model: str | None) -> bool:
-    """Whether one of the ``providers`` wrote a block, and, as far as is known, this model.
-
-    A model and its alias (``claude-sonnet-4-5``, ``claude-sonnet-4-5-20250929``) are the same.
-    """
+    """Whether one of the ``providers`` wrote a block, and, as far as is known, this model."""
     issuer = UNSET if isinstance(block, Unknown) else block.issuer
     if not isinstance(issuer, Issuer) or issuer.provider not in providers:
         return False
-    return not issuer.model or not model or issuer.model.startswith(model) or model.startswith(issuer.model)
+    return not issuer.model or not model or is_same_model(issuer.model, model)
+
+
+# Names of Bedrock's begin with a vendor, and a region at times: us.anthropic.claude-sonnet-4-5-20250929-v1:0.
+_ON_BEDROCK: Final = re.compile(r"(?:[a-z-]+\.)+(?=[a-z])")
+_RELEASE: Final = re.compile(r"(?:[-@]\d{8}|-latest)?(?:-v\d+(?::\d+)?)?(?:[:@].*)?$")
+_WORDS: Final = re.compile(r"[a-z]+|\d+")
+
+
+def is_same_model(one: str, other: str) -> bool:
+    """Whether two names are of one model: one is an alias of the other, or a gateway's name for it.
+
+    ``claude-sonnet-4-5``, ``claude-sonnet-4-5-20250929`` and ``anthropic/claude-4.5-sonnet`` are. A model on Bedrock is
+    another one, since reasoning is bound to the platform (openclaw/openclaw#110080).
+    """
+    return one.startswith(other) or other.startswith(one) or _model_key(one) == _model_key(other)
+
+
+def _model_key(model: str) -> tuple[bool, list[str]]:
+    name = model.lower().rpartition("/")[2]
+    prefix = _ON_BEDROCK.match(name)
+    name = _RELEASE.sub("", name[prefix.end() :] if prefix else name, count=1)
+    return prefix is not None, sorted(_WORDS.findall(name))
 
 
 def without_trailing_space(pieces: list[TrackedBlock], book: FixLog) -> list[TrackedBlock]:

@@ -61,6 +61,7 @@ thinking: Strategy = st.sampled_from(
         {"type": "thinking", "thinking": "hm", "signature": "c2ln"},
         {"type": "thinking", "thinking": "hm"},
         {"type": "thinking", "thinking": "", "signature": "c2ln"},
+        {"type": "thinking", "thinking": "hm", "signature": "91cfbb94-554b-4136-8e21-fa02280d56ed"},
         {"type": "thinking", "thinking": "hm", "signature": "c2ln", "issuer": {"provider": "openai-chat"}},
         {"type": "redacted_thinking", "data": "ZGF0YQ=="},
     ]
@@ -421,7 +422,7 @@ policies: Strategy = st.fixed_dictionaries(
         "missing_result": st.sampled_from(["synthesise", "drop"]),
         "orphan_result": st.sampled_from(["drop", "text"]),
         "incomplete_call": st.sampled_from(["drop", "text"]),
-        "reasoning": st.sampled_from(["keep", "strip"]),
+        "reasoning": st.sampled_from(["keep", "same_issuer", "strip"]),
         "strip_tools": st.booleans(),
         "open_exchanges": st.sampled_from([0, 1, 2, 8]),
     },

@@ -117,7 +117,7 @@ class Option(Struct, frozen=True):
 def _options() -> Iterator[Option]:
     for setting in described():
         table, _, name = setting.key.rpartition(".")
-        if table == "session.policy" and name != "mend":
+        if table == "session.policy" and name not in ("endpoints", "mend"):
             words = ("true", "false") if isinstance(setting.kind, BoolType) else POLICY_OPTIONS[name]
             default = msgspec.json.encode(setting.default).decode().strip('"')
             yield Option(name, setting.text, default, tuple(map(str, words)))

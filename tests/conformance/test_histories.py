@@ -93,7 +93,14 @@ def test_every_target_is_here():
     assert {target for target, _ in ASKED} == set(TARGETS)
 
 
-CASES = ("lost_or_crashed", "harmless_anthropic_converse", "harmless_openai", "sdk_members", "audited_histories")
+CASES = (
+    "lost_or_crashed",
+    "harmless_anthropic_converse",
+    "harmless_openai",
+    "sdk_members",
+    "audited_histories",
+    "foreign_reasoning",
+)
 
 
 def cases():

@@ -22,8 +22,8 @@ NAMES = sorted(TARGETS)
 # The repairs without which the target accepts their example. It rejects the other examples, so those are repaired.
 TAKEN = {
     "blank_dropped", "document_renamed", "image_type_corrected", "lead_inserted", "leading_dropped", "param_dropped",
-    "system_inlined", "tail_continued", "thinking_foreign", "thinking_moved", "thinking_of_changed_turn",
-    "turns_merged",
+    "reasoning_foreign", "system_inlined", "tail_continued", "thinking_foreign", "thinking_moved",
+    "thinking_of_changed_turn", "turns_merged",
 }  # fmt: skip
 
 

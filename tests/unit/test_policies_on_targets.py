@@ -56,11 +56,11 @@ def test_every_policy_value_has_a_vector_for_every_target():
         "orphan_result": ("drop", "text"),
         "incomplete_call": ("drop", "text"),
         "cut_text": ("auto", "keep", "mark", "drop"),
-        "reasoning": ("keep", "strip"),
+        "reasoning": ("keep", "same_issuer", "strip"),
         "strip_tools": (True,),
     }
     emulated = {"cascade"}  # tools emulated in text have vectors of their own
-    assert values.keys() | {"record_assistant", "open_exchanges", "expires_after", "mend"} == set(
+    assert values.keys() | {"record_assistant", "open_exchanges", "expires_after", "mend", "endpoints"} == set(
         Policy.__struct_fields__
     )
     wanted = {(target, name, value) for target in TARGETS for name, given in values.items() for value in given}

@@ -95,8 +95,8 @@ def test_single_repairs_are_named_by_code_and_target():
         ({"mend.turns_merged": "off"}, "policy.mend.turns_merged", "expected one of observe, on, got 'off'"),
         ({"mend.turns_merged": {"anthropic": "on"}}, "policy.mend.turns_merged", "expected one of observe, on"),
         ({"mend": "observe"}, "policy.mend", "expected an object of codes"),
-        ({"mend.a.b.c": "on"}, "policy", "expected one of cut_text, expires_after, "),
-        ({"tail.auto": "on"}, "policy", "expected one of cut_text, expires_after, "),
+        ({"mend.a.b.c": "on"}, "policy", "expected one of cut_text, endpoints, expires_after, "),
+        ({"tail.auto": "on"}, "policy", "expected one of cut_text, endpoints, expires_after, "),
         (
             {"mend.words_neutralised": "observe"},
             "policy.mend.words_neutralised",

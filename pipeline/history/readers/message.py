@@ -11,13 +11,14 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from reknit.pipeline.errors import InputError
+from reknit.pipeline.history.pieces import ANTHROPIC
 from reknit.pipeline.history.readers import canonical
 from reknit.pipeline.history.readers.canonical import CHATS_PART_KINDS, PART_KINDS
 from reknit.pipeline.history.readers.fields import Fields, Notes, as_object, as_string, unknown_role
 from reknit.pipeline.history.readers.rawjson import check_nesting, starts_with, wrong_type
-from reknit.pipeline.history.readers.strict import CANONICAL, ROLES, Healthy, Misfit, Shape, StrictReader
+from reknit.pipeline.history.readers.strict import CANONICAL, ROLES, Healthy, Misfit, Shape, StrictReader, decoded
 from reknit.pipeline.history.readers.tolerant import as_kind
-from reknit.pipeline.model import Role, Turn
+from reknit.pipeline.model import Block, Issuer, RedactedThinking, Role, Thinking, Turn
 from reknit.pipeline.providers.bedrock_converse import reader as converse
 from reknit.pipeline.providers.gemini import reader as gemini
 from reknit.pipeline.providers.openai_chat import reader as openai_chat
@@ -145,6 +146,7 @@ def read_tolerantly(
     if not starts_with(value, b"{"):
         raise wrong_type(path, "a message", value)
     fields, turn_id = _unwrap(Fields(value, path, notes))
+    author = _stated_author(fields)
     found = shape
     if found is None:
         told = _told_shape(fields)
@@ -156,8 +158,44 @@ def read_tolerantly(
     if fields.path == path:
         fields.path = f"{ROOTS.get(found, 'messages')}.{index}"
         if misfit and (turn := strict.read_declared(fields, index, misfit)):
-            return turn, found, decided
-    return _mended(fields, found, index, turn_id), found, decided
+            return _with_author(turn, author), found, decided
+    return _with_author(_mended(fields, found, index, turn_id), author), found, decided
+
+
+class _Author(Struct, frozen=True):
+    """The model that wrote a message, as APIs, LangChain (``response_metadata``) and Pydantic AI name it."""
+
+    model: str | None = None
+    model_name: str | None = None
+    response_metadata: Raw = _NULL
+
+
+_AUTHOR: Final = msgspec.json.Decoder(_Author)
+
+
+def _stated_author(fields: Fields) -> str | None:
+    """Return the model that a message states as its author, if it does; its members stay unread."""
+    stated = {name: value for name in _Author.__struct_fields__ if (value := fields.peek(name)) is not None}
+    author = decoded(_AUTHOR, Raw(msgspec.json.encode(stated))) if stated else None
+    if author is None:
+        return None
+    inner = decoded(_AUTHOR, author.response_metadata) if starts_with(author.response_metadata, b"{") else None
+    return author.model or author.model_name or (inner and (inner.model_name or inner.model)) or None
+
+
+def _with_author(turn: Turn, model: str | None) -> Turn:
+    """Return an assistant's turn whose signed reasoning names the model that wrote the message."""
+    if model is None or turn.role != "assistant":
+        return turn
+    blocks = tuple(_authored(block, model) for block in turn.blocks)
+    return turn if blocks == turn.blocks else replace(turn, blocks=blocks)
+
+
+def _authored(block: Block, model: str) -> Block:
+    if isinstance(block, RedactedThinking) or (isinstance(block, Thinking) and block.signature):
+        issuer = block.issuer if isinstance(block.issuer, Issuer) else Issuer(provider=ANTHROPIC)
+        return block if issuer.model else replace(block, issuer=replace(issuer, model=model))
+    return block
 
 
 def _mended(fields: Fields, found: Shape, index: int, turn_id: str | None) -> Turn:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from reknit.pipeline.providers.anthropic.rules import catalogue as rules
 from reknit.pipeline.providers.anthropic.rules.blocks import Messages, judge_blank
-from reknit.pipeline.providers.anthropic.rules.catalogue import CATALOGUE, family_of, rule
+from reknit.pipeline.providers.anthropic.rules.catalogue import CATALOGUE, family_of, is_other_vendors, rule
 from reknit.pipeline.providers.anthropic.rules.wire import BETA_PARAMETERS, BETA_TOOLS, PARAMETERS, Block, Message, Text
 from reknit.pipeline.rules._fold import BadJSON, Fold
 from reknit.pipeline.rules._misfits import Misfit, Spot, fit, fit_with_items
@@ -99,6 +99,7 @@ class Anthropic(Fold[Messages, Message]):
         kind = thinking.get("type") if isinstance(thinking, dict) else None
         walk = Messages(
             family=family_of(model),
+            other_vendor=is_other_vendors(model),
             thinking=kind if isinstance(kind, str) else "",
             tools=bool(head.get("tools")),
             betas=self._betas | _each(head.get("anthropic_beta")) | _each(head.get("betas")),

@@ -9,6 +9,7 @@ from msgspec import UNSET
 
 from reknit.pipeline.providers.anthropic.rules import catalogue as rules
 from reknit.pipeline.providers.anthropic.rules.catalogue import rule
+from reknit.pipeline.providers.anthropic.rules.signatures import is_of_another_issuer
 from reknit.pipeline.providers.anthropic.rules.turns import Turns
 from reknit.pipeline.providers.anthropic.rules.wire import (
     BETA_BLOCKS,
@@ -247,6 +248,8 @@ def _thinking(walk: Turns, block: Thinking, at: int) -> None:
     path = walk.path(at)
     if not block.signature:
         walk.refuse(rules.BAD_SIGNATURE, f"{path}.signature", at=path)
+    elif not walk.other_vendor and is_of_another_issuer(block.signature):
+        walk.refuse(rules.FOREIGN_SIGNATURE, f"{path}.signature", at=path)
     if not block.thinking:
         walk.refuse(rules.EMPTY_THINKING, f"{path}.thinking", at=f"{path}.thinking")
 
@@ -254,9 +257,11 @@ def _thinking(walk: Turns, block: Thinking, at: int) -> None:
 def _redacted(walk: Turns, block: RedactedThinking, at: int) -> None:
     walk.sealed = True
     walk.judge_role_of("redacted_thinking", "assistant")
+    path = walk.path(at)
     if not block.data:
-        path = walk.path(at)
         walk.refuse(rules.BAD_REDACTED, f"{path}.data", at=path)
+    elif not walk.other_vendor and is_of_another_issuer(block.data):
+        walk.refuse(rules.FOREIGN_REDACTED, f"{path}.data", at=path)
 
 
 def _server_call(walk: Turns, block: ServerToolUse | McpToolUse, _at: int) -> None:

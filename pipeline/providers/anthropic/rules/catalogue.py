@@ -68,6 +68,11 @@ _NAME = re.compile(
 )
 
 
+def is_other_vendors(model: str | None) -> bool:
+    """Whether a model is named, and not as one of Claude's."""
+    return bool(model) and "claude" not in str(model).lower()
+
+
 def family_of(model: str | None) -> Claude:
     """Find the family of a model by its name, in any provider's spelling; what is no such name whole is unknown."""
     name = _NAME.fullmatch((model or "").lower())
@@ -405,6 +410,22 @@ BAD_REDACTED = rule(
     summary="Redacted thinking is the issuer's, unchanged (only an empty one can be seen to be wrong).",
     repair="drop the block",
     source="public source files",
+)
+FOREIGN_SIGNATURE = rule(
+    "ANT-21c",
+    "soft",
+    BAD_SIGNATURE.message,
+    summary="A signature is not of a form that another issuer makes (endpoints of others take such requests too).",
+    repair="drop the block",
+    source="NanmiCoder/cc-haha#382; can1357/oh-my-pi#12006; router-for-me/CLIProxyAPI#570, #1584",
+)
+FOREIGN_REDACTED = rule(
+    "ANT-21d",
+    "soft",
+    BAD_REDACTED.message,
+    summary="Redacted thinking is not of a form that another issuer makes.",
+    repair="drop the block",
+    source="public source files; router-for-me/CLIProxyAPI#3615",
 )
 rule(
     "ANT-22",

@@ -40,6 +40,7 @@ class Turns(Walk, kw_only=True, eq=False):
     """The state of roles, calls and results. The API merges neighbours of one role into one run.
 
     Attributes:
+        other_vendor: the model is named as another vendor's, whose signatures are not known.
         thinking: the parameter's ``type``, "" where it is absent.
         betas: the requested beta features, if a header or the body names them.
         tools: the request has tools.
@@ -61,6 +62,7 @@ class Turns(Walk, kw_only=True, eq=False):
     """
 
     family: Claude = UNKNOWN
+    other_vendor: bool = False
     thinking: str = ""
     betas: frozenset[str] = frozenset()
     tools: bool = False

@@ -51,6 +51,7 @@ from reknit.pipeline.targets import (
 )
 from reknit.pipeline.targets.fitting import MOST_MARKS, newest_marks, unmarked
 from reknit.pipeline.targets.head import before_list
+from reknit.pipeline.targets.signatures import endpoint_of
 
 NAME: Final = "anthropic"
 
@@ -94,6 +95,7 @@ class AnthropicDialect(ListDialect):
     def __init__(self, setting: Setting, system: Sequence[TrackedBlock]) -> None:
         self.model = setting.model
         self._observed = setting.observed
+        self._endpoint = endpoint_of(setting, NAME)
         self._thinks = is_thinking(setting)
         # Adaptive thinking asks for none in a tool loop (recorded).
         self._thinks_first = b'"enabled"' in bytes(setting.params.get("thinking", b""))
@@ -127,7 +129,7 @@ class AnthropicDialect(ListDialect):
         for at in range(start, len(turns)):
             turn = turns[at]
             if at in healthy.special:
-                behind = as_it_is(turn, state.images, large=state.large)
+                behind = as_it_is(turn, state.images, self._endpoint, large=state.large)
                 if behind is None:
                     break
                 state = structs.replace(state, images=behind[0], large=behind[1])
@@ -203,7 +205,7 @@ class AnthropicDialect(ListDialect):
         book = FixLog(NAME, self._observed)
         message = _taken(in_common_words(came, book), book, state.opened, paused=prefill)
         opened = left_open(message, state.opened) if message.role == "assistant" else state.opened
-        unfit = unfit_reasoning(message, self.model, self._observed)
+        unfit = unfit_reasoning(message, self.model, self._observed, self._endpoint)
         if prefill and not (self._thinks if thinks is None else thinks):
             # An answer that the model continues holds no reasoning, unless thinking is enabled (ANT-23b).
             reasoning = (at for at, piece in enumerate(message.pieces) if is_reasoning(piece))

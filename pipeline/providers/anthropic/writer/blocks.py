@@ -20,6 +20,7 @@ from reknit.pipeline.history.served import EARLIER, RESULTS, unpaired
 from reknit.pipeline.model import (
     Block,
     Document,
+    Endpoint,
     Image,
     Issuer,
     RedactedThinking,
@@ -41,6 +42,7 @@ from reknit.pipeline.targets.media import (
     with_own_type,
     with_source,
 )
+from reknit.pipeline.targets.signatures import UNKNOWN, has_foreign_signature, may_cross
 
 # Calls that the provider runs itself: a turn that ends in one is paused, and any model continues it.
 PAUSING: Final = frozenset({"server_tool_use", "mcp_tool_use"})
@@ -109,8 +111,10 @@ _LOOPS_THINK: Final = ((3, 7), (4, 0))
 _OTHER_TYPES: Final = ((3, 0), (3, 5))
 
 
-def unfit_reasoning(message: Message, model: str | None, observed: Collection[str] = ()) -> dict[int, str]:
-    """Return the pieces of a message that cannot be sent back, each with its fix code.
+def unfit_reasoning(
+    message: Message, model: str | None, observed: Collection[str] = (), endpoint: Endpoint = UNKNOWN
+) -> dict[int, str]:
+    """Return the pieces of a message that cannot be sent back to an endpoint, each with its fix code.
 
     Pieces that only an ``observed`` repair would leave out stay.
     """
@@ -119,7 +123,9 @@ def unfit_reasoning(message: Message, model: str | None, observed: Collection[st
     if not reasoning:
         return {}
     unfit = {
-        at: code for at in reasoning if (code := _reasoning_fault(pieces[at], message, model)) and code not in observed
+        at: code
+        for at in reasoning
+        if (code := _reasoning_fault(pieces[at], message, model, endpoint)) and code not in observed
     }
     last = len(pieces) - 1 if "thinking_trailing" not in observed else -1
     # A breakpoint ends with the block before it.
@@ -134,12 +140,16 @@ def unfit_reasoning(message: Message, model: str | None, observed: Collection[st
     return unfit
 
 
-def _reasoning_fault(piece: TrackedBlock, message: Message, model: str | None) -> str:
+def _reasoning_fault(piece: TrackedBlock, message: Message, model: str | None, endpoint: Endpoint) -> str:
     block = piece.block
     if not isinstance(block, (Thinking, RedactedThinking)):
         return ""
-    if isinstance(block.issuer, Issuer) and not is_issued_by(block, {"anthropic"}, model):
-        return "thinking_foreign"
+    if isinstance(block.issuer, Issuer) and not is_issued_by(block, _OWN, model):
+        known = block.issuer.provider == ANTHROPIC
+        if not (known and may_cross(block.issuer, endpoint, version_of(model))):
+            return "thinking_foreign"
+    if has_foreign_signature(block, endpoint):
+        return "reasoning_foreign"
     if isinstance(block, RedactedThinking):
         if not block.data:
             return "thinking_unsigned"
@@ -302,15 +312,15 @@ def _image_fault(facts: Facts, images: int, *, large: bool) -> str:
     return fault
 
 
-def as_it_is(turn: Turn, images: int, *, large: bool) -> tuple[int, bool] | None:
-    """Return the count of images after a valid turn, and whether one is large, if the turn is written unchanged.
+def as_it_is(turn: Turn, images: int, endpoint: Endpoint, *, large: bool) -> tuple[int, bool] | None:
+    """Return the count of images after a valid turn, and whether one is large, if an endpoint takes it unchanged.
 
     None if it is not, or if that needs a closer check.
     """
     if turn.own is not UNSET:
         return None
     for block in turn.blocks:
-        if not stays(block):
+        if not stays(block) or has_foreign_signature(block, endpoint):
             return None
         inner = block.content if type(block) is ToolResult and type(block.content) is list else ()
         for part in inner or (block,):

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import astuple
 
+from reknit.pipeline.providers.anthropic.rules.signatures import is_of_another_issuer, is_of_vertex
 from reknit.pipeline.providers.bedrock_converse.rules import catalogue as rules
 from reknit.pipeline.providers.bedrock_converse.rules.catalogue import member
 from reknit.pipeline.rules._fold import Walk
@@ -229,6 +230,8 @@ def _judge_reasoning(walk: Walk, reasoning: Reasoning, path: str, role: str) -> 
     if text is not None and not text.signature and walk.family.unsigned_reasoning is False:
         at = f"{path}.thinking.signature"
         walk.refuse(rules.SIGNATURE, f"{inner}.reasoningText.signature", at=at)
+    if text is not None and text.signature and (is_of_another_issuer(text.signature) or is_of_vertex(text.signature)):
+        walk.refuse_where_known(rules.FOREIGN_SIGNATURE, f"{inner}.reasoningText.signature", at=path)
 
 
 # A look that most blocks pass: plain texts, and calls that are answered in their order by plain texts.

@@ -30,6 +30,7 @@ class Converse(Family, frozen=True):
             strands-agents/harness-sdk#1223, langchain-ai/langchain-aws#141; recorded for Claude and Nova).
         reasoning: reasoning may be sent back (refused for DeepSeek: langchain-ai/langchain-aws#401).
         unsigned_reasoning: reasoning without a signature.
+        foreign_signature: reasoning with a signature of another issuer's form, or of Vertex's.
         unlike_anthropic: repeated ids and blocks of the other role, which Anthropic's own API refuses.
         prefill: a conversation may end with the assistant (accepted by Nova 2).
         prefill_with_tools: also when it has tools (Claude 3 recorded to refuse).
@@ -43,6 +44,7 @@ class Converse(Family, frozen=True):
     mixed_results: bool | None = None
     reasoning: bool | None = None
     unsigned_reasoning: bool | None = None
+    foreign_signature: bool | None = None
     unlike_anthropic: bool | None = None
     prefill: bool | None = None
     prefill_with_tools: bool | None = None
@@ -61,6 +63,7 @@ def _behind_converse(known: Claude) -> Converse:
         mixed_results=True,
         reasoning=True,
         unsigned_reasoning=False,
+        foreign_signature=False,
         unlike_anthropic=False,
         prefill=known.prefill,
         prefill_with_tools=False if known.name == "claude-3" else None,
@@ -231,6 +234,11 @@ SIGNATURE = rule("BED-18", "model", _MODEL + "{at}: Field required",
     summary="Reasoning sent back is signed (Claude; all recorded is).",
     repair="drop the block", source="openclaw/openclaw#88020",
     fact="unsigned_reasoning")
+FOREIGN_SIGNATURE = rule("BED-18b", "model", _MODEL + "{at}: Invalid `signature` in `thinking` block",
+    summary="A signature is not of a form that another issuer or platform makes (Claude).",
+    repair="drop the block",
+    source="openclaw/openclaw#88020, #110080; NanmiCoder/cc-haha#382; can1357/oh-my-pi#12006",
+    fact="foreign_signature")
 IMAGE_FORMAT = rule("BED-16", "hard",
     "1 validation error detected: Value '{value}' at '{at}' failed to satisfy constraint: Member must satisfy enum "
     "value set: [png, jpeg, gif, webp]",

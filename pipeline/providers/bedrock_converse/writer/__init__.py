@@ -50,6 +50,7 @@ from reknit.pipeline.targets import (
 )
 from reknit.pipeline.targets.fitting import MOST_MARKS, mark_of, point_of
 from reknit.pipeline.targets.head import HeadShape, HeadWriter, Params, before_list
+from reknit.pipeline.targets.signatures import endpoint_of
 
 # Families that keep a prompt in a cache; the others refuse breakpoints.
 _CACHED: Final = ("claude", "nova")
@@ -238,6 +239,7 @@ class ConverseDialect(ListDialect):
         self.state = ConverseProgress()
         self._observed = setting.observed
         self._model = (setting.model or "").lower()
+        self._endpoint = endpoint_of(setting, NAME, "bedrock")
         self._results_alone = any(name in self._model for name in _RESULTS_ALONE)
         self._results_alone = self._results_alone and "assistant_inserted" not in self._observed
         head = write_head(setting, system)
@@ -268,7 +270,7 @@ class ConverseDialect(ListDialect):
         pieces = fitting.fit_message(message.pieces, dict.fromkeys(halves, "server_tool_unpaired"))
         # Reasoning is judged last: a turn that has lost a block to the fitting keeps none of it.
         fitted = structs.replace(message, pieces=pieces, changed=message.changed | fitting.dropped)
-        pieces = fit_reasoning(fitted, self._model, book)
+        pieces = fit_reasoning(fitted, self._model, self._endpoint, book)
         if final:
             pieces = without_trailing_space(pieces, book)
         turns = self._turns(message, _worded(message, pieces, book), state.count, book)
@@ -294,7 +296,7 @@ class ConverseDialect(ListDialect):
         """Write healthy messages, if their tools' names can stay and nothing is put between or into them."""
         if self._results_alone or not self._tools or any(tool_name(name) != name for name in healthy.names):
             return None
-        data, count = written_as_they_are(healthy, start, self._model)
+        data, count = written_as_they_are(healthy, start, self._model, self._endpoint)
         behind = structs.replace(state, count=state.count + count)
         return (Encoded(data=data, state=behind), start + count) if count else None
 

@@ -18,6 +18,7 @@ from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.model import (
     Block,
     Document,
+    Endpoint,
     Image,
     RedactedThinking,
     Text,
@@ -274,12 +275,12 @@ class _Message(Struct, frozen=True, gc=False):
 _encode = msgspec.json.Encoder().encode
 
 
-def written_as_they_are(healthy: HealthyTurns, start: int, model: str) -> tuple[bytes, int]:
+def written_as_they_are(healthy: HealthyTurns, start: int, model: str, endpoint: Endpoint) -> tuple[bytes, int]:
     """The healthy messages from ``start`` on that are written as they are, joined by commas; and how many they are."""
     messages: list[_Message] = []
     for at in range(start, len(healthy.turns)):
         turn = healthy.turns[at]
-        if at in healthy.special and not (_says_nothing_more(turn) and reasoning_stays(turn, model)):
+        if at in healthy.special and not (_says_nothing_more(turn) and reasoning_stays(turn, model, endpoint)):
             break
         content = [_member(block) for block in turn.blocks]
         if None in content:

@@ -15,8 +15,9 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock
-from reknit.pipeline.model import Block, Issuer, RedactedThinking, Thinking, Turn, Unknown
+from reknit.pipeline.model import Block, Endpoint, Issuer, RedactedThinking, Thinking, Turn, Unknown
 from reknit.pipeline.targets.media import decodes
+from reknit.pipeline.targets.signatures import has_foreign_signature
 
 NAME: Final = "bedrock-converse"
 
@@ -260,13 +261,14 @@ def name_of(block: Unknown) -> str:
 _UNSIGNED = ("nova", "gpt-oss", "qwen", "kimi", "minimax")
 
 
-def fit_reasoning(message: Message, model: str, book: FixLog) -> list[TrackedBlock]:
-    """The message's pieces, fit reasoning first."""
+def fit_reasoning(message: Message, model: str, endpoint: Endpoint, book: FixLog) -> list[TrackedBlock]:
+    """The message's pieces, reasoning that may be sent to an endpoint first."""
     pieces = message.pieces
     reasoning = [at for at, piece in enumerate(pieces) if isinstance(piece.block, (Thinking, RedactedThinking))]
     if not reasoning:
         return pieces
-    unfit = {at: code for at in reasoning if (code := _fault_in(message, pieces[at], model)) and book.makes(code)}
+    faults = {at: _fault_in(message, pieces[at], model, endpoint) for at in reasoning}
+    unfit = {at: code for at, code in faults.items() if code and book.makes(code)}
     broken = {pieces[at].turn for at in unfit} if book.makes("thinking_of_changed_turn") else ()
     for at in reasoning:
         if pieces[at].turn in broken:
@@ -286,24 +288,28 @@ def fit_reasoning(message: Message, model: str, book: FixLog) -> list[TrackedBlo
     return [*first, *(pieces[at] for at in rest)]
 
 
-def reasoning_stays(turn: Turn, model: str) -> bool:
-    """Return True if all reasoning of a valid turn is first in it, and may be sent."""
+def reasoning_stays(turn: Turn, model: str, endpoint: Endpoint) -> bool:
+    """Return True if all reasoning of a valid turn is first in it, and may be sent to an endpoint."""
     reasoning = [isinstance(block, (Thinking, RedactedThinking)) for block in turn.blocks]
     count = sum(reasoning)
-    return count < len(reasoning) and all(reasoning[:count]) and not any(_fault(b, model) for b in turn.blocks[:count])
+    if count == len(reasoning) or not all(reasoning[:count]):
+        return False
+    return not any(_fault(block, model, endpoint) for block in turn.blocks[:count])
 
 
-def _fault_in(message: Message, piece: TrackedBlock, model: str) -> str:
-    return _fault(piece.block, model) or ("thinking_of_changed_turn" if piece.turn in message.changed else "")
+def _fault_in(message: Message, piece: TrackedBlock, model: str, endpoint: Endpoint) -> str:
+    return _fault(piece.block, model, endpoint) or ("thinking_of_changed_turn" if piece.turn in message.changed else "")
 
 
-def _fault(block: Block, model: str) -> str:
+def _fault(block: Block, model: str, endpoint: Endpoint) -> str:
     """Why reasoning cannot go back, as the code of a fix; ``""`` where it can."""
     assert isinstance(block, (Thinking, RedactedThinking))  # noqa: S101  the callers looked
     if "deepseek" in model:
         return "thinking_dropped"
     if not isinstance(block.issuer, Issuer) or block.issuer.provider != NAME or not _same(block.issuer.model, model):
         return "thinking_foreign"
+    if has_foreign_signature(block, endpoint):
+        return "reasoning_foreign"
     if isinstance(block, RedactedThinking):
         return "" if block.data and decodes(block.data) else "thinking_unsigned"
     if not block.thinking.strip():

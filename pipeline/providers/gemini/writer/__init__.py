@@ -32,6 +32,7 @@ from reknit.pipeline.providers.gemini.writer.blocks import (
 )
 from reknit.pipeline.targets import Encoded, ListDialect, Setting, in_common_words, row, stub_for
 from reknit.pipeline.targets.head import Choice, HeadShape, HeadWriter, WrittenHead
+from reknit.pipeline.targets.signatures import endpoint_of
 from reknit.pipeline.text.flatten import PromptText
 
 _GROUP: Final = "generationConfig."
@@ -171,6 +172,7 @@ class GeminiDialect(ListDialect):
         self.state = GeminiProgress()
         self._model = setting.model
         self._observed = setting.observed
+        self._endpoint = endpoint_of(setting, NAME)
         self._newer = wants_signatures(setting.model)
         head = write_head(setting, system)
         self.fixes = head.fixes
@@ -183,7 +185,7 @@ class GeminiDialect(ListDialect):
         fitting = GeminiBlockAdapter(
             book=book, media_in_results=self._newer, results_follow=message.results_follow, held=state.held
         )
-        pieces = fitting.fit_message(message.pieces, unfit_reasoning(message, self._model))
+        pieces = fitting.fit_message(message.pieces, unfit_reasoning(message, self._model, self._endpoint))
         if all(isinstance(piece.block, Thinking) for piece in pieces) and (not pieces or book.makes("reasoning_alone")):
             for piece in pieces:
                 book.drop("reasoning_alone", piece)

@@ -21,6 +21,7 @@ from reknit.pipeline.history.calls import made_id
 from reknit.pipeline.history.pieces import FixLog, LedgerEntry, Message, TrackedBlock
 from reknit.pipeline.model import (
     Document,
+    Endpoint,
     Image,
     Issuer,
     Own,
@@ -35,6 +36,7 @@ from reknit.pipeline.providers.gemini.reader import NOTES, OF_CALLS, OF_RESPONSE
 from reknit.pipeline.targets import is_issued_by, legal_name
 from reknit.pipeline.targets.fitting import BlockAdapter, bare
 from reknit.pipeline.targets.media import decodes, fit_document, fit_image, inline
+from reknit.pipeline.targets.signatures import has_foreign_signature
 
 NAME: Final = "gemini"
 PLACEHOLDER: Final = UNSIGNED.provider
@@ -60,7 +62,7 @@ def wants_signatures(model: str | None) -> bool:
     return int(version[1]) >= 3
 
 
-def unfit_reasoning(message: Message, model: str | None) -> dict[int, str]:
+def unfit_reasoning(message: Message, model: str | None, endpoint: Endpoint) -> dict[int, str]:
     """The reasoning in a message that is not Gemini's, each with the code of the fix that says why."""
     unfit: dict[int, str] = {}
     for at, piece in enumerate(message.pieces):
@@ -70,6 +72,8 @@ def unfit_reasoning(message: Message, model: str | None) -> dict[int, str]:
         elif isinstance(block, Thinking):
             if not is_issued_by(block, {NAME}, model):
                 unfit[at] = "thinking_foreign"
+            elif has_foreign_signature(block, endpoint):
+                unfit[at] = "reasoning_foreign"
             elif not (block.signature or block.thinking.strip()):
                 unfit[at] = "thinking_empty"
     return unfit

@@ -56,6 +56,7 @@ from reknit.pipeline.providers.openai_responses.writer.items import (
 )
 from reknit.pipeline.targets import STUB, Encoded, Ending, Row, Setting, in_common_words, row, stub_for
 from reknit.pipeline.targets.head import HeadShape, HeadWriter, Params, WrittenHead, prompt_as_text
+from reknit.pipeline.targets.signatures import endpoint_of
 
 NAME: Final = "openai-responses"
 PARAMETERS: Final = frozenset(
@@ -262,6 +263,7 @@ class ResponsesDialect(OpenAIDialect):
         self.head, self.fixes = head.data, head.fixes
         self.prefix = head.before("input")
         self._model = setting.model
+        self._endpoint = endpoint_of(setting, NAME)
         self._stored = bytes(setting.params.get("store", b"")) != b"false"
         # The structure repair leaves no id that is longer than the 64 characters of a call_id (RSP-08).
         self._voice = ChatOptions(
@@ -321,7 +323,7 @@ class ResponsesDialect(OpenAIDialect):
     def _assistant(self, message: Message, written: _Items, *, final: bool) -> None:
         book = written.book
         fitting = _ResponsesBlockAdapter(book=book, voice=self._voice, speaks=True)
-        unfit = unfit_reasoning(message, self._model, stored=self._stored, final=final)
+        unfit = unfit_reasoning(message, self._model, self._endpoint, stored=self._stored, final=final)
         for at, came in enumerate(message.pieces):
             block = came.block
             if at in unfit:

@@ -26,10 +26,22 @@ from reknit.pipeline.history.pieces import (
     native_type,
 )
 from reknit.pipeline.history.readers.strict import decoded
-from reknit.pipeline.model import Block, Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
+from reknit.pipeline.model import (
+    Block,
+    Document,
+    Endpoint,
+    Image,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    Unknown,
+)
 from reknit.pipeline.providers.openai.writer import is_native_item
 from reknit.pipeline.providers.openai.writer.parts import NO_EXTRAS, Parts, own_members
 from reknit.pipeline.targets import is_issued_by
+from reknit.pipeline.targets.signatures import is_foreign
 
 
 class FunctionTool(Struct, frozen=True, tag_field="type", tag="function", omit_defaults=True):
@@ -174,12 +186,15 @@ def takes_trailing(model: str | None) -> bool:
     return model is not None and _TRAILING.search(model.lower()) is not None
 
 
-def unfit_reasoning(message: Message, model: str | None, *, stored: bool, final: bool) -> dict[int, str]:
+def unfit_reasoning(
+    message: Message, model: str | None, endpoint: Endpoint, *, stored: bool, final: bool
+) -> dict[int, str]:
     """Return the pieces of an assistant message that cannot be sent back, each with its fix code.
 
     Args:
         message: the message.
         model: the model of the request.
+        endpoint: where the request goes.
         stored: the provider keeps items, so an id represents reasoning too.
         final: nothing follows the message.
     """
@@ -192,7 +207,7 @@ def unfit_reasoning(message: Message, model: str | None, *, stored: bool, final:
         if isinstance(piece.block, (Text, ToolUse)):
             last = at
         elif is_reasoning_block(piece.block):
-            code = piece.code or _fault(piece, model, stored=stored)
+            code = piece.code or _fault(piece, model, endpoint, stored=stored)
             if code:
                 unfit[at] = code
             else:
@@ -241,10 +256,12 @@ def item_id(block: Block) -> bool:
     return not isinstance(block, Unknown) and "id" in own_members(block.own)
 
 
-def _fault(piece: TrackedBlock, model: str | None, *, stored: bool) -> str:
+def _fault(piece: TrackedBlock, model: str | None, endpoint: Endpoint, *, stored: bool) -> str:
     block = piece.block
     if not isinstance(block, Unknown) and not is_issued_by(block, OWN, model):
         return "thinking_foreign"
+    if is_foreign(_seal(block), endpoint):
+        return "reasoning_foreign"
     return "" if _seal(block) or (stored and item_id(block)) else "thinking_unsigned"
 
 

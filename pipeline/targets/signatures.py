@@ -1,0 +1,274 @@
+"""Whose signature is on reasoning, by its form, and which endpoints refuse the signatures of others.
+
+A signature cannot be checked without its issuer, but its form often names the issuer. ``FORMS`` lists the known forms
+with the number of distinct signatures of each in recorded traffic. A signature of no known form may be anyone's.
+
+Reasoning is only removed where the endpoint is known to refuse it. An endpoint is known by its policy
+(``endpoints.TARGET``) or by the name of its model; ``CHECKING`` lists the issuers whose endpoints verify signatures.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final, get_args
+
+from msgspec import Struct
+
+from reknit.pipeline.model import Block, Endpoint, Issuer, IssuerName, Platform, RedactedThinking, Thinking
+from reknit.pipeline.targets import Setting
+
+
+class Form(Struct, frozen=True, kw_only=True):
+    """One form of signature.
+
+    Attributes:
+        name: the form's name, which fixes have as their detail.
+        matches: whether a signature has the form.
+        issuers: those who make such signatures.
+        platforms: where they are made and accepted; everywhere if empty.
+        recorded: the number of distinct ones in recorded traffic.
+        source: where the form was seen.
+    """
+
+    name: str
+    matches: Callable[[str], bool]
+    issuers: frozenset[IssuerName]
+    platforms: frozenset[Platform] = frozenset()
+    recorded: int = 0
+    source: str
+
+
+# Gemini's documented values for a call without a signature, as text and as base64 of it.
+_PLACEHOLDERS: Final = frozenset(
+    {
+        "skip_thought_signature_validator",
+        "context_engineering_is_the_way_to_go",
+        "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I=",
+        "Y29udGV4dF9lbmdpbmVlcmluZ19pc190aGVfd2F5X3RvX2dv",
+    }
+)
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}").fullmatch
+_HEX: Final = re.compile(r"(?:[0-9a-f]{2}){8,64}").fullmatch
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]+={0,2}").fullmatch
+
+# The characters of base64 in which the beginning of a message of protocol buffers is looked at.
+_BEGINNING: Final = 16
+_URL_SAFE: Final = str.maketrans("-_", "+/")
+
+
+def _is_gemini(signature: str) -> bool:
+    """Whether it is base64 of a field, or of one in another, whose content begins with 1; the newest have no field."""
+    return _payload(signature, b"\x12\n", b"\n")[:1] == b"\x01" or signature.startswith("AY8")
+
+
+def _is_claude(signature: str) -> bool:
+    """Whether it is base64 of a field in another, which makes it begin with ``E``, or of a number before it (``CAIS``).
+
+    The inner field begins with a number, 3 or more: of those with 1 and 2, 12 are Gemini's and 1 is Claude's.
+    """
+    payload = _payload(signature, b"\x12\n", b"\x08\x12\n")
+    return payload[:1] == b"\x18" or (payload[:1] == b"\x08" and payload[1:2] > b"\x02")
+
+
+def _payload(signature: str, *tags: bytes) -> bytes:
+    """Return the first bytes after the tags and lengths of the first of some nested fields that it begins with."""
+    head = signature[:_BEGINNING]
+    if _BASE64(head) is None:
+        return b""
+    head = head.rstrip("=").translate(_URL_SAFE)
+    data = binascii.a2b_base64(head[: len(head) // 4 * 4])
+    for fields in tags:
+        at = 0
+        for tag in fields:
+            if data[at : at + 1] != bytes([tag]):
+                break
+            at += 1
+            while data[at : at + 1] >= b"\x80":  # a length goes on after such a byte
+                at += 1
+            at += 1
+        else:
+            return data[at:]
+    return b""
+
+
+FORMS: Final = (
+    Form(
+        name="placeholder",
+        matches=_PLACEHOLDERS.__contains__,
+        issuers=frozenset({"google"}),
+        recorded=3,
+        source="Gemini's documentation; Vertex refuses it for Claude: router-for-me/CLIProxyAPI#570",
+    ),
+    Form(
+        name="encrypted",
+        matches=lambda signature: signature.startswith("gAAAA"),
+        issuers=frozenset({"openai"}),
+        recorded=105,
+        source="OpenAI's encrypted content; as Claude's signature: badrisnarayanan/antigravity-claude-proxy#298",
+    ),
+    Form(
+        name="uuid",
+        matches=lambda signature: _UUID(signature) is not None,
+        issuers=frozenset({"deepseek"}),
+        source="the id of DeepSeek's message: NousResearch/hermes-agent#21048; sent to Claude: NanmiCoder/cc-haha#382",
+    ),
+    Form(
+        name="hex",
+        matches=lambda signature: _HEX(signature) is not None,
+        issuers=frozenset({"glm", "minimax"}),
+        source="GLM, 24 digits, then Claude: can1357/oh-my-pi#12006; MiniMax: NousResearch/hermes-agent#75779, #85251",
+    ),
+    Form(
+        name="prefixed",
+        matches=lambda signature: signature.startswith(("gemini#", "gpt#")),
+        issuers=frozenset(),
+        source="a gateway's name for the issuer, before its signature: router-for-me/CLIProxyAPI#3615, #5150",
+    ),
+    Form(
+        name="vertex",
+        matches=lambda signature: signature.startswith("claude#"),
+        issuers=frozenset({"anthropic"}),
+        platforms=frozenset({"vertex"}),
+        source="openclaw/openclaw#110080; sent to Gemini: router-for-me/CLIProxyAPIPlus#178",
+    ),
+    Form(
+        name="gemini",
+        matches=_is_gemini,
+        issuers=frozenset({"google"}),
+        recorded=513,
+        source="recorded; sent to Claude: router-for-me/CLIProxyAPI#1584, #3615",
+    ),
+    Form(
+        name="claude",
+        matches=_is_claude,
+        issuers=frozenset({"anthropic"}),
+        recorded=181,
+        source="recorded",
+    ),
+)
+
+
+def form_of(signature: str) -> Form | None:
+    """Return the form of a signature; None if it is of no known one."""
+    return next((form for form in FORMS if form.matches(signature)), None)
+
+
+CHECKING: Final[Mapping[IssuerName, str]] = MappingProxyType(
+    {
+        "anthropic": "anthropics/anthropic-sdk-python#1598; NousResearch/hermes-agent#109232",
+        "google": "Corrupted thought signature: google-gemini/gemini-cli#13467; alphaXiv/agents#61",
+        "minimax": "refuses a signed block of another context: NousResearch/hermes-agent#75779",
+        "openai": "invalid_encrypted_content: openai/codex#8119, #8145",
+    }
+)
+"""Issuers whose endpoints verify signatures, with the source.
+
+The others are not known to. DeepSeek refuses a history whose thinking is missing (NousResearch/hermes-agent#17992), so
+nothing is removed there.
+"""
+
+
+class Crossing(Struct, frozen=True, kw_only=True):
+    """Reasoning of one issuer at the endpoint of another, where the history states the issuer.
+
+    Attributes:
+        of: the issuers of the reasoning.
+        at: the issuer whose models the endpoint has.
+        since: of Claude's models, the first version that the line holds for.
+        source: where this was seen.
+    """
+
+    of: frozenset[IssuerName]
+    at: IssuerName
+    since: tuple[int, int] = (0, 0)
+    source: str
+
+
+_EVERY: Final = frozenset(get_args(IssuerName))
+CROSSINGS: Final = (
+    Crossing(of=_EVERY, at="deepseek", source="wants all thinking back: NousResearch/hermes-agent#16748, #17992"),
+    Crossing(
+        of=_EVERY, at="moonshot", source="wants all thinking back: openclaw/openclaw#74846; anomalyco/opencode#10996"
+    ),
+    Crossing(
+        of=frozenset({"anthropic"}),
+        at="anthropic",
+        since=(5, 1),
+        source="preserved thinking drops what a model cannot read, without an error: pydantic/pydantic-ai#7984",
+    ),
+)
+"""Reasoning of another model that may be sent.
+
+Any other is refused, or not known to be taken: of another Claude model (vybestack/llxprt-code#2335), of another tier or
+service of GPT (BerriAI/litellm#40245, manaflow-ai/subrouter#259), of another Gemini model
+(lbjlaq/Antigravity-Manager#3337).
+"""
+
+
+def may_cross(issuer: Issuer, endpoint: Endpoint, version: tuple[int, int] | None = None) -> bool:
+    """Whether reasoning of another model may be sent to an endpoint; ``version`` is that of its Claude model."""
+    of = issuer_of(issuer.model)
+    return any(of in line.of and line.at == endpoint.issuer and (version or (0, 0)) >= line.since for line in CROSSINGS)
+
+
+# The platforms that serve models of one issuer, whatever a request calls the model.
+_LOOK_ALIKES: Final[Mapping[Platform, IssuerName]] = MappingProxyType(
+    {"deepseek": "deepseek", "glm": "glm", "minimax": "minimax", "moonshot": "moonshot"}
+)
+
+# Words in models' names, the first that occurs decides: gateways write other vendors' names in front of Claude's.
+_NAMES: Final[tuple[tuple[re.Pattern[str], IssuerName], ...]] = (
+    (re.compile(r"claude"), "anthropic"),
+    (re.compile(r"deepseek"), "deepseek"),
+    (re.compile(r"\bglm-"), "glm"),
+    (re.compile(r"minimax"), "minimax"),
+    (re.compile(r"kimi|moonshot"), "moonshot"),
+    (re.compile(r"gemini"), "google"),
+    (re.compile(r"\b(?:gpt-(?!oss)|o[134](?:-|\b)|codex|computer-use)"), "openai"),
+)
+
+
+def issuer_of(model: str | None) -> IssuerName:
+    """Return the issuer of a model's reasoning by its name; ``""`` if the name is of no known issuer."""
+    name = (model or "").lower()
+    return next((issuer for pattern, issuer in _NAMES if pattern.search(name)), "")
+
+
+UNKNOWN: Final = Endpoint()
+"""An endpoint of which nothing is known: it may take every signature."""
+
+
+def endpoint_of(setting: Setting, target: str, platform: Platform = "") -> Endpoint:
+    """Return the endpoint of a target; by policy (``reasoning=keep``) one that verifies signatures is unknown.
+
+    ``platform`` is that of a target that has only one.
+    """
+    given = setting.endpoints.get(target, UNKNOWN)
+    platform = given.platform or platform
+    issuer: IssuerName = given.issuer or _LOOK_ALIKES.get(platform) or issuer_of(setting.model)
+    return UNKNOWN if setting.reasoning == "keep" and issuer in CHECKING else Endpoint(platform, issuer)
+
+
+def is_foreign(signature: str, endpoint: Endpoint) -> bool:
+    """Whether an endpoint is known to refuse a signature, because another issuer or platform made it."""
+    if endpoint.issuer not in CHECKING:
+        return False
+    form = form_of(signature)
+    if form is None:
+        return False
+    if endpoint.issuer not in form.issuers:
+        return True
+    return bool(form.platforms and endpoint.platform) and endpoint.platform not in form.platforms
+
+
+def has_foreign_signature(block: Block, endpoint: Endpoint) -> bool:
+    """Whether a block is reasoning that an endpoint is known to refuse for the form of its signature."""
+    match block:
+        case Thinking(signature=str(signature)):
+            return is_foreign(signature, endpoint)
+        case RedactedThinking(data=data):
+            return is_foreign(data, endpoint)
+    return False
