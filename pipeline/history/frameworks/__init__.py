@@ -15,14 +15,24 @@ from msgspec import Raw
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.frameworks import (
+    acp,
     adk,
     ag_ui,
     ai_sdk_model,
     ai_sdk_ui,
+    autogen,
+    copilot,
+    goose,
+    haystack,
     langchain,
+    letta,
+    llama_index,
+    mastra,
     opencode,
     otel,
+    pi,
     pydantic_ai,
+    semantic_kernel,
 )
 from reknit.pipeline.history.frameworks.base import Framed, Framework, Item, Members, Reading
 from reknit.pipeline.history.readers.fields import Fields, Notes, as_object
@@ -31,7 +41,26 @@ from reknit.pipeline.history.readers.rawjson import check_nesting, starts_with, 
 FRAMEWORKS: Final[Mapping[str, Framework]] = MappingProxyType(
     {
         module.FRAMEWORK.name: module.FRAMEWORK
-        for module in (langchain, pydantic_ai, opencode, adk, otel, ai_sdk_ui, ag_ui, ai_sdk_model)
+        for module in (
+            langchain,
+            pydantic_ai,
+            opencode,
+            pi,
+            copilot,
+            acp,
+            letta,
+            semantic_kernel,
+            autogen,
+            mastra,
+            goose,
+            haystack,
+            llama_index,
+            adk,
+            otel,
+            ai_sdk_ui,
+            ag_ui,
+            ai_sdk_model,
+        )
     }
 )
 """All shapes of frameworks by name; of two that a message could decide, the first one is meant."""
@@ -40,7 +69,9 @@ FRAMEWORKS: Final[Mapping[str, Framework]] = MappingProxyType(
 _MARKS: Final = re.compile(
     rb'"(?:lc|additional_kwargs|response_metadata|tool_call_id|data|channel_values|values|kind|part_kind|info|time|'
     rb"invocationId|invocation_id|events|parts|gen_ai\.[a-z_.]+|toolCalls|toolCallId|encryptedValue|activityType|"
-    rb'mimeType|activity|reasoning|threadId|toolName|approvalId|providerOptions|image|mediaType|source|projectID)"'
+    rb"mimeType|activity|reasoning|threadId|toolName|approvalId|providerOptions|image|mediaType|source|projectID|"
+    rb"blocks|store|meta|_role|content_type|llm_context|conversation|created|message_type|parentId|cwd|jsonrpc|"
+    rb'sessionUpdate)"'
 )
 
 

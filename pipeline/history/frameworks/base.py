@@ -142,6 +142,7 @@ class Framework(Struct, frozen=True, kw_only=True):
         fits: whether a message that decides no shape can be one of this shape.
         read: reads messages.
         frame: the messages of a document, or None if it is no document of this shape.
+        lines: whether the messages are the lines of a file.
     """
 
     name: FrameworkShape
@@ -150,6 +151,7 @@ class Framework(Struct, frozen=True, kw_only=True):
     fits: Callable[[Members], bool]
     read: Callable[[Reading, Sequence[Item]], None]
     frame: Callable[[Members], Framed | None] = lambda _: None
+    lines: bool = False
 
 
 def finish(fields: Fields, *known: str) -> None:

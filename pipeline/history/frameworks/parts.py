@@ -212,7 +212,16 @@ def mcp_part(fields: Fields) -> list[Placed]:
         return [(block, fields.path)]
     if kind in ("image", "audio"):
         found = media(fields.take_text("mimeType"), data=fields.take_text("data"), kind=kind)
-        return [media_or_unknown(found, fields, kind)]
+        fields.ignore("annotations", "_meta", "uri")
+        placed = media_or_unknown(found, fields, kind)
+        fields.drop_rest()
+        return [placed]
+    if kind == "resource" and (resource := fields.take_object("resource")) is not None:
+        # An embedded file: its text, or its bytes.
+        if (text := resource.take_string("text")) is not None:
+            return [(Text(text=text), fields.path)]
+        held = media(resource.take_text("mimeType"), data=resource.take_text("blob"))
+        return [media_or_unknown(held, fields, kind)]
     return [(Unknown(kind=kind, raw=Raw(fields.whole)), fields.path)]
 
 

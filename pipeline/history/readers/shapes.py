@@ -97,6 +97,8 @@ _ROOTS: Final = ("messages", *_SHAPES_BY_ROOT)
 _IN_MESSAGES: Final[list[StrictReader[Any]]] = [canonical.STRICT, openai_chat.STRICT, converse.STRICT]
 # Reads the lines of a transcript: the turns, the model, and the skipped lines by type.
 _LinesReader: TypeAlias = Callable[[bytes, Notes], tuple[list[Turn], str | None, dict[str, int]]]
+# A single line is a document.
+_FEWEST_ROWS: Final = 2
 _ANY: Final = msgspec.json.Decoder(Raw)
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
 
@@ -260,6 +262,8 @@ def _read(text: bytes, shape: Shape | None) -> ReadResult:
         return _read_transcript(text, "codex-rollout", codex_rollout.read_lines)
     if shape == "claude-code" or (lines and shape is None and claude_code.is_transcript(text)):
         return _read_transcript(text, "claude-code", claude_code.read_lines)
+    if lines and shape is None and (rows := _rows(text)) is not None and (found := decided_among(rows)) is not None:
+        return _read_framework(found[0], Framed(messages=rows), {}, None)
     if not lines and (healthy := _read_healthy(text, shape)):
         return healthy
     parsable, mask = _parsable(text)
@@ -271,8 +275,25 @@ def _read(text: bytes, shape: Shape | None) -> ReadResult:
     return _read_document(parsable, shape, mask)
 
 
+def _rows(text: bytes) -> list[Raw] | None:
+    """The lines of a file, each the JSON of an object; None for any other text. The last line may be cut."""
+    lines = [line for line in text.split(b"\n") if line.strip()]
+    if len(lines) < _FEWEST_ROWS or not all(line.lstrip().startswith(b"{") for line in lines):
+        return None
+    rows: list[Raw] = []
+    for at, line in enumerate(lines):
+        try:
+            rows.append(_ANY.decode(line))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            if at < len(lines) - 1:
+                return None
+    return [Raw(bytes(row).strip()) for row in rows]
+
+
 def _read_named(text: bytes, framework: Framework) -> ReadResult:
     """Read a history whose shape the caller names: a list, a document with messages, or a single message."""
+    if framework.lines and (rows := _rows(text)) is not None:
+        return _read_framework(framework, Framed(messages=rows), {}, None)
     text, mask = _parsable(text)
     if starts_with(text, b"["):
         return _read_framework(framework, Framed(messages=as_list(text, "")), {}, mask)

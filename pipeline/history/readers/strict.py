@@ -39,6 +39,16 @@ FrameworkShape: TypeAlias = Literal[
     "otel-genai",
     "adk-events",
     "opencode",
+    "llama-index",
+    "haystack",
+    "autogen",
+    "semantic-kernel",
+    "goose",
+    "mastra",
+    "letta",
+    "pi-session",
+    "copilot-events",
+    "acp",
 ]
 """The shapes in which agent frameworks store histories (`reknit.pipeline.history.frameworks`)."""
 CANONICAL: Final[Shape] = "anthropic"
