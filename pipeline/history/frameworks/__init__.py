@@ -18,9 +18,11 @@ from reknit.pipeline.history.frameworks import (
     acp,
     adk,
     ag_ui,
+    agentcore,
     ai_sdk_model,
     ai_sdk_ui,
     autogen,
+    cline,
     copilot,
     goose,
     haystack,
@@ -28,13 +30,14 @@ from reknit.pipeline.history.frameworks import (
     letta,
     llama_index,
     mastra,
+    openai_agents,
     opencode,
     otel,
     pi,
     pydantic_ai,
     semantic_kernel,
 )
-from reknit.pipeline.history.frameworks.base import Framed, Framework, Item, Members, Reading
+from reknit.pipeline.history.frameworks.base import Framed, Framework, Item, Members, Reading, ReadOther
 from reknit.pipeline.history.readers.fields import Fields, Notes, as_object
 from reknit.pipeline.history.readers.rawjson import check_nesting, starts_with, wrong_type
 
@@ -55,7 +58,10 @@ FRAMEWORKS: Final[Mapping[str, Framework]] = MappingProxyType(
             goose,
             haystack,
             llama_index,
+            openai_agents,
+            agentcore,
             adk,
+            cline,
             otel,
             ai_sdk_ui,
             ag_ui,
@@ -71,7 +77,8 @@ _MARKS: Final = re.compile(
     rb"invocationId|invocation_id|events|parts|gen_ai\.[a-z_.]+|toolCalls|toolCallId|encryptedValue|activityType|"
     rb"mimeType|activity|reasoning|threadId|toolName|approvalId|providerOptions|image|mediaType|source|projectID|"
     rb"blocks|store|meta|_role|content_type|llm_context|conversation|created|message_type|parentId|cwd|jsonrpc|"
-    rb'sessionUpdate)"'
+    rb"sessionUpdate|provider_data|__fake_id__|events|modelInfo|condenseParent|condenseId|truncationParent|"
+    rb'truncationId|isTruncationMarker|isSummary|ts)"'
 )
 
 
@@ -119,7 +126,13 @@ def decided_among(items: Sequence[Raw]) -> tuple[Framework, int] | None:
 
 
 def read_items(
-    framework: Framework, items: Sequence[Raw], notes: Notes, *, first: int = 0, frame: Framed | None = None
+    framework: Framework,
+    items: Sequence[Raw],
+    notes: Notes,
+    read_other: ReadOther,
+    *,
+    first: int = 0,
+    frame: Framed | None = None,
 ) -> Reading:
     """Read messages of a framework's shape.
 
@@ -127,6 +140,7 @@ def read_items(
         framework: the shape.
         items: the messages.
         notes: receives the fixes.
+        read_other: reads a message of a provider's shape.
         first: the index of the first of them.
         frame: the document that they are in, if the messages are a whole history.
 
@@ -134,7 +148,7 @@ def read_items(
         InputError: an item that is no message of this shape, or nests too deeply.
     """
     given = Framed(messages=[]) if frame is None else frame
-    reading = Reading(notes, provider=given.provider, model=given.model, whole=frame is not None)
+    reading = Reading(notes, read_other, provider=given.provider, model=given.model, whole=frame is not None)
     read: list[Item] = []
     for index, item in enumerate(items, first):
         path = f"messages.{index}"

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from msgspec import Raw
-
 from reknit.pipeline.history.frameworks.base import NULL, Framework, Item, Members, Reading, is_object, is_string, word
 from reknit.pipeline.history.frameworks.parts import call, mcp_part, result, thinking, value_text
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
@@ -46,6 +44,10 @@ def _read(reading: Reading, items: Sequence[Item]) -> None:
     log.end()
 
 
+def _params(members: Members) -> Members:
+    return as_object(members["params"], "params") if is_object(members, "params") else {}
+
+
 class _Log:
     """Collects the updates of one session."""
 
@@ -63,13 +65,7 @@ class _Log:
         fields = item.fields
         members = fields.members()
         method = word(members, "method")
-        params = (
-            members
-            if is_object(members, "update")
-            else as_object(members.get("params", Raw(b"{}")), "")
-            if is_object(members, "params")
-            else {}
-        )
+        params = members if "update" in members else _params(members)
         session = word(params, "sessionId")
         self._session = self._session or session
         if session and session != self._session:

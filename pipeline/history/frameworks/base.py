@@ -17,12 +17,15 @@ from msgspec.structs import replace
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.readers.fields import Fields, Notes
 from reknit.pipeline.history.readers.rawjson import starts_with
-from reknit.pipeline.history.readers.strict import FrameworkShape
+from reknit.pipeline.history.readers.strict import FrameworkShape, Shape
 from reknit.pipeline.history.readers.tolerant import Placed, as_kind
 from reknit.pipeline.model import Block, Role, ToolResult, ToolUse, Turn
 
 Members: TypeAlias = Mapping[str, Raw]
 """The members of an object, as written."""
+
+ReadOther: TypeAlias = Callable[[Raw, int, Shape], Turn]
+"""Reads the message at an index by the reader of a provider's shape."""
 
 NULL: Final = Raw(b"null")
 
@@ -63,7 +66,15 @@ class Reading:
         ids_made: whether a call or result of the turn that is read has an id that its tool's name gives.
     """
 
-    def __init__(self, notes: Notes, *, provider: str = "", model: str | None = None, whole: bool = True) -> None:
+    def __init__(
+        self,
+        notes: Notes,
+        read_other: ReadOther,
+        *,
+        provider: str = "",
+        model: str | None = None,
+        whole: bool = True,
+    ) -> None:
         self.notes = notes
         self.turns: list[Turn] = []
         self.system: list[str] = []
@@ -72,6 +83,11 @@ class Reading:
         self.model = model
         self.whole = whole
         self.ids_made = False
+        self._read_other = read_other
+
+    def read_as(self, shape: Shape, item: Item) -> None:
+        """Read a message that is one of a provider's shape, by that shape's reader."""
+        self.turns.append(self._read_other(Raw(item.fields.whole), item.index, shape))
 
     def add(
         self,

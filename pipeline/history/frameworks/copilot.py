@@ -32,7 +32,7 @@ from reknit.pipeline.history.frameworks.parts import (
 )
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
-from reknit.pipeline.history.readers.tolerant import INNER, Placed
+from reknit.pipeline.history.readers.tolerant import Placed
 from reknit.pipeline.model import Issuer, Text
 
 _PROVIDER: Final = "copilot"
@@ -79,7 +79,7 @@ def _read_event(reading: Reading, data: Fields, item: Item, kind: str, places: d
             # The person ran the tool, so that no call has this result.
             reading.leave_out(data, kind)
             return
-        reading.add("user", [_result(reading, data)], item, turn_id=turn_id)
+        reading.add("user", [_result(data)], item, turn_id=turn_id)
     elif kind == "session.compaction_complete" and "summaryContent" in data:
         reading.turns[:] = [turn for turn in reading.turns if turn.role == "system"]
         reading.add("user", _text(data, "summaryContent"), item, synthetic=True)
@@ -147,7 +147,7 @@ def _answer(reading: Reading, data: Fields) -> list[Placed]:
     return placed
 
 
-def _result(reading: Reading, data: Fields) -> Placed:
+def _result(data: Fields) -> Placed:
     called, path = data.take_text("toolCallId"), data.at("result")
     failed = bytes(data.peek("success") or b"") == b"false"
     error = data.take("error")
@@ -160,9 +160,7 @@ def _result(reading: Reading, data: Fields) -> Placed:
     found.drop_rest()
     if contents is None or not starts_with(contents, b"["):
         return result(called, text, is_error=failed), path
-    blocks = [
-        block for block in inner_blocks(contents, f"{path}.contents", data.notes, mcp_part) if isinstance(block, INNER)
-    ]
+    blocks = inner_blocks(contents, f"{path}.contents", data.notes, mcp_part)
     return result(called, blocks or text, is_error=failed), path
 
 

@@ -119,7 +119,8 @@ def _reasoning(inner: Fields, path: str) -> list[Placed]:
     """Reasoning; Anthropic's integration keeps its signed and redacted pieces in ``extra``."""
     text = value_text(inner.take("reasoning_text"))
     extra = inner.peek("extra")
-    pieces = Fields(extra, "", inner.notes).objects("reasoning_contents") if _is_object(extra) else []
+    is_told = extra is not None and starts_with(extra, b"{")
+    pieces = Fields(extra, "", inner.notes).objects("reasoning_contents") if is_told and extra else []
     placed: list[Placed] = []
     for piece in pieces:
         if piece is None or not _is_object(piece.get("reasoning_content")):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
@@ -39,7 +38,7 @@ from reknit.pipeline.history.frameworks.parts import (
 )
 from reknit.pipeline.history.pieces import GEMINI, RESPONSES
 from reknit.pipeline.history.readers.fields import Fields, as_list
-from reknit.pipeline.history.readers.rawjson import starts_with
+from reknit.pipeline.history.readers.rawjson import compact, starts_with
 from reknit.pipeline.history.readers.tolerant import Placed, kind_named
 from reknit.pipeline.model import Issuer, Text, Unknown
 
@@ -104,9 +103,9 @@ def _add_text(reading: Reading, fields: Fields, item: Item, words: str) -> None:
 
 def _conversation(reading: Reading, items: Sequence[Item]) -> list[Item]:
     """The entries on the path from the root to the last one, after its last compaction."""
-    by_id = {word(item.fields.members(), "id"): item for item in items if "parentId" in item.fields.keys()}
+    by_id = {word(item.fields.members(), "id"): item for item in items if "parentId" in item.fields.members()}
     path: dict[int, Item] = {}
-    step = next((item for item in reversed(items) if "parentId" in item.fields.keys()), None)
+    step = next((item for item in reversed(items) if "parentId" in item.fields.members()), None)
     while step is not None and step.index not in path:
         path[step.index] = step
         step = by_id.get(word(step.fields.members(), "parentId"))
@@ -246,9 +245,8 @@ def _thinking(fields: Fields, api: str, issuer: Issuer | None) -> list[Placed]:
     if fields.take_flag("redacted"):
         return [(redacted(signature, issuer), path)]
     if api in _RESPONSES_APIS and signature.startswith("{"):
-        return [
-            (reasoning_item(Raw(msgspec.json.format(signature.encode(), indent=-1)), issuer and issuer.model), path)
-        ]
+        item = Raw(compact(signature.encode("utf-8", "replace")))
+        return [(reasoning_item(item, None if issuer is None else issuer.model), path)]
     if api == "openai-completions":
         # The name of the field that held the reasoning, and no signature.
         signature = ""

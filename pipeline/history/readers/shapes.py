@@ -25,7 +25,7 @@ from reknit.pipeline.history.frameworks import (
     may_be_framework,
     read_items,
 )
-from reknit.pipeline.history.frameworks.base import Framed, Framework
+from reknit.pipeline.history.frameworks.base import Framed, Framework, ReadOther
 from reknit.pipeline.history.healthy import Stretch, healthy_stretches
 from reknit.pipeline.history.readers import canonical
 from reknit.pipeline.history.readers.fields import Notes, as_list, as_object, with_ids
@@ -155,17 +155,18 @@ def read_next(
     try:
         if framework is not None:
             return _read_framework_message(text, index, framework, decided)
-        healthy: Healthy | Misfit | None = None
+        misfit: Misfit | None = None
         if not _has_line_breaks(text):
             healthy = _healthy(text, index, shape, decided)
             if isinstance(healthy, Healthy):
                 return healthy.turns, [], _decided(healthy, index, shape, decided)
+            misfit = healthy
         if shape is None and (framework := _framework_of_message(text, decided)) is not None:
             return _read_framework_message(text, index, framework, decided)
         if (
-            healthy is not None
+            misfit is not None
             and is_utf8(text)
-            and (mended := _mended_message(text, index, shape, decided, healthy)) is not None
+            and (mended := _mended_message(text, index, shape, decided, misfit)) is not None
         ):
             return mended
         text, mask = _parsable(text)
@@ -178,7 +179,10 @@ def read_next(
 
 def decided_in(data: bytes | str | list[Any] | dict[str, Any]) -> Decided:
     """The shape that the messages of a readable list or document decide for a message that is read after them."""
-    text, _ = _parsable(to_bytes(data))
+    text = to_bytes(data)
+    if (rows := _rows(text)) is not None and (of_rows := decided_among(rows)) is not None:
+        return Decided(of_rows[0].name, of_rows[1])
+    text, _ = _parsable(text)
     found = _found_framework(text)
     if found is not None:
         framework, _, since, _ = found
@@ -262,8 +266,8 @@ def _read(text: bytes, shape: Shape | None) -> ReadResult:
         return _read_transcript(text, "codex-rollout", codex_rollout.read_lines)
     if shape == "claude-code" or (lines and shape is None and claude_code.is_transcript(text)):
         return _read_transcript(text, "claude-code", claude_code.read_lines)
-    if lines and shape is None and (rows := _rows(text)) is not None and (found := decided_among(rows)) is not None:
-        return _read_framework(found[0], Framed(messages=rows), {}, None)
+    if lines and shape is None and (rows := _rows(text)) is not None and (of_rows := decided_among(rows)) is not None:
+        return _read_framework(of_rows[0], Framed(messages=rows), {}, None)
     if not lines and (healthy := _read_healthy(text, shape)):
         return healthy
     parsable, mask = _parsable(text)
@@ -343,7 +347,7 @@ def _read_framework(framework: Framework, given: Framed, keys: dict[str, Raw], m
     while at < len(given.messages):
         items = list(takewhile(lambda item: _is_of(framework, item), given.messages[at:]))
         if items:
-            reading = read_items(framework, items, notes, first=at, frame=given)
+            reading = read_items(framework, items, notes, _other_reader(notes), first=at, frame=given)
             turns += reading.turns
             skipped += reading.skipped
             at += len(items)
@@ -361,6 +365,10 @@ def _read_framework(framework: Framework, given: Framed, keys: dict[str, Raw], m
         head = replace(head, model=given.model)
     result = _result(turns, head, notes, framework.name, skipped=dict(skipped))
     return replace(result, received=len(given.messages))
+
+
+def _other_reader(notes: Notes) -> ReadOther:
+    return lambda item, index, shape: _read_one(item, index, shape, None, notes, decided=UNDECIDED)[0]
 
 
 def _is_of(framework: Framework, item: Raw) -> bool:
@@ -390,7 +398,7 @@ def _read_framework_message(
     """Read one message of a framework's shape."""
     text, mask = _parsable(text)
     notes = _notes(mask)
-    turns = read_items(framework, [Raw(text)], notes, first=index).turns
+    turns = read_items(framework, [Raw(text)], notes, _other_reader(notes), first=index).turns
     if mask is not None:
         turns = [_unmask_turn(turn, mask, notes) for turn in turns]
     return turns, with_ids(notes.fixes, turns), decided.after(framework.name, index)

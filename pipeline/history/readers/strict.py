@@ -49,6 +49,9 @@ FrameworkShape: TypeAlias = Literal[
     "pi-session",
     "copilot-events",
     "acp",
+    "agentcore-memory",
+    "cline",
+    "openai-agents",
 ]
 """The shapes in which agent frameworks store histories (`reknit.pipeline.history.frameworks`)."""
 CANONICAL: Final[Shape] = "anthropic"
