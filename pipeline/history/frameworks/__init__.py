@@ -71,20 +71,28 @@ FRAMEWORKS: Final[Mapping[str, Framework]] = MappingProxyType(
 )
 """All shapes of frameworks by name; of two that a message could decide, the first one is meant."""
 
-# No message or document decides a framework's shape without one of these members or types.
+# Members and types without which no message or document is of a framework's shape, as they are written. Words that
+# occur in messages of providers are left out, or have what is next to them, so that those are not decoded for nothing.
 _MARKS: Final = re.compile(
-    rb'"(?:lc|additional_kwargs|response_metadata|tool_call_id|data|channel_values|values|kind|part_kind|info|time|'
-    rb"invocationId|invocation_id|events|parts|gen_ai\.[a-z_.]+|toolCalls|toolCallId|encryptedValue|activityType|"
-    rb"mimeType|activity|reasoning|threadId|toolName|approvalId|providerOptions|image|mediaType|source|projectID|"
-    rb"blocks|store|meta|_role|content_type|llm_context|conversation|created|message_type|parentId|cwd|jsonrpc|"
-    rb"sessionUpdate|provider_data|__fake_id__|events|modelInfo|condenseParent|condenseId|truncationParent|"
-    rb'truncationId|isTruncationMarker|isSummary|ts)"'
+    rb'"(?:lc|additional_kwargs|response_metadata|channel_values|values|part_kind|sessionID|projectID|parentId|cwd|'
+    rb"jsonrpc|sessionUpdate|message_type|content_type|threadId|agentVisible|toolRequest|toolResponse|"
+    rb"toolConfirmationRequest|frontendToolRequest|actionRequired|redactedThinking|systemNotification|conversation|meta|"
+    rb"_role|block_type|store|provider_data|__fake_id__|eventId|schema_version|invocationId|invocation_id|modelInfo|"
+    rb"condenseId|condenseParent|truncationId|truncationParent|isTruncationMarker|isSummary|toolCalls|toolCallId|"
+    rb"encryptedValue|activityType|llm_context|tool-call|tool-result|tool-approval-request|tool-approval-response|"
+    rb"reasoning-file|providerOptions|mediaType|binary|gen_ai\.[a-z_.]+"
+    rb')"|"type"\s*:\s*"(?:human|ai|chat|remove|developer|(?!message)\w+(?:Message|Chunk|Event))"'
+    rb'|"kind"\s*:\s*"re(?:quest|sponse)"|"(?:time|data)"\s*:\s*\{|"format"\s*:\s*2|"ts"\s*:|"value"\s*:'
+    rb'|"role"\s*:\s*"(?:reasoning|activity)"|"image"\s*:\s*(?:"|\{\s*"(?:type|0)")'
 )
+# Gemini's contents have parts too, of which none has a type.
+_PARTS: Final = b'"parts"'
+_TYPE: Final = b'"type"'
 
 
 def may_be_framework(text: bytes) -> bool:
     """Whether JSON has a word without which no framework's shape is recognised."""
-    return _MARKS.search(text) is not None
+    return _MARKS.search(text) is not None or (_PARTS in text and _TYPE in text)
 
 
 def framework_of(members: Members) -> Framework | None:

@@ -97,6 +97,8 @@ _ROOTS: Final = ("messages", *_SHAPES_BY_ROOT)
 _IN_MESSAGES: Final[list[StrictReader[Any]]] = [canonical.STRICT, openai_chat.STRICT, converse.STRICT]
 # Reads the lines of a transcript: the turns, the model, and the skipped lines by type.
 _LinesReader: TypeAlias = Callable[[bytes, Notes], tuple[list[Turn], str | None, dict[str, int]]]
+_VALUE: Final = b'"value"'
+_SOURCE: Final = b'"source"'
 # A single line is a document.
 _FEWEST_ROWS: Final = 2
 _ANY: Final = msgspec.json.Decoder(Raw)
@@ -154,15 +156,17 @@ def read_next(
     text = to_bytes(data, f"messages.{index}")
     try:
         if framework is not None:
-            return _read_framework_message(text, index, framework, decided)
+            # A message whose shape is named decides nothing.
+            return *_read_framework_message(text, index, framework), decided
         misfit: Misfit | None = None
-        if not _has_line_breaks(text):
+        is_disguised = shape is None and _may_be_disguised(text)
+        if not _has_line_breaks(text) and not (is_disguised and _framework_of_message(text, decided)):
             healthy = _healthy(text, index, shape, decided)
             if isinstance(healthy, Healthy):
                 return healthy.turns, [], _decided(healthy, index, shape, decided)
             misfit = healthy
         if shape is None and (framework := _framework_of_message(text, decided)) is not None:
-            return _read_framework_message(text, index, framework, decided)
+            return *_read_framework_message(text, index, framework), decided.after(framework.name, index)
         if (
             misfit is not None
             and is_utf8(text)
@@ -268,15 +272,24 @@ def _read(text: bytes, shape: Shape | None) -> ReadResult:
         return _read_transcript(text, "claude-code", claude_code.read_lines)
     if lines and shape is None and (rows := _rows(text)) is not None and (of_rows := decided_among(rows)) is not None:
         return _read_framework(of_rows[0], Framed(messages=rows), {}, None)
-    if not lines and (healthy := _read_healthy(text, shape)):
+    is_disguised = shape is None and _may_be_disguised(text)
+    if not lines and not is_disguised and (healthy := _read_healthy(text, shape)):
         return healthy
     parsable, mask = _parsable(text)
-    if lines and mask is None and (healthy := _read_healthy(parsable, shape)):
+    if is_disguised and (found := _found_framework(parsable)) is not None:
+        framework, given, _, keys = found
+        return _read_framework(framework, given, keys, mask)
+    if (lines or is_disguised) and mask is None and (healthy := _read_healthy(parsable, shape)):
         return healthy
     if shape is None and (found := _found_framework(parsable)) is not None:
         framework, given, _, keys = found
         return _read_framework(framework, given, keys, mask)
     return _read_document(parsable, shape, mask)
+
+
+def _may_be_disguised(text: bytes) -> bool:
+    """Whether a message may have AG-UI's media, whose parts have the types and the members of Anthropic's."""
+    return _VALUE in text and _SOURCE in text
 
 
 def _rows(text: bytes) -> list[Raw] | None:
@@ -392,16 +405,14 @@ def _framework_of_message(text: bytes, decided: Decided) -> Framework | None:
     return found or (earlier if earlier is not None and earlier.fits(members) else None)
 
 
-def _read_framework_message(
-    text: bytes, index: int, framework: Framework, decided: Decided
-) -> tuple[list[Turn], list[Fix], Decided]:
+def _read_framework_message(text: bytes, index: int, framework: Framework) -> tuple[list[Turn], list[Fix]]:
     """Read one message of a framework's shape."""
     text, mask = _parsable(text)
     notes = _notes(mask)
     turns = read_items(framework, [Raw(text)], notes, _other_reader(notes), first=index).turns
     if mask is not None:
         turns = [_unmask_turn(turn, mask, notes) for turn in turns]
-    return turns, with_ids(notes.fixes, turns), decided.after(framework.name, index)
+    return turns, with_ids(notes.fixes, turns)
 
 
 def _read_healthy(text: bytes, shape: Shape | None) -> ReadResult | None:
