@@ -20,6 +20,7 @@ from framework_cases import (
 )
 from reading import hard
 
+from reknit.pipeline.cli.feeds import records_of
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.frameworks import FRAMEWORKS
 from reknit.pipeline.history.readers.shapes import SHAPES, read
@@ -173,6 +174,54 @@ def _changed(value, other, depth=0):
             copy = {**value} if isinstance(value, dict) else [*value]
             copy[key] = changed
             yield copy
+
+
+def _records(document):
+    return [json.loads(record) for record in records_of(json.dumps(document).encode())]
+
+
+def test_ingest_takes_a_message_of_a_framework_and_a_history_in_a_frame():
+    message = {"type": "human", "data": {"content": "Hi"}}
+    assert _records(message) == [{"type": "turn.appended", "message": message}]
+    messages = [{"id": "u", "role": "user", "content": "Hi"}]
+    tool = {"name": "read", "description": "reads", "parameters": {"type": "object"}}
+    run = {"threadId": "t", "runId": "r", "state": {"a": 1}, "messages": messages, "tools": [tool]}
+    assert _records(run) == [
+        {"type": "session.opened", "tools": [tool]},
+        {"type": "history.restored", "messages": messages},
+        {"type": "request.wanted"},
+    ]
+
+
+def test_a_session_remembers_the_shape_when_it_is_loaded():
+    session = Session(("anthropic",))
+    session.append({"type": "human", "data": {"content": "Hi", "additional_kwargs": {}}})
+    loaded = Session.load(session.head(), [])
+    # Without the memory of the shape this is no message: it has neither a role nor a known type.
+    loaded.append({"type": "ai", "content": "Yes."})
+    assert [turn.role for turn in loaded.turns] == ["user", "assistant"]
+    with pytest.raises(InputError):
+        Session(("anthropic",)).append({"type": "ai", "content": "Yes."})
+
+
+def test_a_history_that_is_restored_decides_the_shape_of_the_next_message():
+    session = Session(("anthropic",))
+    session.replace([{"type": "human", "data": {"content": "Hi", "additional_kwargs": {}}}])
+    session.append({"type": "ai", "content": "Yes."})
+    assert [turn.role for turn in session.turns] == ["user", "assistant"]
+
+
+def test_a_message_that_a_framework_does_not_send_has_no_turn_and_is_counted():
+    session = Session(("anthropic",))
+    session.append({"id": "u", "role": "user", "content": "Hi"})
+    plan = {"id": "x", "role": "activity", "activityType": "PLAN", "content": {"steps": ["a"]}}
+    fixes = session.append(plan)
+    assert [(fix.code, fix.path, fix.detail) for fix in fixes] == [("field_dropped", "messages.1", "activity")]
+    assert (session.count, len(session.turns)) == (2, 1)
+    session.append({"id": "v", "role": "user", "content": "And?"})
+    assert session.turns[-1].index == 2
+    session.rewind(2)
+    assert (session.count, len(session.turns)) == (2, 1)
 
 
 def test_media_of_ag_ui_are_not_taken_for_anthropics():

@@ -178,5 +178,12 @@ def _part(fields: Fields) -> list[Placed]:
 
 
 FRAMEWORK: Final = Framework(
-    name="acp", title="Agent Client Protocol", decides=_decides, fits=_fits, read=_read, lines=True
+    name="acp",
+    title="Agent Client Protocol",
+    forms="a log of session updates (`.jsonl`)",
+    tried="types of @agentclientprotocol/sdk 2.4.0",
+    decides=_decides,
+    fits=_fits,
+    read=_read,
+    lines=True,
 )

@@ -256,5 +256,12 @@ def _standard(members: Members) -> dict[str, Raw]:
 
 
 FRAMEWORK: Final = Framework(
-    name="adk-events", title="Google ADK", decides=_decides, fits=_fits, read=_read, frame=_frame
+    name="adk-events",
+    title="Google ADK",
+    forms="events, a session",
+    tried="google-adk 2.13.0",
+    decides=_decides,
+    fits=_fits,
+    read=_read,
+    frame=_frame,
 )

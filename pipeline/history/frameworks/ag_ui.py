@@ -219,4 +219,13 @@ def _part(fields: Fields) -> list[Placed]:
     return [placed_part]
 
 
-FRAMEWORK: Final = Framework(name="ag-ui", title="AG-UI", decides=_decides, fits=_fits, read=_read, frame=_frame)
+FRAMEWORK: Final = Framework(
+    name="ag-ui",
+    title="AG-UI",
+    forms="messages, RunAgentInput",
+    tried="ag-ui-protocol 1.0.0",
+    decides=_decides,
+    fits=_fits,
+    read=_read,
+    frame=_frame,
+)

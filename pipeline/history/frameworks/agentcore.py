@@ -90,6 +90,8 @@ def _fits(members: Members) -> bool:
 FRAMEWORK: Final = Framework(
     name="agentcore-memory",
     title="Bedrock AgentCore memory and Strands snapshots",
+    forms="`ListEvents` of AgentCore, snapshots of Strands",
+    tried="types of bedrock-agentcore-sdk ddfab761, strands-agents 1.62.0",
     decides=lambda _: False,
     fits=_fits,
     read=_read,

@@ -232,5 +232,11 @@ class _Parts:
 
 
 FRAMEWORK: Final = Framework(
-    name="ai-sdk-model", title="Vercel AI SDK, ModelMessage", decides=_decides, fits=_fits, read=_read
+    name="ai-sdk-model",
+    title="Vercel AI SDK, ModelMessage",
+    forms="ModelMessage, CoreMessage",
+    tried="ai 5.0.277, 6.0.326, 7.0.173",
+    decides=_decides,
+    fits=_fits,
+    read=_read,
 )

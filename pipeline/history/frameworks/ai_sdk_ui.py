@@ -258,5 +258,11 @@ class UIParts:
 
 
 FRAMEWORK: Final = Framework(
-    name="ai-sdk-ui", title="Vercel AI SDK, UIMessage", decides=_decides, fits=_fits, read=_read
+    name="ai-sdk-ui",
+    title="Vercel AI SDK, UIMessage",
+    forms="UIMessage",
+    tried="ai 5.0.277, 6.0.326, 7.0.173",
+    decides=_decides,
+    fits=_fits,
+    read=_read,
 )

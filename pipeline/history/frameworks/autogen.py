@@ -183,4 +183,13 @@ def _content(fields: Fields) -> list[Placed]:
     return placed
 
 
-FRAMEWORK: Final = Framework(name="autogen", title="AutoGen", decides=_decides, fits=_decides, read=_read, frame=_frame)
+FRAMEWORK: Final = Framework(
+    name="autogen",
+    title="AutoGen",
+    forms="messages of a model context, agent state, events of a team",
+    tried="autogen-core and autogen-agentchat 0.7.5",
+    decides=_decides,
+    fits=_decides,
+    read=_read,
+    frame=_frame,
+)

@@ -154,6 +154,8 @@ class Framework(Struct, frozen=True, kw_only=True):
     Attributes:
         name: its name for ``source``.
         title: the frameworks and programs that write it, for people.
+        forms: what of them is read.
+        tried: the versions whose histories were read.
         decides: whether the members of a message can only be of this shape.
         fits: whether a message that decides no shape can be one of this shape.
         read: reads messages.
@@ -163,6 +165,8 @@ class Framework(Struct, frozen=True, kw_only=True):
 
     name: FrameworkShape
     title: str
+    forms: str
+    tried: str
     decides: Callable[[Members], bool]
     fits: Callable[[Members], bool]
     read: Callable[[Reading, Sequence[Item]], None]

@@ -111,4 +111,12 @@ def _flag(fields: Fields, key: str) -> bool:
     return bytes(fields.peek(key) or Raw(b"false")) == b"true"
 
 
-FRAMEWORK: Final = Framework(name="cline", title="Cline and Roo Code", decides=_decides, fits=_fits, read=_read)
+FRAMEWORK: Final = Framework(
+    name="cline",
+    title="Cline and Roo Code",
+    forms="`api_conversation_history.json`",
+    tried="types of cline 21cb8d25 and Roo-Code cb836567",
+    decides=_decides,
+    fits=_fits,
+    read=_read,
+)

@@ -165,5 +165,12 @@ def _result(data: Fields) -> Placed:
 
 
 FRAMEWORK: Final = Framework(
-    name="copilot-events", title="Copilot CLI", decides=_decides, fits=_decides, read=_read, lines=True
+    name="copilot-events",
+    title="Copilot CLI",
+    forms="`events.jsonl`",
+    tried="types of @github/copilot-sdk 1.0.14",
+    decides=_decides,
+    fits=_decides,
+    read=_read,
+    lines=True,
 )

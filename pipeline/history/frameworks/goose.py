@@ -197,4 +197,13 @@ class _Parts:
         return mcp_part(fields)
 
 
-FRAMEWORK: Final = Framework(name="goose", title="Goose", decides=_decides, fits=_fits, read=_read, frame=_frame)
+FRAMEWORK: Final = Framework(
+    name="goose",
+    title="Goose",
+    forms="messages, a session",
+    tried="types of goose 865e4a03",
+    decides=_decides,
+    fits=_fits,
+    read=_read,
+    frame=_frame,
+)

@@ -138,4 +138,12 @@ def _is_object(value: Raw | None) -> bool:
     return value is not None and starts_with(value, b"{")
 
 
-FRAMEWORK: Final = Framework(name="haystack", title="Haystack", decides=_decides, fits=_decides, read=_read)
+FRAMEWORK: Final = Framework(
+    name="haystack",
+    title="Haystack",
+    forms="ChatMessage",
+    tried="haystack-ai 3.4.0",
+    decides=_decides,
+    fits=_decides,
+    read=_read,
+)

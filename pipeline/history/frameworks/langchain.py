@@ -423,6 +423,8 @@ def _without(value: Raw, name: str) -> Raw:
 FRAMEWORK: Final = Framework(
     name="langchain",
     title="LangChain and LangGraph",
+    forms="messages_to_dict, dumpd, model_dump; a LangGraph StateSnapshot or checkpoint as JSON",
+    tried="langchain-core 1.7.2, langgraph 1.2.22",
     decides=_decides,
     fits=_fits,
     read=_read,

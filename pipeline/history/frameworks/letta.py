@@ -196,4 +196,12 @@ def _part(fields: Fields) -> list[Placed]:
     return [(Unknown(kind=kind, raw=Raw(fields.whole)), path)]
 
 
-FRAMEWORK: Final = Framework(name="letta", title="Letta", decides=_decides, fits=_fits, read=_read)
+FRAMEWORK: Final = Framework(
+    name="letta",
+    title="Letta",
+    forms="messages of the API",
+    tried="types of @letta-ai/letta-client 1.12.1",
+    decides=_decides,
+    fits=_fits,
+    read=_read,
+)

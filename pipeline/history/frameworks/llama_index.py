@@ -171,5 +171,12 @@ def _add_block(reading: Reading, placed: list[Placed], fields: Fields) -> None:
 
 
 FRAMEWORK: Final = Framework(
-    name="llama-index", title="LlamaIndex", decides=_decides, fits=_decides, read=_read, frame=_frame
+    name="llama-index",
+    title="LlamaIndex",
+    forms="ChatMessage, SimpleChatStore",
+    tried="llama-index-core 0.14.25",
+    decides=_decides,
+    fits=_decides,
+    read=_read,
+    frame=_frame,
 )

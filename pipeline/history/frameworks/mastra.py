@@ -72,4 +72,12 @@ def _read(reading: Reading, items: Sequence[Item]) -> None:
         finish(fields, *_OF_ROWS)
 
 
-FRAMEWORK: Final = Framework(name="mastra", title="Mastra", decides=_decides, fits=_decides, read=_read)
+FRAMEWORK: Final = Framework(
+    name="mastra",
+    title="Mastra",
+    forms="stored messages",
+    tried="@mastra/core 1.71.0",
+    decides=_decides,
+    fits=_decides,
+    read=_read,
+)

@@ -79,4 +79,12 @@ def _thinking(fields: Fields, data: Members, issuer: Issuer | None) -> list[Plac
     return placed
 
 
-FRAMEWORK: Final = Framework(name="openai-agents", title="OpenAI Agents SDK", decides=_decides, fits=_fits, read=_read)
+FRAMEWORK: Final = Framework(
+    name="openai-agents",
+    title="OpenAI Agents SDK",
+    forms="session items of models that are not OpenAI's",
+    tried="openai-agents 0.24.0",
+    decides=_decides,
+    fits=_fits,
+    read=_read,
+)

@@ -271,4 +271,13 @@ def _texts(fields: Fields, name: str) -> list[Placed]:
     return [(Text(text=text), fields.at(name))] if text else []
 
 
-FRAMEWORK: Final = Framework(name="opencode", title="OpenCode", decides=_decides, fits=_fits, read=_read, frame=_frame)
+FRAMEWORK: Final = Framework(
+    name="opencode",
+    title="OpenCode",
+    forms="messages of both stores, `opencode export`",
+    tried="types of @opencode-ai/sdk 1.19.3",
+    decides=_decides,
+    fits=_fits,
+    read=_read,
+    frame=_frame,
+)

@@ -189,5 +189,12 @@ def _is_part(part: Members) -> bool:
 
 
 FRAMEWORK: Final = Framework(
-    name="otel-genai", title="OpenTelemetry GenAI", decides=_decides, fits=_fits, read=_read, frame=_frame
+    name="otel-genai",
+    title="OpenTelemetry GenAI",
+    forms="messages, attributes of a span",
+    tried="semantic-conventions-genai 0.1.0",
+    decides=_decides,
+    fits=_fits,
+    read=_read,
+    frame=_frame,
 )

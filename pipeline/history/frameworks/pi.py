@@ -254,5 +254,12 @@ def _thinking(fields: Fields, api: str, issuer: Issuer | None) -> list[Placed]:
 
 
 FRAMEWORK: Final = Framework(
-    name="pi-session", title="pi and OpenClaw", decides=_decides, fits=_decides, read=_read, lines=True
+    name="pi-session",
+    title="pi and OpenClaw",
+    forms="session files (`.jsonl`)",
+    tried="@earendil-works/pi-coding-agent 0.74.2",
+    decides=_decides,
+    fits=_decides,
+    read=_read,
+    lines=True,
 )

@@ -313,4 +313,12 @@ def _native(part: Fields, kind: str, issuer: Issuer | None) -> Unknown:
     return Unknown(kind=str(own["type"]), raw=as_json(own), issuer=issuer)
 
 
-FRAMEWORK: Final = Framework(name="pydantic-ai", title="pydantic-ai", decides=_decides, fits=_fits, read=_read)
+FRAMEWORK: Final = Framework(
+    name="pydantic-ai",
+    title="pydantic-ai",
+    forms="ModelMessages",
+    tried="pydantic-ai-slim 2.68.0",
+    decides=_decides,
+    fits=_fits,
+    read=_read,
+)

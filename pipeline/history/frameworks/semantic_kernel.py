@@ -96,5 +96,11 @@ def _item(reading: Reading, fields: Fields) -> list[Placed]:
 
 
 FRAMEWORK: Final = Framework(
-    name="semantic-kernel", title="Semantic Kernel", decides=_decides, fits=_decides, read=_read
+    name="semantic-kernel",
+    title="Semantic Kernel",
+    forms="ChatHistory of Python",
+    tried="semantic-kernel 1.45.0",
+    decides=_decides,
+    fits=_decides,
+    read=_read,
 )
