@@ -178,6 +178,7 @@ DEAD_LETTER_CODES = (
     "unexpected_event",
     "unknown_message",
     "unknown_role",
+    "unknown_shape",
     "unknown_source",
     "unknown_target",
     "wrong_shape",

@@ -25,6 +25,7 @@ from reknit.pipeline.cli.config import with_config
 from reknit.pipeline.cli.offline import FILE, SOURCE_NAMES, TARGET_NAMES
 from reknit.pipeline.cli.requests import Conversations, Places, read_line
 from reknit.pipeline.errors import InputError, ReknitError
+from reknit.pipeline.history.frameworks import framed, framework_of
 from reknit.pipeline.registry import find_source, source_of_transcript, target_named
 from reknit.pipeline.session import Session
 from reknit.pipeline.settings import Config
@@ -276,9 +277,15 @@ def records_of(document: bytes, *, mirror: bool = False) -> list[bytes]:
         raise InputError("not_json", f"neither a JSON object nor a list of messages: {error}") from error
     if isinstance(fields, list):
         fields = {"messages": msgspec.Raw(document.strip())}
+    if (frame := framed(fields)) is not None:
+        _, given = frame
+        told = {"system": given.system, "tools": given.tools, "model": given.model, "messages": given.messages}
+        members = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in told.items() if value is not None}
+        return _history_records(members, wants_request=not mirror)
     if "messages" in fields and "type" not in fields:
         return _history_records(fields, wants_request=not mirror)
-    if "role" in fields:
+    framework = framework_of(fields)
+    if "role" in fields or (framework is not None and not framework.lines):
         turn = {"type": "turn.appended", "message": msgspec.Raw(document.strip())}
         return [msgspec.json.encode(turn | ({"request": False} if mirror else {}))]
     if mirror and bytes(fields.get("type", b"")) == b'"turn.appended"' and "request" not in fields:

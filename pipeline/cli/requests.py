@@ -304,13 +304,13 @@ def _readable(messages: Sequence[Raw]) -> bool:
 
 def _waits(new: Sequence[Raw]) -> bool:
     """Return whether the last message makes a request due: it is the user's, and no call is open."""
-    opened = answered = 0
-    for message in new:
-        turns, _ = read_message(bytes(message), index=0)
-        for turn in turns:
-            opened += sum(isinstance(block, ToolUse) for block in turn.blocks)
-            answered += sum(isinstance(block, ToolResult) for block in turn.blocks)
-    return turns[-1].role == "user" and (answered >= opened or not isinstance(turns[-1].blocks[-1], ToolResult))
+    turns = [turn for message in new for turn in read_message(bytes(message), index=0)[0]]
+    blocks = [block for turn in turns for block in turn.blocks]
+    opened = sum(isinstance(block, ToolUse) for block in blocks)
+    answered = sum(isinstance(block, ToolResult) for block in blocks)
+    if not turns or turns[-1].role != "user":
+        return False
+    return answered >= opened or not isinstance(turns[-1].blocks[-1], ToolResult)
 
 
 def _digest(*parts: bytes) -> bytes:

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from reknit.pipeline.explain import explain, summaries
 from reknit.pipeline.explain.telling import Said, told, written
+from reknit.pipeline.history.frameworks import FRAMEWORKS
 from reknit.pipeline.history.pieces import NATIVE_TYPES
 from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.streams.recovery import MEANINGS, TABLE
@@ -102,6 +103,27 @@ _REFUSALS_INTRO = (
     " an account, an upload, the bytes at a URL, the limits of one model. `Nothing` means that the body shows it and "
     "a rule is missing."
 )
+_WORKS_INTRO = (
+    "Histories that Reknit reads, in `reknit normalize`, `Session.append`, `turn.appended`, `history.restored` and "
+    "`reknit ingest turns`. A shape is detected by the keys that only its messages or its document have, or named with "
+    "`--from`. A message that several shapes can have is read by the shape that an earlier message of the session has "
+    "decided; a history in which two messages decide for different frameworks is refused (`unknown_shape`). What a "
+    "framework does not send to a model (notices, questions to a person, artifacts, compacted originals) is left out, "
+    "with [field_dropped](fixes.md#field_dropped) where it has content. Calls without a result stay open, a denied "
+    "call has a result without an error flag, and arguments that never finished are not parsed. Reasoning has the "
+    "provider that the framework names as its issuer; a signature without one stays where its form proves the issuer. "
+    "The files of pi, Copilot and ACP are read as a whole only. No shape of a framework is written."
+)
+_BY_PROVIDERS = (
+    ("anthropic", "Anthropic Messages", "messages, request bodies"),
+    ("openai-chat", "OpenAI Chat Completions and APIs like it", "messages, request bodies"),
+    ("openai-responses", "OpenAI Responses, OpenAI Agents SDK", "items, request bodies"),
+    ("gemini", "Gemini", "contents, request bodies"),
+    ("bedrock-converse", "Bedrock Converse, Strands", "messages, request bodies, `message_N.json`"),
+    ("claude-code", "Claude Code", "transcripts (`.jsonl`)"),
+    ("codex-rollout", "Codex CLI", "rollouts (`.jsonl`)"),
+    ("gemini-chat", "Gemini CLI", "chats"),
+)
 _STREAMS_INTRO = (
     "A source streams attempts at messages, and an attempt may be cut and replaced without a notice. One table for "
     "all sources (`pipeline/streams/recovery/`), from which this page is made, defines the value of an attempt when "
@@ -129,6 +151,7 @@ def documents() -> Mapping[str, str]:
         _FIXES: "\n".join(_page("Fixes", _FIXES_INTRO, fixes)),
         "acts.md": "\n".join(_acts_page()),
         "native.md": "\n".join(_native_page()),
+        "works-with.md": "\n".join(_works_page()),
         "shares.md": "\n".join(_shares_page()),
         "refusals.md": "\n".join(_refusals_page()),
         "streams.md": "\n".join(_streams_page()),
@@ -189,6 +212,16 @@ def _native_page() -> Iterator[str]:
         cells = f"`{each.kind}`", each.turn, *ids, each.beside, "yes" if each.bound else "", each.elsewhere
         rows.append((each.provider, cells))
     return _tables("Provider-specific types", _NATIVE_INTRO, columns, rows)
+
+
+def _works_page() -> Iterator[str]:
+    columns = "framework or program", "`--from`", "forms", "versions that were tried"
+    rows = [
+        ("Frameworks", (each.title, f"`{each.name}`", each.forms, each.tried))
+        for each in sorted(FRAMEWORKS.values(), key=lambda each: each.title.lower())
+    ]
+    rows += [("Providers and agent programs", (title, f"`{name}`", forms, "")) for name, title, forms in _BY_PROVIDERS]
+    return _tables("Works with", _WORKS_INTRO, columns, rows)
 
 
 def _refusals_page() -> Iterator[str]:

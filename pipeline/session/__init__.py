@@ -210,7 +210,7 @@ class Session:
             given = messages if isinstance(messages, bytes) else _listed(messages)
             found = read(given, source)
             entries = [list(found.fixes), *found.conversation.turns]
-            count = max((turn.index for turn in found.conversation.turns), default=-1) + 1
+            count = found.received or max((turn.index for turn in found.conversation.turns), default=-1) + 1
             decided = decided_in(given) if source == "auto" and found.shape not in TRANSCRIPTS else decided
         else:
             count = len(messages)

@@ -60,6 +60,7 @@ def test_each_target_has_a_page_and_no_other_exists():
         "refusals.md",
         "shares.md",
         "streams.md",
+        "works-with.md",
         *(f"rules/{target}.md" for target in TARGETS),
     }
 

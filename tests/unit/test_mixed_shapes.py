@@ -8,8 +8,9 @@ from build import session_of
 from hypothesis import given, settings
 
 from reknit.pipeline import Session, normalize
+from reknit.pipeline.history.frameworks import FRAMEWORKS
 from reknit.pipeline.history.readers.message import UNDECIDED, Decided
-from reknit.pipeline.history.readers.shapes import SHAPES, read, read_next
+from reknit.pipeline.history.readers.shapes import SHAPES, TRANSCRIPTS, read, read_next
 from reknit.pipeline.history.readers.strict import Misfit, StrictReader
 from reknit.pipeline.model import Turn
 from reknit.pipeline.registry import TARGETS
@@ -172,7 +173,7 @@ def test_an_imported_log_continues_as_its_session_did():
     assert appended(HELLO, session=other) == ["messages.1.odd"]
 
 
-@pytest.mark.parametrize("shape", sorted(set(SHAPES) - {"claude-code", "codex-rollout", "gemini-chat"}))
+@pytest.mark.parametrize("shape", sorted(set(SHAPES) - TRANSCRIPTS - FRAMEWORKS.keys()))
 def test_a_message_with_a_named_shape_decides_nothing(shape):
     session = Session(["openai-responses"])
     content = {"parts": [{"text": "x"}]} if shape == "gemini" else {"content": [{"text": "x"}]}

@@ -121,7 +121,7 @@ def test_replace_discards_the_old_history():
 
 
 def test_a_replacement_is_read_in_the_named_shape():
-    with pytest.raises(UnknownTargetError, match=r"expected one of anthropic, auto, .*, got 'nobody'"):
+    with pytest.raises(UnknownTargetError, match=r"expected one of acp, .*, anthropic, auto, .*, got 'nobody'"):
         Session().replace([{"role": "user", "content": "x"}], source="nobody")
 
 

@@ -461,7 +461,9 @@ _READERS: Final[dict[str, Callable[[Fields], Block | None]]] = {
 }
 _READERS_OF_CHAT: Final = {kind: reader for kind, reader in _READERS.items() if kind != tag_of(InputFile)}
 CHAT_CONTENT: Final = ContentReader[Any](ChatPart, _placed, typed_reader(_READERS_OF_CHAT))
-RESPONSES_CONTENT: Final = ContentReader[Any](ResponsesPart, _placed, typed_reader(_READERS))
+PART: Final = typed_reader(_READERS)
+"""Reads one content part of the canonical shape or of OpenAI's two shapes."""
+RESPONSES_CONTENT: Final = ContentReader[Any](ResponsesPart, _placed, PART)
 PART_KINDS: Final = _READERS_OF_CHAT.keys() - READERS.keys() | {"input_audio"}
 """Types of content parts by which a message is known for chat."""
 CHATS_PART_KINDS: Final = frozenset({tag_of(_ImageUrl), tag_of(_File), "input_audio"})

@@ -16,7 +16,16 @@ from reknit.pipeline.history.readers import canonical
 from reknit.pipeline.history.readers.canonical import CHATS_PART_KINDS, PART_KINDS
 from reknit.pipeline.history.readers.fields import Fields, Notes, as_object, as_string, unknown_role
 from reknit.pipeline.history.readers.rawjson import check_nesting, starts_with, wrong_type
-from reknit.pipeline.history.readers.strict import CANONICAL, ROLES, Healthy, Misfit, Shape, StrictReader, decoded
+from reknit.pipeline.history.readers.strict import (
+    CANONICAL,
+    ROLES,
+    FrameworkShape,
+    Healthy,
+    Misfit,
+    Shape,
+    StrictReader,
+    decoded,
+)
 from reknit.pipeline.history.readers.tolerant import as_kind
 from reknit.pipeline.model import Block, Issuer, RedactedThinking, Role, Thinking, Turn
 from reknit.pipeline.providers.bedrock_converse import reader as converse
@@ -76,7 +85,7 @@ def healthy_message(item: Raw | bytes, index: int, shape: Shape | None) -> Healt
     return Misfit(reader) if is_any else found
 
 
-DecidedShape: TypeAlias = Shape | Literal["", "each"]
+DecidedShape: TypeAlias = Shape | FrameworkShape | Literal["", "each"]
 
 
 class Decided(Struct, frozen=True):
@@ -103,7 +112,7 @@ class Decided(Struct, frozen=True):
         """The shape, where messages of it are read in another way than alone."""
         return self.shape if self.shape in ROOTS else None  # type: ignore[return-value]  # its keys are shapes
 
-    def after(self, shape: Shape | None, index: int) -> Decided:
+    def after(self, shape: Shape | FrameworkShape | None, index: int) -> Decided:
         """The same after a message that decides a shape, or none."""
         return self if self.shape or shape is None else Decided(shape, index)
 

@@ -6,7 +6,9 @@ alone: whatever could be understood is taken, and each thing that had to change 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any, Final, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
@@ -15,6 +17,15 @@ from msgspec.structs import replace
 
 from reknit.pipeline.errors import InputError, UnknownTargetError, expected_one_of
 from reknit.pipeline.fixes import Fix
+from reknit.pipeline.history.frameworks import (
+    FRAMEWORKS,
+    decided_among,
+    framed,
+    framework_of,
+    may_be_framework,
+    read_items,
+)
+from reknit.pipeline.history.frameworks.base import Framed, Framework, ReadOther
 from reknit.pipeline.history.healthy import Stretch, healthy_stretches
 from reknit.pipeline.history.readers import canonical
 from reknit.pipeline.history.readers.fields import Notes, as_list, as_object, with_ids
@@ -41,7 +52,15 @@ from reknit.pipeline.history.readers.rawjson import (
     to_utf8,
     wrong_type,
 )
-from reknit.pipeline.history.readers.strict import CANONICAL, Healthy, Misfit, Shape, StrictReader, decoded
+from reknit.pipeline.history.readers.strict import (
+    CANONICAL,
+    FrameworkShape,
+    Healthy,
+    Misfit,
+    Shape,
+    StrictReader,
+    decoded,
+)
 from reknit.pipeline.model import Block, Conversation, Text, ToolResult, Turn
 from reknit.pipeline.providers.bedrock_converse import reader as converse
 from reknit.pipeline.providers.claude_cli import reader as claude_code
@@ -49,7 +68,7 @@ from reknit.pipeline.providers.codex_cli import reader as codex_rollout
 from reknit.pipeline.providers.gemini_cli import reader as gemini_chat
 from reknit.pipeline.providers.openai_chat import reader as openai_chat
 
-SHAPES: Final[tuple[str, ...]] = get_args(Shape)
+SHAPES: Final[tuple[str, ...]] = (*get_args(Shape), *get_args(FrameworkShape))
 """The shapes that ``source`` may name, besides ``auto``."""
 TRANSCRIPTS: Final[frozenset[str]] = frozenset({"claude-code", "codex-rollout", "gemini-chat"})
 """Those of them that are lines of a program's file."""
@@ -58,8 +77,9 @@ TRANSCRIPTS: Final[frozenset[str]] = frozenset({"claude-code", "codex-rollout", 
 class ReadResult(Struct, frozen=True, kw_only=True):
     """The result of reading a history.
 
-    ``shape`` is the shape that was named or detected; ``skipped`` counts, for transcripts only, the lines outside the
-    conversation, by type. ``stretches`` are known to need no repair.
+    ``shape`` is the shape that was named or detected; ``skipped`` counts what is outside the conversation, by type: the
+    lines of transcripts, and messages and parts that a framework does not send. ``stretches`` are known to need no
+    repair. ``received`` is the number of messages, where some of them may have no turn.
     """
 
     conversation: Conversation
@@ -67,6 +87,7 @@ class ReadResult(Struct, frozen=True, kw_only=True):
     shape: str
     skipped: dict[str, int] = {}
     stretches: Sequence[Stretch] = ()
+    received: int = 0
 
 
 _BLOCK: Final[msgspec.json.Decoder[Block]] = msgspec.json.Decoder(Block)
@@ -76,6 +97,10 @@ _ROOTS: Final = ("messages", *_SHAPES_BY_ROOT)
 _IN_MESSAGES: Final[list[StrictReader[Any]]] = [canonical.STRICT, openai_chat.STRICT, converse.STRICT]
 # Reads the lines of a transcript: the turns, the model, and the skipped lines by type.
 _LinesReader: TypeAlias = Callable[[bytes, Notes], tuple[list[Turn], str | None, dict[str, int]]]
+_VALUE: Final = b'"value"'
+_SOURCE: Final = b'"source"'
+# A single line is a document.
+_FEWEST_ROWS: Final = 2
 _ANY: Final = msgspec.json.Decoder(Raw)
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
 
@@ -94,10 +119,10 @@ def read(data: bytes | str | list[Any] | dict[str, Any], source: str = "auto") -
         InputError: the input is not JSON, nests deeper than 500, or something in it has no meaning as a history.
         UnknownTargetError: no such source.
     """
-    shape = _named(source)
+    framework, shape = FRAMEWORKS.get(source), _named(source)
     text = to_bytes(data)
     try:
-        return _read(text, shape)
+        return _read(text, shape) if framework is None else _read_named(text, framework)
     except RecursionError:
         raise nesting_error(deep_place(text, ROOTS.get(shape or "", "messages"))) from None
 
@@ -105,7 +130,10 @@ def read(data: bytes | str | list[Any] | dict[str, Any], source: str = "auto") -
 def read_message(
     data: bytes | str | dict[str, Any], *, index: int, source: str = "auto"
 ) -> tuple[list[Turn], list[Fix]]:
-    """Read the message at ``index`` of a history; return its turns (exactly one) and its fixes.
+    """Read the message at ``index`` of a history; return its turns and its fixes.
+
+    A message has one turn, except for those of frameworks: what a framework does not send has none, and a message with
+    calls and their results has several.
 
     Raises:
         InputError: as `read`.
@@ -124,15 +152,27 @@ def read_next(
         InputError: as `read`.
         UnknownTargetError: no such source.
     """
-    shape = _named(source)
+    framework, shape = FRAMEWORKS.get(source), _named(source)
     text = to_bytes(data, f"messages.{index}")
     try:
-        if not _has_line_breaks(text):
+        if framework is not None:
+            # A message whose shape is named decides nothing.
+            return *_read_framework_message(text, index, framework), decided
+        misfit: Misfit | None = None
+        is_disguised = shape is None and _may_be_disguised(text)
+        if not _has_line_breaks(text) and not (is_disguised and _framework_of_message(text, decided)):
             healthy = _healthy(text, index, shape, decided)
             if isinstance(healthy, Healthy):
                 return healthy.turns, [], _decided(healthy, index, shape, decided)
-            if is_utf8(text) and (mended := _mended_message(text, index, shape, decided, healthy)) is not None:
-                return mended
+            misfit = healthy
+        if shape is None and (framework := _framework_of_message(text, decided)) is not None:
+            return *_read_framework_message(text, index, framework), decided.after(framework.name, index)
+        if (
+            misfit is not None
+            and is_utf8(text)
+            and (mended := _mended_message(text, index, shape, decided, misfit)) is not None
+        ):
+            return mended
         text, mask = _parsable(text)
         notes = _notes(mask)
         turn, _, decided = _read_one(text, index, shape, mask, notes, decided=decided)
@@ -143,7 +183,14 @@ def read_next(
 
 def decided_in(data: bytes | str | list[Any] | dict[str, Any]) -> Decided:
     """The shape that the messages of a readable list or document decide for a message that is read after them."""
-    text, _ = _parsable(to_bytes(data))
+    text = to_bytes(data)
+    if (rows := _rows(text)) is not None and (of_rows := decided_among(rows)) is not None:
+        return Decided(of_rows[0].name, of_rows[1])
+    text, _ = _parsable(text)
+    found = _found_framework(text)
+    if found is not None:
+        framework, _, since, _ = found
+        return Decided(framework.name, since)
     if starts_with(text, b"["):
         return decided_by(as_list(text, ""))
     keys = as_object(text, "")
@@ -185,7 +232,7 @@ def _read_setting(text: bytes) -> DocumentHead:
 
 
 def _named(source: str) -> Shape | None:
-    if source == "auto":
+    if source == "auto" or source in FRAMEWORKS:
         return None
     if source not in SHAPES:
         raise UnknownTargetError("unknown_source", expected_one_of(["auto", *SHAPES], source))
@@ -223,12 +270,149 @@ def _read(text: bytes, shape: Shape | None) -> ReadResult:
         return _read_transcript(text, "codex-rollout", codex_rollout.read_lines)
     if shape == "claude-code" or (lines and shape is None and claude_code.is_transcript(text)):
         return _read_transcript(text, "claude-code", claude_code.read_lines)
-    if not lines and (healthy := _read_healthy(text, shape)):
+    if lines and shape is None and (rows := _rows(text)) is not None and (of_rows := decided_among(rows)) is not None:
+        return _read_framework(of_rows[0], Framed(messages=rows), {}, None)
+    is_disguised = shape is None and _may_be_disguised(text)
+    if not lines and not is_disguised and (healthy := _read_healthy(text, shape)):
         return healthy
     parsable, mask = _parsable(text)
-    if lines and mask is None and (healthy := _read_healthy(parsable, shape)):
+    if is_disguised and (found := _found_framework(parsable)) is not None:
+        framework, given, _, keys = found
+        return _read_framework(framework, given, keys, mask)
+    if (lines or is_disguised) and mask is None and (healthy := _read_healthy(parsable, shape)):
         return healthy
+    if shape is None and (found := _found_framework(parsable)) is not None:
+        framework, given, _, keys = found
+        return _read_framework(framework, given, keys, mask)
     return _read_document(parsable, shape, mask)
+
+
+def _may_be_disguised(text: bytes) -> bool:
+    """Whether a message may have AG-UI's media, whose parts have the types and the members of Anthropic's."""
+    return _VALUE in text and _SOURCE in text
+
+
+def _rows(text: bytes) -> list[Raw] | None:
+    """The lines of a file, each the JSON of an object; None for any other text. The last line may be cut."""
+    lines = [line for line in text.split(b"\n") if line.strip()]
+    if len(lines) < _FEWEST_ROWS or not all(line.lstrip().startswith(b"{") for line in lines):
+        return None
+    rows: list[Raw] = []
+    for at, line in enumerate(lines):
+        try:
+            rows.append(_ANY.decode(line))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            if at < len(lines) - 1:
+                return None
+    return [Raw(bytes(row).strip()) for row in rows]
+
+
+def _read_named(text: bytes, framework: Framework) -> ReadResult:
+    """Read a history whose shape the caller names: a list, a document with messages, or a single message."""
+    if framework.lines and (rows := _rows(text)) is not None:
+        return _read_framework(framework, Framed(messages=rows), {}, None)
+    text, mask = _parsable(text)
+    if starts_with(text, b"["):
+        return _read_framework(framework, Framed(messages=as_list(text, "")), {}, mask)
+    keys = as_object(text, "")
+    given = framework.frame(keys)
+    if given is not None:
+        return _read_framework(framework, given, {}, mask)
+    if "messages" in keys:
+        return _read_framework(framework, Framed(messages=as_list(keys.pop("messages"), "messages")), keys, mask)
+    return _read_framework(framework, Framed(messages=[Raw(text)]), {}, mask)
+
+
+def _found_framework(text: bytes) -> tuple[Framework, Framed, int, dict[str, Raw]] | None:
+    """The framework's shape that a document or its messages decide, or None.
+
+    Returns:
+        The shape, its messages, the index of the message that decided it (-1 for the document), and the other members
+        of the document.
+    """
+    if not may_be_framework(text):
+        return None
+    keys: dict[str, Raw] = {}
+    if starts_with(text, b"["):
+        items = as_list(text, "")
+    elif starts_with(text, b"{"):
+        keys = as_object(text, "")
+        whole = framed(keys)
+        if whole is not None:
+            return whole[0], whole[1], -1, {}
+        messages = keys.get("messages")
+        if messages is not None and starts_with(messages, b"["):
+            items = as_list(keys.pop("messages"), "messages")
+        else:
+            items, keys = [Raw(text)], {}
+    else:
+        return None
+    decided = decided_among(items)
+    return None if decided is None else (decided[0], Framed(messages=items), decided[1], keys)
+
+
+def _read_framework(framework: Framework, given: Framed, keys: dict[str, Raw], mask: Mask | None) -> ReadResult:
+    """Read a whole history of a framework's shape; a message that cannot be of that shape is of its own."""
+    notes = _notes(mask)
+    turns: list[Turn] = []
+    skipped: Counter[str] = Counter()
+    at = 0
+    while at < len(given.messages):
+        items = list(takewhile(lambda item: _is_of(framework, item), given.messages[at:]))
+        if items:
+            reading = read_items(framework, items, notes, _other_reader(notes), first=at, frame=given)
+            turns += reading.turns
+            skipped += reading.skipped
+            at += len(items)
+        else:
+            turn, _, _ = _read_one(given.messages[at], at, None, None, notes, decided=UNDECIDED)
+            turns.append(turn)
+            at += 1
+    if mask is not None:
+        turns = [_unmask_turn(turn, mask, notes) for turn in turns]
+        keys = {key: Raw(_unmask_json(bytes(value), key, mask, notes)) for key, value in keys.items()}
+    told = {"system": given.system, "tools": given.tools} | keys
+    head = read_head({key: value for key, value in told.items() if value is not None}, notes)
+    notes.drop_members(given.dropped, "")
+    if given.model is not None and head.model is None:
+        head = replace(head, model=given.model)
+    result = _result(turns, head, notes, framework.name, skipped=dict(skipped))
+    return replace(result, received=len(given.messages))
+
+
+def _other_reader(notes: Notes) -> ReadOther:
+    return lambda item, index, shape: _read_one(item, index, shape, None, notes, decided=UNDECIDED)[0]
+
+
+def _is_of(framework: Framework, item: Raw) -> bool:
+    """Whether a message can be of a framework's shape; one that is no object is left to the reader to refuse."""
+    if not starts_with(item, b"{"):
+        return True
+    members = as_object(item, "")
+    return framework.decides(members) or framework.fits(members)
+
+
+def _framework_of_message(text: bytes, decided: Decided) -> Framework | None:
+    """The framework's shape that a message decides, or that earlier messages have decided for it; or None."""
+    earlier = FRAMEWORKS.get(decided.shape)
+    if earlier is None and not may_be_framework(text):
+        return None
+    parsable, _ = _parsable(text)
+    if not starts_with(parsable, b"{"):
+        return None
+    members = as_object(parsable, "")
+    found = framework_of(members)
+    return found or (earlier if earlier is not None and earlier.fits(members) else None)
+
+
+def _read_framework_message(text: bytes, index: int, framework: Framework) -> tuple[list[Turn], list[Fix]]:
+    """Read one message of a framework's shape."""
+    text, mask = _parsable(text)
+    notes = _notes(mask)
+    turns = read_items(framework, [Raw(text)], notes, _other_reader(notes), first=index).turns
+    if mask is not None:
+        turns = [_unmask_turn(turn, mask, notes) for turn in turns]
+    return turns, with_ids(notes.fixes, turns)
 
 
 def _read_healthy(text: bytes, shape: Shape | None) -> ReadResult | None:
@@ -243,7 +427,7 @@ def _read_healthy(text: bytes, shape: Shape | None) -> ReadResult | None:
         if healthy is None:
             keys = decoded(_OBJECT, text) or {}
             root = next((root for root in _ROOTS if root in keys), "")
-            if not root:
+            if not root or (shape is None and framed(keys) is not None):
                 return None
             text, listed = bytes(keys.pop(root)), _SHAPES_BY_ROOT.get(root)
             readers = [STRICT[named]] if (named := shape or listed) else readers

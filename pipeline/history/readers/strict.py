@@ -30,6 +30,30 @@ Shape: TypeAlias = Literal[
     "gemini-chat",
     "codex-rollout",
 ]
+FrameworkShape: TypeAlias = Literal[
+    "langchain",
+    "pydantic-ai",
+    "ag-ui",
+    "ai-sdk-model",
+    "ai-sdk-ui",
+    "otel-genai",
+    "adk-events",
+    "opencode",
+    "llama-index",
+    "haystack",
+    "autogen",
+    "semantic-kernel",
+    "goose",
+    "mastra",
+    "letta",
+    "pi-session",
+    "copilot-events",
+    "acp",
+    "agentcore-memory",
+    "cline",
+    "openai-agents",
+]
+"""The shapes in which agent frameworks store histories (`reknit.pipeline.history.frameworks`)."""
 CANONICAL: Final[Shape] = "anthropic"
 ROLES: Final[dict[str, Role]] = {
     "user": "user",

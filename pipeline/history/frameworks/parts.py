@@ -1,0 +1,269 @@
+"""The values that all frameworks write in their own forms: media, calls, results, reasoning and its issuer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Raw
+from msgspec.structs import replace
+
+from reknit.pipeline.history.calls import made_id
+from reknit.pipeline.history.clean import url_source
+from reknit.pipeline.history.frameworks.base import Reading
+from reknit.pipeline.history.pieces import ANTHROPIC, CONVERSE, GEMINI, RESPONSES, as_json
+from reknit.pipeline.history.readers.fields import (
+    EMPTY_OBJECT,
+    Fields,
+    Notes,
+    as_list,
+    as_object,
+    as_string,
+    read_input,
+)
+from reknit.pipeline.history.readers.rawjson import compact, starts_with
+from reknit.pipeline.history.readers.strict import Healthy
+from reknit.pipeline.history.readers.tolerant import INNER, Inner, Placed
+from reknit.pipeline.model import (
+    Block,
+    Document,
+    Image,
+    Issuer,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    Unknown,
+)
+from reknit.pipeline.providers.openai_responses import reader as openai_responses
+
+# The frameworks' names of providers. Platforms are other issuers than the maker's own API, and keep their names.
+_PROVIDERS: Final = {
+    "anthropic": ANTHROPIC,
+    "openai": RESPONSES,
+    "openai-responses": RESPONSES,
+    "google": GEMINI,
+    "google-gla": GEMINI,
+    "google_genai": GEMINI,
+    "google-generative-ai": GEMINI,
+    "gemini": GEMINI,
+    "bedrock": CONVERSE,
+    "bedrock_converse": CONVERSE,
+    "amazon-bedrock": CONVERSE,
+    "aws.bedrock": CONVERSE,
+    "gcp.gemini": GEMINI,
+    "gcp.gen_ai": GEMINI,
+}
+UNKNOWN_ISSUER: Final = Issuer(provider="unknown")
+"""The issuer of a signature that no part of the history names: no provider takes it."""
+# What signatures of one issuer begin with: a protobuf of Anthropic's, and a Fernet token of OpenAI's.
+_ANTHROPIC_SIGNATURE: Final = re.compile(r"E[a-zA-Z0-9+/_-]{19}")
+_OPENAI_SIGNATURE: Final = "gAAAA"
+# The media types of common files, by the beginning of their base64.
+_MAGIC: Final = {
+    "iVBORw0KGgo": "image/png",
+    "/9j/": "image/jpeg",
+    "R0lGOD": "image/gif",
+    "UklGR": "image/webp",
+    "JVBERi": "application/pdf",
+}
+_STANDARD: Final = str.maketrans("-_", "+/")
+_SIGNATURE: Final = "thoughtSignature"
+
+
+def issuer_of(provider: str, model: str | None = None) -> Issuer | None:
+    """The issuer that a framework names; None where it names none."""
+    if not provider:
+        return None
+    known = _PROVIDERS.get(provider.lower(), provider)
+    # Frameworks add the API to the provider's name: ``google.generative-ai``, ``openai.responses``.
+    if known == provider and (base := provider.lower().partition(".")[0]) in _PROVIDERS:
+        known = _PROVIDERS[base]
+    return Issuer(provider=known, model=model or None)
+
+
+def standard_base64(data: str) -> str:
+    """Base64 in the standard alphabet, which the providers take."""
+    return data.translate(_STANDARD) if "-" in data or "_" in data else data
+
+
+def media(
+    media_type: str, *, data: str = "", url: str = "", file_id: str = "", title: str | None = None, kind: str = ""
+) -> Image | Document | None:
+    """An image or a document; None for other media, and for an address that no provider can read.
+
+    Args:
+        media_type: the media type, ``""`` if the framework names none.
+        data: base64 in either alphabet, or a data URL, or a URL.
+        url: a data URL, or a URL on the web.
+        file_id: the id of a file that a provider stores.
+        title: the file's name.
+        kind: ``image`` or ``document``, where the framework says this apart from the media type.
+    """
+    source: dict[str, str] | None = None
+    if data and not data.startswith(("data:", "http://", "https://")):
+        data = standard_base64(data)
+        media_type = media_type or next((found for start, found in _MAGIC.items() if data.startswith(start)), "")
+        source = {"type": "base64", "media_type": media_type, "data": data}
+    elif data or url:
+        source = url_source(data or url)
+        if source is not None and source["type"] == "base64":
+            source["data"] = standard_base64(source["data"])
+            media_type = media_type if "/" in media_type and "*" not in media_type else source["media_type"]
+            source["media_type"] = media_type
+    elif file_id:
+        source = {"type": "file", "file_id": file_id}
+    if source is None:
+        return None
+    family = media_type.partition("/")[0]
+    if family in ("audio", "video") or kind in ("audio", "video"):
+        return None
+    if family == "image" or (kind == "image" and (not family or "*" in media_type)):
+        return Image(source=as_json(source))
+    if not family and kind != "document":
+        # An address without a type, where any other medium names its type.
+        return Image(source=as_json(source)) if source["type"] == "url" else None
+    return Document(source=as_json(source), title=title or UNSET)
+
+
+def media_or_unknown(block: Image | Document | None, fields: Fields, kind: str) -> Placed:
+    """A medium at its place, or the whole part where no provider has a block for it."""
+    if block is not None:
+        return block, fields.path
+    whole = Unknown(kind=kind, raw=Raw(fields.whole))
+    fields.clear()
+    return whole, fields.path
+
+
+def call(reading: Reading, call_id: str, name: str, arguments: Raw | None, path: str) -> ToolUse:
+    """A call; arguments are an object or a string of JSON, and a text that is no whole JSON is incomplete."""
+    call_id = call_id or id_made(reading, name)
+    if arguments is None or starts_with(arguments, b"n"):
+        return ToolUse(id=call_id, name=name, input=EMPTY_OBJECT)
+    given, incomplete = read_input(arguments, path, reading.notes, encoded=True)
+    return ToolUse(id=call_id, name=name, input=given, incomplete=incomplete)
+
+
+def cut_call(reading: Reading, call_id: str, name: str, arguments: str) -> ToolUse:
+    """A call whose arguments never finished: the text that the model wrote, neither parsed nor closed."""
+    written = Raw(msgspec.json.encode(arguments))
+    return ToolUse(id=call_id or id_made(reading, name), name=name, input=written, incomplete=True)
+
+
+def id_made(reading: Reading, name: str) -> str:
+    """The id of a call without one, and of its result, which then names the tool."""
+    reading.ids_made = True
+    return made_id(name)
+
+
+def result(
+    call_id: str, content: str | Sequence[Inner], *, is_error: bool = False, is_value: bool = False
+) -> ToolResult:
+    """A result of a text or of blocks; ``is_value`` says that the text is the JSON of the tool's value."""
+    if is_value and isinstance(content, str) and content.startswith("{"):
+        content = [Text(text=content, structured=True)]
+    return ToolResult(
+        tool_use_id=call_id, content=content if isinstance(content, str) else list(content), is_error=is_error
+    )
+
+
+def value_text(value: Raw | None) -> str:
+    """A tool's value as the model is shown it: a string as it is, anything else as its JSON."""
+    if value is None or starts_with(value, b"n"):
+        return ""
+    return as_string(value, "") if starts_with(value, b'"') else compact(bytes(value)).decode()
+
+
+def inner_blocks(value: Raw, path: str, notes: Notes, read_part: Callable[[Fields], list[Placed]]) -> list[Inner]:
+    """The parts of a result, of which a string is a text."""
+    blocks: list[Inner] = []
+    for at, each in enumerate(as_list(value, path)):
+        place = f"{path}.{at}"
+        if starts_with(each, b"{"):
+            blocks += [block for block, _ in read_part(Fields(each, place, notes)) if isinstance(block, INNER)]
+        else:
+            blocks.append(Text(text=value_text(each)))
+    return blocks
+
+
+def mcp_blocks(value: Raw, path: str, notes: Notes) -> list[Inner] | None:
+    """The blocks of an MCP tool's result, ``{"content": [{"type": …}]}``; None for any other value."""
+    if not starts_with(value, b"{"):
+        return None
+    content = as_object(value, path).get("content")
+    if content is None or not starts_with(content, b"["):
+        return None
+    items = as_list(content, path)
+    if not items or not all(starts_with(each, b"{") and b'"type"' in bytes(each) for each in items):
+        return None
+    return inner_blocks(content, f"{path}.content", notes, mcp_part)
+
+
+def mcp_part(fields: Fields) -> list[Placed]:
+    """A content part of MCP."""
+    kind = fields.take_text("type")
+    if kind == "text":
+        fields.ignore("annotations", "_meta")
+        block = Text(text=fields.take_text("text"))
+        fields.drop_rest()
+        return [(block, fields.path)]
+    if kind in ("image", "audio"):
+        found = media(fields.take_text("mimeType"), data=fields.take_text("data"), kind=kind)
+        fields.ignore("annotations", "_meta", "uri")
+        placed = media_or_unknown(found, fields, kind)
+        fields.drop_rest()
+        return [placed]
+    if kind == "resource" and (resource := fields.take_object("resource")) is not None:
+        # An embedded file: its text, or its bytes.
+        if (text := resource.take_string("text")) is not None:
+            return [(Text(text=text), fields.path)]
+        held = media(resource.take_text("mimeType"), data=resource.take_text("blob"))
+        return [media_or_unknown(held, fields, kind)]
+    return [(Unknown(kind=kind, raw=Raw(fields.whole)), fields.path)]
+
+
+def thinking(text: str, signature: str, issuer: Issuer | None) -> Thinking:
+    """Reasoning; a signature without an issuer stays only where its form proves one."""
+    if not signature:
+        return Thinking(thinking=text, issuer=issuer or UNSET)
+    if issuer is None and not _ANTHROPIC_SIGNATURE.match(signature):
+        issuer = Issuer(provider=RESPONSES) if signature.startswith(_OPENAI_SIGNATURE) else UNKNOWN_ISSUER
+    return Thinking(thinking=text, signature=signature, issuer=issuer or UNSET)
+
+
+def redacted(data: str, issuer: Issuer | None) -> RedactedThinking:
+    return RedactedThinking(data=data, issuer=issuer or (UNSET if _ANTHROPIC_SIGNATURE.match(data) else UNKNOWN_ISSUER))
+
+
+def reasoning_item(item: Raw, model: str | None) -> Block:
+    """An item of Responses, with its issuer."""
+    issuer = Issuer(provider=RESPONSES, model=model or None)
+    found = openai_responses.STRICT.read_message(item, 0)
+    if not isinstance(found, Healthy):
+        return Unknown(kind="reasoning", raw=item, issuer=issuer)
+    return replace(found.turns[0].blocks[0], issuer=issuer)
+
+
+def made_reasoning_item(item_id: str, summaries: Sequence[str], encrypted: str, model: str | None) -> Block:
+    """An item of Responses of which a framework stores the parts."""
+    members: dict[str, object] = {"type": "reasoning"}
+    if item_id:
+        members["id"] = item_id
+    members["summary"] = [{"type": "summary_text", "text": text} for text in summaries if text]
+    if encrypted:
+        members["encrypted_content"] = encrypted
+    return reasoning_item(as_json(members), model)
+
+
+def sealed(block: Block, signature: str, path: str, model: str | None = None) -> list[Placed]:
+    """A block after Gemini's signature of it, as Gemini's own reader has the two."""
+    if not signature:
+        return [(block, path)]
+    issuer = Issuer(provider=GEMINI, model=model or None)
+    return [
+        (Thinking(thinking="", signature=standard_base64(signature), issuer=issuer), f"{path}.{_SIGNATURE}"),
+        (block, path),
+    ]
