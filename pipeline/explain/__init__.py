@@ -5,7 +5,7 @@ A page never claims more than the installed version does, because its before and
 
 The examples are data, ``fixes.jsonl``, ``streams.jsonl`` and ``rules.jsonl`` in this folder, one in a line: for each
 fix a history or a stream that needs it, for each rule a body that breaks it. A long string is written as ``{"repeat":
-TEXT, "times": N}``.
+TEXT, "times": N}``, and so are equal elements of a list.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class RuleExample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class _Repeat(Struct, forbid_unknown_fields=True):
-    repeat: str
+    repeat: Any
     times: int
 
 
@@ -83,13 +83,21 @@ def _load(name: str, kind: type[Row]) -> Mapping[str, Row]:
 
 def written_out(value: Any) -> Any:  # noqa: ANN401  any JSON
     if isinstance(value, list):
-        return [written_out(element) for element in value]
+        return [each for element in value for each in _elements(element)]
     if not isinstance(value, dict):
         return value
     if value.keys() == {"repeat", "times"}:
         long = msgspec.convert(value, _Repeat)
         return long.repeat * long.times
     return {key: written_out(element) for key, element in value.items()}
+
+
+def _elements(element: Any) -> list[Any]:  # noqa: ANN401  any JSON
+    """Write out one element of a list; a repeated value that is not text is as many elements."""
+    if isinstance(element, dict) and element.keys() == {"repeat", "times"} and not isinstance(element["repeat"], str):
+        long = msgspec.convert(element, _Repeat)
+        return [written_out(long.repeat)] * long.times
+    return [written_out(element)]
 
 
 FIX_EXAMPLES = _load("fixes.jsonl", FixExample)

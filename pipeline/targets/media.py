@@ -23,6 +23,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, structs
 from reknit.pipeline.history.pieces import FixLog, TrackedBlock
 from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.model import Document, Image, Text
+from reknit.pipeline.targets.limits import NO_LIMITS, MediaLimits
 
 # The types that Anthropic, Bedrock and OpenAI take.
 MEDIA_TYPES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
@@ -76,7 +77,7 @@ class Facts(Struct, frozen=True):
         """The type by the bytes, else the declared one."""
         return self.sniffed or self.declared
 
-    def fault(self, taken: Callable[[str], bool], most_bytes: int | None = None) -> str:
+    def fault(self, taken: Callable[[str], bool], limits: MediaLimits = NO_LIMITS) -> str:
         """Why a target cannot take the image, "" where it can."""
         if self.unreadable or self.headless:
             return "its data cannot be read"
@@ -84,8 +85,10 @@ class Facts(Struct, frozen=True):
             return f"media type {self.media_type or 'missing'}"
         if self.cut:
             return "its data is cut off"
-        if most_bytes is not None and self.encoded_bytes > most_bytes:
-            return f"{self.encoded_bytes} bytes, at most {most_bytes}"
+        if 0 < limits.image_bytes < self.encoded_bytes:
+            return f"{self.encoded_bytes} bytes, at most {limits.image_bytes}"
+        if 0 < limits.side < self.longest_side:
+            return f"{self.width} x {self.height} pixels, at most {limits.side}"
         return ""
 
     @property
@@ -296,13 +299,13 @@ def inline(source: Raw) -> Base64Source | None:
 
 
 def fit_image(
-    piece: TrackedBlock, image: Image, book: FixLog, *, taken: Callable[[str], bool], most_bytes: int
+    piece: TrackedBlock, image: Image, book: FixLog, *, taken: Callable[[str], bool], limits: MediaLimits
 ) -> TrackedBlock:
-    """An image whose type is ``taken`` and whose base64 text is at most ``most_bytes`` long; else a line of text."""
+    """An image whose type is ``taken`` and whose size is within the ``limits``; else a line of text."""
     facts = inspect(image.source)
     if facts is None:
         return _stubbed("image_stubbed", "Image", piece, book, "it is not part of the request")
-    fault = facts.fault(taken, most_bytes)
+    fault = facts.fault(taken, limits)
     return stubbed_image(piece, book, fault) if fault else with_own_type(piece, image, facts, book)
 
 

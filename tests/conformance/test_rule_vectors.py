@@ -2,8 +2,8 @@
 
 A vector holds the judged input: a ``body``, ``raw`` text, a ``line`` or a ``prompt``. One of a ``rule`` has that rule's
 violation (a ``breach``), or none (a ``near`` miss); one with ``violations`` names all violations. ``pad`` repeats a
-prompt; in a body the string ``@pad`` represents N characters, of an image's base64 or of text. ``whole_only`` marks
-input without a list of messages to fold.
+prompt; in a body the string ``@pad`` represents N characters, of an image's base64 or of text, and an element of a list
+may be repeated as in the examples of ``explain``. ``whole_only`` marks input without a list of messages to fold.
 """
 
 import base64
@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from reading import vectors
 
+from reknit.pipeline.explain import written_out
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.base import Violation
 from reknit.pipeline.validation import validate
@@ -29,7 +30,7 @@ def vectors_of(target):
 def text_of(vector):
     if "prompt" in vector:
         return vector["prompt"].encode("latin-1" if vector.get("raw") else "utf-8") * vector.get("pad", 1)
-    body = vector.get("raw", vector.get("line", vector.get("body")))
+    body = vector.get("raw", vector.get("line", written_out(vector.get("body"))))
     text = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False, separators=(",", ":"))
     if "pad" in vector:
         stem = PNG if '"image"' in text else "a"
@@ -163,9 +164,9 @@ def botocore_report(body):
 
 
 TAKEN = [
-    pytest.param(vector["body"], id=vector.get("what") or f"{vector['rule']}-{vector['case']}")
+    pytest.param(written_out(vector["body"]), id=vector.get("what") or f"{vector['rule']}-{vector['case']}")
     for vector in vectors_of("bedrock-converse")
-    if "body" in vector and not validate(vector["body"], "bedrock-converse")
+    if "body" in vector and not validate(written_out(vector["body"]), "bedrock-converse")
 ]
 
 

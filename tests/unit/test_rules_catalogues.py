@@ -99,7 +99,7 @@ def test_names(family_of, model, name):
     assert family_of(model).name == name
 
 
-@pytest.mark.parametrize(("unknown", "facts"), [(UNKNOWN_CLAUDE, 5), (UNKNOWN_TEMPLATE, 12)])
+@pytest.mark.parametrize(("unknown", "facts"), [(UNKNOWN_CLAUDE, 6), (UNKNOWN_TEMPLATE, 12)])
 def test_an_unknown_family_has_no_facts(unknown, facts):
     assert [getattr(unknown, fact) for fact in unknown.__struct_fields__ if fact != "name"] == [None] * facts
 

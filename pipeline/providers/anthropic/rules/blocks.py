@@ -29,9 +29,10 @@ from reknit.pipeline.providers.anthropic.rules.wire import (
     ToolResult,
     ToolUse,
 )
+from reknit.pipeline.rules._media import CLAUDE, pages_of
 from reknit.pipeline.rules._misfits import Unreadable, look
 
-IMAGE_BYTES = 5_242_880  # base64 text of one image: the provider counts that, not the decoded bytes
+IMAGE_BYTES = CLAUDE.image_bytes  # base64 text of one image: the provider counts that, not the decoded bytes
 
 # fmt: off
 # One paragraph a rule.
@@ -227,13 +228,21 @@ def _judge_bytes(walk: Turns, source: Base64, path: str, at: str) -> None:
     if declared in _MEDIA_TYPES and picture.media_type != declared:
         words = {"at": at, "declared": declared, "found": picture.media_type}
         walk.refuse(MEDIA_MISMATCH, f"{path}.media_type", **words)
-    if max(picture.width, picture.height) > rules.MANY_IMAGES_SIDE:
+    longest = max(picture.width, picture.height)
+    if longest > CLAUDE.side:
+        walk.refuse(rules.IMAGE_TOO_LONG, f"{path}.data", at=f"{at}.data")
+    elif longest > CLAUDE.many_side:
         walk.wide += ((f"{path}.data", f"{at}.data"),)
 
 
 def _judge_document(walk: Turns, document: Document, path: str, at: str) -> None:
-    if isinstance(document.source, File):
+    source = document.source
+    if isinstance(source, File):
         walk.judge_file_source(f"{path}.source", f"{at}.document.source", _DOCUMENT_TAGS)
+    elif isinstance(source, Base64):
+        walk.documents += 1
+        if walk.family.many_media is False and pages_of(source.data) > CLAUDE.pages:
+            walk.refuse(rules.PDF_PAGES, f"{path}.source.data", at=f"{at}.document.source.base64.data")
 
 
 def _document(walk: Turns, block: Document, at: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from reknit.pipeline.rules._media import CLAUDE
 from reknit.pipeline.rules.base import Catalogue, Family
 
 
@@ -28,6 +29,8 @@ class Claude(Family, frozen=True):
             models.
         other_media_type: an image of another type than the one declared (refused in vybestack/llxprt-code#2130); Claude
             3.5 took a JPEG declared as PNG (recorded).
+        many_media: more than 100 images and documents, as models take whose context window is longer than 200,000
+            tokens (the documentation; refused in anthropics/claude-code#3397, #24541).
     """
 
     prefill: bool | None = None
@@ -35,27 +38,28 @@ class Claude(Family, frozen=True):
     empty_thinking: bool | None = None
     thoughtless_loop: bool | None = None
     other_media_type: bool | None = None
+    many_media: bool | None = None
 
 
 YES, NO = True, False
 UNKNOWN = Claude("unknown")
 
 # Version -> family; a line's own entry wins over the version's.
-#                              prefill system empty loop other type
+#                              prefill system empty loop other type, many media
 _BY_VERSION: dict[tuple[int, int] | tuple[int, int, str], Claude] = {
-    (2, 0): Claude("claude-2", YES, NO, NO, YES, None),
-    (2, 1): Claude("claude-2", YES, NO, NO, YES, None),
-    (3, 0): Claude("claude-3", YES, NO, NO, YES, YES),
-    (3, 5): Claude("claude-3-5", YES, NO, NO, YES, YES),
-    (3, 7): Claude("claude-3-7", YES, NO, NO, NO, None),
-    (4, 0): Claude("claude-4", YES, NO, NO, NO, NO),
-    (4, 1): Claude("claude-4-1", YES, NO, NO, None, NO),
-    (4, 5): Claude("claude-4-5", YES, NO, NO, None, NO),
-    (4, 6): Claude("claude-4-6", NO, NO, NO, None, NO),
-    (4, 6, "sonnet"): Claude("claude-sonnet-4-6", None, NO, NO, None, NO),
-    (4, 7): Claude("claude-4-7", NO, NO, YES, None, NO),
-    (4, 8): Claude("claude-4-8", NO, YES, YES, None, NO),
-    (5, 0): Claude("claude-5", NO, YES, YES, None, NO),
+    (2, 0): Claude("claude-2", YES, NO, NO, YES, None, NO),
+    (2, 1): Claude("claude-2", YES, NO, NO, YES, None, NO),
+    (3, 0): Claude("claude-3", YES, NO, NO, YES, YES, NO),
+    (3, 5): Claude("claude-3-5", YES, NO, NO, YES, YES, NO),
+    (3, 7): Claude("claude-3-7", YES, NO, NO, NO, None, NO),
+    (4, 0): Claude("claude-4", YES, NO, NO, NO, NO, NO),
+    (4, 1): Claude("claude-4-1", YES, NO, NO, None, NO, NO),
+    (4, 5): Claude("claude-4-5", YES, NO, NO, None, NO, NO),
+    (4, 6): Claude("claude-4-6", NO, NO, NO, None, NO, None),
+    (4, 6, "sonnet"): Claude("claude-sonnet-4-6", None, NO, NO, None, NO, None),
+    (4, 7): Claude("claude-4-7", NO, NO, YES, None, NO, YES),
+    (4, 8): Claude("claude-4-8", NO, YES, YES, None, NO, YES),
+    (5, 0): Claude("claude-5", NO, YES, YES, None, NO, YES),
 }
 FAMILIES = tuple(_BY_VERSION.values())
 
@@ -84,10 +88,7 @@ def family_of(model: str | None) -> Claude:
 
 
 MARKERS = 4  # blocks with cache_control, in the whole request
-REQUEST_BYTES = 32 * 1024 * 1024
 CALL_NAME_LENGTH = 200
-MANY_IMAGES = 20  # above this many, no side may be longer than
-MANY_IMAGES_SIDE = 2000  # pixels
 
 _CALLS = (
     "{at}: `tool_use` ids were found without `tool_result` blocks immediately after: {ids}. Each `tool_use` block "
@@ -587,10 +588,44 @@ IMAGE_TOO_WIDE = rule(
     "ANT-30b",
     "hard",
     "{at}: At least one of the image dimensions exceed max allowed size for many-image requests: "
-    f"{MANY_IMAGES_SIDE} pixels",
+    f"{CLAUDE.many_side} pixels",
     summary="Among more than 20 images, no side is longer than 2000 pixels.",
-    repair="replace the new image by a stub",
-    source="anthropics/claude-code#49836, #3334",
+    repair="replace the larger images by stubs",
+    source="anthropics/claude-code#49836, #3334; charmbracelet/crush#3810",
+)
+IMAGE_TOO_LONG = rule(
+    "ANT-30e",
+    "hard",
+    f"{{at}}: At least one of the image dimensions exceed max allowed size: {CLAUDE.side} pixels",
+    summary="No side of an image is longer than 8000 pixels.",
+    repair="replace it by a stub",
+    source="the API's documentation; anthropics/claude-code#3334",
+)
+_MEDIA_WORDS = "Too much media: {documents} document pages + {images} images > "
+MANY_MEDIA = rule(
+    "ANT-30f",
+    "model",
+    f"{_MEDIA_WORDS}{CLAUDE.media_of_some}",
+    summary="A request has at most 100 images and documents (models with a context window of 200,000 tokens).",
+    repair="replace the oldest by stubs",
+    source="the API's documentation; anthropics/claude-code#3397, #19822, #24541",
+    fact="many_media",
+)
+TOO_MANY_MEDIA = rule(
+    "ANT-30g",
+    "hard",
+    f"{_MEDIA_WORDS}{CLAUDE.media}",
+    summary="A request has at most 600 images and documents.",
+    repair="replace the oldest by stubs",
+    source="the API's documentation",
+)
+PDF_PAGES = rule(
+    "ANT-30h",
+    "soft",
+    f"{{at}}: A maximum of {CLAUDE.pages} PDF pages may be provided.",
+    summary="A PDF has at most 100 pages, by its page tree, where the model takes at most 100 media.",
+    repair="replace it by a stub, or split it",
+    source="the API's documentation",
 )
 FILE_SOURCE = rule(
     "ANT-31c",

@@ -12,6 +12,7 @@ from reknit.pipeline.providers.anthropic.rules import catalogue as rules
 from reknit.pipeline.providers.anthropic.rules.catalogue import UNKNOWN, Claude
 from reknit.pipeline.providers.anthropic.rules.wire import KINDS, Message, RedactedThinking, Text, Thinking, ToolUse
 from reknit.pipeline.rules._fold import Walk
+from reknit.pipeline.rules._media import CLAUDE
 from reknit.pipeline.rules.base import NONE_SEEN, Seen
 
 # The role of the current run of messages; "" before the first.
@@ -45,6 +46,7 @@ class Turns(Walk, kw_only=True, eq=False):
         betas: the requested beta features, if a header or the body names them.
         tools: the request has tools.
         markers: the number of cached blocks.
+        documents: the number of PDFs.
         images: the number of images, and ``wide`` the places (Reknit's, the provider's) of those too wide among many.
         ids: all tool_use ids of earlier steps, and ``new_ids`` those of this one.
         tool_blocks: there was a call or a result.
@@ -67,6 +69,7 @@ class Turns(Walk, kw_only=True, eq=False):
     betas: frozenset[str] = frozenset()
     tools: bool = False
     markers: int = 0
+    documents: int = 0
     images: int = 0
     wide: tuple[tuple[str, str], ...] = ()
     ids: Seen = NONE_SEEN
@@ -247,13 +250,22 @@ class Turns(Walk, kw_only=True, eq=False):
             self.refuse(rules.NO_TOOLS, "tools")
         if self.markers > rules.MARKERS:
             self.refuse(rules.TOO_MANY_MARKERS, "", count=self.markers)
-        if self.images > rules.MANY_IMAGES:
+        if self.images > CLAUDE.many:
             for path, at in self.wide:
                 self.refuse(rules.IMAGE_TOO_WIDE, path, at=at)
+        self._judge_media()
         self.judge_size()
 
+    def _judge_media(self) -> None:
+        """Judge the number of images and documents, each of which has a page at least."""
+        count = self.images + self.documents
+        if count > CLAUDE.media:
+            self.refuse(rules.TOO_MANY_MEDIA, "", documents=self.documents, images=self.images)
+        elif count > CLAUDE.media_of_some and not self.has_beta("context-1m"):
+            self.refuse(rules.MANY_MEDIA, "", documents=self.documents, images=self.images)
+
     def judge_size(self) -> None:
-        if self.size > rules.REQUEST_BYTES:
+        if self.size > CLAUDE.body_bytes:
             self.refuse(rules.TOO_LARGE, "")
 
     def _final_assistant(self, last: Message) -> None:

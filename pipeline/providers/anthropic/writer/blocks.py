@@ -33,6 +33,7 @@ from reknit.pipeline.model import (
 )
 from reknit.pipeline.targets import is_issued_by
 from reknit.pipeline.targets.fitting import POINT, BlockAdapter, is_mark, mark_of, without_own
+from reknit.pipeline.targets.limits import CLAUDE
 from reknit.pipeline.targets.media import (
     MEDIA_TYPES,
     Facts,
@@ -188,10 +189,6 @@ _TAKEN_IN_RESULTS: Final = frozenset({"browser_state", "search_result", "tool_re
 # Those of them that may be next to an error result, which holds text only.
 _TAKEN_IN_ERRORS: Final = frozenset({"search_result"})
 
-_MOST_IMAGE_BYTES: Final = 5_242_880  # of base64 text (ANT-30)
-_MANY_IMAGES: Final = 20  # beyond this many, no side of any image may be longer than (ANT-30b)
-_MANY_IMAGES_SIDE: Final = 2000  # pixels
-
 
 class _Citation(Struct, gc=False):
     type: str = ""
@@ -293,7 +290,7 @@ class AnthropicBlockAdapter(BlockAdapter, kw_only=True, eq=False):
         if fault:
             return stubbed_image(piece, self.book, fault, mark=image.cache_control)
         self.images += 1
-        self.large = self.large or facts.longest_side > _MANY_IMAGES_SIDE
+        self.large = self.large or facts.longest_side > CLAUDE.many_side
         if self.other_type and facts.declared in MEDIA_TYPES:
             return piece
         return with_own_type(piece, image, facts, self.book)
@@ -306,9 +303,9 @@ def _taken_in(result: ToolResult) -> frozenset[str]:
 
 def _image_fault(facts: Facts, images: int, *, large: bool) -> str:
     """Return why the API would refuse an image after so many others, one of them ``large``; ``""`` if it takes it."""
-    fault = facts.fault(MEDIA_TYPES.__contains__, _MOST_IMAGE_BYTES)
-    if not fault and images >= _MANY_IMAGES and (large or facts.longest_side > _MANY_IMAGES_SIDE):
-        return f"a side over {_MANY_IMAGES_SIDE} pixels in a request of more than {_MANY_IMAGES} images"
+    fault = facts.fault(MEDIA_TYPES.__contains__, CLAUDE)
+    if not fault and images >= CLAUDE.many and (large or facts.longest_side > CLAUDE.many_side):
+        return f"a side over {CLAUDE.many_side} pixels in a request of more than {CLAUDE.many} images"
     return fault
 
 
@@ -327,7 +324,7 @@ def as_it_is(turn: Turn, images: int, endpoint: Endpoint, *, large: bool) -> tup
             if type(part) is Image and (facts := inspect(part.source)) is not None:
                 if facts.media_type != facts.declared or _image_fault(facts, images, large=large):
                     return None
-                images, large = images + 1, large or facts.longest_side > _MANY_IMAGES_SIDE
+                images, large = images + 1, large or facts.longest_side > CLAUDE.many_side
             elif isinstance(part, (Image, Document)) and source_fault(part):
                 return None
     # Reasoning cannot end a turn.

@@ -10,6 +10,7 @@ import msgspec
 
 from reknit.pipeline.providers.bedrock_converse.rules import catalogue as rules
 from reknit.pipeline.providers.bedrock_converse.rules.blocks import (
+    MediaWalk,
     Message,
     ToolResult,
     ToolUse,
@@ -24,7 +25,7 @@ from reknit.pipeline.providers.bedrock_converse.rules.blocks import (
     says_something,
 )
 from reknit.pipeline.providers.bedrock_converse.rules.catalogue import CATALOGUE, Converse, family_of, member
-from reknit.pipeline.rules._fold import Fold, Walk
+from reknit.pipeline.rules._fold import Fold
 from reknit.pipeline.rules._misfits import Misfit, Spot
 from reknit.pipeline.rules.base import NONE_SEEN, Seen
 
@@ -33,7 +34,7 @@ __all__ = ["CATALOGUE", "RULE_SET", "BedrockConverse"]
 _ROLES: Final = frozenset({"user", "assistant"})
 
 
-class Turns(Walk, kw_only=True, eq=False):
+class Turns(MediaWalk, kw_only=True, eq=False):
     """The state of the conversation. Neighbours of one role make a run.
 
     Attributes:
@@ -188,6 +189,7 @@ class Turns(Walk, kw_only=True, eq=False):
 
     def judge_end(self) -> None:
         self._judge_pairs()
+        self.judge_media()
         if not self.index and not self.prompt:
             self.refuse(rules.NO_MESSAGES, "messages")
         if self.tool_blocks and not self.tools:

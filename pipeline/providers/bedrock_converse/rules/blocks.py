@@ -17,7 +17,16 @@ from reknit.pipeline.providers.anthropic.rules.signatures import is_of_another_i
 from reknit.pipeline.providers.bedrock_converse.rules import catalogue as rules
 from reknit.pipeline.providers.bedrock_converse.rules.catalogue import member
 from reknit.pipeline.rules._fold import Walk
-from reknit.pipeline.rules._misfits import Anything, Report, Spot, Unreadable, fit_with_items, without_unreadable
+from reknit.pipeline.rules._media import CONVERSE
+from reknit.pipeline.rules._misfits import (
+    Anything,
+    Report,
+    Spot,
+    Unreadable,
+    fit_with_items,
+    look,
+    without_unreadable,
+)
 from reknit.pipeline.rules.base import Rule
 
 
@@ -108,6 +117,30 @@ class Message(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     content: list[Block]
 
 
+class MediaWalk(Walk, kw_only=True, eq=False):
+    """The state of a request's media.
+
+    Attributes:
+        images: the number of images.
+        files: the number of documents.
+        wide: the places of the images that are too large among many.
+    """
+
+    images: int = 0
+    files: int = 0
+    wide: tuple[str, ...] = ()
+
+    def judge_media(self) -> None:
+        """Judge the number of images and documents, and the images that are too large among so many."""
+        if self.images > CONVERSE.many:
+            for path in self.wide:
+                self.refuse(rules.IMAGE_TOO_WIDE, path)
+        if self.images + self.files > CONVERSE.media_of_some:
+            self.refuse(rules.TOO_MANY_MEDIA, "", images=self.images, documents=self.files)
+        if self.size > CONVERSE.body_bytes:
+            self.refuse(rules.TOO_LARGE, "")
+
+
 # Replaces a block that could not be read and was reported; it violates no rule of its own.
 _UNREAD = Block(cachePoint=Anything())
 
@@ -150,7 +183,7 @@ def judge_name(walk: Walk, name: str, path: str) -> None:
         refuse_constraint(walk, rules.TOOL_NAME, name, path)
 
 
-def judge_block(walk: Walk, block: Block, path: str, at: int, role: str) -> None:
+def judge_block(walk: MediaWalk, block: Block, path: str, at: int, role: str) -> None:
     """Judge a block that is more, or less, than a text with words in it, in a message of this role."""
     _judge_union(walk, block, path, "ContentBlock")
     if block.toolUse is not None:
@@ -179,7 +212,7 @@ def _judge_union(walk: Walk, union: Struct, path: str, kind: str) -> None:
         walk.refuse(rules.UNION, path, kind=kind, keys=keys)
 
 
-def _judge_result(walk: Walk, result: ToolResult, path: str, at: int) -> None:
+def _judge_result(walk: MediaWalk, result: ToolResult, path: str, at: int) -> None:
     if result.status == "error" and not result.content:
         walk.refuse(rules.EMPTY_ERROR, f"{path}.content", at=path)
     for number, block in enumerate(result.content):
@@ -195,7 +228,7 @@ def _judge_result(walk: Walk, result: ToolResult, path: str, at: int) -> None:
         _judge_media(walk, block, inner)
 
 
-def _judge_media(walk: Walk, block: Block | InResult, path: str) -> None:
+def _judge_media(walk: MediaWalk, block: Block | InResult, path: str) -> None:
     if block.image is not None:
         _judge_image(walk, block.image, f"{path}.image")
     if block.video is not None:
@@ -203,15 +236,31 @@ def _judge_media(walk: Walk, block: Block | InResult, path: str) -> None:
         _judge_source(walk, block.video, f"{path}.video")
     if block.document is not None:
         _judge_source(walk, block.document, f"{path}.document")
+        walk.files += 1
 
 
-def _judge_image(walk: Walk, image: Media, path: str) -> None:
+def _judge_image(walk: MediaWalk, image: Media, path: str) -> None:
     if image.format not in _IMAGES:
         inner = f"{path}.format"
         walk.refuse(rules.IMAGE_FORMAT, inner, at=member(inner), value=image.format)
     if image.source.s3Location is not None:
         walk.refuse(rules.S3_IMAGE, f"{path}.source.s3Location")
     _judge_source(walk, image, path)
+    walk.images += 1
+    data = image.source.bytes
+    if data is not None:
+        _judge_size(walk, data, f"{path}.source.bytes")
+
+
+def _judge_size(walk: MediaWalk, data: str, path: str) -> None:
+    if len(data) > CONVERSE.image_bytes:
+        walk.refuse(rules.IMAGE_TOO_BIG, path, bytes=len(data))
+    picture = look(data)
+    longest = max(picture.width, picture.height) if picture is not None else 0
+    if longest > CONVERSE.side:
+        walk.refuse(rules.IMAGE_TOO_LONG, path)
+    elif longest > CONVERSE.many_side:
+        walk.wide += (path,)
 
 
 def _judge_source(walk: Walk, media: Media | Document, path: str) -> None:

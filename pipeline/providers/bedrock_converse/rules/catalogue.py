@@ -13,6 +13,7 @@ from msgspec import structs
 from reknit.pipeline.providers.anthropic.rules.catalogue import FAMILIES as CLAUDE
 from reknit.pipeline.providers.anthropic.rules.catalogue import UNKNOWN, Claude
 from reknit.pipeline.providers.anthropic.rules.catalogue import family_of as claude_of
+from reknit.pipeline.rules._media import CONVERSE
 from reknit.pipeline.rules.base import Catalogue, Family
 
 
@@ -36,6 +37,10 @@ class Converse(Family, frozen=True):
         prefill_with_tools: also when it has tools (Claude 3 recorded to refuse).
         video, s3_images: video blocks; images by S3 location (Claude recorded to refuse, Nova to take).
         files_in_results: documents and videos inside a tool result (Nova 2 recorded to refuse).
+        large_images: images of more than 5 MiB of base64, or with a side over 8000 pixels, or over 2000 among more than
+            20 (refused for Claude; the documentation states the first two for all models).
+        more_than_20: more than 20 images and documents (refused for Claude 3.5 and 4: cline/cline#1844,
+            boto/boto3#4632; Sonnet 5 took 29: accelerated-intelligent-document-processing-on-aws#994).
     """
 
     assistant_first: bool | None = None
@@ -51,6 +56,11 @@ class Converse(Family, frozen=True):
     video: bool | None = None
     s3_images: bool | None = None
     files_in_results: bool | None = None
+    large_images: bool | None = None
+    more_than_20: bool | None = None
+
+
+_MORE_THAN_20 = {"claude-3-5": False, "claude-4": False, "claude-5": True}
 
 
 def _behind_converse(known: Claude) -> Converse:
@@ -70,6 +80,8 @@ def _behind_converse(known: Claude) -> Converse:
         video=False,
         s3_images=False,
         files_in_results=True,
+        large_images=False,
+        more_than_20=_MORE_THAN_20.get(known.name),
     )
 
 
@@ -244,6 +256,33 @@ IMAGE_FORMAT = rule("BED-16", "hard",
     "value set: [png, jpeg, gif, webp]",
     summary="Images are PNG, JPEG, GIF or WebP.",
     repair="replace it by text", source="LiteLLM and langchain-aws raise the same; the service's own model")
+IMAGE_TOO_BIG = rule("BED-16b", "model",
+    _MODEL + f"{{at}}: image exceeds 5 MB maximum: {{bytes}} bytes > {CONVERSE.image_bytes} bytes",
+    summary="The base64 text of an image has at most 5 MiB.",
+    repair="replace it by text",
+    source="accelerated-intelligent-document-processing-on-aws#778; aws/aws-sdk-js-v3#6785",
+    fact="large_images")
+IMAGE_TOO_LONG = rule("BED-16c", "model",
+    _MODEL + f"{{at}}: At least one of the image dimensions exceed max allowed size: {CONVERSE.side} pixels",
+    summary="No side of an image is longer than 8000 pixels.",
+    repair="replace it by text",
+    source="the service's documentation; accelerated-intelligent-document-processing-on-aws#994",
+    fact="large_images")
+IMAGE_TOO_WIDE = rule("BED-16d", "model",
+    _MODEL + "{at}: At least one of the image dimensions exceed max allowed size for many-image requests: "
+    f"{CONVERSE.many_side} pixels",
+    summary="Among more than 20 images, no side is longer than 2000 pixels.",
+    repair="replace the larger images by text", source="accelerated-intelligent-document-processing-on-aws#994, #998",
+    fact="large_images")
+TOO_MANY_MEDIA = rule("BED-16e", "model",
+    _MODEL + f"too many images and documents: {{images}} + {{documents}} > {CONVERSE.media_of_some}",
+    summary="A request has at most 20 images and documents (Claude 3.5 and 4; Sonnet 5 took more).",
+    repair="replace the oldest by text", source="cline/cline#1844; boto/boto3#4632",
+    fact="more_than_20")
+TOO_LARGE = rule("BED-36", "soft", _MODEL + "Input is too long for requested model.",
+    summary="A request has at most 20 MiB (19 MB were taken, 28 MB refused).",
+    repair="replace media by text, or trim the history",
+    source="accelerated-intelligent-document-processing-on-aws#994")
 SAME_DOCUMENT = rule("BED-20", "hard", "Messages can not contain duplicate document names",
     summary="Documents have names of their own.",
     repair="rename the later one", source="public source files; LiteLLM")

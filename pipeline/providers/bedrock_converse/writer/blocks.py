@@ -39,10 +39,10 @@ from reknit.pipeline.providers.bedrock_converse.writer.fitness import (
 )
 from reknit.pipeline.targets import HealthyTurns, legal_name
 from reknit.pipeline.targets.fitting import POINT, BlockAdapter, bare, point_of, without_mark
+from reknit.pipeline.targets.limits import CONVERSE
 from reknit.pipeline.targets.media import MEDIA_TYPES as IMAGE_TYPES
 from reknit.pipeline.targets.media import fit_document, fit_image, inline
 
-_MOST_IMAGE_BYTES: Final = 5_242_880  # of base64 text, 3.75 MB of data (the service's documentation)
 _FORMATS: Final[Mapping[str, str]] = MappingProxyType({media_type: name for name, media_type in MEDIA_TYPES.items()})
 # Characters outside of the documented ones of a document's name, and the underscore, which was recorded as accepted.
 _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9 ()\[\]_-]+")
@@ -94,7 +94,7 @@ class ConverseBlockAdapter(BlockAdapter, kw_only=True, eq=False):
         return tool_name(name)
 
     def image(self, piece: TrackedBlock, image: Image) -> TrackedBlock:
-        return fit_image(piece, image, self.book, taken=lambda kind: kind in IMAGE_TYPES, most_bytes=_MOST_IMAGE_BYTES)
+        return fit_image(piece, image, self.book, taken=lambda kind: kind in IMAGE_TYPES, limits=CONVERSE)
 
     def document(self, piece: TrackedBlock, document: Document) -> TrackedBlock:
         """A document of a known format, under a name of its own."""

@@ -28,6 +28,7 @@ from reknit.pipeline.providers.gemini.rules.catalogue import (
     snake,
 )
 from reknit.pipeline.rules._fold import Fold, Walk
+from reknit.pipeline.rules._media import GEMINI
 from reknit.pipeline.rules._misfits import Misfit, Spot, Unreadable, fit_with_items, without_unreadable
 
 __all__ = ["CATALOGUE", "RULE_SET", "Gemini"]
@@ -173,6 +174,8 @@ class Turns(Walk, kw_only=True, eq=False):
         if not self.index:
             self.refuse(rules.NO_CONTENTS, "contents")
         self._judge_counts()
+        if self.size > GEMINI.body_bytes:
+            self.refuse(rules.TOO_LARGE, "")
         if self.role == "model":
             self.refuse(rules.LAST_MODEL, f"contents.{self.index - 1}")
         for call in self.unsigned:

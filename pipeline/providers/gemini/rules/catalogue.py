@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from reknit.pipeline.rules._media import GEMINI
 from reknit.pipeline.rules._misfits import Anything
 from reknit.pipeline.rules.base import Catalogue, Family
 
@@ -196,6 +197,10 @@ UNKNOWN_GENERATION = rule("GEM-21b", "soft",
 NO_MODEL = rule("GEM-22", "soft", "model is not specified",
     summary="The model is named: by the body, or by the URL that the sender makes.",
     repair="set the model", source="the API's own URL", by_sender=True)
+TOO_LARGE = rule("GEM-23", "soft", f"Request payload size exceeds the limit: {GEMINI.body_bytes} bytes.",
+    summary="A request with inline data has at most 20 MiB.",
+    repair="send media by reference, or trim the history",
+    source="the API's documentation; google-gemini/deprecated-generative-ai-android#26")
 # fmt: on
 
 

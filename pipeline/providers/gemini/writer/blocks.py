@@ -35,6 +35,7 @@ from reknit.pipeline.model import (
 from reknit.pipeline.providers.gemini.reader import NOTES, OF_CALLS, OF_RESPONSES, SIGNATURE, UNSIGNED
 from reknit.pipeline.targets import is_issued_by, legal_name
 from reknit.pipeline.targets.fitting import BlockAdapter, bare
+from reknit.pipeline.targets.limits import GEMINI as GEMINI_LIMITS
 from reknit.pipeline.targets.media import decodes, fit_document, fit_image, inline
 from reknit.pipeline.targets.signatures import has_foreign_signature
 
@@ -224,7 +225,6 @@ _IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/webp", "image/heic
 _DOCUMENTS: Final = re.compile(r"text/[a-z0-9.+-]+|application/(pdf|json|xml|rtf)").fullmatch
 # Values of an empty note; citations are raw JSON.
 _NOTHING_SAID: Final = (None, Raw(b"null"))
-_MOST_INLINE: Final = 20 * 1024 * 1024  # bytes of a whole request with inline data
 
 
 def function_name(name: str) -> str:
@@ -251,7 +251,7 @@ class GeminiBlockAdapter(BlockAdapter, kw_only=True, eq=False):
         return function_name(name)
 
     def image(self, piece: TrackedBlock, image: Image) -> TrackedBlock:
-        return fit_image(piece, image, self.book, taken=_IMAGES.__contains__, most_bytes=_MOST_INLINE)
+        return fit_image(piece, image, self.book, taken=_IMAGES.__contains__, limits=GEMINI_LIMITS)
 
     def document(self, piece: TrackedBlock, document: Document) -> TrackedBlock:
         """PDF and text; a part has no place for what is said about it."""
