@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reknit.pipeline import Session, normalize, validate
+from reknit.pipeline.config import ConfigError, load_config
 from reknit.pipeline.errors import PolicyError
 from reknit.pipeline.model import Endpoint, Policy
 from reknit.pipeline.providers.anthropic.rules.signatures import is_of_another_issuer, is_of_vertex
@@ -415,6 +416,25 @@ def test_an_endpoint_that_does_not_exist_is_rejected(given, path):
     with pytest.raises(PolicyError) as raised:
         policy_from(given)
     assert (raised.value.code, raised.value.path) == ("policy", path)
+
+
+@pytest.mark.parametrize(
+    ("toml", "env"),
+    [
+        ('[session.policy.endpoints.anthropic]\nplatform = "vertex"\nissuer = "anthropic"\n', {}),
+        ("", {"REKNIT_SESSION__POLICY__ENDPOINTS": '{"anthropic": {"platform": "vertex", "issuer": "anthropic"}}'}),
+    ],
+)
+def test_an_endpoint_is_configured(tmp_path, toml, env):
+    file = tmp_path / "reknit.toml"
+    file.write_text(toml)
+    assert load_config(file, env).session.policy.endpoints == {"anthropic": Endpoint("vertex", "anthropic")}
+
+
+def test_a_platform_that_does_not_exist_is_rejected_in_the_configuration():
+    with pytest.raises(ConfigError) as raised:
+        load_config(env={"REKNIT_SESSION__POLICY__ENDPOINTS": '{"anthropic": {"platform": "nowhere"}}'})
+    assert raised.value.path == "session.policy.endpoints"
 
 
 def test_an_endpoint_has_dotted_names():
