@@ -61,7 +61,7 @@ _URL_SAFE: Final = str.maketrans("-_", "+/")
 
 def _is_gemini(signature: str) -> bool:
     """Whether it is base64 of a field, or of one in another, whose content begins with 1; the newest have no field."""
-    return _payload(signature, b"\x12\n", b"\n")[:1] == b"\x01" or signature.startswith("AY8")
+    return _payload(signature, b"\x12\n", b"\n", b"")[:1] == b"\x01" and signature.startswith(("E", "C", "AY8"))
 
 
 def _is_claude(signature: str) -> bool:
