@@ -25,7 +25,7 @@ class Form(Struct, frozen=True, kw_only=True):
     """One form of signature.
 
     Attributes:
-        name: the form's name, which fixes have as their detail.
+        name: the form's name.
         matches: whether a signature has the form.
         issuers: those who make such signatures.
         platforms: where they are made and accepted; everywhere if empty.
@@ -61,7 +61,7 @@ _URL_SAFE: Final = str.maketrans("-_", "+/")
 
 def _is_gemini(signature: str) -> bool:
     """Whether it is base64 of a field, or of one in another, whose content begins with 1; the newest have no field."""
-    return _payload(signature, b"\x12\n", b"\n")[:1] == b"\x01" or signature.startswith("AY8")
+    return _payload(signature, b"\x12\n", b"\n", b"")[:1] == b"\x01" and signature.startswith(("E", "C", "AY8"))
 
 
 def _is_claude(signature: str) -> bool:
@@ -209,7 +209,12 @@ service of GPT (BerriAI/litellm#40245, manaflow-ai/subrouter#259), of another Ge
 
 
 def may_cross(issuer: Issuer, endpoint: Endpoint, version: tuple[int, int] | None = None) -> bool:
-    """Whether reasoning of another model may be sent to an endpoint; ``version`` is that of its Claude model."""
+    """Whether reasoning of another model may be sent to an endpoint; ``version`` is that of its Claude model.
+
+    An endpoint of which nothing is known may have the same model under another name.
+    """
+    if not endpoint.issuer:
+        return True
     of = issuer_of(issuer.model)
     return any(of in line.of and line.at == endpoint.issuer and (version or (0, 0)) >= line.since for line in CROSSINGS)
 

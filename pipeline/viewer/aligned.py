@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 
 import msgspec
-from msgspec import UNSET, Struct, structs
+from msgspec import Struct, structs
 
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.pieces import LedgerEntry, block_path
@@ -47,6 +47,8 @@ _HOW: dict[str, How] = {
     "dropped": "vanished",
     "synthesised": "appeared",
 }
+# The members of a setting that a request's head is made from.
+_HEAD = ("system", "tools", "model", "params")
 # The lists of messages in bodies.
 LISTS = ("messages", "input", "contents")
 
@@ -253,8 +255,7 @@ class Aligned:
 
     def head(self) -> Row:
         """The head (everything besides the messages) of both sides."""
-        given = structs.asdict(self._setting) | {"observed": UNSET}
-        known = {name: value for name, value in given.items() if value}
+        known = {name: value for name in _HEAD if (value := getattr(self._setting, name))}
         sent = {name: value for name, value in self._body.members.items() if name not in LISTS}
         left = cell_of(msgspec.json.encode(known), path="", role="head")
         right = cell_of(msgspec.json.encode(sent), path="", role="head")
