@@ -20,9 +20,12 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 from msgspec import Struct
 
-from reknit.pipeline.cli.broker import ANSWER_SECONDS, POLL_MS, connected, every_place, reader
 from reknit.pipeline.errors import BrokerDownError, InputError
 from reknit.pipeline.kafka import connection
+from reknit.pipeline.kafka.admin import connected
+from reknit.pipeline.kafka.partitions import every_place
+from reknit.pipeline.kafka.reading import POLL_MS, reader
+from reknit.pipeline.kafka.sending import ANSWER_SECONDS
 from reknit.pipeline.objects import Objects
 from reknit.pipeline.settings import Config
 from reknit.pipeline.stages.base import Record
