@@ -41,10 +41,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "worker": ("reknit.pipeline.cli.running:worker_command", "Run a worker until it is stopped."),
     "ingest": (
-        "reknit.pipeline.cli.feeds:ingest_group",
+        "reknit.pipeline.cli.ingest:ingest_group",
         "Pipe turns, provider events or requests to providers into their topic.",
     ),
-    "send": ("reknit.pipeline.cli.feeds:send_command", "Send published requests, and feed the answers back."),
+    "send": ("reknit.pipeline.cli.send:send_command", "Send published requests, and feed the answers back."),
     "inspect": (
         "reknit.pipeline.cli.sessions:inspect_command",
         "Show what the topics and the state hold of a session.",

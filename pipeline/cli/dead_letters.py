@@ -20,11 +20,14 @@ from msgspec import UNSET, Raw, Struct
 
 from reknit.pipeline import __version__
 from reknit.pipeline.cli import Exit, Group, Progress, fail, read_input, say, write_json
-from reknit.pipeline.cli.broker import partitions_of, producing, read_partitions, reader, run_with_broker
+from reknit.pipeline.cli.broker import run_with_broker
 from reknit.pipeline.cli.config import JSON, Since, with_config
 from reknit.pipeline.cli.sessions import RECORD, Standing, as_json, mended, release_of, retry_id, standing
 from reknit.pipeline.client import Place
 from reknit.pipeline.errors import InputError
+from reknit.pipeline.kafka.partitions import partitions_of
+from reknit.pipeline.kafka.reading import read_partitions, reader
+from reknit.pipeline.kafka.sending import producing
 from reknit.pipeline.settings import Config
 from reknit.topics import AGENT_TURNS, DEAD_LETTERS, qualified
 from reknit.topics import headers as names

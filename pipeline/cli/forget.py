@@ -12,10 +12,14 @@ from aiokafka import ConsumerRecord, TopicPartition
 from msgspec import Struct
 
 from reknit.pipeline.cli import Exit, Group, fail, say, write_json
-from reknit.pipeline.cli.broker import connected, every_place, producing, read_partitions, reader, run_with_broker
+from reknit.pipeline.cli.broker import run_with_broker
 from reknit.pipeline.cli.config import with_config
 from reknit.pipeline.client import Place, Turns
 from reknit.pipeline.errors import InputError, ReknitError
+from reknit.pipeline.kafka.admin import connected
+from reknit.pipeline.kafka.partitions import every_place
+from reknit.pipeline.kafka.reading import read_partitions, reader
+from reknit.pipeline.kafka.sending import producing
 from reknit.pipeline.objects import Objects, open_objects
 from reknit.pipeline.replay.replays import beside, note_forgotten, replay_of
 from reknit.pipeline.replay.replays import delete as delete_replay

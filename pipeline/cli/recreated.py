@@ -13,9 +13,11 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from reknit.pipeline.cli import say, write_json
-from reknit.pipeline.cli.broker import connected, read_partitions, reader, run_with_broker
+from reknit.pipeline.cli.broker import run_with_broker
 from reknit.pipeline.cli.config import session_defaults, setting_option, with_config
 from reknit.pipeline.errors import InputError, ReknitError, expected_one_of
+from reknit.pipeline.kafka.admin import connected
+from reknit.pipeline.kafka.reading import read_partitions, reader
 from reknit.pipeline.objects import open_objects
 from reknit.pipeline.settings import Config, StateSettings
 from reknit.topics import (

@@ -19,10 +19,13 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from msgspec import structs
 
 from reknit.pipeline.cli import Exit, Group, Progress, fail, say, write_json
-from reknit.pipeline.cli.broker import connected, partitions_of, read_partitions, reader, run_with_broker
+from reknit.pipeline.cli.broker import run_with_broker
 from reknit.pipeline.cli.config import JSON, Since, setting_option, with_config
 from reknit.pipeline.diff import Compared, Summary, Tally
 from reknit.pipeline.errors import ReknitError
+from reknit.pipeline.kafka.admin import connected
+from reknit.pipeline.kafka.partitions import partitions_of
+from reknit.pipeline.kafka.reading import read_partitions, reader
 from reknit.pipeline.letters import LETTER_KINDS, REFUSED
 from reknit.pipeline.replay.reading import compared_sessions, fetching, read_folders, read_topics, want_topics
 from reknit.pipeline.replay.sides import Coverage, Spool

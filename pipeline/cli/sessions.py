@@ -16,18 +16,14 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from msgspec import UNSET, Raw, Struct
 
 from reknit.pipeline.cli import Exit, Group, Progress, fail, read_input, say, stdin, write_json
-from reknit.pipeline.cli.broker import (
-    partitions_of,
-    producing,
-    read_partitions,
-    reader,
-    run_with_broker,
-    usual_partition,
-)
+from reknit.pipeline.cli.broker import run_with_broker
 from reknit.pipeline.cli.config import JSON, Since, with_config
 from reknit.pipeline.cli.offline import FILE
 from reknit.pipeline.client import Place, Turns
 from reknit.pipeline.errors import InputError, InternalError
+from reknit.pipeline.kafka.partitions import partitions_of, usual_partition
+from reknit.pipeline.kafka.reading import read_partitions, reader
+from reknit.pipeline.kafka.sending import producing
 from reknit.pipeline.session.export import Export, export, restoring
 from reknit.pipeline.settings import Config
 from reknit.pipeline.stages.base import POSITION, Record

@@ -13,10 +13,11 @@ import msgspec
 from msgspec import Struct
 
 from reknit.pipeline.cli import Exit, Group, fail, say, write_bytes, write_json
-from reknit.pipeline.cli.broker import Admin, connected, run_with_broker
+from reknit.pipeline.cli.broker import run_with_broker
 from reknit.pipeline.cli.config import broker_options, configured, setting_option, wait_option
 from reknit.pipeline.cli.recreated import accept_command, rebuild_command
 from reknit.pipeline.errors import InputError
+from reknit.pipeline.kafka.admin import Admin, connected
 from reknit.pipeline.settings import Config
 from reknit.topics import documents, qualified, topics_of
 from reknit.topics.cluster import Difference, Wanted, altered, by_topic, kafka_acls, kafka_user, roles, wanted

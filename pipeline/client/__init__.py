@@ -14,11 +14,12 @@ from typing import Any, Protocol, Self, TypeAlias
 
 import msgspec
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError, MessageSizeTooLargeError
+from aiokafka.errors import MessageSizeTooLargeError
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from reknit.pipeline.errors import InputError
-from reknit.pipeline.kafka import Cluster, KafkaSettings, connection, explained
+from reknit.pipeline.kafka import Cluster, KafkaSettings
+from reknit.pipeline.kafka.sending import acknowledged, hand_over, open_producer
 from reknit.pipeline.objects import HasObjects, ObjectSettings, open_objects
 from reknit.topics import AGENT_TURNS, LARGEST_INPUT, PROVIDER_EVENTS, qualified
 from reknit.topics import headers as names
@@ -72,19 +73,7 @@ class _Writer:
         self._client: AIOKafkaProducer | None = None
 
     async def __aenter__(self) -> Self:
-        client = AIOKafkaProducer(
-            **connection(self._brokers),
-            acks="all",
-            enable_idempotence=True,
-            compression_type="zstd",
-            max_request_size=LARGEST_INPUT,
-        )
-        try:
-            await client.start()
-        except KafkaError as error:
-            await client.stop()
-            raise await explained(self._brokers, error) from error
-        self._client = client
+        self._client = await open_producer(self._brokers, enable_idempotence=True, compression_type="zstd")
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -106,21 +95,16 @@ class _Writer:
         if value is not None and self._objects is not None and len(value) >= self._objects.threshold_bytes:
             dataref = await self._objects.put(session.encode(), value)
             value, headers = None, (*headers, (names.DATAREF, dataref.encode()))
+        name = qualified(topic, self._prefix)
         try:
-            sent: asyncio.Future[Any] = await self._client.send(
-                qualified(topic, self._prefix), value, key=session.encode(), headers=[*headers, *self._headers]
+            return await hand_over(
+                self._brokers, self._client, name, value, key=session.encode(), headers=(*headers, *self._headers)
             )
         except MessageSizeTooLargeError as error:
             raise InputError("too_large", f"a record holds at most {LARGEST_INPUT} bytes") from error
-        except KafkaError as error:
-            raise await explained(self._brokers, error) from error
-        return sent
 
     async def _delivered(self, topic: str, sent: asyncio.Future[Any]) -> Place:
-        try:
-            found = await sent
-        except KafkaError as error:
-            raise await explained(self._brokers, error) from error
+        found = await acknowledged(self._brokers, sent)
         return Place(topic, found.partition, found.offset)
 
 

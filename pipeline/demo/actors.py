@@ -16,24 +16,23 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from msgspec import Struct
 
 from reknit.pipeline.cli.running import DEFAULT_PORT
 from reknit.pipeline.demo.recordings import Input, Recording, Wait, inputs
 from reknit.pipeline.errors import ReknitError, error_name
 from reknit.pipeline.kafka import connection, opener
+from reknit.pipeline.kafka.sending import Sender, open_producer
 from reknit.pipeline.settings import Config
 from reknit.topics import (
     AGENT_TURNS,
     DEAD_LETTERS,
     HISTORY_FIXES,
-    LARGEST_INPUT,
     PROVIDER_EVENTS,
     PROVIDER_REQUESTS,
     SESSION_ITEMS,
@@ -66,24 +65,22 @@ async def feed(
     ``clients`` are the sessions by the key that they have on the broker; ``recorded`` says how many turns the worker
     has appended to a session's log, ``on_sent`` is called after each record.
     """
-    producer = AIOKafkaProducer(**connection(config), acks="all", max_request_size=LARGEST_INPUT)
-    await producer.start()
+    producer = await open_producer(config)
     try:
         one_each = [_Client(key, inputs(recording)) for key, recording in clients.items()]
-        await _feed(producer, config.prefix, one_each, recorded, on_sent)
+        await _feed(Sender(config, producer), config.prefix, one_each, recorded, on_sent)
     finally:
         await producer.stop()
 
 
 async def _feed(
-    producer: AIOKafkaProducer,
+    sender: Sender,
     prefix: str,
     clients: list[_Client],
     recorded: Callable[[str], int],
     on_sent: Callable[[], None],
 ) -> None:
     clock = asyncio.get_running_loop().time
-    delivered: list[Awaitable[Any]] = []
     due = clock()
     while clients:
         for client in [client for client in clients if recorded(client.key) >= client.waits_for]:
@@ -94,20 +91,13 @@ async def _feed(
                 case Wait():
                     client.waits_for = step.recorded
                 case Input():
-                    delivered.append(await _send(producer, prefix, client.key, step))
+                    await sender.send(qualified(step.topic, prefix), step.value, client.key.encode(), step.headers)
                     on_sent()
                     due = max(due + 1 / RECORDS_PER_SECOND, clock() - _LOOK_SECONDS)
                     await asyncio.sleep(due - clock())
         if all(recorded(client.key) < client.waits_for for client in clients):
             await asyncio.sleep(_LOOK_SECONDS)
-    await asyncio.gather(*delivered)
-
-
-async def _send(producer: AIOKafkaProducer, prefix: str, key: str, record: Input) -> Awaitable[Any]:
-    delivered: Awaitable[Any] = await producer.send(
-        qualified(record.topic, prefix), value=record.value, key=key.encode(), headers=list(record.headers)
-    )
-    return delivered
+    await sender.flush()
 
 
 SOURCES = (AGENT_TURNS, PROVIDER_EVENTS)

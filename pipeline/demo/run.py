@@ -18,7 +18,7 @@ from aiokafka.errors import KafkaError
 from msgspec import Struct
 
 from reknit.pipeline.cli import write_json
-from reknit.pipeline.cli.broker import connected, unless_stopped
+from reknit.pipeline.cli.broker import unless_stopped
 from reknit.pipeline.cli.topics import apply
 from reknit.pipeline.config import load_config
 from reknit.pipeline.demo.actors import ChildError, Viewer, Watch, Worker, count_records, feed, free_port, watching
@@ -27,6 +27,7 @@ from reknit.pipeline.demo.show import Progress, counted, how_to_go_on, measured,
 from reknit.pipeline.engine.embedded import EmbeddedBroker
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.kafka import explained
+from reknit.pipeline.kafka.admin import connected
 from reknit.pipeline.settings import Config
 from reknit.topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS
 from reknit.topics.cluster import wanted

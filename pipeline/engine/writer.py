@@ -1,7 +1,7 @@
 """Writers that make a batch durable: exactly once, or at least once on brokers without transactions.
 
 Both write the next source offset to the state's changelog, together with its state, and the owner of a partition reads
-both. The group's own offsets follow a moment later, for other tools (``OffsetCommits``).
+both. The group's own offsets follow a moment later, for other tools (``offsets``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -26,13 +26,12 @@ from aiokafka.errors import (
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.structs import RecordMetadata
-from faust.types import TP
 from msgspec import Struct, structs
 
 from reknit.pipeline.engine.batches import row_size
 from reknit.pipeline.engine.epochs import RETRY_PAUSE_MS, Epochs, IsOurs
 from reknit.pipeline.engine.limits import RefusedSizeError, TopicLimits
-from reknit.pipeline.engine.runtime import NotAuthorizedError, PartitionLostError, log
+from reknit.pipeline.engine.runtime import NotAuthorizedError, PartitionLostError
 from reknit.pipeline.engine.upstream import close_client
 from reknit.pipeline.kafka import REFUSALS, refusal
 from reknit.pipeline.objects import Objects
@@ -58,10 +57,6 @@ _LARGE = 16 << 20
 MAX_MESSAGE_BYTES = "max.message.bytes"
 # Kafka's numbers of the codecs.
 _CODECS = {None: 0, "lz4": 3, "zstd": 4}
-# Offsets that arrive within this time after a commit share the next one.
-_PAUSE_SECONDS = 0.1
-# Time limit for reading the group's offset while a partition opens; the offset is only compared.
-_LOOK_SECONDS = 5.0
 # Time limit of the last deliveries of a producer that is given up.
 _STOP_SECONDS = 2.0
 
@@ -438,63 +433,3 @@ async def _stop_producer(producer: AIOKafkaProducer, seconds: float) -> None:
         task.cancel()
         await asyncio.wait([task], timeout=0.1)
     await close_client(producer.client, seconds / 4)
-
-
-class OffsetCommits:
-    """Commits the group's offsets in the background; ``commit`` handles several partitions at once.
-
-    The authoritative position is in a partition's changelog, with its state. So no batch waits for these commits, and
-    the next commit replaces a refused one. All partitions share them, a few per second.
-    """
-
-    def __init__(
-        self,
-        commit: Callable[[Mapping[TP, int]], Awaitable[object]],
-        committed_by_hand: Callable[[TP], Awaitable[int | None]],
-        last_seconds: float,
-    ) -> None:
-        """``last_seconds`` is the time limit of ``finish``: a stopped client does not answer."""
-        self._commit = commit
-        self._committed_by_hand = committed_by_hand
-        self._last_seconds = last_seconds
-        self._waiting: dict[TP, int] = {}
-        self._hurry = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    def soon(self, partition: TP, offset: int) -> None:
-        """Commit this next offset soon."""
-        self._waiting[partition] = offset
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run())
-
-    async def name_moved(self, partition: TP, position: int) -> None:
-        """Log that the group's offset was moved manually; the position in the changelog counts."""
-        try:
-            async with asyncio.timeout(_LOOK_SECONDS):
-                moved = await self._committed_by_hand(partition)
-        except TimeoutError:
-            log.info("%s partition %d: the group's offset was not read in time", partition.topic, partition.partition)
-            return
-        if moved is not None and moved != position:
-            log.warning(
-                "%s partition %d: the group's offset was moved by hand to %d, which changes nothing: the worker goes "
-                "on at %d, where its state stands. To process records again, start a pipeline of its own, with another "
-                "--prefix.",
-                *(partition.topic, partition.partition, moved, position),
-            )
-
-    async def finish(self) -> None:
-        """Commit waiting offsets within ``last_seconds``; the rest is given up."""
-        if self._task is None:
-            return
-        self._hurry.set()
-        await asyncio.wait([self._task], timeout=self._last_seconds)
-        self._task.cancel()
-        self._hurry.clear()
-
-    async def _run(self) -> None:
-        while self._waiting:
-            offsets, self._waiting = self._waiting, {}
-            await self._commit(offsets)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), _PAUSE_SECONDS)

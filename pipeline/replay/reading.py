@@ -11,9 +11,10 @@ from pathlib import Path
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from msgspec import structs
 
-from reknit.pipeline.cli.broker import every_place, read_partitions, reader
 from reknit.pipeline.diff import COMPARED_TOPICS, Compared, Summary, compare_session
 from reknit.pipeline.errors import InputError
+from reknit.pipeline.kafka.partitions import every_place
+from reknit.pipeline.kafka.reading import read_partitions, reader
 from reknit.pipeline.objects import open_objects
 from reknit.pipeline.replay.folder import plan_of, read_partition, unfinished
 from reknit.pipeline.replay.replays import Progress, plan_at

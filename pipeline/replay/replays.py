@@ -11,9 +11,12 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from msgspec import Struct, structs
 
 from reknit.pipeline import __version__
-from reknit.pipeline.cli.broker import connected, partitions_of, producing, read_partitions, reader
 from reknit.pipeline.cli.topics import apply
 from reknit.pipeline.errors import InputError, InternalError
+from reknit.pipeline.kafka.admin import connected
+from reknit.pipeline.kafka.partitions import partitions_of
+from reknit.pipeline.kafka.reading import read_partitions, reader
+from reknit.pipeline.kafka.sending import producing
 from reknit.pipeline.objects import open_objects
 from reknit.pipeline.replay import INPUTS, Offsets, Plan, Selection, Stretch, Uncompared, digest_of
 from reknit.pipeline.settings import Config

@@ -31,8 +31,9 @@ from reknit.pipeline.viewer.guard import FIELD, HEADER, LOGIN, Guard
 from reknit.pipeline.viewer.index import Index, search
 from reknit.pipeline.viewer.index.entries import Entry
 from reknit.pipeline.viewer.index.numbers import is_place, read_position
-from reknit.pipeline.viewer.index.reading import Follower, Subscriber, Values
+from reknit.pipeline.viewer.index.reading import Follower, Subscriber
 from reknit.pipeline.viewer.index.search import SessionRow
+from reknit.pipeline.viewer.index.values import Values
 from reknit.pipeline.viewer.pools import BusyError, Pools, pools
 from reknit.pipeline.viewer.progress import Progress
 

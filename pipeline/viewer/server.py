@@ -22,7 +22,8 @@ from reknit.pipeline.objects import open_objects
 from reknit.pipeline.settings import Config
 from reknit.pipeline.viewer import compare, overview, playground, progress_page, sessions, streams
 from reknit.pipeline.viewer.guard import BINDING, HEALTH, LOGIN, Guard, form_of, local
-from reknit.pipeline.viewer.index.reading import Follower, Values, open_index
+from reknit.pipeline.viewer.index.reading import Follower, open_index
+from reknit.pipeline.viewer.index.values import Values
 from reknit.pipeline.viewer.pages import LIVE_PAGES, STATIC, VIEWER, Viewer, page, templates
 from reknit.pipeline.viewer.pools import BusyError, pools
 from reknit.pipeline.viewer.watch import Watch

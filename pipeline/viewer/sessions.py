@@ -19,8 +19,8 @@ from reknit.pipeline.viewer.aligned import Aligned
 from reknit.pipeline.viewer.cells import as_text
 from reknit.pipeline.viewer.index import Reader, timeline
 from reknit.pipeline.viewer.index.entries import FORGOTTEN, Entry
-from reknit.pipeline.viewer.index.reading import Value
 from reknit.pipeline.viewer.index.timeline import BEGINNING
+from reknit.pipeline.viewer.index.values import Value
 from reknit.pipeline.viewer.pages import (
     AT_ONCE,
     MOST_VIEWINGS,

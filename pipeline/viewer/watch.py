@@ -19,9 +19,11 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaError
 from msgspec import structs
 
-from reknit.pipeline.cli.broker import POLL_MS, Admin, every_place
 from reknit.pipeline.errors import BrokerDownError, BrokerError, ReknitError, error_name
 from reknit.pipeline.kafka import connection, explained
+from reknit.pipeline.kafka.admin import Admin
+from reknit.pipeline.kafka.partitions import every_place
+from reknit.pipeline.kafka.reading import POLL_MS
 from reknit.pipeline.settings import Config
 from reknit.pipeline.viewer.index import Index
 from reknit.pipeline.viewer.progress import INPUTS, Look, Loss, Place, Progress, Seen

@@ -11,8 +11,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from compose_settings import listener_names, settings_here
 
-from reknit.pipeline.cli.broker import connected
 from reknit.pipeline.config import load_config
+from reknit.pipeline.kafka.admin import connected
 from reknit.topics import AGENT_TURNS, LARGEST_INPUT, TOPICS
 
 pytestmark = pytest.mark.broker

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from reknit.pipeline.cli.broker import connected
 from reknit.pipeline.cli.topics import apply
 from reknit.pipeline.config import load_config
 from reknit.pipeline.demo.actors import Worker, count_records, feed
 from reknit.pipeline.demo.recordings import fleet
 from reknit.pipeline.fixes import FIXES
+from reknit.pipeline.kafka.admin import connected
 from reknit.topics.cluster import wanted
 
 pytestmark = pytest.mark.broker

@@ -13,7 +13,7 @@ import pipeline_lab as lab
 import pytest
 from build import user
 
-from reknit.pipeline.cli.broker import connected
+from reknit.pipeline.kafka.admin import connected
 from reknit.pipeline.settings import Config
 from reknit.pipeline.stages.base import POSITION
 from reknit.topics import (

@@ -14,9 +14,10 @@ from filtered import fed, shown
 from reading import vectors
 
 from reknit.pipeline import Session, normalize, validate
+from reknit.pipeline.text.environment import lift_environment
 from reknit.pipeline.text.identity import IdentityRewriter
 from reknit.pipeline.text.jsontext import ToolCall
-from reknit.pipeline.text.preamble import lift_environment, tool_fallback, tool_preamble
+from reknit.pipeline.text.preamble import tool_fallback, tool_preamble
 from reknit.pipeline.text.redaction import Redactor
 from reknit.pipeline.text.tool_calls import ToolCallParser
 

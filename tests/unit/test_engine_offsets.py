@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from faust.types import TP
 
-from reknit.pipeline.engine.writer import OffsetCommits
+from reknit.pipeline.engine.offsets import OffsetCommits
 
 ONE, TWO = TP("in.v1", 1), TP("in.v1", 2)
 
@@ -61,7 +61,7 @@ async def test_finishing_does_not_wait_for_a_client_that_has_stopped():
 
 
 async def test_opening_does_not_wait_for_an_informational_offset(monkeypatch):
-    monkeypatch.setattr("reknit.pipeline.engine.writer._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("reknit.pipeline.engine.offsets._LOOK_SECONDS", 0.01)
 
     async def no_answer(_partition):
         await asyncio.Event().wait()

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from reknit.pipeline.cli import main
-from reknit.pipeline.cli.feeds import records_of
+from reknit.pipeline.cli.turns import records_of
 
 MESSAGE = {"role": "user", "content": "hi"}
 HISTORY = {"messages": [MESSAGE], "model": "m"}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reknit.pipeline.text.preamble import environment_facts, lift_environment, nearest_phrase
+from reknit.pipeline.text.environment import environment_facts, lift_environment, nearest_phrase
 from reknit.pipeline.text.redaction import Redactor
 
 

@@ -42,7 +42,7 @@ def listens(port):
 
 
 class Cluster:
-    """An in-memory cluster with the interface of `reknit.pipeline.cli.broker.Admin`; ``deaf`` ones ignore settings."""
+    """An in-memory cluster with the interface of `reknit.pipeline.kafka.admin.Admin`; ``deaf`` ones ignore settings."""
 
     def __init__(self, *topics, deaf=False):
         self.topics = {topic.name: topic for topic in topics}

@@ -27,6 +27,7 @@ from reknit.pipeline.providers.openai.writer.parts import ServedParts, fitted_do
 from reknit.pipeline.targets import Encoded, Ending, Row, Setting, in_common_words, row, stub_for
 from reknit.pipeline.targets.fitting import BlockAdapter
 from reknit.pipeline.targets.head import CHOICES, COMMON, HeadShape, HeadWriter, before_list
+from reknit.pipeline.text.environment import WORKING_DIRECTORY, environment_facts, environment_lines, nearest_phrase
 from reknit.pipeline.text.flatten import IMAGE, given_system
 from reknit.pipeline.text.jsontext import read_tagged
 from reknit.pipeline.text.neutral import Neutralizer, is_own
@@ -35,10 +36,6 @@ from reknit.pipeline.text.preamble import (
     AVAILABLE_NOW,
     ENVIRONMENT_HEADING,
     FUNCTIONS_HEADING,
-    WORKING_DIRECTORY,
-    environment_facts,
-    environment_lines,
-    nearest_phrase,
     tool_fallback,
     tool_preamble,
 )

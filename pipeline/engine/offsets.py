@@ -1,0 +1,76 @@
+"""The group's own offsets, which other tools read; a worker continues at the position in its changelog."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+
+from faust.types import TP
+
+from reknit.pipeline.engine.runtime import log
+
+# Offsets that arrive within this time after a commit share the next one.
+_PAUSE_SECONDS = 0.1
+# Time limit for reading the group's offset while a partition opens; the offset is only compared.
+_LOOK_SECONDS = 5.0
+
+
+class OffsetCommits:
+    """Commits the group's offsets in the background; ``commit`` handles several partitions at once.
+
+    The authoritative position is in a partition's changelog, with its state. So no batch waits for these commits, and
+    the next commit replaces a refused one. All partitions share them, a few per second.
+    """
+
+    def __init__(
+        self,
+        commit: Callable[[Mapping[TP, int]], Awaitable[object]],
+        committed_by_hand: Callable[[TP], Awaitable[int | None]],
+        last_seconds: float,
+    ) -> None:
+        """``last_seconds`` is the time limit of ``finish``: a stopped client does not answer."""
+        self._commit = commit
+        self._committed_by_hand = committed_by_hand
+        self._last_seconds = last_seconds
+        self._waiting: dict[TP, int] = {}
+        self._hurry = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def soon(self, partition: TP, offset: int) -> None:
+        """Commit this next offset soon."""
+        self._waiting[partition] = offset
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+
+    async def name_moved(self, partition: TP, position: int) -> None:
+        """Log that the group's offset was moved manually; the position in the changelog counts."""
+        try:
+            async with asyncio.timeout(_LOOK_SECONDS):
+                moved = await self._committed_by_hand(partition)
+        except TimeoutError:
+            log.info("%s partition %d: the group's offset was not read in time", partition.topic, partition.partition)
+            return
+        if moved is not None and moved != position:
+            log.warning(
+                "%s partition %d: the group's offset was moved by hand to %d, which changes nothing: the worker goes "
+                "on at %d, where its state stands. To process records again, start a pipeline of its own, with another "
+                "--prefix.",
+                *(partition.topic, partition.partition, moved, position),
+            )
+
+    async def finish(self) -> None:
+        """Commit waiting offsets within ``last_seconds``; the rest is given up."""
+        if self._task is None:
+            return
+        self._hurry.set()
+        await asyncio.wait([self._task], timeout=self._last_seconds)
+        self._task.cancel()
+        self._hurry.clear()
+
+    async def _run(self) -> None:
+        while self._waiting:
+            offsets, self._waiting = self._waiting, {}
+            await self._commit(offsets)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), _PAUSE_SECONDS)
