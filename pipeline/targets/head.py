@@ -1,9 +1,9 @@
 """The writer of a request's head (everything besides the messages), for all targets.
 
-A target describes what it has (``HeadOptions``): the places of parameters, its bounds, its names of tools, its own tools,
-and its tool choices. The writer converts a setting accordingly and records what it drops. Another provider's name of a
-parameter is translated without a fix, like a shape. A parameter that the target does not have, and a number outside of
-its bounds, are fixes.
+A target describes what it has (``HeadOptions``): the places of parameters, its bounds, its names of tools, its own
+tools, and its tool choices. The writer converts a setting accordingly and records what it drops. Another provider's
+name of a parameter is translated without a fix, like a shape. A parameter that the target does not have, and a number
+outside of its bounds, are fixes.
 """
 
 from __future__ import annotations
