@@ -284,58 +284,6 @@ class Limits(Limit, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = {}
 
 
-class Structure(Struct, frozen=True, kw_only=True):
-    """The histories that a model family of a target takes; anything else is repaired.
-
-    Attributes:
-        assistant_first: it may begin with the assistant.
-        leads: if the assistant must not be first and is, a user turn is inserted before it.
-        assistant_last: it may end with the assistant: with any content, or with text only.
-        paused_by: types of blocks after which any model continues its own turn.
-        neighbours: the roles of which two messages may follow each other.
-        calls_apart: an assistant message with calls and one without text may follow each other, before the results.
-        assistant_media: an assistant message may hold images and documents.
-        flat: the assistant's blocks are items of a flat list: text may follow a call, and blank text may be next to it.
-        unanswered: a turn's calls may have no result.
-        blank: the roles of which a message may consist of blank texts.
-        blank_results: a result may hold blank texts.
-        ids_again: a call may have the id of one in an earlier turn.
-        system_inside: system messages of text may follow other messages.
-        system_blocks: the types of blocks that such a message may hold; one that holds any of them may always stay.
-        system_media: such messages, and those at the beginning, may hold images and documents.
-        reasoning_alone: an assistant message may consist of reasoning.
-        calls_elsewhere: a result may answer a call that the provider stores: any result, or one after a reference to an
-            item.
-        own: the provider whose own items and parts it may hold; a message with only those of others is left out.
-        cut_text: the treatment of a text that was cut off, where the policy leaves that to the target.
-        observed: the codes of the repairs that are not made, because a policy only observes them.
-    """
-
-    assistant_first: bool = False
-    leads: bool = False
-    assistant_last: Literal["never", "text", "always"] = "never"
-    paused_by: frozenset[str] = frozenset()
-    neighbours: frozenset[Role] = frozenset()
-    calls_apart: bool = False
-    assistant_media: bool = False
-    flat: bool = False
-    unanswered: bool = False
-    blank: frozenset[Role] = frozenset()
-    blank_results: bool = False
-    ids_again: bool = False
-    system_inside: bool = False
-    system_blocks: frozenset[str] = frozenset()
-    system_media: bool = False
-    reasoning_alone: bool = False
-    calls_elsewhere: Literal["never", "referred", "always"] = "never"
-    own: str = ""
-    cut_text: Literal["keep", "mark", "drop"] = "keep"
-    observed: frozenset[str] = frozenset()
-
-
-STRICT = Structure()
-
-
 class Conversation(Struct, frozen=True, kw_only=True):
     """A whole history as a reader returns it, with the other members of its document."""
 

@@ -57,7 +57,8 @@ from reknit.pipeline.history.render import (
     user_messages,
 )
 from reknit.pipeline.history.served import in_flight, is_called_by_code
-from reknit.pipeline.model import STRICT, Block, Policy, Structure, Text, ToolResult, ToolUse, Turn, Unknown
+from reknit.pipeline.model import Block, Policy, Text, ToolResult, ToolUse, Turn, Unknown
+from reknit.pipeline.options import STRICT, Structure
 
 # Past this many, the turns that have been settled are taken out of ``History.changed``.
 _MANY_CHANGED = 64

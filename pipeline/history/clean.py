@@ -22,7 +22,6 @@ from reknit.pipeline.model import (
     Own,
     Policy,
     RedactedThinking,
-    Structure,
     Text,
     Thinking,
     ToolResult,
@@ -31,6 +30,7 @@ from reknit.pipeline.model import (
     Unknown,
     on_the_wire,
 )
+from reknit.pipeline.options import Structure
 
 Stretch: TypeAlias = tuple[Speaker, list[TrackedBlock]]
 

@@ -13,7 +13,8 @@ from msgspec import UNSET, Struct, structs
 
 from reknit.pipeline.history.calls import NO_ID, Call, CallIndex, CallsWithId, made_id
 from reknit.pipeline.history.pieces import FixLog, TrackedBlock, is_blank, is_breakpoint, is_foreign, is_row
-from reknit.pipeline.model import Block, Issuer, RedactedThinking, Structure, Text, Thinking, ToolUse, Turn, Unknown
+from reknit.pipeline.model import Block, Issuer, RedactedThinking, Text, Thinking, ToolUse, Turn, Unknown
+from reknit.pipeline.options import Structure
 
 # The repairs of a call without a result.
 _ANSWERING = frozenset({"result_synthesised", "call_unanswered"})

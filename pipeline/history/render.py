@@ -16,7 +16,8 @@ from reknit.pipeline.history.calls import INTERRUPTED, Call
 from reknit.pipeline.history.exchanges import Exchange, Start, calls_last, is_paused_by, leave_out, stands_alone
 from reknit.pipeline.history.pieces import FixLog, LedgerEntry, Message, TrackedBlock, is_blank
 from reknit.pipeline.history.served import in_flight
-from reknit.pipeline.model import Role, Structure, Text, ToolResult
+from reknit.pipeline.model import Role, Text, ToolResult
+from reknit.pipeline.options import Structure
 
 _IS_SYSTEM: Final = attrgetter("system")
 # The user turn that is added if a history must not end with the assistant.

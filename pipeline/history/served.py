@@ -15,7 +15,8 @@ from msgspec import UNSET, Struct
 
 from reknit.pipeline.history.exchanges import Exchange
 from reknit.pipeline.history.pieces import ANTHROPIC, NATIVE_TYPES, TrackedBlock
-from reknit.pipeline.model import Structure, Unknown
+from reknit.pipeline.model import Unknown
+from reknit.pipeline.options import Structure
 
 RESULTS: Final = frozenset(each.kind for each in NATIVE_TYPES if each.provider == ANTHROPIC and each.answers)
 """The types of results."""

@@ -16,7 +16,8 @@ from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history import History
 from reknit.pipeline.history.calls import IdWriter, SettledCall
 from reknit.pipeline.history.healthy import Stretch
-from reknit.pipeline.model import Policy, Structure, Turn
+from reknit.pipeline.model import Policy, Turn
+from reknit.pipeline.options import Structure
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.session.settled import SettledPart, SettledSlice, Shared, Size
 from reknit.pipeline.session.state import Mended, OpenEnd, SessionHead, Slice, load_open_end

@@ -26,19 +26,8 @@ from msgspec import UNSET, Raw, Struct, structs
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.pieces import FixLog, LedgerEntry, Message, TrackedBlock
 from reknit.pipeline.history.readers.strict import decoded
-from reknit.pipeline.model import (
-    STRICT,
-    Block,
-    Endpoint,
-    Issuer,
-    KeptReasoning,
-    Role,
-    Structure,
-    Text,
-    Tool,
-    Turn,
-    Unknown,
-)
+from reknit.pipeline.model import Block, Endpoint, Issuer, KeptReasoning, Role, Text, Tool, Turn, Unknown
+from reknit.pipeline.options import STRICT, Structure
 
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]+")
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9_-]+")
@@ -320,10 +309,17 @@ class Writer(Protocol):
     ``tail_rules`` are those that only look at the end, which a restored history (tail=keep) does not have yet.
     """
 
-    name: str
-    text: bool
-    tail_rule: str
-    tail_rules: frozenset[str]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def text(self) -> bool: ...
+
+    @property
+    def tail_rule(self) -> str: ...
+
+    @property
+    def tail_rules(self) -> frozenset[str]: ...
 
     def prepare(self, setting: Setting, system: Sequence[TrackedBlock]) -> Dialect:
         """Get ready for a session; ``system`` are the texts of leading system messages."""

@@ -1,17 +1,17 @@
 """The writer of a request's head (everything besides the messages), for all targets.
 
-A target describes what it has (``HeadShape``): the places of parameters, its bounds, its names of tools, its own tools,
-and its tool choices. The writer converts a setting accordingly and records what it drops. Another provider's name of a
-parameter is translated without a fix, like a shape. A parameter that the target does not have, and a number outside of
-its bounds, are fixes.
+A target describes what it has (``HeadOptions``): the places of parameters, its bounds, its names of tools, its own
+tools, and its tool choices. The writer converts a setting accordingly and records what it drops. Another provider's
+name of a parameter is translated without a fix, like a shape. A parameter that the target does not have, and a number
+outside of its bounds, are fixes.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, structs
@@ -21,6 +21,7 @@ from reknit.pipeline.history.pieces import TrackedBlock
 from reknit.pipeline.history.readers.head import DECLARED_SCHEMAS, SPELT, json_schema
 from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.model import Tool
+from reknit.pipeline.options import Choice, HeadOptions
 from reknit.pipeline.targets import Setting
 from reknit.pipeline.targets.fitting import system_rows
 from reknit.pipeline.text.flatten import PromptText, prompt_texts
@@ -79,7 +80,6 @@ _GROUPS: Final = MappingProxyType(
     }
 )
 
-Choice: TypeAlias = Literal["auto", "any", "tool", "none"]
 CHOICES: Final[frozenset[Choice]] = frozenset({"auto", "any", "tool", "none"})
 _CHOICES: Final[Mapping[str, Choice]] = MappingProxyType(
     {"auto": "auto", "any": "any", "required": "any", "none": "none", "tool": "tool", "function": "tool"}
@@ -222,33 +222,11 @@ def prompt_as_text(system: str | Raw | None, target: str, fixes: list[Fix]) -> s
     return "\n\n".join(each.text for each in prompt_texts(system, target, fixes) if each.text.strip())
 
 
-class HeadShape(Struct, frozen=True, kw_only=True):
-    """The head of a target's request.
-
-    Attributes:
-        target: its name.
-        places: the place of each parameter (``inferenceConfig.topP``), by its common name.
-        elsewhere: the parameters of a setting that are written by other means, or have no meaning here.
-        bounds: the minimum and the maximum of numbers.
-        tool_name: converts a tool's name.
-        is_own: whether a tool in its input form is the target's own, to be written unchanged.
-        choices: the tool choices that it has.
-    """
-
-    target: str
-    places: Mapping[str, str] = {}
-    elsewhere: Collection[str] = ()
-    bounds: Mapping[str, tuple[float, float]] = {}
-    tool_name: Callable[[str], str] = str
-    is_own: Callable[[Tool, Mapping[str, Raw]], bool] = lambda _tool, _given: False
-    choices: Collection[Choice] = ()
-
-
 class HeadWriter:
     """Reads the parts of a setting for one target; ``fixes`` are in the order in which they were asked for."""
 
-    def __init__(self, shape: HeadShape, setting: Setting) -> None:
-        self.shape = shape
+    def __init__(self, options: HeadOptions, setting: Setting) -> None:
+        self.options = options
         self.setting = setting
         self.fixes: list[Fix] = []
 
@@ -257,13 +235,13 @@ class HeadWriter:
         return code not in self.setting.observed
 
     def note_fix(self, code: str, path: str, *, before: object = None, after: object = None, detail: str = "") -> None:
-        self.fixes.append(make(code, path, before=before, after=after, target=self.shape.target, detail=detail))
+        self.fixes.append(make(code, path, before=before, after=after, target=self.options.target, detail=detail))
 
     def prompt_texts(self, own: Container[frozenset[str]] = (), *, keeps_blanks: bool = False) -> Iterator[PromptText]:
-        return prompt_texts(self.setting.system, self.shape.target, self.fixes, own, keeps_blanks=keeps_blanks)
+        return prompt_texts(self.setting.system, self.options.target, self.fixes, own, keeps_blanks=keeps_blanks)
 
     def system_rows(self, rows: Sequence[TrackedBlock], owners: Collection[str] = ()) -> list[TrackedBlock]:
-        return system_rows(rows, self.shape.target, self.fixes, owners)
+        return system_rows(rows, self.options.target, self.fixes, owners)
 
     def read_params(self) -> Params:
         return self.clamped(sort_params(self.setting.params))
@@ -273,7 +251,7 @@ class HeadWriter:
         if not self.makes("parameter_clamped"):
             return params
         values = dict(params.values)
-        for name, (least, most) in self.shape.bounds.items():
+        for name, (least, most) in self.options.bounds.items():
             if name not in values:
                 continue
             given = msgspec.json.decode(values[name])
@@ -287,13 +265,13 @@ class HeadWriter:
         return structs.replace(params, values=values)
 
     def placed(self, params: Params, places: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """Return the parameters at the target's places, in the order of ``places`` (by default the shape's).
+        """Return the parameters at the target's places, in the order of ``places`` (by default the options').
 
         Parameters that are ``elsewhere`` in a request are skipped; any other one that the target does not have is a
         fix.
         """
-        places = self.shape.places if places is None else places
-        others = [name for name in params.values if name not in places and name not in self.shape.elsewhere]
+        places = self.options.places if places is None else places
+        others = [name for name in params.values if name not in places and name not in self.options.elsewhere]
         if not self.makes("param_dropped"):
             places = {**places, **{name: params.places.get(name, name) for name in others}}
         body: dict[str, Any] = {}
@@ -318,11 +296,11 @@ class HeadWriter:
         for at, tool in enumerate(self.setting.tools):
             path = f"tools.{at}"
             given = {} if tool.raw is UNSET else msgspec.json.decode(tool.raw, type=dict[str, Raw])
-            own = bool(given) and self.shape.is_own(tool, given)
+            own = bool(given) and self.options.is_own(tool, given)
             if not own and bytes(tool.input_schema) == b"null":
                 self.note_fix("tool_foreign", path, before=given or tool)
                 continue
-            name = tool.name if own else self.shape.tool_name(tool.name)
+            name = tool.name if own else self.options.tool_name(tool.name)
             if name in seen and self.makes("tool_repeated"):
                 self.note_fix("tool_repeated", path, before=given or tool)
                 continue
@@ -354,7 +332,7 @@ class HeadWriter:
         if "tool_choice" not in params.values:
             return None
         choice = read_choice(params.values["tool_choice"])
-        if choice is None or not tools or choice.kind not in self.shape.choices:
+        if choice is None or not tools or choice.kind not in self.options.choices:
             self._drop_param(params, "tool_choice")
             return None
         if choice.single:

@@ -117,13 +117,12 @@ def test_history_vectors_normalize_as_expected(vector, target, why):
     assert found.failures == [], why
 
 
-LISTS = {"gemini": "contents", "openai-responses": "input"}
 each_structure = pytest.mark.parametrize("vector", vectors("structure"))
 
 
 def said(done):
     """Return a request's content, and its fixes; nothing if it is refused."""
-    messages = None if done.body is None else json.loads(done.body)[LISTS.get(done.target, "messages")]
+    messages = None if done.body is None else json.loads(done.body)[TARGETS[done.target].rules.key]
     return {"messages": messages, "fixes": [fix.code for fix in done.fixes]}
 
 

@@ -11,10 +11,11 @@ import pytest
 from recorded import accepted, needs_corpus
 
 from reknit.pipeline import Session, normalize
+from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.equalities import GEMINI, read_body
 from reknit.pipeline.rules.equalities import plain as as_said
 
-ROOTS = {"openai-responses": "input", "gemini": "contents"}
+ROOTS = {name: TARGETS[name].rules.key for name in ("openai-responses", "gemini")}
 POLICY = {"tail": "prefill"}
 
 pytestmark = needs_corpus

@@ -12,16 +12,10 @@ from reknit.pipeline import normalize
 from reknit.pipeline.history.readers.message import healthy_message
 from reknit.pipeline.history.readers.shapes import read
 from reknit.pipeline.history.readers.strict import Healthy, StrictReader
+from reknit.pipeline.registry import TARGETS
 
-# The list of each provider's messages, and how many at most need a closer look, such as one with an item of the
-# provider's own.
-LISTS = {
-    "anthropic": ("messages", 0.1),
-    "openai-chat": ("messages", 0.05),
-    "bedrock-converse": ("messages", 0.02),
-    "gemini": ("contents", 0.1),
-    "openai-responses": ("input", 0.1),
-}
+# The share of each provider's messages that need a closer look at most, such as one with an item of the provider's own.
+MOST = {"anthropic": 0.1, "openai-chat": 0.05, "bedrock-converse": 0.02, "gemini": 0.1, "openai-responses": 0.1}
 
 pytestmark = needs_corpus
 
@@ -29,7 +23,7 @@ pytestmark = needs_corpus
 def requests(provider):
     """Every third of the accepted requests with a list of messages."""
     found = [row["request"] for row in accepted(provider)]
-    return [request for request in found if isinstance(request.get(LISTS[provider][0]), list)][::3]
+    return [request for request in found if isinstance(request.get(TARGETS[provider].rules.key), list)][::3]
 
 
 def read_all(provider):
@@ -41,7 +35,7 @@ def without_nulls(body):
     return json.loads(body, object_hook=lambda members: {k: v for k, v in members.items() if v is not None})
 
 
-@pytest.mark.parametrize("provider", LISTS)
+@pytest.mark.parametrize("provider", MOST)
 def test_each_is_read_alike(provider):
     strictly = read_all(provider)
     with patch.multiple(StrictReader, read_list=lambda *_: None, read_message=lambda *_: None):
@@ -53,9 +47,9 @@ def test_each_is_read_alike(provider):
         assert without_nulls(request.unjudged) == without_nulls(judged.unjudged)
 
 
-@pytest.mark.parametrize("provider", LISTS)
+@pytest.mark.parametrize("provider", MOST)
 def test_nearly_all_are_read_strictly(provider):
-    root, most = LISTS[provider]
+    root, most = TARGETS[provider].rules.key, MOST[provider]
     messages = [json.dumps(message).encode() for request in requests(provider) for message in request[root]]
     taken = sum(isinstance(healthy_message(message, 0, provider), Healthy) for message in messages)
     assert taken >= len(messages) * (1 - most), f"{taken} of {len(messages)}"

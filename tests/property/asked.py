@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 from strategies import TOOLS, beside_spiced, histories, own, reasoned, spiced
 
+from reknit.pipeline.registry import TARGETS
+
 CLAUDE, LLAMA = "us.anthropic.claude-sonnet-4-5-20250929-v1:0", "meta-llama/Llama-3.1-8B-Instruct"
 BRIEF = {"system": st.just("Be brief.")}
 
@@ -17,16 +19,14 @@ class Provider(NamedTuple):
     """The differences of one target from the others.
 
     ``models``: each model, with the fixes that even a history that is valid as is needs for it. ``refusals``: the
-    rules that reject a tail which the policy keeps. ``root``: the member of the body with its messages, if each block
-    has its own place there. ``shape``: the shape in which the body is read back.
+    rules that reject a tail which the policy keeps. ``read_as``: how the body is read back where it has no shape.
     """
 
     models: Mapping[str | None, AbstractSet[str]]
     refusals: set[str]
     histories: st.SearchStrategy[list[Any]] = histories
     beside: Mapping[str, st.SearchStrategy[Any]] = BRIEF
-    root: str = "messages"
-    shape: str | None = None
+    read_as: str | None = None
     setting: Mapping[str, Any] = {}
 
 
@@ -34,11 +34,11 @@ NOTHING = frozenset()
 INSERTED, SERIAL = {"assistant_inserted"}, {"calls_serialised"}
 MISTRAL = {"id_rewritten", *INSERTED}
 PROVIDERS = {
-    "anthropic": Provider({None: NOTHING, "claude-sonnet-4-5": NOTHING}, {"ANT-01", "ANT-25"}, shape="anthropic"),
-    "claude-cli": Provider({None: NOTHING, "claude-sonnet-4-5": NOTHING}, {"CLI-01", "CLI-05"}, root=""),
-    "codex-cli": Provider({None: NOTHING}, {"CDX-02", "CDX-04"}, own, root=""),
-    "gemini-cli": Provider({None: NOTHING}, {"GCL-02", "GCL-04", "GCL-05"}, own, root=""),
-    "copilot-cli": Provider({None: NOTHING}, {"COP-02", "COP-05"}, own, root=""),
+    "anthropic": Provider({None: NOTHING, "claude-sonnet-4-5": NOTHING}, {"ANT-01", "ANT-25"}),
+    "claude-cli": Provider({None: NOTHING, "claude-sonnet-4-5": NOTHING}, {"CLI-01", "CLI-05"}),
+    "codex-cli": Provider({None: NOTHING}, {"CDX-02", "CDX-04"}, own),
+    "gemini-cli": Provider({None: NOTHING}, {"GCL-02", "GCL-04", "GCL-05"}, own),
+    "copilot-cli": Provider({None: NOTHING}, {"COP-02", "COP-05"}, own),
     "bedrock-converse": Provider(
         {
             None: {"tools_stubbed"},
@@ -51,27 +51,21 @@ PROVIDERS = {
         },
         {"BED-01", "BED-11", "BED-11b"},
         own,
-        shape="bedrock-converse",
     ),
     "gemini": Provider(
         {None: NOTHING, "gemini-2.5-flash": NOTHING, "gemini-3-pro-preview": {"signature_skipped"}},
         {"GEM-05", "GEM-09"},
         st.one_of(own, reasoned),
-        root="contents",
-        shape="gemini",
     ),
     "openai-chat": Provider(
         dict.fromkeys((None, "gpt-5-mini", "o1-mini", "deepseek-reasoner", "kimi-k2-thinking"), NOTHING),
         {"OAI-06", "OAI-22"},
         reasoned,
-        shape="openai-chat",
     ),
     "openai-responses": Provider(
         {None: NOTHING, "gpt-5-mini": NOTHING, "o3-mini": NOTHING},
         {"RSP-18", "RSP-23"},
         reasoned,
-        root="input",
-        shape="openai-responses",
     ),
     "vllm": Provider(
         {
@@ -85,15 +79,13 @@ PROVIDERS = {
         },
         {"VLM-OAI-06", "VLM-04", "VLM-09", "OAI-22"},
         reasoned,
-        shape="openai-chat",
     ),
     "cascade": Provider(
         dict.fromkeys((None, "claude-opus-4-7", "gpt-5"), NOTHING),
         {"CAS-03", "CAS-07"},
         spiced,
         beside_spiced,
-        root="",
-        shape="auto",
+        read_as="auto",
         setting={"tools": TOOLS},
     ),
 }
@@ -108,6 +100,17 @@ class Asked(NamedTuple):
     @property
     def provider(self):
         return PROVIDERS[self.target]
+
+    @property
+    def shape(self):
+        """The shape in which the body is read back."""
+        return self.provider.read_as or TARGETS[self.target].shape
+
+    @property
+    def root(self):
+        """The member of the body with its messages, if each block has its own place there."""
+        described = TARGETS[self.target]
+        return described.rules.key if described.shape else ""
 
     @property
     def named(self):

@@ -18,8 +18,8 @@ from reknit.pipeline.testing import Kit
 from reknit.pipeline.testing.strategies import broken_histories, mixed_histories, open_histories, perturbed_histories
 
 everybody = pytest.mark.parametrize("asked", ASKED, ids=str)
-READABLE = [asked for asked in ASKED if asked.provider.shape]
-ROOTED = [asked for asked in ASKED if asked.provider.root]
+READABLE = [asked for asked in ASKED if asked.shape]
+ROOTED = [asked for asked in ASKED if asked.root]
 data = st.data()
 
 
@@ -114,7 +114,7 @@ def found(body, place):
 def test_ledger_places_exist_in_the_body_and_hold_the_kept_blocks(asked, data, policy):
     document = data.draw(asked.documents)
     done = normalize(msgspec.json.encode(document), to=asked.target, policy=policy)
-    body, root = json.loads(done.unjudged), asked.provider.root
+    body, root = json.loads(done.unjudged), asked.root
     entries = [entry for entry in done.ledger if entry.output not in {"", "system"}]
     for entry in entries:
         assert entry.output.startswith(f"{root}.")
@@ -241,7 +241,7 @@ def test_all_promises_hold_for_mixed_shapes_and_single_bad_blocks(target, messag
 @settings(max_examples=100 * SCALE)
 @given(data=data, policy=policies, named=st.booleans())
 def test_normalizing_twice_changes_nothing_and_reports_nothing(asked, data, policy, named):
-    kit = Kit(asked.target, policy, shape=asked.provider.shape if named else "auto")
+    kit = Kit(asked.target, policy, shape=asked.shape if named else "auto")
     document = data.draw(asked.documents)
     body = kit.normalize(document).body
     # A history has no place for a prefix, and a system prompt that became a user message stays one.
@@ -249,14 +249,14 @@ def test_normalizing_twice_changes_nothing_and_reports_nothing(asked, data, poli
         kit.idempotent(document)
 
 
-@pytest.mark.parametrize("asked", [asked for asked in ASKED if asked.provider.root in {"input", "contents"}], ids=str)
+@pytest.mark.parametrize("asked", [asked for asked in ASKED if asked.root in {"input", "contents"}], ids=str)
 @settings(max_examples=80 * SCALE)
 @given(data=data, policy=policies)
 def test_a_request_fed_item_by_item_gives_the_same_request(asked, data, policy):
     once = normalize(msgspec.json.encode(data.draw(asked.documents)), to=asked.target, policy=policy)
     if once.body is None:
         return
-    session, root = Session((asked.target,), policy, model=asked.model), asked.provider.root
+    session, root = Session((asked.target,), policy, model=asked.model), asked.root
     items = msgspec.json.decode(once.body, type=dict[str, msgspec.Raw])[root]
     for item in msgspec.json.decode(items, type=list[msgspec.Raw]):
         session.append(bytes(item), source=asked.target)
@@ -286,7 +286,7 @@ def test_a_valid_history_has_only_the_models_fixes_and_round_trips(asked, messag
     ):
         return
     body = msgspec.json.encode(asked.named | msgspec.json.decode(done.body, type=dict[str, msgspec.Raw]))
-    back = normalize(body, to="anthropic", policy={"tail": "keep"}, source=asked.provider.shape)
+    back = normalize(body, to="anthropic", policy={"tail": "keep"}, source=asked.shape)
     # Older Geminis get no ids; the history read back has different ids in the same places.
     read = numbered if asked.target == "gemini" and not needed else list
     assert read([in_blocks(message) for message in json.loads(back.body)["messages"]]) == read(messages)

@@ -17,7 +17,7 @@ from reknit.pipeline.registry import TARGETS as DESCRIBED
 from reknit.pipeline.testing import broken_histories
 from reknit.pipeline.testing.promises import differences
 
-JSON_BODIES = [asked for asked in ASKED if asked.provider.shape not in {None, "auto"}]
+JSON_BODIES = [asked for asked in ASKED if asked.shape not in {None, "auto"}]
 TARGETS = sorted({asked.target for asked in JSON_BODIES})
 TOOLS = [
     {"name": "read", "description": "Read a file.", "input_schema": {"type": "object", "properties": {}}},
@@ -119,7 +119,6 @@ CHANGED = {
         "messages[].role=system text (system)",
     },
 }
-LISTS = {"openai-responses": "input", "gemini": "contents"}
 
 
 def harm(target, body, done):
@@ -134,7 +133,7 @@ def harm(target, body, done):
 
 def appended(target, body):
     """Return the request of a session that takes the messages one by one and is reloaded from its state after each."""
-    key = LISTS.get(target, "messages")
+    key = DESCRIBED[target].rules.key
     head = read(json.dumps({**body, key: []}).encode(), target).conversation
     session = Session((target,), system=head.system, tools=head.tools, model=head.model, params=head.params)
     segments = {}
@@ -172,7 +171,7 @@ def test_every_member_and_branch_round_trips_message_by_message_and_after_a_relo
 def test_every_member_and_branch_can_be_written_for_the_other_providers(target):
     """None crashes or produces a request that breaks a rule. Vectors test what other providers cannot express."""
     found = {}
-    said = [request for request in requests(target) if LISTS.get(target, "messages") in request.place]
+    said = [request for request in requests(target) if DESCRIBED[target].rules.key in request.place]
     for place, body in said:
         bare = {key: value for key, value in body.items() if key not in {"model", "modelId"}}
         for other in TARGETS:

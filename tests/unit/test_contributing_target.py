@@ -6,10 +6,11 @@ import sys
 import textwrap
 
 import pytest
+from msgspec import structs
 
 from reknit import Session, normalize, validate
 from reknit.pipeline.errors import InputError
-from reknit.pipeline.providers.openai_chat.writer import OpenAIChat
+from reknit.pipeline.providers.openai_chat.writer import OPENAI_CHAT
 from reknit.pipeline.registry import TARGETS, register, unregister
 from reknit.testing import Kit, broken_histories, healthy_histories
 
@@ -21,10 +22,9 @@ MODULE = textwrap.dedent(
     import msgspec
     from reknit.pipeline.registry import register
     from reknit.pipeline.rules.base import Catalogue
-    from reknit.pipeline.providers.openai_chat.writer import ChatDialect, Template
-    from reknit.pipeline.providers.openai.writer import ChatOptions
-    from reknit.pipeline.providers.openai.writer.parameters import PARAMETERS, chat_model, write_chat_head
-    from reknit.pipeline.providers.openai.writer.parts import ChatParts
+    from reknit.pipeline.options import Structure
+    from reknit.pipeline.providers.openai.writer.parameters import chat_model
+    from reknit.pipeline.providers.openai_chat.writer import OPENAI_CHAT
 
     CATALOGUE = Catalogue("house")
     ROLE = CATALOGUE.rule(
@@ -38,20 +38,20 @@ MODULE = textwrap.dedent(
     ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
-    class House:
-        name = "house"
-        text = False
-        tail_rule = "HOUSE-02"
-        tail_rules = frozenset({"HOUSE-02"})
+    def house_model(model):
+        return msgspec.structs.replace(
+            chat_model(model), structure=Structure(), joined_system=True, reasoning=False, user_blocks=frozenset()
+        )
 
-        def prepare(self, setting, system):
-            model = chat_model(setting.model)
-            voice = ChatOptions(
-                target="house", parts=ChatParts(), call_id=str, model=setting.model,
-                providers=frozenset(), passed=frozenset(), refusals=True,
-            )
-            head = write_chat_head(setting, "house", PARAMETERS, model)
-            return ChatDialect(voice, head, setting, system, model=model, template=Template())
+
+    HOUSE = msgspec.structs.replace(
+        OPENAI_CHAT,
+        name="house",
+        tail_rule="HOUSE-02",
+        tail_rules=frozenset({"HOUSE-02"}),
+        models=house_model,
+        owners=frozenset(),
+    )
 
 
     class HouseRules:
@@ -78,7 +78,7 @@ MODULE = textwrap.dedent(
             return [*found, *self.judge_end(state)]
 
 
-    TARGET = register(House(), HouseRules(), CATALOGUE.rules, shape="openai-chat")
+    TARGET = register(HOUSE, HouseRules(), CATALOGUE.rules, shape="openai-chat")
     '''
 )
 
@@ -149,13 +149,10 @@ def test_a_missing_module_cannot_be_loaded(tmp_path):
 
 
 def test_a_kit_without_the_shape_of_a_body_does_not_skip_the_check(house):
-    class Silent(OpenAIChat):
-        name = "silent"
-
     class Rules(type(house.rules)):
         target = "silent"
 
-    register(Silent(), Rules())
+    register(structs.replace(OPENAI_CHAT, name="silent"), Rules())
     try:
         with pytest.raises(InputError, match="a body of target 'silent' can be read again is not known") as caught:
             Kit("silent")

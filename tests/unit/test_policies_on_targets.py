@@ -12,7 +12,6 @@ from reknit.pipeline import Session, normalize, validate
 from reknit.pipeline.model import Policy
 from reknit.pipeline.registry import TARGETS
 
-LISTS = {"gemini": "contents", "openai-responses": "input"}
 HEAD = {"gemini": "gemini-3-pro-preview", "bedrock-converse": "us.anthropic.claude-opus-4-8"}
 
 
@@ -27,7 +26,7 @@ def said(done):
     if TARGETS[done.target].is_prompt:
         return done.body.decode()
     body = json.loads(done.body)
-    return body["message"]["content"] if done.target == "claude-cli" else body[LISTS.get(done.target, "messages")]
+    return body["message"]["content"] if done.target == "claude-cli" else body[TARGETS[done.target].rules.key]
 
 
 @each_vector

@@ -23,10 +23,11 @@ from msgspec import Raw, Struct, structs
 from reknit.pipeline.fixes import Fix, make
 from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock
 from reknit.pipeline.model import Document, Image, RedactedThinking, Text, Thinking, Tool, ToolResult, ToolUse, Unknown
+from reknit.pipeline.options import HeadOptions
 from reknit.pipeline.providers.openai.writer.parts import ServedParts, fitted_document
 from reknit.pipeline.targets import Encoded, Ending, Row, Setting, in_common_words, row, stub_for
 from reknit.pipeline.targets.fitting import BlockAdapter
-from reknit.pipeline.targets.head import CHOICES, COMMON, HeadShape, HeadWriter, before_list
+from reknit.pipeline.targets.head import CHOICES, COMMON, HeadWriter, before_list
 from reknit.pipeline.text.environment import WORKING_DIRECTORY, environment_facts, environment_lines, nearest_phrase
 from reknit.pipeline.text.flatten import IMAGE, given_system
 from reknit.pipeline.text.jsontext import read_tagged
@@ -44,7 +45,7 @@ from reknit.pipeline.text.redaction import Redactor
 NAME: Final = "cascade"
 _BETWEEN: Final = "\n\n"
 _PASSED: Final = COMMON | {"metadata", "stream", "user"}
-_SHAPE: Final = HeadShape(
+_HEAD: Final = HeadOptions(
     target=NAME,
     elsewhere=frozenset({"cache_control", "messages", "model", "system", "tool_choice", "tools"}),
     choices=CHOICES,
@@ -80,7 +81,7 @@ class CascadeHead(Struct, frozen=True):
 
 
 def _prepare_head(setting: Setting, system: Sequence[TrackedBlock]) -> CascadeHead:
-    writer = HeadWriter(_SHAPE, setting)
+    writer = HeadWriter(_HEAD, setting)
     params = writer.read_params()
     keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
     keys |= writer.placed(params, params.each_of(_PASSED))

@@ -9,7 +9,7 @@ from reknit.pipeline.streams.source import BY_REASON, Source
 
 PROVIDER = Provider(
     target=Target(
-        writer=writer.OpenAIChat(),
+        writer=writer.OPENAI_CHAT,
         rules=rules.RULE_SET,
         catalogue=rules.CATALOGUE,
         shape="openai-chat",

@@ -13,10 +13,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Struct, structs
 
-from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock
-from reknit.pipeline.model import Structure, Text, Thinking, ToolResult, ToolUse, Unknown
+from reknit.pipeline.history.pieces import CHAT, FixLog, Message, TrackedBlock
+from reknit.pipeline.model import Text, Thinking, ToolResult, ToolUse, Unknown
+from reknit.pipeline.options import MessageOptions, ModelOptions, Parts, Structure
 from reknit.pipeline.providers.openai.writer import (
-    ChatOptions,
     OpenAIBlockAdapter,
     OpenAIDialect,
     Said,
@@ -27,37 +27,13 @@ from reknit.pipeline.providers.openai.writer import (
     system_message,
     system_messages,
 )
-from reknit.pipeline.providers.openai.writer.parameters import PARAMETERS, Chat, chat_model, write_chat_head
+from reknit.pipeline.providers.openai.writer.parameters import PARAMETERS, chat_model, write_chat_head
 from reknit.pipeline.providers.openai.writer.parts import ChatParts, call, custom_call, encode, own_members
-from reknit.pipeline.targets import STUB, Encoded, Row, Setting, in_common_words, row, shortened, stub_for
+from reknit.pipeline.targets import STUB, Encoded, Row, Setting, in_common_words, nine, row, shortened, stub_for
 from reknit.pipeline.targets.head import WrittenHead, prompt_as_text
 
-# The assistant's text between results and the user, if the template requires one.
+# The assistant's text between results and the user, if the model requires one.
 ANSWERED: Final = "Understood."
-
-
-class Template(Struct, frozen=True):
-    """The requirements of an open model family's chat template.
-
-    Attributes:
-        short_ids: ids of calls are nine letters and digits (VLM-06).
-        single_call: a message has one call (VLM-05).
-        answer_first: an assistant message is required between results and the user (VLM-02, VLM-08).
-        plain: calls and results are not supported; they are written as text (VLM-01).
-        neighbours: two user messages, or two assistant messages, may follow each other.
-        prefix: an answer to continue is marked as one (VLM-09).
-        reasoning: readable reasoning of earlier turns.
-        one_system: only one system message, at the beginning (VLM-03).
-    """
-
-    short_ids: bool = False
-    single_call: bool = False
-    answer_first: bool = False
-    plain: bool = False
-    neighbours: bool = False
-    prefix: bool = False
-    reasoning: bool = True
-    one_system: bool = True
 
 
 class Waiting(Struct, frozen=True, array_like=True):
@@ -85,30 +61,28 @@ class ChatDialect(OpenAIDialect):
 
     def __init__(
         self,
-        voice: ChatOptions,
+        options: MessageOptions,
         head: WrittenHead,
         setting: Setting,
         system: Sequence[TrackedBlock],
         *,
-        model: Chat,
-        template: Template,
+        model: ModelOptions,
     ) -> None:
         self.head = head.data
         self.fixes = head.fixes
         self.prefix = head.before("messages")
-        self._voice = voice
+        self._options = options
         self._model = model
-        self._template = template
-        prompt = prompt_as_text(setting.system, voice.target, self.fixes)
-        # A template with one system message has no place for whose each was.
-        book = FixLog(voice.target, voice.observed)
-        owners = frozenset[str]() if template.one_system else voice.owners
-        system = fitted_system(system, structs.replace(voice, owners=owners), book)
+        prompt = prompt_as_text(setting.system, options.target, self.fixes)
+        # One joined system message has no place for whose each was.
+        book = FixLog(options.target, options.observed)
+        owners = frozenset[str]() if model.joined_system else options.owners
+        system = fitted_system(system, structs.replace(options, owners=owners), book)
         self.fixes += book.fixes
-        self.system = system_messages(prompt, system, voice, joined=template.one_system, takes=model.system)
+        self.system = system_messages(prompt, system, options, joined=model.joined_system, takes=model.system_roles)
 
     def encode_message(self, message: Message, state: ChatProgress, *, final: bool) -> Encoded:
-        book = FixLog(self._voice.target, self._voice.observed)
+        book = FixLog(self._options.target, self._options.observed)
         message = in_common_words(message, book)
         rows: list[Row] = []
         first = [] if state.count else self.system
@@ -128,7 +102,7 @@ class ChatDialect(OpenAIDialect):
     def _assistant(
         self, message: Message, count: int, book: FixLog, rows: list[Row], *, final: bool
     ) -> tuple[list[Any], list[Waiting]]:
-        pieces = OpenAIBlockAdapter(book=book, voice=self._voice, speaks=True).fit_message(message.pieces)
+        pieces = OpenAIBlockAdapter(book=book, options=self._options, speaks=True).fit_message(message.pieces)
         calls: list[dict[str, Any]] = []
         texts: list[Text] = []
         refusals: list[str] = []
@@ -150,7 +124,7 @@ class ChatDialect(OpenAIDialect):
             pieces.append(stub_for(message, book))
             texts.append(Text(text=STUB))
         waiting: list[Waiting] = []
-        if self._template.single_call and len(calls) > 1:
+        if self._model.single_call and len(calls) > 1:
             pieces = _serialised(pieces, book)
             waiting = [
                 Waiting(call["id"], call["function"]["name"] if at else "", call["function"]["arguments"] if at else "")
@@ -161,29 +135,29 @@ class ChatDialect(OpenAIDialect):
         rows += _assistant_rows(pieces, place, count if waiting else None, texts=len(texts))
         written: dict[str, Any] = {"role": "assistant", "content": None}
         for piece in message.pieces:
-            if piece.own is not UNSET and piece.own.provider in self._voice.owners:
+            if piece.own is not UNSET and piece.own.provider in self._options.owners:
                 written |= piece.own.members
         for block in speech:
             written |= msgspec.json.decode(block.raw, type=dict[str, msgspec.Raw])
         if texts:
-            written["content"] = content_of(texts, self._voice.parts)
+            written["content"] = content_of(texts, self._options.parts)
         if refusals:
             written["refusal"] = "\n".join(refusals)
         reasoning = "\n".join(thoughts)
-        if reasoning or (calls and self._model.echo):
+        if reasoning or (calls and self._model.reasoning_required):
             written["reasoning_content"] = reasoning
         if calls:
             written["tool_calls"] = calls
-        if final and self._template.prefix:
+        if final and self._model.prefill_marked:
             written["prefix"] = True
-        elif "prefix" in written and not self._template.prefix:
+        elif "prefix" in written and not self._model.prefill_marked:
             del written["prefix"]
             book.note_fix("field_dropped", f"{message.pieces[0].message}.prefix", "prefix")
         return [written], waiting
 
     def _system_row(self, message: Message, count: int, book: FixLog, rows: list[Row]) -> dict[str, Any]:
-        pieces = fitted_system(message.pieces, self._voice, book)
-        written = system_message(pieces, self._voice, self._model.system)
+        pieces = fitted_system(message.pieces, self._options, book)
+        written = system_message(pieces, self._options, self._model.system_roles)
         place = f"messages.{count}.content"
         many = isinstance(written["content"], list)
         rows += [row(piece, f"{place}.{at}" if many else place) for at, piece in enumerate(pieces)]
@@ -195,18 +169,18 @@ class ChatDialect(OpenAIDialect):
         """A user's messages; then the calls that still wait for their result, and the pieces that are held."""
         held_results, held_media = _by_results(state.held)
         fitting = OpenAIBlockAdapter(
-            book=book, voice=self._voice, speaks=False, results_follow=message.results_follow, held=held_media
+            book=book, options=self._options, speaks=False, results_follow=message.results_follow, held=held_media
         )
         pieces = fitting.fit_message(message.pieces) or [stub_for(message, book)]
         results, others = _by_results(pieces)
         results = _in_order_of([*held_results, *results], state.waiting)
         if state.waiting and message.results_follow:
             return [], state.waiting, [*results, *fitting.held]
-        said = said_by_user(others, self._voice)
-        written = _in_turn(state.waiting, [_answer(piece, self._voice) for piece in results])
+        said = said_by_user(others, self._options)
+        written = _in_turn(state.waiting, [_answer(piece, self._options) for piece in results])
         places = [at for at, each in enumerate(written, count) if each["role"] == "tool"]
         rows += [row(piece, f"messages.{at}.content") for piece, at in zip(results, places, strict=True)]
-        if written and said and self._template.answer_first:
+        if written and said and self._model.answer_required:
             place = f"messages.{count + len(written)}.content"
             book.note_fix("assistant_inserted", place)
             written.append({"role": "assistant", "content": ANSWERED})
@@ -240,10 +214,10 @@ def _in_order_of(results: list[TrackedBlock], waiting: Sequence[Waiting]) -> lis
     return sorted(results, key=place) if waiting else results
 
 
-def _answer(piece: TrackedBlock, voice: ChatOptions) -> dict[str, Any]:
+def _answer(piece: TrackedBlock, options: MessageOptions) -> dict[str, Any]:
     result = piece.block
     assert isinstance(result, ToolResult)  # noqa: S101  the caller looked
-    content = result_content(result, voice.parts)
+    content = result_content(result, options.parts)
     return {"role": "tool", "tool_call_id": result.tool_use_id, "content": content, **own_members(piece.own)}
 
 
@@ -293,50 +267,73 @@ def _in_turn(waiting: Sequence[Waiting], answers: list[dict[str, Any]]) -> list[
     return [*written, *by_id.values()]
 
 
-# The API itself, and the hosts that speak it strictly (DeepSeek, Kimi, Groq, Mistral's own).
-NAME: Final = "openai-chat"
-_OWN: Final = frozenset({NAME})
-_SPEECH: Final = frozenset({"input_audio"})
+# Repairs that follow from an option of a model. A policy may ask that the model's refusal is observed instead.
+_REPAIRS: Final = {
+    "assistant_inserted": "answer_required",
+    "calls_serialised": "single_call",
+    "calls_as_text": "calls_as_text",
+}
 
 
-class OpenAIChat:
-    """Keeps readable reasoning that came through this API, where the model is not one of OpenAI's, which write none."""
+class ChatWriter(Struct, frozen=True, kw_only=True):
+    """The writer of one host that has this API. A look-alike is ``structs.replace(OPENAI_CHAT, name=…, …)``.
 
-    name = NAME
-    text = False
-    # The API itself takes an assistant message at the end: only the policy refuses it.
-    tail_rule = "OAI-22"
-    tail_rules = frozenset({"OAI-06"})
+    Attributes:
+        name: the target.
+        tail_rule: the rule against a request that ends with the assistant.
+        tail_rules: the rules that only look at the end.
+        models: returns the options of a model by its name.
+        parameters: the parameters that the host takes.
+        parts: the form of each block.
+        owners: the providers whose specific members and readable reasoning are sent back.
+        refusal_field: an assistant message has a field of its own for a refusal.
+        text: whether the body is a text; here it never is.
+    """
 
-    def call_id(self, model: str | None) -> Callable[[str], str]:  # noqa: ARG002  all models have it from the API
-        """At most 40 characters (OAI-03)."""
-        return shortened
+    name: str
+    tail_rule: str
+    tail_rules: frozenset[str]
+    models: Callable[[str | None], ModelOptions] = chat_model
+    parameters: frozenset[str] = PARAMETERS
+    parts: Parts = ChatParts()
+    owners: frozenset[str] = frozenset()
+    refusal_field: bool = True
+    text: bool = False
+
+    def call_id(self, model: str | None) -> Callable[[str], str]:
+        """Return the writer of ids for a model."""
+        return nine if self.models(model).short_ids else shortened
 
     def structure(self, setting: Setting) -> Structure:
-        """Return the structure of accepted recorded requests: every call and result is paired directly."""
-        model = chat_model(setting.model)
-        return Structure(
-            assistant_first=True,
-            assistant_last="always",
-            neighbours=frozenset({"user", "assistant"}),
-            blank=frozenset({"user", "assistant"} if model.blank_users else {"assistant"}),
-            ids_again=True,
-            own=NAME,
-            system_inside=bool(model.system),
-        )
+        """Return the structure that a model takes."""
+        return self.models(setting.model).structure
 
     def prepare(self, setting: Setting, system: Sequence[TrackedBlock]) -> ChatDialect:
-        model = chat_model(setting.model)
-        voice = ChatOptions(
-            target=NAME,
-            parts=ChatParts(),
-            call_id=self.call_id(setting.model),
+        model = self.models(setting.model)
+        if unmade := setting.observed & _REPAIRS.keys():
+            model = structs.replace(model, **{_REPAIRS[code]: False for code in unmade})
+        options = MessageOptions(
+            target=self.name,
+            parts=self.parts,
+            call_id=nine if model.short_ids else shortened,
             model=setting.model,
-            providers=_OWN if model.reasoning else frozenset(),
-            passed=_SPEECH if model.hears else frozenset(),
-            refusals=True,
-            owners=_OWN,
+            reasoning_issuers=self.owners if model.reasoning else frozenset(),
+            user_blocks=model.user_blocks,
+            calls_as_text=model.calls_as_text,
+            refusal_field=self.refusal_field,
+            owners=self.owners,
             observed=setting.observed,
         )
-        head = write_chat_head(setting, NAME, PARAMETERS, model)
-        return ChatDialect(voice, head, setting, system, model=model, template=Template(one_system=False))
+        head = write_chat_head(setting, self.name, self.parameters, model)
+        return ChatDialect(options, head, setting, system, model=model)
+
+
+# The API itself, and the hosts that are as strict (DeepSeek, Kimi, Groq, Mistral's own). Readable reasoning is kept
+# where the model is not one of OpenAI's, which write none.
+OPENAI_CHAT: Final = ChatWriter(
+    name=CHAT,
+    # The API itself takes an assistant message at the end: only the policy refuses it.
+    tail_rule="OAI-22",
+    tail_rules=frozenset({"OAI-06"}),
+    owners=frozenset({CHAT}),
+)

@@ -24,13 +24,13 @@ from reknit.pipeline.model import (
     Document,
     Image,
     RedactedThinking,
-    Structure,
     Text,
     Thinking,
     ToolResult,
     ToolUse,
     Unknown,
 )
+from reknit.pipeline.options import Structure
 from reknit.pipeline.providers.openai.writer.parts import document_as_text
 from reknit.pipeline.targets import Encoded, Ending, Setting, in_common_words, row, stub_for
 from reknit.pipeline.targets.fitting import is_bare, system_rows, without_own_inside

@@ -9,7 +9,7 @@ from reknit.pipeline.streams.source import BY_REASON, Source
 
 PROVIDER = Provider(
     target=Target(
-        writer=writer.Vllm(), rules=rules.RULE_SET, catalogue=rules.CATALOGUE, shape="openai-chat", equalities=CHAT
+        writer=writer.VLLM, rules=rules.RULE_SET, catalogue=rules.CATALOGUE, shape="openai-chat", equalities=CHAT
     ),
     source=Source(name="vllm", decoder=stream.Vllm, prefix="vllm", issuer=stream.Vllm.issuer, final=BY_REASON),
 )

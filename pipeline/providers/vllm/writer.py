@@ -1,48 +1,73 @@
 """Requests for servers of open models (vLLM and similar) that imitate OpenAI's Chat Completions API.
 
-Each model has its own chat template, and what a template refuses depends on the model's family. A model of an unknown
-family gets the plain chat.
+The target is a look-alike of ``openai-chat``: only the differences are here. Each model has its own chat template, and
+what a template refuses depends on the model's family. A model of an unknown family gets the plain chat.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Final, Literal
+from typing import Final
 
 from msgspec import structs
 
-from reknit.pipeline.history.pieces import TrackedBlock
-from reknit.pipeline.model import Role, Structure
-from reknit.pipeline.providers.openai.writer import ChatOptions
-from reknit.pipeline.providers.openai.writer.parameters import PARAMETERS, chat_model, write_chat_head
+from reknit.pipeline.model import Role
+from reknit.pipeline.options import ModelOptions, Structure
+from reknit.pipeline.providers.openai.writer.parameters import PARAMETERS, chat_model
 from reknit.pipeline.providers.openai.writer.parts import ServedParts
-from reknit.pipeline.providers.openai_chat.writer import ChatDialect, Template
-from reknit.pipeline.targets import Setting, nine, shortened
+from reknit.pipeline.providers.openai_chat.writer import OPENAI_CHAT
 
-_MISTRAL: Final = Template(short_ids=True, neighbours=True, prefix=True, reasoning=False)
-_STRICT_MISTRAL: Final = Template(short_ids=True, prefix=True, answer_first=True, reasoning=False)
+_SPEAKERS: Final[frozenset[Role]] = frozenset({"user", "assistant"})
+# Servers themselves refuse no order; a template may.
+_STRICT: Final = Structure(assistant_last="always", ids_again=True)
+_FREE: Final = structs.replace(_STRICT, neighbours=_SPEAKERS)
+# The server takes functions alone, and one system message.
+_ANY: Final = ModelOptions(
+    structure=_STRICT,
+    joined_system=True,
+    user_blocks=frozenset({"input_audio", "audio_url", "video_url"}),
+    custom_tools=False,
+)
+_STRICT_MISTRAL: Final = structs.replace(
+    _ANY,
+    # Only words are marked as a prefix.
+    structure=structs.replace(_STRICT, assistant_last="text"),
+    short_ids=True,
+    prefill_marked=True,
+    answer_required=True,
+    reasoning=False,
+)
+_MISTRAL: Final = structs.replace(
+    _STRICT_MISTRAL, structure=structs.replace(_FREE, assistant_last="text"), answer_required=False
+)
 # The first that fits counts.
-_TEMPLATES: Final = tuple(
-    (re.compile(pattern), template)
-    for pattern, template in (
-        (r"gemma-?[123]|llama-?2(?!\d)", Template(plain=True, reasoning=False)),
-        (r"llama-?3(?!\d)", Template(single_call=True, neighbours=True, reasoning=False)),
+_FAMILIES: Final = tuple(
+    (re.compile(pattern), family)
+    for pattern, family in (
+        (r"gemma-?[123]|llama-?2(?!\d)", structs.replace(_ANY, calls_as_text=True, reasoning=False)),
+        (r"llama-?3(?!\d)", structs.replace(_ANY, structure=_FREE, single_call=True, reasoning=False)),
         (r"devstral|mistral-?(7b|nemo)|mixtral", _STRICT_MISTRAL),
         (r"mistral|ministral|magistral|pixtral|codestral|voxtral", _MISTRAL),
-        (r"qwen|glm-4|gpt-oss", Template(neighbours=True)),
+        (r"qwen|glm-4|gpt-oss", structs.replace(_ANY, structure=_FREE)),
     )
 )
-_ANY: Final = Template()
 
 
-def template(model: str | None) -> Template:
-    """Return the requirements of a model family's template, by the name that a server gives the model."""
+def served_model(model: str | None) -> ModelOptions:
+    """Return the options of a model family's template, by the name that a server gives the model."""
     name = (model or "").lower()
-    return next((found for pattern, found in _TEMPLATES if pattern.search(name)), _ANY)
+    family = next((found for pattern, found in _FAMILIES if pattern.search(name)), _ANY)
+    # The rest is the model's own, wherever it is served.
+    own = chat_model(model)
+    return structs.replace(
+        family,
+        system_roles=own.system_roles,
+        reasoning_required=own.reasoning_required,
+        limit_parameter=own.limit_parameter,
+        thinking_parameter=own.thinking_parameter,
+    )
 
 
-NAME: Final = "vllm"
 _PARAMETERS: Final = PARAMETERS | {
     "add_generation_prompt", "allowed_token_ids", "bad_words", "best_of", "chat_template", "chat_template_kwargs",
     "continue_final_message", "echo", "guided_choice", "guided_grammar", "guided_json", "guided_regex", "ignore_eos",
@@ -51,48 +76,16 @@ _PARAMETERS: Final = PARAMETERS | {
     "spaces_between_special_tokens", "stop_token_ids", "structured_outputs", "top_k", "truncate_prompt_tokens",
     "use_beam_search",
 }  # fmt: skip
-# The API that is imitated reads and writes reasoning in the same field.
-_OWN: Final = frozenset({NAME, "openai-chat"})
-_MEDIA: Final = frozenset({"input_audio", "audio_url", "video_url"})
 
-# Repairs that follow from one of a template's requirements.
-_ASKED: Final = {"assistant_inserted": "answer_first", "calls_serialised": "single_call", "calls_as_text": "plain"}
-
-
-class Vllm:
-    name = NAME
-    text = False
-    tail_rule = "VLM-09"
-    tail_rules = frozenset({"VLM-OAI-06", "VLM-04", "VLM-09"})
-
-    def call_id(self, model: str | None) -> Callable[[str], str]:
-        """Return the writer of ids: nine letters and digits if the template requires them (VLM-06)."""
-        return nine if template(model).short_ids else shortened
-
-    def structure(self, setting: Setting) -> Structure:
-        """Return the structure that a template takes; servers themselves refuse none of it."""
-        family = template(setting.model)
-        neighbours: frozenset[Role] = frozenset({"user", "assistant"} if family.neighbours else ())
-        # Only words are marked as a prefix.
-        last: Literal["text", "always"] = "text" if family.prefix else "always"
-        return Structure(assistant_last=last, neighbours=neighbours, ids_again=True)
-
-    def prepare(self, setting: Setting, system: Sequence[TrackedBlock]) -> ChatDialect:
-        family = template(setting.model)
-        # A policy may ask that a template's refusal is observed instead.
-        family = structs.replace(family, **{name: False for code, name in _ASKED.items() if code in setting.observed})
-        voice = ChatOptions(
-            target=NAME,
-            parts=ServedParts(),
-            call_id=self.call_id(setting.model),
-            model=setting.model,
-            providers=_OWN if family.reasoning else frozenset(),
-            passed=_MEDIA,
-            plain=family.plain,
-            owners=_OWN,
-            observed=setting.observed,
-        )
-        # The server takes functions alone.
-        model = structs.replace(chat_model(setting.model), other_tools=False)
-        head = write_chat_head(setting, NAME, _PARAMETERS, model)
-        return ChatDialect(voice, head, setting, system, model=model, template=family)
+VLLM: Final = structs.replace(
+    OPENAI_CHAT,
+    name="vllm",
+    tail_rule="VLM-09",
+    tail_rules=frozenset({"VLM-OAI-06", "VLM-04", "VLM-09"}),
+    models=served_model,
+    parameters=_PARAMETERS,
+    parts=ServedParts(),
+    # The API that is imitated reads and writes reasoning in the same field.
+    owners=OPENAI_CHAT.owners | {"vllm"},
+    refusal_field=False,
+)

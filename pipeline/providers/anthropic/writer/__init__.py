@@ -14,7 +14,6 @@ from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock, is_who
 from reknit.pipeline.model import (
     Block,
     RedactedThinking,
-    Structure,
     Text,
     Thinking,
     ToolResult,
@@ -22,6 +21,7 @@ from reknit.pipeline.model import (
     Unknown,
     on_the_wire,
 )
+from reknit.pipeline.options import Structure
 from reknit.pipeline.providers.anthropic.writer.blocks import (
     PAUSING,
     SYSTEM_BLOCKS,

@@ -14,9 +14,10 @@ from msgspec import Raw
 
 from reknit.pipeline.history.pieces import TrackedBlock
 from reknit.pipeline.model import Tool, on_the_wire
+from reknit.pipeline.options import HeadOptions
 from reknit.pipeline.targets import Setting, legal_name
 from reknit.pipeline.targets.fitting import MOST_MARKS, POINT, is_mark, mark_of, raw_unmarked
-from reknit.pipeline.targets.head import HeadShape, HeadWriter, Params, WrittenHead, read_choice, sort_params
+from reknit.pipeline.targets.head import HeadWriter, Params, WrittenHead, read_choice, sort_params
 
 PARAMETERS: Final = frozenset(
     {
@@ -46,7 +47,7 @@ def tool_name(name: str) -> str:
 
 
 def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> WrittenHead:
-    writer = HeadWriter(_SHAPE, setting)
+    writer = HeadWriter(_HEAD, setting)
     keys: dict[str, Raw] = {}
     if setting.model is not None:
         keys["model"] = Raw(_encode(setting.model))
@@ -66,7 +67,7 @@ def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> WrittenHead:
 
 
 def _params(writer: HeadWriter) -> dict[str, Raw]:
-    values = {name: value for name, value in writer.setting.params.items() if name not in _SHAPE.elsewhere}
+    values = {name: value for name, value in writer.setting.params.items() if name not in _HEAD.elsewhere}
     params = Params(values) if values.keys() <= PARAMETERS else sort_params(values)
     choice = params.values.get("tool_choice")
     written = None if choice is None else _choice(choice)
@@ -166,7 +167,7 @@ def _is_own(tool: Tool, keys: Mapping[str, Raw]) -> bool:
     return isinstance(kind, str) and kind not in _FOREIGN
 
 
-_SHAPE: Final = HeadShape(
+_HEAD: Final = HeadOptions(
     target="anthropic",
     elsewhere=frozenset({"messages", "model", "system", "tools"}),
     # `temperature: range: 0..1` (ANT-39); OpenAI's and Gemini's goes up to 2.

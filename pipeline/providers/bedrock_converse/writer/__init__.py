@@ -20,7 +20,8 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from reknit.pipeline.fixes import Fix, make
 from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock
-from reknit.pipeline.model import STRICT, Role, Structure, Text, Tool, ToolResult, ToolUse, Unknown
+from reknit.pipeline.model import Role, Text, Tool, ToolResult, ToolUse, Unknown
+from reknit.pipeline.options import STRICT, HeadOptions, Structure
 from reknit.pipeline.providers.anthropic.writer import NO_PREFILL_SINCE, is_thinking
 from reknit.pipeline.providers.anthropic.writer.blocks import version_of
 from reknit.pipeline.providers.bedrock_converse.writer.blocks import (
@@ -49,7 +50,7 @@ from reknit.pipeline.targets import (
     without_trailing_space,
 )
 from reknit.pipeline.targets.fitting import MOST_MARKS, mark_of, point_of
-from reknit.pipeline.targets.head import HeadShape, HeadWriter, Params, before_list
+from reknit.pipeline.targets.head import HeadWriter, Params, before_list
 from reknit.pipeline.targets.signatures import endpoint_of
 
 # Families that keep a prompt in a cache; the others refuse breakpoints.
@@ -77,7 +78,7 @@ class ConverseHead(Struct, frozen=True):
 
 def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> ConverseHead:
     """Return the parts around the messages of every request of a session."""
-    writer = HeadWriter(_SHAPE, setting)
+    writer = HeadWriter(_HEAD, setting)
     keys: dict[str, Any] = {}
     model = (setting.model or "").lower()
     cached = not model or any(name in model for name in _CACHED)
@@ -181,7 +182,7 @@ def _specified(name: str, description: str | msgspec.UnsetType, schema: Raw) -> 
     return {"toolSpec": {"name": name, **said, "inputSchema": {"json": schema}}}
 
 
-_SHAPE: Final = HeadShape(
+_HEAD: Final = HeadOptions(
     target=NAME,
     places={
         "max_tokens": "inferenceConfig.maxTokens",

@@ -17,7 +17,8 @@ from msgspec import Raw, Struct
 from reknit.pipeline.history.exchanges import calls_last
 from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock
 from reknit.pipeline.history.readers.head import DECLARED_SCHEMAS
-from reknit.pipeline.model import Structure, Text, Thinking, Tool, ToolUse
+from reknit.pipeline.model import Text, Thinking, Tool, ToolUse
+from reknit.pipeline.options import Choice, HeadOptions, Structure
 from reknit.pipeline.providers.gemini.reader import either_spelling
 from reknit.pipeline.providers.gemini.writer.blocks import (
     NAME,
@@ -31,7 +32,7 @@ from reknit.pipeline.providers.gemini.writer.blocks import (
     written,
 )
 from reknit.pipeline.targets import Encoded, ListDialect, Setting, in_common_words, row, stub_for
-from reknit.pipeline.targets.head import Choice, HeadShape, HeadWriter, WrittenHead
+from reknit.pipeline.targets.head import HeadWriter, WrittenHead
 from reknit.pipeline.targets.signatures import endpoint_of
 from reknit.pipeline.text.flatten import PromptText
 
@@ -51,7 +52,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> WrittenHead:
-    writer = HeadWriter(_SHAPE, setting)
+    writer = HeadWriter(_HEAD, setting)
     keys: dict[str, Any] = {}
     params = writer.read_params()
     given = [_text_of(each) for each in writer.prompt_texts(keeps_blanks=True)]
@@ -68,7 +69,7 @@ def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> WrittenHead:
     if choice is not None:
         named = {"allowedFunctionNames": [function_name(choice.name)]} if choice.kind == "tool" else {}
         keys["toolConfig"] = {"functionCallingConfig": {"mode": choice.spelt or _MODES[choice.kind], **named}}
-    places = {**_SHAPE.places, **{name: name for name in params.values if name.startswith(_GROUP)}}
+    places = {**_HEAD.places, **{name: name for name in params.values if name.startswith(_GROUP)}}
     beside = writer.placed(params, places)
     generation = beside.pop("generationConfig", None)
     keys = beside | keys
@@ -119,7 +120,7 @@ def _is_own(tool: Tool, given: Mapping[str, Raw]) -> bool:
     return bytes(tool.input_schema) == b"null" and given.keys() <= _OWN_TOOLS
 
 
-_SHAPE: Final = HeadShape(
+_HEAD: Final = HeadOptions(
     target=NAME,
     places={
         "max_tokens": "generationConfig.maxOutputTokens",

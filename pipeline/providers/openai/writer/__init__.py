@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
-from msgspec import UNSET, Raw, Struct, UnsetType, structs
+from msgspec import UNSET, Raw, UnsetType, structs
 
 from reknit.pipeline.history.calls import INTERRUPTED
 from reknit.pipeline.history.clean import SYSTEM_MARK
 from reknit.pipeline.history.pieces import CHAT, RESPONSES, FixLog, Message, TrackedBlock
 from reknit.pipeline.model import Block, Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
+from reknit.pipeline.options import MessageOptions, Parts
 from reknit.pipeline.providers.openai.writer.parameters import tool_name
 from reknit.pipeline.providers.openai.writer.parts import (
-    Parts,
     document_parts,
     encode,
     fitted_document,
@@ -33,28 +33,6 @@ _NAMED: Final = frozenset({"", "custom", "custom_tool_call"})
 # The APIs whose parts have members of the same names, with the same meaning.
 _ALIKE: Final = frozenset({CHAT, RESPONSES})
 _NONE: Final = frozenset[str]()
-
-
-class ChatOptions(Struct, frozen=True, kw_only=True):
-    """The options of a target's encoding.
-
-    ``providers`` are the issuers whose readable reasoning is sent back (none if the model takes none), ``passed`` the
-    unknown user blocks that are parts unchanged; ``plain`` writes calls and results as text. ``refusals``: a refusal
-    has a field of its own. ``owners`` are the providers whose specific members are written again; ``shows_results``:
-    results hold media. ``observed`` are the codes of the repairs that are not made.
-    """
-
-    target: str
-    parts: Parts
-    call_id: Callable[[str], str]
-    model: str | None = None
-    providers: frozenset[str] = frozenset()
-    passed: frozenset[str] = frozenset()
-    plain: bool = False
-    refusals: bool = False
-    owners: frozenset[str] = frozenset()
-    shows_results: bool = False
-    observed: frozenset[str] = frozenset()
 
 
 class OpenAIDialect(ListDialect):
@@ -83,23 +61,27 @@ class OpenAIBlockAdapter(BlockAdapter, kw_only=True, eq=False):
 
     left_behind = (Text(text="[Shown in the next user message]"),)
 
-    voice: ChatOptions
+    options: MessageOptions
     speaks: bool
     """Whether it is the assistant's turn."""
 
     @property
     def media_at_once(self) -> bool:
         """If results are text, nothing marks their end."""
-        return self.voice.plain
+        return self.options.calls_as_text
 
     def bared(self, piece: TrackedBlock) -> TrackedBlock:
-        voice, block = self.voice, piece.block
-        owners = voice.owners
+        options, block = self.options, piece.block
+        owners = options.owners
         if isinstance(block, (Text, Image, Document)) and block.own is not UNSET and block.own.provider in _ALIKE:
-            piece = only_members(piece, voice.parts.members.get(type(block), _NONE), self.book)
+            piece = only_members(piece, options.parts.members.get(type(block), _NONE), self.book)
             owners = owners | _ALIKE
         return bare(
-            piece, self.book, refusals=voice.refusals and self.speaks, owners=owners, message_owners=voice.owners
+            piece,
+            self.book,
+            refusals=options.refusal_field and self.speaks,
+            owners=owners,
+            message_owners=options.owners,
         )
 
     def name(self, name: str) -> str:
@@ -107,27 +89,29 @@ class OpenAIBlockAdapter(BlockAdapter, kw_only=True, eq=False):
 
     def image(self, piece: TrackedBlock, image: Image) -> TrackedBlock | None:
         """An image in what the user says; the repair leaves none with the assistant."""
-        return None if self.speaks else fitted_image(piece, image, self.voice.parts, self.book)
+        return None if self.speaks else fitted_image(piece, image, self.options.parts, self.book)
 
     def document(self, piece: TrackedBlock, document: Document) -> TrackedBlock | None:
-        return None if self.speaks else fitted_document(piece, document, self.voice.parts, self.book)
+        return None if self.speaks else fitted_document(piece, document, self.options.parts, self.book)
 
     def unknown(self, piece: TrackedBlock, unknown: Unknown, inside: ToolResult | None) -> TrackedBlock | None:
         if inside is not None:
             return None
         if self.speaks:
-            return piece if is_speech(unknown, self.voice.owners) else None
-        return piece if is_native_item(unknown, self.voice.owners) or unknown.kind in self.voice.passed else None
+            return piece if is_speech(unknown, self.options.owners) else None
+        return (
+            piece if is_native_item(unknown, self.options.owners) or unknown.kind in self.options.user_blocks else None
+        )
 
     def moves(self, part: Image | Document | Unknown, result: ToolResult) -> str:  # noqa: ARG002  of every result
-        return "" if isinstance(part, Unknown) or self.voice.shows_results else "result_media_moved"
+        return "" if isinstance(part, Unknown) or self.options.result_media else "result_media_moved"
 
     def reasoning(self, piece: TrackedBlock, reasoning: Thinking | RedactedThinking) -> TrackedBlock | None:
         """Readable reasoning goes back to its issuer, in one field of the message, wherever it stood."""
         if not self.speaks:
             code = "thinking_dropped"  # the repair leaves none with the user
         elif isinstance(reasoning, RedactedThinking) or not is_issued_by(
-            reasoning, self.voice.providers, self.voice.model
+            reasoning, self.options.reasoning_issuers, self.options.model
         ):
             code = "thinking_foreign"
         elif not reasoning.thinking.strip():
@@ -139,11 +123,11 @@ class OpenAIBlockAdapter(BlockAdapter, kw_only=True, eq=False):
 
     def call(self, piece: TrackedBlock, use: ToolUse) -> TrackedBlock:
         """A call under the id and the name that the target takes, unless it is one of the provider's own tools."""
-        if self.voice.plain:
+        if self.options.calls_as_text:
             return self.book.change("calls_as_text", piece, Text(text=shown(piece)))
         if use.own is not UNSET and use.own.kind not in _NAMED:
             return piece
-        call_id, name = self.voice.call_id(use.id), self.name(use.name)
+        call_id, name = self.options.call_id(use.id), self.name(use.name)
         if call_id != use.id:
             use = structs.replace(use, id=call_id)
             piece = self.book.change("id_rewritten", piece, use, detail=call_id)
@@ -162,12 +146,12 @@ class OpenAIBlockAdapter(BlockAdapter, kw_only=True, eq=False):
             content = _as_error(content)
         # The fix's content before is the unchanged result.
         piece = fitted if fitted.block is result else structs.replace(fitted, block=result)
-        if self.voice.plain:
+        if self.options.calls_as_text:
             texts = [block.text for block in _as_blocks(content) if isinstance(block, Text)]
             failed = bool(texts) and texts[0].startswith(ERROR)
             words = "\n".join(texts if failed else [RESULT, *texts])
             return self.book.change("calls_as_text", piece, Text(text=words))
-        call_id = self.voice.call_id(result.tool_use_id)
+        call_id = self.options.call_id(result.tool_use_id)
         if call_id != result.tool_use_id:
             rewritten = structs.replace(result, tool_use_id=call_id)
             piece = self.book.change("id_rewritten", piece, rewritten, detail=call_id)
@@ -242,7 +226,7 @@ class Said:
         ]
 
 
-def said_by_user(pieces: Sequence[TrackedBlock], voice: ChatOptions) -> list[Said | TrackedBlock]:
+def said_by_user(pieces: Sequence[TrackedBlock], options: MessageOptions) -> list[Said | TrackedBlock]:
     """Return the messages of a user's fitted pieces, results excepted, with the unchanged items between them.
 
     A piece with provider-specific members begins a new message.
@@ -250,7 +234,7 @@ def said_by_user(pieces: Sequence[TrackedBlock], voice: ChatOptions) -> list[Sai
     said: list[Said | TrackedBlock] = []
     turn = -1
     for piece in pieces:
-        if isinstance(piece.block, Unknown) and is_native_item(piece.block, voice.owners):
+        if isinstance(piece.block, Unknown) and is_native_item(piece.block, options.owners):
             said.append(piece)
             continue
         last = said[-1] if said else None
@@ -258,7 +242,7 @@ def said_by_user(pieces: Sequence[TrackedBlock], voice: ChatOptions) -> list[Sai
         if not isinstance(last, Said) or beside or (last.beside and piece.turn != turn):
             last = Said(beside)
             said.append(last)
-        last.add_piece(piece, voice.parts)
+        last.add_piece(piece, options.parts)
         turn = piece.turn
     return said
 
@@ -275,7 +259,7 @@ def is_speech(block: Block, owners: Collection[str]) -> bool:
 
 
 def system_messages(
-    prompt: str, system: Sequence[TrackedBlock], voice: ChatOptions, *, joined: bool, takes: Collection[str]
+    prompt: str, system: Sequence[TrackedBlock], options: MessageOptions, *, joined: bool, takes: Collection[str]
 ) -> list[dict[str, Any]]:
     """The messages of a leading system prompt: one for it, and one for each that came.
 
@@ -288,7 +272,7 @@ def system_messages(
     turns: dict[int, list[TrackedBlock]] = {}
     for piece in system:
         turns.setdefault(piece.turn, []).append(piece)
-    rest = [system_message(pieces, voice, takes) for pieces in turns.values()]
+    rest = [system_message(pieces, options, takes) for pieces in turns.values()]
     return [_as_system(prompt, takes), *rest] if prompt else rest
 
 
@@ -296,14 +280,14 @@ def _as_system(text: str, takes: Collection[str]) -> dict[str, Any]:
     return {"role": "system", "content": text} if takes else {"role": "user", "content": SYSTEM_MARK + text}
 
 
-def fitted_system(pieces: Sequence[TrackedBlock], voice: ChatOptions, book: FixLog) -> list[TrackedBlock]:
+def fitted_system(pieces: Sequence[TrackedBlock], options: MessageOptions, book: FixLog) -> list[TrackedBlock]:
     """The pieces of the system's messages with nothing that the API has no place for."""
     if all(map(is_bare, pieces)) and all(isinstance(piece.block, Text) for piece in pieces):
         return [*pieces]
-    return OpenAIBlockAdapter(book=book, voice=voice, speaks=False).fit_message(pieces)
+    return OpenAIBlockAdapter(book=book, options=options, speaks=False).fit_message(pieces)
 
 
-def system_message(pieces: Sequence[TrackedBlock], voice: ChatOptions, takes: Collection[str]) -> dict[str, Any]:
+def system_message(pieces: Sequence[TrackedBlock], options: MessageOptions, takes: Collection[str]) -> dict[str, Any]:
     """A message of the system's, with what is its own; the developer is the system where the model has none."""
     if not takes:
         return _as_system("\n\n".join(piece.block.text for piece in pieces if isinstance(piece.block, Text)), takes)
@@ -311,4 +295,4 @@ def system_message(pieces: Sequence[TrackedBlock], voice: ChatOptions, takes: Co
     for piece in pieces:
         beside |= own_members(piece.own)
     role = "developer" if beside.pop("role", None) is not None and "developer" in takes else "system"
-    return {"role": role, "content": content_of([piece.block for piece in pieces], voice.parts), **beside}
+    return {"role": role, "content": content_of([piece.block for piece in pieces], options.parts), **beside}

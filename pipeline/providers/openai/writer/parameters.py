@@ -14,10 +14,12 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from reknit.pipeline.model import Tool
+from reknit.pipeline.history.pieces import CHAT
+from reknit.pipeline.model import Role, Tool
+from reknit.pipeline.options import HeadOptions, ModelOptions, Structure
 from reknit.pipeline.providers.openai.writer.parts import encode
 from reknit.pipeline.targets import Setting, legal_name
-from reknit.pipeline.targets.head import HeadShape, HeadWriter, Params, WrittenHead, members_of, sort_params
+from reknit.pipeline.targets.head import HeadWriter, Params, WrittenHead, members_of, sort_params
 
 # Parameters that are elsewhere in the request, or are breakpoints, which these APIs set themselves.
 _BESIDE: Final = frozenset({"model", "messages", "input", "system", "tools", "cache_control"})
@@ -131,41 +133,37 @@ _ECHOING: Final = re.compile(r"deepseek-(v3[.-]2|v4|reasoner)|kimi-k2(-thinking|
 _SWITCHED: Final = re.compile(r"deepseek|kimi|moonshot|glm")
 
 
-class Chat(Struct, frozen=True):
-    """The features of a model behind a chat API.
+_SPEECH: Final = frozenset({"input_audio"})
+_SPEAKERS: Final[frozenset[Role]] = frozenset({"user", "assistant"})
+_ASSISTANT: Final[frozenset[Role]] = frozenset({"assistant"})
 
-    Attributes:
-        reasoning: readable reasoning of earlier turns.
-        echo: turns with calls always carry their reasoning.
-        system: the roles that it knows for system messages.
-        limit: the name of the limit on tokens, if only one is accepted.
-        hears: speech.
-        switch: the parameter ``thinking``, which says whether the model thinks.
-        other_tools: tools that are not functions.
-        blank_users: a blank user message, which Moonshot and others refuse.
+
+def chat_model(model: str | None) -> ModelOptions:
+    """Return the options of a model of OpenAI's Chat Completions API, or of another host that is as strict.
+
+    Its structure is that of accepted recorded requests: every call and result is paired directly.
     """
-
-    reasoning: bool = True
-    echo: bool = False
-    system: frozenset[str] = frozenset({"system", "developer"})
-    limit: str = ""
-    hears: bool = False
-    switch: bool = False
-    other_tools: bool = True
-    blank_users: bool = True
-
-
-def chat_model(model: str | None) -> Chat:
     name = (model or "").lower()
     own = _OPENAI.search(name) is not None and _OPEN_WEIGHTS.search(name) is None
-    return Chat(
+    roles = _roles(name)
+    # Moonshot and others refuse a blank user message.
+    blank = own or _NO_DEVELOPER.search(name) is None
+    return ModelOptions(
+        structure=Structure(
+            assistant_first=True,
+            assistant_last="always",
+            neighbours=_SPEAKERS,
+            blank=_SPEAKERS if blank else _ASSISTANT,
+            ids_again=True,
+            own=CHAT,
+            system_inside=bool(roles),
+        ),
+        system_roles=roles,
         reasoning=not own,
-        echo=_ECHOING.search(name) is not None,
-        system=_roles(name),
-        limit="max_completion_tokens" if own and _REASONING.search(name) else "",
-        hears="audio" in name,
-        switch=_SWITCHED.search(name) is not None,
-        blank_users=own or _NO_DEVELOPER.search(name) is None,
+        reasoning_required=_ECHOING.search(name) is not None,
+        user_blocks=_SPEECH if "audio" in name else frozenset(),
+        limit_parameter="max_completion_tokens" if own and _REASONING.search(name) else "",
+        thinking_parameter=_SWITCHED.search(name) is not None,
     )
 
 
@@ -187,15 +185,17 @@ PARAMETERS: Final = frozenset(
 """The parameters that the API's documentation names."""
 
 
-def write_chat_head(setting: Setting, target: str, known: frozenset[str], model: Chat) -> WrittenHead:
+def write_chat_head(setting: Setting, target: str, known: frozenset[str], model: ModelOptions) -> WrittenHead:
     """The head of every request of a session; ``known`` are the parameters that the target takes."""
 
     def is_own(_tool: Tool, keys: Mapping[str, Any]) -> bool:
-        return model.other_tools and _is_custom(keys)
+        return model.custom_tools and _is_custom(keys)
 
-    writer = HeadWriter(HeadShape(target=target, tool_name=tool_name, is_own=is_own), setting)
+    writer = HeadWriter(HeadOptions(target=target, tool_name=tool_name, is_own=is_own), setting)
     keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
-    limit = model.limit or ("max_completion_tokens" if "max_completion_tokens" in setting.params else "max_tokens")
+    limit = model.limit_parameter or (
+        "max_completion_tokens" if "max_completion_tokens" in setting.params else "max_tokens"
+    )
     params = openai_params(setting.params, limit, _in_chat_words)
     tools = write_tools(writer, _tool, _is_chats)
     if setting.tools and all(_is_older(tool) for tool in setting.tools):
@@ -204,7 +204,7 @@ def write_chat_head(setting: Setting, target: str, known: frozenset[str], model:
         known |= {"function_call"}
     elif tools:
         keys["tools"] = tools
-    if model.switch and "thinking" in params.values:
+    if model.thinking_parameter and "thinking" in params.values:
         known |= {"thinking"}
         switched = {"thinking": _switch(params.values["thinking"])}
         params = structs.replace(params, values=params.values | switched)

@@ -8,58 +8,20 @@ from __future__ import annotations
 
 import binascii
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from reknit.pipeline.history.pieces import FixLog, TrackedBlock
 from reknit.pipeline.model import Document, Image, Own, Text
+from reknit.pipeline.options import NO_EXTRAS, Parts
 from reknit.pipeline.targets.media import MEDIA_TYPES, document_fault, inspect
 
 _LINKS: Final = ("https://", "http://")
 _DATA_URL: Final = re.compile(r"data:([^;,]+);base64,(.+)", re.DOTALL)
-
-
-NO_EXTRAS: Final[Mapping[str, Raw]] = MappingProxyType({})
-
-
-class Parts(ABC):
-    """How an API writes the parts of a user's message; None where it has no such part.
-
-    ``extras`` are members of a part that only OpenAI's APIs have. ``members`` names those that this API takes, by the
-    type of the block.
-    """
-
-    members: ClassVar[Mapping[type, frozenset[str]]] = MappingProxyType({Image: frozenset({"detail"})})
-
-    @abstractmethod
-    def text(self, text: Text) -> Any:  # noqa: ANN401  a part, ready to encode
-        """Words of a message or a result."""
-
-    @abstractmethod
-    def image(self, url: str, extras: Mapping[str, Raw] = NO_EXTRAS) -> Any:  # noqa: ANN401  a part
-        """An image by its URL, or as a data URL."""
-
-    def uploaded_image(self, file_id: str, extras: Mapping[str, Raw] = NO_EXTRAS) -> Any:  # noqa: ANN401, ARG002  no such part
-        return None
-
-    def takes(self, media_type: str) -> bool:
-        """Whether a document of this type may be part of the request."""
-        return media_type == "application/pdf"
-
-    def file(self, name: str, url: str, extras: Mapping[str, Raw] = NO_EXTRAS) -> Any:  # noqa: ANN401, ARG002  no such part
-        """A document as a data URL."""
-        return None
-
-    def uploaded_file(self, file_id: str, extras: Mapping[str, Raw] = NO_EXTRAS) -> Any:  # noqa: ANN401, ARG002  no such part
-        return None
-
-    def linked_file(self, url: str, extras: Mapping[str, Raw] = NO_EXTRAS) -> Any:  # noqa: ANN401, ARG002  no such part
-        return None
 
 
 def own_members(own: Own | UnsetType) -> dict[str, Raw]:

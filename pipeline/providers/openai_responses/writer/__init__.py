@@ -15,9 +15,9 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
 from reknit.pipeline.history.pieces import STRIPPED, FixLog, Message, TrackedBlock, is_blank
-from reknit.pipeline.model import RedactedThinking, Structure, Text, Thinking, Tool, ToolResult, ToolUse, Unknown
+from reknit.pipeline.model import RedactedThinking, Text, Thinking, Tool, ToolResult, ToolUse, Unknown
+from reknit.pipeline.options import HeadOptions, MessageOptions, Structure
 from reknit.pipeline.providers.openai.writer import (
-    ChatOptions,
     OpenAIBlockAdapter,
     OpenAIDialect,
     Said,
@@ -55,7 +55,7 @@ from reknit.pipeline.providers.openai_responses.writer.items import (
     unfit_reasoning,
 )
 from reknit.pipeline.targets import STUB, Encoded, Ending, Row, Setting, in_common_words, row, stub_for
-from reknit.pipeline.targets.head import HeadShape, HeadWriter, Params, WrittenHead, prompt_as_text
+from reknit.pipeline.targets.head import HeadWriter, Params, WrittenHead, prompt_as_text
 from reknit.pipeline.targets.signatures import endpoint_of
 
 NAME: Final = "openai-responses"
@@ -90,7 +90,7 @@ def write_head(setting: Setting) -> tuple[WrittenHead, bytes]:
 
     A stored prompt may bring tools, too.
     """
-    writer = HeadWriter(_SHAPE, setting)
+    writer = HeadWriter(_HEAD, setting)
     params = writer.clamped(openai_params(setting.params, "max_output_tokens", _in_own_words))
     keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
     given = params.values.get("instructions")
@@ -155,7 +155,7 @@ def _format(value: Raw) -> Any:  # noqa: ANN401  any JSON
     return {"type": "json_schema", **inner} if isinstance(inner, dict) else given
 
 
-_SHAPE: Final = HeadShape(
+_HEAD: Final = HeadOptions(
     target=NAME,
     elsewhere=frozenset({"instructions"}),
     bounds={"max_output_tokens": (16, math.inf)},  # RSP-20
@@ -266,25 +266,25 @@ class ResponsesDialect(OpenAIDialect):
         self._endpoint = endpoint_of(setting, NAME)
         self._stored = bytes(setting.params.get("store", b"")) != b"false"
         # The structure repair leaves no id that is longer than the 64 characters of a call_id (RSP-08).
-        self._voice = ChatOptions(
+        self._options = MessageOptions(
             target=NAME,
             parts=ResponsesParts(),
             call_id=str,
-            refusals=True,
+            refusal_field=True,
             owners=OWN,
-            shows_results=True,
+            result_media=True,
             observed=setting.observed,
         )
         book = FixLog(NAME, setting.observed)
-        system = fitted_system(system, self._voice, book)
+        system = fitted_system(system, self._options, book)
         self.fixes += book.fixes
-        first = system_messages("", system, self._voice, joined=False, takes=_SYSTEM)
+        first = system_messages("", system, self._options, joined=False, takes=_SYSTEM)
         self.system = [{"type": "message", **row} for row in first]
 
     def encode_message(self, message: Message, state: ResponsesProgress, *, final: bool) -> Encoded:
         """Write a message; ``final`` says that it is the assistant's and that nothing follows it."""
         first = [] if state.count else self.system
-        book = FixLog(NAME, self._voice.observed)
+        book = FixLog(NAME, self._options.observed)
         written = _Items(book, dict(state.asked), list(state.ids), state.count + len(first), state.tools)
         message = in_common_words(message, book)
         if message.role == "assistant":
@@ -314,15 +314,15 @@ class ResponsesDialect(OpenAIDialect):
         return structs.replace(ending, suffix=b"]," + self._choice[1:], head=head)
 
     def _system_row(self, message: Message, written: _Items) -> None:
-        pieces = fitted_system(message.pieces, self._voice, written.book)
-        item = {"type": "message", **system_message(pieces, self._voice, _SYSTEM)}
+        pieces = fitted_system(message.pieces, self._options, written.book)
+        item = {"type": "message", **system_message(pieces, self._options, _SYSTEM)}
         many = isinstance(item["content"], list)
         place = f"{written.place}.content"
         written.put(item, *(row(piece, f"{place}.{at}" if many else place) for at, piece in enumerate(pieces)))
 
     def _assistant(self, message: Message, written: _Items, *, final: bool) -> None:
         book = written.book
-        fitting = _ResponsesBlockAdapter(book=book, voice=self._voice, speaks=True)
+        fitting = _ResponsesBlockAdapter(book=book, options=self._options, speaks=True)
         unfit = unfit_reasoning(message, self._model, self._endpoint, stored=self._stored, final=final)
         for at, came in enumerate(message.pieces):
             block = came.block
@@ -357,13 +357,13 @@ class ResponsesDialect(OpenAIDialect):
 
     def _user(self, message: Message, written: _Items) -> None:
         said: list[TrackedBlock] = []
-        fitting = OpenAIBlockAdapter(book=written.book, voice=self._voice, speaks=False)
+        fitting = OpenAIBlockAdapter(book=written.book, options=self._options, speaks=False)
         for piece in fitting.fit_message(message.pieces):
             if isinstance(piece.block, ToolResult):
                 self._result(piece, piece.block, written)
             else:
                 said.append(piece)
-        for each in said_by_user(said, self._voice):
+        for each in said_by_user(said, self._options):
             if isinstance(each, Said):
                 item = message_item("user", each.content, each.beside)
                 each.pieces[0] = written.with_id(item, each.pieces[0])
@@ -372,7 +372,7 @@ class ResponsesDialect(OpenAIDialect):
                 written.put_native(each.block, each)
 
     def _result(self, piece: TrackedBlock, result: ToolResult, written: _Items) -> None:
-        content = result_content(result, self._voice.parts)
+        content = result_content(result, self._options.parts)
         item = result_item(piece, result, content, written.asked.pop(result.tool_use_id, ""))
         place = f"{written.place}.output" if "output" in item else written.place
         written.put(item, row(written.with_id(item, piece), place))

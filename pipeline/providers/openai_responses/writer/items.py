@@ -38,8 +38,9 @@ from reknit.pipeline.model import (
     ToolUse,
     Unknown,
 )
+from reknit.pipeline.options import NO_EXTRAS, Parts
 from reknit.pipeline.providers.openai.writer import is_native_item
-from reknit.pipeline.providers.openai.writer.parts import NO_EXTRAS, Parts, own_members
+from reknit.pipeline.providers.openai.writer.parts import own_members
 from reknit.pipeline.targets import is_issued_by
 from reknit.pipeline.targets.signatures import is_foreign
 
