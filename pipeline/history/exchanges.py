@@ -263,6 +263,15 @@ def call_of(exchanges: Sequence[Exchange], original: str, *, by_name: bool) -> t
     return latest
 
 
+def waiting_call(exchanges: Sequence[Exchange], original: str, *, by_name: bool) -> tuple[Exchange, Call] | None:
+    """The latest open call of an id without a real result; of several in one turn, the first."""
+    for exchange in reversed(exchanges):
+        asked = exchange.asked(original, by_name=by_name)
+        if asked is not None and (call := asked.waiting) is not None:
+            return exchange, call
+    return None
+
+
 def is_reasoning(piece: TrackedBlock) -> bool:
     """Whether a piece is thinking, readable or not; an item of that type, which came among other blocks, is too."""
     block = piece.block

@@ -82,6 +82,8 @@ class WorkingHistory:
                 variants_of(targets, policy), lambda variant: structure_for(variant, setting)
             )
         ]
+        for mending in self.mendings:
+            mending.history.log = self.archive.turns
 
     @property
     def parts(self) -> dict[str, SettledPart]:
