@@ -168,7 +168,7 @@ class Exchange(Struct, omit_defaults=True, dict=True):
         waiting = asked.waiting if asked is not None else None
         if not call.real or waiting is None or waiting.result >= 0:
             return False
-        waiting.result, waiting.real = len(self.results), call.real
+        waiting.result, waiting.real, waiting.came = len(self.results), call.real, call.came
         rewritten = structs.replace(earlier.block, tool_use_id=self.tool_use(waiting).id)
         self.results.append(structs.replace(earlier, block=rewritten))
         return True

@@ -28,6 +28,8 @@ from reknit.pipeline.targets import Setting
 
 # The layout of heads and segments. A session of another layout is read from its log.
 LAYOUT = 1
+# The first format of state that has late results; below it they are left out.
+LATE_RESULTS = 3
 
 
 class Logged(Struct, frozen=True, omit_defaults=True):
