@@ -316,7 +316,8 @@ class History:
         if found is None:
             return False
         exchange, call = found
-        if call.real and self.policy.late_result != "drop":
+        takes_late = self.policy.late_result != "drop" and result.tool_use_id != NO_ID
+        if call.real and takes_late:
             # The call has its result. An earlier one under this id may still wait for one.
             alike = exchange.asked(result.tool_use_id, by_name=turn.ids_made)
             calls = [call] if alike is None else alike.calls
@@ -330,7 +331,7 @@ class History:
             if real and earlier.came_as == NO_ID != result.tool_use_id:
                 if not exchange.pass_on(call):
                     self._book.drop("result_orphan", earlier)
-            elif call.real and real and self.policy.late_result != "drop":
+            elif call.real and real and takes_late:
                 return self._late(turn, piece, result, exchange, spoken=spoken)
             elif call.real or not real:
                 same = "result_repeated" if same_content(piece, earlier) else "result_duplicate"

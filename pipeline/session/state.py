@@ -343,7 +343,8 @@ def load_open_end(data: bytes, history: History) -> None:
     history.referred, history.last_item = state.referred, state.last_item
     history.user_spoke_last = state.user_spoke_last
     history.held, history.spoken_at = state.held, state.spoken_at
-    if not history.spoken_at and history.policy.late_result == "replace":
+    was_noted = history.spoken_at or not any(exchange.calls for exchange in history.exchanges)
+    if not was_noted and history.policy.late_result == "replace":
         _note_shown(history)
     for exchange in state.exchanges:
         history.ids.begin_turn()
@@ -352,7 +353,7 @@ def load_open_end(data: bytes, history: History) -> None:
 
 
 def _note_shown(history: History) -> None:
-    """Take the results before the last exchange for shown, and its own for not; the state does not say."""
+    """Take the results before the last exchange for shown, and its own for not: below format 3 no state says."""
     history.spoken_at = history.turns
     for call in history.exchanges[-1].calls if history.exchanges else ():
         call.came = history.turns

@@ -94,7 +94,7 @@ def test_a_reloaded_session_knows_how_long_a_call_has_been_waited_for():
     for session in (whole, Session.load(whole.head(), segments)):
         for message in [*[said(), user()] * 3, answered("a")]:
             session.append(message)
-        assert [fix.code for fix in session.request().fixes] == ["result_synthesised", "result_late"]
+        assert [fix.code for fix in session.request().fixes] == ["result_synthesised", "result_late_turn"]
 
 
 def test_no_prefix_is_stable_before_the_first_turn():
