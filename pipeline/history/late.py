@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final, TypeAlias
 
+import msgspec
 from msgspec import UNSET, Struct, structs
 
 from reknit.pipeline.fixes import digest
@@ -36,11 +37,11 @@ def result_digest(result: ToolResult) -> str:
         for part in content:
             if isinstance(part, Text):
                 parts += [part.text] if part.text.strip() else []
-            elif isinstance(part, (Image, Document)):
-                plain = with_plain_data(part.source) or part.source
-                parts.append(on_the_wire(structs.replace(part, source=plain, cache_control=UNSET)))
-            else:
-                parts.append(on_the_wire(part))
+                continue
+            if isinstance(part, (Image, Document)):
+                part = structs.replace(part, source=with_plain_data(part.source) or part.source, cache_control=UNSET)
+            # Raw JSON may be spelled differently when it comes again.
+            parts.append(msgspec.json.decode(msgspec.json.encode(on_the_wire(part))))
     else:
         parts = [] if content is UNSET or not content.strip() else [content]
     return digest([result.is_error, parts])

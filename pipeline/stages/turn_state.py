@@ -258,7 +258,9 @@ class TurnStates(Kept[TurnState]):
 
     def get(self, key: bytes, record: Record) -> TurnState:
         """Return the session of a key; one that is not known yet begins with the record."""
-        return self.find(key) or self._begin(key, TurnState(session=self._fresh(self.format), first=record.unique_offset))
+        return self.find(key) or self._begin(
+            key, TurnState(session=self._fresh(self.format), first=record.unique_offset)
+        )
 
     def waiting_in(self, session: bytes) -> Waiting:
         """The waiting records of a session that is parked or being released."""
