@@ -194,8 +194,8 @@ class Policy(Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unkno
         Literal["replace", "turn", "drop"],
         Meta(
             description="Another real result of a call that has one: until an assistant turn follows the first, it "
-            "replaces it, and after that it becomes a user turn (`replace`), it always becomes a user turn (`turn`), or "
-            "it is left out (`drop`)."
+            "replaces it, and after that it becomes a user turn (`replace`), it always becomes a user turn (`turn`),"
+            " or it is left out (`drop`)."
         ),
     ] = "replace"
     incomplete_call: Annotated[

@@ -19,7 +19,7 @@ from reknit.pipeline.fixes import digest
 from reknit.pipeline.history.calls import as_words
 from reknit.pipeline.history.clean import UNNAMED, with_plain_data
 from reknit.pipeline.history.pieces import FixLog, TrackedBlock
-from reknit.pipeline.model import Document, Image, Text, ToolResult, ToolUse, Turn, on_the_wire
+from reknit.pipeline.model import Document, Image, Text, ToolResult, ToolUse, Turn, Unknown, on_the_wire
 
 LATE: Final = "result_late_turn"
 LATE_RESULT: Final = "[Tool result of an earlier call: "
@@ -35,16 +35,20 @@ def result_digest(result: ToolResult) -> str:
     if isinstance(content, list):
         parts: list[object] = []
         for part in content:
-            if isinstance(part, Text):
-                parts += [part.text] if part.text.strip() else []
-                continue
-            if isinstance(part, (Image, Document)):
-                part = structs.replace(part, source=with_plain_data(part.source) or part.source, cache_control=UNSET)
-            # Raw JSON may be spelled differently when it comes again.
-            parts.append(msgspec.json.decode(msgspec.json.encode(on_the_wire(part))))
+            if not isinstance(part, Text):
+                parts.append(_as_value(part))
+            elif part.text.strip():
+                parts.append(part.text)
     else:
         parts = [] if content is UNSET or not content.strip() else [content]
     return digest([result.is_error, parts])
+
+
+def _as_value(part: Image | Document | Unknown) -> object:
+    """A part as a value that is the same for any spelling of its JSON."""
+    if isinstance(part, (Image, Document)):
+        part = structs.replace(part, source=with_plain_data(part.source) or part.source, cache_control=UNSET)
+    return msgspec.json.decode(msgspec.json.encode(on_the_wire(part)))
 
 
 def late_pieces(piece: TrackedBlock, result: ToolResult, name: str, final: str, book: FixLog) -> list[TrackedBlock]:
@@ -78,7 +82,7 @@ class EarlierCalls:
         """Note the calls and results of the next turn."""
         for block in turn.blocks:
             if isinstance(block, ToolUse):
-                self._calls[block.id] = EarlierCall(block.name.strip() and block.name or UNNAMED)
+                self._calls[block.id] = EarlierCall(block.name if block.name.strip() else UNNAMED)
             elif isinstance(block, ToolResult):
                 self.find(block.tool_use_id).seen.add(result_digest(block))
 
