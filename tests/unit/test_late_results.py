@@ -7,13 +7,16 @@ import json
 import msgspec
 import pytest
 from build import answered, call, image, result, said, session_of, text, user
-from staged import OPENED, bodies, processed, records, restored, turn
+from reading import vectors
+from staged import OPENED, Sliced, bodies, processed, records, restored, turn
 
 from reknit.pipeline import Session, normalize
 from reknit.pipeline.history.calls import INTERRUPTED
 from reknit.pipeline.model import Policy
+from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.stages.defaults import Defaults
 from reknit.pipeline.stages.turns import TurnsStage
+from reknit.topics import PROVIDER_REQUESTS
 
 PENDING = [user("q"), said(call("job", "deploy")), answered("job", "pending")]
 MARK = "[Tool result of an earlier call: deploy, job]"
@@ -204,6 +207,40 @@ def test_a_settled_call_is_found_after_a_reload_and_a_rewind():
         session.rewind(len(history))
 
 
+# Reports of agent frameworks, on each target.
+
+LISTS = {"gemini": "contents", "openai-responses": "input"}
+REPORTS = [
+    pytest.param(vector, target, id=f"{vector['name']}-{target}")
+    for vector in vectors("late_results")
+    for target in vector["targets"]
+]
+
+
+def content_of(done):
+    """Return the content of a request: its messages, or its text."""
+    if TARGETS[done.target].is_prompt:
+        return done.body.decode()
+    body = json.loads(done.body)
+    return body["message"]["content"] if done.target == "claude-cli" else body[LISTS.get(done.target, "messages")]
+
+
+@pytest.mark.parametrize(("vector", "target"), REPORTS)
+def test_a_report_becomes_exactly_this(vector, target):
+    session = Session([target], {"tail": "keep"})
+    for message in vector["messages"]:
+        session.append(msgspec.json.encode(message), vector["from"])
+        session.request()
+    whole = normalize(vector["messages"], to=target, source=vector["from"], policy={"tail": "keep"})
+    for done in (whole, session.request()):
+        assert content_of(done) == vector["targets"][target]["expect"]
+        assert [fix.code for fix in done.fixes] == vector["targets"][target]["fixes"]
+
+
+def test_each_target_has_its_reports():
+    assert all(vector["targets"].keys() == TARGETS.keys() for vector in vectors("late_results"))
+
+
 # Below format 3 of the state late results are left out, and the state has nothing of them.
 
 
@@ -252,9 +289,30 @@ def test_results_that_wait_in_state_of_format_2_may_be_replaced():
 def test_a_result_that_waits_survives_a_restart(restart):
     log = [OPENED, *map(turn, [*PENDING, said("wait", call("b")), DONE, answered("b")])]
     found, _, _ = processed(lambda: TurnsStage(Defaults()), [[record] for record in records(log)], restart)
-    sent = [json.loads(output.value)["messages"] for output in found if output.topic == "provider.requests.v1"]
+    sent = [json.loads(output.value)["messages"] for output in found if output.topic == PROVIDER_REQUESTS]
     assert [len(messages) for messages in sent] == [1, 3, 5]
     assert sent[-1][-1] == user(result("b"), f"{MARK}\ndone")
+
+
+@pytest.mark.parametrize("state_format", [2, 3])
+def test_a_late_result_in_a_parked_session_gives_the_same_request(state_format):
+    unusable = {"type": "turn.appended", "message": {"role": "nobody"}}
+    park = Defaults(on_dead_letter="park")
+    sent = []
+    for events in ([OPENED, *LOG[1:]], [OPENED, unusable, *LOG[1:], {"type": "session.released"}]):
+        sliced = Sliced(lambda: TurnsStage(park), "changelog") if state_format == 3 else None
+        if sliced is not None:
+            for record in records(events):
+                sliced.take(record)
+            sliced.release()
+            outputs = sliced.outputs
+        else:
+            stage = TurnsStage(park)
+            stage.use_format(state_format)
+            outputs = stage.process(records(events)).outputs
+        sent.append([output.value for output in outputs if output.topic == PROVIDER_REQUESTS])
+    assert sent[0] == sent[1]
+    assert len(sent[0]) == (3 if state_format == 3 else 2)
 
 
 def test_the_option_is_in_records_and_in_settings():
