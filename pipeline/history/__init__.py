@@ -48,7 +48,7 @@ from reknit.pipeline.history.exchanges import (
     waiting_call,
 )
 from reknit.pipeline.history.healthy import Stretch
-from reknit.pipeline.history.late import EarlierCalls, Log, late_pieces, result_digest
+from reknit.pipeline.history.late import EarlierCalls, Log, digest_of, has_seen, late_pieces, result_digest
 from reknit.pipeline.history.pieces import (
     REFERENCE,
     FixLog,
@@ -320,9 +320,9 @@ class History:
         if call.real and takes_late:
             # The call has its result. An earlier one under this id may still wait for one.
             alike = exchange.asked(result.tool_use_id, by_name=turn.ids_made)
-            calls = [call] if alike is None else alike.calls
             elsewhere = waiting_call(self.exchanges, result.tool_use_id, by_name=turn.ids_made)
-            if elsewhere is not None and not any(_has_seen(exchange, each, result) for each in calls):
+            repeated = alike is not None and has_seen(alike, exchange.results, result_digest(result))
+            if elsewhere is not None and not repeated:
                 exchange, call = elsewhere
         use = exchange.tool_use(call)
         real = not is_placeholder(result, use.name, call.original)
@@ -358,18 +358,20 @@ class History:
         """Take one more real result of a call in an open exchange, which has one; the latest call of its id."""
         alike = exchange.asked(result.tool_use_id, by_name=turn.ids_made)
         assert alike is not None  # noqa: S101  the call was found by this id
-        if any(_has_seen(exchange, each, result) for each in alike.calls):
+        came = result_digest(result)
+        if has_seen(alike, exchange.results, came):
             self._book.drop("result_repeated", piece)
             return True
+        alike.seen.add(came)
         call = alike.calls[-1]
         use = exchange.tool_use(call)
         if self.policy.late_result == "turn" or call.came < self.spoken_at:
-            call.seen.append(result_digest(result))
+            call.seen.append(came)
             self.held += late_pieces(piece, result, use.name, use.id, self._book)
             return True
         earlier = exchange.results[call.result]
         self._book.drop("result_replaced", earlier)
-        call.seen.append(_digest_of(earlier))
+        call.seen.append(digest_of(earlier))
         if exchange is not self.exchanges[-1] or exchange.user or spoken:
             piece = self._book.change("result_moved", piece)
         if use.id != result.tool_use_id:
@@ -542,16 +544,3 @@ class History:
         self.messages += len(messages)
         if len(self.changed) > _MANY_CHANGED:
             self.changed &= {piece.turn for exchange in self.exchanges for piece in exchange.assistant}
-
-
-def _digest_of(piece: TrackedBlock) -> str:
-    assert isinstance(piece.block, ToolResult)  # noqa: S101  a call points at nothing else
-    return result_digest(piece.block)
-
-
-def _has_seen(exchange: Exchange, call: Call, result: ToolResult) -> bool:
-    """Whether an equal result of a call came before."""
-    if not call.real:
-        return False
-    came = result_digest(result)
-    return came in call.seen or came == _digest_of(exchange.results[call.result])

@@ -199,10 +199,13 @@ class Call(Struct, omit_defaults=True):
 class CallsWithId(Struct, gc=False):
     """The calls under one id, in order.
 
-    A call that has its result never loses it, so earlier calls are not read again.
+    A call that has its result never loses it, so earlier calls are not read again. ``seen`` has the digests of the real
+    results of the first ``digested`` calls.
     """
 
     calls: list[Call] = []
+    seen: set[str] = set()
+    digested: int = 0
     _waiting: int = 0
     _unreal: int = 0
     _compared: int = 0

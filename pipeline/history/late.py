@@ -8,7 +8,7 @@ for: most sessions never need them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Final, TypeAlias
 
@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET, Struct, structs
 
 from reknit.pipeline.fixes import digest
-from reknit.pipeline.history.calls import as_words
+from reknit.pipeline.history.calls import CallsWithId, as_words
 from reknit.pipeline.history.clean import UNNAMED, with_plain_data
 from reknit.pipeline.history.pieces import FixLog, TrackedBlock
 from reknit.pipeline.model import Document, Image, Text, ToolResult, ToolUse, Turn, Unknown, on_the_wire
@@ -49,6 +49,26 @@ def _as_value(part: Image | Document | Unknown) -> object:
     if isinstance(part, (Image, Document)):
         part = structs.replace(part, source=with_plain_data(part.source) or part.source, cache_control=UNSET)
     return msgspec.json.decode(msgspec.json.encode(on_the_wire(part)))
+
+
+def has_seen(asked: CallsWithId, results: Sequence[TrackedBlock], came: str) -> bool:
+    """Whether one of the calls had a result of this digest; ``results`` are those of their exchange.
+
+    Each result is digested once.
+    """
+    calls = asked.calls
+    while asked.digested < len(calls) and calls[asked.digested].real:
+        call = calls[asked.digested]
+        asked.seen.add(digest_of(results[call.result]))
+        asked.seen.update(call.seen)
+        asked.digested += 1
+    return came in asked.seen
+
+
+def digest_of(piece: TrackedBlock) -> str:
+    """The digest of a result's piece."""
+    assert isinstance(piece.block, ToolResult)  # noqa: S101  a call points at nothing else
+    return result_digest(piece.block)
 
 
 def late_pieces(piece: TrackedBlock, result: ToolResult, name: str, final: str, book: FixLog) -> list[TrackedBlock]:
