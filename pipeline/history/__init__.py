@@ -142,7 +142,7 @@ class History:
         The run opens the history or follows settled turns only, and the table of ids admits its ids.
         """
         for exchange in self.exchanges:
-            self._emit(user_messages(exchange, self.changed, self._book))
+            self._emit_user(exchange)
         # An assistant's turn follows a user's, so none is the one before it once more.
         self.last_item = ""
         self.turns += stretch.turns
@@ -458,7 +458,7 @@ class History:
                     continue
             if self._may_be_replaced(first):
                 return
-            self._emit(user_messages(first, self.changed, self._book))
+            self._emit_user(first)
             del self.exchanges[0]
 
     def _firm(self, exchange: Exchange) -> bool:
@@ -504,10 +504,14 @@ class History:
             # The assistant's own messages are between the settled part and its results.
             spare = FixLog(observed=self.structure.observed)
             before = self.messages + len(assistant_messages(exchange, self.structure, set(self.changed), spare))
-            for at, call in enumerate(missing, len(exchange.results)):
-                call.result = at
-            exchange.results += placeholders(exchange, missing, before, self._book)
+            self._fill(exchange, missing, before)
         return True
+
+    def _fill(self, exchange: Exchange, missing: list[Call], before: int) -> None:
+        """Add placeholders for calls without a result; ``before`` counts the messages before the user's."""
+        for at, call in enumerate(missing, len(exchange.results)):
+            call.result = at
+        exchange.results += placeholders(exchange, missing, before, self._book)
 
     def _drop_calls(self, exchange: Exchange, missing: list[Call]) -> bool:
         for call in missing:
@@ -538,6 +542,16 @@ class History:
         settled = SettledCall(call.original, exchange.tool_use(call).id, call.real)
         self._calls.append(settled)
         self.ids.settle_call(settled)
+
+    def _emit_user(self, exchange: Exchange) -> None:
+        """Settle an exchange's user turn.
+
+        A result may have come after the assistant turn settled with none; then its other calls need one too.
+        """
+        missing = exchange.lacking(self.structure)
+        if missing:
+            self._fill(exchange, missing, self.messages)
+        self._emit(user_messages(exchange, self.changed, self._book))
 
     def _emit(self, messages: list[Message]) -> None:
         self._settled += messages
