@@ -136,8 +136,8 @@ class History:
         """Return True if a following assistant turn settles everything before it."""
         return len(self.exchanges) == 1 and self.exchanges[0].sealed and self.exchanges[0].closed and not self.held
 
-    def skip(self, stretch: Stretch) -> None:
-        """Continue after a valid run of turns, as if its turns had been taken and settled one by one.
+    def skip(self, stretch: Stretch, turns: Sequence[Turn]) -> None:
+        """Continue after a valid run of turns, as if these turns had been taken and settled one by one.
 
         The run opens the history or follows settled turns only, and the table of ids admits its ids.
         """
@@ -146,7 +146,9 @@ class History:
         # An assistant's turn follows a user's, so none is the one before it once more.
         self.last_item = ""
         self.turns += stretch.turns
-        self._earlier_calls = None
+        if self._earlier_calls is not None:
+            for turn in turns:
+                self._earlier_calls.add(turn)
         self.messages += stretch.turns - len(stretch.rows)
         self.ids.claim_answered(stretch.ids)
         self.ids.begin_turn()
@@ -379,6 +381,8 @@ class History:
             piece = self._under_id(use.id, piece, structs.replace(result, tool_use_id=use.id), made=made)
         # It has the earlier one's place among the messages too.
         exchange.results[call.result] = structs.replace(piece, turn=earlier.turn)
+        if exchange is self.exchanges[-1]:
+            exchange.name_user(turn.id)
         self.user_spoke_last = True
         return True
 

@@ -108,7 +108,7 @@ class Mending:
 
     def _skip(self, turns: Sequence[Turn], stretch: Stretch) -> None:
         """Take the turns of a run that is valid as is."""
-        self.history.skip(stretch)
+        self.history.skip(stretch, turns)
         self._settle_messages()
         messages = stretch.messages(turns)
         self.shared.ids += [message.id for message in messages]
