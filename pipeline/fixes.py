@@ -176,6 +176,10 @@ _STRUCTURE = (
          _MULTIPLE, "sipeed/picoclaw#1792"),
     _lost("result_duplicate", "dropped", "a second, different result of a call was left out; the first stays",
          _MULTIPLE, "sipeed/picoclaw#1792; BerriAI/litellm#20049"),
+    _lost("result_replaced", "dropped", "a result gave way to a later one of its call, which the model sees instead",
+         _MULTIPLE, "langchain-ai/langgraph#4397; google/adk-python#5064"),
+    _kept("result_late_turn", "flattened", "a later result of a call became a user turn that names the call",
+         _UNEXPECTED, "langchain-ai/langgraph#4397; google/adk-python#5064"),
     _spared("placeholder_dropped", "it stood for the real result", "a placeholder gave way to the call's real result",
          _MULTIPLE, "sipeed/picoclaw#1792"),
     _lost("result_orphan", "dropped", "a result that answers no call was left out",
@@ -369,7 +373,8 @@ _ALWAYS: Mapping[str, tuple[str, ...]] = {
     "reading makes an object of the text in which most shapes hold a call's input": ("input_parsed",),
     "it is made while a stream is read": tuple(entry.code for entry in _SPEECH),
     "an option of its own decides about it": (
-        "tools_stripped", "reasoning_stripped", "cut_text_marked", "cut_text_dropped",
+        "tools_stripped", "reasoning_stripped", "cut_text_marked", "cut_text_dropped", "result_late_turn",
+        "result_replaced",
     ),
     "the history has no place for the original content": (
         "block_moved", "call_incomplete", "call_incomplete_text", "result_moved", "system_block_as_text",

@@ -204,6 +204,14 @@ class Policy(Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unkno
     orphan_result: Annotated[
         Literal["drop", "text"], Meta(description="A result without its call: it is left out, or stays as text.")
     ] = "drop"
+    late_result: Annotated[
+        Literal["replace", "turn", "drop"],
+        Meta(
+            description="Another real result of a call that has one: until an assistant turn follows the first, it "
+            "replaces it, and after that it becomes a user turn (`replace`), it always becomes a user turn (`turn`),"
+            " or it is left out (`drop`)."
+        ),
+    ] = "replace"
     incomplete_call: Annotated[
         Literal["drop", "text"], Meta(description="A call that was cut off: it is left out, or stays as text.")
     ] = "drop"

@@ -100,6 +100,14 @@ class PolicyChange(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     orphan_result: Annotated[
         Literal["drop", "text"] | UnsetType, Meta(description="A result without a call: drop it or keep it as text.")
     ] = UNSET
+    late_result: Annotated[
+        Literal["replace", "turn", "drop"] | UnsetType,
+        Meta(
+            description="Another real result of a call that has one: until an assistant turn follows the first, it "
+            "replaces it, and after that it becomes a user turn (replace), it always becomes a user turn (turn), or it "
+            "is left out (drop)."
+        ),
+    ] = UNSET
     incomplete_call: Annotated[
         Literal["drop", "text"] | UnsetType, Meta(description="A call whose input a stream never finished.")
     ] = UNSET

@@ -12,6 +12,11 @@ After each turn, everything before the earlier of these is settled: the last tur
 exchange with a call that has no real result yet, if it is among the last ``policy.open_exchanges``. A request renders
 the open exchanges as if nothing followed (``open_messages``), without changing them. A whole history is repaired by the
 same steps, so both ways give the same result.
+
+More results of one call, and results of calls that have settled without one, are late (``policy.late_result``). A
+result is shown once an assistant turn follows it. One that is not shown yet may be replaced, so its exchange does not
+settle before. A late result that becomes user text is held until every call of the last exchange has its result, or the
+user has spoken over the open one; a request shows it after the last turn.
 """
 
 from __future__ import annotations
@@ -33,8 +38,17 @@ from reknit.pipeline.history.calls import (
     same_content,
 )
 from reknit.pipeline.history.clean import clean, structure_under, system_pieces
-from reknit.pipeline.history.exchanges import Exchange, Start, call_of, continues, leave_out, stands_alone
+from reknit.pipeline.history.exchanges import (
+    Exchange,
+    Start,
+    call_of,
+    continues,
+    leave_out,
+    stands_alone,
+    waiting_call,
+)
 from reknit.pipeline.history.healthy import Stretch
+from reknit.pipeline.history.late import EarlierCalls, Log, digest_of, has_seen, late_pieces, result_digest
 from reknit.pipeline.history.pieces import (
     REFERENCE,
     FixLog,
@@ -82,6 +96,12 @@ class History:
         self.cut: set[str] = set()
         self.referred = False  # to an item that the provider stores, and may be a call
         self.last_item = ""  # the digest of the last turn, if it was an item with an id
+        # Late results as user text that wait for their turn, and the number of the last assistant turn.
+        self.held: list[TrackedBlock] = []
+        self.spoken_at = 0
+        # Where the turns before are read from, to know what results a settled call has; set by the owner.
+        self.log: Log | None = None
+        self._earlier_calls: EarlierCalls | None = None
         self._book = FixLog(observed=self.structure.observed)
         self._settled: list[Message] = []
         self._calls: list[SettledCall] = []
@@ -94,6 +114,8 @@ class History:
             for at, block in enumerate(turn.blocks):
                 book.drop("item_repeated", TrackedBlock(block, turn.index, block_path(turn, at)))
             return book.fixes[before:]
+        if turn.role == "assistant" and self.policy.late_result == "replace":
+            self.spoken_at = self.turns
         if turn.role == "system":
             self._system(turn)
         else:
@@ -105,24 +127,29 @@ class History:
             if turn.role == "assistant":
                 self.user_spoke_last = False
                 self.cut = {block.id for block in turn.blocks if isinstance(block, ToolUse) and block.incomplete}
+        if self._earlier_calls is not None:
+            self._earlier_calls.add(turn)
         self._settle_exchanges()
         return book.fixes[before:]
 
     @property
     def rests(self) -> bool:
         """Return True if a following assistant turn settles everything before it."""
-        return len(self.exchanges) == 1 and self.exchanges[0].sealed and self.exchanges[0].closed
+        return len(self.exchanges) == 1 and self.exchanges[0].sealed and self.exchanges[0].closed and not self.held
 
-    def skip(self, stretch: Stretch) -> None:
-        """Continue after a valid run of turns, as if its turns had been taken and settled one by one.
+    def skip(self, stretch: Stretch, turns: Sequence[Turn]) -> None:
+        """Continue after a valid run of turns, as if these turns had been taken and settled one by one.
 
         The run opens the history or follows settled turns only, and the table of ids admits its ids.
         """
         for exchange in self.exchanges:
-            self._emit(user_messages(exchange, self.changed, self._book))
+            self._emit_user(exchange)
         # An assistant's turn follows a user's, so none is the one before it once more.
         self.last_item = ""
         self.turns += stretch.turns
+        if self._earlier_calls is not None:
+            for turn in turns:
+                self._earlier_calls.add(turn)
         self.messages += stretch.turns - len(stretch.rows)
         self.ids.claim_answered(stretch.ids)
         self.ids.begin_turn()
@@ -147,7 +174,8 @@ class History:
     def open_messages(self, tail: str | None = None) -> Rendered:
         """The open exchanges as messages, as if nothing more came; ``tail`` instead of the policy's."""
         drops = self.policy.missing_result == "drop"
-        end = OpenEnd(self.exchanges, self.changed, self.messages, drops, self.structure)
+        exchanges = [*self.exchanges[:-1], self._with_held(self.exchanges[-1])] if self.held else self.exchanges
+        end = OpenEnd(exchanges, self.changed, self.messages, drops, self.structure)
         return render_open(end, tail or self.policy.tail)
 
     def take_settled(self) -> tuple[list[Message], list[Fix], list[LedgerEntry], list[SettledCall]]:
@@ -262,6 +290,7 @@ class History:
                 self.exchanges[-1].results.append(piece)
             else:
                 said.append(piece)
+        said = self._take_held(turn, said)
         if said:
             self._take_said(turn, said, self._last_for_user())
             self.user_spoke_last = True
@@ -290,6 +319,14 @@ class History:
         if found is None:
             return False
         exchange, call = found
+        takes_late = self.policy.late_result != "drop" and result.tool_use_id != NO_ID
+        if call.real and takes_late:
+            # The call has its result. An earlier one under this id may still wait for one.
+            alike = exchange.asked(result.tool_use_id, by_name=turn.ids_made)
+            elsewhere = waiting_call(self.exchanges, result.tool_use_id, by_name=turn.ids_made)
+            repeated = alike is not None and has_seen(alike, exchange.results, result_digest(result))
+            if elsewhere is not None and not repeated:
+                exchange, call = elsewhere
         use = exchange.tool_use(call)
         real = not is_placeholder(result, use.name, call.original)
         if call.result >= 0:
@@ -297,6 +334,8 @@ class History:
             if real and earlier.came_as == NO_ID != result.tool_use_id:
                 if not exchange.pass_on(call):
                     self._book.drop("result_orphan", earlier)
+            elif call.real and real and takes_late:
+                return self._late(turn, piece, result, exchange, spoken=spoken)
             elif call.real or not real:
                 same = "result_repeated" if same_content(piece, earlier) else "result_duplicate"
                 self._book.drop(same if real else "placeholder_dropped", piece)
@@ -309,10 +348,80 @@ class History:
             made = turn.ids_made and result.tool_use_id in {made_id(use.name), NO_ID}
             piece = self._under_id(use.id, piece, structs.replace(result, tool_use_id=use.id), made=made)
         exchange.add_result(call, piece, self.structure, real=real)
+        if self.policy.late_result == "replace":
+            call.came = self.turns
         if exchange is self.exchanges[-1]:
             exchange.name_user(turn.id)
         self.user_spoke_last = True
         return True
+
+    # Results that come late.
+
+    def _late(self, turn: Turn, piece: TrackedBlock, result: ToolResult, exchange: Exchange, *, spoken: bool) -> bool:
+        """Take one more real result of a call in an open exchange, which has one; the latest call of its id."""
+        alike = exchange.asked(result.tool_use_id, by_name=turn.ids_made)
+        assert alike is not None  # noqa: S101  the call was found by this id
+        came = result_digest(result)
+        if has_seen(alike, exchange.results, came):
+            self._book.drop("result_repeated", piece)
+            return True
+        alike.seen.add(came)
+        call = alike.calls[-1]
+        use = exchange.tool_use(call)
+        if self.policy.late_result == "turn" or call.came < self.spoken_at:
+            call.seen.append(came)
+            self.held += late_pieces(piece, result, use.name, use.id, self._book)
+            return True
+        earlier = exchange.results[call.result]
+        self._book.drop("result_replaced", earlier)
+        call.seen.append(digest_of(earlier))
+        if exchange is not self.exchanges[-1] or exchange.user or spoken:
+            piece = self._book.change("result_moved", piece)
+        if use.id != result.tool_use_id:
+            made = turn.ids_made and result.tool_use_id in {made_id(use.name), NO_ID}
+            piece = self._under_id(use.id, piece, structs.replace(result, tool_use_id=use.id), made=made)
+        # It has the earlier one's place among the messages too.
+        exchange.results[call.result] = structs.replace(piece, turn=earlier.turn)
+        if exchange is self.exchanges[-1]:
+            exchange.name_user(turn.id)
+        self.user_spoke_last = True
+        return True
+
+    def _late_of_settled(self, piece: TrackedBlock, result: ToolResult) -> None:
+        """Take a result of a call that has settled."""
+        if self._earlier_calls is None:
+            self._earlier_calls = EarlierCalls(self.log, self.turns - 1)
+        call = self._earlier_calls.find(result.tool_use_id)
+        if is_placeholder(result, call.name, result.tool_use_id):
+            self._book.drop("placeholder_dropped", piece)
+            return
+        came = result_digest(result)
+        if came in call.seen:
+            self._book.drop("result_repeated", piece)
+            return
+        call.seen.add(came)
+        self.held += late_pieces(piece, result, call.name, self.ids.settled_as(result.tool_use_id), self._book)
+
+    def _take_held(self, turn: Turn, said: list[TrackedBlock]) -> list[TrackedBlock]:
+        """What the user says in a turn, after the late results that waited for it, if no call is open any more.
+
+        A call is open until its result is there, or the user has spoken over it, or an assistant turn came.
+        """
+        if not self.held:
+            return said
+        last = self.exchanges[-1] if self.exchanges else None
+        if last is not None and not last.answered:
+            over = [*(piece for piece in last.user if not piece.system), *said]
+            if all(map(is_blank, over)):
+                return said
+        held, self.held = self.held, []
+        return [*(structs.replace(piece, turn=turn.index) for piece in held), *said]
+
+    def _with_held(self, last: Exchange) -> Exchange:
+        """The last exchange as a request shows it, with the late results that wait."""
+        shown = structs.replace(last, user=[*last.user], user_starts=[*last.user_starts])
+        shown.add_said(self.held, Turn(role="user", blocks=(), index=self.held[0].turn), self.structure)
+        return shown
 
     def _give_way(self, earlier: TrackedBlock, call: Call) -> None:
         """Remove a placeholder in favour of a real result; one of our own is in the first open user turn."""
@@ -329,6 +438,9 @@ class History:
             return [piece]
         code = "result_duplicate" if answered else "result_orphan" if answered is None else "result_late"
         code += "_text" if self.policy.orphan_result == "text" and not answered else ""
+        if answered is not None and self.policy.late_result != "drop":
+            self._late_of_settled(piece, result)
+            return []
         if not self._book.makes(code):
             return [piece]
         if code.endswith("_text"):
@@ -349,12 +461,20 @@ class History:
                     return
                 if not self._give_up(second):
                     continue
-            self._emit(user_messages(first, self.changed, self._book))
+            if self._may_be_replaced(first):
+                return
+            self._emit_user(first)
             del self.exchanges[0]
 
     def _firm(self, exchange: Exchange) -> bool:
         goes = self.policy.missing_result == "drop" and self._book.makes("call_unanswered")
         return exchange.firm(self.structure, unanswered_stay=self.structure.unanswered or not goes)
+
+    def _may_be_replaced(self, exchange: Exchange) -> bool:
+        """Whether a result of an exchange is not shown yet: it came after the last assistant turn."""
+        if self.policy.late_result != "replace":
+            return False
+        return any(call.real and call.came >= self.spoken_at for call in exchange.calls)
 
     def _seal(self, exchange: Exchange) -> bool:
         """Settle the first exchange's assistant turn if it can be; its user turn may still grow."""
@@ -389,10 +509,14 @@ class History:
             # The assistant's own messages are between the settled part and its results.
             spare = FixLog(observed=self.structure.observed)
             before = self.messages + len(assistant_messages(exchange, self.structure, set(self.changed), spare))
-            for at, call in enumerate(missing, len(exchange.results)):
-                call.result = at
-            exchange.results += placeholders(exchange, missing, before, self._book)
+            self._fill(exchange, missing, before)
         return True
+
+    def _fill(self, exchange: Exchange, missing: list[Call], before: int) -> None:
+        """Add placeholders for calls without a result; ``before`` counts the messages before the user's."""
+        for at, call in enumerate(missing, len(exchange.results)):
+            call.result = at
+        exchange.results += placeholders(exchange, missing, before, self._book)
 
     def _drop_calls(self, exchange: Exchange, missing: list[Call]) -> bool:
         for call in missing:
@@ -423,6 +547,16 @@ class History:
         settled = SettledCall(call.original, exchange.tool_use(call).id, call.real)
         self._calls.append(settled)
         self.ids.settle_call(settled)
+
+    def _emit_user(self, exchange: Exchange) -> None:
+        """Settle an exchange's user turn.
+
+        A result may have come after the assistant turn settled with none; then its other calls need one too.
+        """
+        missing = exchange.lacking(self.structure)
+        if missing:
+            self._fill(exchange, missing, self.messages)
+        self._emit(user_messages(exchange, self.changed, self._book))
 
     def _emit(self, messages: list[Message]) -> None:
         self._settled += messages

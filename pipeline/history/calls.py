@@ -74,9 +74,10 @@ class IdTable:
         self._images = [(image, set[str]()) for image in id_writers]
         self._used: set[str] = set()
         self._rewritten: dict[str, int] = {}
-        self._answered: dict[str, bool] = {}
-        # How earlier calls of an id ended, where there were some.
-        self._earlier: dict[str, list[bool]] = {}
+        # The last settled call of each id; None for one that stays as it is, and is answered.
+        self._settled: dict[str, SettledCall | None] = {}
+        # Earlier calls of an id, where there were some.
+        self._earlier: dict[str, list[SettledCall | None]] = {}
 
     def begin_turn(self) -> None:
         """Let the calls of a new turn of the assistant's have the ids of earlier ones, where they may."""
@@ -109,23 +110,23 @@ class IdTable:
         self._used.update(ids)
         for image, taken in self._images:
             taken.update(map(image, ids))
-        for each in self._answered.keys() & ids:
-            self._earlier.setdefault(each, []).append(self._answered[each])
-        self._answered.update(dict.fromkeys(ids, True))
+        for each in self._settled.keys() & ids:
+            self._earlier.setdefault(each, []).append(self._settled[each])
+        self._settled.update(dict.fromkeys(ids))
 
     def settle_call(self, call: SettledCall) -> None:
         """Remember how a call ended, for results that come after it has been settled."""
-        if call.original in self._answered:
-            self._earlier.setdefault(call.original, []).append(self._answered[call.original])
-        self._answered[call.original] = call.answered
+        if call.original in self._settled:
+            self._earlier.setdefault(call.original, []).append(self._settled[call.original])
+        self._settled[call.original] = call
 
     def unsettle_call(self, call: SettledCall) -> None:
         """Take back the call that was settled last, as if it had never been made."""
         earlier = self._earlier.get(call.original)
         if earlier:
-            self._answered[call.original] = earlier.pop()
+            self._settled[call.original] = earlier.pop()
         else:
-            self._answered.pop(call.original, None)
+            self._settled.pop(call.original, None)
         self.take_back(call.original, call.final)
 
     def take_back(self, original: str, final: str) -> None:
@@ -157,7 +158,15 @@ class IdTable:
 
     def answered(self, original: str) -> bool | None:
         """Return how the last settled call of this id ended; None if there is none."""
-        return self._answered.get(original)
+        if original not in self._settled:
+            return None
+        settled = self._settled[original]
+        return settled is None or settled.answered
+
+    def settled_as(self, original: str) -> str:
+        """Return the id in the output of the last settled call of this id."""
+        settled = self._settled.get(original)
+        return original if settled is None else settled.final
 
 
 def _derive(original: str, count: int) -> str:
@@ -167,12 +176,18 @@ def _derive(original: str, count: int) -> str:
 
 
 class Call(Struct, omit_defaults=True):
-    """A tool call: its place among the assistant's pieces, its id in the input, and its result's place, if any."""
+    """A tool call: its place among the assistant's pieces, its id in the input, and its result's place, if any.
+
+    Where later results have a place (``late_result``), ``came`` is the number of the turn with its result, and ``seen``
+    has the digests of its other real results.
+    """
 
     at: int
     original: str
     result: int = -1
     real: bool = False
+    came: int = 0
+    seen: list[str] = []
 
     def block(self, assistant: Sequence[TrackedBlock]) -> ToolUse:
         """The call itself, among the pieces of the turn that made it; with the id that it has in the output."""
@@ -184,10 +199,13 @@ class Call(Struct, omit_defaults=True):
 class CallsWithId(Struct, gc=False):
     """The calls under one id, in order.
 
-    A call that has its result never loses it, so earlier calls are not read again.
+    A call that has its result never loses it, so earlier calls are not read again. ``seen`` has the digests of the real
+    results of the first ``digested`` calls.
     """
 
     calls: list[Call] = []
+    seen: set[str] = set()
+    digested: int = 0
     _waiting: int = 0
     _unreal: int = 0
     _compared: int = 0
@@ -264,13 +282,18 @@ ORPHAN_MARK = "[Tool result without its call]"
 
 def orphan_pieces(piece: TrackedBlock, result: ToolResult, code: str, book: FixLog) -> list[TrackedBlock]:
     """A result as user text, followed by the media it held."""
+    return as_words(piece, result, ORPHAN_MARK, code, book)
+
+
+def as_words(piece: TrackedBlock, result: ToolResult, mark: str, code: str, book: FixLog) -> list[TrackedBlock]:
+    """A result as user text below a line that says so, followed by the media it held."""
     if isinstance(result.content, list):
         texts = [part.text for part in result.content if isinstance(part, Text)]
         media = [(at, part) for at, part in enumerate(result.content) if not isinstance(part, Text)]
     else:
         texts = [] if result.content is UNSET else [result.content]
         media = []
-    text = "\n".join([ORPHAN_MARK, *(text for text in texts if text)])
+    text = "\n".join([mark, *(text for text in texts if text)])
     flat = book.change(code, piece, Text(text=text))
     return [flat, *(_medium(piece, at, part, code) for at, part in media)]
 

@@ -169,7 +169,7 @@ class Exchange(Struct, omit_defaults=True, dict=True):
         waiting = asked.waiting if asked is not None else None
         if not call.real or waiting is None or waiting.result >= 0:
             return False
-        waiting.result, waiting.real = len(self.results), call.real
+        waiting.result, waiting.real, waiting.came = len(self.results), call.real, call.came
         rewritten = structs.replace(earlier.block, tool_use_id=self.tool_use(waiting).id)
         self.results.append(structs.replace(earlier, block=rewritten))
         return True
@@ -262,6 +262,15 @@ def call_of(exchanges: Sequence[Exchange], original: str, *, by_name: bool) -> t
             return exchange, open_call or asked.calls[0]
         latest = latest or (exchange, asked.calls[0])
     return latest
+
+
+def waiting_call(exchanges: Sequence[Exchange], original: str, *, by_name: bool) -> tuple[Exchange, Call] | None:
+    """The latest open call of an id without a real result; of several in one turn, the first."""
+    for exchange in reversed(exchanges):
+        asked = exchange.asked(original, by_name=by_name)
+        if asked is not None and (call := asked.waiting) is not None:
+            return exchange, call
+    return None
 
 
 def is_reasoning(piece: TrackedBlock) -> bool:

@@ -157,7 +157,8 @@ def _without_missing(exchange: Exchange, structure: Structure, changed: set[int]
 
 def _add_user(messages: list[Message], exchange: Exchange, changed: set[int], end: OpenEnd, book: FixLog) -> None:
     results = list(exchange.results)
-    lacking = [] if end.drops else exchange.lacking(end.structure)
+    # A settled call can no longer be left out.
+    lacking = [] if end.drops and not exchange.sealed else exchange.lacking(end.structure)
     if lacking:
         results += placeholders(exchange, lacking, end.settled + len(messages), book)
     if not (results or exchange.user):

@@ -22,7 +22,7 @@ from reknit.pipeline.providers.base import Target
 from reknit.pipeline.registry import target_named
 from reknit.pipeline.session.arguments import GivenPolicy, GivenSystem, GivenTools, policy_from, setting_from
 from reknit.pipeline.session.request import Normalized
-from reknit.pipeline.session.state import LogEntry, decode_whole_log, encode_whole_log
+from reknit.pipeline.session.state import LATE_RESULTS, LogEntry, decode_whole_log, encode_whole_log
 from reknit.pipeline.session.working import WorkingHistory
 from reknit.pipeline.targets import Setting
 
@@ -37,6 +37,7 @@ class Session:
 
     ``targets`` are names of the registry. ``policy`` is a ``Policy``, a mapping of its fields (text such as ``"true"``
     is accepted) or None. ``system``, ``tools``, ``model`` and ``params`` are sent with the messages in every request.
+    ``state_format`` is that of the state which ``head`` returns; below 3, late results are dropped.
 
     Raises:
         UnknownTargetError: a target does not exist.
@@ -53,9 +54,10 @@ class Session:
         tools: GivenTools = (),
         model: str | None = None,
         params: Mapping[str, Any] | None = None,
+        state_format: int = LATE_RESULTS,
     ) -> None:
         setting = setting_from(system, tools, model, params)
-        self._begin(WorkingHistory(_named(targets), policy_from(policy), setting))
+        self._begin(WorkingHistory(_named(targets), policy_from(policy), setting, state_format=state_format))
 
     def _begin(self, work: WorkingHistory) -> None:
         self._at_work = work
@@ -183,6 +185,7 @@ class Session:
             old.policy if policy is UNSET else policy_from(policy),
             setting,
             self._at_work.archive,
+            state_format=self._at_work.state_format,
         )
         same = (new.policy, new.setting) == (old.policy, old.setting)
         if same and new.targets == old.targets:
@@ -284,14 +287,14 @@ class Session:
         return self._work.head()
 
     @classmethod
-    def load(cls, head: bytes, segments: Iterable[bytes]) -> Session:
+    def load(cls, head: bytes, segments: Iterable[bytes], state_format: int = LATE_RESULTS) -> Session:
         """Restore a session from its records. It continues exactly as the saved one. Other segments are ignored.
 
         Raises:
             InternalError: the head cannot be read, or a segment is missing or has other content than was written.
         """
         try:
-            work = WorkingHistory.load(head, segments)
+            work = WorkingHistory.load(head, segments, state_format)
         except _UNREADABLE as error:
             raise InternalError("state_unreadable", f"a session's state cannot be read: {error}") from error
         # A history that is made only to be thrown away would take a quarter of the time.

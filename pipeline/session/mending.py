@@ -113,7 +113,7 @@ class Mending:
 
     def _skip(self, turns: Sequence[Turn], stretch: Stretch) -> None:
         """Take the turns of a run that is valid as is."""
-        self.history.skip(stretch)
+        self.history.skip(stretch, turns)
         self._settle_messages()
         messages = stretch.messages(turns)
         self.shared.ids += [message.id for message in messages]
@@ -182,7 +182,7 @@ class Mending:
 
     def cut(self, segments: int, saved: OpenEnd) -> None:
         """Restore the state at the time when the last of N segments was written."""
-        ids, parts = self.history.ids, self.parts
+        ids, log, parts = self.history.ids, self.history.log, self.parts
         (id_count, fix_count, gone_count, call_count), sizes = self._sizes[segments - 1]
         for exchange in self.history.exchanges:
             for call in exchange.calls if not exchange.sealed else ():
@@ -190,7 +190,7 @@ class Mending:
         for settled in reversed(self.calls[call_count:]):
             ids.unsettle_call(settled)
         self.history = History(self.history.policy, structure_for(self.variants[0], self.setting))
-        self.history.ids = ids
+        self.history.ids, self.history.log = ids, log
         load_open_end(saved.machine(self.names[0])[1], self.history)
         # Requests that were made read the lists, so these are copies, of pointers.
         shared, self.shared = self.shared, Shared()

@@ -28,6 +28,8 @@ from reknit.pipeline.targets import Setting
 
 # The layout of heads and segments. A session of another layout is read from its log.
 LAYOUT = 1
+# The first format of state that has late results; below it they are left out.
+LATE_RESULTS = 3
 
 
 class Logged(Struct, frozen=True, omit_defaults=True):
@@ -144,6 +146,8 @@ class HistoryState(Struct, omit_defaults=True, kw_only=True):
     cut: list[str] = []
     referred: bool = False
     last_item: str = ""
+    held: list[TrackedBlock] = []
+    spoken_at: int = 0
 
 
 class SavedSetting(Struct, omit_defaults=True, kw_only=True):
@@ -183,7 +187,7 @@ class Archive:
         if self._named is None:
             # Once for each time that the session is read: it takes as long as reading it.
             self._named = {}
-            self._name((entry for entry in self.entries() if isinstance(entry, Turn)), self._named)
+            self._name(self.turns(), self._named)
         return self._named.get(name, [-1])[-1]
 
     @staticmethod
@@ -191,6 +195,10 @@ class Archive:
         for turn in turns:
             if turn.id is not None:
                 named.setdefault(turn.id, []).append(turn.index)
+
+    def turns(self) -> Iterator[Turn]:
+        """The turns of the log, oldest first."""
+        return (entry for entry in self.entries() if isinstance(entry, Turn))
 
     def entries(self, behind: int = 0) -> Iterator[LogEntry]:
         """The log after N segments, oldest first."""
@@ -318,6 +326,8 @@ def save_history(history: History) -> bytes:
             cut=sorted(history.cut),
             referred=history.referred,
             last_item=history.last_item,
+            held=history.held,
+            spoken_at=history.spoken_at,
         )
     )
 
@@ -332,10 +342,21 @@ def load_open_end(data: bytes, history: History) -> None:
     history.cut = set(state.cut)
     history.referred, history.last_item = state.referred, state.last_item
     history.user_spoke_last = state.user_spoke_last
+    history.held, history.spoken_at = state.held, state.spoken_at
+    was_noted = history.spoken_at or not any(exchange.calls for exchange in history.exchanges)
+    if not was_noted and history.policy.late_result == "replace":
+        _note_shown(history)
     for exchange in state.exchanges:
         history.ids.begin_turn()
         for call in exchange.calls if not exchange.sealed else ():
             history.ids.reload_open(call.original, exchange.tool_use(call).id)
+
+
+def _note_shown(history: History) -> None:
+    """Take the results before the last exchange for shown, and its own for not: below format 3 no state says."""
+    history.spoken_at = history.turns
+    for call in history.exchanges[-1].calls if history.exchanges else ():
+        call.came = history.turns
 
 
 def save_setting(setting: Setting) -> bytes:

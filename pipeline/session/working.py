@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from msgspec import structs
+
 from reknit.pipeline.fixes import Fix, name_where_not_shared
 from reknit.pipeline.history import History
 from reknit.pipeline.history.healthy import Stretch
@@ -27,6 +29,7 @@ from reknit.pipeline.session.mending import (
 from reknit.pipeline.session.request import Normalized, choose_request, make_request
 from reknit.pipeline.session.settled import SettledHead, SettledPart
 from reknit.pipeline.session.state import (
+    LATE_RESULTS,
     LAYOUT,
     Archive,
     LogEntry,
@@ -68,20 +71,25 @@ class WorkingHistory:
         setting: Setting,
         archive: Archive | None = None,
         mendings: Sequence[Mending] = (),
+        *,
+        state_format: int = LATE_RESULTS,
     ) -> None:
         self.targets = tuple(targets)
         self.names = tuple(target.name for target in targets)
         self.policy = policy
         self.setting = setting
+        self.state_format = state_format
         self.archive = archive or Archive()
         self.count = 0
         self.decided = UNDECIDED
         self.mendings = mendings or [
-            Mending(alike, setting, History(policy, structure, ids_written(alike, setting)))
+            Mending(alike, setting, History(_in_format(policy, state_format), structure, ids_written(alike, setting)))
             for structure, alike in equal_variants(
                 variants_of(targets, policy), lambda variant: structure_for(variant, setting)
             )
         ]
+        for mending in self.mendings:
+            mending.history.log = self.archive.turns
 
     @property
     def parts(self) -> dict[str, SettledPart]:
@@ -141,7 +149,8 @@ class WorkingHistory:
         self, entries: Iterable[LogEntry], count: int, reasons: dict[str, str], decided: Decided
     ) -> WorkingHistory:
         """The same from a log, for a changed log or setting; ``reasons`` say by target why the prefix is given up."""
-        work = WorkingHistory(self.targets, self.policy, self.setting, Archive(self.archive.next_segment))
+        archive = Archive(self.archive.next_segment)
+        work = WorkingHistory(self.targets, self.policy, self.setting, archive, state_format=self.state_format)
         return work.replay(entries, count, reasons, decided)
 
     def back(self, count: int, reasons: dict[str, str]) -> WorkingHistory:
@@ -204,7 +213,7 @@ class WorkingHistory:
             SessionHead(
                 layout=LAYOUT,
                 targets=[target.name for target in self.targets],
-                policy=self.policy,
+                policy=self.policy if self.state_format >= LATE_RESULTS else _without_late(self.policy),
                 setting=save_setting(self.setting),
                 segments=self.archive.segments,
                 next_segment=self.archive.next_segment,
@@ -216,7 +225,7 @@ class WorkingHistory:
         )
 
     @classmethod
-    def load(cls, head: bytes, segments: Iterable[bytes]) -> WorkingHistory:
+    def load(cls, head: bytes, segments: Iterable[bytes], state_format: int = LATE_RESULTS) -> WorkingHistory:
         """Restore a saved working history; segments that its head does not name are ignored.
 
         If one machine repaired what two would repair now, both continue from its state.
@@ -234,7 +243,7 @@ class WorkingHistory:
             lambda variant: (structure_for(variant, setting), saved.machine(variant.name)[0]),
         ):
             name = alike[0].name
-            history = History(saved.policy, structure, ids_written(alike, setting))
+            history = History(_in_format(saved.policy, state_format), structure, ids_written(alike, setting))
             for gained in slices:
                 for call in gained.mended(name).calls:
                     history.ids.reload(call)
@@ -242,7 +251,7 @@ class WorkingHistory:
             mending = Mending(alike, setting, history)
             mending.regain(slices, saved)
             mendings.append(mending)
-        work = cls(targets, saved.policy, setting, archive, mendings)
+        work = cls(targets, saved.policy, setting, archive, mendings, state_format=state_format)
         work.count, work.decided = saved.count, Decided(saved.shape, saved.shape_since)
         return work
 
@@ -267,6 +276,16 @@ def _told_once(made: Sequence[tuple[Mending, list[Fix]]]) -> list[Fix]:
     telling = {variant.target.name: fixes for mending, fixes in made if mending.tells for variant in mending.variants}
     first, *others = name_where_not_shared(telling).values() or [()]
     return [*first, *(fix for fixes in others for fix in fixes if fix.target)]
+
+
+def _in_format(policy: Policy, state_format: int) -> Policy:
+    """Return the policy by which a history is repaired whose state is written in a format."""
+    return policy if state_format >= LATE_RESULTS else structs.replace(policy, late_result="drop")
+
+
+def _without_late(policy: Policy) -> Policy:
+    """Return a policy that builds can read which know nothing of late results."""
+    return structs.replace(policy, late_result=Policy().late_result)
 
 
 def entries_before(entries: Iterable[LogEntry], count: int) -> Iterator[LogEntry]:

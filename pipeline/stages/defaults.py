@@ -17,6 +17,7 @@ from reknit.pipeline.model import Endpoint, Limits, Policy
 from reknit.pipeline.providers.cascade.stream.speech import OutputFilters
 from reknit.pipeline.session import Session
 from reknit.pipeline.session.arguments import with_mends
+from reknit.pipeline.stages.base import STATE_FORMATS
 from reknit.pipeline.text.redaction import MARKER, SOURCE_ROOTS
 from reknit.topics import DAY_MS, MARKER_DAYS
 from reknit.topics.records import HistoryRestored, PolicyChange, SessionOpened, TurnAppended, TurnRecord
@@ -62,8 +63,8 @@ class Defaults(Struct, frozen=True, kw_only=True):
     withdraw: bool = False
     endpoints: bool = True
 
-    def session(self) -> Session:
-        """A session that has said nothing yet."""
+    def session(self, state_format: int = STATE_FORMATS[-1]) -> Session:
+        """A session that has said nothing yet; its state is written in a format."""
         return Session(
             self.targets,
             self._held(self.policy),
@@ -71,6 +72,7 @@ class Defaults(Struct, frozen=True, kw_only=True):
             tools=self._tools(),
             model=self.model,
             params=self.params,
+            state_format=state_format,
         )
 
     def speech(self) -> OutputFilters:

@@ -198,14 +198,14 @@ def session_of(key: bytes) -> bytes:
 
 
 class TurnStates(Kept[TurnState]):
-    """The sessions of one partition; ``fresh`` creates a new one."""
+    """The sessions of one partition; ``fresh`` creates a new one, for a format of state."""
 
     head_kind = _HEAD
     session_of = staticmethod(session_of)
     known_keys = frozenset({_PARKED, _WAITING})
 
     def __init__(
-        self, fresh: Callable[[], Session], endings: SessionLifetimes | None = None, usage: Usage | None = None
+        self, fresh: Callable[[int], Session], endings: SessionLifetimes | None = None, usage: Usage | None = None
     ) -> None:
         super().__init__(endings)
         if usage is not None:
@@ -258,7 +258,9 @@ class TurnStates(Kept[TurnState]):
 
     def get(self, key: bytes, record: Record) -> TurnState:
         """Return the session of a key; one that is not known yet begins with the record."""
-        return self.find(key) or self._begin(key, TurnState(session=self._fresh(), first=record.unique_offset))
+        return self.find(key) or self._begin(
+            key, TurnState(session=self._fresh(self.format), first=record.unique_offset)
+        )
 
     def waiting_in(self, session: bytes) -> Waiting:
         """The waiting records of a session that is parked or being released."""
@@ -352,7 +354,7 @@ class TurnStates(Kept[TurnState]):
             head = msgspec.msgpack.decode(saved, type=_Head)
             parked = records.get(_PARKED + session)
             entry = TurnState(
-                session=Session.load(head.session, [segments[number] for number in sorted(segments)]),
+                session=Session.load(head.session, [segments[number] for number in sorted(segments)], self.format),
                 first=head.first,
                 is_carried=head.is_carried,
                 turn=head.turn,

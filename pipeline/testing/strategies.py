@@ -421,6 +421,7 @@ policies: Strategy = st.fixed_dictionaries(
         "tail": st.sampled_from(["auto", "continue", "prefill", "keep", "reject"]),
         "missing_result": st.sampled_from(["synthesise", "drop"]),
         "orphan_result": st.sampled_from(["drop", "text"]),
+        "late_result": st.sampled_from(["replace", "turn", "drop"]),
         "incomplete_call": st.sampled_from(["drop", "text"]),
         "reasoning": st.sampled_from(["keep", "same_issuer", "strip"]),
         "strip_tools": st.booleans(),

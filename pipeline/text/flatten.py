@@ -11,6 +11,7 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from reknit.pipeline.fixes import Fix, make
 from reknit.pipeline.history.clean import SYSTEM_MARK
+from reknit.pipeline.history.late import is_late
 from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock, code_for_unknown, part_of_result
 from reknit.pipeline.model import Document, Image, Text, ToolResult, ToolUse, Unknown
 from reknit.pipeline.text.jsontext import spaced
@@ -57,13 +58,15 @@ def runs(message: Message) -> list[list[TrackedBlock]]:
 
     A system message inside the history is a part, and so are results in a message of their own: the user's words after
     them are a separate turn. Results and words of one input message stay together. Text that an agent program wrote in
-    the user's place is a separate part, because the user did not write it.
+    the user's place is a separate part, because the user did not write it, and so are late results, with the results
+    before them.
     """
     parts: list[list[TrackedBlock]] = []
-    spoken = next((piece.turn for piece in message.pieces if not isinstance(piece.block, ToolResult)), None)
+    late = any(map(is_late, message.pieces))
+    spoken = next((piece.turn for piece in message.pieces if not (late or _is_of_tool(piece))), None)
     part_of: tuple[bool, bool, bool] | None = None
     for piece in message.pieces:
-        is_result = isinstance(piece.block, ToolResult)
+        is_result = _is_of_tool(piece)
         kind = (piece.system, is_result and piece.turn != spoken, piece.synthetic and not is_result)
         if kind != part_of or piece.system:
             parts.append([])
@@ -75,18 +78,16 @@ def runs(message: Message) -> list[list[TrackedBlock]]:
 def current_input(message: Message) -> tuple[list[str], list[TrackedBlock]]:
     """Return the sections of the final turn before the current input, and the pieces of the current input.
 
-    The user's last words are the current input; without words, the results are, or the system message.
+    The user's last words are the current input, also where late results follow them; without words, the results are, or
+    the system message. Late results with media are in it too, because the sections only have marks for media.
     """
-    parts = runs(message)
-    current = parts.pop(_last_said(parts))
-    before = [piece for part in parts for piece in part]
+    before, current = _parted_now(runs(message))
     return sections(structs.replace(message, pieces=before)) if before else [], current
 
 
 def said_now(message: Message) -> list[TrackedBlock]:
     """The pieces of a final turn that are the current input."""
-    parts = runs(message)
-    return parts[_last_said(parts)]
+    return _parted_now(runs(message))[1]
 
 
 def neutralize(message: Message, guard: Neutralizer, book: FixLog, current: Sequence[TrackedBlock] = ()) -> Message:
@@ -101,8 +102,19 @@ def with_pieces(message: Message, pieces: list[TrackedBlock]) -> Message:
     return message if pieces == message.pieces else structs.replace(message, pieces=pieces)
 
 
-def _last_said(parts: Sequence[Sequence[TrackedBlock]]) -> int:
-    return next((at for at in reversed(range(len(parts))) if not parts[at][0].system), len(parts) - 1)
+def _parted_now(parts: Sequence[Sequence[TrackedBlock]]) -> tuple[list[TrackedBlock], list[TrackedBlock]]:
+    """Return the pieces of a final turn's parts before the current input, and those of the current input."""
+    said = [at for at in reversed(range(len(parts))) if not parts[at][0].system]
+    last = next((at for at in said if not is_late(parts[at][-1])), said[0] if said else len(parts) - 1)
+    before, current = list[TrackedBlock](), list[TrackedBlock]()
+    for at, part in enumerate(parts):
+        shows_media = any(is_late(piece) and not isinstance(piece.block, Text) for piece in part)
+        (current if at == last or shows_media else before).extend(part)
+    return before, current
+
+
+def _is_of_tool(piece: TrackedBlock) -> bool:
+    return isinstance(piece.block, ToolResult) or is_late(piece)
 
 
 class PromptText(Struct, frozen=True):
@@ -259,7 +271,7 @@ def _headed(message: Message, pieces: list[TrackedBlock]) -> str:
         return ""
     if message.role == "assistant":
         return f"### Assistant\n{text}"
-    if all(isinstance(piece.block, ToolResult) for piece in pieces):
+    if all(map(_is_of_tool, pieces)):
         return f"### Tool result\n{text}"
     return f"### Program\n{text}" if pieces[0].synthetic else f"### User\n{text}"
 

@@ -19,6 +19,7 @@ from msgspec import Raw, Struct, structs
 
 from reknit.pipeline.history.calls import ORPHAN_MARK
 from reknit.pipeline.history.clean import SYSTEM_MARK
+from reknit.pipeline.history.late import LATE, LATE_ERROR, LATE_RESULT
 from reknit.pipeline.history.pieces import FixLog, TrackedBlock
 from reknit.pipeline.model import Text, ToolResult, ToolUse
 from reknit.pipeline.text.jsontext import spaced
@@ -65,6 +66,7 @@ _MARKS: Final[Mapping[str, str]] = MappingProxyType(
         "system_block_as_text": SYSTEM_MARK,
         "result_orphan_text": ORPHAN_MARK,
         "result_late_text": ORPHAN_MARK,
+        LATE: LATE_RESULT,
         "call_incomplete_text": "[Incomplete tool call: ",
         "document_as_text": "[Document",
     }
@@ -116,6 +118,7 @@ class Neutralizer:
         match piece.block:
             case Text(text=text):
                 mark = _MARKS.get(piece.code, "")
+                mark = LATE_ERROR if piece.code == LATE and text.startswith(LATE_ERROR) else mark
                 mark = mark if text.startswith(mark) else ""
                 neutralized, count = self.text(text[len(mark) :])
                 after: Any = structs.replace(piece.block, text=mark + neutralized) if count else None

@@ -41,7 +41,7 @@ ASKED = [
 # The vectors of one target each, and their own policy.
 OWN = {
     "geny_claude_cli_flatten": ("claude-cli", {}),
-    "picoclaw_anthropic_tool_results": ("anthropic", {"tail": "keep"}),
+    "picoclaw_anthropic_tool_results": ("anthropic", {"tail": "keep", "late_result": "drop"}),
     "agentcore_converse_restore": ("anthropic", {"tail": "keep"}),
     "agentcore_converse_requests": ("bedrock-converse", {"tail": "keep"}),
 }

@@ -42,7 +42,7 @@ def test_a_result_displaced_by_less_than_the_window_is_still_paired():
 def test_a_result_after_its_call_was_settled_is_late(orphan, code):
     chatter = [message for _ in range(4) for message in (said("wait"), user("and now?"))]
     history = [user("q"), said(call("a")), user("hm"), *chatter, user(result("a", "at last"))]
-    messages, codes = mended(*history, orphan_result=orphan)
+    messages, codes = mended(*history, orphan_result=orphan, late_result="drop")
     assert messages[2] == user(missing("a"), "hm")
     assert codes[:2] == ["result_synthesised", code]
     assert ("at last" in json.dumps(messages)) == (orphan == "text")
@@ -50,7 +50,8 @@ def test_a_result_after_its_call_was_settled_is_late(orphan, code):
 
 def test_the_window_is_configurable():
     history = [user("q"), said(call("a")), user("hm"), said("wait"), user(result("a"))]
-    assert mended(*history, open_exchanges=2)[1] == ["result_synthesised", "result_late"]
+    assert mended(*history, open_exchanges=2, late_result="drop")[1] == ["result_synthesised", "result_late"]
+    assert mended(*history, open_exchanges=2)[1] == ["result_synthesised", "result_late_turn"]
     assert mended(*history, open_exchanges=3)[1] == ["result_moved"]
 
 
@@ -62,14 +63,14 @@ def test_ids_reused_in_each_round_survive_with_their_results():
 
 def test_a_second_result_of_a_call_is_dropped_and_a_different_one_is_reported():
     assert mended(user("q"), said(call("a")), user(result("a", "1"), result("a", "1")))[1] == ["result_repeated"]
-    messages, codes = mended(user("q"), said(call("a")), user(result("a", "1"), result("a", "2")))
+    messages, codes = mended(user("q"), said(call("a")), user(result("a", "1"), result("a", "2")), late_result="drop")
     assert messages[2] == user(result("a", "1"))
     assert codes == ["result_duplicate"]
 
 
 def test_a_duplicate_of_a_settled_result_is_dropped():
     settled = [user("q"), said(call("a")), user(result("a")), said("so"), user("on"), said("ok")]
-    assert mended(*settled, user(result("a", "x")))[1] == ["result_duplicate"]
+    assert mended(*settled, user(result("a", "x")), late_result="drop")[1] == ["result_duplicate"]
 
 
 @pytest.mark.parametrize("words", sorted(PLACEHOLDERS))
@@ -92,7 +93,7 @@ def test_a_placeholder_may_name_its_call(template):
     others = result("a", template.replace("{name}", "rm").replace("{id}", "b"))
     real = result("a", "real")
     assert mended(user("q"), said(call("a")), user(own, real))[0][2] == user(real)
-    assert mended(user("q"), said(call("a")), user(others, real))[0][2] == user(others)
+    assert mended(user("q"), said(call("a")), user(others, real), late_result="drop")[0][2] == user(others)
 
 
 def test_a_placeholder_without_a_real_result_is_the_answer():
@@ -170,7 +171,8 @@ def test_text_after_a_call_is_moved_before_it():
 
 def test_a_result_with_more_than_a_placeholder_is_real():
     content = [text(min(PLACEHOLDERS)), text("and then the files")]
-    messages, codes = mended(user("q"), said(call("a")), user(result("a", content)), user(result("a", "late")))
+    history = [user("q"), said(call("a")), user(result("a", content)), user(result("a", "late"))]
+    messages, codes = mended(*history, late_result="drop")
     assert messages[2] == user(result("a", content))
     assert codes == ["result_duplicate"]
 
@@ -178,7 +180,7 @@ def test_a_result_with_more_than_a_placeholder_is_real():
 def test_a_late_result_of_one_of_several_dropped_calls_is_late():
     chatter = [message for _ in range(4) for message in (said("wait"), user("and now?"))]
     history = [user("q"), said("one moment", call("a"), call("b")), user(result("a")), *chatter, user(result("b"))]
-    _, codes = mended(*history, missing_result="drop", orphan_result="drop")
+    _, codes = mended(*history, missing_result="drop", orphan_result="drop", late_result="drop")
     assert codes == ["call_unanswered", "result_late"]
 
 

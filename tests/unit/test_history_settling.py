@@ -94,7 +94,7 @@ def test_a_reloaded_session_knows_how_long_a_call_has_been_waited_for():
     for session in (whole, Session.load(whole.head(), segments)):
         for message in [*[said(), user()] * 3, answered("a")]:
             session.append(message)
-        assert [fix.code for fix in session.request().fixes] == ["result_synthesised", "result_late"]
+        assert [fix.code for fix in session.request().fixes] == ["result_synthesised", "result_late_turn"]
 
 
 def test_no_prefix_is_stable_before_the_first_turn():
@@ -189,3 +189,15 @@ def test_a_synthesised_result_is_replaced_while_possible_and_then_reported_with_
     ]
     assert json.loads(done.body)["messages"][2]["content"] == [result("a", "r"), text("go on")]
     assert all(entry.path for entry in done.ledger)
+
+
+@pytest.mark.parametrize("missing", ["synthesise", "drop"])
+@pytest.mark.parametrize("after", [[], [said("end")], [said("end"), user("on"), said("ok")]])
+def test_a_call_that_settled_without_a_result_gets_one_when_its_neighbour_does(missing, after):
+    """Gemini takes a turn's calls with no result, but not with some of them."""
+    history = [user(), called("a", "b"), {"role": "system", "content": "hm"}, answered("b"), *after]
+    policy = {"open_exchanges": 1, "missing_result": missing}
+    session = session_of(*history, targets=["gemini"], policy=policy, model="gemini-3-pro-preview")
+    done = normalize({"messages": history, "model": "gemini-3-pro-preview"}, to="gemini", policy=policy)
+    assert session.request().body == done.body is not None
+    assert [violation for violation in done.violations if violation.severity == "hard"] == []

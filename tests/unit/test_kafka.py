@@ -215,7 +215,12 @@ def test_config_show_names_every_value_with_its_source_and_hides_secrets(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("state_format", "off"), [("1", ["sliced release", "endpoints"]), ("2", ["sliced release", "endpoints"]), ("3", [])]
+    ("state_format", "off"),
+    [
+        ("1", ["sliced release", "endpoints", "late results"]),
+        ("2", ["sliced release", "endpoints", "late results"]),
+        ("3", []),
+    ],
 )
 def test_config_show_names_features_that_a_state_format_disables(state_format, off):
     done = CliRunner().invoke(main, ["config", "show"], env={"REKNIT_STATE__FORMAT": state_format})

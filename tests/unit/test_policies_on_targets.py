@@ -53,6 +53,7 @@ def test_every_policy_value_has_a_vector_for_every_target():
         "tail": ("auto", "continue", "prefill", "keep", "reject"),
         "missing_result": ("synthesise", "drop"),
         "orphan_result": ("drop", "text"),
+        "late_result": ("replace", "turn", "drop"),
         "incomplete_call": ("drop", "text"),
         "cut_text": ("auto", "keep", "mark", "drop"),
         "reasoning": ("keep", "same_issuer", "strip"),

@@ -175,7 +175,7 @@ def test_calls_of_each_segment_are_known_after_a_reload(late):
     session = in_segments(history, targets=["anthropic"])
     assert session.segment_count > 3
     done, whole = session.request(), normalize(history)
-    assert [(fix.code, fix.path) for fix in done.fixes] == [("result_duplicate", "messages.16.content.0")]
+    assert [(fix.code, fix.path) for fix in done.fixes] == [("result_late_turn", "messages.16.content.0")]
     assert (done.body, done.fixes, done.ledger) == (whole.body, whole.fixes, whole.ledger)
 
 

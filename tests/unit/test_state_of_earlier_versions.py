@@ -115,6 +115,7 @@ _SINCE_0_1_0 |= {(name, topic): _STAYS for topics, names in _STAYING.items() for
 _PAPERS = "documents of plain text are shown as text, and media that are not sent have a fix"
 _MEDIA = "media of parallel results follow the last result of their exchange"
 _DEVELOPER = "a developer that came in the shape of one of OpenAI's APIs stays one for the other"
+_UNSHOWN = "a displaced result that no assistant turn follows may be replaced, so prefix-bytes ends before it"
 _SINCE_5E982C6: dict[tuple[str, str], str] = {
     ("left midway: parallel pictures, openai-chat", PROVIDER_REQUESTS): _MEDIA,
     ("left midway: parallel pictures, openai-chat", HISTORY_FIXES): _MEDIA,
@@ -128,6 +129,15 @@ _SINCE_5E982C6: dict[tuple[str, str], str] = {
     ("copilot-cli", PROVIDER_REQUESTS): _PAPERS,
     ("copilot-cli", HISTORY_FIXES): _PAPERS,
     ("mixed shapes", PROVIDER_REQUESTS): _DEVELOPER,
+    ("anthropic: a varied history", PROVIDER_REQUESTS): _UNSHOWN,
+    ("bedrock-converse: a varied history", PROVIDER_REQUESTS): _UNSHOWN,
+    ("gemini: a varied history", PROVIDER_REQUESTS): _UNSHOWN,
+    ("openai-chat: a varied history", PROVIDER_REQUESTS): _UNSHOWN,
+    ("openai-responses: a varied history", PROVIDER_REQUESTS): _UNSHOWN,
+    ("vllm: a varied history", PROVIDER_REQUESTS): _UNSHOWN,
+    ("restored", PROVIDER_REQUESTS): _UNSHOWN,
+    ("restored and gone on", PROVIDER_REQUESTS): _UNSHOWN,
+    ("under the worker's defaults", PROVIDER_REQUESTS): _UNSHOWN,
 }
 CHANGED: dict[str, dict[tuple[str, str], str]] = {"0_1_0": _SINCE_0_1_0, "5e982c6": _SINCE_5E982C6}
 
