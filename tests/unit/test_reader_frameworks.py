@@ -244,5 +244,60 @@ def test_two_shapes_in_one_history_are_refused_with_both_places():
     assert "messages.2 one of pydantic-ai" in str(caught.value)
 
 
+UNSUITABLE = {
+    "tickets": (
+        [{"id": n, "title": "Login", "status": "open", "body": "It fails."} for n in range(3)],
+        "messages.0: a message with the members id, title, status, body, and no shape that Reknit reads has such",
+    ),
+    "mail": (
+        [{"from": "a@example.com", "to": "b@example.com", "subject": "Hi", "content": "Hello."}],
+        "messages.0: a message with the members from, to, subject, content, and no shape that Reknit reads has such",
+    ),
+    "an invented framework": (
+        [{"role": "user", "content": "Hi"}, {"role": "assistant", "say": "x", "actions": [{"do": "read"}]}],
+        "messages.1: a message with the members role, say, actions, and no shape that Reknit reads has such",
+    ),
+    "a mostly unknown history": (
+        [
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": [{"type": "invoke", "fn": "read", "params": {"a": 1}}]},
+            {"role": "user", "content": [{"type": "invocation", "fn": "read", "value": "x"}]},
+        ],
+        "messages.1.content.0: a block of type 'invoke', and 2 of 3 blocks are of types that no shape has",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNSUITABLE)
+def test_a_history_of_no_known_shape_is_refused_in_one_sentence(name):
+    history, said = UNSUITABLE[name]
+    for given in (history, {"messages": history}, json.dumps(history, indent=1)):
+        with pytest.raises(InputError) as caught:
+            normalize(given)
+        assert caught.value.code == "unknown_shape"
+        assert str(caught.value).startswith(said)
+        assert "; the nearest are " in str(caught.value)
+        assert "docs/works-with.md" in str(caught.value)
+        assert "\n" not in str(caught.value)
+    session = Session(("anthropic",))
+    with pytest.raises(InputError):
+        session.replace(history)
+    assert session.count == 0
+
+
+def test_one_unknown_block_is_repaired_and_so_is_a_history_whose_shape_is_named():
+    block = {"type": "hologram", "at": 1}
+    assert "unknown_dropped" in [fix.code for fix in normalize([{"role": "user", "content": ["Hi", block]}]).fixes]
+    history = [{"role": "user", "content": [block, "Hi"]}, {"role": "assistant", "content": [block, block]}]
+    with pytest.raises(InputError):
+        normalize(history)
+    assert normalize(history, source="anthropic").body is not None
+
+
+def test_an_info_next_to_messages_of_another_shape_is_not_opencodes():
+    found = read({"info": {"exit_status": "ok"}, "messages": [{"role": "user", "content": "Hi"}]})
+    assert found.shape == "anthropic"
+
+
 def test_marks_are_in_the_vectors():
     assert all(MARK.search(case["text"]) for case in ALL)

@@ -71,7 +71,10 @@ def _frame(members: Members) -> Framed | None:
         InputError: a session's description without its messages.
     """
     if is_object(members, "info") and is_list(members, "messages"):
-        return Framed(messages=as_list(members["messages"], "messages"))
+        messages = as_list(members["messages"], "messages")
+        # Other programs have an ``info`` next to messages of another shape.
+        are_own = all(starts_with(each, b"{") and _decides(as_object(each, "messages")) for each in messages)
+        return Framed(messages=messages) if are_own else None
     if {"projectID", "version", "time"} <= members.keys() and "messages" not in members:
         told = "the description of an OpenCode session has no messages; export the session with opencode export"
         raise InputError("no_messages", told)
