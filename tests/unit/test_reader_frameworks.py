@@ -29,8 +29,6 @@ from reknit.pipeline.session import Session, normalize
 ALL = cases()
 READ = [pytest.param(case, id=f"{case['shape']}-{case['case']}") for case in ALL if "expect" in case]
 REFUSED = [pytest.param(case, id=case["case"]) for case in ALL if "refused" in case]
-# A message of Responses with parts of two kinds is read as one of OpenAI's chat, whose files have another form.
-KNOWN = {("openai-agents", "media")}
 # What is decided by the whole list: what was taken back, compacted, or is on another branch of a tree; the order of
 # rows; approvals, and instructions that only the last request has.
 BY_THE_WHOLE = {
@@ -54,8 +52,6 @@ def same(case):
 
 @pytest.mark.parametrize("case", READ)
 def test_a_history_of_a_framework_is_read_as_expected(case):
-    if (case["shape"], case["case"]) in KNOWN:
-        pytest.xfail("the reader of OpenAI's chat keeps Responses' file as a part that it does not know")
     given, expected = same(case)
     assert given == expected
 
