@@ -220,6 +220,39 @@ def test_a_message_that_a_framework_does_not_send_has_no_turn_and_is_counted():
     assert (session.count, len(session.turns)) == (2, 1)
 
 
+def test_a_part_of_a_provider_goes_back_in_its_own_form_only():
+    metadata = {"model_provider": "anthropic", "model_name": "claude-sonnet-4-5"}
+    search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+    standard = {"type": "server_tool_call", "id": "srvtoolu_1", "name": "web_search", "args": {}}
+
+    def body(*content):
+        data = {"content": [*content, {"type": "text", "text": "So."}], "response_metadata": metadata}
+        history = [
+            {"role": "user", "content": "Search."},
+            {"type": "ai", "data": data},
+            {"role": "user", "content": "Ok."},
+        ]
+        done = normalize(history)
+        assert hard(done) == []
+        return json.loads(done.body)["messages"][1]["content"], [fix.code for fix in done.fixes]
+
+    assert body(search, found)[0][:2] == [search, found]
+    assert body(standard) == ([{"type": "text", "text": "So."}], ["native_dropped"])
+
+
+def test_a_compaction_of_pydantic_ai_is_not_sent_as_anthropics():
+    part = {"part_kind": "compaction", "content": "so far", "provider_name": "anthropic"}
+    history = [
+        {"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "Hi"}]},
+        {"kind": "response", "parts": [part, {"part_kind": "text", "content": "So."}], "provider_name": "anthropic"},
+        {"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "And?"}]},
+    ]
+    done = normalize(history)
+    assert b"compaction" not in done.body
+    assert "native_dropped" in [fix.code for fix in done.fixes]
+
+
 def test_media_of_ag_ui_are_not_taken_for_anthropics():
     source = {"type": "data", "value": "aGk=", "mimeType": "image/png"}
     message = {"id": "u", "role": "user", "content": [{"type": "image", "source": source}]}
