@@ -17,7 +17,6 @@ from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.pieces import NATIVE_TYPES, block_path, is_foreign
 from reknit.pipeline.history.readers.canonical import PART_KINDS, READERS
 from reknit.pipeline.history.readers.fields import as_object
-from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.model import Turn, Unknown
 
 # More unknown blocks than this share are no damage. A single one may be a new type of a known shape.
@@ -101,11 +100,10 @@ def _says_nothing(item: Raw) -> bool:
 
 def unknown_shape(place: str, item: Raw, what: str = "") -> InputError:
     """The error for a history of no known shape: the place, why it does not fit, the nearest shapes, and what to do."""
-    names = list(as_object(item, "")) if starts_with(item, b"{") else []
+    names = list(as_object(item, ""))
     listed = ", ".join(name[:40] for name in names[:_MOST_MEMBERS])
-    what = (
-        what or f"a message with the members {listed or 'of none'}, and no shape that Reknit reads has such a message"
-    )
+    members = f"with the members {listed}" if listed else "without members"
+    what = what or f"a message {members}, and no shape that Reknit reads has such a message"
 
     def distance(shape: str) -> tuple[int, str]:
         missing = len(_missing(shape, names))
