@@ -192,6 +192,13 @@ class TurnAppended(_TurnRecord, frozen=True, tag="turn.appended"):
             "that mirrors another program's conversation."
         ),
     ] = True
+    shape: Annotated[
+        str | UnsetType,
+        Meta(
+            description="The message's shape, by a name that `reknit normalize --from` takes. Without it the shape is "
+            "detected."
+        ),
+    ] = UNSET
 
 
 class HistoryRestored(_TurnRecord, frozen=True, tag="history.restored"):

@@ -143,12 +143,26 @@ class Turns(_Writer):
         )
         return await self.write(session, record)
 
-    async def append(self, session: str, message: Json, *, record_id: str | None = None, request: bool = True) -> Place:
+    async def append(
+        self,
+        session: str,
+        message: Json,
+        *,
+        record_id: str | None = None,
+        request: bool = True,
+        shape: str | None = None,
+    ) -> Place:
         """Append a message, in any shape that Reknit reads; an id is made where none is given.
 
         With ``request`` false it makes no request due. Use it for a log that mirrors another program's conversation.
+        ``shape`` names the message's shape, where it should not be detected.
         """
-        record = TurnAppended(message=_raw(message), id=record_id or _new_id(), request=request)
+        record = TurnAppended(
+            message=_raw(message),
+            id=record_id or _new_id(),
+            request=request,
+            shape=UNSET if shape is None else shape,
+        )
         return await self.write(session, record)
 
     async def restore(self, session: str, messages: Iterable[Json] | bytes, *, record_id: str | None = None) -> Place:

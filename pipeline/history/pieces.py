@@ -399,6 +399,11 @@ def native_type(provider: str, kind: str) -> NativeType:
     return _BY_KIND.get((provider, kind)) or NativeType(provider=provider, kind=kind, beside="its neighbours")
 
 
+def is_native(provider: str, kind: str) -> bool:
+    """Whether a provider has a type of items, blocks or parts of its own by this name."""
+    return (provider, kind) in _BY_KIND
+
+
 def answer_to(kind: str, text: str) -> dict[str, object] | None:
     """The members of an answer in words to a client-run call of Responses; None where no words answer it."""
     answers: dict[str, dict[str, object]] = {

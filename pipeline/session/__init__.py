@@ -64,6 +64,7 @@ class Session:
         # The working history of the last configuration, and for each target why its prefix is new.
         self._configured: tuple[WorkingHistory, dict[str, str]] | None = None
         self._last_role: Role | None = None
+        self._has_grown = True
 
     @property
     def _work(self) -> WorkingHistory:
@@ -117,6 +118,11 @@ class Session:
         return self._last_role
 
     @property
+    def has_grown(self) -> bool:
+        """Whether the last message had a turn; what a framework does not send to a model has none."""
+        return self._has_grown
+
+    @property
     def waiting(self) -> bool:
         """Whether the conversation waits for the model.
 
@@ -141,6 +147,7 @@ class Session:
         turns, fixes, work.decided = _read_message(message, work.count, source, work.decided)
         work.count += 1
         work.note_fixes(fixes)
+        self._has_grown = bool(turns)
         self._last_role = turns[-1].role if turns else self._last_role
         return [*fixes, *work.take_turns(turns)]
 

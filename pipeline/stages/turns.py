@@ -451,14 +451,21 @@ class TurnsStage(KeepsSessions):
         session = entry.session
         if isinstance(event, RequestWanted):
             publisher.requests("wanted")
-        elif isinstance(event, TurnAppended) and event.request and session.waiting and not _drives_itself(event):
+        elif (
+            isinstance(event, TurnAppended)
+            and event.request
+            # A message that its framework does not send to a model makes no request due.
+            and session.has_grown
+            and session.waiting
+            and not _drives_itself(event)
+        ):
             publisher.requests("interrupted" if session.interrupted else "turn")
 
     def _change(self, entry: TurnState, event: TurnRecord, publisher: Publisher) -> None:
         session = entry.session
         match event:
             case TurnAppended():
-                fixes = session.append(bytes(event.message))
+                fixes = session.append(bytes(event.message), "auto" if event.shape is UNSET else event.shape)
                 entry.count_turn()
                 publisher.certain(fixes)
                 if session.last_role == "assistant":

@@ -29,8 +29,6 @@ from reknit.pipeline.session import Session, normalize
 ALL = cases()
 READ = [pytest.param(case, id=f"{case['shape']}-{case['case']}") for case in ALL if "expect" in case]
 REFUSED = [pytest.param(case, id=case["case"]) for case in ALL if "refused" in case]
-# A message of Responses with parts of two kinds is read as one of OpenAI's chat, whose files have another form.
-KNOWN = {("openai-agents", "media")}
 # What is decided by the whole list: what was taken back, compacted, or is on another branch of a tree; the order of
 # rows; approvals, and instructions that only the last request has.
 BY_THE_WHOLE = {
@@ -54,8 +52,6 @@ def same(case):
 
 @pytest.mark.parametrize("case", READ)
 def test_a_history_of_a_framework_is_read_as_expected(case):
-    if (case["shape"], case["case"]) in KNOWN:
-        pytest.xfail("the reader of OpenAI's chat keeps Responses' file as a part that it does not know")
     given, expected = same(case)
     assert given == expected
 
@@ -224,6 +220,39 @@ def test_a_message_that_a_framework_does_not_send_has_no_turn_and_is_counted():
     assert (session.count, len(session.turns)) == (2, 1)
 
 
+def test_a_part_of_a_provider_goes_back_in_its_own_form_only():
+    metadata = {"model_provider": "anthropic", "model_name": "claude-sonnet-4-5"}
+    search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+    standard = {"type": "server_tool_call", "id": "srvtoolu_1", "name": "web_search", "args": {}}
+
+    def body(*content):
+        data = {"content": [*content, {"type": "text", "text": "So."}], "response_metadata": metadata}
+        history = [
+            {"role": "user", "content": "Search."},
+            {"type": "ai", "data": data},
+            {"role": "user", "content": "Ok."},
+        ]
+        done = normalize(history)
+        assert hard(done) == []
+        return json.loads(done.body)["messages"][1]["content"], [fix.code for fix in done.fixes]
+
+    assert body(search, found)[0][:2] == [search, found]
+    assert body(standard) == ([{"type": "text", "text": "So."}], ["native_dropped"])
+
+
+def test_a_compaction_of_pydantic_ai_is_not_sent_as_anthropics():
+    part = {"part_kind": "compaction", "content": "so far", "provider_name": "anthropic"}
+    history = [
+        {"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "Hi"}]},
+        {"kind": "response", "parts": [part, {"part_kind": "text", "content": "So."}], "provider_name": "anthropic"},
+        {"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "And?"}]},
+    ]
+    done = normalize(history)
+    assert b"compaction" not in done.body
+    assert "native_dropped" in [fix.code for fix in done.fixes]
+
+
 def test_media_of_ag_ui_are_not_taken_for_anthropics():
     source = {"type": "data", "value": "aGk=", "mimeType": "image/png"}
     message = {"id": "u", "role": "user", "content": [{"type": "image", "source": source}]}
@@ -242,6 +271,61 @@ def test_two_shapes_in_one_history_are_refused_with_both_places():
     assert caught.value.code == "unknown_shape"
     assert "messages.0 is a message of langchain" in str(caught.value)
     assert "messages.2 one of pydantic-ai" in str(caught.value)
+
+
+UNSUITABLE = {
+    "tickets": (
+        [{"id": n, "title": "Login", "status": "open", "body": "It fails."} for n in range(3)],
+        "messages.0: a message with the members id, title, status, body, and no shape that Reknit reads has such",
+    ),
+    "mail": (
+        [{"from": "a@example.com", "to": "b@example.com", "subject": "Hi", "content": "Hello."}],
+        "messages.0: a message with the members from, to, subject, content, and no shape that Reknit reads has such",
+    ),
+    "an invented framework": (
+        [{"role": "user", "content": "Hi"}, {"role": "assistant", "say": "x", "actions": [{"do": "read"}]}],
+        "messages.1: a message with the members role, say, actions, and no shape that Reknit reads has such",
+    ),
+    "a mostly unknown history": (
+        [
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": [{"type": "invoke", "fn": "read", "params": {"a": 1}}]},
+            {"role": "user", "content": [{"type": "invocation", "fn": "read", "value": "x"}]},
+        ],
+        "messages.1.content.0: a block of type 'invoke', and 2 of 3 blocks are of types that no shape has",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNSUITABLE)
+def test_a_history_of_no_known_shape_is_refused_in_one_sentence(name):
+    history, said = UNSUITABLE[name]
+    for given in (history, {"messages": history}, json.dumps(history, indent=1)):
+        with pytest.raises(InputError) as caught:
+            normalize(given)
+        assert caught.value.code == "unknown_shape"
+        assert str(caught.value).startswith(said)
+        assert "; the nearest are " in str(caught.value)
+        assert "docs/works-with.md" in str(caught.value)
+        assert "\n" not in str(caught.value)
+    session = Session(("anthropic",))
+    with pytest.raises(InputError):
+        session.replace(history)
+    assert session.count == 0
+
+
+def test_one_unknown_block_is_repaired_and_so_is_a_history_whose_shape_is_named():
+    block = {"type": "hologram", "at": 1}
+    assert "unknown_dropped" in [fix.code for fix in normalize([{"role": "user", "content": ["Hi", block]}]).fixes]
+    history = [{"role": "user", "content": [block, "Hi"]}, {"role": "assistant", "content": [block, block]}]
+    with pytest.raises(InputError):
+        normalize(history)
+    assert normalize(history, source="anthropic").body is not None
+
+
+def test_an_info_next_to_messages_of_another_shape_is_not_opencodes():
+    found = read({"info": {"exit_status": "ok"}, "messages": [{"role": "user", "content": "Hi"}]})
+    assert found.shape == "anthropic"
 
 
 def test_marks_are_in_the_vectors():

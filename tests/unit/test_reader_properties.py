@@ -89,6 +89,10 @@ def test_any_bytes_give_turns_or_an_input_error(data, source):
 @settings(max_examples=300, deadline=None)
 def test_a_history_reads_like_its_messages_one_by_one(history, source):
     result, error = attempt(read, history, source)
+    if error is not None and error.code == "unknown_shape":
+        # Only a history that is given as a whole is refused for what most of it is.
+        assert source == "auto"
+        return
     turns, fixes, decided = [], [], UNDECIDED
     for index, message in enumerate(history):
         found, its_error = attempt(read_next, message, index=index, source=source, decided=decided)

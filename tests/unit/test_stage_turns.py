@@ -354,3 +354,36 @@ def test_any_batching_and_any_restart_give_the_same_outputs():
     expected = TurnsStage().process(lines).outputs
     for size in (1, 3, 10):
         assert processed(TurnsStage, in_batches(lines, size), "changelog")[0] == expected
+
+
+def test_a_turn_is_read_in_the_shape_that_it_names():
+    message = {"type": "ai", "content": "Yes."}
+    assert letters(run(OPENED, turn(message))) == ["missing_role"]
+    found = run(OPENED, turn(user("hi")), turn(message, shape="langchain"), turn(user("why?")))
+    assert letters(found) == []
+    assert bodies(found)[-1]["messages"] == [user("hi"), {"role": "assistant", "content": "Yes."}, user("why?")]
+    assert letters(run(OPENED, turn(message, shape="langchian"))) == ["unknown_source"]
+
+
+def test_messages_of_a_framework_are_turns_and_those_that_it_does_not_send_make_no_request():
+    asked = {"id": "u", "role": "user", "content": "Look."}
+    called_by_ui = {
+        "id": "a",
+        "role": "assistant",
+        "toolCalls": [{"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}],
+    }
+    result = {"id": "t", "role": "tool", "toolCallId": "call_1", "content": "done"}
+    plan = {"id": "x", "role": "activity", "activityType": "PLAN", "content": {"steps": ["a"]}}
+    found = run(OPENED, *map(turn, (asked, called_by_ui, result, plan)))
+    assert letters(found) == []
+    assert len(of(found, PROVIDER_REQUESTS)) == 2
+    last = bodies(found)[-1]["messages"]
+    assert [block["type"] for message in last[1:] for block in message["content"]] == ["tool_use", "tool_result"]
+    assert [fix["code"] for fix in fixes_of(found)] == ["field_dropped"]
+
+
+def test_a_history_of_no_known_shape_is_a_dead_letter_and_changes_nothing():
+    tickets = [{"id": 1, "title": "Login", "status": "open", "body": "It fails."}]
+    events = [OPENED, turn(user("hi")), {"type": "history.restored", "messages": tickets}]
+    found = run(*events, {"type": "request.wanted"})
+    assert letters(found)[0] == "unknown_shape"

@@ -14,6 +14,7 @@ from reknit.pipeline.history.frameworks.parts import (
     mcp_blocks,
     media,
     media_or_unknown,
+    native,
     redacted,
     result,
     thinking,
@@ -23,7 +24,7 @@ from reknit.pipeline.history.readers.fields import Fields, Notes, as_list, as_ob
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.history.readers.tolerant import INNER, Inner, Placed
-from reknit.pipeline.model import Text, ToolResult, Unknown
+from reknit.pipeline.model import Text, ToolResult
 
 DENIED: Final = "Tool call execution denied."
 """The SDK's words for a denied call whose denial has no reason."""
@@ -192,7 +193,7 @@ def output_part(fields: Fields) -> list[Placed]:
         "image-file-id",
     ):
         return file_part(fields)
-    return [(Unknown(kind=kind, raw=Raw(fields.whole)), fields.path)]
+    return [(native(fields, kind), fields.path)]
 
 
 def output_result(call_id: str, output: Raw | None, path: str, notes: Notes) -> ToolResult:

@@ -31,7 +31,7 @@ from reknit.pipeline.history.frameworks.base import (
     role_of,
     word,
 )
-from reknit.pipeline.history.frameworks.parts import call, id_made, issuer_of, result, sealed, value_text
+from reknit.pipeline.history.frameworks.parts import call, id_made, issuer_of, native, result, sealed, value_text
 from reknit.pipeline.history.pieces import GEMINI
 from reknit.pipeline.history.readers.canonical import PART
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
@@ -164,7 +164,7 @@ class _Parts:
             case "custom":
                 provider = word(fields.members(), "kind").partition(".")[0]
                 issuer = issuer_of(provider)
-                placed.append((Unknown(kind=kind, raw=Raw(fields.whole), issuer=issuer or UNSET), path))
+                placed.append((native(fields, kind, issuer), path))
                 fields.clear()
             case _:
                 placed += PART(fields)
@@ -198,7 +198,7 @@ class _Parts:
         """A call that the provider ran itself, or its result."""
         given = options(Fields(fields.whole, fields.path, fields.notes))
         issuer = issuer_of(next(iter(given), ""))
-        block = Unknown(kind=kind_named(fields), raw=Raw(fields.whole), issuer=issuer or UNSET)
+        block = native(fields, kind_named(fields), issuer)
         fields.clear()
         return block, fields.path
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from msgspec import UNSET, Raw
-
 from reknit.pipeline.history.frameworks.ai_sdk import (
     DENIED,
     Reasoning,
@@ -30,7 +28,16 @@ from reknit.pipeline.history.frameworks.base import (
     role_of,
     word,
 )
-from reknit.pipeline.history.frameworks.parts import call, cut_call, id_made, issuer_of, result, sealed, value_text
+from reknit.pipeline.history.frameworks.parts import (
+    call,
+    cut_call,
+    id_made,
+    issuer_of,
+    native,
+    result,
+    sealed,
+    value_text,
+)
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.tolerant import Placed, kind_named
@@ -162,7 +169,7 @@ class UIParts:
             case _ if kind in _SCREEN or kind.startswith("data-"):
                 self._reading.leave_out(fields, kind)
             case _:
-                self.add((Unknown(kind=kind, raw=Raw(fields.whole)), path))
+                self.add((native(fields, kind), path))
                 fields.clear()
         finish(fields, "type", "state", "id")
 
@@ -198,7 +205,7 @@ class UIParts:
         kind = kind_named(fields)
         given = options(Fields(fields.whole, fields.path, fields.notes))
         provider = word(fields.members(), "kind").partition(".")[0] or next(iter(given), "")
-        block = Unknown(kind=kind, raw=Raw(fields.whole), issuer=issuer_of(provider, self._model) or UNSET)
+        block = native(fields, kind, issuer_of(provider, self._model))
         fields.clear()
         return block
 

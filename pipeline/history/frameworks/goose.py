@@ -32,6 +32,7 @@ from reknit.pipeline.history.frameworks.parts import (
     mcp_part,
     media,
     media_or_unknown,
+    native,
     redacted,
     result,
     sealed,
@@ -42,7 +43,7 @@ from reknit.pipeline.history.pieces import GEMINI
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.tolerant import Placed, kind_named
-from reknit.pipeline.model import Issuer, Role, Text, ToolResult, Unknown
+from reknit.pipeline.model import Issuer, Role, Text, ToolResult
 
 _ROLES: Final[dict[str, Role]] = {"system": "system", "user": "user", "assistant": "assistant"}
 _KINDS: Final = frozenset(
@@ -132,7 +133,7 @@ class _Parts:
             case "toolResponse":
                 placed = [self._result(fields)]
             case _:
-                placed = [(Unknown(kind=kind, raw=Raw(fields.whole)), path)]
+                placed = [(native(fields, kind), path)]
                 fields.clear()
         finish(fields, "type")
         return placed

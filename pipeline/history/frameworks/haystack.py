@@ -26,6 +26,7 @@ from reknit.pipeline.history.frameworks.parts import (
     inner_blocks,
     media,
     media_or_unknown,
+    native,
     redacted,
     result,
     thinking,
@@ -34,7 +35,7 @@ from reknit.pipeline.history.frameworks.parts import (
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.tolerant import Placed
-from reknit.pipeline.model import Role, Text, Unknown
+from reknit.pipeline.model import Role, Text
 
 _ROLES: Final[dict[str, Role]] = {"system": "system", "user": "user", "assistant": "assistant", "tool": "user"}
 _KEYS: Final = frozenset({"text", "tool_call", "tool_call_result", "image", "file", "reasoning"})
@@ -80,7 +81,7 @@ def _part(reading: Reading, fields: Fields) -> list[Placed]:
         return [(Text(text=value_text(fields.take("text"))), path)]
     inner = fields.take_object(key) if key else None
     if inner is None:
-        return [(Unknown(kind=key, raw=Raw(fields.whole)), path)]
+        return [(native(fields, key), path)]
     placed: list[Placed]
     if key == "tool_call":
         name, called = inner.take_text("tool_name"), inner.take_text("id")

@@ -36,6 +36,7 @@ from reknit.pipeline.history.frameworks.parts import (
     issuer_of,
     media,
     media_or_unknown,
+    native,
     reasoning_item,
     redacted,
     result,
@@ -353,7 +354,7 @@ class _Message:
     def _native(self, fields: Fields) -> Placed:
         """A block of the provider's own, such as the call of a tool that the provider runs."""
         kind = kind_named(fields)
-        return Unknown(kind=kind, raw=Raw(fields.whole), issuer=self._issuer or UNSET), fields.path
+        return native(fields, kind, self._issuer, is_raw=True), fields.path
 
     def _call(self, fields: Fields, kind: str) -> list[Placed]:
         """The call at its place in the content, by what ``tool_calls`` says of the call of its id."""

@@ -20,6 +20,7 @@ from reknit.pipeline.history.frameworks.parts import (
     inner_blocks,
     media,
     media_or_unknown,
+    native,
     redacted,
     result,
     thinking,
@@ -29,7 +30,7 @@ from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.history.readers.tolerant import Placed, kind_named
-from reknit.pipeline.model import Role, Text, Unknown
+from reknit.pipeline.model import Role, Text
 
 _IGNORED: Final = ("message_type", "date", "id", "otid", "step_id", "run_id", "name", "sender_id", "seq_id", "is_err",
                    "source", "attachments", "stdout", "stderr")  # fmt: skip
@@ -193,7 +194,7 @@ def _part(fields: Fields) -> list[Placed]:
         placed = media_or_unknown(found, fields, kind)
         finish(fields, "type", "source")
         return [placed]
-    return [(Unknown(kind=kind, raw=Raw(fields.whole)), path)]
+    return [(native(fields, kind), path)]
 
 
 FRAMEWORK: Final = Framework(

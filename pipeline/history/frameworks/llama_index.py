@@ -31,6 +31,7 @@ from reknit.pipeline.history.frameworks.parts import (
     id_made,
     media,
     media_or_unknown,
+    native,
     result,
     thinking,
     value_text,
@@ -38,7 +39,7 @@ from reknit.pipeline.history.frameworks.parts import (
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.tolerant import INNER, Placed
-from reknit.pipeline.model import Role, Text, Unknown
+from reknit.pipeline.model import Role, Text
 
 _ROLES: Final[dict[str, Role]] = {
     "system": "system",
@@ -165,7 +166,7 @@ def _add_block(reading: Reading, placed: list[Placed], fields: Fields) -> None:
         block_of_call = call(reading, called, name, fields.take("tool_kwargs"), fields.at("tool_kwargs"))
         placed.append((block_of_call, path))
     else:
-        placed.append((Unknown(kind=kind, raw=Raw(fields.whole)), path))
+        placed.append((native(fields, kind), path))
         fields.clear()
     finish(fields)
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from msgspec import Raw
-
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.frameworks.ai_sdk import Reasoning, file_part, options, output_part, signature_of_gemini
 from reknit.pipeline.history.frameworks.base import (
@@ -29,6 +27,7 @@ from reknit.pipeline.history.frameworks.parts import (
     cut_call,
     id_made,
     inner_blocks,
+    native,
     result,
     sealed,
     value_text,
@@ -36,7 +35,7 @@ from reknit.pipeline.history.frameworks.parts import (
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.tolerant import INNER, Inner, Placed, kind_named
-from reknit.pipeline.model import Text, ToolResult, ToolUse, Unknown
+from reknit.pipeline.model import Text, ToolResult, ToolUse
 
 # What OpenCode writes in place of an old output, of an interrupted compaction's question and of a user's command.
 _CLEARED: Final = "[Old tool result content cleared]"
@@ -71,7 +70,10 @@ def _frame(members: Members) -> Framed | None:
         InputError: a session's description without its messages.
     """
     if is_object(members, "info") and is_list(members, "messages"):
-        return Framed(messages=as_list(members["messages"], "messages"))
+        messages = as_list(members["messages"], "messages")
+        # Other programs have an ``info`` next to messages of another shape.
+        are_own = all(starts_with(each, b"{") and _decides(as_object(each, "messages")) for each in messages)
+        return Framed(messages=messages) if are_own else None
     if {"projectID", "version", "time"} <= members.keys() and "messages" not in members:
         told = "the description of an OpenCode session has no messages; export the session with opencode export"
         raise InputError("no_messages", told)
@@ -173,7 +175,7 @@ def _add_part(reading: Reading, placed: list[Placed], part: Fields, reasoning: R
         case "patch":
             reading.leave_out(part, kind)
         case _:
-            placed.append((Unknown(kind=kind, raw=Raw(part.whole)), path))
+            placed.append((native(part, kind), path))
             part.clear()
     finish(part, *_IGNORED)
 

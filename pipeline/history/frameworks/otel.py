@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import Raw
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.frameworks.base import (
@@ -31,6 +31,7 @@ from reknit.pipeline.history.frameworks.parts import (
     issuer_of,
     media,
     media_or_unknown,
+    native,
     result,
     thinking,
     value_text,
@@ -38,7 +39,7 @@ from reknit.pipeline.history.frameworks.parts import (
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object, as_string
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.tolerant import Placed, kind_named
-from reknit.pipeline.model import Role, Text, ToolResult, Unknown
+from reknit.pipeline.model import Role, Text, ToolResult
 
 _ROLES: Final[dict[str, Role]] = {
     "system": "system",
@@ -147,7 +148,7 @@ def _part(reading: Reading, fields: Fields) -> list[Placed]:
         placed = [(_response(reading, fields), path)]
     elif kind in _SERVERS:
         issuer = issuer_of(reading.provider, reading.model)
-        placed = [(Unknown(kind=kind, raw=Raw(fields.whole), issuer=issuer or UNSET), path)]
+        placed = [(native(fields, kind, issuer), path)]
         fields.clear()
     elif kind in ("blob", "uri", "file"):
         members = fields.members()
@@ -161,7 +162,7 @@ def _part(reading: Reading, fields: Fields) -> list[Placed]:
         placed = [media_or_unknown(block, fields, kind)]
         fields.ignore("mime_type", "modality", "content", "data", "uri", "file_id")
     else:
-        placed = [(Unknown(kind=kind, raw=Raw(fields.whole)), path)]
+        placed = [(native(fields, kind), path)]
         fields.clear()
     finish(fields, "type")
     return placed

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from reknit.pipeline.history.calls import made_id
 from reknit.pipeline.history.clean import url_source
 from reknit.pipeline.history.frameworks.base import Reading
-from reknit.pipeline.history.pieces import ANTHROPIC, CONVERSE, GEMINI, RESPONSES, as_json
+from reknit.pipeline.history.pieces import ANTHROPIC, CONVERSE, GEMINI, RESPONSES, as_json, is_native
 from reknit.pipeline.history.readers.fields import (
     EMPTY_OBJECT,
     Fields,
@@ -133,9 +133,26 @@ def media_or_unknown(block: Image | Document | None, fields: Fields, kind: str) 
     """A medium at its place, or the whole part where no provider has a block for it."""
     if block is not None:
         return block, fields.path
-    whole = Unknown(kind=kind, raw=Raw(fields.whole))
+    return native(fields, kind), fields.path
+
+
+def native(fields: Fields, kind: str, issuer: Issuer | None = None, *, is_raw: bool = False) -> Unknown:
+    """A part that only one provider has, kept whole, or one that no provider has in this form.
+
+    Args:
+        fields: the part.
+        kind: its type.
+        issuer: the provider that the framework names for it.
+        is_raw: whether the framework passes on the provider's own parts. In another form no provider takes it back.
+    """
+    whole = Raw(fields.whole)
     fields.clear()
-    return whole, fields.path
+    if is_raw and (issuer is None or is_native(issuer.provider, kind)):
+        return Unknown(kind=kind, raw=whole, issuer=issuer or UNSET)
+    if any(is_native(provider, kind) for provider in (ANTHROPIC, CONVERSE, GEMINI, RESPONSES)):
+        # Writers know their own types by name, and this is another form of one.
+        kind = f"framework.{kind}"
+    return Unknown(kind=kind, raw=whole, issuer=UNSET if issuer is None else UNKNOWN_ISSUER)
 
 
 def call(reading: Reading, call_id: str, name: str, arguments: Raw | None, path: str) -> ToolUse:
@@ -222,7 +239,7 @@ def mcp_part(fields: Fields) -> list[Placed]:
             return [(Text(text=text), fields.path)]
         held = media(resource.take_text("mimeType"), data=resource.take_text("blob"))
         return [media_or_unknown(held, fields, kind)]
-    return [(Unknown(kind=kind, raw=Raw(fields.whole)), fields.path)]
+    return [(native(fields, kind), fields.path)]
 
 
 def thinking(text: str, signature: str, issuer: Issuer | None) -> Thinking:

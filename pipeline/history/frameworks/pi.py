@@ -29,6 +29,7 @@ from reknit.pipeline.history.frameworks.parts import (
     issuer_of,
     media,
     media_or_unknown,
+    native,
     reasoning_item,
     redacted,
     result,
@@ -40,7 +41,7 @@ from reknit.pipeline.history.pieces import GEMINI, RESPONSES
 from reknit.pipeline.history.readers.fields import Fields, as_list
 from reknit.pipeline.history.readers.rawjson import compact, starts_with
 from reknit.pipeline.history.readers.tolerant import Placed, kind_named
-from reknit.pipeline.model import Issuer, Text, Unknown
+from reknit.pipeline.model import Issuer, Text
 
 _COMPACTED: Final = (
     "The conversation history before this point was compacted into the following summary:\n\n<summary>\n{}\n</summary>"
@@ -234,7 +235,7 @@ def _part(reading: Reading, fields: Fields, answer: tuple[str, Issuer | None] | 
     elif kind == "thinking":
         placed = _thinking(fields, *(answer or ("", None)))
     else:
-        placed = [(Unknown(kind=kind, raw=Raw(fields.whole)), path)]
+        placed = [(native(fields, kind), path)]
         fields.clear()
     finish(fields, "type")
     return placed

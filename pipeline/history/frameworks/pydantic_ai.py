@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import Raw
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.frameworks.base import (
@@ -30,6 +30,7 @@ from reknit.pipeline.history.frameworks.parts import (
     made_reasoning_item,
     media,
     media_or_unknown,
+    native,
     redacted,
     result,
     sealed,
@@ -152,7 +153,7 @@ def _request_part(reading: Reading, part: Fields, kind: str) -> tuple[Role, bool
         placed, role = [(Text(text=part.take_text("transcript")), part.at("transcript"))], "user"
         part.ignore("speaker")
     else:
-        return "user", False, [(Unknown(kind=kind, raw=Raw(part.whole)), part.path)]
+        return "user", False, [(native(part, kind), part.path)]
     finish(part, *_OF_PARTS)
     return role, False, placed
 
@@ -225,7 +226,7 @@ def _content(part: Fields) -> list[Placed]:
 def _file(fields: Fields) -> list[Placed]:
     kind = fields.take_text("kind")
     if kind not in _FILES:
-        return [(Unknown(kind=kind, raw=Raw(fields.whole)), fields.path)]
+        return [(native(fields, kind), fields.path)]
     members = fields.members()
     block = media(
         word(members, "media_type"),
@@ -279,7 +280,7 @@ def _response_part(reading: Reading, part: Fields, provider: str, model: str) ->
         placed = [(Text(text=part.take_text("transcript")), path)]
         part.ignore("speaker")
     else:
-        return [(Unknown(kind=kind, raw=Raw(part.whole), issuer=issuer or UNSET), path)]
+        return [(native(part, kind, issuer), path)]
     finish(part, *_OF_PARTS)
     return placed
 
@@ -299,7 +300,7 @@ def _thinking(part: Fields, issuer: Issuer | None, model: str) -> list[Placed]:
 def _native(part: Fields, kind: str, issuer: Issuer | None) -> Unknown:
     """A call that the provider ran itself, or its result, in the provider's own form where that is known."""
     if issuer is None or issuer.provider != ANTHROPIC:
-        return Unknown(kind=kind, raw=Raw(part.whole), issuer=issuer or UNSET)
+        return native(part, kind, issuer)
     name, called = part.take_text("tool_name"), part.take_text("tool_call_id")
     if kind == "builtin-tool-call":
         given = part.take("args")

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from msgspec import Raw
-
 from reknit.pipeline.history.frameworks.base import Framework, Item, Members, Reading, finish, is_list, role_of, word
 from reknit.pipeline.history.frameworks.parts import (
     call,
     id_made,
     media,
     media_or_unknown,
+    native,
     result,
     thinking,
     value_text,
@@ -23,7 +22,7 @@ from reknit.pipeline.history.frameworks.parts import (
 from reknit.pipeline.history.readers.fields import Fields, as_list
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.tolerant import Placed
-from reknit.pipeline.model import Role, Text, Unknown
+from reknit.pipeline.model import Role, Text
 
 _ROLES: Final[dict[str, Role]] = {
     "system": "system",
@@ -89,7 +88,7 @@ def _item(reading: Reading, fields: Fields) -> list[Placed]:
         reading.leave_out(fields, kind)
         return []
     else:
-        placed = Unknown(kind=kind, raw=Raw(fields.whole)), path
+        placed = native(fields, kind), path
         fields.clear()
     finish(fields, *_OF_ITEMS)
     return [placed]

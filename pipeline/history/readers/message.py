@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -405,7 +405,7 @@ def _told_shape(fields: Fields) -> Shape | None:
         return "openai-chat"
     blocks = filter(None, fields.objects("content"))
     shapes = list(dict.fromkeys(shape for block in blocks if (shape := _shape_of_block(block))))
-    if shapes == ["openai-responses"] or (is_message and ("status" in fields or "openai-chat" in shapes)):
+    if _is_of_responses(fields, shapes) or (is_message and ("status" in fields or "openai-chat" in shapes)):
         return "openai-responses"
     if bytes(fields.peek("phase") or b"") in _PHASES:
         return "openai-responses"
@@ -413,6 +413,14 @@ def _told_shape(fields: Fields) -> Shape | None:
     if is_of_chat or (role is not None and bytes(role) == b'"developer"'):
         return "openai-chat"
     return next(iter(shapes), None)
+
+
+def _is_of_responses(fields: Fields, shapes: Sequence[Shape]) -> bool:
+    """Whether a message has a file of Responses, and no part that only OpenAI's chat has."""
+    if "openai-responses" not in shapes:
+        return False
+    kinds = {as_kind(block.get("type")) for block in fields.objects("content") if block is not None}
+    return shapes == ["openai-responses"] or CHATS_PART_KINDS.isdisjoint(kinds)
 
 
 def _is_row(fields: Fields) -> bool:

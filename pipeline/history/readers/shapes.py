@@ -61,6 +61,7 @@ from reknit.pipeline.history.readers.strict import (
     StrictReader,
     decoded,
 )
+from reknit.pipeline.history.readers.unknown import check_known, unknown_shape
 from reknit.pipeline.model import Block, Conversation, Text, ToolResult, Turn
 from reknit.pipeline.providers.bedrock_converse import reader as converse
 from reknit.pipeline.providers.claude_cli import reader as claude_code
@@ -470,9 +471,16 @@ def _read_document(text: bytes, shape: Shape | None, mask: Mask | None) -> ReadR
     turns: list[Turn] = []
     found: Shape = CANONICAL
     for index, item in enumerate(items):
-        turn, its_shape, decided = _read_one(item, index, shape, mask, notes, decided=decided)
+        try:
+            turn, its_shape, decided = _read_one(item, index, shape, mask, notes, decided=decided)
+        except InputError as error:
+            if shape is None and error.code == "missing_role" and not turns:
+                raise unknown_shape(error.path, item) from None
+            raise
         turns.append(turn)
         found = its_shape if found == CANONICAL else found
+    if shape is None:
+        check_known(turns, notes.fixes, items)
     head = read_head(keys, notes)
     found = shape or decided.listed or (found if found != CANONICAL else shape_of_head(keys))
     return _result(turns, head, notes, found)
