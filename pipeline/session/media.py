@@ -91,11 +91,16 @@ class _Live(Struct, frozen=True, gc=False):
 
 def index_of(key: str) -> int:
     """Return the index of the input message that a medium came in."""
-    return int(key.split(".", 2)[1])
+    return int(key.split(".", 2)[1].partition("#")[0])
 
 
 def _keyed(path: str, block: Block) -> Iterator[tuple[str, int, _Medium]]:
-    """Yield the media of a block with their keys and their places in a result; -1 for the block itself."""
+    """Yield the media of a block with their keys and their places in a result; -1 for the block itself.
+
+    What was synthesised has no place in the input, and no key.
+    """
+    if not path.split(".", 2)[1:2] or not path.split(".", 2)[1].isdecimal():
+        return
     if isinstance(block, (Image, Document)):
         yield path, -1, block
     elif isinstance(block, ToolResult) and isinstance(block.content, list):
@@ -308,8 +313,6 @@ def limits_for(targets: Iterable[str], setting: Setting) -> Limits:
     system = setting.system or ""
     head = len(system if isinstance(system, str) else bytes(system))
     head += sum(len(bytes(tool.input_schema)) + _TOOL for tool in setting.tools)
-        len(bytes(tool.input_schema)) + _TOOL for tool in setting.tools
-    )
     return {name: (limits, head) for name, limits in found.items() if limits != NO_LIMITS}
 
 
@@ -324,7 +327,7 @@ def stubbed_message(message: Message, stubs: MediaStubs, book: FixLog) -> Messag
 
 
 def _stubbed(piece: TrackedBlock, stubs: MediaStubs, book: FixLog) -> TrackedBlock:
-    media = [(at, medium) for key, at, medium in _keyed(piece.path, piece.block) if piece.path and stubs.has(key)]
+    media = [(at, medium) for key, at, medium in _keyed(piece.path, piece.block) if stubs.has(key)]
     if not media:
         return piece
     block = piece.block
