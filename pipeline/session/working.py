@@ -52,7 +52,7 @@ from reknit.pipeline.targets import Setting
 _SEGMENT_MESSAGES = 16
 _SEGMENT_BYTES = 32 * 1024
 
-MEDIA: Final = "media"
+BEYOND_LIMITS: Final = "limits"
 """The prefix reset of a request for which media of settled turns became lines of text."""
 
 # The lists of messages in a body; the paths of fixes begin with them.
@@ -162,7 +162,7 @@ class WorkingHistory:
         self.mendings = self._new_mendings()
         self._take_entries(entries)
         for name, part in self.parts.items():
-            part.reset = resets[name] or (MEDIA if part.target.name in changed else "")
+            part.reset = resets[name] or (BEYOND_LIMITS if part.target.name in changed else "")
 
     def _take_entries(self, entries: Iterable[LogEntry]) -> None:
         for entry in entries:

@@ -40,7 +40,7 @@ def session_for(messages, model=MODEL, **given):
         session.append(message)
         done = session.request()
         assert done.body is not None, done.violations
-        resets += done.prefix_reset == "media"
+        resets += done.prefix_reset == "limits"
     return session, done, resets
 
 
