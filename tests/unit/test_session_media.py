@@ -11,9 +11,13 @@ import pytest
 from build import said, user
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from staged import records, restored, turn
 
 from reknit.pipeline import Session, normalize, validate
 from reknit.pipeline.session.media import MediaStubs
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.stages.turns import TurnsStage
+from reknit.topics import DEAD_LETTERS, PROVIDER_REQUESTS
 
 MODEL = "claude-sonnet-4-5"
 LIMIT = 100
@@ -226,3 +230,21 @@ def test_every_history_stays_within_the_limits(target, model, given_turns):
         assert left_out <= paths
         left_out = paths
     assert done.body == normalize(messages, to=target, model=model).body
+
+
+@pytest.mark.parametrize(("state_format", "rejected"), [(2, True), (3, False)])
+@pytest.mark.parametrize("is_reloaded", [False, True])
+def test_the_worker_keeps_limits_from_format_3_on(state_format, rejected, is_reloaded):
+    def stage_of_format():
+        stage = TurnsStage(Defaults(model=MODEL, params={"max_tokens": msgspec.Raw(b"9")}))
+        stage.use_format(state_format)
+        return stage
+
+    stage, state, topics = stage_of_format(), {}, []
+    for at, message in enumerate([*shots(LIMIT), user(image(LIMIT))]):
+        if is_reloaded and at == 2 * LIMIT:
+            stage = restored(stage_of_format(), state)
+        made = stage.process(records([turn(message)], first=at))
+        state |= made.changes
+        topics = [output.topic for output in made.outputs]
+    assert (DEAD_LETTERS in topics, PROVIDER_REQUESTS in topics) == (rejected, not rejected)
