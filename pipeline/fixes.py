@@ -270,6 +270,9 @@ _DIALECT = (
          "The image was specified using the image/png media type, but the image appears to be a image/jpeg image"),
     _lost("image_stubbed", "rewritten", "an image that the target refuses was replaced by a line of text",
          "image exceeds 5 MB maximum; Could not process image", "anthropics/claude-code#2939, #49836"),
+    _lost("media_over_limit", "rewritten",
+         "an image or document was replaced by a line of text, because the history has more than a request may hold",
+         "Too much media: 0 document pages + 103 images > 100", "anthropics/claude-code#3397, #49836"),
     _kept("prefill_trimmed", "rewritten", "whitespace at the end of a prefilled answer was cut",
          "messages: final assistant content cannot end with trailing whitespace", "tailcallhq/forgecode#1872"),
     _kept("cache_control_dropped", "rewritten", "a cache breakpoint beyond the fourth was taken off",
@@ -374,7 +377,7 @@ _ALWAYS: Mapping[str, tuple[str, ...]] = {
     "it is made while a stream is read": tuple(entry.code for entry in _SPEECH),
     "an option of its own decides about it": (
         "tools_stripped", "reasoning_stripped", "cut_text_marked", "cut_text_dropped", "result_late_turn",
-        "result_replaced",
+        "result_replaced", "media_over_limit",
     ),
     "the history has no place for the original content": (
         "block_moved", "call_incomplete", "call_incomplete_text", "result_moved", "system_block_as_text",

@@ -222,6 +222,13 @@ class Policy(Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unkno
             "left out (`drop`), or `mark` for targets that take one text and `keep` for others (`auto`)."
         ),
     ] = "auto"
+    media: Annotated[
+        Literal["stub", "reject"],
+        Meta(
+            description="Media beyond a limit of the target: the oldest become lines of text, in steps (`stub`), or "
+            "the request is rejected, or sent as it is (`reject`)."
+        ),
+    ] = "stub"
     reasoning: Annotated[
         KeptReasoning,
         Meta(

@@ -115,6 +115,10 @@ class PolicyChange(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         Literal["auto", "keep", "mark", "drop"] | UnsetType,
         Meta(description="A text that a stream never finished: keep it, add a line that says so, or drop it."),
     ] = UNSET
+    media: Annotated[
+        Literal["stub", "reject"] | UnsetType,
+        Meta(description="Media beyond a limit of the target: leave the oldest out, or do not send the request."),
+    ] = UNSET
     reasoning: Annotated[
         Literal["keep", "same_issuer", "strip"] | UnsetType,
         Meta(description="Reasoning: keep it, leave out what the endpoint is known to refuse, or leave it out."),

@@ -75,7 +75,8 @@ class Session:
         """
         if self._configured is not None:
             (new, reasons), old = self._configured, self._at_work
-            self._work = new.again(old.archive.entries(), old.count, reasons, old.decided)
+            stubs = old.bounds.stubs if new.policy.media == "stub" else {}
+            self._work = new.again(old.archive.entries(), old.count, reasons, old.decided, stubs)
         return self._at_work
 
     @_work.setter
@@ -193,6 +194,7 @@ class Session:
             setting,
             self._at_work.archive,
             state_format=self._at_work.state_format,
+            bounds=self._at_work.bounds.again({}),
         )
         same = (new.policy, new.setting) == (old.policy, old.setting)
         if same and new.targets == old.targets:
@@ -267,6 +269,12 @@ class Session:
         count, entries, decided = decode_whole_log(log)
         self._work = self._given.again(entries, count, dict.fromkeys(self.targets, "replaced"), decided)
         return self._work.fixes
+
+    def keep_limits(self, *, on: bool) -> None:
+        """Decide whether limits of media are kept; state of formats before 3 has no place for what they leave out."""
+        self._at_work.bounds.is_on = on
+        if self._configured is not None:
+            self._configured[0].bounds.is_on = on
 
     # State.
 

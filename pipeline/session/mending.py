@@ -6,8 +6,9 @@ not make them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
+from types import MappingProxyType
 from typing import TypeVar
 
 from msgspec import Struct, structs
@@ -19,6 +20,7 @@ from reknit.pipeline.history.healthy import Stretch
 from reknit.pipeline.model import Policy, Turn
 from reknit.pipeline.options import Structure
 from reknit.pipeline.providers.base import Target
+from reknit.pipeline.session.media import MediaStubs
 from reknit.pipeline.session.settled import SettledPart, SettledSlice, Shared, Size
 from reknit.pipeline.session.state import Mended, OpenEnd, SessionHead, Slice, load_open_end
 from reknit.pipeline.targets import HealthyTurns, Setting, images_of, structure_of
@@ -53,8 +55,15 @@ class RequestVariant(Struct, frozen=True):
 class Mending:
     """One machine, what it has settled, and the parts of the variants whose models take the same structure."""
 
-    def __init__(self, variants: Sequence[RequestVariant], setting: Setting, history: History) -> None:
+    def __init__(
+        self,
+        variants: Sequence[RequestVariant],
+        setting: Setting,
+        history: History,
+        stubs: Mapping[str, MediaStubs] = MappingProxyType({}),
+    ) -> None:
         self.variants = tuple(variants)
+        self._stubs = stubs
         # Each request of a target that observes repairs reports which of them were made.
         self.tells = not all(variant.tried for variant in variants)
         self.setting = variants[0].setting(setting, history.policy)
@@ -229,7 +238,9 @@ class Mending:
         system = self.history.system
         self.shared.system = system
         self._system_rows = len(system)
-        self._parts = {variant.name: SettledPart(variant.target, self.setting, system) for variant in self.variants}
+        self._parts = {
+            variant.name: SettledPart(variant.target, self.setting, system, self._stubs) for variant in self.variants
+        }
 
     def _reopen_parts(self) -> None:
         """Give the targets another head, for a leading system message; nothing has been settled yet."""

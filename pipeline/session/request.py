@@ -24,7 +24,7 @@ from reknit.pipeline.providers.base import Target
 from reknit.pipeline.rules.base import Violation
 from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.session.settled import Mark, SettledPart, Shared, expanded
-from reknit.pipeline.targets import Ending, Row
+from reknit.pipeline.targets import Encoded, Ending, Row
 
 
 class Body:
@@ -280,7 +280,10 @@ def make_request(settled: SettledPart, shared: Shared, history: History) -> Norm
     target = settled.target
     tail = _tail(history.policy.tail, target)
     rendered = history.open_messages(tail)
-    ending = settled.dialect.encode_ending(rendered.messages, settled.state, len(settled.chunks), final=rendered.final)
+    messages, stubbed = settled.with_stubs(rendered.messages)
+    ending = settled.dialect.encode_ending(messages, settled.state, len(settled.chunks), final=rendered.final)
+    if stubbed:
+        ending = structs.replace(ending, parts=[*ending.parts, Encoded(data=b"", state=settled.state, fixes=stubbed)])
     body = Body(settled, ending)
     # Until a turn has been taken, a system message may still come and change the head.
     steady = bool(history.exchanges) and ending.prefix is None

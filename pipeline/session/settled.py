@@ -6,17 +6,19 @@ All lists only grow, so a request is a view of their first N entries. A session 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from reknit.pipeline.fixes import Fix, make
-from reknit.pipeline.history.pieces import LedgerEntry, Message, TrackedBlock, message_of
+from reknit.pipeline.history.pieces import FixLog, LedgerEntry, Message, TrackedBlock, message_of
 from reknit.pipeline.model import Turn
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.rules.base import RuleSet, Violation, WholeBody
+from reknit.pipeline.session.media import MediaStubs, stubbed_message
 from reknit.pipeline.targets import Ending, HealthyTurns, Row, Setting, first_given, healthy_encoder
 
 # Up to this many bytes of settled chunks are judged again with each request. A second judging step costs more.
@@ -84,8 +86,15 @@ class Milestone(Struct, frozen=True, gc=False):
 class SettledPart:
     """The settled messages in the bytes of one target, and what hangs on them: digest, rules, breakpoints."""
 
-    def __init__(self, target: Target, setting: Setting, system: Sequence[TrackedBlock]) -> None:
+    def __init__(
+        self,
+        target: Target,
+        setting: Setting,
+        system: Sequence[TrackedBlock],
+        stubs: Mapping[str, MediaStubs] = MappingProxyType({}),
+    ) -> None:
         self.target = target
+        self._stubs = stubs  # by target; they grow
         self.dialect = target.writer.prepare(setting, system)
         self._encode_healthy = healthy_encoder(self.dialect)
         self.model = setting.model
@@ -113,10 +122,11 @@ class SettledPart:
 
     def settle_message(self, message: Message) -> int:
         """Write a message permanently; return its bytes."""
+        (message,), fixes = self.with_stubs([message])
         part = self.dialect.encode(message, self.state)
         self.state = part.state
         self.rows.append(part.rows)
-        self.fixes += part.fixes
+        self.fixes += [*fixes, *part.fixes]
         self.gone += part.gone
         if not part.data:
             return 0
@@ -126,11 +136,21 @@ class SettledPart:
         self.chunks.append(part.data)
         return len(part.data)
 
+    def with_stubs(self, messages: Sequence[Message]) -> tuple[Sequence[Message], list[Fix]]:
+        """Return messages with lines of text for media beyond the target's limits, and the fixes."""
+        stubs = self._stubs.get(self.target.name)
+        if not stubs:
+            return messages, []
+        book = FixLog(self.target.name)
+        return [stubbed_message(message, stubs, book) for message in messages], book.fixes
+
     def settle_healthy(self, healthy: HealthyTurns) -> int:
         """Write the messages of a valid run permanently, in one pass for as many as the target takes unchanged."""
         length, at = 0, 0
         while at < len(healthy.turns):
-            written = self._encode_healthy(healthy, at, self.state) if self._encode_healthy is not None else None
+            written = None
+            if self._encode_healthy is not None and not self._stubs.get(self.target.name):
+                written = self._encode_healthy(healthy, at, self.state)
             if written is None:
                 length += self.settle_message(message_of(healthy.turns[at]))
                 at += 1

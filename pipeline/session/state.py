@@ -23,6 +23,7 @@ from reknit.pipeline.history.exchanges import Exchange
 from reknit.pipeline.history.pieces import LedgerEntry, TrackedBlock
 from reknit.pipeline.history.readers.message import Decided, DecidedShape
 from reknit.pipeline.model import Policy, Tool, Turn
+from reknit.pipeline.session.media import MediaStubs, has_media
 from reknit.pipeline.session.settled import SettledHead, SettledSlice
 from reknit.pipeline.targets import Setting
 
@@ -119,7 +120,8 @@ class SessionHead(OpenEnd, kw_only=True):
     """The head record. ``setting`` is JSON.
 
     ``shape`` and ``shape_since`` are the shape that the messages decided (`Decided`). State without them is of a
-    version that read each message separately, and continues to do so.
+    version that read each message separately, and continues to do so. ``media`` are the media of each target that are
+    lines of text; format 3 has it, where there are any.
     """
 
     layout: int
@@ -131,6 +133,7 @@ class SessionHead(OpenEnd, kw_only=True):
     gained: Slice
     shape: DecidedShape = "each"
     shape_since: int = -1
+    media: dict[str, MediaStubs] | UnsetType = UNSET
 
 
 class HistoryState(Struct, omit_defaults=True, kw_only=True):
@@ -206,6 +209,12 @@ class Archive:
             yield from decode_log(packed)
         yield from self.log
 
+    def may_have_media(self) -> bool:
+        """Return False if no turn of the log holds an image or a document, by the bytes of what is packed."""
+        if any(media in packed for packed in self.packed for media in _MEDIA):
+            return True
+        return any(isinstance(entry, Turn) and has_media(entry) for entry in self.log)
+
     def open_end(self, segments: int) -> OpenEnd | None:
         """The open end when the last of N segments was written, if it is known."""
         saved = self.open_ends[segments - 1]
@@ -264,6 +273,8 @@ class Archive:
         return slices
 
 
+# The tags of images and documents in the log's JSON; text has its quotes escaped.
+_MEDIA = (b'"type":"image"', b'"type":"document"')
 _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
 encode_head = _encode

@@ -6,10 +6,11 @@ one that is built from the log.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
 
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from reknit.pipeline.fixes import Fix, name_where_not_shared
 from reknit.pipeline.history import History
@@ -18,6 +19,7 @@ from reknit.pipeline.history.readers.message import UNDECIDED, Decided
 from reknit.pipeline.model import Policy, Turn
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.registry import target_named
+from reknit.pipeline.session.media import MediaBounds, MediaStubs, limits_for
 from reknit.pipeline.session.mending import (
     Mending,
     RequestVariant,
@@ -51,6 +53,9 @@ from reknit.pipeline.targets import Setting
 _SEGMENT_MESSAGES = 16
 _SEGMENT_BYTES = 32 * 1024
 
+BEYOND_LIMITS: Final = "limits"
+"""The prefix reset of a request for which media of settled turns became lines of text."""
+
 # The lists of messages in a body; the paths of fixes begin with them.
 _ROOTS = frozenset({"messages", "input", "contents"})
 
@@ -73,6 +78,7 @@ class WorkingHistory:
         mendings: Sequence[Mending] = (),
         *,
         state_format: int = LATE_RESULTS,
+        bounds: MediaBounds | None = None,
     ) -> None:
         self.targets = tuple(targets)
         self.names = tuple(target.name for target in targets)
@@ -82,14 +88,24 @@ class WorkingHistory:
         self.archive = archive or Archive()
         self.count = 0
         self.decided = UNDECIDED
-        self.mendings = mendings or [
-            Mending(alike, setting, History(_in_format(policy, state_format), structure, ids_written(alike, setting)))
-            for structure, alike in equal_variants(
-                variants_of(targets, policy), lambda variant: structure_for(variant, setting)
-            )
-        ]
+        self.bounds = bounds or MediaBounds()
+        self._limits = limits_for(self.names, setting) if policy.media == "stub" else {}
+        self.mendings = mendings or self._new_mendings()
         for mending in self.mendings:
             mending.history.log = self.archive.turns
+
+    def _new_mendings(self) -> Sequence[Mending]:
+        policy, setting = self.policy, self.setting
+        kept = _in_format(policy, self.state_format)
+        mendings = [
+            Mending(alike, setting, History(kept, structure, ids_written(alike, setting)), self.bounds.stubs)
+            for structure, alike in equal_variants(
+                variants_of(self.targets, policy), lambda variant: structure_for(variant, setting)
+            )
+        ]
+        for mending in mendings:
+            mending.history.log = self.archive.turns
+        return mendings
 
     @property
     def parts(self) -> dict[str, SettledPart]:
@@ -122,14 +138,47 @@ class WorkingHistory:
 
     def begin_history(self, turns: Sequence[Turn], stretches: Sequence[Stretch]) -> None:
         """Take the first turns: valid runs of turns in one pass, the others one by one."""
+        self._bound_media(turns)
         self.archive.keep_history(turns)
         for mending in self.mendings:
             mending.begin_history(turns, stretches)
 
     def take_turns(self, turns: Sequence[Turn]) -> list[Fix]:
         """Take more turns; the fixes that are now certain, each once."""
+        changed = self._bound_media(turns)
+        if changed:
+            self._begin_again(changed)
+        return self._take(turns)
+
+    def _take(self, turns: Sequence[Turn]) -> list[Fix]:
         self.archive.keep(turns)
         return _told_once([(mending, mending.take_turns(turns)) for mending in self.mendings])
+
+    def _bound_media(self, turns: Sequence[Turn]) -> list[str]:
+        """Decide which media the limits leave out once these turns are taken.
+
+        Returns the targets for which that concerns earlier turns.
+        """
+        if not self._limits:
+            return []
+        return self.bounds.take(turns, self._limits, self.archive.entries, self.archive.may_have_media)
+
+    def _begin_again(self, changed: Collection[str]) -> None:
+        """Repair and encode the log again, because media of settled turns become lines of text."""
+        resets = {name: part.reset for name, part in self.parts.items()}
+        entries = list(self.archive.entries())
+        self.archive = Archive(self.archive.next_segment)
+        self.mendings = self._new_mendings()
+        self._take_entries(entries)
+        for name, part in self.parts.items():
+            part.reset = resets[name] or (BEYOND_LIMITS if part.target.name in changed else "")
+
+    def _take_entries(self, entries: Iterable[LogEntry]) -> None:
+        for entry in entries:
+            if isinstance(entry, Turn):
+                self._take((entry,))
+            else:
+                self.note_fixes(entry)
 
     def request(self, target: str) -> Normalized:
         """Return the request for one of the targets."""
@@ -146,11 +195,21 @@ class WorkingHistory:
         return make_request(mending.parts[name], mending.shared, mending.history)
 
     def again(
-        self, entries: Iterable[LogEntry], count: int, reasons: dict[str, str], decided: Decided
+        self,
+        entries: Iterable[LogEntry],
+        count: int,
+        reasons: dict[str, str],
+        decided: Decided,
+        stubs: Mapping[str, MediaStubs] = MappingProxyType({}),
     ) -> WorkingHistory:
-        """The same from a log, for a changed log or setting; ``reasons`` say by target why the prefix is given up."""
-        archive = Archive(self.archive.next_segment)
-        work = WorkingHistory(self.targets, self.policy, self.setting, archive, state_format=self.state_format)
+        """The same from a log, for a changed log or setting; ``reasons`` say by target why the prefix is given up.
+
+        ``stubs`` are the media of the same log that are lines of text already.
+        """
+        archive, bounds = Archive(self.archive.next_segment), self.bounds.again(stubs)
+        work = WorkingHistory(
+            self.targets, self.policy, self.setting, archive, state_format=self.state_format, bounds=bounds
+        )
         return work.replay(entries, count, reasons, decided)
 
     def back(self, count: int, reasons: dict[str, str]) -> WorkingHistory:
@@ -168,19 +227,21 @@ class WorkingHistory:
                 break
             for mending in self.mendings:
                 mending.cut(segments, end)
+            self.bounds.cut(count)
             return self.replay(entries_before(self.archive.cut(segments), count), count, reasons, decided)
-        return self.again(entries_before(self.archive.entries(), count), count, reasons, decided)
+        stubs = {name: each.upto(count) for name, each in self.bounds.stubs.items()}
+        return self.again(entries_before(self.archive.entries(), count), count, reasons, decided, stubs)
 
     def replay(
         self, entries: Iterable[LogEntry], count: int, reasons: dict[str, str], decided: Decided
     ) -> WorkingHistory:
         """Append turns from a log until there are N messages, which decided a shape."""
         self.count, self.decided = count, decided
-        for entry in entries:
-            if isinstance(entry, Turn):
-                self.take_turns((entry,))
-            else:
-                self.note_fixes(entry)
+        entries = list(entries)
+        changed = self._bound_media([entry for entry in entries if isinstance(entry, Turn)])
+        if changed:
+            self._begin_again(changed)
+        self._take_entries(entries)
         for part in self.parts.values():
             part.reset = reasons.get(part.target.name, "")
         return self
@@ -219,6 +280,7 @@ class WorkingHistory:
                 next_segment=self.archive.next_segment,
                 shape=self.decided.shape,
                 shape_since=self.decided.since,
+                media=self.bounds.saved(),
                 gained=self._gained(),
                 **self._open_end(),
             )
@@ -235,6 +297,7 @@ class WorkingHistory:
         """
         saved = decode_head(head)
         setting, archive = load_setting(saved.setting), Archive()
+        bounds = MediaBounds({} if saved.media is UNSET else saved.media, is_new=False)
         targets = [target_named(name) for name in saved.targets]
         slices = [*archive.unpack(saved, segments), saved.gained]
         mendings = []
@@ -248,10 +311,10 @@ class WorkingHistory:
                 for call in gained.mended(name).calls:
                     history.ids.reload(call)
             load_open_end(saved.machine(name)[1], history)
-            mending = Mending(alike, setting, history)
+            mending = Mending(alike, setting, history, bounds.stubs)
             mending.regain(slices, saved)
             mendings.append(mending)
-        work = cls(targets, saved.policy, setting, archive, mendings, state_format=state_format)
+        work = cls(targets, saved.policy, setting, archive, mendings, state_format=state_format, bounds=bounds)
         work.count, work.decided = saved.count, Decided(saved.shape, saved.shape_since)
         return work
 

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, Struct, field, structs
@@ -197,6 +198,10 @@ def session_of(key: bytes) -> bytes:
     return key[_SESSION_AT.get(kind, len(key)) :]
 
 
+# The first format of state that has a place for the media that a target's limits leave out.
+MEDIA_LIMITS: Final = 3
+
+
 class TurnStates(Kept[TurnState]):
     """The sessions of one partition; ``fresh`` creates a new one, for a format of state."""
 
@@ -258,9 +263,12 @@ class TurnStates(Kept[TurnState]):
 
     def get(self, key: bytes, record: Record) -> TurnState:
         """Return the session of a key; one that is not known yet begins with the record."""
-        return self.find(key) or self._begin(
-            key, TurnState(session=self._fresh(self.format), first=record.unique_offset)
-        )
+        found = self.find(key)
+        if found is not None:
+            return found
+        session = self._fresh(self.format)
+        session.keep_limits(on=self.format >= MEDIA_LIMITS)
+        return self._begin(key, TurnState(session=session, first=record.unique_offset))
 
     def waiting_in(self, session: bytes) -> Waiting:
         """The waiting records of a session that is parked or being released."""
@@ -353,8 +361,10 @@ class TurnStates(Kept[TurnState]):
             written, saved = WrittenHead.read(records[_HEAD + session], changes, _SMALL_BYTES)
             head = msgspec.msgpack.decode(saved, type=_Head)
             parked = records.get(_PARKED + session)
+            said = Session.load(head.session, [segments[number] for number in sorted(segments)], self.format)
+            said.keep_limits(on=self.format >= MEDIA_LIMITS)
             entry = TurnState(
-                session=Session.load(head.session, [segments[number] for number in sorted(segments)], self.format),
+                session=said,
                 first=head.first,
                 is_carried=head.is_carried,
                 turn=head.turn,

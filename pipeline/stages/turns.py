@@ -93,8 +93,8 @@ class TurnsStage(KeepsSessions):
         self._slices = state_format >= SLICED_RELEASES
         self._defaults = structs.replace(self._defaults, endpoints=state_format >= ENDPOINTS)
 
-    def _new_session(self) -> Session:
-        return self._defaults.session()
+    def _new_session(self, state_format: int) -> Session:
+        return self._defaults.session(state_format)
 
     def levels(self) -> dict[str, int]:
         levels = {"reknit_sessions_parked": self._states.parked, "reknit_turns_waiting": self._states.waiting}

@@ -7,7 +7,7 @@ import pytest
 from reading import vectors
 
 from reknit.pipeline import normalize
-from reknit.pipeline.explain import FIX_EXAMPLES, RULE_EXAMPLES, STREAM_EXAMPLES, retold
+from reknit.pipeline.explain import FIX_EXAMPLES, RULE_EXAMPLES, STREAM_EXAMPLES, retold, written_out
 from reknit.pipeline.fixes import FIXES
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.sets import RULES
@@ -38,7 +38,7 @@ def test_a_near_miss_in_a_stream_is_left_as_it_is(code):
 def test_a_near_miss_needs_no_such_fix(code):
     """It goes where the example goes, unless the target is what makes the difference, and is accepted there."""
     vector, example = NEAR_MISSES[code], FIX_EXAMPLES[code]
-    history = vector["history"]
+    history = written_out(vector["history"])
     done = normalize(
         history if isinstance(history, str) else json.dumps(history).encode(),
         to=vector.get("to", "anthropic"),

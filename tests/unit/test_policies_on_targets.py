@@ -9,13 +9,17 @@ from build import session_of
 from reading import hard, vectors
 
 from reknit.pipeline import Session, normalize, validate
+from reknit.pipeline.explain import written_out
 from reknit.pipeline.model import Policy
 from reknit.pipeline.registry import TARGETS
 
 HEAD = {"gemini": "gemini-3-pro-preview", "bedrock-converse": "us.anthropic.claude-opus-4-8"}
 
 
-VECTORS = vectors("policies")
+VECTORS = [
+    {**vector, "messages": written_out(vector["messages"]), "expect": written_out(vector["expect"])}
+    for vector in vectors("policies")
+]
 each_vector = pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
 
 
@@ -56,6 +60,7 @@ def test_every_policy_value_has_a_vector_for_every_target():
         "late_result": ("replace", "turn", "drop"),
         "incomplete_call": ("drop", "text"),
         "cut_text": ("auto", "keep", "mark", "drop"),
+        "media": ("stub", "reject"),
         "reasoning": ("keep", "same_issuer", "strip"),
         "strip_tools": (True,),
     }

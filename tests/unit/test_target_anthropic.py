@@ -145,10 +145,11 @@ def test_an_image_in_a_tools_row_is_named_by_its_place_there():
 def test_a_large_image_is_rejected_only_among_many():
     wide, small = image(png(2001, 10)), image()
     many = [user(small), said("ok")] * 20
+    reject = {"media": "reject"}
     assert made(user(wide, *[small] * 19))[1] == []
-    assert made(*many, user(wide))[1] == ["image_stubbed"]
+    assert made(*many, user(wide), policy=reject)[1] == ["image_stubbed"]
     # The new image is dropped, the older ones stay.
-    body, codes = made(user(wide, *[small] * 19), said("ok"), user(small))
+    body, codes = made(user(wide, *[small] * 19), said("ok"), user(small), policy=reject)
     assert body["messages"][0]["content"][0] == wide
     assert codes == ["image_stubbed"]
 
