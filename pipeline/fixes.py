@@ -23,7 +23,7 @@ Severity: TypeAlias = Literal["lossy", "lossless", "observed"]
 
 
 def severity_of(*, lossless: bool, observed: bool = False) -> Severity:
-    """How heavy a fix weighs, in one word, for people and for lists."""
+    """The weight of a fix in one word, for people and for lists."""
     return "observed" if observed else "lossless" if lossless else "lossy"
 
 

@@ -169,14 +169,14 @@ class Tool(Struct, frozen=True, omit_defaults=True, kw_only=True):
     raw: Raw | UnsetType = UNSET
 
 
-Mend: TypeAlias = Literal["on", "observe"]
+RepairMode: TypeAlias = Literal["on", "observe"]
 Platform: TypeAlias = Literal["", "anthropic", "azure", "bedrock", "deepseek", "glm", "minimax", "moonshot", "vertex"]
 IssuerName: TypeAlias = Literal["", "anthropic", "deepseek", "glm", "google", "minimax", "moonshot", "openai"]
 KeptReasoning: TypeAlias = Literal["keep", "same_issuer", "strip"]
 
 
 class Endpoint(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Where a target's requests go. An empty member is unknown."""
+    """The endpoint of a target's requests. An empty member is unknown."""
 
     platform: Annotated[
         Platform, Meta(description="The service that runs the model, or one that answers in its place.")
@@ -252,7 +252,7 @@ class Policy(Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unkno
         ),
     ] = 0
     mend: Annotated[
-        dict[str, Mend | dict[str, Mend]],
+        dict[str, RepairMode | dict[str, RepairMode]],
         Meta(
             description="Single mends by the code of their fix, or by target and code: each is made (`on`), or only "
             "recorded (`observe`) as long as the target takes the request without it."

@@ -32,7 +32,7 @@ _LARGE_BYTES = 1024 * 1024
 
 
 class ObjectSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where values lie that are too large for a topic."""
+    """The store of values that are too large for a topic."""
 
     url: Annotated[
         str,
@@ -56,7 +56,7 @@ class HasObjects(Protocol):
 
     @property
     def objects(self) -> ObjectSettings:
-        """Where they are."""
+        """The URL of the store."""
 
 
 class ObjectStoreError(ReknitError):

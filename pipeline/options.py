@@ -163,7 +163,7 @@ NO_EXTRAS: Final[Mapping[str, Raw]] = MappingProxyType({})
 
 
 class Parts(ABC):
-    """How an API writes the parts of a user's message; None where it has no such part.
+    """The writers of the parts of a user's message; None where the API has no such part.
 
     ``extras`` are members of a part that only OpenAI's APIs have. ``members`` names those that this API takes, by the
     type of the block.
@@ -183,7 +183,7 @@ class Parts(ABC):
         return None
 
     def takes(self, media_type: str) -> bool:
-        """Whether a document of this type may be part of the request."""
+        """Return True if a document of this type may be part of the request."""
         return media_type == "application/pdf"
 
     def file(self, name: str, url: str, extras: Mapping[str, Raw] = NO_EXTRAS) -> Any:  # noqa: ANN401, ARG002  no such part

@@ -86,7 +86,7 @@ class Answered(Struct, frozen=True, kw_only=True):
 
 
 class DeadLetters(Struct, frozen=True, kw_only=True):
-    """How many dead letters there are, by their kind (``reknit.pipeline.letters``)."""
+    """The number of dead letters by kind (``reknit.pipeline.letters``)."""
 
     failed: int = 0
     rejected: int = 0
@@ -161,7 +161,7 @@ class Tally(Struct):
     """
 
     sessions: set[int] = field(default_factory=set)
-    mended: set[int] = field(default_factory=set)
+    repaired_sessions: set[int] = field(default_factory=set)
     logged: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     refusals: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     rejections: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
@@ -170,7 +170,7 @@ class Tally(Struct):
     answered: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
     days: Counter[tuple[str, str]] = field(default_factory=Counter)
     # The sessions of each row; and the records of the sessions' logs that became dead letters, with their codes.
-    behind: dict[tuple[object, ...], set[int]] = field(default_factory=dict)
+    sessions_by_row: dict[tuple[object, ...], set[int]] = field(default_factory=dict)
     letters: dict[tuple[int, int], str] = field(default_factory=dict)
 
     def count_letter(self, key: bytes | None, headers: Mapping[str, bytes | None], day: str) -> None:
@@ -194,7 +194,7 @@ class Tally(Struct):
             self.answered[why.code.removeprefix(REFUSED), why.target or "", rule, message] += 1
         else:
             self.unjudged[why.topic, why.code] += 1
-            self._note_behind(("unjudged", why.topic, why.code), key)
+            self._note_session(("unjudged", why.topic, why.code), key)
 
     def count_fix(self, key: bytes | None, value: bytes, headers: Mapping[str, bytes | None], day: str) -> None:
         """Count a fix.
@@ -205,9 +205,9 @@ class Tally(Struct):
         fix = _DECODE_FIX(value)
         row = (fix.code, fix.source or fix.target, _producer(headers), fix.lossless, fix.observed)
         self.mends[row] += 1
-        self._note_behind(("mend", *row), key)
+        self._note_session(("mend", *row), key)
         if not fix.observed:
-            self.mended.add(hash(key))
+            self.repaired_sessions.add(hash(key))
             self.days[day, "mends"] += 1
 
     def count_input(
@@ -230,7 +230,7 @@ class Tally(Struct):
     def report(self) -> Report:
         return Report(
             sessions=len(self.sessions),
-            mended_sessions=len(self.mended),
+            mended_sessions=len(self.repaired_sessions),
             logged=self._logged(),
             refusals=[
                 Refusal(target=target, rule=rule, message=_words(rule), producer=producer, requests=count)
@@ -240,9 +240,9 @@ class Tally(Struct):
                 Refusal(target=target, rule=rule, message=message, producer=producer, requests=count)
                 for (target, rule, message, producer), count in _most(self.rejections)
             ],
-            mends=[_mend(row, count, len(self.behind["mend", *row])) for row, count in _most(self.mends)],
+            mends=[_mend(row, count, len(self.sessions_by_row["mend", *row])) for row, count in _most(self.mends)],
             unjudged=[
-                Unjudged(topic=row[0], code=row[1], records=count, sessions=len(self.behind["unjudged", *row]))
+                Unjudged(topic=row[0], code=row[1], records=count, sessions=len(self.sessions_by_row["unjudged", *row]))
                 for row, count in _most(self.unjudged)
             ],
             answered=[
@@ -252,8 +252,8 @@ class Tally(Struct):
             days=self._days(),
         )
 
-    def _note_behind(self, row: tuple[object, ...], key: bytes | None) -> None:
-        self.behind.setdefault(row, set()).add(hash(key))
+    def _note_session(self, row: tuple[object, ...], key: bytes | None) -> None:
+        self.sessions_by_row.setdefault(row, set()).add(hash(key))
 
     def _logged(self) -> list[Logged]:
         found = []

@@ -44,20 +44,20 @@ def mask_urls(text: str) -> str:
 def _masked_rest(rest: str) -> str:
     found = _AUTHORITY_ENDS.search(rest)
     end = found.start() if found else len(rest)
-    authority, behind = rest[:end], rest[end:]
+    authority, remainder = rest[:end], rest[end:]
     _, at, host = authority.rpartition("@")
     if at:
-        return f"{HIDDEN}@{host}{_masked_path(behind)}"
+        return f"{HIDDEN}@{host}{_masked_path(remainder)}"
     _, colon, port = authority.rpartition(":")
-    if colon and not port.isdecimal() and not authority.endswith("]") and "@" in behind:
+    if colon and not port.isdecimal() and not authority.endswith("]") and "@" in remainder:
         # The password has an unescaped `/`, `?` or `#`; the host follows the last `@`.
-        return f"{HIDDEN}@{_masked_path(behind.rpartition('@')[2])}"
-    return authority + _masked_path(behind)
+        return f"{HIDDEN}@{_masked_path(remainder.rpartition('@')[2])}"
+    return authority + _masked_path(remainder)
 
 
-def _masked_path(behind: str) -> str:
+def _masked_path(remainder: str) -> str:
     """Mask the part after the host. A comma-separated list may continue there with another URL."""
-    before, sign, fragment = behind.partition("#")
+    before, sign, fragment = remainder.partition("#")
     path, mark, query = before.partition("?")
     masked = mask_urls(path) + mark + _QUERY_VALUE.sub(_masked_value, query)
     return masked + (f"#{HIDDEN}" if fragment else sign)

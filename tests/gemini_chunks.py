@@ -2,8 +2,8 @@
 
 import json
 
-import streamed
-from streamed import items_of, only
+import stream_runs
+from stream_runs import items_of, only
 
 from reknit.topics.items import ItemCompleted
 
@@ -30,7 +30,7 @@ def run(*chunks):
 
 
 def turn(*chunks):
-    return streamed.run("gemini", *chunks).blocks
+    return stream_runs.run("gemini", *chunks).blocks
 
 
 def extras(items):

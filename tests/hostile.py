@@ -5,7 +5,7 @@ import zlib
 from pathlib import Path
 
 from browser import ELSEWHERE, HOSTILE
-from viewing import BEGAN_MS
+from viewer_lab import BEGAN_MS
 
 from reknit.pipeline.demo.recordings import Input, fleet, inputs
 from reknit.pipeline.stages.base import Record

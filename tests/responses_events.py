@@ -2,7 +2,7 @@
 
 import json
 
-import streamed
+import stream_runs
 
 
 def event(kind, output_index: int | None = 0, **members):
@@ -54,7 +54,7 @@ def encoded(*events):
 
 
 def recovered(*events):
-    return streamed.run("openai-responses", encoded(*events))
+    return stream_runs.run("openai-responses", encoded(*events))
 
 
 def run(*events):

@@ -71,7 +71,7 @@ Mend: TypeAlias = Literal["on", "observe"]
 
 
 class Endpoint(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Where a target's requests go. An empty member is unknown."""
+    """The endpoint of a target's requests. An empty member is unknown."""
 
     platform: Annotated[
         Literal["", "anthropic", "azure", "bedrock", "deepseek", "glm", "minimax", "moonshot", "vertex"],
@@ -84,7 +84,7 @@ class Endpoint(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
 
 
 class PolicyChange(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How the session's histories are repaired where there is a choice.
+    """The session's policy: how its histories are repaired where there is a choice.
 
     An absent field leaves its option unchanged. A misspelt name would silently leave a default in force, so here,
     unlike in the records themselves, an unknown field is an error.
@@ -255,7 +255,7 @@ class SessionForgotten(_TurnRecord, frozen=True, tag="session.forgotten"):
 
 
 class ProviderAnswered(_TurnRecord, frozen=True, tag="provider.answered"):
-    """How a provider answered a published request. It triggers none."""
+    """The provider's answer to a published request. It triggers none."""
 
     request_id: Annotated[str, Meta(min_length=1, description="The header of the request.")]
     status: Annotated[Status, Meta(description="The HTTP status.")]

@@ -22,7 +22,7 @@ from reknit.pipeline import __version__
 from reknit.pipeline.cli import Exit, Group, Progress, fail, read_input, say, write_json
 from reknit.pipeline.cli.broker import run_with_broker
 from reknit.pipeline.cli.config import JSON, Since, with_config
-from reknit.pipeline.cli.sessions import RECORD, Standing, as_json, mended, release_of, retry_id, standing
+from reknit.pipeline.cli.sessions import RECORD, Standing, as_json, release_of, repaired_record, retry_id, standing
 from reknit.pipeline.client import Place
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.kafka.partitions import partitions_of
@@ -68,7 +68,7 @@ class Letter(Struct, frozen=True):
         found = names.well_formed(self.record.headers)
         return [header for header in found if not header[0].startswith(names.ERROR_PREFIX)]
 
-    def told(self) -> dict[str, object]:
+    def shown(self) -> dict[str, object]:
         """Return its row in a list, without content."""
         said = {"rule": self.why.rule, "path": self.why.path, "done": self.done or UNSET}
         known = {name: value for name, value in said.items() if value not in {UNSET, None}}
@@ -208,7 +208,7 @@ def dead_letters_group() -> None:
 def list_command(config: Config, wanted: Wanted, *, every: bool, as_lines: bool) -> None:
     """Print letters, oldest first in each partition: the place, session and reason of each, without content."""
     for letter in _letters(config, wanted, every=every):
-        write_json(letter.told()) if as_lines else click.echo(_line(letter))
+        write_json(letter.shown()) if as_lines else click.echo(_line(letter))
 
 
 @dead_letters_group.command("show")
@@ -218,7 +218,7 @@ def show_command(config: Config, wanted: Wanted, *, as_lines: bool) -> None:
     """Print whole letters with headers and value, one line of JSON each."""
     del as_lines
     for letter in _letters(config, wanted, every=True):
-        write_json({**letter.told(), **as_json(DEAD_LETTERS, letter.record)})
+        write_json({**letter.shown(), **as_json(DEAD_LETTERS, letter.record)})
 
 
 @dead_letters_group.command("count")
@@ -228,8 +228,8 @@ def count_command(config: Config, wanted: Wanted, *, every: bool, as_lines: bool
     """Count letters by the topic of the record and by code."""
     counts = Counter((letter.why.topic, letter.why.code) for letter in _letters(config, wanted, every=every))
     for (topic, code), count in sorted(counts.items()):
-        told = {"topic": topic, "code": code, "letters": count}
-        write_json(told) if as_lines else click.echo(f"{count:>8}  {topic}  {code}")
+        shown = {"topic": topic, "code": code, "letters": count}
+        write_json(shown) if as_lines else click.echo(f"{count:>8}  {topic}  {code}")
 
 
 @dead_letters_group.command("retry")
@@ -301,10 +301,10 @@ def _stretches(partitions: Sequence[TopicPartition], places: Collection[str]) ->
 
 
 def _line(letter: Letter) -> str:
-    told = letter.told()
-    more = " ".join(str(told[name]) for name in ("rule", "path", "done") if name in told)
+    shown = letter.shown()
+    more = " ".join(str(shown[name]) for name in ("rule", "path", "done") if name in shown)
     return (
-        f"{letter.place:>10}  {letter.why.code:<16}  {letter.session or '(no key)'}  {told['record']}  {more}".rstrip()
+        f"{letter.place:>10}  {letter.why.code:<16}  {letter.session or '(no key)'}  {shown['record']}  {more}".rstrip()
     )
 
 
@@ -313,14 +313,14 @@ def _act(config: Config, wanted: Wanted, done: str, record: str | None, *, as_li
         fail(InputError("letters_unnamed", "name the letters, or say which with --code, --session or --since"))
     if record is not None and len(wanted.places) != 1:
         fail(InputError("letters_unnamed", "--record stands for one letter; name it"))
-    given = None if record is None else mended(read_input(record))
+    given = None if record is None else repaired_record(read_input(record))
     left = False
     outcomes = run_with_broker(config, lambda: act_on_letters(config, wanted, done, given))
     say(f"{sum(not why for _, why in outcomes)} letters {done}, {sum(bool(why) for _, why in outcomes)} left")
     for letter, outcome in outcomes:
         left = left or bool(outcome)
         if as_lines:
-            write_json({**letter.told(), **({"left": str(outcome)} if outcome else {"done": done})})
+            write_json({**letter.shown(), **({"left": str(outcome)} if outcome else {"done": done})})
         else:
             click.echo(f"{_line(letter)}: {f'left, {outcome}' if outcome else done}")
     raise SystemExit(int(Exit.UNUSABLE if left else Exit.CLEAN))

@@ -21,8 +21,8 @@ from reknit.pipeline.kafka.partitions import every_place
 from reknit.pipeline.kafka.reading import read_partitions, reader
 from reknit.pipeline.kafka.sending import producing
 from reknit.pipeline.objects import Objects, open_objects
-from reknit.pipeline.replay.replays import beside, note_forgotten, replay_of
 from reknit.pipeline.replay.replays import delete as delete_replay
+from reknit.pipeline.replay.replays import note_forgotten, replay_config, replay_of
 from reknit.pipeline.settings import Config
 from reknit.pipeline.stages import events, turn_state
 from reknit.topics import (
@@ -119,9 +119,9 @@ async def _forget(config: Config, session: str, seconds: float, *, delete_replay
     async with Turns(config) as turns:
         place = await turns.write(session, SessionForgotten())
     done = await _is_past(config, place, seconds)
-    held, told = await _held(config, key)
-    if done and told is not None:
-        done = await _is_past(config, told, seconds)
+    held, end_of_session = await _held(config, key)
+    if done and end_of_session is not None:
+        done = await _is_past(config, end_of_session, seconds)
     names_of_replays = sorted(filter(None, {replay_of(each.topic, config.prefix) for each in held}))
     replays = [await _purge(config, name, key, delete=delete_replays) for name in names_of_replays]
     if replays:
@@ -143,19 +143,19 @@ async def _is_past(config: Config, record: Place, seconds: float) -> bool:
     return True
 
 
-async def _held(config: Config, key: bytes, gone: Collection[str] = ()) -> tuple[list[Held], Place | None]:
+async def _held(config: Config, key: bytes, emptied: Collection[str] = ()) -> tuple[list[Held], Place | None]:
     """Return the topics with records of a session, and the record that makes the stream side forget it.
 
-    Replays that are ``gone`` are left out: brokers may name deleted topics for a moment.
+    Replays that are ``emptied`` are left out: brokers may name deleted topics for a moment.
     """
-    told: Place | None = None
+    end_of_session: Place | None = None
     async with reader(config) as consumer:
         contract = tuple(topic.name for topic in TOPICS)
         there = await every_place(consumer)
         ours = sorted(
             name
             for name in there
-            if name.endswith(contract) and _is_ours(name, config) and replay_of(name, config.prefix) not in gone
+            if name.endswith(contract) and _is_ours(name, config) and replay_of(name, config.prefix) not in emptied
         )
         places = [place for name in ours for place in there[name]]
         counted: dict[str, int] = {}
@@ -165,16 +165,16 @@ async def _held(config: Config, key: bytes, gone: Collection[str] = ()) -> tuple
                 counted[record.topic] = counted.get(record.topic, 0) + 1
                 latest[record.topic] = max(latest.get(record.topic, 0), record.timestamp)
                 if record.topic == config.prefix + PROVIDER_EVENTS and names.FORGOTTEN in dict(record.headers):
-                    told = Place(PROVIDER_EVENTS, record.partition, record.offset)
+                    end_of_session = Place(PROVIDER_EVENTS, record.partition, record.offset)
     async with connected(config) as admin:
         described = await admin.describe(counted.keys())
     held = [Held(topic=name, records=counted[name], until=_until(described[name], latest[name])) for name in counted]
-    return sorted(held, key=lambda each: each.topic), told
+    return sorted(held, key=lambda each: each.topic), end_of_session
 
 
 async def _purge(config: Config, name: str, key: bytes, *, delete: bool) -> Replay:
     """Remove a session from a replay as far as possible, or delete the replay."""
-    work = beside(config, name)
+    work = replay_config(config, name)
     async with connected(config) as admin:
         at_work = await admin.is_at_work(f"{work.prefix}reknit")
     if delete and not at_work:
@@ -266,10 +266,10 @@ def collect_command(config: Config, older: float, dry_run: bool) -> None:
         fail(error)
     if objects is None:
         fail(InputError("no_object_store", "there is no object store: set objects.url", path="objects.url"))
-    kept, gone = run_with_broker(config, lambda: _collect(config, objects, older, dry_run=dry_run))
-    for key in gone:
+    kept, emptied = run_with_broker(config, lambda: _collect(config, objects, older, dry_run=dry_run))
+    for key in emptied:
         write_json({"object": key, "deleted": not dry_run})
-    say(f"reknit: {len(gone)} objects {'would go' if dry_run else 'deleted'}, {kept} stay")
+    say(f"reknit: {len(emptied)} objects {'would go' if dry_run else 'deleted'}, {kept} stay")
 
 
 async def _collect(config: Config, objects: Objects, older: float, *, dry_run: bool) -> tuple[int, list[str]]:
@@ -282,7 +282,7 @@ async def _collect(config: Config, objects: Objects, older: float, *, dry_run: b
         named = {key async for record in records if (key := names.find_dataref(record.headers))}
     # An object that was written again meanwhile is about to be named.
     young = {key for key, written in (await objects.every()).items() if written.timestamp() > before}
-    gone = sorted(old - named - young)
+    emptied = sorted(old - named - young)
     if not dry_run:
-        await objects.delete(gone)
-    return len(old) - len(gone), gone
+        await objects.delete(emptied)
+    return len(old) - len(emptied), emptied

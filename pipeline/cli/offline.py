@@ -206,7 +206,7 @@ def recover_command(source: str, model: str | None, transcript: str | None, file
     """
     mended = False
     recognised = unrecognised = 0
-    told: Counter[str] = Counter()
+    recovery_fixes: Counter[str] = Counter()
     begins = bytearray()
     encoder = msgspec.json.Encoder()
     try:
@@ -216,15 +216,15 @@ def recover_command(source: str, model: str | None, transcript: str | None, file
         recovery.speak(OutputFilters(model=model))
         for items in _recovered(recovery, file, transcript, begins):
             recovery.take_finished()
-            told.update(fix.code for fix in recovery.take_fixes())
+            recovery_fixes.update(fix.code for fix in recovery.take_fixes())
             mended = mended or any(_is_mend(item) for item in items)
             unknown = sum(isinstance(item, AgentUnrecognized) for item in items)
             recognised, unrecognised = recognised + len(items) - unknown, unrecognised + unknown
             write_bytes(b"".join(encoder.encode(item) + b"\n" for item in items))
     except ReknitError as error:
         fail(error)
-    if told:
-        say(f"reknit: {', '.join(f'{times} {code}' for code, times in told.items())}")
+    if recovery_fixes:
+        say(f"reknit: {', '.join(f'{times} {code}' for code, times in recovery_fixes.items())}")
     if unrecognised:
         found = likely_source(bytes(begins), source)
         hint = f"; the input looks like {found}: --from {found}" if found else "; --from names another source"
@@ -232,7 +232,7 @@ def recover_command(source: str, model: str | None, transcript: str | None, file
             say(f"reknit: nothing here reads as events of {source}{hint}")
             raise SystemExit(int(Exit.UNUSABLE))
         say(f"reknit: {unrecognised} events are not events of {source} and became agent/unrecognized{hint}")
-    raise SystemExit(int(Exit.MENDED if mended or told or unrecognised else Exit.CLEAN))
+    raise SystemExit(int(Exit.MENDED if mended or recovery_fixes or unrecognised else Exit.CLEAN))
 
 
 def _recovered(
@@ -267,9 +267,9 @@ def _ctrl_c() -> Iterator[int]:
     if os.name != "posix" or usual is not signal.default_int_handler:
         yield -1
         return
-    pressed, told = os.pipe()
-    os.set_blocking(told, False)
-    before = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+    pressed, woken = os.pipe()
+    os.set_blocking(woken, False)
+    before = signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
     signal.signal(signal.SIGINT, lambda number, _: signal.signal(number, usual))
     try:
         yield pressed
@@ -277,7 +277,7 @@ def _ctrl_c() -> Iterator[int]:
         signal.signal(signal.SIGINT, usual)
         signal.set_wakeup_fd(before)
         os.close(pressed)
-        os.close(told)
+        os.close(woken)
 
 
 def _ready(pressed: int, events: int) -> list[int]:
@@ -343,10 +343,10 @@ def _run(number: int, line: bytes) -> Iterator[Exit]:
         except ReknitError as error:
             yield _unusable(case.name or name, target, error)
         else:
-            yield _tell_result(result)
+            yield _result_lines(result)
 
 
-def _tell_result(result: CaseResult) -> Exit:
+def _result_lines(result: CaseResult) -> Exit:
     write_json(result)
     for failure in result.failures:
         place = f" at {failure['where']}" if failure["where"] else ""
@@ -371,7 +371,7 @@ def explain_command(code: str | None, all_codes: bool, as_json: bool, write: str
     CODE is a fix code (result_moved) or the id of a rule (ANT-07). Exits with 2 for an unknown code.
     """
     from reknit.pipeline.explain import explain, summaries
-    from reknit.pipeline.explain.telling import listing, plain
+    from reknit.pipeline.explain.page_text import listing, plain
 
     if write is not None:
         _write_pages(Path(write))

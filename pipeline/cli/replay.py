@@ -150,8 +150,8 @@ def replay_group(
 
 def _replay(config: Config, name: str, selection: Selection, rate: int | None) -> None:
     plan = run_with_broker(config, lambda: _begun(config, name, selection))
-    work = replays.beside(config, name)
-    _tell(plan, f"topics {work.prefix}…")
+    work = replays.replay_config(config, name)
+    _announce(plan, f"topics {work.prefix}…")
     bar = Bar(plan, range(plan.partitions))
     scope = structs.replace(scope_of(work, plan.ends), bases=plan.bases)
     code = run(work, scope=scope, rate=rate, factories=_factories(work, plan), on_progress=bar.note)
@@ -184,8 +184,10 @@ def _dry_run(
 
     plan = run_with_broker(config, settled)
     configure_logs(config.log_level, config.log_format)
-    _tell(plan, f"folder {directory}")
-    work = structs.replace(replays.beside(config, plan.id), state=StateSettings(memory_mib=config.state.memory_mib))
+    _announce(plan, f"folder {directory}")
+    work = structs.replace(
+        replays.replay_config(config, plan.id), state=StateSettings(memory_mib=config.state.memory_mib)
+    )
     ours = [number for number in range(plan.partitions) if number % share[1] == share[0] - 1]
     bar = Bar(plan, ours)
     for number in ours:
@@ -219,7 +221,7 @@ def _planned(make: Callable[[int], Stage], plan: Plan) -> StageFactory:
     return lambda number: PlannedStage(make(number), plan)
 
 
-def _tell(plan: Plan, where: str) -> None:
+def _announce(plan: Plan, where: str) -> None:
     chosen = "all sessions" if plan.chosen is None else f"{len(plan.chosen)} sessions"
     say(f"reknit: replay {plan.id}: {chosen}, {sum(map(sum, plan.ends.values()))} offsets, into {where}")
     for topic in INPUTS:
@@ -228,8 +230,8 @@ def _tell(plan: Plan, where: str) -> None:
             say(f"reknit: {count} sessions of {topic} are listed and not processed; their beginnings are not there")
 
 
-def _end(plan: Plan, told: dict[str, object], code: int) -> None:
-    write_json({**told, "uncompared": plan.uncompared})
+def _end(plan: Plan, outcome: dict[str, object], code: int) -> None:
+    write_json({**outcome, "uncompared": plan.uncompared})
     raise SystemExit(code)
 
 

@@ -202,10 +202,10 @@ def feedback_group() -> None:
 def list_command(*, as_lines: bool, **options: Any) -> None:  # noqa: ANN401  click's options
     """Print refusals, oldest first in each partition: the request by its digest, and the provider's words."""
     for letter in _refused_letters(**options):
-        told = _refusal_told(letter)
-        where = f"{told['letter']:>10}  {told['outcome']:<8}  {told['target']}  {told['session']}"
-        line = f"{where}  {told['rule'] or '-'}  {told['body-sha256']}  {told['message']}"
-        write_json(told) if as_lines else click.echo(visible(line))
+        facts = _refusal_summary(letter)
+        where = f"{facts['letter']:>10}  {facts['outcome']:<8}  {facts['target']}  {facts['session']}"
+        line = f"{where}  {facts['rule'] or '-'}  {facts['body-sha256']}  {facts['message']}"
+        write_json(facts) if as_lines else click.echo(visible(line))
 
 
 @feedback_group.command("count")
@@ -213,11 +213,13 @@ def list_command(*, as_lines: bool, **options: Any) -> None:  # noqa: ANN401  cl
 def count_command(*, as_lines: bool, **options: Any) -> None:  # noqa: ANN401  click's options
     """Count refusals by target, outcome, rule and the provider's words, the most frequent first."""
     names = ("target", "outcome", "rule", "message")
-    counts = Counter(tuple(told[name] for name in names) for told in map(_refusal_told, _refused_letters(**options)))
+    counts = Counter(
+        tuple(facts[name] for name in names) for facts in map(_refusal_summary, _refused_letters(**options))
+    )
     for found, count in sorted(counts.items(), key=lambda each: (-each[1], each[0])):
-        told = dict(zip(names, found, strict=True))
-        line = f"{count:>8}  {told['target']}  {told['outcome']:<8}  {told['rule'] or '-'}  {told['message']}"
-        write_json({**told, "refusals": count}) if as_lines else click.echo(visible(line))
+        facts = dict(zip(names, found, strict=True))
+        line = f"{count:>8}  {facts['target']}  {facts['outcome']:<8}  {facts['rule'] or '-'}  {facts['message']}"
+        write_json({**facts, "refusals": count}) if as_lines else click.echo(visible(line))
 
 
 def _refused_letters(*, config: Config, every: bool, session: str | None, since: int | None) -> list[Letter]:
@@ -231,7 +233,7 @@ def _refused_letters(*, config: Config, every: bool, session: str | None, since:
     return [letter for letter in found if every or not letter.done]
 
 
-def _refusal_told(letter: Letter) -> dict[str, str]:
+def _refusal_summary(letter: Letter) -> dict[str, str]:
     """Return a refusal's row in a list: the provider's message, and of the request only its digest."""
     why = letter.why
     said = {"target": why.target, "rule": why.rule, "body-sha256": why.body_sha256, "message": why.message}
@@ -291,7 +293,7 @@ def diff_command(
     except ReknitError as error:
         fail(error)
     if as_lines:
-        write_json({"summary": _summary_told(summary)})
+        write_json({"summary": _summary_json(summary)})
     else:
         for line in compared_lines((before, after), summary):
             click.echo(line)
@@ -377,16 +379,16 @@ def _in_line(text: str) -> str:
     return visible(text).replace("\n", "⟦U+000A⟧")
 
 
-def _summary_told(summary: Summary) -> dict[str, object]:
+def _summary_json(summary: Summary) -> dict[str, object]:
     return {
-        "compared": _tally_told(summary.plain),
-        "several_versions": _tally_told(summary.mixed),
+        "compared": _tally_json(summary.plain),
+        "several_versions": _tally_json(summary.mixed),
         "not_compared": summary.not_comparable,
         "left_out": summary.uncovered,
     }
 
 
-def _tally_told(tally: Tally) -> dict[str, object]:
+def _tally_json(tally: Tally) -> dict[str, object]:
     kinds = [
         {
             "subject": kind.subject,

@@ -150,7 +150,7 @@ class _Seen(Struct):
     session: str
     said: bytes
     count: int
-    beside: bytes
+    setting: bytes
     chain: bytes = b""
 
 
@@ -176,17 +176,17 @@ class Conversations(Struct):
         if chains_in(opened.params or {}):
             # Only the provider knows the earlier messages: the worker's dead letter reports that it was not judged.
             return logged.session or "log-chained", [opened]
-        beside = _digest(msgspec.json.encode(opened))
+        setting = _digest(msgspec.json.encode(opened))
         prefixes = _prefixes(_digest(logged.target.encode()), messages)
         seen = self._find(logged.session, prefixes)
         goes_on = seen is not None and seen.count <= len(messages) and seen.said == prefixes[seen.count]
         if seen is None:
-            seen = _Seen(session=logged.session or self._new_name(prefixes[-1]), said=b"", count=0, beside=b"")
-        elif goes_on and seen.count == len(messages) and seen.beside == beside:
+            seen = _Seen(session=logged.session or self._new_name(prefixes[-1]), said=b"", count=0, setting=b"")
+        elif goes_on and seen.count == len(messages) and seen.setting == setting:
             return seen.session, []
-        chain = _digest(seen.session.encode(), seen.chain, prefixes[-1], beside)
+        chain = _digest(seen.session.encode(), seen.chain, prefixes[-1], setting)
         records: list[TurnRecord] = []
-        if seen.beside != beside:
+        if seen.setting != setting:
             records.append(structs.replace(opened, id=_id(chain, 0)))
         new = messages[seen.count :] if goes_on else []
         if not _readable(new or messages):
@@ -198,7 +198,7 @@ class Conversations(Struct):
             records.append(HistoryRestored(messages=Raw(msgspec.json.encode(messages)), id=_id(chain, 1)))
         if not (new and _waits(new)):
             records.append(RequestWanted(id=_id(chain, len(messages) + 1)))
-        self._note(_Seen(seen.session, prefixes[-1], len(messages), beside, chain), seen, named=bool(logged.session))
+        self._note(_Seen(seen.session, prefixes[-1], len(messages), setting, chain), seen, named=bool(logged.session))
         return seen.session, records
 
     def _new_name(self, said: bytes) -> str:
@@ -236,12 +236,12 @@ def _listed(given: Raw, root: str) -> list[Raw]:
     return [Raw(msgspec.json.encode({"type": "message", **item} if "role" in item else item)) for item in listed]
 
 
-def _opening(target: str, beside: Mapping[str, Raw]) -> SessionOpened:
-    head = read_setting(dict(beside))
+def _opening(target: str, setting: Mapping[str, Raw]) -> SessionOpened:
+    head = read_setting(dict(setting))
     system: object = [] if head.system is None else head.system
     # Unchanged, so that their schemas stay byte for byte.
-    tools = _items(beside.get("tools")) or _items(_member(beside.get("toolConfig"), "tools"))
-    tools = tools or [{"functions": each} for each in _items(beside.get("functions"))]
+    tools = _items(setting.get("tools")) or _items(_member(setting.get("toolConfig"), "tools"))
+    tools = tools or [{"functions": each} for each in _items(setting.get("functions"))]
     return SessionOpened(
         targets=(target,),
         model=head.model,

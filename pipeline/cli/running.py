@@ -260,12 +260,12 @@ def is_seen_by_a_person() -> bool:
 def _say_where(config: Config, url: str, token_file: Path | None, login: str) -> None:
     """Report the address, with the token only on a terminal: logs are kept and passed on."""
     if token_file is None:
-        told = url
+        shown_url = url
     elif is_seen_by_a_person():
-        told = f"{url}?{urlencode({'token': login})}"
+        shown_url = f"{url}?{urlencode({'token': login})}"
     else:
-        told = f"{url} (log in with the token in {token_file})"
+        shown_url = f"{url} (log in with the token in {token_file})"
     if config.log_format == "json":
-        viewer_log.info("viewer: %s", told)
+        viewer_log.info("viewer: %s", shown_url)
     else:
-        say(f"reknit viewer: {told}")
+        say(f"reknit viewer: {shown_url}")

@@ -216,7 +216,7 @@ class Standing(Struct, frozen=True):
 
     @property
     def follows(self) -> bool:
-        """Whether new records become dead letters because an earlier record did."""
+        """True if new records become dead letters because an earlier record did."""
         return self.entry is not None and self.entry.quarantined
 
     @property
@@ -225,19 +225,19 @@ class Standing(Struct, frozen=True):
             return "releasing"
         return "parked" if self.failed else "follows" if self.follows else "open"
 
-    def told(self) -> dict[str, object]:
-        told: dict[str, object] = {"session": self.key.decode("utf-8", "replace"), "partition": self.partition}
+    def facts(self) -> dict[str, object]:
+        facts: dict[str, object] = {"session": self.key.decode("utf-8", "replace"), "partition": self.partition}
         if self.error is not None:
-            return {**told, "state": "unreadable"}
-        told["state"] = self.state
+            return {**facts, "state": "unreadable"}
+        facts["state"] = self.state
         if self.entry is not None:
-            told |= {"turn": self.entry.turn, "messages": self.entry.session.count}
+            facts |= {"turn": self.entry.turn, "messages": self.entry.session.count}
         if self.is_releasing:
-            told["waiting"] = self.waiting
+            facts["waiting"] = self.waiting
         if self.parked is None or self.failed is None:
-            return told
-        behind = {"waiting": self.waiting, "bytes": self.parked.size, "overflowed": self.parked.overflowed}
-        return {**told, "record": str(Place(AGENT_TURNS, self.partition, self.failed.offset)), **behind}
+            return facts
+        details = {"waiting": self.waiting, "bytes": self.parked.size, "overflowed": self.parked.overflowed}
+        return {**facts, "record": str(Place(AGENT_TURNS, self.partition, self.failed.offset)), **details}
 
 
 def retry_id(failed: Place, base: int = 0) -> str:
@@ -266,7 +266,7 @@ def release_of(session: Standing, record: bytes | None) -> bytes:
     )
 
 
-def mended(given: bytes) -> bytes:
+def repaired_record(given: bytes) -> bytes:
     """Return a user's record if it is a valid one of ``agent.turns``; else exit."""
     try:
         TURN_RECORDS.decode(given)
@@ -334,15 +334,15 @@ def _print(config: Config, *, as_lines: bool, only_parked: bool) -> None:
         async with reader(config) as consumer:
             for session in await standing(consumer, config):
                 if session.parked is not None or not only_parked:
-                    told = session.told()
-                    write_json(told) if as_lines else click.echo(_line(told))
+                    facts = session.facts()
+                    write_json(facts) if as_lines else click.echo(_line(facts))
 
     run_with_broker(config, work)
 
 
-def _line(told: dict[str, object]) -> str:
-    more = ", ".join(f"{name} {told[name]}" for name in ("turn", "messages", "record", "waiting") if name in told)
-    return f"{told['state']:<10}  {told['session']}  {more}".rstrip()
+def _line(facts: dict[str, object]) -> str:
+    more = ", ".join(f"{name} {facts[name]}" for name in ("turn", "messages", "record", "waiting") if name in facts)
+    return f"{facts['state']:<10}  {facts['session']}  {more}".rstrip()
 
 
 @sessions_group.command("release")
@@ -357,7 +357,7 @@ def release_command(config: Config, session: str, *, record: str | None, without
     """
     if (record is None) != without_record:
         fail(InputError("record_unnamed", "say what is taken in its place: --record FILE, or --without-record"))
-    given = None if record is None else mended(read_input(record))
+    given = None if record is None else repaired_record(read_input(record))
     run_with_broker(config, lambda: _release(config, session, given))
 
 

@@ -237,7 +237,7 @@ def _write(directory: Path, files: Mapping[str, bytes]) -> None:
 
 # The controller makes a change; a broker that is asked receives it a moment later.
 _LOOK_AGAIN_SECONDS = 0.1
-_HEARD_OF_SECONDS = 5.0
+_PROPAGATION_SECONDS = 5.0
 
 
 class Outcome(Struct, frozen=True):
@@ -269,7 +269,7 @@ async def apply(admin: Admin, wanted: Sequence[Wanted], *, fix: bool = False) ->
     there = await admin.describe({topic.name for topic in drifted})
     for topic in drifted:
         await admin.alter(topic.name, altered(topic, there[topic.name]))
-    after = await _heard_of(admin, wanted)
+    after = await _propagated(admin, wanted)
     return [_as_made(name, before[name], found) for name, found in after.items()]
 
 
@@ -277,10 +277,10 @@ async def _differences(admin: Admin, wanted: Sequence[Wanted]) -> dict[str, list
     return by_topic(wanted, await admin.describe({topic.name for topic in wanted}))
 
 
-async def _heard_of(admin: Admin, wanted: Sequence[Wanted]) -> dict[str, list[Difference]]:
+async def _propagated(admin: Admin, wanted: Sequence[Wanted]) -> dict[str, list[Difference]]:
     """Return the differences that are left once the broker has received the changes."""
     clock = asyncio.get_running_loop().time
-    end = clock() + _HEARD_OF_SECONDS
+    end = clock() + _PROPAGATION_SECONDS
     after = await _differences(admin, wanted)
     while clock() < end and any(_as_found(name, found).status != "unchanged" for name, found in after.items()):
         await asyncio.sleep(_LOOK_AGAIN_SECONDS)

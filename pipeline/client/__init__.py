@@ -39,11 +39,11 @@ Json: TypeAlias = Mapping[str, Any] | bytes | Raw
 
 
 class Pipeline(Cluster, HasObjects, Protocol):
-    """Where a pipeline is: its brokers, its prefix, its objects."""
+    """The location of a pipeline: its brokers, its prefix, its objects."""
 
 
 class Brokers(Struct, frozen=True, kw_only=True):
-    """Where the pipeline is. A worker's configuration (``reknit.pipeline.config.load_config``) serves as well."""
+    """The location of the pipeline. A worker's configuration (``reknit.pipeline.config.load_config``) can be used."""
 
     bootstrap_servers: str = "localhost:9092"
     prefix: str = ""

@@ -48,7 +48,7 @@ class Request(Struct, frozen=True, kw_only=True):
 
     @property
     def is_withdrawal(self) -> bool:
-        """Whether there is nothing to send: the log has answered the request in ``headers.supersedes``."""
+        """True if there is nothing to send: the log has answered the request in ``headers.supersedes``."""
         return self.headers.reason == "answered"
 
 
@@ -274,11 +274,11 @@ class Reader(Generic[T]):
             found += records
             self._ends |= {partition: part[-1].offset + 1 for partition, part in got.items()}
             size += sum(len(record.value or b"") for record in records)
-            if not records or size >= _BATCH_BYTES or not any(map(self._is_behind, got)):
+            if not records or size >= _BATCH_BYTES or not any(map(self._has_backlog, got)):
                 return found
 
-    def _is_behind(self, partition: TopicPartition) -> bool:
-        """Whether the partition has records after the last one read."""
+    def _has_backlog(self, partition: TopicPartition) -> bool:
+        """Return True if the partition has records after the last one read."""
         state = self._client.last_stable_offset(partition)
         end = self._client.highwater(partition) if state is None or state < 0 else state
         return end is not None and end > self._ends[partition] + _MARKER

@@ -61,7 +61,7 @@ class Progress:
 
     @property
     def is_changed(self) -> bool:
-        """Whether ``mark`` differs from the last commit."""
+        """True if ``mark`` differs from the last commit."""
         return self.mark() != self._committed
 
     def note_committed(self, mark: tuple[int, str] | None) -> None:

@@ -246,7 +246,7 @@ class Sender:
             self._recent.pop(moved.request.headers.request_id, None)
 
     def _is_ours(self, pending: _Pending) -> bool:
-        """Whether this sender has owned the partition since it read the request."""
+        """Return True if this sender has owned the partition since it read the request."""
         return self._progress.get(pending.request.place.partition) is pending.progress
 
     def _take_request(self, pending: _Pending) -> None:

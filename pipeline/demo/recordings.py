@@ -129,7 +129,7 @@ class Refusal(Struct, frozen=True, kw_only=True):
     tolerated: bool = False
 
 
-class Unmended(Struct, kw_only=True):
+class BrokenRequest(Struct, kw_only=True):
     """The request of a client without Reknit: its unchanged log, and the policy of its session."""
 
     targets: Sequence[str] = _DEFAULT_TARGETS
@@ -145,7 +145,7 @@ def refusals(recording: Recording) -> list[Refusal]:
     """
     if any(isinstance(step, Wait) for step in recording.feed):
         return []
-    request = unmended(recording)
+    request = broken_request(recording)
     found = ((target, _first(_judged(target, request))) for target in request.targets if request.messages)
     return [
         Refusal(target=target, rule=worst.rule, message=worst.message, tolerated=worst.severity == "soft")
@@ -154,8 +154,8 @@ def refusals(recording: Recording) -> list[Refusal]:
     ]
 
 
-def unmended(recording: Recording) -> Unmended:
-    request = Unmended()
+def broken_request(recording: Recording) -> BrokenRequest:
+    request = BrokenRequest()
     for record in _log(recording):
         match record["type"]:
             case "session.opened":
@@ -178,14 +178,14 @@ def _log(recording: Recording) -> Iterator[Json]:
                 continue  # a torn record was never part of a history
 
 
-def _open(request: Unmended, record: Json) -> None:
+def _open(request: BrokenRequest, record: Json) -> None:
     request.targets = record.get("targets", _DEFAULT_TARGETS)
     request.policy = record.get("policy", {})
     request.head = {name: record[name] for name in ("model", "system", "tools") if name in record}
     request.head |= record.get("params", {})
 
 
-def _judged(target: str, request: Unmended) -> list[Violation]:
+def _judged(target: str, request: BrokenRequest) -> list[Violation]:
     if target_named(target).is_enveloped:
         return [violation for line in _envelopes(request.messages) for violation in validate(line, target)]
     return validate(request.head | {"messages": request.messages}, target)
@@ -267,7 +267,7 @@ class Gathered:
 
     @property
     def recorded(self) -> int:
-        """How many turns the worker has appended to the session's log."""
+        """The number of turns that the worker has appended to the session's log."""
         return len(self._recorded)
 
     def add_record(self, topic: str, value: bytes | None, headers: Headers) -> None:
@@ -334,7 +334,7 @@ class Gathered:
         )
 
     def _valid(self) -> bool | None:
-        """Whether the provider's rules, asked again, find nothing in any request that left."""
+        """Return True if the provider's rules, asked again, find nothing in any request that left."""
         if not self._requests:
             return None
         return not any(

@@ -108,8 +108,8 @@ class Demo:
             if not self._options.once:
                 self._progress.show_lines(how_to_go_on(config, worker.url, "" if viewer is None else viewer.url))
                 # Read on, so that the changing line counts what is fed by hand; only a signal or a failure ends it.
-                beside = [] if viewer is None else [viewer.ended()]
-                await alongside(worker.ended(), watch.read(self._gather_record, asyncio.Event()), *beside, seconds=None)
+                extra = [] if viewer is None else [viewer.ended()]
+                await alongside(worker.ended(), watch.read(self._gather_record, asyncio.Event()), *extra, seconds=None)
 
     def _configured(self, started: ExitStack) -> Config:
         """Start a broker where none is given, and say how to reach it."""
@@ -241,7 +241,7 @@ def _too_slow(what: str, seconds: float, child: Worker | Viewer) -> ChildError:
     return ChildError(f"{child.name}_slow", words)
 
 
-async def alongside(work: Coroutine[Any, Any, None], *beside: Coroutine[Any, Any, None], seconds: float | None) -> None:
+async def alongside(work: Coroutine[Any, Any, None], *extra: Coroutine[Any, Any, None], seconds: float | None) -> None:
     """Run ``work`` to its end concurrently with others, which are then cancelled.
 
     An error of any of them ends all. ``seconds`` None: no time limit.
@@ -250,7 +250,7 @@ async def alongside(work: Coroutine[Any, Any, None], *beside: Coroutine[Any, Any
         TimeoutError: the time limit has passed.
     """
     decisive = asyncio.create_task(work)
-    running = {decisive, *map(asyncio.create_task, beside)}
+    running = {decisive, *map(asyncio.create_task, extra)}
     every = list(running)
     try:
         async with asyncio.timeout(seconds):

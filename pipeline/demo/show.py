@@ -42,7 +42,7 @@ class Progress:
         click.echo(f"  {label:<{_STAGE_WIDTH}}{text}", err=True)
 
     def update_line(self, label: str, text: str, done: int | None = None, of: int = 0) -> None:
-        """How far a stage is, shown only so often; with ``of`` a bar of ``done`` parts of it."""
+        """Show the progress of a stage, at most so often; with ``of`` as a bar of ``done`` parts."""
         now = time.monotonic()
         if now - self._last < (_ON_TERMINAL_SECONDS if self._live else _ELSEWHERE_SECONDS):
             return
@@ -144,11 +144,11 @@ def _stream_facts(report: SessionReport) -> Iterator[tuple[str, str, str | None]
 def _outcome(report: SessionReport) -> Iterator[tuple[str, str, str | None]]:
     if report.requests:
         sent = ", ".join(f"{counted(count, 'request')} for {target}" for target, count in report.requests.items())
-        mended = "" if report.fixes or report.met else ", nothing to mend"
-        yield "now", f"{'valid' if report.valid else 'NOT VALID'}: {sent}{mended}", "cyan" if report.valid else "red"
+        no_repair = "" if report.fixes or report.met else ", nothing to mend"
+        yield "now", f"{'valid' if report.valid else 'NOT VALID'}: {sent}{no_repair}", "cyan" if report.valid else "red"
     elif report.items:
-        told = report.promoted or report.retracted or report.incomplete or report.unseen
-        yield "now", f"{counted(report.items, 'block')} on the screen{'' if told else ', as streamed'}", "cyan"
+        changed = report.promoted or report.retracted or report.incomplete or report.unseen
+        yield "now", f"{counted(report.items, 'block')} on the screen{'' if changed else ', as streamed'}", "cyan"
 
 
 def _quoted(piece: Piece) -> str:
@@ -197,7 +197,7 @@ def how_to_go_on(config: Config, url: str, viewer: str = "") -> list[str]:
 
 
 def _typed() -> str:
-    """How this program is typed: by its name where that finds it, else by its place."""
+    """Return the command line of this program: its name if the shell finds it, otherwise its path."""
     ours = Path(sys.executable).with_name("reknit")
     found = shutil.which("reknit")
     return str(ours) if ours.exists() and (found is None or Path(found) != ours) else "reknit"

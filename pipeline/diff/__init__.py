@@ -56,7 +56,7 @@ class Compared(Struct, frozen=True, kw_only=True):
 
     @property
     def mixed(self) -> bool:
-        """Whether several versions wrote one of its sides, so that it is compared with no single one."""
+        """True if several versions wrote one of its sides, so that it is compared with no single one."""
         return any(len(versions) > 1 for versions in self.versions)
 
 

@@ -79,11 +79,11 @@ class _Screen(Struct):
     """
 
     entries: list[Entry]
-    beside: dict[str, dict[str, Any]]
+    members: dict[str, dict[str, Any]]
     others: list[tuple[object, bytes]]
 
     def items(self) -> list[_Piece]:
-        return [_screen_item(entry, self.beside.get(entry.item_id, {})) for entry in self.entries]
+        return [_screen_item(entry, self.members.get(entry.item_id, {})) for entry in self.entries]
 
     def records(self) -> list[_Piece]:
         return [_other(read_json(value)) for _, value in self.others]
@@ -132,7 +132,7 @@ class _Others:
 def _reduced(side: Iterable[Published], repeats: Repeats, *, at_least_once: bool) -> _Screen:
     view = View()
     known: set[object] = set()
-    beside: dict[str, dict[str, Any]] = defaultdict(dict)
+    members: dict[str, dict[str, Any]] = defaultdict(dict)
     others = _Others(at_least_once=at_least_once)
     for record in side:
         value = record.read() or b""
@@ -156,20 +156,20 @@ def _reduced(side: Iterable[Published], repeats: Repeats, *, at_least_once: bool
         match item:
             case ItemStarted():
                 said = texts(record)
-                beside[item.item_id] |= {name: said[name] for name in (names.RUN, names.REQUEST_ID) if name in said}
+                members[item.item_id] |= {name: said[name] for name in (names.RUN, names.REQUEST_ID) if name in said}
             case ItemCompleted():
                 # Its content, and whether it ended, are in the reduced item.
                 rest = structs.replace(item, text=UNSET, input=UNSET, incomplete=False, reason="")
-                beside[item.item_id]["completed"] = rest
+                members[item.item_id]["completed"] = rest
             case ItemDelta() if isinstance(item.raw, Raw):
-                beside[item.item_id].setdefault("unknown", {})[bytes(item.raw).decode()] = item.raw
+                members[item.item_id].setdefault("unknown", {})[bytes(item.raw).decode()] = item.raw
             case ItemDelta() | ItemRetracted() | ItemResult():
                 pass
             case _ if number >= 0:
                 others.add_numbered((type(item), number), value)
             case _:
                 others.add_unnumbered(value)
-    return _Screen(view.entries, dict(beside), others.every())
+    return _Screen(view.entries, dict(members), others.every())
 
 
 def _other(content: dict[str, Json]) -> _Piece:
@@ -184,17 +184,17 @@ def _read_object(value: bytes) -> dict[str, Json]:
     return found
 
 
-def _screen_item(entry: Entry, beside: dict[str, Any]) -> _Piece:
+def _screen_item(entry: Entry, members: dict[str, Any]) -> _Piece:
     """An item as the JSON that its records say of it, without its id."""
     shown = {
-        **beside,
+        **members,
         "text": entry.text,
         "input": entry.input,
         "done": entry.done,
         "incomplete": entry.incomplete,
         "reason": entry.reason,
         "result": entry.result,
-        "unknown": list(beside.get("unknown", {}).values()),
+        "unknown": list(members.get("unknown", {}).values()),
     }
     started = msgspec.json.encode(structs.replace(entry.started, text="", input=UNSET))
     content = read_json(started) | read_json(msgspec.json.encode(shown))

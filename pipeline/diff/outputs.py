@@ -77,7 +77,7 @@ class Repeat(Struct, frozen=True, order=True):
 
 
 class Repeats(Struct, frozen=True):
-    """How many records of a side repeat an earlier one, with equal id and bytes.
+    """The records of a side that repeat an earlier one with equal id and bytes.
 
     ``at_least_once``: the side's worker may publish a record again, so a repeat is no difference.
     """
@@ -312,7 +312,7 @@ def _kind(block: Json) -> str:
 # Fixes and dead letters: the other outputs of one record.
 
 
-class _Told(Struct, frozen=True, kw_only=True):
+class _Report(Struct, frozen=True, kw_only=True):
     """One of them.
 
     ``place`` is the record that caused it; outputs that are ``named`` equally on both sides are the same.
@@ -328,16 +328,16 @@ class _Told(Struct, frozen=True, kw_only=True):
 def compare_fixes(
     before: Iterable[Published], after: Iterable[Published], repeats: tuple[Repeats, Repeats]
 ) -> Iterator[Change]:
-    return _compare_told(_fixes(before, repeats[0]), _fixes(after, repeats[1]))
+    return _compare_reports(_fixes(before, repeats[0]), _fixes(after, repeats[1]))
 
 
-def _fixes(side: Iterable[Published], repeats: Repeats) -> list[_Told]:
-    found: dict[object, _Told] = {}
+def _fixes(side: Iterable[Published], repeats: Repeats) -> list[_Report]:
+    found: dict[object, _Report] = {}
     for record in side:
         fix = read_value(record, _FIXES.decode)
         place = f"{PROVIDER_EVENTS if fix.source else AGENT_TURNS}/{record.partition}/{fix.offset}"
         content = {name: value for name, value in structs.asdict(fix).items() if name not in _NOT_OF_A_FIX}
-        told = _Told(
+        report = _Report(
             subject="fix",
             label=f"{fix.code} {severity_of(lossless=fix.lossless, observed=fix.observed)}",
             place=place,
@@ -345,14 +345,14 @@ def _fixes(side: Iterable[Published], repeats: Repeats) -> list[_Told]:
             content=content,
         )
         # Its number distinguishes it from an equal fix of the same record.
-        _keep(found, (place, fix.number, fix.code, *content.values()), told, repeats)
+        _keep(found, (place, fix.number, fix.code, *content.values()), report, repeats)
     return list(found.values())
 
 
-def _keep(found: dict[object, _Told], same: object, told: _Told, repeats: Repeats) -> None:
+def _keep(found: dict[object, _Report], same: object, report: _Report, repeats: Repeats) -> None:
     if same in found:
-        repeats.note(Repeat(told.subject, told.label, told.place))
-    found[same] = told
+        repeats.note(Repeat(report.subject, report.label, report.place))
+    found[same] = report
 
 
 _FIXES = msgspec.json.Decoder(FixRecord)
@@ -365,11 +365,11 @@ def compare_letters(
     before: Iterable[Published], after: Iterable[Published], repeats: tuple[Repeats, Repeats]
 ) -> Iterator[Change]:
     """Requests that were rejected, and records that could not be processed."""
-    return _compare_told(_letters(before, repeats[0]), _letters(after, repeats[1]))
+    return _compare_reports(_letters(before, repeats[0]), _letters(after, repeats[1]))
 
 
-def _letters(side: Iterable[Published], repeats: Repeats) -> list[_Told]:
-    found: dict[object, _Told] = {}
+def _letters(side: Iterable[Published], repeats: Repeats) -> list[_Report]:
+    found: dict[object, _Report] = {}
     for record in side:
         said = texts(record)
         # A note is a person's.
@@ -381,22 +381,22 @@ def _letters(side: Iterable[Published], repeats: Repeats) -> list[_Told]:
         # The record's own headers and value are in its letter.
         content |= {name: value for name, value in said.items() if not name.startswith(names.ERROR_PREFIX)}
         content["value"] = record.digest.hex()
-        told = _Told(
+        report = _Report(
             subject="rejection" if code == "rejected" else "dead letter",
             label=rule if code == "rejected" else code,
             place=place,
             named=(code, rule, said.get(names.ERROR_TARGET, "")),
             content=content,
         )
-        _keep(found, (place, *told.named, *content.items()), told, repeats)
+        _keep(found, (place, *report.named, *content.items()), report, repeats)
     return list(found.values())
 
 
-def _compare_told(before: list[_Told], after: list[_Told]) -> Iterator[Change]:
+def _compare_reports(before: list[_Report], after: list[_Report]) -> Iterator[Change]:
     """Pairs what is equal, then what one record led to in the same part of a history, then what it led to at all."""
-    pairs: list[tuple[_Told, _Told]] = []
+    pairs: list[tuple[_Report, _Report]] = []
     for key in _LIKENESSES:
-        waiting: dict[object, list[_Told]] = defaultdict(list)
+        waiting: dict[object, list[_Report]] = defaultdict(list)
         for each in after:
             waiting[key(each)].append(each)
         left = []
@@ -417,7 +417,7 @@ def _compare_told(before: list[_Told], after: list[_Told]) -> Iterator[Change]:
                 path=where.path,
                 lines=unified(where.before, where.after),
             )
-    left_over: tuple[tuple[How, list[_Told]], ...] = (("vanished", before), ("appeared", after))
+    left_over: tuple[tuple[How, list[_Report]], ...] = (("vanished", before), ("appeared", after))
     for how, those in left_over:
         for each in those:
             said = {name: value for name, value in each.content.items() if value}
@@ -432,8 +432,8 @@ def _compare_told(before: list[_Told], after: list[_Told]) -> Iterator[Change]:
 
 
 # By what two of them are a pair, the closest likeness first.
-_LIKENESSES: tuple[Callable[[_Told], object], ...] = (
-    lambda told: (told.subject, told.place, told.named, *told.content.items()),
-    lambda told: (told.subject, told.place, told.named, told.content["path"]),
-    lambda told: (told.subject, told.place, told.named),
+_LIKENESSES: tuple[Callable[[_Report], object], ...] = (
+    lambda report: (report.subject, report.place, report.named, *report.content.items()),
+    lambda report: (report.subject, report.place, report.named, report.content["path"]),
+    lambda report: (report.subject, report.place, report.named),
 )

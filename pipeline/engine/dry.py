@@ -251,9 +251,9 @@ class Fetched:
             records.append(self._waiting.popleft())
             size += len(records[-1].value or b"")
         # After the last record there may be transaction markers up to the position.
-        behind = self._waiting[0].offset if self._waiting else await self._position()
-        start, self._start = self._start, behind
-        return Span(start, behind, records, self._end)
+        span_end = self._waiting[0].offset if self._waiting else await self._position()
+        start, self._start = self._start, span_end
+        return Span(start, span_end, records, self._end)
 
     async def _position(self) -> int:
         position: int = await self._consumer.position(self._place)

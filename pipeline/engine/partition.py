@@ -358,8 +358,8 @@ class Partition:
         )
         self._has_due = self._is_due()
         start = group_offset(position, has_due=self._has_due)
-        behind = await self._write_batch(Batch([], {}, position, self._kept.format, self._has_due, mark, start))
-        self._kept.committed({}, position, behind)
+        end_offset = await self._write_batch(Batch([], {}, position, self._kept.format, self._has_due, mark, start))
+        self._kept.committed({}, position, end_offset)
 
     def _is_due(self) -> bool:
         """True if records kept in state are due and may be processed."""

@@ -65,7 +65,7 @@ async def _check(runtime: Runtime, read: Collection[str], written: Collection[st
             if runtime.reads_another:
                 await _check_not_live(client, runtime)
             topics = await _topics(client, {*read, *written})
-            missing = [*_missing_on_topics(topics, read, written), *await _missing_beside(client, runtime)]
+            missing = [*_missing_on_topics(topics, read, written), *await _missing_on_group(client, runtime)]
             if missing:
                 raise NotAuthorizedError(
                     "not_authorized",
@@ -148,7 +148,7 @@ def _lacks(entry: Mapping[str, Any], operation: str) -> bool:
     return not entry["error_code"] and allowed > 0 and not allowed & _OPERATIONS[operation]
 
 
-async def _missing_beside(client: AIOKafkaClient, runtime: Runtime) -> list[str]:
+async def _missing_on_group(client: AIOKafkaClient, runtime: Runtime) -> list[str]:
     """Return the missing rights on the group and the transactional ids."""
     missing = []
     try:

@@ -120,7 +120,7 @@ class _Stay(Struct):
     steps: int
     since: float
     run_since: float
-    is_told: bool = False
+    is_logged: bool = False
 
 
 class Watchdog(Service):
@@ -247,8 +247,8 @@ class Watchdog(Service):
         place = f"{actor.topic} partition {actor.number} stays at offset {at} of {end}"
         if run_now - stay.run_since > patience:
             self._runtime.fail(EngineError("stalled", f"{place} for {patience:.0f} s"))
-        elif now - stay.since > patience and not stay.is_told:
-            stay.is_told = True
+        elif now - stay.since > patience and not stay.is_logged:
+            stay.is_logged = True
             lost = (now - stay.since) - (run_now - stay.run_since)
             log.warning("%s; for %.0f of %.0f s this process could not run: waiting", place, lost, now - stay.since)
 

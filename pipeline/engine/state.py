@@ -74,8 +74,8 @@ class PartitionState:
             )
         self.read_to = restored.end
         runtime.metrics.on_restored(topic, number, restored.records, restored.seconds)
-        told = (topic, number, restored.records, restored.seconds)
-        log.info("%s partition %d: %d records of state restored in %.1f s", *told)
+        counts = (topic, number, restored.records, restored.seconds)
+        log.info("%s partition %d: %d records of state restored in %.1f s", *counts)
         known = self._disk and self._disk.progress
         position, found = (known.position, known.state_format) if known else (restored.position, restored.state_format)
         self.stored_mark = known.mark if known else restored.mark
@@ -85,7 +85,7 @@ class PartitionState:
         live = self.stage.committed({}, runtime.room)
         if live.erase and self._disk is not None:
             self._disk.erase_deleted()
-        self._tell(live)
+        self._log_restored(live)
         return position
 
     def _choose_store(self, first: int, end: int) -> int:
@@ -142,22 +142,22 @@ class PartitionState:
                 position, state_format, mark = before.position, before.state_format, before.mark
             self._disk.write(offset, position, state_format, mark)
 
-    def committed(self, changes: Mapping[bytes, bytes | None], position: int, behind: int | None) -> None:
+    def committed(self, changes: Mapping[bytes, bytes | None], position: int, end_offset: int | None) -> None:
         """Store committed changes, and evict sessions that exceed the memory.
 
-        ``position`` is the next source offset, and ``behind`` the changelog's offset after the commit.
+        ``position`` is the next source offset, and ``end_offset`` the changelog's offset after the commit.
 
         Raises:
             StoreError: the store on disk failed or is damaged; see ``fail``.
         """
         live = self.stage.committed(changes, self._runtime.room)
-        if self._disk is not None and behind is not None:
-            self._disk.write(behind, position, self.format, self.mark, erase=live.erase)
+        if self._disk is not None and end_offset is not None:
+            self._disk.write(end_offset, position, self.format, self.mark, erase=live.erase)
             if live.erase:
                 self._disk.erase_deleted()
         if live.evicted:
             self._runtime.metrics.on_evicted(self._place[0], live.evicted)
-        self._tell(live)
+        self._log_restored(live)
 
     def fail(self, error: Exception) -> None:
         """Note a failure of the partition. If the store failed, the next ``read`` creates another one.
@@ -183,7 +183,7 @@ class PartitionState:
             with suppress(StoreError):
                 disk.close()
 
-    def _tell(self, live: Live) -> None:
+    def _log_restored(self, live: Live) -> None:
         held = {
             "reknit_sessions_live": live.sessions,
             "reknit_sessions_live_bytes": live.memory_bytes,

@@ -321,7 +321,7 @@ class SpanConsumer(driver.Consumer):
         self.actors: dict[TP, Partition] = {}
         self._runtime = _runtime_of(self.app)
         self._generation = -1
-        self._told_ready = False
+        self._ready_logged = False
         self._beyond_since: dict[TP, float] = {}
         last_seconds = self._runtime.tuning.at_stop(_LAST_COMMIT_SECONDS)
         self._offsets = OffsetCommits(self._thread.commit_positions, self._thread.committed_by_hand, last_seconds)
@@ -359,7 +359,7 @@ class SpanConsumer(driver.Consumer):
         if self._thread.in_group.is_set():
             log.info("rebalancing; %d partitions finish their batches", len(self.actors))
         self._thread.in_group.clear()
-        self._told_ready = False
+        self._ready_logged = False
         patience = self._runtime.tuning.hold_seconds
         await asyncio.gather(*(actor.pause(patience) for actor in self.actors.values()))
         await super().on_partitions_revoked(revoked)
@@ -441,8 +441,8 @@ class SpanConsumer(driver.Consumer):
                 if not self.flow_active:
                     await self.can_resume_flow.wait()
                     continue
-                if self.settled and not self._told_ready:
-                    self._told_ready = True
+                if self.settled and not self._ready_logged:
+                    self._ready_logged = True
                     log.info("ready, with %d partitions", len(self.actors))
                 try:
                     await self._align()

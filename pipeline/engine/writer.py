@@ -197,8 +197,8 @@ class Sender:
             raise RefusedSizeError(topic, setting, self._too_large(rows, size) if count == 1 else []) from error
         except REFUSALS as error:
             raise NotAuthorizedError("not_authorized", refusal(type(error)(name), "Write")) from error
-        behind: int = sent.offset + last
-        return behind
+        end_offset: int = sent.offset + last
+        return end_offset
 
     async def _submit(self, batch: BatchBuilder, name: str) -> asyncio.Future[RecordMetadata]:
         batch.close()
@@ -324,8 +324,8 @@ class ExactlyOnceWriter:
         state = self._sender.send(self._state_topic, batch.state())
         sent = await side_by_side(self._sender.send_outputs(batch.outputs), state)
         await self._epochs.commit(producer, batch.group_offset)
-        behind: int = sent[-1]
-        return behind
+        end_offset: int = sent[-1]
+        return end_offset
 
     async def _restart(self) -> None:
         await _stop_producer(self._producer, self._stop_seconds)

@@ -112,7 +112,7 @@ _BEGINNING = 40
 Outcome: TypeAlias = Literal["mended", "unchanged", "still broken", "rejected", "unusable"]
 
 
-class Mended(Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"source": "from"}):
+class RepairExample(Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"source": "from"}):
     """A fix's example, run.
 
     ``request`` is the body, or the text itself for a target that takes text. ``broken`` names the rules that the
@@ -160,7 +160,7 @@ class FixPage(Struct, frozen=True, kw_only=True, tag_field="kind", tag="fix"):
     always: str
     error: str
     source: str
-    example: Mended | Retold
+    example: RepairExample | Retold
 
 
 class RulePage(Struct, frozen=True, kw_only=True, tag_field="kind", tag="rule"):
@@ -186,7 +186,7 @@ def explain(code: str) -> FixPage | RulePage:
     """
     name = _known(code)
     if name in FIXES:
-        example = _retell(STREAM_EXAMPLES[name]) if name in STREAM_EXAMPLES else _mend(FIX_EXAMPLES[name])
+        example = _retell(STREAM_EXAMPLES[name]) if name in STREAM_EXAMPLES else _repair_example(FIX_EXAMPLES[name])
         return FixPage(**structs.asdict(FIXES[name]), example=example)
     return _rule_page(RULES[name], RULE_EXAMPLES.get(name))
 
@@ -222,11 +222,11 @@ def _key(code: str) -> str:
     return code.strip().casefold().replace("-0", "-")
 
 
-def _mend(example: FixExample) -> Mended:
+def _repair_example(example: FixExample) -> RepairExample:
     history = written_out(example.history)
     given = history if isinstance(history, str) else msgspec.json.encode(history)
     done = normalize(given, to=example.to, source=example.source, policy=example.policy)
-    return Mended(
+    return RepairExample(
         to=example.to,
         source=example.source,
         policy=example.policy,

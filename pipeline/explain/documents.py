@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from reknit.pipeline.explain import explain, summaries
-from reknit.pipeline.explain.telling import Said, told, written
+from reknit.pipeline.explain.page_text import Said, as_text, written
 from reknit.pipeline.history.frameworks import FRAMEWORKS
 from reknit.pipeline.history.pieces import NATIVE_TYPES
 from reknit.pipeline.rules.sets import RULES
@@ -161,7 +161,7 @@ def documents() -> Mapping[str, str]:
 
 
 def place_of(code: str) -> str:
-    """Where a fix or a rule is explained: a page under docs/ and the anchor in it."""
+    """Return the page under docs/ that explains a fix or a rule, with its anchor."""
     page = f"rules/{RULES[code].target}.md" if code in RULES else _FIXES
     return f"{page}#{code.lower()}"
 
@@ -277,8 +277,8 @@ def _shares_page() -> Iterator[str]:
 def _streams_page() -> Iterator[str]:
     yield from ("# The states of a stream", "", _DRAWN, "", _STREAMS_INTRO, "")
     everywhere = {given: after for given in Input if (after := _same_everywhere(given)) is not None}
-    told = [f"*{given.value}* leads to `{after.value}`" for given, after in everywhere.items()]
-    yield f"From every state {', '.join(told[:-1])}, and {told[-1]}; the diagram leaves these out."
+    as_text = [f"*{given.value}* leads to `{after.value}`" for given, after in everywhere.items()]
+    yield f"From every state {', '.join(as_text[:-1])}, and {as_text[-1]}; the diagram leaves these out."
     yield from ("", "```mermaid", "stateDiagram-v2", f"    [*] --> {MessageState.IDLE.value}")
     moves: dict[tuple[MessageState, MessageState], list[str]] = {}
     for (state, given), (after, _) in TABLE.items():
@@ -314,7 +314,7 @@ def _page(title: str, introduction: str, groups: Mapping[str, Mapping[str, str]]
 
 
 def _section(code: str) -> Iterator[str]:
-    said = told(explain(code))
+    said = as_text(explain(code))
     yield from (_prose(_sentence(said.summary.rstrip("."))) + ".", "", *_facts(said.facts), "")
     example = "\n".join(written(said.example))
     fence = "````" if "```" in example else "```"

@@ -42,9 +42,9 @@ from reknit.pipeline.history.exchanges import (
     Exchange,
     Start,
     call_of,
+    can_be_alone,
     continues,
     leave_out,
-    stands_alone,
     waiting_call,
 )
 from reknit.pipeline.history.healthy import Stretch
@@ -160,7 +160,7 @@ class History:
 
     @property
     def waiting(self) -> bool:
-        """Whether the user's turn is the last, and each call has a real result or the user spoke over the open one."""
+        """True if the user's turn is the last, and each call has a real result or the user spoke over the open one."""
         if not self.user_spoke_last or not self.exchanges:
             return False
         said = [piece for piece in self.exchanges[-1].user if not (piece.system or piece.fate == "moved")]
@@ -168,7 +168,7 @@ class History:
 
     @property
     def interrupted(self) -> bool:
-        """Whether a call of the last exchange has no real result yet; one before it was settled by what came since."""
+        """True if a call of the last exchange has no real result yet; one before it was settled by what came since."""
         return bool(self.exchanges) and not self.exchanges[-1].answered
 
     def open_messages(self, tail: str | None = None) -> Rendered:
@@ -180,14 +180,14 @@ class History:
 
     def take_settled(self) -> tuple[list[Message], list[Fix], list[LedgerEntry], list[SettledCall]]:
         """Return what is certain since the last call: messages, fixes, entries of removed blocks, calls."""
-        taken = self._settled, self._book.fixes, self._book.gone, self._calls
+        taken = self._settled, self._book.fixes, self._book.dropped, self._calls
         self._settled, self._book, self._calls = [], FixLog(observed=self.structure.observed), []
         return taken
 
     # Input.
 
     def _comes_again(self, turn: Turn) -> bool:
-        """Whether an item of Responses is the one before it once more, by its id and all that it holds.
+        """Return True if an item of Responses is the one before it once more, by its id and all that it holds.
 
         Calls and results have an order of their own. Without an id it may be meant twice.
         """
@@ -238,7 +238,7 @@ class History:
 
     def _lead(self, pieces: Sequence[TrackedBlock]) -> bool:
         """Put a user turn before what the assistant says first, where the structure has it and it will stay."""
-        says = any(stands_alone(piece, self.structure) and not is_blank(piece) for piece in pieces)
+        says = any(can_be_alone(piece, self.structure) and not is_blank(piece) for piece in pieces)
         if not (self.structure.leads and says and self._book.makes("lead_inserted")):
             return False
         self._book.note_fix("lead_inserted", f"messages.{self.messages}.content.0")
@@ -403,7 +403,7 @@ class History:
         self.held += late_pieces(piece, result, call.name, self.ids.settled_as(result.tool_use_id), self._book)
 
     def _take_held(self, turn: Turn, said: list[TrackedBlock]) -> list[TrackedBlock]:
-        """What the user says in a turn, after the late results that waited for it, if no call is open any more.
+        """The content of a user turn, after the late results that waited for it if no call is open any more.
 
         A call is open until its result is there, or the user has spoken over it, or an assistant turn came.
         """
@@ -471,7 +471,7 @@ class History:
         return exchange.firm(self.structure, unanswered_stay=self.structure.unanswered or not goes)
 
     def _may_be_replaced(self, exchange: Exchange) -> bool:
-        """Whether a result of an exchange is not shown yet: it came after the last assistant turn."""
+        """Return True if a result of an exchange is not shown yet: it came after the last assistant turn."""
         if self.policy.late_result != "replace":
             return False
         return any(call.real and call.came >= self.spoken_at for call in exchange.calls)
@@ -525,7 +525,7 @@ class History:
             self.changed.add(piece.turn)
             self._settle_call(exchange, call)
         exchange.leave_out(missing)
-        if any(stands_alone(piece, self.structure) for piece in exchange.assistant):
+        if any(can_be_alone(piece, self.structure) for piece in exchange.assistant):
             return True
         leave_out(exchange.assistant, self._book)
         if exchange is self.exchanges[0]:

@@ -31,7 +31,7 @@ _STEM, _DIGEST = 48, 12
 
 
 def is_legal(candidate: str) -> bool:
-    """Whether every provider takes an id."""
+    """Return True if every provider takes an id."""
     return _LEGAL(candidate) is not None
 
 
@@ -99,7 +99,7 @@ class IdTable:
         return final
 
     def admits(self, ids: Sequence[str]) -> bool:
-        """Whether legal ids that are different can all stay as they are, for each of the session's targets."""
+        """Return True if legal ids that are different can all stay as they are, for each of the session's targets."""
         return self._used.isdisjoint(ids) and all(
             len(images := set(map(image, ids))) == len(ids) and taken.isdisjoint(images)
             for image, taken in self._images
@@ -224,7 +224,7 @@ class CallsWithId(Struct, gc=False):
         return calls[self._unreal] if self._unreal < len(calls) else None
 
     def holds(self, assistant: Sequence[TrackedBlock], call: ToolUse) -> bool:
-        """Whether one of the calls, which the assistant's pieces have, asks for the same as this one."""
+        """Return True if one of the calls, which the assistant's pieces have, asks for the same as this one."""
         for other in self.calls[self._compared :]:
             self._inputs.add(_asks_for(other.block(assistant)))
         self._compared = len(self.calls)
@@ -261,7 +261,7 @@ class CallIndex(Struct, gc=False):
 
     @property
     def answered(self) -> bool:
-        """Whether every call has a real result."""
+        """True if every call has a real result."""
         while self._real < len(self.calls) and self.calls[self._real].real:
             self._real += 1
         return self._real == len(self.calls)
@@ -304,7 +304,7 @@ def _medium(piece: TrackedBlock, at: int, part: Image | Document | Unknown | Tex
 
 
 def same_content(one: TrackedBlock, other: TrackedBlock) -> bool:
-    """Whether two results say the same, whatever the ids they came under."""
+    """Return True if two results say the same, whatever the ids they came under."""
     left, right = one.block, other.block
     return (
         isinstance(left, ToolResult)
@@ -353,7 +353,7 @@ _STARTS = frozenset(text[0] for text in (*PLACEHOLDERS, *TEMPLATES))
 
 
 def is_placeholder(result: ToolResult, name: str, call_id: str) -> bool:
-    """Whether a result is one of the published texts and nothing else; ``name`` and ``call_id`` are its call's."""
+    """True if a result is one of the published texts and nothing else; ``name`` and ``call_id`` are its call's."""
     content = result.content
     if isinstance(content, list):
         if len(content) != 1 or not isinstance(content[0], Text):

@@ -80,7 +80,7 @@ def clean(turn: Turn, policy: Policy, structure: Structure, book: FixLog, change
         return []
     speaker: Speaker = "assistant" if turn.role == "assistant" else "user"
     stretches: list[Stretch] = []
-    gone = 0
+    removed = 0
     blank_stays = turn.role in structure.blank and all(
         is_blank(TrackedBlock(block, turn.index, "")) for block in turn.blocks
     )
@@ -94,9 +94,9 @@ def clean(turn: Turn, policy: Policy, structure: Structure, book: FixLog, change
         piece = came if stays else _CLEANERS[type(block)](came, speaker, policy, book)
         if piece is not None and at == cut_at:
             piece = _without_end(piece, structure, book)
-            gone += piece is None
+            removed += piece is None
         elif piece is None:
-            gone += not isinstance(block, Text)
+            removed += not isinstance(block, Text)
         if piece is None:
             continue
         if isinstance(block, ToolResult) and not structure.blank_results:
@@ -110,7 +110,7 @@ def clean(turn: Turn, policy: Policy, structure: Structure, book: FixLog, change
         else:
             stretches.append((role, [piece]))
     # A blank text is no part of what a model said; anything else that goes leaves the turn no longer verbatim.
-    if gone or len(stretches) > 1:
+    if removed or len(stretches) > 1:
         changed.add(turn.index)
     if turn.own is not UNSET and stretches:
         stretches[0][1][0].own = turn.own
@@ -120,7 +120,7 @@ def clean(turn: Turn, policy: Policy, structure: Structure, book: FixLog, change
 
 
 def _cut_place(turn: Turn) -> int:
-    """Where the text that was cut off is among the turn's blocks: the last one that says something; -1 for none."""
+    """Return the index of the turn's last block with content, the text that was cut off; -1 if there is none."""
     places = (at for at in reversed(range(len(turn.blocks))) if isinstance(turn.blocks[at], Text))
     return next((at for at in places if not is_blank(TrackedBlock(turn.blocks[at], turn.index, ""))), -1)
 

@@ -69,7 +69,7 @@ class Exchange(Struct, omit_defaults=True, dict=True):
             # A text that says nothing may only be alone in its message.
             if (
                 ("user" in structure.neighbours and all(map(is_blank, pieces)))
-                or _may_stand_behind(last, structure)
+                or _may_follow(last, structure)
                 or last.stays_system != first.stays_system
                 or _is_apart(before, first, structure)
             ):
@@ -87,7 +87,7 @@ class Exchange(Struct, omit_defaults=True, dict=True):
         else:
             call.result = len(self.results)
             last = self.results[-1] if self.results else piece
-            if piece.fate != "moved" and last.turn != piece.turn and _may_stand_behind(last, structure):
+            if piece.fate != "moved" and last.turn != piece.turn and _may_follow(last, structure):
                 self.user_starts.append(Start(piece.turn))
             self.results.append(piece)
         call.real = real
@@ -114,7 +114,7 @@ class Exchange(Struct, omit_defaults=True, dict=True):
             "assistant" not in structure.neighbours
             or is_reasoning(self.assistant[-1])
             or is_paused_by(self.assistant[-1], structure)
-            or not any(stands_alone(piece, structure) for piece in new)
+            or not any(can_be_alone(piece, structure) for piece in new)
             or not self._last_message_stays(structure)
         ):
             return False
@@ -127,7 +127,7 @@ class Exchange(Struct, omit_defaults=True, dict=True):
         return bool(self.assistant_starts) and called < self.assistant_starts[-1].turn
 
     def has_asked(self, block: Block, turn: Turn) -> bool:
-        """Whether a block of a turn is a call that only comes again; one whose id is made never does."""
+        """Return True if a block of a turn is a call that only comes again; one whose id is made never does."""
         if not isinstance(block, ToolUse) or (turn.ids_made and block.id == made_id(block.name)):
             return False
         before = self.asked(block.id)
@@ -135,10 +135,10 @@ class Exchange(Struct, omit_defaults=True, dict=True):
 
     def leave_out(self, calls: Sequence[Call]) -> None:
         """Continue without some of the calls."""
-        gone = {call.at for call in calls}
-        places = {at: new for new, at in enumerate(at for at in range(len(self.assistant)) if at not in gone)}
+        left_out = {call.at for call in calls}
+        places = {at: new for new, at in enumerate(at for at in range(len(self.assistant)) if at not in left_out)}
         self.assistant = [self.assistant[at] for at in places]
-        self.calls = [structs.replace(call, at=places[call.at]) for call in self.calls if call.at not in gone]
+        self.calls = [structs.replace(call, at=places[call.at]) for call in self.calls if call.at not in left_out]
 
     def join_user(self, later: Exchange, *, apart: bool) -> None:
         """Take over what the user says in a later exchange; ``apart`` keeps both sides' messages side by side."""
@@ -188,49 +188,49 @@ class Exchange(Struct, omit_defaults=True, dict=True):
 
     @property
     def answered(self) -> bool:
-        """Whether every call has a real result."""
+        """True if every call has a real result."""
         return not self.calls or self._index.answered
 
     def was_answered_by(self, turn: Turn) -> bool:
-        """Whether the last thing that the user sent is a result, and came in this turn."""
+        """Return True if the last thing that the user sent is a result, and came in this turn."""
         return bool(self.results) and not self.user and self.results[-1].turn == turn.index
 
     @property
     def closed(self) -> bool:
-        """Whether the assistant turn is complete: the assistant's next content is a new turn."""
+        """True if the assistant turn is complete: the assistant's next content is a new turn."""
         return bool(self.user or self.results)
 
     def _last_message_stays(self, structure: Structure) -> bool:
         began = self.assistant_starts[-1].turn if self.assistant_starts else 0
         last = takewhile(lambda piece: piece.turn >= began, reversed(self.assistant))
-        return any(stands_alone(piece, structure) for piece in last)
+        return any(can_be_alone(piece, structure) for piece in last)
 
     def firm(self, structure: Structure, *, unanswered_stay: bool) -> bool:
-        """Whether something of the assistant turn stays, whatever comes.
+        """Return True if something of the assistant turn stays, whatever comes.
 
         A call without a result may be left out by policy; with a placeholder it stays.
         """
         if unanswered_stay:
             return self.stays(structure)
         loose = {call.at for call in self.calls if call.result < 0}
-        return any(stands_alone(piece, structure) and at not in loose for at, piece in enumerate(self.assistant))
+        return any(can_be_alone(piece, structure) and at not in loose for at, piece in enumerate(self.assistant))
 
     def stays(self, structure: Structure) -> bool:
         """Return True if any piece of the assistant turn can be a message alone. The answer is cached."""
         at: int = self.__dict__.get("looked_at", 0)
-        while at < len(self.assistant) and not stands_alone(self.assistant[at], structure):
+        while at < len(self.assistant) and not can_be_alone(self.assistant[at], structure):
             at += 1
         self.__dict__["looked_at"] = at
         return at < len(self.assistant)
 
 
-def _may_stand_behind(last: TrackedBlock, structure: Structure) -> bool:
-    """Whether the user's next message may stay one of its own; a shape that writes each result as one means no turn."""
+def _may_follow(last: TrackedBlock, structure: Structure) -> bool:
+    """True if the user's next message may stay one of its own; a shape that writes each result as one means no turn."""
     return "user" in structure.neighbours and not is_row(last)
 
 
 def _is_apart(before: Sequence[TrackedBlock], first: TrackedBlock, structure: Structure) -> bool:
-    """Whether one of two system messages has members that the target takes, and that hold for that message alone."""
+    """True if one of two system messages has members that the target takes, and that hold for that message alone."""
     if not first.stays_system:
         return False
     last = (piece for piece in before if piece.turn == before[-1].turn)
@@ -274,12 +274,12 @@ def waiting_call(exchanges: Sequence[Exchange], original: str, *, by_name: bool)
 
 
 def is_reasoning(piece: TrackedBlock) -> bool:
-    """Whether a piece is thinking, readable or not; an item of that type, which came among other blocks, is too."""
+    """True if a piece is thinking, readable or not; an item of that type, which came among other blocks, is too."""
     block = piece.block
     return isinstance(block, (Thinking, RedactedThinking)) or (isinstance(block, Unknown) and block.kind == "reasoning")
 
 
-def stands_alone(piece: TrackedBlock, structure: Structure) -> bool:
+def can_be_alone(piece: TrackedBlock, structure: Structure) -> bool:
     """Return True if a piece may be the whole content of an assistant message.
 
     Reasoning may only be if it is the target's own and the target accepts that. A block of another provider, or a
@@ -342,7 +342,7 @@ def calls_last(pieces: list[TrackedBlock], changed: set[int], book: FixLog) -> l
 
 
 def _sealed_from(pieces: Sequence[TrackedBlock], call: int) -> int:
-    """Where the reasoning begins whose signature Gemini has on a call, which is the next block; else the call."""
+    """Return the start of the reasoning whose signature Gemini puts on the call after it; otherwise the call."""
     for at in range(call - 1, -1, -1):
         block = pieces[at].block
         if not isinstance(block, Thinking) or not isinstance(block.issuer, Issuer) or block.issuer.provider != "gemini":

@@ -63,7 +63,7 @@ class Stretch(Struct, frozen=True, kw_only=True):
 
     @property
     def number(self) -> int:
-        """How many turns the machine would count."""
+        """The number of turns that repair would count."""
         return self.counted[-1][1]
 
     def messages(self, turns: Sequence[Turn]) -> Sequence[Turn]:
@@ -90,7 +90,7 @@ class Stretch(Struct, frozen=True, kw_only=True):
         )
 
     def holds(self, policy: Policy) -> bool:
-        """Whether the machine would let these turns be under a policy: nothing stripped, no calls left out."""
+        """Return True if the machine would let these turns be under a policy: nothing stripped, no calls left out."""
         return (
             not policy.strip_tools
             and policy.missing_result == "synthesise"
@@ -165,7 +165,7 @@ class _Scan:
         return calls if says or calls else None
 
     def user_says(self, turn: Turn, calls: dict[str, str], at: int) -> bool | None:
-        """Whether a healthy user turn says something besides its results.
+        """Return True if a healthy user turn says something besides its results.
 
         None if it is not such a turn, or begins with other than real results for some of ``calls``, which are used up.
         """
@@ -228,7 +228,7 @@ def _is_plain(block: Block) -> bool:
 
 
 def _is_fit(block: Block) -> bool:
-    """Whether a user's block, in a result or not, is a text, an image or a document that stays as it is."""
+    """Return True if a user's block, in a result or not, is a text, an image or a document that stays as it is."""
     if type(block) is Text:
         # Only the model refuses.
         return bool(block.text) and not block.text.isspace() and not block.refusal

@@ -52,7 +52,7 @@ def _as_value(part: Image | Document | Unknown) -> object:
 
 
 def has_seen(asked: CallsWithId, results: Sequence[TrackedBlock], came: str) -> bool:
-    """Whether one of the calls had a result of this digest; ``results`` are those of their exchange.
+    """Return True if one of the calls had a result of this digest; ``results`` are those of their exchange.
 
     Each result is digested once.
     """
@@ -79,7 +79,7 @@ def late_pieces(piece: TrackedBlock, result: ToolResult, name: str, final: str, 
 
 
 def is_late(piece: TrackedBlock) -> bool:
-    """Whether a piece is user text, or a medium in a user turn, that came as a late result."""
+    """Return True if a piece is user text, or a medium in a user turn, that came as a late result."""
     return piece.code == LATE
 
 

@@ -74,12 +74,12 @@ class TrackedBlock(Struct, omit_defaults=True, gc=False):
 
     @property
     def stays_system(self) -> bool:
-        """Whether the block is part of a system message that stays one."""
+        """True if the block is part of a system message that stays one."""
         return self.system and self.code not in _INLINED
 
     @property
     def whole(self) -> bool:
-        """Whether the block was its message's content, written as a plain string."""
+        """True if the block was its message's content, written as a plain string."""
         return is_whole(self.path)
 
     @property
@@ -112,7 +112,7 @@ def tool_id(block: Block) -> str:
 
 
 def is_breakpoint(block: Block) -> bool:
-    """Whether a block is nothing but an order to a cache, which ends with the block before it."""
+    """Return True if a block is nothing but an order to a cache, which ends with the block before it."""
     return isinstance(block, Unknown) and block.kind == "cachePoint"
 
 
@@ -138,7 +138,7 @@ def code_for_unknown(block: Block, target: str = "") -> str:
 
 
 def is_whole(path: str) -> bool:
-    """Whether a block with this place in the input was its message's content, written as a plain string."""
+    """Return True if a block with this place in the input was its message's content, written as a plain string."""
     return path.endswith(".content")
 
 
@@ -149,17 +149,17 @@ def part_of_result(piece: TrackedBlock, part: Any, at: int) -> TrackedBlock:  # 
 
 
 def is_blank(piece: TrackedBlock) -> bool:
-    """Whether a piece is a text that says nothing."""
+    """Return True if a piece is a text that says nothing."""
     return isinstance(piece.block, Text) and not piece.block.text.strip()
 
 
 def is_item(piece: TrackedBlock) -> bool:
-    """Whether a block came as an item of Responses by itself, and not inside a message."""
+    """Return True if a block came as an item of Responses by itself, and not inside a message."""
     return piece.path.rpartition(".")[0] == "input"
 
 
 def is_row(piece: TrackedBlock) -> bool:
-    """Whether a piece is a result that came as a message of its own, as its shape writes every result."""
+    """Return True if a piece is a result that came as a message of its own, as its shape writes every result."""
     last = piece.path.rpartition(".")[2]
     return isinstance(piece.block, ToolResult) and (is_item(piece) or not last.isdecimal())
 
@@ -187,7 +187,7 @@ class FixLog(Struct, gc=False):
     target: str = ""
     observed: Collection[str] = ()
     fixes: list[Fix] = []
-    gone: list[LedgerEntry] = []
+    dropped: list[LedgerEntry] = []
 
     def makes(self, code: str) -> bool:
         """Return True if a repair is made, and not only observed."""
@@ -206,7 +206,7 @@ class FixLog(Struct, gc=False):
     def drop(self, code: str, piece: TrackedBlock, detail: str = "") -> None:
         """Record that a block is left out."""
         self._add(code, piece, None, detail)
-        self.gone.append(LedgerEntry(piece.path, "dropped", code=code))
+        self.dropped.append(LedgerEntry(piece.path, "dropped", code=code))
 
     def change(self, code: str, piece: TrackedBlock, after: Block | None = None, detail: str = "") -> TrackedBlock:
         """Record that a block was moved, or that ``after`` replaces it; return the piece to continue with."""
@@ -379,7 +379,7 @@ _TOOL_CHANGES = frozenset(each.kind for each in NATIVE_TYPES if each.turn == "sy
 
 
 def changes_tools(block: Block) -> bool:
-    """Whether a block changes the tools inside the history, in the form that its provider has for it.
+    """Return True if a block changes the tools inside the history, in the form that its provider has for it.
 
     The session's tools are the head's, so a target that does not take such a block loses the change.
     """
@@ -400,7 +400,7 @@ def native_type(provider: str, kind: str) -> NativeType:
 
 
 def is_native(provider: str, kind: str) -> bool:
-    """Whether a provider has a type of items, blocks or parts of its own by this name."""
+    """Return True if a provider has a type of items, blocks or parts of its own by this name."""
     return (provider, kind) in _BY_KIND
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.calls import INTERRUPTED, Call
-from reknit.pipeline.history.exchanges import Exchange, Start, calls_last, is_paused_by, leave_out, stands_alone
+from reknit.pipeline.history.exchanges import Exchange, Start, calls_last, can_be_alone, is_paused_by, leave_out
 from reknit.pipeline.history.pieces import FixLog, LedgerEntry, Message, TrackedBlock, is_blank
 from reknit.pipeline.history.served import in_flight
 from reknit.pipeline.model import Role, Text, ToolResult
@@ -50,7 +50,7 @@ class Rendered(Struct, frozen=True, gc=False):
 
     messages: list[Message]
     fixes: list[Fix]
-    gone: list[LedgerEntry]
+    dropped: list[LedgerEntry]
     final: bool = False
     refused: bool = False
 
@@ -131,7 +131,7 @@ def render_open(end: OpenEnd, tail: str) -> Rendered:
         pieces = exchange.assistant
         if not exchange.sealed:
             pieces = _without_missing(exchange, end.structure, changed, book) if end.drops else pieces
-            if any(stands_alone(piece, end.structure) for piece in pieces):
+            if any(can_be_alone(piece, end.structure) for piece in pieces):
                 running, may_come = in_flight(end.exchanges, at, end.structure, drops=end.drops, ended=True)
                 running |= may_come
                 messages += assistant_messages(exchange, end.structure, changed, book, pieces, running=running)
@@ -143,7 +143,7 @@ def render_open(end: OpenEnd, tail: str) -> Rendered:
         book.note_fix("tail_continued", f"messages.{end.settled + len(messages)}.content.0")
         piece = TrackedBlock(Text(text=CONTINUE), -1, "", fate="synthesised", code="tail_continued")
         messages.append(Message("user", [piece]))
-    return Rendered(messages, book.fixes, book.gone, ended == "final", ended == "refused")
+    return Rendered(messages, book.fixes, book.dropped, ended == "final", ended == "refused")
 
 
 def _without_missing(exchange: Exchange, structure: Structure, changed: set[int], book: FixLog) -> list[TrackedBlock]:
@@ -229,8 +229,8 @@ def _without_blanks(pieces: list[TrackedBlock], book: FixLog, *, items: bool) ->
     """The pieces of a message less texts that say nothing, unless such texts are all that came as the message."""
     if len(pieces) == 1 or not any(map(is_blank, pieces)) or not book.makes("blank_dropped"):
         return pieces
-    beside = Counter(piece.turn for piece in pieces)
-    kept = [piece for piece in pieces if not is_blank(piece) or (items and _is_item(piece, beside))]
+    pieces_of_turn = Counter(piece.turn for piece in pieces)
+    kept = [piece for piece in pieces if not is_blank(piece) or (items and _is_item(piece, pieces_of_turn))]
     kept = kept or [piece for piece in pieces if piece.turn == pieces[0].turn]
     for piece in pieces:
         if piece not in kept:
@@ -238,9 +238,9 @@ def _without_blanks(pieces: list[TrackedBlock], book: FixLog, *, items: bool) ->
     return kept
 
 
-def _is_item(piece: TrackedBlock, beside: Counter[int]) -> bool:
+def _is_item(piece: TrackedBlock, pieces_of_turn: Counter[int]) -> bool:
     """Return True if a piece is a whole item of Responses; several items make one message."""
-    return piece.path.startswith("input.") and beside[piece.turn] == 1
+    return piece.path.startswith("input.") and pieces_of_turn[piece.turn] == 1
 
 
 def _parted(pieces: Sequence[TrackedBlock], starts: Sequence[Start]) -> list[list[TrackedBlock]]:

@@ -91,7 +91,7 @@ def is_called_by_code(exchange: Exchange) -> bool:
 
 
 def _has_call(exchange: Exchange, *, drops: bool) -> bool:
-    """Whether an assistant turn calls a tool of the client's."""
+    """Return True if an assistant turn calls a tool of the client's."""
     return any(call.result >= 0 or not drops for call in exchange.calls)
 
 

@@ -14,7 +14,7 @@ from reknit.pipeline.targets import Writer
 
 
 class Target(Struct, frozen=True, kw_only=True):
-    """How requests for one provider are written, and the rules that judge them.
+    """The writer of requests for one provider, and the rules that judge them.
 
     The writer and the rules share no code, so that each checks the other.
 

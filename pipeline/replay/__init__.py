@@ -60,7 +60,7 @@ class Selection(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.since is not None or self.until is not None or bool(self.offsets)
 
     def names(self, session: str) -> bool:
-        """Whether it is one of the sessions that were asked for."""
+        """Return True if it is one of the sessions that were asked for."""
         return not self.sessions or any(
             session == each or (not _PATTERN.isdisjoint(each) and fnmatchcase(session, each)) for each in self.sessions
         )
@@ -114,18 +114,18 @@ class Plan(Struct, frozen=True, kw_only=True):
     bases: Offsets = {}
 
     def covers(self, topic: str, partition: int, offset: int) -> bool:
-        """Whether outputs that a record of an input leads to are outputs of the replay, if its session is."""
+        """Return True if outputs that a record of an input leads to are outputs of the replay, if its session is."""
         if self.ranges is None:
             return offset < self.ends[topic][partition]
         return any(first <= offset < behind for first, behind in self.ranges[topic][partition])
 
     def covers_run(self, session: str, run: str | None) -> bool:
-        """Whether the items of a run are outputs of the replay, whole."""
+        """Return True if the items of a run are outputs of the replay, whole."""
         runs = None if self.chosen is None else self.chosen.get(session, [])
         return self.ranges is None or runs is None or None in runs or run in runs
 
     def takes(self, session: str) -> bool:
-        """Whether a session is processed, where it is not among those that cannot be compared."""
+        """Return True if a session is processed, where it is not among those that cannot be compared."""
         return (
             (self.chosen is None or session in self.chosen)
             and self.selection.names(session)
@@ -133,7 +133,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         )
 
     def forgets(self, session: bytes) -> bool:
-        """Whether the session was forgotten when the replay began."""
+        """Return True if the session was forgotten when the replay began."""
         return bool(self.forgotten) and digest_of(session) in self.forgotten
 
     def takes_everything(self) -> bool:
@@ -141,7 +141,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 def digest_of(session: bytes) -> str:
-    """How a plan names a session that was forgotten."""
+    """Return the name by which a plan lists a forgotten session."""
     return marker_digest(session).hex()
 
 

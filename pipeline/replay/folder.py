@@ -71,7 +71,7 @@ def as_text(value: bytes | None) -> Text:
 
 
 def as_bytes(text: Text) -> bytes | None:
-    """What ``as_text`` was given."""
+    """Read the value that ``as_text`` was given."""
     return text.base64 if isinstance(text, Binary) else None if text is None else text.encode()
 
 

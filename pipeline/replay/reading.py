@@ -18,7 +18,7 @@ from reknit.pipeline.kafka.reading import read_partitions, reader
 from reknit.pipeline.objects import open_objects
 from reknit.pipeline.replay.folder import plan_of, read_partition, unfinished
 from reknit.pipeline.replay.replays import Progress, plan_at
-from reknit.pipeline.replay.sides import Coverage, Fetch, Side, Spool, behind, is_of_worker
+from reknit.pipeline.replay.sides import Coverage, Fetch, Side, Spool, input_of, is_of_worker
 from reknit.pipeline.settings import Config
 from reknit.pipeline.stages.base import Record
 from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS, RECORDED_PREFIX, qualified
@@ -47,7 +47,7 @@ def read_folders(spool: Spool, names: tuple[str, str]) -> tuple[Side, Side]:
 
 
 def want_topics(sides: tuple[Side, Side]) -> bool:
-    """Whether there is more to read than folders."""
+    """Return True if there is more to read than folders."""
     return not all(is_folder(side.name) for side in sides) or bool(_read_by_one(sides))
 
 
@@ -167,7 +167,7 @@ async def _read_prefix(
             headers=read.headers,
             timestamp=read.timestamp,
         )
-        if (topic, read.partition) in late and (cause := behind(topic, record)) is not None:
+        if (topic, read.partition) in late and (cause := input_of(topic, record)) is not None:
             found.begins_late[topic, read.partition].setdefault(cause.topic, cause.offset)
         keep(topic, record)
     return found

@@ -50,7 +50,7 @@ def prefix_of(live: str, replay: str) -> str:
     return f"{live}{REPLAYS}{replay}."
 
 
-def beside(config: Config, replay: str) -> Config:
+def replay_config(config: Config, replay: str) -> Config:
     """The configuration of a replay of the pipeline that this one is of."""
     return structs.replace(config, prefix=prefix_of(config.prefix, replay), source_prefix=config.prefix)
 
@@ -145,7 +145,7 @@ async def delete(config: Config, replay: str) -> int:
     Raises:
         InputError: the replay does not exist, its topics are not a replay's, or processes are working on it.
     """
-    work = beside(config, replay)
+    work = replay_config(config, replay)
     every = {qualified(topic.name, work.prefix) for topic in (*TOPICS_BESIDE, REPLAY_PLAN)}
     inputs = {qualified(topic, work.prefix) for topic in INPUTS}
     async with connected(config) as admin:
@@ -174,7 +174,7 @@ async def delete(config: Config, replay: str) -> int:
 
 
 async def left_of(config: Config, plan: Plan) -> int:
-    """How many offsets of the inputs a replay has yet to work through."""
+    """Return the number of input offsets that a replay has left."""
     async with connected(config) as admin:
         found = await admin.next_offsets(f"{prefix_of(config.prefix, plan.id)}reknit")
     left = 0
@@ -285,20 +285,20 @@ async def _ranges(
     ranges: dict[str, list[list[Stretch]]] = {topic: [[] for _ in live.numbers] for topic in INPUTS}
     if selection.since is not None or selection.until is not None:
         for topic in INPUTS:
-            first, behind = starts[topic], ends[topic]
+            first, bound = starts[topic], ends[topic]
             if selection.since is not None:
                 first = await live.offsets_at(topic, selection.since, ends[topic])
             if selection.until is not None:
-                behind = await live.offsets_at(topic, selection.until, ends[topic])
+                bound = await live.offsets_at(topic, selection.until, ends[topic])
             for number in live.numbers:
-                ranges[topic][number].append((first[number], min(behind[number], ends[topic][number])))
+                ranges[topic][number].append((first[number], min(bound[number], ends[topic][number])))
     for place in selection.offsets:
         if place.topic not in INPUTS or place.partition not in live.numbers:
             raise InputError("place_unknown", f"there is no partition {place.partition} of an input {place.topic}")
         end = ends[place.topic][place.partition]
         ranges[place.topic][place.partition].append((place.first, min(place.last + 1, end)))
     return {
-        topic: [[(first, behind) for first, behind in some if first < behind] for some in every]
+        topic: [[(first, bound) for first, bound in some if first < bound] for some in every]
         for topic, every in ranges.items()
     }
 

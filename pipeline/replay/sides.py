@@ -191,7 +191,7 @@ class Place(NamedTuple):
     offset: int
 
 
-def behind(topic: str, record: Published | Record) -> Place | None:
+def input_of(topic: str, record: Published | Record) -> Place | None:
     """The record of an input that led to this one, where it says so; items and recorded turns do not."""
     if topic in {SESSION_ITEMS, AGENT_TURNS}:
         return None
@@ -257,7 +257,7 @@ class Coverage:
         }
 
     def takes(self, session: bytes) -> bool:
-        """Whether a session was asked for, by every plan."""
+        """Return True if a session was asked for, by every plan."""
         return all(plan.takes(_text(session)) or self._is_forgotten(session) for plan in self._plans)
 
     def why_not(self, both: Both) -> Mapping[str, str]:
@@ -296,10 +296,10 @@ class Coverage:
             return both
 
         def covers(record: Published) -> bool:
-            place = behind(record.topic, record)
+            place = input_of(record.topic, record)
             if place is None:
                 return self._covers_stream(both.session, record, left_out)
-            floors = [gone[record.topic, record.partition] for gone in late if (record.topic, record.partition) in gone]
+            floors = [past[record.topic, record.partition] for past in late if (record.topic, record.partition) in past]
             return (
                 place.topic not in left_out
                 and all(place.offset > floor.get(place.topic, place.offset) for floor in floors)
@@ -351,7 +351,7 @@ _WRITTEN = msgspec.json.Decoder(_Written)
 
 
 def is_of_worker(value: bytes | None) -> bool:
-    """Whether a record of agent.turns is one that the stream side wrote: a recorded turn, or a provider's answer."""
+    """True if a record of agent.turns is one that the stream side wrote: a recorded turn, or a provider's answer."""
     try:
         written = _WRITTEN.decode(value or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -132,7 +132,7 @@ class Fold(ABC, Generic[W, Item]):
         values, bad = _read_bytes(head)
         if not isinstance(values, dict):
             return self._walk_of_no_object(bad, model)
-        walk = self._walk_behind(values, model)
+        walk = self._walk_after(values, model)
         joint = len(f',"{self.key}":[') - (not values)
         text = head.decode()
         walk.chars, walk.size = len(text) - 1 + joint, len(head) + joint + 1
@@ -192,7 +192,7 @@ class Fold(ABC, Generic[W, Item]):
             head = {name: _VALUE.decode(value) for name, value in raw.items()}
         except _UNREADABLE:
             return self._validate_slowly(body, model)
-        walk = self._walk_behind(head, model)
+        walk = self._walk_after(head, model)
         walk.size = len(body)
         walk.judge_items(items)
         walk.judge_end()
@@ -202,7 +202,7 @@ class Fold(ABC, Generic[W, Item]):
         values, bad = _read_bytes(body)
         if not isinstance(values, dict):
             return self._walk_of_no_object(bad, model)[1]
-        walk = self._walk_behind(values, model)
+        walk = self._walk_after(values, model)
         walk.size = len(body)
         if bad is not None:
             self.refuse_half(walk, bad, body.decode(), surrogate_path(values), 0)
@@ -217,14 +217,14 @@ class Fold(ABC, Generic[W, Item]):
     def _read_items(self, values: Sequence[object], walk: W) -> list[Item | None]:
         return [self.read_item(value, f"{self.key}.{at}", walk) for at, value in enumerate(values, walk.index)]
 
-    def _walk_behind(self, values: dict[str, Any], model: str | None) -> W:
+    def _walk_after(self, values: dict[str, Any], model: str | None) -> W:
         head = {name: value for name, value in values.items() if name != self.key}
         named = head.get(self.model_key)
         return self.begin_walk(head, model if model is not None else named if isinstance(named, str) else None)
 
     def _walk_of_no_object(self, bad: BadJSON | None, model: str | None) -> tuple[W, list[Violation]]:
         """A walk that leads nowhere, since the body is no JSON object."""
-        walk = self._walk_behind({}, model)
+        walk = self._walk_after({}, model)
         walk.found = []
         walk.broken = True
         self.refuse_text(walk, bad, 0)

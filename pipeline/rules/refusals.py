@@ -103,7 +103,7 @@ def _saying(words: str, rules: Sequence[_Said]) -> str:
 
 
 def _is_made_of(words: str, pieces: tuple[str, ...]) -> bool:
-    """Whether words are these pieces in this order, with something between each and the next."""
+    """Return True if words are these pieces in this order, with something between each and the next."""
     if len(pieces) == 1:
         return words == pieces[0]
     first, *between, last = pieces

@@ -104,7 +104,7 @@ def _error_response(error: GatewayError, to: Destination | None) -> web.Response
 
 
 class Listening(Struct, frozen=True, kw_only=True):
-    """How a gateway listens.
+    """The address of a gateway and its conditions.
 
     Attributes:
         host: the address. Any but a loopback address needs ``key``.

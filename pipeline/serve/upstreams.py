@@ -59,7 +59,7 @@ DEFAULT_UPSTREAMS: Final = (
 
 
 class Destination(Struct, frozen=True):
-    """Where a request goes: the upstream, the full URL, and the endpoint if it is a request to a model."""
+    """The destination of a request: the upstream, the full URL, and the endpoint if it is a request to a model."""
 
     upstream: Upstream
     url: str

@@ -90,7 +90,7 @@ class Session:
 
     @property
     def count(self) -> int:
-        """How many messages came in."""
+        """The number of messages received."""
         return self._at_work.count
 
     @property
@@ -120,12 +120,12 @@ class Session:
 
     @property
     def has_grown(self) -> bool:
-        """Whether the last message had a turn; what a framework does not send to a model has none."""
+        """True if the last message had a turn; what a framework does not send to a model has none."""
         return self._has_grown
 
     @property
     def waiting(self) -> bool:
-        """Whether the conversation waits for the model.
+        """True if the conversation waits for the model.
 
         The last turn is the user's, and every call has a real result or user text follows the open call.
         """
@@ -133,7 +133,7 @@ class Session:
 
     @property
     def interrupted(self) -> bool:
-        """Whether a call of the last exchange has no real result, so that the next turn interrupts it."""
+        """True if a call of the last exchange has no real result, so that the next turn interrupts it."""
         return self._work.interrupted
 
     def append(self, message: GivenMessage, source: str = "auto") -> list[Fix]:

@@ -11,7 +11,7 @@ from msgspec import Raw
 from reknit.pipeline.errors import InputError, PolicyError, expected_one_of
 from reknit.pipeline.fixes import FIXES, OBSERVABLE
 from reknit.pipeline.history.readers.shapes import read_setting
-from reknit.pipeline.model import Mend, Policy, Tool
+from reknit.pipeline.model import Policy, RepairMode, Tool
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.targets import Setting
 
@@ -19,7 +19,7 @@ GivenPolicy: TypeAlias = Policy | Mapping[str, Any] | None
 GivenSystem: TypeAlias = str | Raw | Sequence[Any] | None
 GivenTools: TypeAlias = Iterable[Tool | Mapping[str, Any]]
 # A policy's options, each with the words that it takes; none where it takes a number or a truth.
-_MENDS: Final = get_args(Mend)
+_REPAIR_MODES: Final = get_args(RepairMode)
 # Options with dotted names.
 _TABLES: Final = frozenset({"endpoints", "mend"})
 POLICY_OPTIONS: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -39,7 +39,7 @@ def policy_from(given: GivenPolicy) -> Policy:
     if given is None:
         return Policy()
     if isinstance(given, Policy):
-        check_mends(given.mend)
+        check_repair_modes(given.mend)
         check_endpoints(given.endpoints)
         return given
     options: dict[str, Any] = {}
@@ -53,8 +53,8 @@ def policy_from(given: GivenPolicy) -> Policy:
         for each in reversed(inner):
             change = {each: change}
         both = option in options and isinstance(change, Mapping)
-        options[option] = with_mends(options[option], change) if both else change
-    check_mends(options.get("mend", {}))
+        options[option] = with_repair_modes(options[option], change) if both else change
+    check_repair_modes(options.get("mend", {}))
     check_endpoints(options.get("endpoints", {}))
     try:
         return msgspec.convert(options, Policy, strict=False)
@@ -62,36 +62,36 @@ def policy_from(given: GivenPolicy) -> Policy:
         raise PolicyError("policy", str(error)) from None
 
 
-def with_mends(mends: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+def with_repair_modes(modes: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
     """Return a policy's entries for single repairs after a change, code by code.
 
     Codes that the change does not name stay.
     """
-    both = dict(mends)
+    both = dict(modes)
     for name, how in change.items():
         before = both.get(name)
         both[name] = {**before, **how} if isinstance(before, Mapping) and isinstance(how, Mapping) else how
     return both
 
 
-def check_mends(mends: Any, path: str = "policy.mend", targets: Container[str] = TARGETS) -> None:  # noqa: ANN401  whatever a caller gives
+def check_repair_modes(modes: Any, path: str = "policy.mend", targets: Container[str] = TARGETS) -> None:  # noqa: ANN401  whatever a caller gives
     """Check that every single repair that a policy names exists and can be switched off.
 
     Raises:
         PolicyError: the repair or the target does not exist, or the repair is always made, with the reason.
     """
-    if not isinstance(mends, Mapping):
+    if not isinstance(modes, Mapping):
         raise PolicyError("policy", "expected an object of codes, or of targets with such an object each", path=path)
-    for name, how in mends.items():
+    for name, how in modes.items():
         place = f"{path}.{name}"
         if name in targets and isinstance(how, Mapping):
-            check_mends(how, place, targets=())
+            check_repair_modes(how, place, targets=())
         elif name not in OBSERVABLE:
             why = FIXES[name].always if name in FIXES else ""
             said = f"{name} is always made: {why}" if why else expected_one_of(OBSERVABLE, str(name))
             raise PolicyError("policy", said, path=place)
-        elif how not in _MENDS:
-            raise PolicyError("policy", expected_one_of(_MENDS, str(how)), path=place)
+        elif how not in _REPAIR_MODES:
+            raise PolicyError("policy", expected_one_of(_REPAIR_MODES, str(how)), path=place)
 
 
 def check_endpoints(endpoints: Any, path: str = "policy.endpoints") -> None:  # noqa: ANN401  whatever a caller gives

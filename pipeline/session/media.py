@@ -243,7 +243,7 @@ class MediaTally:
 
 
 class MediaBounds:
-    """What the limits leave out of a session's requests: by target, the media that are lines of text.
+    """The media that limits leave out of a session's requests, by target; they are lines of text.
 
     ``is_new``: no turn has been taken yet. ``is_on``: limits are kept. The tallies are made once there are media.
     """

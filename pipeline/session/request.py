@@ -45,8 +45,8 @@ class Body:
     @property
     def ends(self) -> tuple[bytes, bytes]:
         """The bytes before the settled messages and those after them; for the rules of texts."""
-        behind = [b"", *self.open_data] if self._chunks else self.open_data
-        return self._prefix, _joined(b"", self._settled.dialect.separator, behind, self._ending.suffix)
+        rest = [b"", *self.open_data] if self._chunks else self.open_data
+        return self._prefix, _joined(b"", self._settled.dialect.separator, rest, self._ending.suffix)
 
     @property
     def parts(self) -> list[bytes]:
@@ -89,8 +89,8 @@ class Account(Struct, frozen=True, gc=False):
     row_count: int
     fix_count: int
     own_fix_count: int
-    gone_count: int
-    own_gone_count: int
+    dropped_count: int
+    own_dropped_count: int
 
     @property
     def shared_fixes(self) -> list[Fix]:
@@ -138,10 +138,10 @@ class Account(Struct, frozen=True, gc=False):
         read = _touched(self.shared_fixes)
         return [
             *(_as_read(entry, read) for entry in shown),
-            *self.shared.gone[: self.gone_count],
-            *self.settled.gone[: self.own_gone_count],
-            *self.rendered.gone,
-            *chain.from_iterable(part.gone for part in self.ending.parts),
+            *self.shared.dropped[: self.dropped_count],
+            *self.settled.dropped[: self.own_dropped_count],
+            *self.rendered.dropped,
+            *chain.from_iterable(part.dropped for part in self.ending.parts),
         ]
 
 
@@ -176,13 +176,13 @@ class Normalized:
         self.reset = reset
         self.prefix_reset = prefix_reset
         self.watched: Sequence[Fix] = ()
-        self._told_by = account
+        self._reporting = account
         self._is_text = target.is_text
         self._body, self._account = body, account
 
     @property
     def rejected(self) -> bool:
-        """Whether the body is withheld, because the target would refuse it."""
+        """True if the body is withheld, because the target would refuse it."""
         return any(violation.severity == "hard" for violation in self.violations)
 
     @property
@@ -222,7 +222,7 @@ class Normalized:
 
     def own_fixes(self, first: int = 0) -> list[Fix]:
         """The target's own repairs of the settled part, beginning with this number, without ``watched`` ones."""
-        return self._told_by.own_fixes(first)
+        return self._reporting.own_fixes(first)
 
     @cached_property
     def open_fixes(self) -> list[Fix]:
@@ -232,7 +232,7 @@ class Normalized:
     @property
     def own_fix_count(self) -> int:
         """The number of the target's own settled repairs, without ``watched`` ones."""
-        return self._told_by.own_fix_count
+        return self._reporting.own_fix_count
 
     @property
     def fix_count(self) -> int:
@@ -265,7 +265,7 @@ class Normalized:
         """
         same = tried.sha256 == self.sha256
         self.watched = list(fixes)
-        self._told_by = tried._told_by
+        self._reporting = tried._reporting
         self.prefix_bytes = tried.prefix_bytes if same else 0
         self.prefix_reset = tried.prefix_reset if same else self.reset or MENDED
         return self
@@ -302,8 +302,8 @@ def make_request(settled: SettledPart, shared: Shared, history: History) -> Norm
         len(settled.rows),
         len(shared.fixes),
         len(settled.fixes),
-        len(shared.gone),
-        len(settled.gone),
+        len(shared.dropped),
+        len(settled.dropped),
     )
     reset, settled.reset = settled.reset, ""
     return Normalized(

@@ -31,7 +31,7 @@ class Shared:
     def __init__(self) -> None:
         self.ids: list[str | None] = []
         self.fixes: list[Fix] = []
-        self.gone: list[LedgerEntry] = []
+        self.dropped: list[LedgerEntry] = []
         self.system: list[TrackedBlock] = []
 
 
@@ -49,12 +49,12 @@ class Mark(Struct, frozen=True, array_like=True):
 
 
 class SettledSlice(Struct, array_like=True):
-    """What a target's part has gained since a size."""
+    """The part that a target has gained since a size."""
 
     chunks: list[bytes] = []
     rows: list[list[Row]] = []
     fixes: list[Fix] = []
-    gone: list[LedgerEntry] = []
+    dropped: list[LedgerEntry] = []
 
 
 class SettledHead(Struct, array_like=True):
@@ -70,7 +70,7 @@ Size: TypeAlias = tuple[int, int, int, int]
 
 
 class Milestone(Struct, frozen=True, gc=False):
-    """How far a part was hashed, measured and judged when a segment was written. A rewind continues from there.
+    """The extent to which a part was hashed, measured and judged at a segment. A rewind continues from there.
 
     ``segments`` and ``chunks`` are the numbers of segments and chunks at that time.
     """
@@ -102,7 +102,7 @@ class SettledPart:
         self.chunks: list[bytes] = []
         self.rows: list[Sequence[Row] | Turn] = []
         self.fixes: list[Fix] = list(self.dialect.fixes)
-        self.gone: list[LedgerEntry] = []
+        self.dropped: list[LedgerEntry] = []
         self.marks: list[Mark] = []
         self.reset = ""
         self._violations: list[Violation] = []
@@ -127,7 +127,7 @@ class SettledPart:
         self.state = part.state
         self.rows.append(part.rows)
         self.fixes += [*fixes, *part.fixes]
-        self.gone += part.gone
+        self.dropped += part.dropped
         if not part.data:
             return 0
         if part.marks:
@@ -223,7 +223,7 @@ class SettledPart:
         return rules.validate(whole(), self.model)
 
     def _all_inert(self, rules: WholeBody) -> bool:
-        """Whether the rules have nothing against the settled chunks; each is looked at once."""
+        """Return True if the rules have nothing against the settled chunks; each is looked at once."""
         if self._inert and self._judged < len(self.chunks):
             new = self.chunks[self._judged :]
             self._inert = all(map(rules.inert, new if self._judged else [self.dialect.separator, *new]))
@@ -249,7 +249,7 @@ class SettledPart:
         for mark in active:
             tail[mark.at - self._hashed] = mark.data
         total = self._hash.copy()
-        total.update(self._behind_hashed([*tail, *rest]) + suffix)
+        total.update(self._after_hashed([*tail, *rest]) + suffix)
         return total.hexdigest()
 
     # State.
@@ -273,9 +273,9 @@ class SettledPart:
 
         Requests share the lists, so a copy of the part with copied lists is cut.
         """
-        chunks, rows, fixes, gone = size
+        chunks, rows, fixes, dropped = size
         self.chunks, self.rows = self.chunks[:chunks], self.rows[:rows]
-        self.fixes, self.gone = self.fixes[:fixes], self.gone[:gone]
+        self.fixes, self.dropped = self.fixes[:fixes], self.dropped[:dropped]
         self.resume(saved)
         head, judged, sent = self._judged_head, self._judged, self._hashed
         self._milestones = [each for each in self._milestones if each.segments <= segments and each.chunks <= chunks]
@@ -292,20 +292,23 @@ class SettledPart:
                 self.judge((), head)
             self.note_milestone(segments)
 
-    def size(self, behind: SettledSlice) -> Size:
-        """How much there is, less what is ``behind``."""
+    def size(self, earlier: SettledSlice) -> Size:
+        """Return the size of the part without ``earlier``."""
         return (
-            len(self.chunks) - len(behind.chunks),
-            len(self.rows) - len(behind.rows),
-            len(self.fixes) - len(behind.fixes),
-            len(self.gone) - len(behind.gone),
+            len(self.chunks) - len(earlier.chunks),
+            len(self.rows) - len(earlier.rows),
+            len(self.fixes) - len(earlier.fixes),
+            len(self.dropped) - len(earlier.dropped),
         )
 
     def since(self, size: Size) -> SettledSlice:
         """Return what the part has gained since that size."""
-        chunks, rows, fixes, gone = size
+        chunks, rows, fixes, dropped = size
         return SettledSlice(
-            self.chunks[chunks:], [expanded(row) for row in self.rows[rows:]], self.fixes[fixes:], self.gone[gone:]
+            self.chunks[chunks:],
+            [expanded(row) for row in self.rows[rows:]],
+            self.fixes[fixes:],
+            self.dropped[dropped:],
         )
 
     def regain(self, gained: SettledSlice) -> None:
@@ -313,7 +316,7 @@ class SettledPart:
         self.chunks += gained.chunks
         self.rows += gained.rows
         self.fixes += gained.fixes
-        self.gone += gained.gone
+        self.dropped += gained.dropped
 
     def resume(self, head: SettledHead) -> None:
         """Continue from a saved head after all slices are restored."""
@@ -325,10 +328,10 @@ class SettledPart:
         """Hash the chunks that no later request changes."""
         upto = self._unmarked()
         if upto > self._hashed:
-            self._hash.update(self._behind_hashed(self.chunks[self._hashed : upto]))
+            self._hash.update(self._after_hashed(self.chunks[self._hashed : upto]))
             self._hashed = upto
 
-    def _behind_hashed(self, parts: list[bytes]) -> bytes:
+    def _after_hashed(self, parts: list[bytes]) -> bytes:
         """Return the parts after the hashed chunks in one piece, because each update of a hash has a fixed cost."""
         return self.dialect.separator.join([b"", *parts] if self._hashed and parts else parts)
 

@@ -53,17 +53,17 @@ class WholeLog(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Mended(Struct, array_like=True):
-    """What the machine of these targets has settled."""
+    """The settled result of repair for these targets."""
 
     targets: list[str]
     ids: list[str | None] = []
     fixes: list[Fix] = []
-    gone: list[LedgerEntry] = []
+    dropped: list[LedgerEntry] = []
     calls: list[SettledCall] = []
 
 
 class Slice(Struct, array_like=True):
-    """What a session has gained. ``log`` is the JSON of a list of ``Logged``.
+    """The additions to a session. ``log`` is the JSON of a list of ``Logged``.
 
     ``ids`` to ``calls`` belong to the first machine; ``others`` are those of targets with another structure.
     """
@@ -71,14 +71,14 @@ class Slice(Struct, array_like=True):
     log: bytes = b"[]"
     ids: list[str | None] = []
     fixes: list[Fix] = []
-    gone: list[LedgerEntry] = []
+    dropped: list[LedgerEntry] = []
     calls: list[SettledCall] = []
     tracks: dict[str, SettledSlice] = {}
     others: list[Mended] = []
 
     def mended(self, target: str) -> Mended:
         """Return what the machine of one of the targets has settled."""
-        first = Mended([], self.ids, self.fixes, self.gone, self.calls)
+        first = Mended([], self.ids, self.fixes, self.dropped, self.calls)
         return next((other for other in self.others if target in other.targets), first)
 
 
@@ -203,9 +203,9 @@ class Archive:
         """The turns of the log, oldest first."""
         return (entry for entry in self.entries() if isinstance(entry, Turn))
 
-    def entries(self, behind: int = 0) -> Iterator[LogEntry]:
+    def entries(self, skipped: int = 0) -> Iterator[LogEntry]:
         """The log after N segments, oldest first."""
-        for packed in self.packed[behind:]:
+        for packed in self.packed[skipped:]:
             yield from decode_log(packed)
         yield from self.log
 
@@ -304,7 +304,7 @@ def encode_whole_log(count: int, log: list[LogEntry], decided: Decided) -> bytes
 
 
 def decode_whole_log(data: bytes) -> tuple[int, list[LogEntry], Decided]:
-    """How many messages came in, the entries, and the shape that they decided.
+    """The number of messages received, the entries, and the shape that they decided.
 
     Raises:
         InputError: it is no log.

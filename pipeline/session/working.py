@@ -20,9 +20,9 @@ from reknit.pipeline.model import Policy, Turn
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.registry import target_named
 from reknit.pipeline.session.media import MediaBounds, MediaStubs, limits_for
-from reknit.pipeline.session.mending import (
-    Mending,
+from reknit.pipeline.session.repair import (
     RequestVariant,
+    StructureRepair,
     equal_variants,
     ids_written,
     structure_for,
@@ -75,7 +75,7 @@ class WorkingHistory:
         policy: Policy,
         setting: Setting,
         archive: Archive | None = None,
-        mendings: Sequence[Mending] = (),
+        repairs: Sequence[StructureRepair] = (),
         *,
         state_format: int = LATE_RESULTS,
         bounds: MediaBounds | None = None,
@@ -90,58 +90,58 @@ class WorkingHistory:
         self.decided = UNDECIDED
         self.bounds = bounds or MediaBounds()
         self._limits = limits_for(self.names, setting) if policy.media == "stub" else {}
-        self.mendings = mendings or self._new_mendings()
-        for mending in self.mendings:
-            mending.history.log = self.archive.turns
+        self.repairs = repairs or self._new_mendings()
+        for repair in self.repairs:
+            repair.history.log = self.archive.turns
 
-    def _new_mendings(self) -> Sequence[Mending]:
+    def _new_mendings(self) -> Sequence[StructureRepair]:
         policy, setting = self.policy, self.setting
         kept = _in_format(policy, self.state_format)
-        mendings = [
-            Mending(alike, setting, History(kept, structure, ids_written(alike, setting)), self.bounds.stubs)
+        repairs = [
+            StructureRepair(alike, setting, History(kept, structure, ids_written(alike, setting)), self.bounds.stubs)
             for structure, alike in equal_variants(
                 variants_of(self.targets, policy), lambda variant: structure_for(variant, setting)
             )
         ]
-        for mending in mendings:
-            mending.history.log = self.archive.turns
-        return mendings
+        for repair in repairs:
+            repair.history.log = self.archive.turns
+        return repairs
 
     @property
     def parts(self) -> dict[str, SettledPart]:
         """Each variant's part, by name; the variant with all repairs has the target's name."""
-        if len(self.mendings) == 1:
-            return self.mendings[0].parts
-        return {name: part for mending in self.mendings for name, part in mending.parts.items()}
+        if len(self.repairs) == 1:
+            return self.repairs[0].parts
+        return {name: part for repair in self.repairs for name, part in repair.parts.items()}
 
     @property
     def waiting(self) -> bool:
-        """Whether it is the model's turn, for one of the targets at least."""
-        return any(mending.history.waiting for mending in self.mendings if mending.makes_all)
+        """True if it is the model's turn, for one of the targets at least."""
+        return any(repair.history.waiting for repair in self.repairs if repair.makes_all)
 
     @property
     def interrupted(self) -> bool:
-        """Whether a call of the last exchange has no real result yet, for one of the targets at least."""
-        return any(mending.history.interrupted for mending in self.mendings if mending.makes_all)
+        """True if a call of the last exchange has no real result yet, for one of the targets at least."""
+        return any(repair.history.interrupted for repair in self.repairs if repair.makes_all)
 
     @property
     def fixes(self) -> list[Fix]:
         """All structural fixes that are certain, each once."""
-        return _told_once([(mending, mending.shared.fixes) for mending in self.mendings])
+        return _reported_once([(repair, repair.shared.fixes) for repair in self.repairs])
 
     def note_fixes(self, fixes: Sequence[Fix]) -> None:
         """Record what reading a message took."""
         if fixes:
             self.archive.log.append(list(fixes))
-            for mending in self.mendings:
-                mending.shared.fixes += fixes
+            for repair in self.repairs:
+                repair.shared.fixes += fixes
 
     def begin_history(self, turns: Sequence[Turn], stretches: Sequence[Stretch]) -> None:
         """Take the first turns: valid runs of turns in one pass, the others one by one."""
         self._bound_media(turns)
         self.archive.keep_history(turns)
-        for mending in self.mendings:
-            mending.begin_history(turns, stretches)
+        for repair in self.repairs:
+            repair.begin_history(turns, stretches)
 
     def take_turns(self, turns: Sequence[Turn]) -> list[Fix]:
         """Take more turns; the fixes that are now certain, each once."""
@@ -152,7 +152,7 @@ class WorkingHistory:
 
     def _take(self, turns: Sequence[Turn]) -> list[Fix]:
         self.archive.keep(turns)
-        return _told_once([(mending, mending.take_turns(turns)) for mending in self.mendings])
+        return _reported_once([(repair, repair.take_turns(turns)) for repair in self.repairs])
 
     def _bound_media(self, turns: Sequence[Turn]) -> list[str]:
         """Decide which media the limits leave out once these turns are taken.
@@ -168,7 +168,7 @@ class WorkingHistory:
         resets = {name: part.reset for name, part in self.parts.items()}
         entries = list(self.archive.entries())
         self.archive = Archive(self.archive.next_segment)
-        self.mendings = self._new_mendings()
+        self.repairs = self._new_mendings()
         self._take_entries(entries)
         for name, part in self.parts.items():
             part.reset = resets[name] or (BEYOND_LIMITS if part.target.name in changed else "")
@@ -189,10 +189,10 @@ class WorkingHistory:
         return choose_request(self._request(RequestVariant(target_named(target), observed).name), made, observed)
 
     def _request(self, name: str) -> Normalized:
-        mending = self.mendings[0]
-        if len(self.mendings) > 1:
-            mending = next(mending for mending in self.mendings if name in mending.parts)
-        return make_request(mending.parts[name], mending.shared, mending.history)
+        repair = self.repairs[0]
+        if len(self.repairs) > 1:
+            repair = next(repair for repair in self.repairs if name in repair.parts)
+        return make_request(repair.parts[name], repair.shared, repair.history)
 
     def again(
         self,
@@ -223,10 +223,10 @@ class WorkingHistory:
             end = self.archive.open_end(segments)
             if end is None or end.count > count:
                 continue
-            if not all(mending.can_cut(segments, end) for mending in self.mendings):
+            if not all(repair.can_cut(segments, end) for repair in self.repairs):
                 break
-            for mending in self.mendings:
-                mending.cut(segments, end)
+            for repair in self.repairs:
+                repair.cut(segments, end)
             self.bounds.cut(count)
             return self.replay(entries_before(self.archive.cut(segments), count), count, reasons, decided)
         stubs = {name: each.upto(count) for name, each in self.bounds.stubs.items()}
@@ -250,17 +250,17 @@ class WorkingHistory:
 
     def take_segments(self, *, flush: bool) -> list[tuple[int, bytes]]:
         """Return what has settled since the last segment, if it fills one or ``flush`` is set."""
-        settled = max(mending.settled for mending in self.mendings)
-        due = settled >= _SEGMENT_MESSAGES or sum(each.settled_bytes for each in self.mendings) >= _SEGMENT_BYTES
+        settled = max(repair.settled for repair in self.repairs)
+        due = settled >= _SEGMENT_MESSAGES or sum(each.settled_bytes for each in self.repairs) >= _SEGMENT_BYTES
         if not (due or (flush and self.archive.log)):
             return []
         packed = self.archive.pack(self._gained(), OpenEnd(**self._open_end()))
-        for mending in self.mendings:
-            mending.note_segment()
+        for repair in self.repairs:
+            repair.note_segment()
         return [packed]
 
     def _open_end(self) -> dict[str, Any]:
-        first, *others = self.mendings
+        first, *others = self.repairs
         return {
             "count": self.count,
             "history": save_history(first.history),
@@ -300,7 +300,7 @@ class WorkingHistory:
         bounds = MediaBounds({} if saved.media is UNSET else saved.media, is_new=False)
         targets = [target_named(name) for name in saved.targets]
         slices = [*archive.unpack(saved, segments), saved.gained]
-        mendings = []
+        repairs = []
         for (structure, _), alike in equal_variants(
             variants_of(targets, saved.policy),
             lambda variant: (structure_for(variant, setting), saved.machine(variant.name)[0]),
@@ -311,32 +311,32 @@ class WorkingHistory:
                 for call in gained.mended(name).calls:
                     history.ids.reload(call)
             load_open_end(saved.machine(name)[1], history)
-            mending = Mending(alike, setting, history, bounds.stubs)
-            mending.regain(slices, saved)
-            mendings.append(mending)
-        work = cls(targets, saved.policy, setting, archive, mendings, state_format=state_format, bounds=bounds)
+            repair = StructureRepair(alike, setting, history, bounds.stubs)
+            repair.regain(slices, saved)
+            repairs.append(repair)
+        work = cls(targets, saved.policy, setting, archive, repairs, state_format=state_format, bounds=bounds)
         work.count, work.decided = saved.count, Decided(saved.shape, saved.shape_since)
         return work
 
     def _gained(self) -> Slice:
         """Return what was gained since the last segment."""
-        first, *others = (mending.gained() for mending in self.mendings)
+        first, *others = (repair.gained() for repair in self.repairs)
         return Slice(
             log=encode_log(self.archive.log),
             ids=first.ids,
             fixes=first.fixes,
-            gone=first.gone,
+            dropped=first.dropped,
             calls=first.calls,
-            tracks={name: track for mending in self.mendings for name, track in mending.tracks().items()},
+            tracks={name: track for repair in self.repairs for name, track in repair.tracks().items()},
             others=others,
         )
 
 
-def _told_once(made: Sequence[tuple[Mending, list[Fix]]]) -> list[Fix]:
+def _reported_once(made: Sequence[tuple[StructureRepair, list[Fix]]]) -> list[Fix]:
     """Return the fixes of machines that report: once if all of them made it, otherwise once for each target."""
     if len(made) == 1:
-        return made[0][1] if made[0][0].tells else []
-    telling = {variant.target.name: fixes for mending, fixes in made if mending.tells for variant in mending.variants}
+        return made[0][1] if made[0][0].reports else []
+    telling = {variant.target.name: fixes for repair, fixes in made if repair.reports for variant in repair.variants}
     first, *others = name_where_not_shared(telling).values() or [()]
     return [*first, *(fix for fixes in others for fix in fixes if fix.target)]
 

@@ -185,7 +185,7 @@ class Stage(Protocol):
         """Return the unique offset of the record that released the session whose record is due next."""
 
     def has_room(self) -> bool:
-        """Whether more source records may come before those that are due were taken."""
+        """Return True if more source records may come before those that are due were taken."""
         return True
 
     def committed(self, changes: Mapping[bytes, bytes | None], room: int) -> Live:

@@ -16,7 +16,7 @@ from reknit.pipeline.errors import InputError, ReknitError
 from reknit.pipeline.model import Endpoint, Limits, Policy
 from reknit.pipeline.providers.cascade.stream.speech import OutputFilters
 from reknit.pipeline.session import Session
-from reknit.pipeline.session.arguments import with_mends
+from reknit.pipeline.session.arguments import with_repair_modes
 from reknit.pipeline.stages.base import STATE_FORMATS
 from reknit.pipeline.text.redaction import MARKER, SOURCE_ROOTS
 from reknit.topics import DAY_MS, MARKER_DAYS
@@ -132,7 +132,7 @@ def chains_in(params: Container[str]) -> list[str]:
 def _changed(policy: Policy, change: PolicyChange) -> Policy:
     given = {name: value for name, value in structs.asdict(change).items() if value is not UNSET}
     if "mend" in given:
-        given["mend"] = with_mends(policy.mend, given["mend"])
+        given["mend"] = with_repair_modes(policy.mend, given["mend"])
     if "endpoints" in given:
         given["endpoints"] = policy.endpoints | msgspec.convert(to_builtins(given["endpoints"]), dict[str, Endpoint])
     return structs.replace(policy, **given)

@@ -236,14 +236,14 @@ class EventsStage(KeepsSessions):
         admitted = []
         for record in records:
             self._endings.pass_time(record.timestamp)
-            why = _told_end(record)
+            why = _stated_end(record)
             if record.key and why is not None:
                 self._endings.end(record.key, why, self._endings.now)
             elif record.key and (over := self._endings.why_over(record.key)) is not None:
                 if over == "forgotten" or record.value is not None or names.POLICY not in dict(record.headers):
                     self._put_aside(record, EndedError(over), result, tally)
                     continue
-                self._endings.begin_anew(record.key)
+                self._endings.begin_again(record.key)
             admitted.append(record)
         return admitted
 
@@ -255,9 +255,9 @@ class EventsStage(KeepsSessions):
         if value is None and details.exit is None:
             raise without_value(run[0], "the record has no value, and no header `exit`, `policy` or `closed`")
         count_dropped(run[0].headers, EVENT_HEADERS, self.topic, len(run), tally)
-        told = details.source or self._defaults.source
-        transcribed = source_of_transcript(told)
-        source = told if transcribed is None else transcribed.name
+        stated = details.source or self._defaults.source
+        transcribed = source_of_transcript(stated)
+        source = stated if transcribed is None else transcribed.name
         entry = self._entry(key, source)
         former, name = entry.recovery.run, details.run
         if entry.recovery.source != source:
@@ -349,7 +349,7 @@ class EventsStage(KeepsSessions):
                 entry.keep_waiting(turn)
 
 
-def _told_end(record: Record) -> Why | None:
+def _stated_end(record: Record) -> Why | None:
     """Why the session is over, where the record is the history side's word for that; None where it is another."""
     if record.value is not None or not is_session(record.key) or names.has_bad_name(record.headers):
         return None

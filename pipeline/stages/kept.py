@@ -116,7 +116,7 @@ class SessionLifetimes:
         self.held: Collection[bytes] = ()
 
     def __bool__(self) -> bool:
-        """Whether there is anything that time ends."""
+        """Return True if there is anything that time ends."""
         return bool(self._deadlines.times or self._markers or self.held)
 
     def restore(self, key: bytes, value: bytes | None) -> None:
@@ -157,7 +157,7 @@ class SessionLifetimes:
         self._deadlines.let_pass(key)
 
     def has_expired(self, key: bytes, at: int) -> bool:
-        """Whether a session's gap has passed at a time though nothing has freed it yet."""
+        """Return True if a session's gap has passed at a time though nothing has freed it yet."""
         return at > self._deadlines.times.get(key, at)
 
     def why_over(self, key: bytes) -> Why | None:
@@ -186,7 +186,7 @@ class SessionLifetimes:
         self._put_marker(digest, marker)
         self._changes[_MARKER + digest] = msgspec.msgpack.encode(marker)
 
-    def begin_anew(self, key: bytes) -> bool:
+    def begin_again(self, key: bytes) -> bool:
         """The session is not over any more; whether it was."""
         if self.why_over(key) is None:
             return False
@@ -201,7 +201,7 @@ class SessionLifetimes:
         return [digest for digest, marker in self._markers.items() if marker.why == "forgotten"]
 
     def has_forgotten(self) -> bool:
-        """Whether a session was forgotten since the last call, or is read to have been."""
+        """Return True if a session was forgotten since the last call, or is read to have been."""
         forgotten, self._forgotten = self._forgotten, False
         return forgotten
 
@@ -243,7 +243,7 @@ class Records:
         return self._records.get(session, {})
 
 
-class KeptBeside(Protocol):
+class StateOwner(Protocol):
     """State of a partition that is not part of a session."""
 
     def restore(self, key: bytes, value: bytes | None) -> None: ...
@@ -272,7 +272,7 @@ class Kept(Generic[E]):
         self.format = STATE_FORMATS[-1]
         # The owners of state that is not part of a session, by the kind of record.
         self._endings = SessionLifetimes(0) if endings is None else endings
-        self._beside: dict[bytes, KeptBeside] = dict.fromkeys(KINDS, self._endings)
+        self._owners: dict[bytes, StateOwner] = dict.fromkeys(KINDS, self._endings)
         self._store: Store = Records()
         self._live: dict[bytes, E] = {}  # the one touched last is the last
         self._live_bytes = 0
@@ -294,16 +294,16 @@ class Kept(Generic[E]):
         raise NotImplementedError
 
     def _outlives(self, session: bytes, key: bytes) -> bool:
-        """Whether a record of a session stays when the session is over."""
+        """Return True if a record of a session stays when the session is over."""
         del session, key
         return False
 
-    def _written_beside(self, session: bytes) -> dict[bytes, bytes | None]:
+    def _changes_of_owners(self, session: bytes) -> dict[bytes, bytes | None]:
         """The records that have changed of what is kept of a session whether or not there is one."""
         del session
         return {}
 
-    def _note_key(self, key: bytes, *, stands: bool) -> None:
+    def _note_key(self, key: bytes, *, exists: bool) -> None:
         """A record of the kinds ``known_keys`` is there now, or is not."""
         raise NotImplementedError
 
@@ -311,22 +311,22 @@ class Kept(Generic[E]):
         """Use this store, which may hold records already."""
         self._store = store
         for key, value in store.read(NO_SESSION).items():
-            if key[:1] in self._beside:
-                self._beside[key[:1]].restore(key, value)
+            if key[:1] in self._owners:
+                self._owners[key[:1]].restore(key, value)
             else:
-                self._note_key(key, stands=True)
+                self._note_key(key, exists=True)
         self._endings.has_forgotten()  # of those the store has nothing left
 
     def restore(self, key: bytes, value: bytes | None) -> None:
         """Take one changelog record, oldest first; a session is decoded when its next record arrives."""
-        if key[:1] in self._beside:
-            self._beside[key[:1]].restore(key, value)
+        if key[:1] in self._owners:
+            self._owners[key[:1]].restore(key, value)
         elif key[:1] in self.known_keys:
-            self._note_key(key, stands=value is not None)
+            self._note_key(key, exists=value is not None)
         self._put(key, value)
 
     def _put(self, key: bytes, value: bytes | None) -> None:
-        if key[:1] in self._beside:
+        if key[:1] in self._owners:
             self._store.put(NO_SESSION, key, value)
             return
         self._store.put(self.session_of(key), key, value)
@@ -358,19 +358,19 @@ class Kept(Generic[E]):
         entry = self._live.pop(session, None)
         self._live_bytes -= 0 if entry is None else entry.memory_bytes
         stored = set() if session in self._gone else self._store.read(session).keys()
-        gone = {key for key in stored | self._unstored.get(session, set()) if not self._outlives(session, key)}
-        for key in gone:
+        removed = {key for key in stored | self._unstored.get(session, set()) if not self._outlives(session, key)}
+        for key in removed:
             if key[:1] in self.known_keys:
-                self._note_key(key, stands=False)
-        self._closed.setdefault(session, set()).update(gone)
+                self._note_key(key, exists=False)
+        self._closed.setdefault(session, set()).update(removed)
         self._gone.add(session)
 
     def changes(self, touched: Iterable[bytes]) -> dict[bytes, bytes | None]:
         """The changelog records of the sessions that a batch touched, deletions first, in the order of ``touched``."""
         changes: dict[bytes, bytes | None] = {}
-        for session, gone in self._closed.items():
-            changes |= dict.fromkeys(sorted(gone), None)
-            self._unstored.setdefault(session, set()).update(gone)
+        for session, removed in self._closed.items():
+            changes |= dict.fromkeys(sorted(removed), None)
+            self._unstored.setdefault(session, set()).update(removed)
         self._closed.clear()
         for session in touched:
             written: dict[bytes, bytes | None] = {}
@@ -380,7 +380,7 @@ class Kept(Generic[E]):
                 before = entry.memory_bytes
                 written = self._written(session, entry)
                 self._live_bytes += entry.memory_bytes - before
-            written |= self._written_beside(session)
+            written |= self._changes_of_owners(session)
             if written:
                 self._unstored.setdefault(session, set()).update(written)
                 changes |= written
@@ -390,7 +390,7 @@ class Kept(Generic[E]):
     def _note_keys(self, changes: Mapping[bytes, bytes | None]) -> None:
         for key, value in changes.items() if self.known_keys else ():
             if key[:1] in self.known_keys:
-                self._note_key(key, stands=value is not None)
+                self._note_key(key, exists=value is not None)
 
     def committed(self, changes: Mapping[bytes, bytes | None], room: int) -> Live:
         """Write committed records to the store, and keep live sessions in at most this many bytes of memory."""

@@ -50,7 +50,7 @@ def decoded(record: Record) -> tuple[bytes, TurnRecord]:
 
 
 def is_session(key: bytes | None) -> bool:
-    """Whether a record's key is a session's id: UTF-8, and not empty."""
+    """Return True if a record's key is a session's id: UTF-8, and not empty."""
     try:
         return bool(key and key.decode())
     except UnicodeDecodeError:
@@ -186,8 +186,8 @@ def _headers_to_join(first: Record, source: str) -> Headers | None:
     rewritten = known is not None and known.rewrites
     # A refusal goes to the log before the turns of later records do.
     refusing = (headers.get(names.STATUS) or b"") >= b"4"
-    stands_alone = not first.key or first.value is None or names.FRAMING in headers or rewritten or refusing
-    return None if stands_alone else first.headers
+    is_alone = not first.key or first.value is None or names.FRAMING in headers or rewritten or refusing
+    return None if is_alone else first.headers
 
 
 class EventDetails(Struct, frozen=True, kw_only=True):
@@ -363,13 +363,13 @@ class WrittenHead:
                 changed = change_key(self._changes, session)
                 self._note_change(head, len(change))
                 return {changed: change}
-        gone = dict.fromkeys(change_key(number, session) for number in range(self._changes))
+        removed = dict.fromkeys(change_key(number, session) for number in range(self._changes))
         self._changes = 0
         if len(head) >= self._small_bytes and state_format >= CHANGED_HEADS:
             self._note_whole(head)
         else:
             self._last = b""
-        return {**gone, key: head}
+        return {**removed, key: head}
 
     def _note_whole(self, head: bytes) -> None:
         self._last, self._digest = head, hashlib.sha256(head).digest()[:8]
@@ -414,8 +414,8 @@ def _difference(old: bytes, new: bytes) -> list[int | bytes]:
     left = max(_MOST_SEARCHES * len(new), _LEAST_SEARCHED_BYTES)
     while True:
         same = _common(old, at_old, new, at_new)
-        start, behind = at_old, at_new + same
-        at_old, at_new = at_old + same, behind
+        start, end_new = at_old, at_new + same
+        at_old, at_new = at_old + same, end_new
         skip, found = 1, -1
         while found < 0 < left and at_new < len(new) and at_old + skip + _PROBE_BYTES <= len(old):
             found = new.find(old[at_old + skip : at_old + skip + _PROBE_BYTES], at_new)
@@ -425,12 +425,12 @@ def _difference(old: bytes, new: bytes) -> list[int | bytes]:
             return [*parts, start, same, new[at_new:]]
         while at_found > at_old and found > at_new and old[at_found - 1] == new[found - 1]:
             at_found, found = at_found - 1, found - 1
-        parts += (start, same, new[behind:found])
+        parts += (start, same, new[end_new:found])
         at_old, at_new = at_found, found
 
 
 def _common(old: bytes, at_old: int, new: bytes, at_new: int) -> int:
-    """How many bytes are the same in both from these places on: in growing steps, then by halves."""
+    """Return the number of equal bytes from these places on: in growing steps, then by halves."""
     same, step = 0, 64
     while True:
         one, other = old[at_old + same : at_old + same + step], new[at_new + same : at_new + same + step]

@@ -71,12 +71,12 @@ class Releases:
 
     @property
     def count(self) -> int:
-        """How many records came for sessions while these were being released."""
+        """The number of records received for sessions during their release."""
         return sum(release.count for release in self._releases.values())
 
     @property
     def size(self) -> int:
-        """How many bytes these are."""
+        """The size of these records in bytes."""
         return sum(release.size for release in self._releases.values())
 
     def restore(self, key: bytes, value: bytes | None) -> None:
@@ -161,7 +161,7 @@ class Waiting:
 
     @property
     def is_written(self) -> bool:
-        """Whether the changelog has them all, and no others."""
+        """True if the changelog has them all, and no others."""
         return not (self._added or self._removed)
 
     def complete(self, written: Mapping[int, bytes]) -> None:

@@ -61,7 +61,7 @@ class FixPublisher(Struct):
 
     def publish_fix(self, fix: Fix, turn: int, *, request_id: str = "", source: str = "") -> None:
         """Publish a fix and count it. ``turn`` is how many the session has; see ``FixRecord`` for the rest."""
-        told = FixRecord(
+        fix_record = FixRecord(
             code=fix.code,
             path=fix.path,
             lossless=fix.lossless,
@@ -81,7 +81,7 @@ class FixPublisher(Struct):
         )
         self.numbered += 1
         self.result.outputs.append(
-            Output(HISTORY_FIXES, self.record.key, msgspec.json.encode(told), passed_on(self.record))
+            Output(HISTORY_FIXES, self.record.key, msgspec.json.encode(fix_record), passed_on(self.record))
         )
         if fix.observed:
             self.tally["reknit_fixes_observed_total", fix.code, fix.target] += 1
@@ -118,9 +118,9 @@ class Publisher:
     def certain(self, fixes: Iterable[Fix]) -> None:
         """Publish fixes that are certain, unless they were published with a request."""
         for fix in fixes:
-            if not self._is_told(fix):
+            if not self._is_reported(fix):
                 self._fixes.publish_fix(fix, self._entry.turn)
-            self._entry.told.discard(_identity(fix))
+            self._entry.reported.discard(_identity(fix))
 
     def requests(self, reason: Reason) -> None:
         """Publish a request for each target whose body has changed, or for each that was asked for."""
@@ -134,7 +134,7 @@ class Publisher:
             self._request(done, open_fixes, reason)
             # One that all targets needed may be certain for some of them while it is still open for the others.
             still_open.update(identity for fix in open_fixes for identity in _identities(fix))
-        self._entry.told &= still_open
+        self._entry.reported &= still_open
 
     def _request(self, done: Normalized, open_fixes: Sequence[Fix], reason: Reason) -> None:
         last = self._entry.sent.last.get(done.target)
@@ -149,20 +149,20 @@ class Publisher:
         request_id = self._request_id(done.target)
         self._result.outputs.append(self._output(done, request_id, reason, last))
         doubts = _doubts(done)
-        was_mended = last is not None and last.mended
-        mended = was_mended or done.fix_count > 0
+        was_repaired = last is not None and last.mended
+        mended = was_repaired or done.fix_count > 0
         self._entry.sent.note_sent(
             done.target,
             Sent(request_id, done.sha256, own_fixes=done.own_fix_count, doubts=doubts, mended=mended),
         )
-        if mended and not was_mended:
+        if mended and not was_repaired:
             self._tally["reknit_sessions_mended_total", done.target] += 1
         known = 0 if last is None or done.reset else last.own_fixes
         # The repairs of the request that no record has published yet.
         for fix in done.own_fixes(known):
-            self._tell_once(fix, request_id, remember=False)
+            self._report_once(fix, request_id, remember=False)
         for fix in open_fixes:
-            self._tell_once(fix, request_id, remember=True)
+            self._report_once(fix, request_id, remember=True)
         self._count(done)
         for rule in dict.fromkeys(doubt.rule for doubt in doubts):
             self._tally["reknit_requests_doubted_total", done.target, rule] += 1
@@ -243,16 +243,16 @@ class Publisher:
 
     # Fixes.
 
-    def _tell_once(self, fix: Fix, request_id: str, *, remember: bool) -> None:
-        if not self._is_told(fix):
+    def _report_once(self, fix: Fix, request_id: str, *, remember: bool) -> None:
+        if not self._is_reported(fix):
             self._fixes.publish_fix(fix, self._entry.turn, request_id=request_id)
         if remember:
-            self._entry.told.add(_identity(fix))
+            self._entry.reported.add(_identity(fix))
         else:
-            self._entry.told.discard(_identity(fix))
+            self._entry.reported.discard(_identity(fix))
 
-    def _is_told(self, fix: Fix) -> bool:
-        return not self._entry.told.isdisjoint(_identities(fix))
+    def _is_reported(self, fix: Fix) -> bool:
+        return not self._entry.reported.isdisjoint(_identities(fix))
 
 
 def _refused(done: Normalized) -> Violation | None:
@@ -328,7 +328,7 @@ def judge_answer(
         requests.note_refused(event.request_id)
         error = RefusedError(refusal)
         letter = dead_letter(record, AGENT_TURNS, error)
-        beside = ((names.ERROR_TARGET, target.encode()), (names.ERROR_BODY_SHA256, sent.sha256.encode()))
-        result.outputs.append(structs.replace(letter, headers=(*letter.headers, *beside)))
+        extra_headers = ((names.ERROR_TARGET, target.encode()), (names.ERROR_BODY_SHA256, sent.sha256.encode()))
+        result.outputs.append(structs.replace(letter, headers=(*letter.headers, *extra_headers)))
         tally["reknit_dead_letters_total", AGENT_TURNS, error.code] += 1
     return True

@@ -144,8 +144,8 @@ class TurnState(msgspec.Struct, kw_only=True):
 
     ``first`` is the unique offset with which this life of the session began, None if an earlier version did not note
     it; ``is_carried``: the history began in a former topic of the input, and ``first`` in the present one.
-    ``wanted`` counts the requests that were asked for since the last turn. ``told`` are the identities of fixes that
-    were published with a request and are not yet certain. ``segments`` are the sizes of those that are written, by
+    ``wanted`` counts the requests that were asked for since the last turn. ``reported`` are the identities of fixes
+    that were published with a request and are not yet certain. ``segments`` are the sizes of those that are written, by
     number. ``message_ids`` are those of ``ids`` that messages came under, in order; some may be known no more.
     """
 
@@ -155,7 +155,7 @@ class TurnState(msgspec.Struct, kw_only=True):
     turn: int = 0
     wanted: int = 0
     sent: SentRequests = field(default_factory=SentRequests)
-    told: set[str] = set()
+    reported: set[str] = set()
     quarantined: bool = False
     ids: dict[str, SeenId] = {}
     segments: dict[int, int] = {}
@@ -182,7 +182,7 @@ class _Head(msgspec.Struct, array_like=True):
     session: bytes
     turn: int
     sent: dict[str, Sent]
-    told: list[str]
+    reported: list[str]
     quarantined: bool
     first: int | None = None
     wanted: int = 0
@@ -214,9 +214,9 @@ class TurnStates(Kept[TurnState]):
     ) -> None:
         super().__init__(endings)
         if usage is not None:
-            self._beside[SIZE] = usage
+            self._owners[SIZE] = usage
         self.releases = Releases()
-        self._beside[RELEASE] = self._endings.held = self.releases
+        self._owners[RELEASE] = self._endings.held = self.releases
         # Waiting records of sessions that are parked or being released, as far as they are in memory.
         self._waiting: dict[bytes, Waiting] = {}
         self._fresh = fresh
@@ -224,33 +224,33 @@ class TurnStates(Kept[TurnState]):
         self._standing: dict[bytes, set[bytes]] = {_PARKED: set(), _WAITING: set()}
         self._waiting_counts: Counter[bytes] = Counter()
 
-    def _note_key(self, key: bytes, *, stands: bool) -> None:
+    def _note_key(self, key: bytes, *, exists: bool) -> None:
         standing = self._standing[key[:1]]
-        if (key in standing) == stands:
+        if (key in standing) == exists:
             return
-        (standing.add if stands else standing.discard)(key)
+        (standing.add if exists else standing.discard)(key)
         if _waits(key):
             session = session_of(key)
-            self._waiting_counts[session] += 1 if stands else -1
+            self._waiting_counts[session] += 1 if exists else -1
             if not self._waiting_counts[session]:
                 del self._waiting_counts[session]
 
     @property
     def parked(self) -> int:
-        """How many sessions are parked."""
+        """The number of parked sessions."""
         return len(self._standing[_PARKED])
 
     @property
     def waiting(self) -> int:
-        """How many records wait in them, and in those that are being released."""
+        """The number of waiting records of parked sessions and of those being released."""
         return len(self._standing[_WAITING])
 
     def waiting_of(self, session: bytes) -> int:
-        """How many records of a session wait in the changelog."""
+        """Return the number of a session's records that wait in the changelog."""
         return self._waiting_counts[session]
 
     def is_parked(self, key: bytes) -> bool:
-        """Whether a session is parked; it need not be readable."""
+        """Return True if a session is parked; it need not be readable."""
         entry = self._live.get(key)
         return _PARKED + key in self._standing[_PARKED] if entry is None else entry.parked is not None
 
@@ -290,7 +290,7 @@ class TurnStates(Kept[TurnState]):
         self.releases.note_added(session, len(record))
 
     def is_due(self, record: Record) -> bool:
-        """Whether it is the one that ``due_record`` gives; one that comes from the log has a higher offset."""
+        """Return True if it is the one that ``due_record`` gives; one that comes from the log has a higher offset."""
         session = self.releases.first
         return session is not None and record.key == session and self.waiting_in(session).first == record.unique_offset
 
@@ -315,7 +315,7 @@ class TurnStates(Kept[TurnState]):
         self.take_due(session, offset)
         if self.waiting_in(session).first is None:
             self.releases.end(session)
-        changes = self._written_beside(session)
+        changes = self._changes_of_owners(session)
         self._unstored.setdefault(session, set()).update(changes)
         self._note_keys(changes)
         return changes | self.releases.changes()
@@ -328,7 +328,7 @@ class TurnStates(Kept[TurnState]):
     def _outlives(self, session: bytes, key: bytes) -> bool:
         return _waits(key) and session in self.releases
 
-    def _written_beside(self, session: bytes) -> dict[bytes, bytes | None]:
+    def _changes_of_owners(self, session: bytes) -> dict[bytes, bytes | None]:
         changes = self._waiting[session].take_changes() if session in self._waiting else {}
         return {_WAITING + offset.to_bytes(8, "big") + session: record for offset, record in changes.items()}
 
@@ -370,7 +370,7 @@ class TurnStates(Kept[TurnState]):
                 turn=head.turn,
                 wanted=head.wanted,
                 sent=SentRequests(head.sent, head.overtaken),
-                told=set(head.told),
+                reported=set(head.reported),
                 quarantined=head.quarantined,
                 ids=ids,
                 message_ids=_in_order_of_messages(ids),
@@ -393,8 +393,8 @@ class TurnStates(Kept[TurnState]):
         # A session that starts again no longer uses the segments of its former history.
         left = len(entry.segments) - entry.session.segment_count
         if left:
-            behind = (number for number in reversed(entry.segments) if not entry.session.has_segment(number))
-            for number in reversed(list(islice(behind, left))):
+            older = (number for number in reversed(entry.segments) if not entry.session.has_segment(number))
+            for number in reversed(list(islice(older, left))):
                 changes[_segment_key(number, session)] = None
                 del entry.segments[number]
         changes |= dict.fromkeys(
@@ -422,12 +422,12 @@ def _in_order_of_messages(ids: dict[str, SeenId]) -> list[str]:
 
 def _saved(entry: TurnState) -> _Head:
     head = entry.session.head()
-    sent, told = entry.sent, sorted(entry.told)
+    sent, reported = entry.sent, sorted(entry.reported)
     return _Head(
         head,
         entry.turn,
         sent.last,
-        told,
+        reported,
         entry.quarantined,
         entry.first,
         entry.wanted,
@@ -462,7 +462,7 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 def seen_before(entry: TurnState, event: TurnRecord) -> bool:
-    """Whether the record was taken before; if not, its id is noted.
+    """Return True if the record was taken before; if not, its id is noted.
 
     Raises:
         InputError: the id was taken by a record that says something else.
@@ -485,7 +485,7 @@ def seen_before(entry: TurnState, event: TurnRecord) -> bool:
 
 
 def kept_by(entry: TurnState, name: str) -> int | str:
-    """How many messages stay if the one that came under this id becomes the last; else the id, as a message's own."""
+    """Return the number of messages kept if the one with this id becomes the last; otherwise the message id."""
     seen = entry.ids.get(name)
     return name if seen is None or seen.messages == NO_MESSAGE else seen.messages + 1
 
@@ -496,7 +496,7 @@ def forget_id(entry: TurnState, name: str) -> None:
         entry.gone_ids.add(name)
 
 
-def forget_behind(entry: TurnState, count: int) -> None:
+def forget_after(entry: TurnState, count: int) -> None:
     """After the history was cut to ``count`` messages: the ids of removed messages may be used again."""
     names = entry.message_ids
     while names and ((seen := entry.ids.get(names[-1])) is None or seen.messages >= count):

@@ -28,7 +28,7 @@ from reknit.pipeline.stages.turn_state import (
     SentRequests,
     TurnState,
     TurnStates,
-    forget_behind,
+    forget_after,
     forget_id,
     kept_by,
     seen_before,
@@ -151,8 +151,8 @@ class TurnsStage(KeepsSessions):
 
     def _finished(self, batch: _Batch) -> Result:
         states = self._states.changes(sorted(batch.touched))
-        beside = (self._states.releases, self._endings, self._usage)
-        for changes in (states, *(each.changes() for each in beside)):
+        owners = (self._states.releases, self._endings, self._usage)
+        for changes in (states, *(each.changes() for each in owners)):
             batch.result.changes |= changes
         batch.result.tally = dict(batch.tally)
         return batch.result
@@ -280,8 +280,8 @@ class TurnsStage(KeepsSessions):
             raise
         self._usage.note_taken(key, event, size)
         self._endings.prolong(key, entry.session.policy.expires_after, self._time)
-        begun_anew = self._endings.begin_anew(key)
-        if isinstance(event, SessionOpened) or begun_anew:
+        begun_again = self._endings.begin_again(key)
+        if isinstance(event, SessionOpened) or begun_again:
             batch.result.outputs.append(_announcement(key, entry.session))
         batch.count_turn(event, "taken")
 
@@ -481,13 +481,13 @@ class TurnsStage(KeepsSessions):
                 fixes = session.replace(given) if log is UNSET else session.replace_by_log(bytes(log))
                 entry.count_turn()
                 entry.quarantined = False
-                entry.told.clear()
-                forget_behind(entry, 0)
+                entry.reported.clear()
+                forget_after(entry, 0)
                 publisher.certain(fixes)
             case HistoryRewound():
                 session.rewind(event.to if isinstance(event.to, int) else kept_by(entry, event.to))
                 entry.count_turn()
-                forget_behind(entry, session.count)
+                forget_after(entry, session.count)
             case RequestWanted():
                 entry.wanted += 1
             case SessionReleased():

@@ -70,7 +70,7 @@ from reknit.pipeline.streams import fields as read
 from reknit.pipeline.streams.events import BlockDelta, Event, Extras, Failed, ToolResult, WholeBlock, unrecognized
 from reknit.pipeline.streams.fields import Fields
 from reknit.pipeline.streams.framing import DONE, Framing, lines, payloads
-from reknit.pipeline.streams.framing.mending import MASK, Halves, make_sound, read_fields
+from reknit.pipeline.streams.framing.repair import MASK, Halves, make_sound, read_fields
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -86,7 +86,7 @@ class Decoder(Protocol):
 
     @property
     def framing(self) -> Framing:
-        """Where whole events end in the next piece of bytes; see ``reknit.pipeline.streams.framing``."""
+        """Return the end of the last whole event in the bytes; see ``reknit.pipeline.streams.framing``."""
         ...
 
     def feed(self, data: bytes) -> list[Event]:
@@ -335,7 +335,7 @@ class SeenLines:
         return self._seen, self._before
 
     def is_known(self, uuid: str, line: bytes) -> bool:
-        """Whether the line came before; if not, it is known from now on."""
+        """Return True if the line came before; if not, it is known from now on."""
         seen, before = self.window()
         found = mark_of(uuid, line)
         if found in seen.known or found in before.known:

@@ -20,7 +20,7 @@ from reknit.pipeline.registry import find_source
 from reknit.pipeline.streams.decoder import Decoder
 from reknit.pipeline.streams.events import Event, RunEnded, unrecognized
 from reknit.pipeline.streams.framing import Tail
-from reknit.pipeline.streams.framing.mending import Halves
+from reknit.pipeline.streams.framing.repair import Halves
 from reknit.pipeline.streams.recovery import Machine
 from reknit.pipeline.streams.recovery.beside import END_OF_INPUT
 from reknit.pipeline.streams.recovery.memory import EXCERPT, Context, Ids, Memory
@@ -88,7 +88,7 @@ class Recovery:
 
     @property
     def running(self) -> bool:
-        """Whether something was fed since the last run ended, or is still due."""
+        """True if something was fed since the last run ended, or is still due."""
         return self._fed or bool(self._due) or bool(self._tail.size)
 
     @property

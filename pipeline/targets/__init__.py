@@ -75,7 +75,7 @@ the block's place in the body (``messages.4.tool_calls.0``, ``input.7``, ``conte
 
 
 def row(piece: TrackedBlock, place: str = "") -> Row:
-    """Where a piece that was written comes from, and its ``place`` where it is not its number in its message."""
+    """The origin of a written block, and its ``place`` if that is not its number in its message."""
     known = piece.path, piece.fate, piece.code
     return (*known, place) if place else known
 
@@ -107,7 +107,7 @@ class Setting(Struct, frozen=True, kw_only=True):
 
 
 def is_issued_by(block: Block, providers: Collection[str], model: str | None) -> bool:
-    """Whether one of the ``providers`` wrote a block, and, as far as is known, this model."""
+    """Return True if one of the ``providers`` wrote a block, and, as far as is known, this model."""
     issuer = UNSET if isinstance(block, Unknown) else block.issuer
     if not isinstance(issuer, Issuer) or issuer.provider not in providers:
         return False
@@ -121,7 +121,7 @@ _WORDS: Final = re.compile(r"[a-z]+|\d+")
 
 
 def is_same_model(one: str, other: str) -> bool:
-    """Whether two names are of one model: one is an alias of the other, or a gateway's name for it.
+    """Return True if two names are of one model: one is an alias of the other, or a gateway's name for it.
 
     ``claude-sonnet-4-5``, ``claude-sonnet-4-5-20250929`` and ``anthropic/claude-4.5-sonnet`` are. A model on Bedrock is
     another one, since reasoning is bound to the platform (openclaw/openclaw#110080).
@@ -203,7 +203,7 @@ class Encoded(Struct, frozen=True, kw_only=True, gc=False):
     state: Any = None
     rows: Sequence[Row] = ()
     fixes: Sequence[Fix] = ()
-    gone: Sequence[LedgerEntry] = ()
+    dropped: Sequence[LedgerEntry] = ()
     marked: bytes = b""
     marks: int = 0
 
@@ -303,7 +303,7 @@ def healthy_encoder(dialect: Dialect) -> EncodeHealthy | None:
 
 
 class Writer(Protocol):
-    """How requests for one target are written.
+    """The writer of requests for one target.
 
     ``text`` targets take one text. ``tail_rule`` is the rule against a request that ends with the assistant;
     ``tail_rules`` are those that only look at the end, which a restored history (tail=keep) does not have yet.
@@ -358,7 +358,7 @@ def without_mends(structure: Structure, observed: frozenset[str]) -> Structure:
 
 
 def images_of(writers: Iterable[Writer], model: str | None) -> list[Callable[[str], str]]:
-    """How the writers write ids for a model, each way once.
+    """The ways in which the writers write ids for a model, each once.
 
     A writer that makes ids of its own where it does not take them as they are says how by a method ``call_id``. The
     structure repair keeps ids apart that it would write alike.

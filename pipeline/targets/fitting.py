@@ -59,7 +59,7 @@ class BlockAdapter(Struct, metaclass=_AbstractStruct, kw_only=True, eq=False):
 
     @property
     def media_at_once(self) -> bool:
-        """Whether media of a result follow it directly instead of all results."""
+        """True if media of a result follow it directly instead of all results."""
         return False
 
     @abstractmethod
@@ -192,7 +192,7 @@ class BlockAdapter(Struct, metaclass=_AbstractStruct, kw_only=True, eq=False):
 
 
 def is_bare(piece: TrackedBlock) -> bool:
-    """Whether a piece has nothing that a provider may lack a field for, as most have not; the parts of a result too."""
+    """True if a piece has nothing that a provider may lack a field for, as most have not; the parts of a result too."""
     block: Any = piece.block  # looked at by its class, for speed
     kind = type(block)
     if kind is Unknown or not (piece.own is block.own is block.cache_control is UNSET):
@@ -349,7 +349,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def is_mark(mark: Raw) -> bool:
-    """Whether this is a cache breakpoint as Anthropic takes them."""
+    """Return True if this is a cache breakpoint as Anthropic takes them."""
     try:
         _mark.decode(mark)
     except msgspec.DecodeError:

@@ -250,7 +250,7 @@ _OF_DOCUMENTS: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Inline | _Text 
 
 
 def has_source(block: Image | Document) -> bool:
-    """Whether a source is one that Anthropic could read, as far as that shows without its bytes."""
+    """Return True if a source is one that Anthropic could read, as far as that shows without its bytes."""
     decoder = _OF_IMAGES if isinstance(block, Image) else _OF_DOCUMENTS
     return decoded(decoder, block.source) is not None
 

@@ -60,12 +60,12 @@ _URL_SAFE: Final = str.maketrans("-_", "+/")
 
 
 def _is_gemini(signature: str) -> bool:
-    """Whether it is base64 of a field, or of one in another, whose content begins with 1; the newest have no field."""
+    """True if it is base64 of a field, or of one in another, whose content begins with 1; the newest have no field."""
     return _payload(signature, b"\x12\n", b"\n", b"")[:1] == b"\x01" and signature.startswith(("E", "C", "AY8"))
 
 
 def _is_claude(signature: str) -> bool:
-    """Whether it is base64 of a field in another, which makes it begin with ``E``, or of a number before it (``CAIS``).
+    """True if it is base64 of a field in another, which makes it begin with ``E``, or of a number before it (``CAIS``).
 
     The inner field begins with a number, 3 or more: of those with 1 and 2, 12 are Gemini's and 1 is Claude's.
     """
@@ -209,7 +209,7 @@ service of GPT (BerriAI/litellm#40245, manaflow-ai/subrouter#259), of another Ge
 
 
 def may_cross(issuer: Issuer, endpoint: Endpoint, version: tuple[int, int] | None = None) -> bool:
-    """Whether reasoning of another model may be sent to an endpoint; ``version`` is that of its Claude model.
+    """Return True if reasoning of another model may be sent to an endpoint; ``version`` is that of its Claude model.
 
     An endpoint of which nothing is known may have the same model under another name.
     """
@@ -258,7 +258,7 @@ def endpoint_of(setting: Setting, target: str, platform: Platform = "") -> Endpo
 
 
 def is_foreign(signature: str, endpoint: Endpoint) -> bool:
-    """Whether an endpoint is known to refuse a signature, because another issuer or platform made it."""
+    """Return True if an endpoint is known to refuse a signature, because another issuer or platform made it."""
     if endpoint.issuer not in CHECKING:
         return False
     form = form_of(signature)
@@ -270,7 +270,7 @@ def is_foreign(signature: str, endpoint: Endpoint) -> bool:
 
 
 def has_foreign_signature(block: Block, endpoint: Endpoint) -> bool:
-    """Whether a block is reasoning that an endpoint is known to refuse for the form of its signature."""
+    """Return True if a block is reasoning that an endpoint is known to refuse for the form of its signature."""
     match block:
         case Thinking(signature=str(signature)):
             return is_foreign(signature, endpoint)

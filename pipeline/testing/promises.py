@@ -52,7 +52,7 @@ class ConformanceError(AssertionError):
 
 
 def bytes_differ(found: bytes | None, wanted: bytes | None) -> str:
-    """Where two bodies part, or ``""`` where they are the same; None is a body that was refused."""
+    """Return the path of the first difference of two bodies, or ``""`` if they are equal; None is a refused body."""
     if found == wanted:
         return ""
     if found is None or wanted is None:
@@ -137,7 +137,7 @@ def check_ledger(done: Normalized, turns: Sequence[Turn], shown: int | None) -> 
 
 
 def check_marks(done: Normalized, messages: Sequence[Any], pattern: str) -> None:
-    """What ``pattern`` finds in a block is in the body as well, or a fix names the block.
+    """Check that each match of ``pattern`` in a block is in the body, or that a fix names the block.
 
     Raises:
         ConformanceError: the first block that lost a mark without a fix.
@@ -157,7 +157,7 @@ def check_marks(done: Normalized, messages: Sequence[Any], pattern: str) -> None
 
 
 def _is_inner(path: str) -> bool:
-    """Whether a path leads into a block: ``messages.2.content.0.content.1``, ``messages.2.content.0.cache_control``."""
+    """True if a path leads into a block: ``messages.2.content.0.content.1``, ``messages.2.content.0.cache_control``."""
     return ".content." in path.partition(".content")[2] or path.endswith(".cache_control")
 
 
@@ -268,9 +268,9 @@ class _Comparison:
         at, to = 0, 0
         while at < len(before) and to < len(after):
             differ = self._trial(before[at], after[to])
-            behind = self._behind_dropped(before, at, after[to], len(after) - to) if differ else None
-            if behind is not None:
-                at = behind
+            after_dropped = self._after_dropped(before, at, after[to], len(after) - to) if differ else None
+            if after_dropped is not None:
+                at = after_dropped
             elif differ and self._is_addition(before[at], after, to):
                 found += self._extra(after[to])
                 to += 1
@@ -283,28 +283,28 @@ class _Comparison:
             found += self._extra(node)
         return found
 
-    def _behind_dropped(self, before: list[Node], at: int, after: Node, left: int) -> int | None:
+    def _after_dropped(self, before: list[Node], at: int, after: Node, left: int) -> int | None:
         """Return the first element after excused ones that equals the output element, or None."""
         if self._is_excused(before[at]) and len(before) - at > left:
             return at + 1
-        for behind in range(at, len(before)):
-            if behind > at and not self._trial(before[behind], after):
-                return behind
-            if not self._is_excused(before[behind]):
+        for after_dropped in range(at, len(before)):
+            if after_dropped > at and not self._trial(before[after_dropped], after):
+                return after_dropped
+            if not self._is_excused(before[after_dropped]):
                 return None
         return None
 
     def _is_addition(self, before: Node, after: list[Node], to: int) -> bool:
         """Return True if an output element is an addition that fixes explain, and the next ones continue unchanged."""
-        for behind in range(to, len(after)):
-            if behind > to and not self._trial(before, after[behind]):
+        for after_dropped in range(to, len(after)):
+            if after_dropped > to and not self._trial(before, after[after_dropped]):
                 return True
-            if not (self._added or plain(after[behind]) in self._moved):
+            if not (self._added or plain(after[after_dropped]) in self._moved):
                 return False
         return False
 
     def _trial(self, before: Node, after: Node) -> bool:
-        """Whether two values differ, without spending an excuse."""
+        """Return True if two values differ, without spending an excuse."""
         if self._is_excused(before):
             return bool(plain(before) != plain(after))
         saved = self._added, list(self._moved)
@@ -359,7 +359,7 @@ def _movable(node: Node) -> Iterator[Any]:
 
 
 def _are_same(before: object, after: object) -> bool:
-    """Whether two scalars are the same JSON: 1 is 1.0, but neither is true."""
+    """Return True if two scalars are the same JSON: 1 is 1.0, but neither is true."""
     numbers = isinstance(before, (int, float)) and isinstance(after, (int, float))
     return before == after and (type(before) is type(after) or (numbers and not {bool} & {type(before), type(after)}))
 

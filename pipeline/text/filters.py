@@ -40,7 +40,7 @@ class Change(Struct, frozen=True):
 
 
 class Changes:
-    """How often each change was made since they were last taken."""
+    """Return the number of changes of each kind since the last call."""
 
     __slots__ = ("_counts",)
 
@@ -207,7 +207,7 @@ class Contexts:
         return max(at, found.start()) if found else len(text)
 
     def _other(self, text: str, at: int, *, last: bool) -> int:
-        """Where the code or JSON from here ends."""
+        """Return the end of the code or JSON that begins here."""
         if self.json:
             end, outcome = self.json.scan(text, at)
             if outcome != "open":

@@ -153,7 +153,7 @@ class Neutralizer:
 
 
 def is_own(piece: TrackedBlock) -> bool:
-    """Whether a block of the current user's turn is the user's own words.
+    """Return True if a block of the current user's turn is the user's own words.
 
     A result, a system message, what a repair left over and a prompt that an agent program wrote are not.
     """

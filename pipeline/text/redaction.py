@@ -254,7 +254,7 @@ def _has_separator(text: str, at: int) -> bool:
 
 
 def _path_start(text: str, separator: int, floor: int) -> int | None:
-    """Where the token begins whose first separator is here, its drive included; None where no token can begin."""
+    """Return the start of the token whose first separator is here, its drive included; None if no token can begin."""
     found = _START.search(text, max(floor, separator - 2), separator)
     return found.start() if found else None
 

@@ -249,7 +249,7 @@ class ToolCallParser:
         self._held = text[end:]
         return len(text)
 
-    def _finish_block(self, bodies: list[Body | None], beside: str, outputs: list[Output]) -> None:
+    def _finish_block(self, bodies: list[Body | None], around: str, outputs: list[Output]) -> None:
         """A block is at its end: give its calls, or, where one of its values is no call, all of it as text."""
         found = [body for body in bodies if body]
         if len(found) < len(bodies):
@@ -257,7 +257,7 @@ class ToolCallParser:
             return
         outputs += (body.call for body in found)
         self.calls += len(found)
-        asides = [*(body.aside for body in found), beside.strip("`").strip()]
+        asides = [*(body.aside for body in found), around.strip("`").strip()]
         outputs += (Removed(aside, "beside_call") for aside in asides if aside)
         self._drop_block()
 
@@ -297,8 +297,8 @@ def _begins(text: str, at: int, *, quoted: bool) -> tuple[Mode | None, int]:
         if not found:
             return (Mode.TEXT if _RESULT_BEGINS.match(text, at) else None), at
         # A quoted result is a mention only if it is the tag alone: the output of a tool is never a call.
-        behind = text[found.end() : found.end() + 1] if quoted else "-"
-        return (None if behind == "`" else Mode.RESULT if behind else Mode.TEXT), found.end()
+        following = text[found.end() : found.end() + 1] if quoted else "-"
+        return (None if following == "`" else Mode.RESULT if following else Mode.TEXT), found.end()
     if quoted:
         return None, at
     if text[at] == "{":

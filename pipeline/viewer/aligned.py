@@ -368,10 +368,10 @@ def _in_order(blocks: Sequence[tuple[int, bool]]) -> set[int]:
     They are as many as can be of those that were not, and of the others those that fit in between.
     """
     stay = _longest_rising([came for came, moved in blocks if not moved])
-    behind, bounds = sys.maxsize, list[int]()
+    least, bounds = sys.maxsize, list[int]()
     for came, _ in reversed(blocks):
-        bounds.append(behind)
-        behind = came if came in stay else behind
+        bounds.append(least)
+        least = came if came in stay else least
     found, before = set[int](), -1
     for (came, _), bound in zip(blocks, reversed(bounds), strict=True):
         if before < came < bound:

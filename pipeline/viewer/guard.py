@@ -74,7 +74,7 @@ class Viewed(Struct, frozen=True):
 
 
 class Peer(Struct, frozen=True):
-    """Where a request comes from and what it was sent to, as the browser sees it."""
+    """The origin and the destination of a request as the browser states them."""
 
     address: str
     scheme: str

@@ -111,7 +111,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 def outcome_of(text: str, choice: Choice) -> Outcome:
-    """What `reknit normalize` makes of a text; in the helper's process, for it may take long."""
+    """Return the result of `reknit normalize` for a text. Runs in the helper's process, since it may take long."""
     try:
         done = pipeline.normalize(
             text, to=choice.target, source=choice.shape, policy=choice.policy, model=choice.model or None

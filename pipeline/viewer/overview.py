@@ -102,15 +102,15 @@ def summed(found: Overview, by: str = "code") -> Summary:
     """Return the index's counts for the overview; ``by`` is the key of the chart's series: code, target, severity."""
     within = {"since": stamp(found.since_ms), "until": stamp(found.until_ms)}
     every: Counter[str] = Counter()
-    told: defaultdict[str, Counter[tuple[str, str, str]]] = defaultdict(Counter)
+    counts_by_kind: defaultdict[str, Counter[tuple[str, str, str]]] = defaultdict(Counter)
     for count in found.counts:
         every[count.kind] += count.count
-        told[count.kind][count.code, count.target, count.severity] += count.count
+        counts_by_kind[count.kind][count.code, count.target, count.severity] += count.count
     fixed = Counter[str]()
-    for (_, _, severity), times in told["fix"].items():
+    for (_, _, severity), times in counts_by_kind["fix"].items():
         fixed[severity] += times
     items = Counter[str]()
-    for kind, counts in told.items():
+    for kind, counts in counts_by_kind.items():
         if kind.startswith(("item/", "turn/")):
             for (code, _, _), times in counts.items():
                 items[code] += times
@@ -131,11 +131,11 @@ def summed(found: Overview, by: str = "code") -> Summary:
     return Summary(
         figures=figures,
         streamed=[Figure(code, items[code], sessions_at(code=code, **within)) for code in STREAMED],
-        fixes=_rows(told["fix"], within),
-        rejections=_rows(told["rejection"], within),
-        refused=_rows(told["refused"], within),
-        letters=_rows(told["letter"], within),
-        diagnoses=_rows(told["turn/diagnosis"], within),
+        fixes=_rows(counts_by_kind["fix"], within),
+        rejections=_rows(counts_by_kind["rejection"], within),
+        refused=_rows(counts_by_kind["refused"], within),
+        letters=_rows(counts_by_kind["letter"], within),
+        diagnoses=_rows(counts_by_kind["turn/diagnosis"], within),
         series=_series([count for count in found.counts if count.kind == "fix"], found, by),
     )
 

@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.inspect import BoolType
 
 from reknit.pipeline.config import described
-from reknit.pipeline.demo.recordings import fleet, unmended
+from reknit.pipeline.demo.recordings import broken_request, fleet
 from reknit.pipeline.diff.values import encodable
 from reknit.pipeline.errors import InputError, ReknitError
 from reknit.pipeline.explain import (
@@ -32,7 +32,7 @@ from reknit.pipeline.explain import (
     summaries,
     written_out,
 )
-from reknit.pipeline.explain.telling import Told, told
+from reknit.pipeline.explain.page_text import PageText, as_text
 from reknit.pipeline.fixes import FIXES, OBSERVABLE, severity_of
 from reknit.pipeline.history.readers.shapes import SHAPES
 from reknit.pipeline.registry import TARGETS
@@ -72,7 +72,7 @@ HISTORIES: Final = "Histories as clients keep them"
 def _examples() -> Iterator[tuple[str, Example]]:
     """The demo's broken histories by their sessions; then the examples of single fixes and rules by their codes."""
     for recording in fleet():
-        sent = unmended(recording)
+        sent = broken_request(recording)
         if sent.messages:
             choice = Choice(sent.targets[0], policy={name: str(value) for name, value in sent.policy.items()})
             text = _indented(sent.head | {"messages": sent.messages})
@@ -92,7 +92,7 @@ def _choice_of_fix(example: FixExample) -> Choice:
 
 
 def _is_history(example: RuleExample) -> bool:
-    """Whether a body that breaks a rule can be read as a history again."""
+    """Return True if a body that breaks a rule can be read as a history again."""
     shaped = TARGETS[RULES[example.code].target].shape is not None
     return shaped and isinstance(example.body, dict) and example.encoding == "utf-8"
 
@@ -216,7 +216,7 @@ def _has_all(words: list[str], text: str) -> bool:
 async def _one(request: web.Request) -> web.Response:
     try:
         # Some examples take a third of a second, the first time.
-        said = await request.app[VIEWER].pools.work.run(_told, request.match_info["code"])
+        said = await request.app[VIEWER].pools.work.run(_page_text, request.match_info["code"])
     except InputError as error:
         return page(
             request, "error.html", status=404, title="No such code", message=error.message, code=error.code, number=404
@@ -233,12 +233,12 @@ async def _one(request: web.Request) -> web.Response:
 
 
 @lru_cache(maxsize=1024)
-def _told(code: str) -> Told:
-    return told(explain(code))
+def _page_text(code: str) -> PageText:
+    return as_text(explain(code))
 
 
 def _severity(code: str) -> str:
-    """How heavy a fix or a breach of a rule weighs, in one word."""
+    """Return the weight of a fix or a violation in one word."""
     if code in RULES:
         return RULES[code].severity
     return severity_of(lossless=FIXES[code].lossless)
@@ -247,15 +247,15 @@ def _severity(code: str) -> str:
 def linked(text: str) -> Markup:
     """Return a text of Reknit's in which every code is a link to its page."""
     pieces: list[Markup] = []
-    behind = 0
+    done_to = 0
     for found in _CODE.finditer(text):
         if found[0] in FIXES or found[0] in RULES:
             pieces += [
-                escape(visible(text[behind : found.start()])),
+                escape(visible(text[done_to : found.start()])),
                 Markup('<a href="/explain/{0}">{0}</a>').format(found[0]),
             ]
-            behind = found.end()
-    return Markup().join([*pieces, escape(visible(text[behind:]))])
+            done_to = found.end()
+    return Markup().join([*pieces, escape(visible(text[done_to:]))])
 
 
 routes = [

@@ -126,9 +126,9 @@ class Requests:
             raise web.HTTPNotFound from error
         led_to = await viewer.pools.pages.run(timeline.led_to, viewer.index.reader, entry.cause)
         # A certain fix is published without a request, for all targets or one.
-        told = [each for each in led_to if each.kind == "fix" and each.request_id in {"", entry.request_id}]
-        told = [each for each in told if each.target in {"", entry.target}]
-        values = [found.value for found in await viewer.values.read_many(told)]
+        reported = [each for each in led_to if each.kind == "fix" and each.request_id in {"", entry.request_id}]
+        reported = [each for each in reported if each.target in {"", entry.target}]
+        values = [found.value for found in await viewer.values.read_many(reported)]
         fixes = [msgspec.json.decode(value, type=Fix) for value in values if value is not None]
         records, gone = await _records(viewer, entry, headers)
         # A missing record may have arrived since.

@@ -141,13 +141,13 @@ class Timelines:
     def take_entries(self, entries: Sequence[Entry]) -> None:
         """Take new entries of the index."""
         for session, of_session in by_session(entries, self._viewings).items():
-            told = [entry for entry in of_session if entry.kind in VIEWS[""]]
+            shown = [entry for entry in of_session if entry.kind in VIEWS[""]]
             if any(entry.kind == FORGOTTEN for entry in of_session):
                 self._end(session, "The session was forgotten.")
-            elif len(told) > AT_ONCE:
+            elif len(shown) > AT_ONCE:
                 self._end(session, "Much came at once: reload the page.")
             else:
-                self._show(session, told)
+                self._show(session, shown)
 
     def _show(self, session: str, entries: Sequence[Entry]) -> None:
         for entry in entries:
@@ -236,7 +236,7 @@ async def _request(request: web.Request) -> web.Response:
     }
     if is_part(request):
         return page(request, "parts/rows.html", **more, up="after" not in query, down="after" in query)
-    beside = await viewer.pools.pages.run(timeline.led_to, viewer.index.reader, found.entry.cause)
+    effects = await viewer.pools.pages.run(timeline.led_to, viewer.index.reader, found.entry.cause)
     earlier = await viewer.pools.pages.run(
         timeline.timeline,
         viewer.index.reader,
@@ -257,7 +257,7 @@ async def _request(request: web.Request) -> web.Response:
         headers=found.headers,
         head=await viewer.pools.work.run(aligned.head),
         marks=aligned.marks,
-        targets={each.target: each.request_id for each in beside if each.kind == "request" and each.session == name},
+        targets={each.target: each.request_id for each in effects if each.kind == "request" and each.session == name},
         earlier=earlier.entries[0].request_id if earlier.entries else "",
         size=found.entry.size if found.body is None else len(found.body),
     )
@@ -350,9 +350,9 @@ async def _lines(viewer: Viewer, entries: Sequence[Entry], *, bodies: bool) -> l
     for entry in entries:
         is_bare = entry.number in headers
         value = Value(None, headers[entry.number], "left_out") if is_bare else next(read)
-        told = as_json(entry.topic, value.record(entry))
+        shown = as_json(entry.topic, value.record(entry))
         lost = {"lost": value.lost} if value.lost else {}
-        lines.append(msgspec.json.encode({"partition": entry.partition, **told, **lost}))
+        lines.append(msgspec.json.encode({"partition": entry.partition, **shown, **lost}))
     return lines
 
 

@@ -22,7 +22,7 @@ import measure
 import broker as kafka_broker
 import pipeline_lab as lab
 from build import said, user
-from staged import deltas, settling, turn, with_calls_open, written_bytes
+from stage_runs import deltas, settling, turn, with_calls_open, written_bytes
 
 from reknit.pipeline.stages.events import EventsStage
 from reknit.pipeline.stages.turns import TurnsStage

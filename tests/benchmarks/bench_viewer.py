@@ -27,8 +27,8 @@ import aiohttp
 import bench_worker
 from aiokafka import AIOKafkaProducer
 from build import call, result, rounds, said, user
-from published import OPENED, answers, appended
-from viewing import BEGAN_MS, Topics, demo_inputs, filled, index_of, served
+from published_records import OPENED, answers, appended
+from viewer_lab import BEGAN_MS, Topics, demo_inputs, filled, index_of, served
 from yarl import URL
 
 from reknit.pipeline.config import load_config

@@ -28,8 +28,8 @@ import msgspec
 from aiokafka import AIOKafkaProducer
 from bench_viewer import CODES, LONG, SHORT, WORDS, answer_ms, filled_index, whole_topics
 from build import user
-from published import OPENED, appended
-from viewing import served
+from published_records import OPENED, appended
+from viewer_lab import served
 
 from reknit.pipeline.config import load_config
 from reknit.pipeline.viewer import overview, pools

@@ -19,7 +19,7 @@ from alerting import HASTE, RULES, Prometheus
 from browser import browsing, needs_browser
 from build import user
 from prometheus_client import generate_latest
-from published import OPENED, appended
+from published_records import OPENED, appended
 from yaml import safe_load
 
 from reknit.pipeline.config import load_config

@@ -11,7 +11,7 @@ import pipeline_lab as lab
 import pytest
 from aiokafka import AIOKafkaProducer
 from build import user
-from published import appended
+from published_records import appended
 
 from reknit.pipeline.engine.embedded import EmbeddedBroker
 from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS

@@ -13,7 +13,7 @@ import pipeline_lab as lab
 import pytest
 from aiohttp import web
 from aiokafka import AIOKafkaProducer
-from sending import anthropic, request
+from sender_runs import anthropic, request
 from stand_in import Provider, serving
 
 from reknit.client import Brokers, Events, Requests, Turns, View

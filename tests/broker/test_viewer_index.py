@@ -19,8 +19,8 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from build import call, said, user
-from published import OPENED, answers, appended
-from viewing import Topics, contents
+from published_records import OPENED, answers, appended
+from viewer_lab import Topics, contents
 
 from reknit.pipeline.config import load_config
 from reknit.pipeline.engine.embedded import EmbeddedBroker

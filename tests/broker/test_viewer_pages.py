@@ -6,11 +6,11 @@ from collections import Counter
 from urllib.parse import urlsplit
 
 import pytest
-import viewing
+import viewer_lab
 from browser import ELSEWHERE, HOSTILE, browsing, needs_browser
 from build import call, result, said, text, user
 from hostile import records, sessions
-from published import OPENED, answers, appended
+from published_records import OPENED, answers, appended
 
 from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
 
@@ -56,7 +56,7 @@ async def walk(page, start, of_a_kind=OF_A_KIND, skipped=NOT_WALKED):
 @pytest.fixture
 async def viewer(tmp_path):
     """The URL of a viewer on the demo's fleet, poisoned, and on each kind of record, poisoned too."""
-    async with viewing.served(viewing.filled(sessions(), records()), tmp_path / "index", allow_retry=True) as url:
+    async with viewer_lab.served(viewer_lab.filled(sessions(), records()), tmp_path / "index", allow_retry=True) as url:
         yield url
 
 
@@ -118,9 +118,9 @@ def _streamed(words, piece):
 async def test_ten_megabytes_of_hostile_text_are_shown_in_pages_of_a_size_and_never_run(tmp_path):
     shown, wrong = {}, []
     skipped = re.compile(rf"{NOT_WALKED.pattern}|^/(explain|playground)")
-    fleet = viewing.filled(enormous())
+    fleet = viewer_lab.filled(enormous())
     async with (
-        viewing.served(fleet, tmp_path / "index", allow_retry=True) as viewer,
+        viewer_lab.served(fleet, tmp_path / "index", allow_retry=True) as viewer,
         browsing() as browser,
         browser.tab() as page,
     ):

@@ -7,7 +7,7 @@ not, so no reason outlives its difference.
 
 import msgspec
 import pytest
-from reading import vectors
+from reader_results import vectors
 
 from reknit.pipeline.streams.session import Recovery
 from reknit.topics.reducer import reduce

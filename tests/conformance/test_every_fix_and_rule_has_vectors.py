@@ -4,7 +4,7 @@ import json
 from collections import defaultdict
 
 import pytest
-from reading import vectors
+from reader_results import vectors
 
 from reknit.pipeline import normalize
 from reknit.pipeline.explain import FIX_EXAMPLES, RULE_EXAMPLES, STREAM_EXAMPLES, retold, written_out

@@ -9,7 +9,7 @@ import json
 
 import msgspec
 import pytest
-import reading
+import reader_results
 
 from reknit.pipeline import Session, normalize, validate
 from reknit.pipeline.registry import TARGETS
@@ -48,7 +48,7 @@ OWN = {
 
 
 def vectors(name):
-    return [pytest.param(vector, id=vector["name"]) for vector in reading.vectors(name)]
+    return [pytest.param(vector, id=vector["name"]) for vector in reader_results.vectors(name)]
 
 
 @pytest.mark.parametrize(

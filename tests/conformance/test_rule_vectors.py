@@ -11,7 +11,7 @@ import json
 
 import msgspec
 import pytest
-from reading import vectors
+from reader_results import vectors
 
 from reknit.pipeline.explain import written_out
 from reknit.pipeline.registry import TARGETS

@@ -10,8 +10,8 @@ import re
 
 import msgspec
 import pytest
-from filtered import fed, shown
-from reading import vectors
+from filter_runs import fed, shown
+from reader_results import vectors
 
 from reknit.pipeline import Session, normalize, validate
 from reknit.pipeline.text.environment import lift_environment

@@ -13,10 +13,10 @@ from collections import Counter
 from functools import cache
 from typing import Any, NamedTuple
 
-import streamed
+import stream_runs
 from stream_lab import fed, streams
 from stream_lab import sse as event_bytes
-from streamed import items_of, picture
+from stream_runs import items_of, picture
 
 from reknit.pipeline import normalize
 from reknit.pipeline.streams.session import Recovery
@@ -169,7 +169,7 @@ def next_request(source, row, target):
 
     Calls that were cut have no result.
     """
-    turns = streamed.run(source, *sse(row)).turns
+    turns = stream_runs.run(source, *sse(row)).turns
     messages = [json.loads(turn.message) for turn in turns]
     blocks = [block for message in messages for block in message["content"]]
     calls = [block["id"] for block in blocks if block["type"] == "tool_use" and not block.get("incomplete")]

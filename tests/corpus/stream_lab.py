@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-import streamed
+import stream_runs
 from recorded import rows
-from streamed import encoded, items_of, only, picture, without_deltas
+from stream_runs import encoded, items_of, only, picture, without_deltas
 
 from reknit.pipeline.streams.session import Recovery
 from reknit.topics.items import ItemCompleted, ItemDelta, ItemRetracted, ItemStarted, TurnStop
@@ -45,7 +45,7 @@ def sse(payload, name=""):
 
 def frame(name, payload, kind="event"):
     headers = {":message-type": kind, f":{kind}-type": name, ":content-type": "application/json"}
-    return streamed.frame(streamed.string_headers(headers), payload)
+    return stream_runs.frame(stream_runs.string_headers(headers), payload)
 
 
 def shown(entry):

@@ -11,9 +11,9 @@ from functools import cache
 import msgspec
 import pytest
 import stream_lab as lab
-import streamed
+import stream_runs
 from recorded import needs_corpus
-from streamed import only
+from stream_runs import only
 
 from reknit.topics.items import TurnDelta, TurnStop, Usage
 from reknit.topics.reducer import reduce
@@ -122,7 +122,7 @@ def without(block, *names):
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["id"])
 def test_the_history_has_each_block_as_the_provider_wrote_it(row):
-    content = streamed.run("anthropic", *events(row)).blocks
+    content = stream_runs.run("anthropic", *events(row)).blocks
     # An empty block cannot be sent back and has nothing to say.
     expected = [block for block in row["sdk_final"]["content"] if not is_empty(block)]
     assert [without(block, "issuer") for block in content] == [

@@ -8,11 +8,11 @@ import json
 from functools import cache
 
 import pytest
-import streamed
+import stream_runs
 from recorded import needs_corpus, rows
 from recorded_streams import arguments, events, recordings, sse
 from stream_lab import fed
-from streamed import only
+from stream_runs import only
 
 from reknit.topics.items import AgentError, AgentUnrecognized, ItemStarted, TurnStop
 from reknit.topics.reducer import reduce
@@ -115,7 +115,7 @@ def test_a_whole_answer_and_its_stream_make_the_same_turn(provider):
             continue
         turns = []
         for pieces in (sse(row), [json.dumps(final).encode()]):
-            blocks = streamed.run("openai-chat", *pieces).blocks
+            blocks = stream_runs.run("openai-chat", *pieces).blocks
             texts = "".join(block["text"] for block in blocks if block["type"] == "text")
             calls = [(block["name"], block["input"]) for block in blocks if block["type"] == "tool_use"]
             turns.append((texts, calls))

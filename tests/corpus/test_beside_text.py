@@ -16,7 +16,7 @@ import msgspec
 import pytest
 import stream_lab as lab
 from recorded import needs_corpus, rows
-from streamed import only, run
+from stream_runs import only, run
 
 from reknit.topics.items import AgentUnrecognized, ItemCompleted, ItemRetracted, TurnDiagnosis, TurnStop, Usage
 from reknit.topics.reducer import reduce

@@ -8,7 +8,7 @@ second, ``held`` is what the CLI sent with another prompt at the end, which is i
 import json
 
 import pytest
-import streamed
+import stream_runs
 from recorded import needs_corpus, rows
 from recorded_streams import check_named
 
@@ -81,7 +81,7 @@ def check_end(view, run):
 
 def fed(lines, size):
     batches = ["\n".join(lines[first : first + size]).encode() for first in range(0, len(lines), size)]
-    return streamed.items_of("claude-cli", batches, end="end of input")
+    return stream_runs.items_of("claude-cli", batches, end="end of input")
 
 
 @each_run
@@ -124,7 +124,7 @@ def as_turn_block(block):
 
 
 def turns_of(lines):
-    return streamed.run("claude-cli", [line.encode() for line in lines], end="end of input").turns
+    return stream_runs.run("claude-cli", [line.encode() for line in lines], end="end of input").turns
 
 
 def blocks_of(turns, role):
@@ -213,7 +213,7 @@ def cut_for_good(run):
         if event.get("type") == "message_start" or read["type"] == "assistant":
             streamed = ""
         streamed += (event.get("delta") or {}).get("text") or ""
-        if read["type"] == "result" and streamed.strip():
+        if read["type"] == "result" and stream_runs.strip():
             left.append(streamed)
     return left
 

@@ -10,9 +10,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import streamed
+import stream_runs
 from recorded import rows, unpacked
-from streamed import encoded, only, picture
+from stream_runs import encoded, only, picture
 
 from reknit.pipeline import Session, normalize
 from reknit.pipeline.history.readers.shapes import read
@@ -39,7 +39,7 @@ def events_of(row):
 def run(row, lines=None):
     """The total result of a row's lines, with the state saved and restored after each."""
     lines = lines_of(row) if lines is None else lines
-    return streamed.run("codex-cli", lines, sizes=[1] * len(lines), end="end of run")
+    return stream_runs.run("codex-cli", lines, sizes=[1] * len(lines), end="end of run")
 
 
 def kept(row):
@@ -161,7 +161,7 @@ CALLS = ("command_execution", "file_change", "web_search")
 @each_run
 def test_state_batches_and_positions_change_nothing(row):
     found, lines = run(row), lines_of(row)
-    assert encoded(streamed.items_of("codex-cli", lines, end="end of run")) == encoded(found.items)
+    assert encoded(stream_runs.items_of("codex-cli", lines, end="end of run")) == encoded(found.items)
     recovery = Recovery("codex-cli")
     whole = [*recovery.feed_each(lines), *recovery.end_run("end of run")]
     assert encoded(whole) == encoded(found.items)

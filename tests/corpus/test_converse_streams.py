@@ -10,9 +10,9 @@ from functools import cache
 
 import pytest
 import stream_lab as lab
-import streamed
+import stream_runs
 from recorded import needs_corpus
-from streamed import encoded, only, without_deltas
+from stream_runs import encoded, only, without_deltas
 
 from reknit.topics.items import TurnDelta, TurnStop, Usage
 
@@ -139,7 +139,7 @@ def test_tokens_are_reported_once(recording):
 @each
 def test_the_history_has_the_reasoning_with_its_issuer(recording):
     row = next(row for row in rows() if row["id"] == recording.id)
-    content = streamed.run("bedrock-converse", b"".join(recording.events)).blocks
+    content = stream_runs.run("bedrock-converse", b"".join(recording.events)).blocks
     pieces = [event["contentBlockDelta"]["delta"] for event in row["stream"] if "contentBlockDelta" in event]
     reasoning = [piece["reasoningContent"] for piece in pieces if "reasoningContent" in piece]
     kept = [block for block in content if "issuer" in block]

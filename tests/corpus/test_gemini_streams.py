@@ -3,7 +3,7 @@
 import json
 import re
 
-import streamed
+import stream_runs
 from recorded import needs_corpus
 from recorded_streams import (
     check_named,
@@ -22,7 +22,7 @@ from recorded_streams import (
 )
 from stream_lab import fed
 from stream_lab import sse as event_bytes
-from streamed import only, picture
+from stream_runs import only, picture
 
 from reknit.topics.items import AgentUnrecognized, ItemRetracted, ItemStarted, TurnDelta, TurnStop
 from reknit.topics.reducer import reduce
@@ -108,7 +108,7 @@ def test_every_part_has_its_place():
 
 def test_the_turn_for_the_log_has_every_signature_in_front_of_its_part():
     for row in all_rows():
-        content = streamed.run("gemini", *sse(row)).blocks
+        content = stream_runs.run("gemini", *sse(row)).blocks
         signed = [block["signature"] for block in content if block["type"] == "thinking" and "signature" in block]
         sealed = [part for part in parts_in(events(row)) if "thoughtSignature" in part]
         seals = [part["thoughtSignature"] for part in sealed if {"text", "functionCall"} & part.keys()]

@@ -33,7 +33,7 @@ from recorded_streams import (
 )
 from stream_lab import fed
 from stream_lab import sse as event_bytes
-from streamed import only, picture
+from stream_runs import only, picture
 
 from reknit.topics.items import AgentError, AgentUnrecognized, ItemRetracted, ItemStarted, TurnDelta, TurnStop
 from reknit.topics.reducer import reduce

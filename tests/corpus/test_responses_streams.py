@@ -8,12 +8,12 @@ import random
 from functools import cache
 
 import pytest
-import streamed
+import stream_runs
 from recorded import needs_corpus, rows
 from recorded_streams import errors, events, payloads, recordings, sse, thought
 from stream_lab import fed
 from stream_lab import sse as event_bytes
-from streamed import only
+from stream_runs import only
 
 from reknit.pipeline.history.calls import derived_id
 from reknit.topics.items import AgentUnrecognized, ItemCompleted, TurnDelta, TurnStop, Usage
@@ -131,7 +131,7 @@ def test_log_turns_stop_reasons_and_usage_are_those_of_the_final_event(provider)
     rows = [row for row in recordings(provider) if ends(row)]
     assert rows
     for row in rows:
-        found, finals = streamed.run("openai-responses", sse(row)), ends(row)
+        found, finals = stream_runs.run("openai-responses", sse(row)), ends(row)
         expected = [block for item in first_told(row) for block in in_log(item, finals[0].get("model"))]
         assert found.blocks == expected, row["id"]
         stops = only(found.items, TurnStop)
@@ -224,7 +224,7 @@ def test_a_whole_answer_is_promoted(provider):
     found = answers(provider)
     assert found
     for name, answer in found:
-        items, turns = streamed.run("openai-responses", json.dumps(answer).encode())
+        items, turns = stream_runs.run("openai-responses", json.dumps(answer).encode())
         assert shown(items) == [one for item in answer["output"] for one in on_screen(item)], name
         content = [block for turn in turns for block in json.loads(turn.message)["content"]]
         expected = [block for item in answer["output"] for block in in_log(item, answer.get("model"))]

@@ -11,10 +11,10 @@ import json
 from typing import NamedTuple
 
 import msgspec
-import streamed
+import stream_runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from streamed import only, without_deltas
+from stream_runs import only, without_deltas
 
 from reknit.topics.items import AgentError, AgentUnrecognized, ItemRetracted, TurnStop
 from reknit.topics.reducer import reduce
@@ -152,7 +152,7 @@ def whole(answer):
 
 def run(records, sizes):
     """Return the items and the log's blocks for records in batches of these sizes, with the state saved in between."""
-    found = streamed.run("openai-chat", records, sizes=sizes)
+    found = stream_runs.run("openai-chat", records, sizes=sizes)
     return found.items, found.blocks
 
 

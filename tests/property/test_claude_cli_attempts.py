@@ -11,7 +11,7 @@ import json
 from claude_lines import INIT, block_delta, block_start, end, finish, result, start, stop, whole
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from streamed import items_of
+from stream_runs import items_of
 
 from reknit.pipeline.streams.session import Recovery
 from reknit.topics.items import ItemCompleted, ItemRetracted, TurnStop

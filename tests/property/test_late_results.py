@@ -14,7 +14,7 @@ import pytest
 from build import call, image, result, said, session_of, text, user
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from staged import OPENED, processed, records, turn
+from stage_runs import OPENED, processed, records, turn
 from strategies import SCALE
 
 from reknit.pipeline import Session, normalize

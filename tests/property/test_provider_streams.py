@@ -4,12 +4,12 @@ import json
 
 import msgspec
 import pytest
-import streamed
+import stream_runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
+from stream_runs import check_well_formed, encoded, items_of, picture, stepped, without_deltas
 from stream_strategies import CALL_IDS, INDEXES, LINES, NAMES, REASONS, STREAMS, marked
-from streamed import check_well_formed, encoded, items_of, picture, stepped, without_deltas
 
 from reknit.pipeline.streams.events import (
     BlockDelta,
@@ -190,7 +190,7 @@ def test_every_text_of_a_source_is_in_an_item(source, data):
 @given(data=st.data(), cuts=CUTS)
 def test_batching_and_snapshots_change_nothing(source, data, cuts):
     run = [json.dumps(event).encode() for event in data.draw(st.lists(STREAMS[source], max_size=30))]
-    batched, whole = streamed.run(source, *run, sizes=cuts), streamed.run(source, *run)
+    batched, whole = stream_runs.run(source, *run, sizes=cuts), stream_runs.run(source, *run)
     assert without_deltas(batched.items) == without_deltas(whole.items)
     assert picture(batched.items) == picture(whole.items)
     assert batched.turns == whole.turns

@@ -9,7 +9,7 @@ from strategies import SCALE, healthy_histories, perturbed_histories, policies
 from reknit.pipeline import normalize
 from reknit.pipeline.history.healthy import Stretch
 from reknit.pipeline.registry import TARGETS
-from reknit.pipeline.session.working import Mending
+from reknit.pipeline.session.working import StructureRepair
 from reknit.pipeline.testing import Kit
 
 
@@ -84,9 +84,9 @@ TWO = [
 )
 def test_the_quick_path_resumes_after_a_repair(monkeypatch, between, taken):
     skipped = []
-    skip = Mending._skip
+    skip = StructureRepair._skip
     monkeypatch.setattr(
-        Mending, "_skip", lambda work, turns, stretch: skipped.append(len(turns)) or skip(work, turns, stretch)
+        StructureRepair, "_skip", lambda work, turns, stretch: skipped.append(len(turns)) or skip(work, turns, stretch)
     )
     normalize([*HELLO, *between, *HELLO[1:]])
     assert skipped == taken

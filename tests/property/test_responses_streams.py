@@ -11,7 +11,7 @@ from collections import Counter
 from itertools import count
 from typing import Any, NamedTuple
 
-import streamed
+import stream_runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from responses_events import event, numbered, response
@@ -168,7 +168,7 @@ def screen(items):
 
 def recovered(run, sizes):
     """Return the items of a run in batches of these sizes, with a restart after each, and the turns for the log."""
-    found = streamed.run("openai-responses", run, sizes=sizes)
+    found = stream_runs.run("openai-responses", run, sizes=sizes)
     return found.items, found.contents
 
 
@@ -190,7 +190,7 @@ def test_content_that_one_event_still_contains_is_shown(answer, chance, teller, 
     assert sorted(screen(items)) == sorted(on_screen(answer.output))
     expected = [found for item in answer.output if (found := block(item))]
     assert turns == [expected]
-    (stop,) = streamed.only(items, TurnStop)
+    (stop,) = stream_runs.only(items, TurnStop)
     assert (stop.stop_reason, stop.incomplete) == ("completed", False)
     assert screen(items) == screen(recovered(kept, [])[0])
 
@@ -245,6 +245,6 @@ def test_consecutive_responses_are_all_shown(answer, streams, sizes, data):
     assert contents == [expected] * len(streams)
     assert len({item.item_id for item in items if isinstance(item, ItemStarted)}) == len(reduce(items).entries)
     # Not only because the last event repeats it.
-    shown = "".join(item.content for item in streamed.only(items, ItemDelta) if item.delta_type == "text_delta")
+    shown = "".join(item.content for item in stream_runs.only(items, ItemDelta) if item.delta_type == "text_delta")
     said = "".join(block(item)["text"] for item in answer.output if item["type"] == "message")
     assert Counter(shown) == Counter(said * sum(streams))

@@ -6,7 +6,7 @@ import pytest
 from asked import ASKED, Asked
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reading import vectors
+from reader_results import vectors
 from sdk_types import fault
 from sdk_walk import WALKS, requests
 from strategies import SCALE, healthy_histories, issued, policies

@@ -4,10 +4,10 @@ import json
 
 import msgspec
 import pytest
-import staged
+import stage_runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from streamed import picture, without_deltas
+from stream_runs import picture, without_deltas
 
 from reknit.pipeline.registry import SOURCES
 from reknit.pipeline.stages.events import EventsStage
@@ -241,13 +241,13 @@ def streams(draw, source):
 
 def processed(source, values, sizes):
     """Return the items of records in batches of these sizes; the state is reloaded between two of them."""
-    rest = staged.records(values, (("source", source.encode()), ("run", b"r")))
-    rest += staged.records([None], (("exit", b"exit"), ("run", b"r")), first=len(values))
+    rest = stage_runs.records(values, (("source", source.encode()), ("run", b"r")))
+    rest += stage_runs.records([None], (("exit", b"exit"), ("run", b"r")), first=len(values))
     batches = []
     for size in [*sizes, len(rest)]:
         batches.append(rest[:size])
         rest = rest[size:]
-    outputs, _, _ = staged.processed(EventsStage, filter(None, batches), "changelog")
+    outputs, _, _ = stage_runs.processed(EventsStage, filter(None, batches), "changelog")
     found = [output.value for output in outputs if output.topic == SESSION_ITEMS and output.value]
     for value in found:
         json.loads(value.decode())

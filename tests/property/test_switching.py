@@ -5,7 +5,7 @@ from itertools import pairwise
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reading import hard
+from reader_results import hard
 from strategies import SCALE, histories, policies
 
 from reknit.pipeline import Session, normalize

@@ -8,7 +8,7 @@ import os
 import re
 from functools import partial
 
-from filtered import fed, in_pieces
+from filter_runs import fed, in_pieces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -8,7 +8,7 @@ import math
 
 import pytest
 from build import image, png, session_of
-from reading import refusal
+from reader_results import refusal
 
 from reknit.pipeline import Session, normalize, validate
 from reknit.pipeline.errors import InputError

@@ -15,7 +15,7 @@ from browser import ELSEWHERE, HOSTILE, needs_browser, open_page
 from build import said, user
 from click.testing import CliRunner
 from msgspec import structs
-from published import OPENED, answers, appended, processed, side, turns, with_header
+from published_records import OPENED, answers, appended, processed, side, turns, with_header
 
 from reknit.pipeline.cli import main
 from reknit.pipeline.config import load_config

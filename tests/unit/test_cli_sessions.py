@@ -127,7 +127,7 @@ def test_a_session_under_release_is_listed_with_its_waiting_records():
         for key, value in changes.items():
             states.restore(key, value)
         (found,) = _found({2: states}, [(2, KEY)])
-        told.append(found.told())
+        told.append(found.facts())
         changes = stage.process([due]).changes
     base = {"session": "s", "partition": 2, "state": "releasing"}
     turns = [{"turn": 0, "messages": 0}, {"turn": 1, "messages": 1}, {}, {"turn": 1, "messages": 1}]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from viewing import Topics
+from viewer_lab import Topics
 
 from reknit.pipeline.demo.recordings import FILES, Events, Gathered, Input, Turns, Wait, fleet, inputs, refusals
 from reknit.pipeline.fixes import FIXES

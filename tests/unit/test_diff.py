@@ -8,7 +8,7 @@ from build import call, image, result, said, user
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw, structs
-from published import (
+from published_records import (
     OPENED,
     answers,
     appended,

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from build import said, user
 from msgspec import Raw, structs
-from staged import records, turn
+from stage_runs import records, turn
 
 from reknit.pipeline.engine import partition
 from reknit.pipeline.engine import state as module

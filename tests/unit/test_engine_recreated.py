@@ -7,7 +7,7 @@ import json
 import pytest
 from aiokafka import TopicPartition
 from build import said, user
-from staged import OPENED, Sliced, restored, turn
+from stage_runs import OPENED, Sliced, restored, turn
 
 from reknit.pipeline.engine import recreated as module
 from reknit.pipeline.engine import state as state_module

@@ -10,7 +10,7 @@ import pytest
 from aiokafka.errors import KafkaConnectionError
 from build import said, user
 from msgspec import structs
-from staged import letters, turn
+from stage_runs import letters, turn
 
 from reknit.pipeline.engine import partition as module
 from reknit.pipeline.engine.batches import Span

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from reknit.pipeline.cli.offline import explain_command
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.explain import FIX_EXAMPLES, RULE_EXAMPLES, STREAM_EXAMPLES, FixPage, RulePage, explain
-from reknit.pipeline.explain.telling import plain
+from reknit.pipeline.explain.page_text import plain
 from reknit.pipeline.fixes import FIXES
 from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.session import normalize

@@ -8,7 +8,7 @@ import json
 
 import msgspec
 import pytest
-import staged
+import stage_runs
 from build import call, result, said, session_of, user
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -573,11 +573,11 @@ def test_the_endpoint_of_a_session_may_change():
 
 ENDPOINT = {"endpoints": {"anthropic": {"platform": "deepseek"}}}
 LOG = [
-    staged.OPENED,
+    stage_runs.OPENED,
     {"type": "session.opened", "policy": ENDPOINT},
-    staged.turn(user("q")),
-    staged.turn(said(thought(SIGNATURES["uuid"]), "a")),
-    staged.turn(user("b")),
+    stage_runs.turn(user("q")),
+    stage_runs.turn(said(thought(SIGNATURES["uuid"]), "a")),
+    stage_runs.turn(user("b")),
 ]
 
 
@@ -591,28 +591,28 @@ def stage_of(state_format, defaults=None):
 def test_the_endpoints_of_a_record_are_kept_in_state_of_format_3(state_format):
     state = {}
     stage = stage_of(state_format)
-    for number, record in enumerate(staged.records(LOG)):
+    for number, record in enumerate(stage_runs.records(LOG)):
         found = stage.process([record])
         state |= found.changes
-        stage = staged.restored(stage_of(state_format), state) if number % 2 else stage
+        stage = stage_runs.restored(stage_of(state_format), state) if number % 2 else stage
     kept = state_format == 3
     assert (b"endpoints" in b"".join(filter(None, state.values()))) == kept
     expected = [user("q"), said(thought(SIGNATURES["uuid"]), "a") if kept else said("a"), user("b")]
-    assert staged.bodies(found)[-1]["messages"] == expected
+    assert stage_runs.bodies(found)[-1]["messages"] == expected
 
 
 @pytest.mark.parametrize("state_format", [1, 2, 3])
 def test_the_endpoints_of_the_configuration_are_kept_in_state_of_format_3(state_format):
     stage = stage_of(state_format, Defaults(policy=policy_from(ENDPOINT)))
-    found = stage.process(staged.records([LOG[0], *LOG[2:]]))
+    found = stage.process(stage_runs.records([LOG[0], *LOG[2:]]))
     assert (b"endpoints" in b"".join(filter(None, found.changes.values()))) == (state_format == 3)
-    has_thinking = "thinking" in json.dumps(staged.bodies(found)[-1]["messages"])
+    has_thinking = "thinking" in json.dumps(stage_runs.bodies(found)[-1]["messages"])
     assert has_thinking == (state_format == 3)
 
 
 def test_the_state_of_a_session_without_endpoints_has_nothing_that_earlier_builds_refuse():
     stage = stage_of(3)
-    found = stage.process(staged.records([LOG[0], *LOG[2:]]))
+    found = stage.process(stage_runs.records([LOG[0], *LOG[2:]]))
     written = b"".join(filter(None, found.changes.values()))
     assert b"endpoints" not in written
     assert b"same_issuer" not in written
@@ -621,8 +621,8 @@ def test_the_state_of_a_session_without_endpoints_has_nothing_that_earlier_build
 def test_a_record_changes_the_endpoint_of_one_target_only():
     stage = stage_of(3)
     both = {"endpoints": {"gemini": {"issuer": "google"}}}
-    stage.process(staged.records([*LOG[:2], {"type": "session.opened", "policy": both}]))
-    policy = stage.find(staged.KEY).session.policy
+    stage.process(stage_runs.records([*LOG[:2], {"type": "session.opened", "policy": both}]))
+    policy = stage.find(stage_runs.KEY).session.policy
     assert policy.endpoints == {"anthropic": Endpoint("deepseek"), "gemini": Endpoint(issuer="google")}
 
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 from build import call, image, png, result, said, session_of, text, thinking, user
-from counting import lines
+from work_counter import lines
 
 from reknit.pipeline import normalize
 from reknit.pipeline.history.calls import INTERRUPTED, PLACEHOLDERS, TEMPLATES

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 from build import answered, called, result, session_of, text
-from counting import function_calls
+from work_counter import function_calls
 
 from reknit.pipeline import Session, normalize
 from reknit.pipeline.history import History

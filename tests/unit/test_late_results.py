@@ -7,8 +7,8 @@ import json
 import msgspec
 import pytest
 from build import answered, call, image, result, said, session_of, text, user
-from reading import vectors
-from staged import OPENED, Sliced, bodies, processed, records, restored, turn
+from reader_results import vectors
+from stage_runs import OPENED, Sliced, bodies, processed, records, restored, turn
 
 from reknit.pipeline import Session, normalize
 from reknit.pipeline.history.calls import INTERRUPTED

@@ -5,8 +5,8 @@ import re
 
 import pytest
 from build import user
-from published import OPENED, appended
-from viewing import Topics, index_of, pages_of
+from published_records import OPENED, appended
+from viewer_lab import Topics, index_of, pages_of
 
 from reknit.pipeline.letters import LETTER_KINDS, LETTER_MATCHERS, letter_kind
 from reknit.pipeline.metrics import DEAD_LETTER_CODES, Metrics

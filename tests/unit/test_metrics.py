@@ -11,7 +11,7 @@ import pytest
 from build import answered, called, said, user
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from staged import OPENED, records, turn
+from stage_runs import OPENED, records, turn
 
 from reknit.pipeline import __version__, errors
 from reknit.pipeline.metrics import DEAD_LETTER_CODES, MOST_PRODUCERS, Metrics

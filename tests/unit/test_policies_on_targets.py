@@ -6,7 +6,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 from build import session_of
-from reading import hard, vectors
+from reader_results import hard, vectors
 
 from reknit.pipeline import Session, normalize, validate
 from reknit.pipeline.explain import written_out

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from msgspec import Raw
-from reading import one, refusal
+from reader_results import one, refusal
 
 from reknit.pipeline.errors import InputError, InternalError, PolicyError, ReknitError, StreamError, UnknownTargetError
 from reknit.pipeline.history.readers.shapes import SHAPES, read, read_message

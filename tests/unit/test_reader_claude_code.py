@@ -4,7 +4,7 @@ import json
 
 import pytest
 from build import call, result, text
-from reading import named, shown
+from reader_results import named, shown
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.readers.shapes import read

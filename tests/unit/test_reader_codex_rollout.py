@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from reading import named, shown
+from reader_results import named, shown
 
 from reknit.pipeline import normalize
 from reknit.pipeline.errors import InputError

@@ -2,7 +2,7 @@
 
 import pytest
 from msgspec import UNSET, Raw
-from reading import one
+from reader_results import one
 
 from reknit.pipeline.history.readers.shapes import read
 from reknit.pipeline.model import (

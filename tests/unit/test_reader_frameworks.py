@@ -18,7 +18,7 @@ from framework_cases import (
     shared_cases,
     with_readers_ids,
 )
-from reading import hard
+from reader_results import hard
 from reknit.pipeline.cli.feeds import records_of
 
 from reknit.pipeline.errors import InputError

@@ -7,7 +7,7 @@ import json
 import pytest
 from build import session_of
 from msgspec import UNSET, Raw
-from reading import named, one, refusal
+from reader_results import named, one, refusal
 
 from reknit.pipeline import normalize
 from reknit.pipeline.history.readers.shapes import read

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from reading import shown
+from reader_results import shown
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.readers.shapes import read

@@ -5,7 +5,7 @@ import json
 import pytest
 from build import result
 from msgspec import UNSET, Raw
-from reading import one
+from reader_results import one
 
 from reknit.pipeline import normalize
 from reknit.pipeline.history.readers.shapes import read

@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 from msgspec import UNSET, Raw
-from reading import one, refusal
+from reader_results import one, refusal
 
 from reknit.pipeline import Session, normalize
 from reknit.pipeline.history.readers.shapes import read, read_message

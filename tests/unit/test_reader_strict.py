@@ -9,9 +9,9 @@ from unittest.mock import patch
 import msgspec
 import pytest
 from build import call, result, said, text, thinking, user
-from counting import decodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from work_counter import decodes
 
 from reknit.pipeline import normalize
 from reknit.pipeline.errors import InputError

@@ -8,7 +8,7 @@ import json
 import pytest
 from build import call, text
 from msgspec import Raw
-from streamed import marked, only, stepped
+from stream_runs import marked, only, stepped
 
 from reknit.pipeline.streams.events import (
     BlockDelta,

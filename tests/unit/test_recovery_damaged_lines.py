@@ -4,7 +4,7 @@ import json
 
 import pytest
 from claude_lines import block_delta, start
-from streamed import items_of, only, texts
+from stream_runs import items_of, only, texts
 
 from reknit.pipeline.streams.events import MOST_TEXT
 from reknit.topics.items import AgentUnrecognized, SessionRateLimit

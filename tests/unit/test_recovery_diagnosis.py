@@ -4,8 +4,8 @@ import json
 
 import pytest
 from anthropic_events import block, end, start, stop, text
-from staged import records
-from streamed import items_of, only
+from stage_runs import records
+from stream_runs import items_of, only
 
 from reknit.pipeline.stages.base import Record
 from reknit.pipeline.stages.events import EventsStage

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-import streamed
+import stream_runs
 from claude_lines import (
     RETRY,
     answer,
@@ -20,7 +20,7 @@ from claude_lines import (
     used,
     whole,
 )
-from streamed import extras, only
+from stream_runs import extras, only
 
 from reknit.pipeline.streams.session import Recovery, recover
 from reknit.topics.items import AgentError, ItemResult, ItemRetracted, TurnDelta, TurnResult
@@ -75,7 +75,7 @@ def test_a_call_id_reused_in_another_run_gets_a_new_id_and_its_own_result():
     ids=["messages", "one message", "streamed"],
 )
 def test_of_calls_with_one_id_in_a_run_the_first_stays(lines):
-    run = streamed.run("claude-cli", *lines, result("x"))
+    run = stream_runs.run("claude-cli", *lines, result("x"))
     assert [(entry.item_type, entry.item_id) for entry in run.view.entries] == [
         ("tool_use", "c"),
         ("text", "cc-promoted-0"),

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from reknit.pipeline.providers.claude_cli.stream import ClaudeCli, decode, stream_events
-from reknit.pipeline.streams.framing.mending import make_sound, read_fields
+from reknit.pipeline.streams.framing.repair import make_sound, read_fields
 
 FLEET = Path(__file__).parents[2] / "pipeline/demo/fleet/streams.jsonl"
 LINES = [

@@ -20,8 +20,8 @@ from claude_lines import (
     used,
     whole,
 )
-from streamed import items_of, only
-from streamed import run as outcome
+from stream_runs import items_of, only
+from stream_runs import run as outcome
 
 from reknit.topics.items import (
     ItemCompleted,

@@ -5,7 +5,7 @@ import json
 import pytest
 from build import call as tool_use
 from build import result, text, thinking, user
-from streamed import only, run, texts, without_deltas
+from stream_runs import only, run, texts, without_deltas
 
 from reknit.pipeline.errors import InputError, UnknownTargetError
 from reknit.pipeline.streams import framing

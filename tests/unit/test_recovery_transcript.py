@@ -4,7 +4,7 @@ import json
 
 import pytest
 from msgspec import json as decoding
-from streamed import errors
+from stream_runs import errors
 
 from reknit.pipeline.stages.base import Record
 from reknit.pipeline.stages.defaults import Defaults

@@ -19,7 +19,7 @@ from responses_events import (
     response,
     run,
 )
-from streamed import entries, extras, items_of, marked, only, shown, stop_reasons, texts
+from stream_runs import entries, extras, items_of, marked, only, shown, stop_reasons, texts
 
 from reknit.pipeline import normalize
 from reknit.topics.items import (

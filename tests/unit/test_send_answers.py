@@ -4,7 +4,7 @@ import json
 import zlib
 
 import pytest
-from sending import anthropic
+from sender_runs import anthropic
 
 from reknit.pipeline.client import answers
 from reknit.pipeline.client.answers import AnswerReader, StreamFailure

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from msgspec import structs
-from sending import anthropic, request, sending
+from sender_runs import anthropic, request, sending
 
 from reknit.pipeline.client.routes import Answer, Http, Program, RouteError, TryAgainError
 from reknit.pipeline.errors import InputError

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 from msgspec import structs
-from sending import Events, Requests, Route, anthropic, request, sending, until, withdrawal
+from sender_runs import Events, Requests, Route, anthropic, request, sending, until, withdrawal
 
 from reknit.pipeline.client.consumers import Mark
 from reknit.pipeline.client.sender import Answer, RouteError, TryAgainError

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from build import answered, call, called, image, said, user
 from gateway import Provider, body, gateway, gateway_to, streamed
-from sending import anthropic
+from sender_runs import anthropic
 from yarl import URL
 
 from reknit.pipeline import normalize

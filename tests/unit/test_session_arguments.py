@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec import Raw
-from reading import refusal
+from reader_results import refusal
 
 from reknit.pipeline import Session
 from reknit.pipeline.errors import PolicyError

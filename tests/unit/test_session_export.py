@@ -6,10 +6,10 @@ import json
 
 import msgspec
 import pytest
-import staged
+import stage_runs
 from build import said, session_of, user
 from hypothesis import given
-from reading import refusal, vectors
+from reader_results import refusal, vectors
 
 from reknit.pipeline import Session, normalize
 from reknit.pipeline.registry import TARGETS
@@ -27,10 +27,10 @@ DEFAULTS = Defaults(model="m", params={"max_tokens": msgspec.Raw(b"9")})
 def asked(events: list, defaults: Defaults = DEFAULTS) -> tuple[list[bytes], list[tuple[str, str]], TurnsStage]:
     """Return the bodies of the requests, the reasons for missing ones, and the stage afterwards."""
     stage = TurnsStage(defaults)
-    found = stage.process(staged.records(map(msgspec.json.encode, events), key=b"s"))
-    letters = [dict(output.headers) for output in staged.of(found, DEAD_LETTERS)]
+    found = stage.process(stage_runs.records(map(msgspec.json.encode, events), key=b"s"))
+    letters = [dict(output.headers) for output in stage_runs.of(found, DEAD_LETTERS)]
     why = [(str(each["reknit.error.code"]), str(each["reknit.error.message"])) for each in letters]
-    return [output.value for output in staged.of(found, PROVIDER_REQUESTS)], why, stage
+    return [output.value for output in stage_runs.of(found, PROVIDER_REQUESTS)], why, stage
 
 
 def again(stage: TurnsStage) -> list:

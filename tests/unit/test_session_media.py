@@ -11,7 +11,7 @@ import pytest
 from build import said, user
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from staged import records, restored, turn
+from stage_runs import records, restored, turn
 
 from reknit.pipeline import Session, normalize, validate
 from reknit.pipeline.session.media import MediaStubs

@@ -7,7 +7,7 @@ import json
 import claude_lines as cli
 import pytest
 from build import answered, called, said, user
-from staged import OPENED, in_batches, letters, of, processed, records, restored, turn
+from stage_runs import OPENED, in_batches, letters, of, processed, records, restored, turn
 
 from reknit.pipeline.model import Policy
 from reknit.pipeline.registry import TARGETS

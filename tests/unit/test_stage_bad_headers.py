@@ -8,7 +8,7 @@ import claude_lines as cli
 import pytest
 from build import said, user
 from msgspec import structs
-from staged import KEY, OPENED, in_batches, letters, of, processed, records, turn
+from stage_runs import KEY, OPENED, in_batches, letters, of, processed, records, turn
 
 from reknit.pipeline.stages.base import Record
 from reknit.pipeline.stages.defaults import Defaults

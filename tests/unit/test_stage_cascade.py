@@ -7,9 +7,9 @@ from collections import Counter
 
 import msgspec
 import pytest
-import staged
+import stage_runs
 from build import answered, call, user
-from staged import in_batches, processed, restored, turn
+from stage_runs import in_batches, processed, restored, turn
 
 from reknit.pipeline.cli.config import session_defaults
 from reknit.pipeline.config import load_config
@@ -36,7 +36,7 @@ def text(words: str) -> bytes:
 
 
 def records(values: list[bytes | None], first: int = 0, headers=SOURCE) -> list[Record]:
-    return staged.records(values, headers, first=first)
+    return stage_runs.records(values, headers, first=first)
 
 
 def answer(said: str = SAID, size: int = 7, first: int = 0) -> list[Record]:
@@ -129,7 +129,7 @@ def test_model_and_tools_are_announced_if_the_planner_is_a_target() -> None:
     tools = [{"name": "ls", "input_schema": {"type": "object"}}]
     opened = {"type": "session.opened", "targets": ["cascade"], "model": "kimi-k2", "tools": tools}
     for targets, told in ((["cascade", "anthropic"], {"model": "kimi-k2", "tools": ["ls"]}), (["anthropic"], {})):
-        (output,) = TurnsStage().process(staged.records([opened | {"targets": targets}])).outputs
+        (output,) = TurnsStage().process(stage_runs.records([opened | {"targets": targets}])).outputs
         assert output.topic == PROVIDER_EVENTS
         assert json.loads(dict(output.headers)["policy"]) == told
 
@@ -150,7 +150,7 @@ def test_held_back_text_is_reported_when_another_source_takes_over() -> None:
     held = stage.process(records([text("See /opt/windsurf/log")]))
     assert (of(held.outputs, HISTORY_FIXES), shown(held.outputs)) == ([], [("text", "See ")])
     chunk = {"id": "c", "choices": [{"index": 0, "delta": {"role": "assistant", "content": "Hi"}}]}
-    result = stage.process(staged.records([chunk], (("source", b"openai-chat"),), first=1))
+    result = stage.process(stage_runs.records([chunk], (("source", b"openai-chat"),), first=1))
     (fix,) = of(result.outputs, HISTORY_FIXES)
     told = fix["code"], fix["source"], fix["path"], fix["offset"]
     assert told == ("path_redacted", "cascade", "cascade-block-0", 1)
@@ -162,16 +162,16 @@ def test_a_session_feeds_its_next_request() -> None:
     log: list[Record] = []
 
     def append(event: dict | bytes) -> Result:
-        log.extend(staged.records([event], first=len(log)))
+        log.extend(stage_runs.records([event], first=len(log)))
         return turns.process(log[-1:])
 
     tools = [{"name": "ls", "description": "List.", "input_schema": {"type": "object"}}]
-    (policy,) = staged.of(append({"type": "session.opened", "tools": tools}), PROVIDER_EVENTS)
+    (policy,) = stage_runs.of(append({"type": "session.opened", "tools": tools}), PROVIDER_EVENTS)
     events.process(records([None], headers=policy.headers))
     asked = append(turn(user("Working directory: /srv/app\n\nWhat is there?")))
     (first,) = of(asked.outputs, PROVIDER_REQUESTS)
     assert "- Working directory: /srv/app" in first["system"]
-    (recorded,) = staged.of(events.process(answer(first=1)), AGENT_TURNS)
+    (recorded,) = stage_runs.of(events.process(answer(first=1)), AGENT_TURNS)
     assert of(append(recorded.value or b"").outputs, PROVIDER_REQUESTS) == []
     (second,) = of(append(turn(answered("cascade-block-1", "bin etc"))).outputs, PROVIDER_REQUESTS)
     assert second["messages"][1:] == [

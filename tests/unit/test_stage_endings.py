@@ -11,7 +11,7 @@ from build import said, user
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
-from staged import bodies, letters, of, processed, turn
+from stage_runs import bodies, letters, of, processed, turn
 
 from reknit.pipeline.model import Limits
 from reknit.pipeline.stages.base import Record, Result

@@ -10,7 +10,7 @@ import sys
 import claude_lines as cli
 import pytest
 from build import answered, call, called, said, user
-from staged import KEY, OPENED, bodies, letters, of, processed, records, restored, turn
+from stage_runs import KEY, OPENED, bodies, letters, of, processed, records, restored, turn
 
 from reknit.pipeline import Session
 from reknit.pipeline.errors import InputError, InternalError

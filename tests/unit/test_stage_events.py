@@ -6,10 +6,10 @@ import json
 
 import msgspec
 import pytest
-import staged
+import stage_runs
 from build import user
 from claude_lines import RETRY, block_delta, end, finish, result, said, start, stop, text, whole
-from staged import KEY, in_batches, of, processed, restored
+from stage_runs import KEY, in_batches, of, processed, restored
 
 from reknit.pipeline.history import History
 from reknit.pipeline.history.readers.shapes import read_message
@@ -38,7 +38,7 @@ def streamed(words: str, message_id: str = "msg_1") -> list[dict]:
 
 
 def records(events: list, headers=HEADERS, **more) -> list[Record]:
-    return staged.records(events, headers, **more)
+    return stage_runs.records(events, headers, **more)
 
 
 def ended(words: str, *more: object, first: int = 0) -> list[Record]:

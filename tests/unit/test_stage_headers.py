@@ -7,7 +7,7 @@ import json
 import pytest
 from anthropic_events import block, start
 from build import called, said, user
-from staged import KEY, OPENED, in_batches, of, processed, records, turn
+from stage_runs import KEY, OPENED, in_batches, of, processed, records, turn
 
 from reknit.pipeline.stages.events import EventsStage
 from reknit.pipeline.stages.turns import TurnsStage

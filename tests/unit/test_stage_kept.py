@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from staged import deltas, records, settling, with_calls_open, written_bytes
+from stage_runs import deltas, records, settling, with_calls_open, written_bytes
 
 from reknit.pipeline.engine.stores import PackedRecords
 from reknit.pipeline.stages.events import EventsStage

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from build import said, user
-from staged import in_batches, processed
+from stage_runs import in_batches, processed
 
 from reknit.pipeline.config import load_config
 from reknit.pipeline.model import Limit, Limits

@@ -5,7 +5,7 @@ import hashlib
 import msgspec
 import pytest
 from build import answered, called, said, user
-from staged import KEY, OPENED, bodies, in_batches, letters, of, processed, records, turn
+from stage_runs import KEY, OPENED, bodies, in_batches, letters, of, processed, records, turn
 
 from reknit.pipeline.diff import compare_session
 from reknit.pipeline.diff.outputs import Published

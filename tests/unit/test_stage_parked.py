@@ -6,7 +6,7 @@ import json
 
 import pytest
 from build import answered, called, said, user
-from staged import OPENED, in_batches, letters, processed, turn
+from stage_runs import OPENED, in_batches, letters, processed, turn
 
 from reknit.pipeline.errors import InternalError
 from reknit.pipeline.stages.base import Output, Record, StoppedError

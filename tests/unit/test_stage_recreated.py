@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from build import said, user
-from staged import KEY, OPENED, Sliced, in_batches, of, processed, turn
+from stage_runs import KEY, OPENED, Sliced, in_batches, of, processed, turn
 
 from reknit.pipeline.cli.dead_letters import Letter, retry_of
 from reknit.pipeline.stages.base import Record

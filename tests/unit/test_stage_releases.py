@@ -11,7 +11,7 @@ from build import said, user
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
-from staged import Sliced, letters, turn
+from stage_runs import Sliced, letters, turn
 
 from reknit.pipeline.engine.stores import PackedRecords
 from reknit.pipeline.errors import InternalError

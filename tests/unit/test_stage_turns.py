@@ -9,7 +9,7 @@ import json
 import msgspec
 import pytest
 from build import answered, called, said, user
-from staged import KEY, OPENED, bodies, in_batches, of, processed, records, restored, turn
+from stage_runs import KEY, OPENED, bodies, in_batches, of, processed, records, restored, turn
 
 from reknit import pipeline
 from reknit.pipeline.model import Policy

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 from build import answered, called, said, user
-from counting import lines
-from staged import OPENED, records, turn
+from stage_runs import OPENED, records, turn
+from work_counter import lines
 
 from reknit.pipeline.stages.defaults import Defaults
 from reknit.pipeline.stages.turns import TurnsStage

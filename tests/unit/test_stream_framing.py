@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from streamed import frame, string_headers
+from stream_runs import frame, string_headers
 
 from reknit.pipeline.streams import framing
 from reknit.pipeline.streams.framing import Tail, payloads

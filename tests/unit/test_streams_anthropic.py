@@ -5,20 +5,20 @@ import json
 
 import msgspec
 import pytest
-import streamed
+import stream_runs
 from anthropic_events import block, call, delta, end, hello, json_piece, start, stop, text
 from build import call as tool_use
 from build import result, said, thinking, user
 from build import text as words
-from streamed import extras, marked, only, shown, texts
+from stream_runs import extras, marked, only, shown, texts
 
 from reknit.pipeline import normalize
 from reknit.topics.items import AgentError, ItemCompleted, TurnDelta, TurnStop, Usage
 
 
 def fed(*parts, reason="exit"):
-    lines = b"".join(b"data: " + record + b"\n\n" for record in streamed.records(*parts))
-    found = streamed.run("anthropic", lines, end=reason)
+    lines = b"".join(b"data: " + record + b"\n\n" for record in stream_runs.records(*parts))
+    found = stream_runs.run("anthropic", lines, end=reason)
     return found.items, found.view, found.contents
 
 
@@ -310,7 +310,7 @@ def test_deltas_of_unknown_blocks_are_passed_on():
 )
 def test_unknown_events_are_passed_on_and_the_message_continues(line, reason):
     lines = [f"data: {json.dumps(event)}\n\n".encode() for event in (start(), *hello(), *end())]
-    view = streamed.run("anthropic", lines[:3], line, lines[3:]).view
+    view = stream_runs.run("anthropic", lines[:3], line, lines[3:]).view
     assert [entry.text for entry in view.entries] == ["Hello"]
     (seen,) = view.unrecognized.values()
     assert seen.reason.startswith(reason)
@@ -325,7 +325,7 @@ def test_lone_surrogates_and_broken_utf8_are_repaired():
         b'{"type":"content_block_start","index":1,"content_block":{"type":"text","text":"c\\udc00"}}',
         b'{"type":"content_block_start","index":2,"content_block":{"type":"text","text":"d\xff","odd":1}}',
     ]
-    view = streamed.run("anthropic", start(), hello()[0], broken, odd).view
+    view = stream_runs.run("anthropic", start(), hello()[0], broken, odd).view
     assert [entry.text for entry in view.entries] == ["a\ufffdb\ufffd", "c\ufffd", "d\ufffd"]
 
 
@@ -337,7 +337,7 @@ def test_a_line_of_ten_megabytes():
 def test_chunks_of_an_invoke_body_as_json():
     bodies = [base64.b64encode(json.dumps(event).encode()).decode() for event in (start(), *hello(), *end())]
     wrapped = [{"chunk": {"bytes": body}} for body in bodies[:3]] + [{"bytes": body} for body in bodies[3:]]
-    assert pairs(streamed.run("anthropic", wrapped).view) == [("an-block-0", "Hello", False)]
+    assert pairs(stream_runs.run("anthropic", wrapped).view) == [("an-block-0", "Hello", False)]
 
 
 # -- the next request -----------------------------------------------------------------------------------------------

@@ -4,8 +4,8 @@ import json
 
 import pytest
 from anthropic_events import block, delta, end, start, stop, text
-from counting import lines
-from streamed import run, texts
+from stream_runs import run, texts
+from work_counter import lines
 
 from reknit.pipeline.registry import SOURCES
 from reknit.pipeline.streams.session import Recovery

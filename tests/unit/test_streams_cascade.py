@@ -10,7 +10,7 @@ from build import call as tool_use
 from build import text as words_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from streamed import entries, errors, only
+from stream_runs import entries, errors, only
 
 from reknit.pipeline.fixes import digest
 from reknit.pipeline.providers.cascade.stream.speech import OutputFilters

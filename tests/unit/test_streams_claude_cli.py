@@ -4,7 +4,7 @@ import json
 
 import pytest
 from claude_lines import INIT, answer, call, end, finish, result, said, start, stop, text, used, whole
-from streamed import only, run
+from stream_runs import only, run
 
 from reknit.pipeline.streams.session import Recovery
 from reknit.topics.items import (

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from build import call, image, result, text, thinking
-from streamed import entries, extras, items_of, only, run, texts
+from stream_runs import entries, extras, items_of, only, run, texts
 
 from reknit.pipeline.streams.fields import MOST_COUNTED
 from reknit.pipeline.streams.session import Recovery

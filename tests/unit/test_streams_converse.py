@@ -5,10 +5,10 @@ import json
 
 import msgspec
 import pytest
-import streamed
+import stream_runs
 from build import call, result, said, thinking, user
 from build import text as words
-from streamed import extras, only, stop_reasons
+from stream_runs import extras, only, stop_reasons
 
 from reknit.pipeline import normalize
 from reknit.topics.items import AgentError, ItemCompleted, ItemDelta, SessionSystem, TurnDelta, TurnStop, Usage
@@ -40,7 +40,7 @@ def end(reason="end_turn"):
 
 
 def fed(*events, reason="exit"):
-    found = streamed.run("bedrock-converse", *events, end=reason)
+    found = stream_runs.run("bedrock-converse", *events, end=reason)
     return found.items, found.view, found.contents
 
 

@@ -7,7 +7,7 @@ from build import call as tool_use
 from build import result, said, user
 from gemini_chunks import END, call, chunk, extras, run, text, turn
 from msgspec import Raw
-from streamed import entries, errors, items_of, marked, only, shown, stop_reasons
+from stream_runs import entries, errors, items_of, marked, only, shown, stop_reasons
 
 from reknit.pipeline import normalize
 from reknit.pipeline.providers.gemini.stream.wire import Arguments, PartialArg, steps

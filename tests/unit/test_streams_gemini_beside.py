@@ -4,7 +4,7 @@ import json
 
 import pytest
 from gemini_chunks import END, call, chunk, extras, run, text, turn
-from streamed import entries, errors, items_of, marked, only, shown, stop_reasons, texts
+from stream_runs import entries, errors, items_of, marked, only, shown, stop_reasons, texts
 
 from reknit.pipeline.streams.session import Recovery
 from reknit.topics.items import ItemCompleted, ItemRetracted, ItemStarted, SessionSystem, TurnStop, Usage

@@ -6,7 +6,7 @@ import pytest
 from build import call as tool_use
 from build import result as tool_result
 from build import said, text, user
-from streamed import errors, only, run
+from stream_runs import errors, only, run
 
 from reknit.pipeline.providers.gemini_cli import stream as attempts
 from reknit.pipeline.streams.session import recover

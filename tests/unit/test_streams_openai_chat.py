@@ -3,10 +3,10 @@
 import json
 
 import pytest
-import streamed
+import stream_runs
 from build import call as tool_use
 from build import text, thinking
-from streamed import entries, errors, extras, items_of, only, shown, stop_reasons
+from stream_runs import entries, errors, extras, items_of, only, shown, stop_reasons
 
 from reknit.topics.items import AgentUnrecognized, ItemCompleted, ItemRetracted, TurnStop, Usage
 
@@ -36,7 +36,7 @@ def run(*pieces):
 
 
 def turn(*pieces, source="openai-chat"):
-    return streamed.run(source, *pieces).blocks
+    return stream_runs.run(source, *pieces).blocks
 
 
 def whole(items):

@@ -5,9 +5,9 @@ import json
 import msgspec
 import pytest
 from build import call as tool_use
-from counting import lines
-from streamed import entries, items_of
-from streamed import shown as on_screen
+from stream_runs import entries, items_of
+from stream_runs import shown as on_screen
+from work_counter import lines
 
 from reknit.pipeline.streams.session import Recovery
 from reknit.topics.items import ItemStarted

@@ -3,9 +3,9 @@
 import json
 
 import pytest
-import streamed
+import stream_runs
 from build import call, result, said, text, thinking, user
-from streamed import errors, extras, only, stop_reasons
+from stream_runs import errors, extras, only, stop_reasons
 
 from reknit.pipeline import normalize
 from reknit.pipeline.streams.session import Recovery
@@ -32,7 +32,7 @@ def answer(reason="stop", *, id="c1", **message):  # noqa: A002  the member's na
 
 
 def run(*records):
-    found = streamed.run("openai-chat", *records)
+    found = stream_runs.run("openai-chat", *records)
     return found.items, found.blocks
 
 

@@ -4,8 +4,8 @@ import json
 from typing import get_args
 
 import pytest
-import streamed
-from streamed import only
+import stream_runs
+from stream_runs import only
 
 from reknit.pipeline.providers.gemini.stream import wire as gemini
 from reknit.pipeline.providers.openai_chat.stream import wire as openai_chat_wire
@@ -66,7 +66,7 @@ def test_events_about_the_providers_tools_belong_to_their_item(name):
         about,
         {"type": "response.output_item.done", "output_index": 0, "item": item},
     ]
-    items = streamed.items_of("openai-responses", events)
+    items = stream_runs.items_of("openai-responses", events)
     deltas = only(items, ItemDelta)
     assert [(found.delta_type, json.loads(bytes(found.raw))) for found in deltas] == [(name, about)]
     assert len(only(items, ItemCompleted)) == 1
@@ -86,7 +86,7 @@ def test_every_other_item_of_the_responses_api_stays_unchanged():
     for kind in others:
         item = {"type": kind, "id": "i", "status": "completed", "call_id": "c", "output": [], "arguments": {}}
         event = {"type": "response.completed", "response": {"id": "r", "output": [item]}}
-        assert streamed.run("openai-responses", event).contents == [[item]]
+        assert stream_runs.run("openai-responses", event).contents == [[item]]
 
 
 def test_every_member_of_a_chat_delta_is_known():
@@ -101,7 +101,7 @@ def test_every_part_of_gemini_is_read_or_passed_on():
     for name in known - READ_PARTS:
         member = genai_types.Part.model_fields[name].alias or name
         chunk = {"candidates": [{"content": {"parts": [{member: {"x": 1}}]}, "finishReason": "STOP"}]}
-        ((block,),) = streamed.run("gemini", chunk).contents
+        ((block,),) = stream_runs.run("gemini", chunk).contents
         assert block.get("came", block)[member] == {"x": 1}
 
 

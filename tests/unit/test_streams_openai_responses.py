@@ -19,7 +19,7 @@ from responses_events import (
     run,
     text,
 )
-from streamed import entries, errors, extras, items_of, marked, only, stop_reasons, texts
+from stream_runs import entries, errors, extras, items_of, marked, only, stop_reasons, texts
 
 from reknit.pipeline import normalize
 from reknit.pipeline.streams.session import Recovery

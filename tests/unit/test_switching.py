@@ -8,9 +8,9 @@ import json
 
 import msgspec
 import pytest
-import staged
+import stage_runs
 from build import call, result, said, user
-from reading import hard
+from reader_results import hard
 
 from reknit.pipeline import Session, normalize, validate
 from reknit.pipeline.fixes import FIXES
@@ -147,17 +147,17 @@ def test_a_switch_through_the_topics():
         {"type": "session.opened", "targets": ["anthropic", "gemini"], "model": MODELS["anthropic"]},
         {"type": "request.wanted"},
     ]
-    whole = TurnsStage().process(staged.records(events))
+    whole = TurnsStage().process(stage_runs.records(events))
     sent = [
         (dict(output.headers)["target"].decode(), output.value.decode())
-        for output in staged.of(whole, PROVIDER_REQUESTS)
+        for output in stage_runs.of(whole, PROVIDER_REQUESTS)
     ]
     assert [target for target, _ in sent] == ["anthropic", "anthropic", "gemini", "anthropic", "gemini"]
     shown = [{name for name in THOUGHTS if f"MARK-{name}" in body} for _, body in sent]
     assert shown == [set(), {"anthropic"}, {"gemini"}, {"anthropic"}, set()]
     foreign = [
         (record["code"], record["target"], record["path"])
-        for output in staged.of(whole, HISTORY_FIXES)
+        for output in stage_runs.of(whole, HISTORY_FIXES)
         if not (record := json.loads(output.value))["lossless"]
     ]
     assert set(foreign) == {

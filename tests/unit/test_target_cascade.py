@@ -7,7 +7,7 @@ import json
 import build
 import pytest
 from build import said, session_of, text, thinking, user
-from reading import hard
+from reader_results import hard
 
 from reknit.pipeline import Session, normalize
 from reknit.pipeline.registry import TARGETS

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from build import call, image, png, result, rounds, said, session_of, text, thinking, user
-from reading import hard
+from reader_results import hard
 
 from reknit.pipeline import Session, normalize
 from reknit.pipeline.history.pieces import NATIVE_TYPES

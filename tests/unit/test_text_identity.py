@@ -3,7 +3,7 @@
 from functools import partial
 
 import pytest
-from filtered import fed, in_halves, most_held
+from filter_runs import fed, in_halves, most_held
 
 from reknit.pipeline.text.identity import IdentityRewriter
 

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from filtered import fed, in_halves, shown
+from filter_runs import fed, in_halves, shown
 
 from reknit.pipeline.providers.cascade.stream.speech import OutputFilter
 from reknit.pipeline.text.jsontext import ToolCall

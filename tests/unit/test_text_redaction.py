@@ -3,8 +3,8 @@
 import hashlib
 
 import pytest
-from filtered import fed, in_halves, most_held
-from reading import refusal
+from filter_runs import fed, in_halves, most_held
+from reader_results import refusal
 
 from reknit.pipeline.text.redaction import SOURCE_ROOTS, Redactor
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from filtered import fed, in_halves, in_pieces, most_held, shown
+from filter_runs import fed, in_halves, in_pieces, most_held, shown
 
 from reknit.pipeline.text.jsontext import ToolCall
 from reknit.pipeline.text.tool_calls import Removed, ToolCallParser

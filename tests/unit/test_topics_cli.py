@@ -92,7 +92,7 @@ async def test_permitted_changes_are_all_applied_or_none(there, fix, statuses, d
 
 
 async def test_a_broker_that_ignores_settings_is_reported_as_drift(monkeypatch):
-    monkeypatch.setattr(topics_commands, "_HEARD_OF_SECONDS", 0.0)
+    monkeypatch.setattr(topics_commands, "_PROPAGATION_SECONDS", 0.0)
     outcomes = await apply(Cluster(deaf=True), DECLARED)
     assert [outcome.status for outcome in outcomes] == ["drift", "drift"]
 

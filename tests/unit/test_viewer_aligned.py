@@ -6,9 +6,9 @@ from collections import Counter
 import msgspec
 import pytest
 from build import answered, call, called, image, result, said, system, text, user
-from counting import function_calls
-from published import OPENED, appended, turns
-from viewing import HISTORIES
+from published_records import OPENED, appended, turns
+from viewer_lab import HISTORIES
+from work_counter import function_calls
 
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.registry import TARGETS

@@ -6,8 +6,8 @@ import aiohttp
 import pytest
 from browser import Opened, browsing, needs_browser
 from build import said, user
-from published import OPENED, appended
-from viewing import BEGAN_MS, demo_inputs, filled, served
+from published_records import OPENED, appended
+from viewer_lab import BEGAN_MS, demo_inputs, filled, served
 
 from reknit.pipeline.viewer import overview
 

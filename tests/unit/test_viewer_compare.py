@@ -5,11 +5,11 @@ import re
 from urllib.parse import quote
 
 import pytest
-from asking import words
 from browser import HOSTILE
 from build import call, called, result, said, text, user
-from published import OPENED, appended
-from viewing import Topics, pages_of, session_of
+from empty_viewer import words
+from published_records import OPENED, appended
+from viewer_lab import Topics, pages_of, session_of
 
 from reknit.pipeline.diff import COMPARED_TOPICS
 from reknit.pipeline.pages import shown

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from browser import browsing, needs_browser
-from viewing import viewer_of
+from viewer_lab import viewer_of
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.viewer.guard import FIELD, HEADER, Guard, local

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from build import call, said, user
 from multidict import MultiDict
-from viewing import followed, index_of, pages_of, served, session_of
+from viewer_lab import followed, index_of, pages_of, served, session_of
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.viewer import overview, pages, pools

@@ -10,8 +10,8 @@ import pytest
 from aiokafka import TopicPartition
 from build import call, said, user
 from msgspec import structs
-from published import OPENED, answers, appended
-from viewing import Topics, contents, index_of
+from published_records import OPENED, answers, appended
+from viewer_lab import Topics, contents, index_of
 
 from reknit.pipeline.config import load_config
 from reknit.pipeline.viewer.index import Index, IndexFileError, reading, search, timeline

@@ -9,8 +9,8 @@ import pytest
 from browser import Opened, browsing, needs_browser
 from build import called, said, user
 from multidict import MultiDict
-from published import OPENED, appended
-from viewing import BEGAN_MS, Still, filled, pages_of
+from published_records import OPENED, appended
+from viewer_lab import BEGAN_MS, Still, filled, pages_of
 
 from reknit.pipeline.viewer import overview
 from reknit.pipeline.viewer.index.entries import TOLD_OF_ITEMS

@@ -11,15 +11,15 @@ import re
 from contextlib import contextmanager
 
 import pytest
-from asking import asking, serving_nothing, words
 from browser import ELSEWHERE, browsing, needs_browser
 from browser import HOSTILE as HOSTILE_TEXTS
+from empty_viewer import asking, serving_nothing, words
 
 from reknit import pipeline
 from reknit.pipeline.cli.offline import reported
 from reknit.pipeline.errors import InputError, InternalError, PolicyError
 from reknit.pipeline.explain import FIX_EXAMPLES, explain, summaries
-from reknit.pipeline.explain.telling import told
+from reknit.pipeline.explain.page_text import as_text
 from reknit.pipeline.fixes import FIXES
 from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.session.arguments import policy_from
@@ -214,7 +214,7 @@ async def test_every_fix_and_every_rule_has_a_page_with_the_text_of_explain():
     async with asking() as get:
         for code in CODES:
             status, page = await get(f"/explain/{code}")
-            said = told(explain(code))
+            said = as_text(explain(code))
             assert status == 200, code
             missing = [
                 fact.text for fact in (*said.facts, *said.example) if fact.text.removesuffix(":") not in words(page)

@@ -8,7 +8,7 @@ import pytest
 from browser import Opened, browsing, needs_browser
 from build import user
 from msgspec import structs
-from viewing import index_of, pages_of, served, session_of, viewer_of
+from viewer_lab import index_of, pages_of, served, session_of, viewer_of
 
 from reknit.pipeline.config import load_config
 from reknit.pipeline.viewer.guard import Guard

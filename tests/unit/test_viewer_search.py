@@ -5,8 +5,8 @@ from urllib.parse import parse_qsl
 import pytest
 from build import call, said, user
 from multidict import MultiDict
-from published import OPENED, answers, appended
-from viewing import Topics, index_of
+from published_records import OPENED, answers, appended
+from viewer_lab import Topics, index_of
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.stages.defaults import Defaults

@@ -9,8 +9,8 @@ import pytest
 from browser import HOSTILE
 from build import called, result, rounds, said, user
 from click.testing import CliRunner
-from published import OPENED, appended
-from viewing import HISTORIES, Topics, pages_of, session_of
+from published_records import OPENED, appended
+from viewer_lab import HISTORIES, Topics, pages_of, session_of
 
 from reknit.pipeline.cli.dead_letters import Left
 from reknit.pipeline.cli.offline import test_command as reknit_test

@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 from browser import ELSEWHERE, HOSTILE, Opened, browsing, needs_browser
 from stream_pages import START, Rows, completed, delta, recorded
-from viewing import Topics, followed, listening
+from viewer_lab import Topics, followed, listening
 
 from reknit.pipeline.viewer import pages, streams
 from reknit.pipeline.viewer.pages import session_path

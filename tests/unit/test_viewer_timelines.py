@@ -6,8 +6,8 @@ import aiohttp
 import pytest
 from browser import HOSTILE, Opened, browsing, needs_browser
 from build import called, rounds, said, user
-from published import appended
-from viewing import followed, listening, session_of
+from published_records import appended
+from viewer_lab import followed, listening, session_of
 
 from reknit.pipeline.viewer import sessions
 

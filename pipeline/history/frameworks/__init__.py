@@ -91,7 +91,7 @@ _TYPE: Final = b'"type"'
 
 
 def may_be_framework(text: bytes) -> bool:
-    """Whether JSON has a word without which no framework's shape is recognised."""
+    """Return True if JSON has a word without which no framework's shape is recognised."""
     return _MARKS.search(text) is not None or (_PARTS in text and _TYPE in text)
 
 

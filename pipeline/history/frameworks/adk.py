@@ -215,7 +215,7 @@ def _issued(block: Block, issuer: Issuer | None) -> Block:
 
 
 def _asks(part: Fields) -> bool:
-    """Whether a part is the framework's question to a person, or the answer."""
+    """Return True if a part is the framework's question to a person, or the answer."""
     for name in _CALLS:
         value = part.peek(name)
         if value is not None and starts_with(value, b"{"):

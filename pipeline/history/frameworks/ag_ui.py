@@ -78,7 +78,7 @@ def _decides(members: Members) -> bool:
 
 
 def _is_own(part: Raw) -> bool:
-    """Whether a content part is of a form that only AG-UI has."""
+    """Return True if a content part is of a form that only AG-UI has."""
     if not starts_with(part, b"{"):
         return False
     members = as_object(part, "")

@@ -70,7 +70,7 @@ def _decides(members: Members) -> bool:
 
 
 def _is_own(part: Members) -> bool:
-    """Whether a part is of a UIMessage: OpenTelemetry's texts are in ``content``."""
+    """Return True if a part is of a UIMessage: OpenTelemetry's texts are in ``content``."""
     kind = word(part, "type")
     if kind in ("text", "reasoning"):
         return "text" in part or "reasoning" in part

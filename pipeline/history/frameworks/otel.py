@@ -180,7 +180,7 @@ def _response(reading: Reading, fields: Fields) -> ToolResult:
 
 
 def _are_parts(value: Raw) -> bool:
-    """Whether a list holds message parts, and is not a tool's own value."""
+    """Return True if a list holds message parts, and is not a tool's own value."""
     items = as_list(value, "")
     return bool(items) and all(starts_with(each, b"{") and _is_part(as_object(each, "")) for each in items)
 

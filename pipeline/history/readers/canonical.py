@@ -120,7 +120,7 @@ def is_sound(block: Block) -> bool:
 
 
 def is_flat(block: Block) -> bool:
-    """Whether the free-form JSON in a block is UTF-8, and can be no deeper than allowed."""
+    """Return True if the free-form JSON in a block is UTF-8, and can be no deeper than allowed."""
     own = UNSET if isinstance(block, Unknown) else block.own
     if own is not UNSET and not all(map(is_harmless, own.members.values())):
         return False
@@ -150,7 +150,7 @@ OF_BLOCKS: Final = frozenset(name for members in _OF_PROVIDERS.values() for name
 
 
 def _decides(message: Message) -> bool:
-    """Whether a message holds a call or a result, which only this shape has as a block of a type."""
+    """Return True if a message holds a call or a result, which only this shape has as a block of a type."""
     content = message.content
     return type(content) is tuple and any(type(block) in (ToolUse, ToolResult) for block in content)
 
@@ -166,11 +166,11 @@ STRICT: Final = StrictReader(
 )
 
 
-def mended_turn(fields: Fields, index: int) -> Turn:
+def repaired_turn(fields: Fields, index: int) -> Turn:
     for key in _OF_CHAT:
         if key in fields:
-            told = f"{key} belongs to the openai-chat shape, not to anthropic"
-            raise InputError("wrong_shape", told, path=fields.at(key))
+            complaint = f"{key} belongs to the openai-chat shape, not to anthropic"
+            raise InputError("wrong_shape", complaint, path=fields.at(key))
     # Members of an API response besides its content: they describe the response, not the history.
     fields.ignore("type", "object")
     own: dict[str, Raw] = {}
@@ -416,12 +416,12 @@ def inner_of(content: str | tuple[Any, ...]) -> str | list[Inner] | None:
 
 
 def has_chats_parts(content: object) -> bool:
-    """Whether a healthy content has parts that Responses writes in another form."""
+    """Return True if a healthy content has parts that Responses writes in another form."""
     return isinstance(content, tuple) and any(isinstance(part, (_ImageUrl, _File)) for part in content)
 
 
 def has_parts(content: object) -> bool:
-    """Whether a healthy content has parts that only chat or Responses has."""
+    """Return True if a healthy content has parts that only chat or Responses has."""
     return isinstance(content, tuple) and any(type(part) in _BLOCK_OF for part in content)
 
 

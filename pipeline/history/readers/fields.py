@@ -336,12 +336,12 @@ def read_input(value: Raw | None, path: str, notes: Notes, *, encoded: bool = Fa
 
 
 def is_incomplete(call_input: Raw) -> bool:
-    """Whether an input that was read is one that a model began and never finished."""
+    """Return True if an input that was read is one that a model began and never finished."""
     return starts_with(call_input, b'"') and is_cut(as_string(call_input, ""))
 
 
 def is_cut(text: str) -> bool:
-    """Whether a text that is no JSON may be the beginning of some; any other is free text, and whole."""
+    """Return True if a text that is no JSON may be the beginning of some; any other is free text, and whole."""
     return text.lstrip()[:1] in ("{", "[", '"')
 
 

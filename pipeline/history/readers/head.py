@@ -271,7 +271,7 @@ def _schema(fields: Fields) -> Raw | None:
 
 
 def _declares_functions(value: Raw) -> bool:
-    """Whether a value is one entry of ``tools`` by itself, which the API takes for a list of one."""
+    """Return True if a value is one entry of ``tools`` by itself, which the API takes for a list of one."""
     return starts_with(value, b"{") and not as_object(value, "tools").keys().isdisjoint(_DECLARATIONS)
 
 

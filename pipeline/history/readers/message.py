@@ -51,7 +51,7 @@ _TOOL_ROLES: Final = frozenset({b'"tool"', b'"function"'})
 _PHASES: Final = frozenset({b'"commentary"', b'"final_answer"'})
 _ROW_KEYS: Final = frozenset({"tool_calls", "tool_call_id", "tool_call_ids", "function_call"})
 _NULL: Final = Raw(b"null")
-_MENDED_BY: Final = {"openai-chat": openai_chat.mended_turn, "bedrock-converse": converse.mended_turn}
+_TOLERANT: Final = {"openai-chat": openai_chat.repaired_turn, "bedrock-converse": converse.repaired_turn}
 # Marks of messages that only some shapes have, as raw JSON: names of members, roles, and types of blocks.
 _OF_ITEMS: Final = re.compile(rb'"(?:call_id|encrypted_content|input_file|summary_text|reasoning_text)"')
 _OF_OTHERS: Final = re.compile(
@@ -104,7 +104,7 @@ class Decided(Struct, frozen=True):
 
     @property
     def is_given(self) -> bool:
-        """Whether the document names the shape of its whole list."""
+        """True if the document names the shape of its whole list."""
         return self.since < 0 and self.shape in ROOTS
 
     @property
@@ -158,9 +158,9 @@ def read_tolerantly(
     author = _stated_author(fields)
     found = shape
     if found is None:
-        told = _told_shape(fields)
-        decides = _deciding_shape(fields, told)
-        found = _shape_of_message(fields, told, decided.listed if decided.is_given or decides is None else None)
+        indicated = _indicated_shape(fields)
+        decides = _deciding_shape(fields, indicated)
+        found = _shape_of_message(fields, indicated, decided.listed if decided.is_given or decides is None else None)
         decided = decided.after(decides, index)
     found = (shape_of_results(fields) if found in ("openai-chat", "anthropic") else None) or found
     strict = openai_responses.MESSAGE if found == "openai-responses" and "role" in fields else STRICT[found]
@@ -168,7 +168,7 @@ def read_tolerantly(
         fields.path = f"{ROOTS.get(found, 'messages')}.{index}"
         if misfit and (turn := strict.read_declared(fields, index, misfit)):
             return _with_author(turn, author), found, decided
-    return _with_author(_mended(fields, found, index, turn_id), author), found, decided
+    return _with_author(_repaired(fields, found, index, turn_id), author), found, decided
 
 
 class _Author(Struct, frozen=True):
@@ -207,11 +207,11 @@ def _authored(block: Block, model: str) -> Block:
     return block
 
 
-def _mended(fields: Fields, found: Shape, index: int, turn_id: str | None) -> Turn:
+def _repaired(fields: Fields, found: Shape, index: int, turn_id: str | None) -> Turn:
     """Return the turn of a message that needs more repair than dropping undeclared members."""
     if found in ROOTS:
         fields.path = f"{ROOTS[found]}.{index}"
-        turn = gemini.mended_turn(fields, index) if found == "gemini" else _mended_item(fields, index)
+        turn = gemini.repaired_turn(fields, index) if found == "gemini" else _repaired_item(fields, index)
         fields.drop_rest()
         return turn
     role = _role(fields)
@@ -222,13 +222,13 @@ def _mended(fields: Fields, found: Shape, index: int, turn_id: str | None) -> Tu
             fields.ignore("tool_call_id", "name")
         role = ROLES[role]
     fields.put("role", Raw(msgspec.json.encode(role)))
-    turn = _MENDED_BY.get(found, canonical.mended_turn)(fields, index)
+    turn = _TOLERANT.get(found, canonical.repaired_turn)(fields, index)
     fields.drop_rest()
     usual = tuple(f"messages.{index}.content.{at}" for at in range(len(turn.blocks)))
     return replace(turn, id=turn_id, paths=None if turn.paths == usual else turn.paths)
 
 
-def _mended_item(fields: Fields, index: int) -> Turn:
+def _repaired_item(fields: Fields, index: int) -> Turn:
     own_id = fields.peek("id")
     item_id = _id(fields)
     if own_id is not None and starts_with(own_id, b'"'):
@@ -238,7 +238,7 @@ def _mended_item(fields: Fields, index: int) -> Turn:
         if role in _RESULTS:
             raise InputError("wrong_shape", "role tool belongs to the openai-chat shape", path=fields.at("role"))
         fields.put("role", Raw(msgspec.json.encode(role)))
-    return replace(openai_responses.mended_turn(fields, index), id=item_id)
+    return replace(openai_responses.repaired_turn(fields, index), id=item_id)
 
 
 # Wrappers and redactions are of no shape, and so are declared nowhere.
@@ -334,7 +334,7 @@ def _missing_role(fields: Fields) -> Role:
 
 
 def _holds_calls(fields: Fields) -> bool:
-    """Whether a content has blocks that only an assistant writes."""
+    """Return True if a content has blocks that only an assistant writes."""
     blocks = filter(None, fields.objects("content"))
     return any(
         as_kind(block.get("type")) in _CALL_TYPES or any(block.get(key, _NULL) != _NULL for key in _CALL_KEYS)
@@ -357,41 +357,41 @@ def _likely_shape(data: bytes) -> Shape:
     return "anthropic"
 
 
-def _shape_of_message(fields: Fields, told: Shape | None, listed: Shape | None) -> Shape:
+def _shape_of_message(fields: Fields, indicated: Shape | None, listed: Shape | None) -> Shape:
     """A message's shape: by the keys that only one shape has, else by its blocks, else canonical.
 
     Where the list is ``listed``, a message that could be of that shape is.
     """
     if listed == "openai-responses":
-        return told if told and (told in ("gemini", "bedrock-converse") or _is_row(fields)) else listed
-    if listed == "gemini" and told is None and "content" not in fields:
+        return indicated if indicated and (indicated in ("gemini", "bedrock-converse") or _is_row(fields)) else listed
+    if listed == "gemini" and indicated is None and "content" not in fields:
         return listed if bytes(fields.peek("role") or b"null") in gemini.WRITTEN_ROLES else "anthropic"
-    return told or "anthropic"
+    return indicated or "anthropic"
 
 
-def _deciding_shape(fields: Fields, told: Shape | None) -> Shape | None:
+def _deciding_shape(fields: Fields, indicated: Shape | None) -> Shape | None:
     """The shape that a message decides for those after it; None for a message that several shapes can have."""
-    if told == "openai-chat" and _is_row(fields):
-        return shape_of_results(fields) or told
-    if told not in (None, "openai-chat") or not openai_chat.MESSAGE_KEYS.isdisjoint(fields.names()):
-        return told
+    if indicated == "openai-chat" and _is_row(fields):
+        return shape_of_results(fields) or indicated
+    if indicated not in (None, "openai-chat") or not openai_chat.MESSAGE_KEYS.isdisjoint(fields.names()):
+        return indicated
     kinds = {as_kind(block.get("type")) for block in fields.objects("content") if block is not None}
-    if told is None:
+    if indicated is None:
         return None if _BLOCKS_OF_CALLS.isdisjoint(kinds) else "anthropic"
     # Responses has developers and some of chat's parts, too.
-    return None if CHATS_PART_KINDS.isdisjoint(kinds) and "thinking" not in kinds else told
+    return None if CHATS_PART_KINDS.isdisjoint(kinds) and "thinking" not in kinds else indicated
 
 
 def decided_by(items: Iterable[Raw]) -> Decided:
     """The shape that a list of readable messages decides."""
     for index, item in enumerate(items):
         fields, _ = _unwrap(Fields(item, "", Notes()))
-        if (shape := _deciding_shape(fields, _told_shape(fields))) is not None:
+        if (shape := _deciding_shape(fields, _indicated_shape(fields))) is not None:
             return Decided(shape, index)
     return UNDECIDED
 
 
-def _told_shape(fields: Fields) -> Shape | None:
+def _indicated_shape(fields: Fields) -> Shape | None:
     kind = fields.peek("type")
     if openai_responses.is_reference(fields):
         return "openai-responses"
@@ -416,7 +416,7 @@ def _told_shape(fields: Fields) -> Shape | None:
 
 
 def _is_of_responses(fields: Fields, shapes: Sequence[Shape]) -> bool:
-    """Whether a message has a file of Responses, and no part that only OpenAI's chat has."""
+    """Return True if a message has a file of Responses, and no part that only OpenAI's chat has."""
     if "openai-responses" not in shapes:
         return False
     kinds = {as_kind(block.get("type")) for block in fields.objects("content") if block is not None}
@@ -430,7 +430,7 @@ def _is_row(fields: Fields) -> bool:
 
 
 def _is_spoken(fields: Fields) -> bool:
-    """Whether all that a message says is speech, as in OpenAI's chat."""
+    """Return True if all that a message says is speech, as in OpenAI's chat."""
     return "audio" in fields and "content" not in fields
 
 

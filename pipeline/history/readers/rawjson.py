@@ -92,7 +92,7 @@ def check_nesting(value: Raw | bytes, path: str) -> None:
 
 
 def depth_of(data: bytes) -> int:
-    """How many brackets are open at the deepest place, strings apart."""
+    """Return the depth of nested brackets outside strings."""
     brackets = _STRING.sub(b"", data).translate(None, _NOT_BRACKETS)
     return max(accumulate(1 if bracket in b"[{" else -1 for bracket in brackets), default=0)
 
@@ -161,7 +161,7 @@ def to_bytes(data: object, path: str = "") -> bytes:
 
 
 def is_utf8(data: bytes) -> bool:
-    """Whether bytes are UTF-8, for places that a parser passes over."""
+    """Return True if bytes are UTF-8, for places that a parser passes over."""
     if data.isascii():
         return True
     try:
@@ -265,7 +265,7 @@ class Mask:
         self._escape = re.compile(rb"\\u(?:%04x|%04x)" % (high, high + 1), re.IGNORECASE)
 
     def is_free_in(self, data: bytes) -> bool:
-        """Whether no character of the window is in this JSON text, raw or escaped."""
+        """Return True if no character of the window is in this JSON text, raw or escaped."""
         return self._mark.search(data) is None and self._escape.search(data) is None
 
     def is_in(self, data: bytes) -> bool:

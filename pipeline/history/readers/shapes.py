@@ -171,9 +171,9 @@ def read_next(
         if (
             misfit is not None
             and is_utf8(text)
-            and (mended := _mended_message(text, index, shape, decided, misfit)) is not None
+            and (repaired := _repaired_message(text, index, shape, decided, misfit)) is not None
         ):
-            return mended
+            return repaired
         text, mask = _parsable(text)
         notes = _notes(mask)
         turn, _, decided = _read_one(text, index, shape, mask, notes, decided=decided)
@@ -289,7 +289,7 @@ def _read(text: bytes, shape: Shape | None) -> ReadResult:
 
 
 def _may_be_disguised(text: bytes) -> bool:
-    """Whether a message may have AG-UI's media, whose parts have the types and the members of Anthropic's."""
+    """Return True if a message may have AG-UI's media, whose parts have the types and the members of Anthropic's."""
     return _VALUE in text and _SOURCE in text
 
 
@@ -386,7 +386,7 @@ def _other_reader(notes: Notes) -> ReadOther:
 
 
 def _is_of(framework: Framework, item: Raw) -> bool:
-    """Whether a message can be of a framework's shape; one that is no object is left to the reader to refuse."""
+    """Return True if a message can be of a framework's shape; one that is no object is left to the reader to refuse."""
     if not starts_with(item, b"{"):
         return True
     members = as_object(item, "")
@@ -520,7 +520,7 @@ def _decided(found: Healthy, index: int, shape: Shape | None, decided: Decided) 
     return decided.after(found.shape, index) if shape is None and found.decides else decided
 
 
-def _mended_message(
+def _repaired_message(
     text: bytes, index: int, shape: Shape | None, decided: Decided, misfit: Misfit
 ) -> tuple[list[Turn], list[Fix], Decided] | None:
     """One message tolerantly; None where it is no JSON, be it for half a surrogate pair."""

@@ -128,14 +128,14 @@ class StrictReader(Generic[_T]):
         kept_whole: Iterable[str] = (),
     ) -> None:
         messages = GenericAlias(tuple, (message, ...))
-        beside = [(key, Raw | UnsetType, UNSET) for key in _USUAL]
-        document = msgspec.defstruct("Document", [("messages", messages), *beside], forbid_unknown_fields=True)
+        siblings = [(key, Raw | UnsetType, UNSET) for key in _USUAL]
+        document = msgspec.defstruct("Document", [("messages", messages), *siblings], forbid_unknown_fields=True)
         self._shape = shape
         self._document: msgspec.json.Decoder[Any] = msgspec.json.Decoder(document)
         self._list: msgspec.json.Decoder[tuple[_T, ...]] = msgspec.json.Decoder(messages)
         self._message: msgspec.json.Decoder[_T] = msgspec.json.Decoder(message)
         self._turn_of = turn_of
-        self._is_telling = is_telling
+        self._decides_shape = is_telling
         self._is_sound = is_sound
         self._decides = decides or is_telling
         self._declared = declared_in(message)
@@ -165,7 +165,7 @@ class StrictReader(Generic[_T]):
             return Misfit(self)
         if turn.own is not UNSET and not _is_own_harmless(turn.own):
             return Misfit(self)
-        shape = self._shape if self._is_telling(message) else CANONICAL
+        shape = self._shape if self._decides_shape(message) else CANONICAL
         return Healthy([turn], shape, decides=self._decides(message))
 
     def read_declared(self, fields: Fields, index: int, misfit: Misfit) -> Turn | None:
@@ -261,8 +261,8 @@ class StrictReader(Generic[_T]):
             stretches = healthy_stretches(turns, self._is_sound)
             if not _are_sound(_outside(turns, stretches), self._is_sound):
                 return None
-        is_told = self._shape != CANONICAL and any(map(self._is_telling, messages))
-        return Healthy(turns, self._shape if is_told else CANONICAL, stretches)
+        is_decided = self._shape != CANONICAL and any(map(self._decides_shape, messages))
+        return Healthy(turns, self._shape if is_decided else CANONICAL, stretches)
 
 
 def _outside(turns: Sequence[Turn], stretches: Iterable[Stretch]) -> Iterator[Turn]:

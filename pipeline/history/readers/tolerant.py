@@ -163,13 +163,13 @@ class ContentReader(Generic[_T]):
         self,
         kind: Any,  # noqa: ANN401  a type, or a union of types
         healthy: Callable[[_T, str], list[Placed] | None],
-        mend_part: PartReader,
+        repair_part: PartReader,
         plain: Callable[[Raw, str, Notes], Placed] = text_of,
     ) -> None:
         self._list: msgspec.json.Decoder[tuple[_T, ...]]
         self._list, self._declared = _compiled(kind)
         self._healthy = healthy
-        self._mend_part = mend_part
+        self._repair_part = repair_part
         self._plain = plain
 
     def read(self, fields: Fields, key: str) -> list[Placed]:
@@ -196,17 +196,17 @@ class ContentReader(Generic[_T]):
             return bytes(value).decode()
         return [block for block, _ in self._read(fields, key, is_result=True) if isinstance(block, INNER)]
 
-    def _mend_inner(self, fields: Fields) -> list[Placed]:
+    def _repair_inner(self, fields: Fields) -> list[Placed]:
         kind, notes = kind_named(fields), fields.notes
         fields.notes = attempt = notes.attempt()
-        placed = self._mend_part(fields)
+        placed = self._repair_part(fields)
         if not all(isinstance(block, INNER) for block, _ in placed):
             return [(Unknown(kind=kind, raw=Raw(fields.whole)), fields.path)]
         notes.fixes += attempt.fixes
         return placed
 
     def _read(self, fields: Fields, key: str, *, is_result: bool = False) -> list[Placed]:
-        mend = self._mend_inner if is_result else self._mend_part
+        repairer = self._repair_inner if is_result else self._repair_part
         path, notes, value = fields.at(key), fields.notes, fields.peek(key)
         objects = fields.objects(key)
         fields.ignore(key)
@@ -214,7 +214,7 @@ class ContentReader(Generic[_T]):
             return []
         if starts_with(value, b"{"):
             notes.add_fix("content_wrapped", path)
-            return mend(Fields(value, path, notes))
+            return repairer(Fields(value, path, notes))
         if not starts_with(value, b"["):
             return [self._plain(value, path, notes)]
         items = as_list(value, path)
@@ -225,7 +225,7 @@ class ContentReader(Generic[_T]):
             if i in healthy:
                 placed += healthy[i]
             elif objects[i] is not None:
-                placed += mend(Fields(item, place, notes, members=objects[i]))
+                placed += repairer(Fields(item, place, notes, members=objects[i]))
             elif starts_with(item, b"[") or starts_with(item, b"n"):
                 raise wrong_type(place, "a block or a string", item)
             else:
@@ -260,7 +260,7 @@ class ContentReader(Generic[_T]):
 
 
 def _holds_blocks(value: Raw, fields: Fields, key: str) -> bool:
-    """Whether a result is made of blocks, and not some tool's own JSON."""
+    """Return True if a result is made of blocks, and not some tool's own JSON."""
     if starts_with(value, b"{"):
         return as_kind(as_object(value, "").get("type")) in _RESULT_BLOCKS
     if not starts_with(value, b"["):

@@ -93,7 +93,7 @@ def _is_unknown(block: Unknown) -> bool:
 
 
 def _says_nothing(item: Raw) -> bool:
-    """Whether a message has no member in which any shape has what is said."""
+    """Return True if a message has no member in which any shape has what is said."""
     members = as_object(item, "")
     return not members.keys() & {"content", "parts", "message", "tool_calls", "refusal", "audio", "reasoning_content"}
 

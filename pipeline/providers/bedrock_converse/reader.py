@@ -61,7 +61,7 @@ class _ToolUse(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", 
 
 
 class _Source(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", gc=False):
-    """Where a medium is: a union, so that one member is set; only bytes have a canonical form."""
+    """The location of a medium: a union of which one member is set; only bytes have a canonical form."""
 
     bytes: str | None = None
     text: Raw | UnsetType = UNSET
@@ -277,12 +277,12 @@ STRICT: Final = StrictReader(
 )
 
 
-def mended_turn(fields: Fields, index: int) -> Turn:
+def repaired_turn(fields: Fields, index: int) -> Turn:
     message: Any = _read_message(fields)
     return placed_turn(message.role, message.content, index)
 
 
-def _mended(fields: Fields) -> list[Placed]:
+def _repaired(fields: Fields) -> list[Placed]:
     """One content block. One that has several members, as a union must not, is read as one block for each.
 
     Each member is read as it is declared; that one which does not fit is kept whole, no declaration says.
@@ -290,7 +290,7 @@ def _mended(fields: Fields) -> list[Placed]:
     path = fields.path
     members = [key for key in fields.names() if key in BLOCK_KEYS]
     if "type" in fields:
-        return _mend_typed(fields)
+        return _repair_typed(fields)
     if not members:
         # A member that is not known yet is the service's own.
         return [(Unknown(kind="", raw=Raw(fields.whole)), path)]
@@ -298,12 +298,12 @@ def _mended(fields: Fields) -> list[Placed]:
     for key in members:
         member = fields.take(key)
         if member is not None:
-            placed.append((_mended_member(key, member, path, fields.notes), path))
+            placed.append((_repaired_member(key, member, path, fields.notes), path))
     fields.drop_rest()
     return placed
 
 
-def _mended_member(key: str, value: Raw, path: str, notes: Notes) -> Block:
+def _repaired_member(key: str, value: Raw, path: str, notes: Notes) -> Block:
     """The block of one member; what the canonical form has no place for is kept whole."""
     if key == "text":
         return Text(text=as_string(value, f"{path}.text"))
@@ -333,16 +333,16 @@ def _placed_part(part: _Part, path: str) -> list[Placed] | None:
     return None if result is None else [(block, path) for block in result.content or () if isinstance(block, INNER)]
 
 
-def _mended_part(fields: Fields) -> list[Placed]:
+def _repaired_part(fields: Fields) -> list[Placed]:
     structured = fields.take("json")
     if structured is not None:
         fields.drop_rest()
         return [(_structured(structured), fields.path)]
     whole = Unknown(kind="", raw=Raw(fields.whole))
-    return [(block if isinstance(block, INNER) else whole, path) for block, path in _mended(fields)]
+    return [(block if isinstance(block, INNER) else whole, path) for block, path in _repaired(fields)]
 
 
-_PARTS: Final = ContentReader[_Part](_Part, _placed_part, _mended_part)
+_PARTS: Final = ContentReader[_Part](_Part, _placed_part, _repaired_part)
 
 
 _SPECIAL: Final[dict[str, Taker]] = {
@@ -360,8 +360,8 @@ _READERS: Final[dict[str, Callable[[Fields], Block | None]]] = {
     "toolResult": block_reader(_ToolResult, _result, _SPECIAL | _RESULT),
     "reasoningContent": block_reader(_Reasoning, _thought, _SPECIAL),
 }
-_mend_typed: Final = typed_reader(READERS)
+_repair_typed: Final = typed_reader(READERS)
 _CONTENT: Final = ContentReader[_Member](
-    _Member, lambda member, path: None if (block := _block(member)) is None else [(block, path)], _mended
+    _Member, lambda member, path: None if (block := _block(member)) is None else [(block, path)], _repaired
 )
 _read_message: Final = reader_of(_Message, {"role": Fields.take_string, "content": _CONTENT.read}, ("id",))

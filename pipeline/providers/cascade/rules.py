@@ -170,7 +170,7 @@ class Cascade(Fold[Turns, Message]):
 
 
 def _begins_with_result(text: str) -> bool:
-    """Whether a turn is one of results, or pretends to be."""
+    """Return True if a turn is one of results, or pretends to be."""
     return _BEGINS_LIKE_ONE.match(text) is not None
 
 
@@ -190,10 +190,10 @@ def _judge_results(walk: Turns, text: str, path: str) -> None:
 
 def _judge_instructions(text: str, path: str) -> list[Violation]:
     """Judge the latest user turn: its first paragraph must not instruct how to call tools."""
-    told, _, rest = text.partition("\n\n")
-    if '<tool_call>{"name"' not in told or "<tool_result" not in told:
+    first_part, _, rest = text.partition("\n\n")
+    if '<tool_call>{"name"' not in first_part or "<tool_result" not in first_part:
         return []
-    found = [CONFIGURED.broken(path, what=what) for shape, what in _CONFIGURATION if shape.search(told)]
+    found = [CONFIGURED.broken(path, what=what) for shape, what in _CONFIGURATION if shape.search(first_part)]
     if _begins_with_result(rest):
         found.append(PREAMBLE_FIRST.broken(path))
     return found

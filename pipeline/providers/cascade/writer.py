@@ -266,10 +266,10 @@ def _instructs(text: str) -> bool:
 
     The writer's own fallback is neither; histories of other programs hold older ones.
     """
-    told, _, rest = text.partition("\n\n")
-    if '<tool_call>{"name"' not in told or "<tool_result" not in told:
+    first_part, _, rest = text.partition("\n\n")
+    if '<tool_call>{"name"' not in first_part or "<tool_result" not in first_part:
         return False
-    return _OVERRIDING.search(told) is not None or _passes_for_result(rest)
+    return _OVERRIDING.search(first_part) is not None or _passes_for_result(rest)
 
 
 def _is_wrapped(text: str) -> bool:
@@ -307,7 +307,7 @@ class CascadeDialect:
         self._head = _prepare_head(setting, system)
         self._redactor = Redactor()
         self.fixes: list[Fix] = self._head.fixes
-        self.state = self._heard(self._head.prompt, "system", CascadeProgress())
+        self.state = self._noted(self._head.prompt, "system", CascadeProgress())
         self._lines = environment_lines(self.state.facts)
         self.head = self._head.written(self._lines)
         self.prefix = before_list(self.head, "messages")
@@ -323,7 +323,7 @@ class CascadeDialect:
         else:
             written.append(_written("assistant", text))
             state = structs.replace(state, held=None)
-        return Encoded(data=b",".join(written), state=state, rows=rows, fixes=book.fixes, gone=book.gone)
+        return Encoded(data=b",".join(written), state=state, rows=rows, fixes=book.fixes, dropped=book.dropped)
 
     def encode_ending(
         self, messages: Sequence[Message], state: CascadeProgress, settled: int, *, final: bool
@@ -358,9 +358,9 @@ class CascadeDialect:
         """Return the facts that the user's words add; a result that became text is not the user's."""
         said = [piece for piece in message.pieces if isinstance(piece.block, Text) and piece.fate != "flattened"]
         text = "\n".join(piece.block.text for piece in said if isinstance(piece.block, Text))
-        return self._heard(text, said[0].path, state) if said else state
+        return self._noted(text, said[0].path, state) if said else state
 
-    def _heard(self, text: str, path: str, state: CascadeProgress) -> CascadeProgress:
+    def _noted(self, text: str, path: str, state: CascadeProgress) -> CascadeProgress:
         if not self._head.tools or not text or WORKING_DIRECTORY in state.facts:
             return state
         found = environment_facts(text, self._redactor)

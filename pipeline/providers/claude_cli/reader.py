@@ -78,7 +78,7 @@ class Line(Struct, frozen=True, rename="camel", kw_only=True):
 
     @property
     def is_message(self) -> bool:
-        """Whether the line holds words of the user or the assistant, or results."""
+        """True if the line holds words of the user or the assistant, or results."""
         return self.type in ("user", "assistant") and self.message is not None
 
     @property
@@ -93,12 +93,12 @@ class Line(Struct, frozen=True, rename="camel", kw_only=True):
 
     @property
     def is_synthetic(self) -> bool:
-        """Whether the CLI itself speaks here, in the user's name."""
+        """True if the CLI itself speaks here, in the user's name."""
         return self.type == "user" and b"true" in (bytes(self.is_meta), bytes(self.is_synthetic_))
 
     @property
     def is_notice(self) -> bool:
-        """Whether the CLI itself speaks here, in the assistant's name."""
+        """True if the CLI itself speaks here, in the assistant's name."""
         return self.type == "assistant" and (self.is_api_error_message or self.model == _SYNTHETIC)
 
 
@@ -201,7 +201,7 @@ class Tree:
 
 
 def is_transcript(text: bytes) -> bool:
-    """Whether these are the lines of a Claude Code transcript; it may begin with lines that carry no ids."""
+    """Return True if these are the lines of a Claude Code transcript; it may begin with lines that carry no ids."""
     for line in text.split(b"\n", _LINES_SEEN)[:_LINES_SEEN]:
         try:
             keys = _OBJECT.decode(line)
@@ -213,7 +213,7 @@ def is_transcript(text: bytes) -> bool:
 
 
 def is_transcript_line(keys: dict[str, Raw]) -> bool:
-    """Whether these are the keys of a transcript's line: a type, one of the transcript's ids, and no role."""
+    """Return True if these are the keys of a transcript's line: a type, one of the transcript's ids, and no role."""
     return "type" in keys and "role" not in keys and not _TRANSCRIPT_KEYS.isdisjoint(keys)
 
 
@@ -272,12 +272,12 @@ class _Conversation:
         """Return the turns in order: each message once, at its first line, then the results that are off the path."""
         self._gather_answers()
         turns: list[Turn] = []
-        told: set[str] = set()
+        seen_ids: set[str] = set()
         for line in self._path:
             if line.type == "user":
                 self._add(turns, "user", line.uuid, [line])
-            elif not line.is_notice and line.message_id not in told:
-                told.add(line.message_id)
+            elif not line.is_notice and line.message_id not in seen_ids:
+                seen_ids.add(line.message_id)
                 self.model = line.model or self.model
                 self._add(turns, "assistant", line.message_id, self._parts[line.message_id])
                 for answer in self._answers[line.message_id]:

@@ -90,7 +90,7 @@ _object: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
 def is_rollout(text: bytes) -> bool:
-    """Whether these are the lines of a rollout, by the first of them."""
+    """Return True if these are the lines of a rollout, by the first of them."""
     try:
         keys = _object.decode(text.partition(b"\n")[0])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -199,18 +199,18 @@ class _Thread:
 
 
 def _is_users(entry: _Entry) -> bool:
-    """Whether it is a message of the user's own."""
+    """Return True if it is a message of the user's own."""
     turn = entry.turn
     return turn.role == "user" and not turn.synthetic and entry.kind.endswith("message")
 
 
 def _is_injected(turn: Turn, note: Raw | None) -> bool:
-    """Whether Codex wrote a user's message: by what it notes of its parts, or by how it begins."""
+    """Return True if Codex wrote a user's message: by what it notes of its parts, or by how it begins."""
     if turn.role != "user" or not any(isinstance(block, Text) for block in turn.blocks):
         return False
     parts = (None if note is None else decoded(_note, note)) or _ItemNote()
-    told = [part.provenance.type for part in parts.content_item_metadata if part.provenance.type]
-    if told:
-        return "user" not in told
+    provenances = [part.provenance.type for part in parts.content_item_metadata if part.provenance.type]
+    if provenances:
+        return "user" not in provenances
     first = turn.blocks[0]
     return isinstance(first, Text) and first.text.lstrip().startswith(_INJECTED)

@@ -35,7 +35,7 @@ from reknit.pipeline.streams.events import (
     unrecognized,
 )
 from reknit.pipeline.streams.fields import Fields
-from reknit.pipeline.streams.framing.mending import check_strings
+from reknit.pipeline.streams.framing.repair import check_strings
 from reknit.topics.items import SessionInit, TurnResult, Usage
 
 # Items that are calls: the call, and its result, in words that all sources share.
@@ -46,7 +46,7 @@ _TEXT, _IMAGE = "text", "image"
 
 
 class Call(Struct, frozen=True):
-    """How items of one type say their call: the members of its input, and how its result is read.
+    """The form of a call in items of one type: the members of its input, and the reader of its result.
 
     ``known_late``: while the call runs, its input is not known yet.
     """
@@ -254,10 +254,10 @@ class CodexCli(PayloadDecoder[CodexDecoderState]):
 
         Up to 0.44 a run that resumes reports its own; they are then less than before, or equal.
         """
-        told = read.members(fields, "usage")
-        if told is None:
+        usage_fields = read.members(fields, "usage")
+        if usage_fields is None:
             return UNSET
-        total = {name: max(0, min(read.integer(told, name) or 0, read.MOST_COUNTED)) for name in _TOKENS}
+        total = {name: max(0, min(read.integer(usage_fields, name) or 0, read.MOST_COUNTED)) for name in _TOKENS}
         before = self.state.total
         if total == before or any(count < before.get(name, 0) for name, count in total.items()):
             before = {}

@@ -42,7 +42,7 @@ class CopilotCli(Prompt):
         return [*([NUL.broken("", byte=nul)] if nul >= 0 else []), *_judge_size(len(body))]
 
     def inert(self, piece: bytes) -> bool:
-        """Whether a piece is text without a NUL."""
+        """Return True if a piece is text without a NUL."""
         return super().inert(piece) and b"\0" not in piece
 
     def judge_ends(self, opening: bytes, inner: int, ending: bytes) -> list[Violation] | None:

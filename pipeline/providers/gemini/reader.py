@@ -69,7 +69,7 @@ WRITTEN_ROLES: Final = frozenset({b"null", *(b'"%b"' % role.encode() for role in
 _SNAKE: Final = re.compile(rb'"\w*_\w*"\s*:')
 
 
-def mended_turn(fields: Fields, index: int) -> Turn:
+def repaired_turn(fields: Fields, index: int) -> Turn:
     name = fields.take_string("role") or "user"
     role = _ROLES.get(name)
     if role is None:

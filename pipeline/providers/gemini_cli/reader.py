@@ -145,7 +145,7 @@ _MESSAGE: Final = msgspec.json.Decoder(Message)
 
 
 def is_chat(text: bytes) -> bool:
-    """Whether these are the lines of a chat, or its older document, which begin alike."""
+    """Return True if these are the lines of a chat, or its older document, which begin alike."""
     head = text[:1024]
     return b'"projectHash"' in head and b'"sessionId"' in head and b'"parentUuid"' not in head
 
@@ -207,7 +207,7 @@ def _turn(role: Role, blocks: list[Placed], message: Message, index: int) -> Tur
 
 
 def is_injected(message: Message) -> bool:
-    """Whether the program itself speaks here, in the user's name."""
+    """Return True if the program itself speaks here, in the user's name."""
     return message.type == "user" and bytes(message.content).find(_INJECTED.encode(), 0, 64) >= 0
 
 

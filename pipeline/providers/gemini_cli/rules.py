@@ -59,7 +59,7 @@ class GeminiCli(Prompt):
         return found if command is None else [*found, COMMAND.broken("", word=command[0])]
 
     def inert(self, piece: bytes) -> bool:
-        """Whether a piece is text without an ``@``: mentions are counted over the whole prompt."""
+        """Return True if a piece is text without an ``@``: mentions are counted over the whole prompt."""
         return b"@" not in piece and super().inert(piece)
 
     def judge_ends(self, opening: bytes, inner: int, ending: bytes) -> list[Violation] | None:

@@ -35,7 +35,7 @@ from reknit.pipeline.streams.events import (
     UserMessage,
     WholeMessage,
 )
-from reknit.pipeline.streams.framing.mending import check_strings
+from reknit.pipeline.streams.framing.repair import check_strings
 from reknit.topics.items import Doubt, SessionInit, TurnResult, Usage
 
 # The program waits so long before it asks again: half a second in 0.12, a second in 0.61, longer the next times.
@@ -73,7 +73,7 @@ class ToolUse(_Line, tag="tool_use", kw_only=True):
     parameters: Raw = Raw(b"{}")
 
 
-class Told(Struct, gc=False):
+class ErrorDetails(Struct, gc=False):
     """An error, in the program's words."""
 
     message: str = ""
@@ -86,7 +86,7 @@ class ToolAnswered(_Line, tag="tool_result", kw_only=True):
     tool_id: str
     status: str
     output: str | None = None
-    error: Told | None = None
+    error: ErrorDetails | None = None
 
 
 class Noticed(_Line, tag="error", kw_only=True):
@@ -107,7 +107,7 @@ class Result(_Line, tag="result", kw_only=True):
     """The end of a run. A status of ``error`` is one, whatever the exit status; ``success`` says nothing."""
 
     status: str
-    error: Told | None = None
+    error: ErrorDetails | None = None
     stats: Raw | UnsetType = UNSET
 
 
@@ -124,7 +124,7 @@ class Waiting(Struct, array_like=True):
     input: bytes
 
     def says_as(self, other: Waiting) -> bool:
-        """Whether another call asks for the same."""
+        """Return True if another call asks for the same."""
         same = self.name == other.name
         return same and read.in_order(Raw(self.input)) == read.in_order(Raw(other.input))
 
@@ -248,7 +248,7 @@ class GeminiCli(PayloadDecoder[GeminiCliDecoderState]):
         # An answer without tokens was none that the program counts.
         silent = stats.output_tokens == 0 and self.state.answering
         ended = self.release_held() if failed else self._end_answer("attempt" if silent else "end")
-        told = line.error or Told()
+        told = line.error or ErrorDetails()
         item = TurnResult(
             subtype=line.status,
             is_error=failed,
@@ -304,7 +304,7 @@ class GeminiCli(PayloadDecoder[GeminiCliDecoderState]):
         return events if line.delta else [*events, *self._stop_text()]
 
     def _paused(self, time: str) -> bool:
-        """Whether a line of an answer comes so late that the program may have asked again before it."""
+        """Return True if a line of an answer comes so late that the program may have asked again before it."""
         before, now = self.state.latest, _milliseconds(time)
         self.state.latest = now
         return before is not None and now is not None and (now - before) % _DAY_MS >= _PAUSE_MS

@@ -111,14 +111,14 @@ def _whole_turn(row: _Row, place: str, index: int) -> Turn | None:
     calls: Any = row.tool_calls if row.function_call is None else [*(row.tool_calls or ()), row.function_call]
     empty = content if calls and not content else None
     own: Own | UnsetType = UNSET
-    heard = None if row.audio is UNSET else unless(b"[]", row.audio)
-    is_heard = heard is not None and not (content or calls or row.refusal or row.reasoning_content or row.reasoning)
+    audio_ref = None if row.audio is UNSET else unless(b"[]", row.audio)
+    is_audio = audio_ref is not None and not (content or calls or row.refusal or row.reasoning_content or row.reasoning)
     is_bare = row.name is empty is None and row.annotations is row.audio is row.prefix is UNSET
     if not is_bare or row.role == "developer":
         own = own_of(
             CHAT,
             annotations=unless(b"[]", row.annotations),
-            audio=None if is_heard else heard,
+            audio=None if is_audio else audio_ref,
             prefix=unless(b"[]", row.prefix),
             name=row.name,
             role="developer" if row.role == "developer" else None,
@@ -138,9 +138,9 @@ def _whole_turn(row: _Row, place: str, index: int) -> Turn | None:
         placed += content
     elif content or (content is not None and not calls):
         placed.append((Text(text=str(content)), f"{place}.content"))
-    if is_heard:
+    if is_audio:
         # Speech is all that the message says.
-        raw = as_json({"audio": heard})
+        raw = as_json({"audio": audio_ref})
         placed.append((Unknown(kind="audio", raw=raw, issuer=CHAT_ISSUER), f"{place}.audio"))
     if row.refusal:
         placed.append((Text(text=row.refusal, refusal=True), f"{place}.refusal"))
@@ -198,7 +198,7 @@ def _call_answered(row: _Row) -> str:
 
 
 def _names_each_once(row: _Row) -> bool:
-    """Whether a result's row names one call, once, and its tool at most once."""
+    """Return True if a result's row names one call, once, and its tool at most once."""
     ids = row.tool_call_ids
     return (ids is None or (len(ids) == 1 and not row.tool_call_id)) and not (row.name and row.tool_name is not None)
 
@@ -210,12 +210,12 @@ def _answer(row: _Row, call_id: str, content: Any, place: str, index: int) -> Tu
 
 
 def _says_more(row: _Row) -> bool:
-    is_told = row.annotations is row.audio is row.prefix is UNSET
-    return not (is_told and row.reasoning_content is row.reasoning is row.refusal is None)
+    is_plain = row.annotations is row.audio is row.prefix is UNSET
+    return not (is_plain and row.reasoning_content is row.reasoning is row.refusal is None)
 
 
 def _is_telling(row: _Row) -> bool:
-    """Whether a message has anything that the canonical shape has not."""
+    """Return True if a message has anything that the canonical shape has not."""
     if row.role in ("tool", "function", "developer") or row.tool_calls is not None:
         return True
     if row.name is not None or _says_more(row):
@@ -224,7 +224,7 @@ def _is_telling(row: _Row) -> bool:
 
 
 def _decides(row: _Row) -> bool:
-    """Whether a message has anything that Responses has not either: it has developers and some of the parts, too."""
+    """True if a message has anything that Responses has not either: it has developers and some of the parts, too."""
     is_row = row.role in ("tool", "function") or row.tool_calls is not None
     return is_row or row.name is not None or _says_more(row) or has_chats_parts(row.content)
 
@@ -246,11 +246,11 @@ STRICT: Final = StrictReader(
 )
 
 
-def mended_turn(fields: Fields, index: int) -> Turn:
+def repaired_turn(fields: Fields, index: int) -> Turn:
     fields.ignore("type", "object")
     role = fields.peek("role")
     if role != _ASSISTANT and (role in _RESULTS or "tool_call_id" in fields):
-        turn = _mended_result(fields, index)
+        turn = _repaired_result(fields, index)
     else:
         whole = _whole_turn(_read_row(fields), fields.path, index)
         assert whole is not None  # noqa: S101  nothing in it needs repair
@@ -259,7 +259,7 @@ def mended_turn(fields: Fields, index: int) -> Turn:
     return turn
 
 
-def _mended_result(fields: Fields, index: int) -> Turn:
+def _repaired_result(fields: Fields, index: int) -> Turn:
     row = _read_result(fields)
     named = _call_answered(row)
     call_id, called = named, row.name or row.tool_name
@@ -280,7 +280,7 @@ def _reasoning(texts: Mapping[str, str | None], path: str) -> list[Placed]:
     return placed
 
 
-def _mended_call(fields: Fields) -> list[Placed]:
+def _repaired_call(fields: Fields) -> list[Placed]:
     path, is_named = fields.path, "id" in fields
     call = _read_call(fields)
     if call.function is call.custom is None:
@@ -302,7 +302,7 @@ def _no_call(value: Raw, path: str, _: Notes) -> Placed:
 
 def _function_call(fields: Fields, name: str) -> Placed | None:
     call = fields.take_object(name)
-    return None if call is None else _mended_call(call)[0]
+    return None if call is None else _repaired_call(call)[0]
 
 
 def _is_said(fields: Fields, key: str) -> bool:
@@ -342,7 +342,7 @@ def _of_assistants(fields: Fields, name: str) -> Raw | None:
 _ARGUMENTS: Final[dict[str, Taker]] = {"arguments": _arguments}
 _read_function: Final = reader_of(_Function, _ARGUMENTS)
 _read_call: Final[Callable[[Fields], Any]] = reader_of(_Call, _ARGUMENTS)
-_CALLS: Final = ContentReader[_Call](_Call, _placed_use, _mended_call, _no_call)
+_CALLS: Final = ContentReader[_Call](_Call, _placed_use, _repaired_call, _no_call)
 _ROW: Final[dict[str, Taker]] = {
     # It stays, for the others to look at.
     "role": lambda fields, name: as_string(fields.peek(name) or b'""', fields.at(name)),

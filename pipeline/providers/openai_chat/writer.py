@@ -45,7 +45,7 @@ class Waiting(Struct, frozen=True, array_like=True):
 
 
 class ChatProgress(Struct, frozen=True, array_like=True):
-    """How many messages have been written, and the calls of the last one, if it may show only one at a time.
+    """The number of messages written, and the calls of the last one if it may have only one at a time.
 
     ``held`` is what waits for the last of several messages with results: media, and results whose calls are written one
     at a time. It is empty once all messages of an exchange are written.
@@ -97,7 +97,7 @@ class ChatDialect(OpenAIDialect):
             written, waiting, held = self._user(message, state, count, book, rows)
         data = b",".join(map(encode, [*first, *written]))
         after = ChatProgress(count + len(written), waiting, held)
-        return Encoded(data=data, state=after, rows=rows, fixes=book.fixes, gone=book.gone)
+        return Encoded(data=data, state=after, rows=rows, fixes=book.fixes, dropped=book.dropped)
 
     def _assistant(
         self, message: Message, count: int, book: FixLog, rows: list[Row], *, final: bool
@@ -188,7 +188,7 @@ class ChatDialect(OpenAIDialect):
         for each in said:
             assert isinstance(each, Said)  # noqa: S101  a chat has no items
             rows += each.rows(f"messages.{count + len(written)}.content")
-            written.append({"role": "user", "content": each.content, **each.beside})
+            written.append({"role": "user", "content": each.content, **each.other_members})
         return written, [], fitting.held
 
 

@@ -54,7 +54,7 @@ ITEM_TYPES: Final = frozenset(each.kind for each in NATIVE_TYPES if each.provide
 """The types of items, which no other shape's message has."""
 
 
-class _Beside(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="type", gc=False):
+class _Siblings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="type", gc=False):
     """Members that any item may have in addition to the canonical form."""
 
     id: str | None = None
@@ -69,7 +69,7 @@ class _Beside(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
 _Content: TypeAlias = str | tuple[ResponsesPart, ...]
 
 
-class _Message(_Beside, frozen=True, tag="message", gc=False):
+class _Message(_Siblings, frozen=True, tag="message", gc=False):
     role: Literal["user", "assistant", "system", "developer"]
     content: _Content
 
@@ -80,19 +80,19 @@ class _PlainMessage(_Message, frozen=True, tag=False, gc=False):
     type: Literal["message"] | None = None
 
 
-class _Call(_Beside, frozen=True, tag="function_call", gc=False):
+class _Call(_Siblings, frozen=True, tag="function_call", gc=False):
     call_id: str
     name: str
     arguments: str
 
 
-class _CustomCall(_Beside, frozen=True, tag="custom_tool_call", gc=False):
+class _CustomCall(_Siblings, frozen=True, tag="custom_tool_call", gc=False):
     call_id: str
     name: str
     input: str
 
 
-class _Output(_Beside, frozen=True, tag="function_call_output", gc=False):
+class _Output(_Siblings, frozen=True, tag="function_call_output", gc=False):
     call_id: str
     output: _Content
     name: str | None = None
@@ -106,7 +106,7 @@ class _Said(Struct, frozen=True, gc=False):
     text: str | None = None
 
 
-class _Reasoning(_Beside, frozen=True, tag="reasoning", gc=False):
+class _Reasoning(_Siblings, frozen=True, tag="reasoning", gc=False):
     summary: Raw | UnsetType = UNSET
     content: Raw | UnsetType = UNSET
     encrypted_content: str | None = None
@@ -187,7 +187,7 @@ def _texts(parts: Raw | UnsetType) -> list[str] | None:
     return None if said is None else [each.text for each in said if each.text]
 
 
-def _own_of(item: _Beside, kind: str = "", **members: Raw | str | UnsetType | None) -> Own | UnsetType:
+def _own_of(item: _Siblings, kind: str = "", **members: Raw | str | UnsetType | None) -> Own | UnsetType:
     if item.status is item.namespace is item.caller is item.phase is item.agent is item.is_async is UNSET:
         return own_of(RESPONSES, kind, id=item.id, **members)  # most items have none of these
     return own_of(
@@ -205,7 +205,7 @@ def _own_of(item: _Beside, kind: str = "", **members: Raw | str | UnsetType | No
 
 
 def _is_telling(item: _Item) -> bool:
-    """Whether an item can be of no other shape."""
+    """Return True if an item can be of no other shape."""
     if not isinstance(item, _Message):
         return True
     if not isinstance(item, _PlainMessage) or item.type is not None:
@@ -222,7 +222,7 @@ MESSAGE: Final[StrictReader[Any]] = StrictReader(
 )
 
 
-def mended_turn(fields: Fields, index: int) -> Turn:
+def repaired_turn(fields: Fields, index: int) -> Turn:
     kind = kind_named(fields) or (REFERENCE if is_reference(fields) else "message")
     fields.ignore("type")
     if kind not in _READERS:
@@ -241,7 +241,7 @@ def mended_turn(fields: Fields, index: int) -> Turn:
 
 
 def is_reference(fields: Fields) -> bool:
-    """Whether an item names another one and need not say that it does: it has no role, and nothing but an id."""
+    """Return True if an item names another one and need not say that it does: it has no role, and nothing but an id."""
     return "id" in fields and not fields.keys() - _OF_REFERENCES
 
 
@@ -261,7 +261,7 @@ def _native_turn(known: NativeType, fields: Fields, index: int) -> Turn:
 
 
 def _is_servers(fields: Fields) -> bool:
-    """Whether the provider itself searches for tools."""
+    """Return True if the provider itself searches for tools."""
     execution = fields.peek("execution")
     return execution is not None and bytes(execution) == b'"server"'
 

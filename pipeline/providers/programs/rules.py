@@ -30,7 +30,7 @@ class Prompt(WholeBody):
         return [*([] if text.strip() else [self.blank.broken("")]), *self.judge_text(text, body)]
 
     def inert(self, piece: bytes) -> bool:
-        """Whether a piece is text."""
+        """Return True if a piece is text."""
         try:
             piece.decode()
         except UnicodeDecodeError:

@@ -282,4 +282,4 @@ def stubbed_if_empty(fitted: Message, given: Message, book: FixLog) -> Message:
 
 
 def encoded(data: str, message: Message, book: FixLog) -> Encoded:
-    return Encoded(data=data.encode(), rows=list(map(row, message.pieces)), fixes=book.fixes, gone=book.gone)
+    return Encoded(data=data.encode(), rows=list(map(row, message.pieces)), fixes=book.fixes, dropped=book.dropped)

@@ -212,7 +212,7 @@ def _take_line(part: bytes, scan: Scan) -> None:
 
 
 def _ends_event(scan: Scan) -> bool:
-    """Whether a line that has ended ends an event, too."""
+    """Return True if a line that has ended ends an event, too."""
     line = scan.line
     if line.startswith(b"data:"):
         if len(line) < _HEAD:

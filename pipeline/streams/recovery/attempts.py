@@ -28,7 +28,7 @@ from reknit.pipeline.streams.recovery.render import (
     turn_stop,
     uncover,
     uncover_growing,
-    uncover_told,
+    uncover_settled,
 )
 from reknit.topics.items import AgentUnrecognized, Item, ItemDelta, TurnDelta
 
@@ -213,7 +213,7 @@ def abandon_blocks(context: Context, event: MessageStopped) -> list[Item]:
 
 
 def _confirm_stopped(context: Context, message: Message) -> list[Item]:
-    """Where no complete message comes, a block's stop and the message's stop reason prove it."""
+    """Confirm blocks by their stop and the message's stop reason, for sources without complete messages."""
     if context.complete_messages or message.reason is None:
         return []
     items: list[Item] = []
@@ -222,10 +222,10 @@ def _confirm_stopped(context: Context, message: Message) -> list[Item]:
             continue
         if block.reads_as_whole(cut=message.cut):
             block.confirmed = True
-            items += uncover_told(block)
-            told = block.settle_text()
+            items += uncover_settled(block)
+            given = block.settle_text()
             if not block.unseen:
-                items.append(confirmed_by_stop(block, told))
+                items.append(confirmed_by_stop(block, given))
     return items
 
 
@@ -255,7 +255,7 @@ def stop_turn(context: Context, message: Message, *, proven: bool = False) -> li
         return []
     message.stopped = True
     incomplete = message.is_open() and not proven
-    return [turn_stop(message, incomplete=incomplete, told_by_stop=not context.complete_messages)]
+    return [turn_stop(message, incomplete=incomplete, by_stop=not context.complete_messages)]
 
 
 def leave_message(context: Context, reason: str, *, replaced: bool = False) -> list[Item]:
@@ -299,7 +299,7 @@ def _end_blocks(context: Context, message: Message, reason: str, *, succeeded: b
             items += withdraw_block(block)  # no complete message will ever hold it, and it has no visible content
             continue
         block.left = True
-        items += uncover_told(block)
+        items += uncover_settled(block)
         if not block.unseen:
             items.append(left_incomplete(block, block.settle_text(), message.failed or reason))
     if not message.over and (message.blocks or message.reason is not None):

@@ -116,13 +116,13 @@ def confirm_blocks(context: Context, event: WholeMessage) -> list[Item]:
             block.likeness = likeness(whole)  # another message in this one's place may say it again, or a transcript
     if event.interrupted:
         completed += _cut_last(message)
-    told = turn_delta(event)
-    tells = told != TurnDelta() or (context.complete_messages and not context.whole_blocks)
-    return [*items, *([told] if tells else []), *completed]
+    delta = turn_delta(event)
+    has_delta = delta != TurnDelta() or (context.complete_messages and not context.whole_blocks)
+    return [*items, *([delta] if has_delta else []), *completed]
 
 
 def _is_repeated_call(context: Context, message: Message, block: Block) -> bool:
-    """Whether the run has a call of this id already. The Claude CLI keeps the first of them in its history, alone."""
+    """True if the run has a call of this id already. The Claude CLI keeps the first of them in its history, alone."""
     if not context.confirmed_by_messages or block.kind != "tool_use" or block.tool_id is None:
         return False
     here = any(call is not block and call.tool_id == block.tool_id for call in message.confirmed_calls())
@@ -309,7 +309,7 @@ def report_result(context: Context, event: RunResult) -> list[Item]:
 
 
 def is_unseen(result: str | None, shown: list[Shown], begun: tuple[str, ...] | None) -> bool:
-    """Whether the result has text that the newest message it can be about does not show.
+    """Return True if the result has text that the newest message it can be about does not show.
 
     ``shown`` is the newest message first. Thinking, notices and sub-agents are not in it. Whitespace does not count,
     and a part of the text is enough, for a result can be just a part of a message. A result that names the messages
@@ -425,7 +425,7 @@ def cause_of(reason: str, failed: str = "") -> Cause:
 
 
 def is_loop(text: str) -> bool:
-    """Whether a text ends in one passage, at least four times and 80 code points long in all."""
+    """Return True if a text ends in one passage, at least four times and 80 code points long in all."""
     for size in range(1, len(text) // _LEAST_TIMES + 1):
         times = max(_LEAST_TIMES, -(-_LEAST_LOOP // size))
         if len(text) >= times * size and text.endswith(text[-size:] * times) and not text[-size:].isspace():

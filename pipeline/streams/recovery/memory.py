@@ -253,7 +253,7 @@ class Context(Struct, frozen=True, kw_only=True):
 
     @property
     def confirmed_by_messages(self) -> bool:
-        """Whether the source streams its blocks and then proves them by complete messages."""
+        """True if the source streams its blocks and then proves them by complete messages."""
         return self.complete_messages and not self.whole_blocks
 
     def add_finished(self, turns: list[FinishedTurn]) -> None:
@@ -308,17 +308,17 @@ def _beside_the_stream(event: Event, message: Message | None, *, complete_messag
 
 
 def is_another(message_id: str | None, message: Message) -> bool:
-    """Whether an event that names its message is about another one. Only new versions of the CLI do."""
+    """Return True if an event that names its message is about another one. Only new versions of the CLI do."""
     return message_id is not None and message.id is not None and message_id != message.id
 
 
 def _is_running(message: Message | None) -> bool:
-    """Whether there is an attempt that nothing has ended; one whose request is made again waits for the next."""
+    """Return True if there is an attempt that nothing has ended; one whose request is made again waits for the next."""
     return message is not None and message.attempt and not (message.over or message.retried)
 
 
 def _answers_the_last_call(event: UserMessage, message: Message | None) -> bool:
-    """Whether these results are all that a message finished by tool calls was waiting for."""
+    """Return True if these results are all that a message finished by tool calls was waiting for."""
     if message is None or message.reason != "tool_use" or not event.results or event.parent is not None:
         return False
     return message.is_answered_with({result.tool_id for result in event.results})

@@ -67,8 +67,8 @@ class Block(Struct, kw_only=True, omit_defaults=True):
     # Members that were noted for the item only.
     asides: dict[str, bytes] = {}
     # The whole text by the word of the block's stop, where that is not what streamed, and how much had streamed then.
-    told: str | None = None
-    told_at: int = 0
+    given: str | None = None
+    given_at: int = 0
 
     def text(self) -> str:
         if len(self.parts) > 1:
@@ -76,20 +76,20 @@ class Block(Struct, kw_only=True, omit_defaults=True):
         return self.parts[0] if self.parts else ""
 
     def is_cut(self) -> bool:
-        """Whether its end never came."""
+        """Return True if its end never came."""
         return self.cut or not self.confirmed
 
     def is_blank(self) -> bool:
-        """Whether it is a text or a thinking block without visible content."""
+        """Return True if it is a text or a thinking block without visible content."""
         text = self.text() if self.kind in TEXTS else "-"
         return not text or text.isspace()
 
     def awaits_confirmation(self) -> bool:
-        """Whether it streamed and no complete message has held it yet."""
+        """Return True if it streamed and no complete message has held it yet."""
         return self.index >= 0 and not self.confirmed
 
     def reads_as_whole(self, *, cut: bool) -> bool:
-        """Whether what streamed can be the whole block: a call's input must be JSON, or nothing if nothing was cut."""
+        """True if what streamed can be the whole block: a call's input must be JSON, or nothing if nothing was cut."""
         if self.kind not in CALLS:
             return True
         return self.reads_as_json() if self.final_text() else not cut
@@ -124,18 +124,18 @@ class Block(Struct, kw_only=True, omit_defaults=True):
 
     def note_whole_text(self, text: str) -> None:
         """Take the whole text from the block's stop, where something of it was lost."""
-        self.told, self.told_at = (None, 0) if text == self.text() else (text, self.length)
+        self.given, self.given_at = (None, 0) if text == self.text() else (text, self.length)
 
     def final_text(self) -> str:
         """Return the final text: that of its stop if it differs from the streamed one, and text after it."""
-        return self.text() if self.told is None else self.told + self.text()[self.told_at :]
+        return self.text() if self.given is None else self.given + self.text()[self.given_at :]
 
     def settle_text(self) -> str | UnsetType:
         """Take the final text for the block's; returned where it is not what streamed."""
-        if self.told is None:
+        if self.given is None:
             return UNSET
         text = self.final_text()
-        self.parts, self.told = [text], None
+        self.parts, self.given = [text], None
         return text
 
     def note_member(self, event: BlockNoted) -> None:
@@ -189,7 +189,7 @@ class ShownBlock(Struct, array_like=True):
         return cls(block.item_id, block.tool_id, said, block.doubtful, incomplete, block.answered)
 
     def is_open(self) -> bool:
-        """Whether its item may be completed once more."""
+        """Return True if its item may be completed once more."""
         return self.incomplete or bool(self.doubtful)
 
 
@@ -264,7 +264,7 @@ class Message(Struct, kw_only=True, omit_defaults=True):
     unkept: bool = False
 
     def is_open(self) -> bool:
-        """Whether it streamed, and no stop has followed."""
+        """Return True if it streamed, and no stop has followed."""
         return self.attempt and self.reason is None
 
     def surviving(self) -> list[Block]:
@@ -285,12 +285,12 @@ class Message(Struct, kw_only=True, omit_defaults=True):
         return next((call for call in calls if not call.answered), calls[-1] if calls else None)
 
     def is_answered_with(self, tool_ids: set[str]) -> bool:
-        """Whether the message has calls, and with these results every one of them has its answer."""
+        """Return True if the message has calls, and with these results every one of them has its answer."""
         calls = [block for block in self.surviving() if block.kind == "tool_use"]
         return bool(calls) and all(call.answered or call.tool_id in tool_ids for call in calls)
 
     def is_confirmed(self) -> bool:
-        """Whether complete messages held all that ever streamed of it and says something."""
+        """Return True if complete messages held all that ever streamed of it and says something."""
         return all((block.confirmed and not block.cut) or block.is_blank() for block in self.blocks)
 
     def confirmed_calls(self) -> list[Block]:

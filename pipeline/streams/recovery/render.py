@@ -101,21 +101,21 @@ def confirmed(block: Block, whole: WholeBlock, rest: Rest) -> ItemCompleted:
     )
 
 
-def confirmed_by_stop(block: Block, told: str | UnsetType) -> ItemCompleted:
-    """A streamed block is complete, where its source never sends complete messages; ``told`` is what its stop said."""
+def confirmed_by_stop(block: Block, given: str | UnsetType) -> ItemCompleted:
+    """A streamed block is complete, where its source never sends complete messages; ``given`` is what its stop said."""
     extras = block.extras() or UNSET
-    if block.kind in CALLS and isinstance(told, str):
-        return ItemCompleted(item_id=block.item_id, input=Raw(told.encode()), doubtful=block.doubtful, extras=extras)
+    if block.kind in CALLS and isinstance(given, str):
+        return ItemCompleted(item_id=block.item_id, input=Raw(given.encode()), doubtful=block.doubtful, extras=extras)
     whole = None if block.kind in PLAIN else shown_json(block)
     raw = UNSET if whole is None else Raw(whole)
-    return ItemCompleted(item_id=block.item_id, text=told, raw=raw, doubtful=block.doubtful, extras=extras)
+    return ItemCompleted(item_id=block.item_id, text=given, raw=raw, doubtful=block.doubtful, extras=extras)
 
 
-def left_incomplete(block: Block, told: str | UnsetType, reason: str) -> ItemCompleted:
+def left_incomplete(block: Block, given: str | UnsetType, reason: str) -> ItemCompleted:
     """A streamed block ends unconfirmed. A call repeats its raw JSON, so that no consumer has to join its deltas."""
     return ItemCompleted(
         item_id=block.item_id,
-        text=told,
+        text=given,
         partial_input=block.text() if block.kind in CALLS else UNSET,
         incomplete=True,
         reason=reason,
@@ -150,12 +150,12 @@ def turn_delta(event: WholeMessage) -> TurnDelta:
     return TurnDelta(model=event.model, usage=event.usage, uuid=event.uuid, extras=event.extras)
 
 
-def turn_stop(message: Message, *, incomplete: bool, told_by_stop: bool) -> TurnStop:
+def turn_stop(message: Message, *, incomplete: bool, by_stop: bool) -> TurnStop:
     """An attempt's turn has ended. If no complete message reports on the turn, its stop does.
 
     An empty reason means that the end was reported without one.
     """
-    if not told_by_stop:
+    if not by_stop:
         return TurnStop(incomplete=incomplete)
     return TurnStop(
         incomplete=incomplete,
@@ -235,9 +235,9 @@ def uncover_growing(message: Message) -> list[Item]:
     return uncover(newest)
 
 
-def uncover_told(block: Block) -> list[Item]:
+def uncover_settled(block: Block) -> list[Item]:
     """Start the item of a block that ends and has more than a signature."""
-    return uncover(block) if block.unseen and (block.told or block.extras()) else []
+    return uncover(block) if block.unseen and (block.given or block.extras()) else []
 
 
 _TOLD_WITHOUT_GROWTH = PLAIN | CALLS | {"choice"}

@@ -134,7 +134,7 @@ class Transcript(Struct):
         return _UNREADABLE if self.chat.begun or "unreadable" in self.chat.skipped else ""
 
     def _is_of_run(self, message: Message) -> bool:
-        """Whether a message was written in this run; where no line of the run's says when it began, since the last."""
+        """True if a message was written in this run; where no line of the run's says when it began, since the last."""
         if not message.timestamp or self.began:
             return not message.timestamp or message.timestamp >= self.began
         return self.before != self.chat.session_id or message.timestamp > self.until

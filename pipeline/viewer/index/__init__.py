@@ -298,9 +298,9 @@ class Index:
                 part = fresh[begin:end]
                 if part and part[0].kind == FORGOTTEN:
                     self._forget(connection, part[0].session, part[0].time_ms)
-                gone = [entry for entry in part if self._is_forgotten(entry)] if self._forgotten else []
+                erased = [entry for entry in part if self._is_forgotten(entry)] if self._forgotten else []
                 batch = Batch(connection, number)
-                batch.write([entry for entry in part if not self._is_forgotten(entry)] if gone else part, gone)
+                batch.write([entry for entry in part if not self._is_forgotten(entry)] if erased else part, erased)
                 number = batch.number
             newest = dict(self._newest)
             for entry in fresh:
@@ -364,15 +364,17 @@ class Index:
 
     def drop_before(self, topic: str, partition: int, offset: int, most: int = 5000) -> bool:
         """Remove records that a partition no longer has, in steps; return True if some are left."""
-        first, behind = place_number(topic, partition, 0), place_number(topic, partition, offset)
-        within = (first, behind)
+        first, end_place = place_number(topic, partition, 0), place_number(topic, partition, offset)
+        within = (first, end_place)
         with self._busy, self._transaction() as connection:
-            gone = connection.execute(
+            erased = connection.execute(
                 "SELECT place, number, session FROM entries WHERE place >= ? AND place < ? LIMIT ?", (*within, most)
             ).fetchall()
-            connection.executemany("DELETE FROM words WHERE rowid = ?", [(number,) for _, number, _ in gone if number])
-            connection.executemany("DELETE FROM entries WHERE place = ?", [(place,) for place, _, _ in gone])
-            touched = {session for _, _, session in gone}
+            connection.executemany(
+                "DELETE FROM words WHERE rowid = ?", [(number,) for _, number, _ in erased if number]
+            )
+            connection.executemany("DELETE FROM entries WHERE place = ?", [(place,) for place, _, _ in erased])
+            touched = {session for _, _, session in erased}
             for table, last in (("deltas", "place"), ("runs", "last")):
                 touched |= {
                     session
@@ -388,7 +390,7 @@ class Index:
                 (topic, partition, offset, offset),
             )
         self._next[topic, partition] = max(offset, self._next.get((topic, partition), 0))
-        return len(gone) == most
+        return len(erased) == most
 
     def note_loss(self, topic: str, partition: int, first: int, following: int, now_ms: int) -> None:
         """Keep that an input's offsets from ``first`` to before ``following`` were never processed.
@@ -403,7 +405,7 @@ class Index:
             )
 
     def losses(self, since_ms: int) -> list[tuple[str, int, int, int, int]]:
-        """What ``note_loss`` kept since a time, the newest first."""
+        """Return the losses that ``note_loss`` kept since a time, the newest first."""
         sql = "SELECT topic, partition, first, next, seen_ms FROM losses WHERE seen_ms >= ? ORDER BY seen_ms DESC"
         return self.reader.rows(sql, since_ms)
 

@@ -41,13 +41,13 @@ _COUNTED: Final = frozenset({"fix", "request", "turn", "turn/diagnosis", *LETTER
 _UNTIL_ENDED: Final = ("doubtful", "incomplete")
 
 
-class _Told(Struct):
+class _Delta(Struct):
     """Of a record of ``session.items``, what says whether its deltas are still needed."""
 
     text: str | None = None
 
 
-_decode_told = msgspec.json.Decoder(_Told).decode
+_decode_delta_json = msgspec.json.Decoder(_Delta).decode
 _decode_delta = msgspec.json.Decoder(ItemDelta).decode
 _encode = msgspec.json.encode
 _columns = attrgetter(*COLUMNS)
@@ -187,23 +187,23 @@ class Batch:
 
     def _fold(self, item: tuple[int, str], last: Entry) -> str:
         """Make one of an ended item's deltas, unless its last record has the text; what they add up to."""
-        if _decode_told(last.value or b"{}").text is not None:
+        if _decode_delta_json(last.value or b"{}").text is not None:
             self._drop_deltas(item)
             return ""
         deltas = [*self._written(item), *self._deltas.pop(item, ())]
         if not deltas:
             return ""
-        told = [_decode_delta(each.value or b"") for each in deltas]
+        decoded = [_decode_delta(each.value or b"") for each in deltas]
         # As in the reducer: text before the end of the known text is a repetition.
-        begin = end = told[0].at
+        begin = end = decoded[0].at
         pieces = []
-        for delta in told:
+        for delta in decoded:
             known = end - delta.at
             if 0 <= known < len(delta.content):
                 pieces.append(delta.content[known:])
                 end += len(delta.content) - known
         text = "".join(pieces)
-        whole = structs.replace(told[0], content=text, at=begin, raw=UNSET)
+        whole = structs.replace(decoded[0], content=text, at=begin, raw=UNSET)
         self._drop_deltas(item)
         first = deltas[0]
         row = first.number, first.time_ms, first.run, 0, _encode(whole)

@@ -41,7 +41,7 @@ from reknit.topics.records import (
 )
 
 
-class _Told(NamedTuple):
+class _Indexed(NamedTuple):
     """The fields that depend on a record's kind; the others are the same for all."""
 
     kind: str
@@ -50,17 +50,17 @@ class _Told(NamedTuple):
     summary: str = ""
 
 
-_Read = Callable[[int, bytes, bytes | None, Headers], _Told]
+_Read = Callable[[int, bytes, bytes | None, Headers], _Indexed]
 
 
 def entry_of(topic: str, record: Record) -> Entry:
     """The entry of a record; ``topic`` is the contract's name."""
     key, value = record.key, record.value
     try:
-        told = _READ[topic](record.partition, key or b"", value, record.headers)
+        indexed = _READ[topic](record.partition, key or b"", value, record.headers)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        told = _Told("unreadable", {"code": "unreadable"}, summary=str(error))
-    kind, fields, words, summary = told
+        indexed = _Indexed("unreadable", {"code": "unreadable"}, summary=str(error))
+    kind, fields, words, summary = indexed
     for name in _NAMES:
         if len(fields.get(name, "")) > _LONGEST_NAME:
             fields = {**fields, name: fields[name][:_LONGEST_NAME]}
@@ -111,9 +111,9 @@ _KINDS: Final = {
 }
 
 
-def _turn(_: int, _key: bytes, value: bytes | None, headers: Headers) -> _Told:
+def _turn(_: int, _key: bytes, value: bytes | None, headers: Headers) -> _Indexed:
     if value is None:
-        return _Told("unreadable" if names.find_dataref(headers) is None else "large")
+        return _Indexed("unreadable" if names.find_dataref(headers) is None else "large")
     record = TURN_RECORDS.decode(value)
     kind = _KINDS[str(record.__struct_config__.tag)]
     origin = getattr(record, "origin", UNSET)
@@ -125,17 +125,17 @@ def _turn(_: int, _key: bytes, value: bytes | None, headers: Headers) -> _Told:
                 fields["role"] = said.role or said.type
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 pass
-            return _Told(kind, fields, text_of(message))
+            return _Indexed(kind, fields, text_of(message))
         case HistoryRestored(messages=messages):
-            return _Told(kind, fields | {"turn": _length(messages)}, text_of(messages))
+            return _Indexed(kind, fields | {"turn": _length(messages)}, text_of(messages))
         case HistoryRewound(to=to):
-            return _Told(kind, fields, summary=f"to {to}")
+            return _Indexed(kind, fields, summary=f"to {to}")
         case ProviderAnswered(request_id=request_id, status=status, body=body):
             fields |= {"request_id": request_id, "code": str(status)}
-            return _Told(kind, fields, body[:WORDS])
+            return _Indexed(kind, fields, body[:WORDS])
         case SessionOpened(model=model):
-            return _Told(kind, fields, text_of(value), summary=str(model or ""))
-    return _Told(kind, fields)
+            return _Indexed(kind, fields, text_of(value), summary=str(model or ""))
+    return _Indexed(kind, fields)
 
 
 _decode_list = msgspec.json.Decoder(list[Raw]).decode
@@ -148,24 +148,24 @@ def _length(messages: Raw) -> int:
         return 0
 
 
-def _event(_: int, _key: bytes, value: bytes | None, headers: Headers) -> _Told:
+def _event(_: int, _key: bytes, value: bytes | None, headers: Headers) -> _Indexed:
     texts = {name: names.text_of(given) or "" for name, given in headers}
     fields = {
         field: texts.get(name, "")
         for field, name in (("run", names.RUN), ("request_id", names.REQUEST_ID), ("target", names.SOURCE))
     }
     if names.EXIT in texts:
-        return _Told("exit", fields, texts[names.EXIT])
+        return _Indexed("exit", fields, texts[names.EXIT])
     for name in (names.POLICY, names.CLOSED, names.FORGOTTEN, names.EXPIRED):
         if value is None and name in texts:
-            return _Told("told", fields | {"role": name}, summary=texts[name])
+            return _Indexed("told", fields | {"role": name}, summary=texts[name])
     status = texts.get(names.STATUS, "")
     if status and value is not None:
-        return _Told("answer", fields | {"code": status}, text_of(value))
-    return _Told(EVENTS, fields)
+        return _Indexed("answer", fields | {"code": status}, text_of(value))
+    return _Indexed(EVENTS, fields)
 
 
-def _request(_: int, _key: bytes, _value: bytes | None, headers: Headers) -> _Told:
+def _request(_: int, _key: bytes, _value: bytes | None, headers: Headers) -> _Indexed:
     found = names.decode(headers, RequestHeaders)
     fields = {
         "target": found.target,
@@ -176,14 +176,14 @@ def _request(_: int, _key: bytes, _value: bytes | None, headers: Headers) -> _To
     }
     if found.reason == "answered":
         withdrawn = found.supersedes or ""
-        return _Told("withdrawal", fields, f"{found.request_id} {withdrawn}", summary=f"withdraws {withdrawn}")
-    return _Told("request", fields, f"{found.request_id} {found.model or ''}", summary=found.model or found.target)
+        return _Indexed("withdrawal", fields, f"{found.request_id} {withdrawn}", summary=f"withdraws {withdrawn}")
+    return _Indexed("request", fields, f"{found.request_id} {found.model or ''}", summary=found.model or found.target)
 
 
 _decode_fix = msgspec.json.Decoder(FixRecord).decode
 
 
-def _fix(partition: int, _key: bytes, value: bytes | None, _headers: Headers) -> _Told:
+def _fix(partition: int, _key: bytes, value: bytes | None, _headers: Headers) -> _Indexed:
     fix = _decode_fix(value or b"")
     fields = {
         "code": fix.code,
@@ -195,10 +195,10 @@ def _fix(partition: int, _key: bytes, value: bytes | None, _headers: Headers) ->
         "cause": f"{PROVIDER_EVENTS if fix.source else AGENT_TURNS}/{partition}/{fix.offset}",
     }
     words = f"{fix.code} {fix.path} {fix.detail} {fix.id}"
-    return _Told("fix", fields, words[:WORDS], summary=f"{fix.path} {fix.detail}")
+    return _Indexed("fix", fields, words[:WORDS], summary=f"{fix.path} {fix.detail}")
 
 
-def _letter(_: int, _key: bytes, value: bytes | None, headers: Headers) -> _Told:
+def _letter(_: int, _key: bytes, value: bytes | None, headers: Headers) -> _Indexed:
     why = names.decode(headers, DeadLetterHeaders)
     rule, message = why.rule or "", why.message or ""
     fields = {
@@ -207,30 +207,30 @@ def _letter(_: int, _key: bytes, value: bytes | None, headers: Headers) -> _Told
         "target": why.target or "",
     }
     if why.letter:
-        return _Told("note", fields | {"cause": f"{DEAD_LETTERS}/{why.letter}"}, summary=why.code)
+        return _Indexed("note", fields | {"cause": f"{DEAD_LETTERS}/{why.letter}"}, summary=why.code)
     kind = letter_kind(why.code)
     if kind != "failed":
         known = RULES[rule].target if rule in RULES else message.partition(":")[0]
         fields |= {"code": rule or why.code, "target": why.target or known}
     content = "" if value is None else text_of(value)
     words = f"{why.code} {rule} {message}\n{content}"[:WORDS]
-    return _Told(LETTER_OF[kind], fields, words, summary=message or why.code)
+    return _Indexed(LETTER_OF[kind], fields, words, summary=message or why.code)
 
 
 _decode_item = msgspec.json.Decoder(items.AnyItem).decode
 
 
-def _item(_: int, _key: bytes, value: bytes | None, headers: Headers) -> _Told:
+def _item(_: int, _key: bytes, value: bytes | None, headers: Headers) -> _Indexed:
     item = _decode_item(value or b"")
     fields: dict[str, Any] = {"item_id": getattr(item, "item_id", "")}
     fields["run"] = names.find_text(headers, names.RUN) or ""
     fields["request_id"] = names.find_text(headers, names.REQUEST_ID) or ""
     kind = item.__struct_config__.tag
-    told = _ITEMS.get(type(item))
-    if told is None:
-        return _Told(str(kind), fields, summary=str(kind))
-    code, role, words = told(item)
-    return _Told(str(kind), fields | {"code": code, "role": role}, words[:WORDS])
+    indexed = _ITEMS.get(type(item))
+    if indexed is None:
+        return _Indexed(str(kind), fields, summary=str(kind))
+    code, role, words = indexed(item)
+    return _Indexed(str(kind), fields | {"code": code, "role": role}, words[:WORDS])
 
 
 def _raw(*given: object) -> str:
@@ -274,10 +274,10 @@ _ITEMS: Final[dict[type[items.Item], Callable[[Any], tuple[str, str, str]]]] = {
 _PARKED_KEY = b"p"
 
 
-def _state(_: int, key: bytes, value: bytes | None, _headers: Headers) -> _Told:
+def _state(_: int, key: bytes, value: bytes | None, _headers: Headers) -> _Indexed:
     if key[:1] != _PARKED_KEY:
-        return _Told("")
-    return _Told(UNPARKED if value is None else PARKED)
+        return _Indexed("")
+    return _Indexed(UNPARKED if value is None else PARKED)
 
 
 _READ: Final[dict[str, _Read]] = {

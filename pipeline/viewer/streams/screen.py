@@ -207,7 +207,7 @@ class StreamRow(Struct, kw_only=True, eq=False):
 
     @property
     def badges(self) -> list[Badge]:
-        """How it came to be as it is; the first is the one that matters most."""
+        """The reasons for its state, the most important first."""
         return list(_badges(self))
 
     @property

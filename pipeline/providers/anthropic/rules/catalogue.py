@@ -73,7 +73,7 @@ _NAME = re.compile(
 
 
 def is_other_vendors(model: str | None) -> bool:
-    """Whether a model is named, and not as one of Claude's."""
+    """Return True if a model is named, and not as one of Claude's."""
     return bool(model) and "claude" not in str(model).lower()
 
 

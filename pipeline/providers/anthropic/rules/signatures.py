@@ -30,7 +30,7 @@ _IN_BASE64 = re.compile(r"[A-Za-z0-9+/]*").fullmatch
 
 
 def is_of_another_issuer(signature: str) -> bool:
-    """Whether a signature is of a form that another issuer makes and Claude does not."""
+    """Return True if a signature is of a form that another issuer makes and Claude does not."""
     if _OTHERS.fullmatch(signature):
         return True
     head = signature[:_BEGINNING].replace("-", "+").replace("_", "/")
@@ -40,5 +40,5 @@ def is_of_another_issuer(signature: str) -> bool:
 
 
 def is_of_vertex(signature: str) -> bool:
-    """Whether Claude made it on Vertex, whose signatures have a prefix (openclaw/openclaw#110080)."""
+    """Return True if Claude made it on Vertex, whose signatures have a prefix (openclaw/openclaw#110080)."""
     return signature.startswith("claude#")

@@ -145,7 +145,7 @@ class Turns(Walk, kw_only=True, eq=False):
             self._system(index, first=not before)
 
     def has_beta(self, feature: str) -> bool:
-        """Whether a beta feature of this name, of whatever date, is asked for."""
+        """Return True if a beta feature of this name, of whatever date, is asked for."""
         return any(beta.startswith(f"{feature}-") for beta in self.betas)
 
     def judge_beta(self, features: tuple[str, ...], path: str, at: str, kind: str = "") -> None:

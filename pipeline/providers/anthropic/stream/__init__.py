@@ -32,13 +32,13 @@ from reknit.pipeline.streams.events import (
 )
 from reknit.pipeline.streams.fields import Fields
 from reknit.pipeline.streams.framing import payloads
-from reknit.pipeline.streams.framing.mending import check_strings
+from reknit.pipeline.streams.framing.repair import check_strings
 
 # Stop reasons for which the output ended before its end.
 _CUT: Final = frozenset({"max_tokens", "model_context_window_exceeded", "refusal"})
 # Members that a block's own events report; others are noted unchanged.
-_TOLD: Final = frozenset({"type", "text", "thinking", "signature"})
-_TOLD_OF_CALLS: Final = frozenset({"type", "id", "name", "input"})
+_KNOWN: Final = frozenset({"type", "text", "thinking", "signature"})
+_KNOWN_OF_CALLS: Final = frozenset({"type", "id", "name", "input"})
 
 
 class AnthropicDecoderState(Struct, array_like=True):
@@ -166,7 +166,7 @@ class Anthropic(PayloadDecoder[AnthropicDecoderState]):
         if block is None:
             raise msgspec.ValidationError("a content block is an object")
         kind = read.text(block, "type")
-        told = _TOLD_OF_CALLS if kind in CALLS else _TOLD
+        told = _KNOWN_OF_CALLS if kind in CALLS else _KNOWN
         if kind not in CALLS and kind not in WORDS:
             renamed = _model_after(block)
             self.state.own.add(index)

@@ -69,7 +69,7 @@ def is_thinking(setting: Setting) -> bool:
 
 
 class AnthropicProgress(Struct, frozen=True, array_like=True):
-    """How many images the messages so far hold, whether one of them is large (ANT-30b), and what is still open."""
+    """The number of images so far, whether one is large (ANT-30b), and the open tool loop."""
 
     images: int = 0
     large: bool = False
@@ -117,7 +117,7 @@ class AnthropicDialect(ListDialect):
         blocks = [piece.block for piece in message.pieces]
         rows = list(map(row, message.pieces))
         if self._thinks_first:
-            state = _loop_behind(state, message.role, blocks, lost=bool(message.changed))
+            state = _loop_after(state, message.role, blocks, lost=bool(message.changed))
         return Encoded(data=_encode(_Wire(message.role, _content(message.pieces, blocks))), state=state, rows=rows)
 
     def encode_healthy(self, healthy: HealthyTurns, start: int, state: AnthropicProgress) -> tuple[Encoded, int] | None:
@@ -129,17 +129,17 @@ class AnthropicDialect(ListDialect):
         for at in range(start, len(turns)):
             turn = turns[at]
             if at in healthy.special:
-                behind = as_it_is(turn, state.images, self._endpoint, large=state.large)
-                if behind is None:
+                next_turn = as_it_is(turn, state.images, self._endpoint, large=state.large)
+                if next_turn is None:
                     break
-                state = structs.replace(state, images=behind[0], large=behind[1])
+                state = structs.replace(state, images=next_turn[0], large=next_turn[1])
             content = turn.blocks if turn.paths is None else _as_given(turn.blocks, turn.paths)
             messages.append(_Wire(turn.role, content))
         if not messages:
             return None
         if self._thinks_first:
             for turn in turns[start : start + len(messages)]:
-                state = _loop_behind(state, turn.role, turn.blocks, lost=False)
+                state = _loop_after(state, turn.role, turn.blocks, lost=False)
         return Encoded(data=_encode(messages)[1:-1], state=state), start + len(messages)
 
     def encode_ending(
@@ -148,15 +148,15 @@ class AnthropicDialect(ListDialect):
         """Write the open messages; an answer that the model continues must not end in whitespace (ANT-24)."""
         del settled
         parts = self.encode_open(messages, state, final=final)
-        behind = parts[-1].state if parts else state
-        if not self._must_not_think(messages, behind):
+        next_turn = parts[-1].state if parts else state
+        if not self._must_not_think(messages, next_turn):
             return Ending(parts=self._with_newest_marks(messages, parts), suffix=b"]}")
         if messages[-1].role == "assistant":
             before = parts[-2].state if len(parts) > 1 else state
             parts[-1] = self._project(messages[-1], before, prefill=True, thinks=False)
         head = msgspec.json.decode(self.head, type=dict[str, Raw])
         fix = make("thinking_disabled", "params.thinking", before=head.pop("thinking"), target=NAME)
-        parts = [*self._with_newest_marks(messages, parts), Encoded(data=b"", state=behind, fixes=[fix])]
+        parts = [*self._with_newest_marks(messages, parts), Encoded(data=b"", state=next_turn, fixes=[fix])]
         bare = _encode(head)
         return Ending(parts=parts, suffix=b"]}", prefix=before_list(bare, "messages"), head=bare, reset=fix.code)
 
@@ -227,10 +227,10 @@ class AnthropicDialect(ListDialect):
             work.out.append(stub_for(came, book))
         rows = list(map(row, work.out))
         blocks: list[Block] = [piece.block for piece in work.out]
-        behind = structs.replace(state, images=work.images, large=work.large, opened=opened, held=work.held)
+        next_turn = structs.replace(state, images=work.images, large=work.large, opened=opened, held=work.held)
         if self._thinks_first:
             shown = [piece.block for piece in work.out]
-            behind = _loop_behind(behind, message.role, shown, lost=bool(message.changed or unfit))
+            next_turn = _loop_after(next_turn, message.role, shown, lost=bool(message.changed or unfit))
         bare, marks = unmarked(blocks)
         if marks > self.marks_left:
             blocks = newest_marks(blocks, self.marks_left)
@@ -241,14 +241,14 @@ class AnthropicDialect(ListDialect):
             data=_written(message.role, work.out, bare),
             marked=_written(message.role, work.out, blocks, marked=True) if marks else b"",
             marks=marks,
-            state=behind,
+            state=next_turn,
             rows=rows,
             fixes=book.fixes,
-            gone=book.gone,
+            dropped=book.dropped,
         )
 
 
-def _loop_behind(state: AnthropicProgress, role: str, blocks: Sequence[Block], *, lost: bool) -> AnthropicProgress:
+def _loop_after(state: AnthropicProgress, role: str, blocks: Sequence[Block], *, lost: bool) -> AnthropicProgress:
     """Return the state of the tool loop after a message of these blocks; ``lost`` is a repair."""
     first = blocks[0] if blocks else None
     if role == "user":

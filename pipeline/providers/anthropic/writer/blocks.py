@@ -173,12 +173,12 @@ def _takes_empty(model: str | None) -> bool:
 
 
 def takes_other_type(model: str | None) -> bool:
-    """Whether a model takes an image of another type than the one declared, of those that it knows (recorded)."""
+    """True if a model takes an image of another type than the one declared, of those that it knows (recorded)."""
     return version_of(model) in _OTHER_TYPES
 
 
 def refuses_bare_loop(model: str | None) -> bool:
-    """Whether a model is known, or unknown but may be one, to want thinking before the calls of a tool loop."""
+    """Return True if a model is known, or unknown but may be one, to want thinking before the calls of a tool loop."""
     version = version_of(model)
     return version is None or version in _LOOPS_THINK
 
@@ -198,7 +198,7 @@ _citations = msgspec.json.Decoder(list[_Citation] | None)
 
 
 def _are_citations(citations: Raw) -> bool:
-    """Whether these are citations of this API's; Perplexity's, for one, are addresses."""
+    """Return True if these are citations of this API's; Perplexity's, for one, are addresses."""
     try:
         found = _citations.decode(citations)
     except msgspec.DecodeError:

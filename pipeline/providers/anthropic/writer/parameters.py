@@ -158,7 +158,7 @@ def _tools(writer: HeadWriter) -> list[dict[str, Any]]:
 
 
 def _is_own(tool: Tool, keys: Mapping[str, Raw]) -> bool:
-    """Whether a tool is the provider's own: Anthropic's name a type that no other has."""
+    """Return True if a tool is the provider's own: Anthropic's name a type that no other has."""
     if bytes(tool.input_schema) != b"null":
         return False
     if POINT in keys or not keys.keys().isdisjoint(("name", "function", "toolSpec")):

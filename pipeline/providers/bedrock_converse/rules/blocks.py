@@ -31,7 +31,7 @@ from reknit.pipeline.rules.base import Rule
 
 
 class Source(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """Where an image, a video or a sound is; bytes are base64."""
+    """The location of an image, a video or a sound; bytes are base64."""
 
     bytes: str | None = None
     s3Location: Anything | None = None
@@ -287,7 +287,7 @@ def _judge_reasoning(walk: Walk, reasoning: Reasoning, path: str, role: str) -> 
 
 
 def are_plain_answers(blocks: Sequence[Block], calls: Sequence[str]) -> bool:
-    """Whether a user's message is the results of these calls in their order, or, without calls, plain text."""
+    """Return True if a user's message is the results of these calls in their order, or, without calls, plain text."""
     if not calls:
         return bool(blocks) and all(_says(block) for block in blocks)
     if len(blocks) != len(calls):
@@ -328,5 +328,5 @@ def _says(block: Block) -> bool:
 
 
 def _is_plain_name(name: object) -> bool:
-    """Whether an id or a name is an identifier, as most are (tooluse_7, read_file); the service takes a few more."""
+    """True if an id or a name is an identifier, as most are (tooluse_7, read_file); the service takes a few more."""
     return type(name) is str and len(name) <= _LONGEST and name.isascii() and name.isidentifier()

@@ -63,7 +63,7 @@ class Converse(Family, frozen=True):
 _MORE_THAN_20 = {"claude-3-5": False, "claude-4": False, "claude-5": True}
 
 
-def _behind_converse(known: Claude) -> Converse:
+def _through_converse(known: Claude) -> Converse:
     old = known.name in ("claude-3", "claude-3-5")
     return Converse(
         name=known.name if known is not UNKNOWN else "claude",
@@ -85,7 +85,7 @@ def _behind_converse(known: Claude) -> Converse:
     )
 
 
-_CLAUDE = {known.name: _behind_converse(known) for known in (*CLAUDE, UNKNOWN)}
+_CLAUDE = {known.name: _through_converse(known) for known in (*CLAUDE, UNKNOWN)}
 _NOVA = Converse(
     "nova",
     unlike_anthropic=True,

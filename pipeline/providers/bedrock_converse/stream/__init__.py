@@ -36,7 +36,7 @@ from reknit.pipeline.streams.events import (
 )
 from reknit.pipeline.streams.fields import Fields
 from reknit.pipeline.streams.framing import payloads
-from reknit.pipeline.streams.framing.mending import check_strings
+from reknit.pipeline.streams.framing.repair import check_strings
 from reknit.topics.items import SessionSystem
 
 # Stop reasons for which the output ended before its end.
@@ -54,7 +54,7 @@ _CUT: Final = frozenset(
 _TYPED: Final = frozenset({"text", "toolUse", "reasoningContent"})
 _EMPTY: Final = frozenset({b"{}", b"null"})
 # An event without its name, by a member that only it has; what has none of these is the stop of a block.
-_TOLD_BY: Final = {
+_KINDS: Final = {
     "delta": "contentBlockDelta",
     "start": "contentBlockStart",
     "stopReason": "messageStop",
@@ -123,7 +123,7 @@ class BedrockConverse(PayloadDecoder[ConverseDecoderState]):
         piece = read.members(body or {}, "delta")
         if body and piece and _TYPED.isdisjoint(piece):
             return self._odd_delta(read.index(body, "contentBlockIndex") or 0, piece)
-        name = next((name for member, name in _TOLD_BY.items() if member in fields and "output" not in fields), "")
+        name = next((name for member, name in _KINDS.items() if member in fields and "output" not in fields), "")
         if name:
             return self.read_again({name: Raw(msgspec.json.encode(fields))})
         fault = next((name for name in fields if name.endswith("Exception")), "")

@@ -176,18 +176,18 @@ def _call(members: Fields, value: Raw) -> WholeBlock | None:
         return None
     kind = "server_tool_use" if call.type == "server_tool_use" else "tool_use"
     given, extras = read.raw(members, "input"), read.others(members, _CALL)
-    told = {"type": kind, "id": call.id, "name": call.name, "input": Raw(b"{}") if given is UNSET else given}
-    raw = Raw(msgspec.json.encode(told | (extras or {})))
+    inner = {"type": kind, "id": call.id, "name": call.name, "input": Raw(b"{}") if given is UNSET else given}
+    raw = Raw(msgspec.json.encode(inner | (extras or {})))
     return WholeBlock(kind=kind, raw=raw, tool_id=call.id or None, name=call.name, input=given, extras=extras)
 
 
 def _reasoning(members: Fields) -> WholeBlock | None:
     """Reasoning; None where there is neither any nor a signature of it."""
-    sealed, told = read.text(members, "redactedContent"), read.members(members, "reasoningText") or {}
+    sealed, inner = read.text(members, "redactedContent"), read.members(members, "reasoningText") or {}
     if sealed:
         raw = {"type": "redacted_thinking", "data": sealed}
         return WholeBlock(kind="redacted_thinking", raw=Raw(msgspec.json.encode(raw)))
-    words, signature = read.text(told, "text"), read.text(told, "signature")
+    words, signature = read.text(inner, "text"), read.text(inner, "signature")
     if not (words or signature):
         return None
     raw = {"type": "thinking", "thinking": words} | ({"signature": signature} if signature else {})

@@ -27,7 +27,7 @@ from reknit.pipeline.providers.anthropic.writer.blocks import version_of
 from reknit.pipeline.providers.bedrock_converse.writer.blocks import (
     ConverseBlockAdapter,
     is_document,
-    point_behind,
+    point_after,
     tool_name,
     written,
     written_as_they_are,
@@ -209,7 +209,7 @@ _HEAD: Final = HeadOptions(
 
 
 # The text next to a document in a message without text (BED-21).
-_BESIDE_DOCUMENT: Final = "See the attached document."
+_DOCUMENT_TEXT: Final = "See the attached document."
 # The assistant's text between results and words that must not share a turn (BED-17).
 _BETWEEN: Final = "I have the results."
 _RESULTS_ALONE: Final = ("llama", "mistral")
@@ -290,7 +290,7 @@ class ConverseDialect(ListDialect):
                 for at, piece in enumerate(pieces)
             ],
             fixes=book.fixes,
-            gone=book.gone,
+            dropped=book.dropped,
         )
 
     def encode_healthy(self, healthy: HealthyTurns, start: int, state: ConverseProgress) -> tuple[Encoded, int] | None:
@@ -298,8 +298,8 @@ class ConverseDialect(ListDialect):
         if self._results_alone or not self._tools or any(tool_name(name) != name for name in healthy.names):
             return None
         data, count = written_as_they_are(healthy, start, self._model, self._endpoint)
-        behind = structs.replace(state, count=state.count + count)
-        return (Encoded(data=data, state=behind), start + count) if count else None
+        next_state = structs.replace(state, count=state.count + count)
+        return (Encoded(data=data, state=next_state), start + count) if count else None
 
     def encode_ending(
         self, messages: Sequence[Message], state: ConverseProgress, settled: int, *, final: bool
@@ -318,7 +318,7 @@ class ConverseDialect(ListDialect):
 
     def _newest_points(self, messages: Sequence[Message]) -> frozenset[str]:
         """The places of the open blocks whose breakpoints there is room for."""
-        marked = [piece.path for message in messages for piece in message.pieces if point_behind(piece.block)]
+        marked = [piece.path for message in messages for piece in message.pieces if point_after(piece.block)]
         return frozenset(marked[-self._points_left :] if self._points_left else ())
 
     def _turns(
@@ -353,7 +353,7 @@ def _worded(message: Message, pieces: list[TrackedBlock], book: FixLog) -> list[
     if not book.makes("document_text_added"):
         return pieces
     book.note_fix("document_text_added", document.path, tool_id=document.tool_id)
-    added = TrackedBlock(Text(text=_BESIDE_DOCUMENT), -1, "", fate="synthesised", code="document_text_added")
+    added = TrackedBlock(Text(text=_DOCUMENT_TEXT), -1, "", fate="synthesised", code="document_text_added")
     return [*pieces, added]
 
 

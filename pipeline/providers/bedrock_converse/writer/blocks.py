@@ -79,7 +79,7 @@ class ConverseBlockAdapter(BlockAdapter, kw_only=True, eq=False):
 
     def add_piece(self, piece: TrackedBlock) -> None:
         """Take the next piece, and set its breakpoint after it."""
-        point = point_behind(piece.block) if piece.path in self.points else None
+        point = point_after(piece.block) if piece.path in self.points else None
         if point is None:
             super().add_piece(piece)
             return
@@ -162,7 +162,7 @@ class ConverseBlockAdapter(BlockAdapter, kw_only=True, eq=False):
         return name
 
 
-def point_behind(block: Block) -> Raw | None:
+def point_after(block: Block) -> Raw | None:
     """Return Converse's form of a block's cache breakpoint; none after reasoning."""
     if isinstance(block, (Unknown, Thinking, RedactedThinking)) or block.cache_control is UNSET:
         return None
@@ -318,8 +318,8 @@ def _member(block: Block) -> _Member | dict[str, Any] | None:
             return None
         return _Answered(_Result(block.tool_use_id, parts, "error" if block.is_error else "success"))
     if isinstance(block, (Thinking, RedactedThinking)):
-        told: dict[str, Any] = written(block)
-        return told
+        block_json: dict[str, Any] = written(block)
+        return block_json
     return None
 
 

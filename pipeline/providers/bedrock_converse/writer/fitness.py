@@ -79,7 +79,7 @@ class _Said(_Exact, frozen=True):
 
 
 class _Source(_Exact, frozen=True, omit_defaults=True):
-    """Where the data is: exactly one of these (``holds_one``)."""
+    """The location of the data: exactly one of these (``holds_one``)."""
 
     bytes: _Base64 | UnsetType = UNSET
     s3_location: _Location | UnsetType = UNSET
@@ -87,7 +87,7 @@ class _Source(_Exact, frozen=True, omit_defaults=True):
     content: Annotated[list[_Said], Meta(min_length=1)] | UnsetType = UNSET
 
     def holds_one(self, *names: str) -> bool:
-        """Whether exactly one field is set, one of ``names``."""
+        """Return True if exactly one field is set, one of ``names``."""
         there = [name for name in self.__struct_fields__ if getattr(self, name) is not UNSET]
         return len(there) == 1 and there[0] in names and (self.bytes is UNSET or decodes(self.bytes))
 
@@ -181,7 +181,7 @@ MARKERS: Final = frozenset({"cachePoint"})
 
 
 def own_member(block: Unknown, *, inner: bool, model: str) -> bool:
-    """Whether a block is a well-formed member of Converse's union that ``model`` takes, ``inner`` to a result."""
+    """True if a block is a well-formed member of Converse's union that ``model`` takes, ``inner`` to a result."""
     if block.kind in SYSTEM_BLOCKS:
         return not inner  # whatever it names, only the service knows whether it is there
     shape = _IN_MESSAGES.get(block.kind)
@@ -230,7 +230,7 @@ def unpaired_halves(message: Message, model: str) -> set[int]:
 
 
 def _whole(member: Struct) -> bool:
-    """Whether a union in a member has exactly one of its fields."""
+    """Return True if a union in a member has exactly one of its fields."""
     if isinstance(member, _Guard):
         return (member.text is UNSET) != (member.image is UNSET)
     if isinstance(member, (_Video, _Audio)):

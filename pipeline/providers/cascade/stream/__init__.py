@@ -227,8 +227,8 @@ class Cascade(PayloadDecoder[CascadeDecoderState]):
         if "type" not in fields and fields.keys() & {"text", "thinking"}:
             text, thinking = read.text(fields, "text"), read.text(fields, "thinking")
             others = {name: value for name, value in fields.items() if name not in _OF_A_CHUNK}
-            beside = [unrecognized("unknown members of a chunk", event=others)] if others else []
-            return [*self._read_chunk(Chunk(text, thinking, read.flag(fields, "isError"))), *beside]
+            notices = [unrecognized("unknown members of a chunk", event=others)] if others else []
+            return [*self._read_chunk(Chunk(text, thinking, read.flag(fields, "isError"))), *notices]
         found = super().odd(fields)
         failed = found[0]
         return self._fail_attempt(failed.message, failed.code) if isinstance(failed, Failed) else found
@@ -238,7 +238,7 @@ class Cascade(PayloadDecoder[CascadeDecoderState]):
         events: list[Event] = []
         for event in super().read(payload):
             if isinstance(event, Aside) and isinstance(event.item, AgentUnrecognized):
-                events += [Aside(self._filters.opaque(event.item)), *self._filters.changes_beside(-1)]
+                events += [Aside(self._filters.opaque(event.item)), *self._filters.changes_next_to(-1)]
             else:
                 events.append(event)
         return events
@@ -269,14 +269,14 @@ class Cascade(PayloadDecoder[CascadeDecoderState]):
         """The planner took too long or stalled: the run ends here, with its diagnosis."""
         events = self.release_held()
         self.state = CascadeDecoderState()
-        told = self._filters.error(reason)
-        return [*events, *self._filters.changes_beside(-1), RunEnded(told)]
+        filtered = self._filters.error(reason)
+        return [*events, *self._filters.changes_next_to(-1), RunEnded(filtered)]
 
     def _fail_attempt(self, message: str, code: str) -> list[Event]:
         events = self.release_held()
         self.state = CascadeDecoderState()
-        told = self._filters.error(message)
-        return [*events, *self._filters.changes_beside(-1), Failed(told, code)]
+        filtered = self._filters.error(message)
+        return [*events, *self._filters.changes_next_to(-1), Failed(filtered, code)]
 
     def release_held(self) -> list[Event]:
         """Return the text that the filters hold, at the end of a text; a call that had begun stays open."""
@@ -316,7 +316,7 @@ class Cascade(PayloadDecoder[CascadeDecoderState]):
     def _shown_thinking(self, shown: str) -> list[Event]:
         index = self.state.thinking
         delta = [BlockDelta(index, "thinking_delta", shown)] if shown else []
-        return [*delta, *self._filters.changes_beside(index)]
+        return [*delta, *self._filters.changes_next_to(index)]
 
     def _end_thinking(self) -> list[Event]:
         index = self.state.thinking
@@ -377,8 +377,8 @@ class Cascade(PayloadDecoder[CascadeDecoderState]):
         return [*self._tell_removed(-1), *([] if index < 0 else [BlockStopped(index)])]
 
     def _tell_removed(self, index: int) -> list[Event]:
-        told, self.state.removed = self.state.removed, []
-        return [structs.replace(event, index=index) for event in told]
+        filtered, self.state.removed = self.state.removed, []
+        return [structs.replace(event, index=index) for event in filtered]
 
     def _next_index(self) -> int:
         self.state.blocks += 1

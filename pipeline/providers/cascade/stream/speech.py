@@ -67,7 +67,7 @@ class OutputFilter:
         yield from self._shown(self.parser.feed(text))
 
     def each_left(self) -> Iterator[Output]:
-        """What `flush` returns, in the same way."""
+        """Return the changes that `flush` makes, in the form of ``feed``."""
         yield from self._shown(self.parser.flush())
         rest = self.identity.feed(self.redactor.flush()) + self.identity.flush()
         if rest:
@@ -182,7 +182,7 @@ class Filters:
         """Return the changes of the text since the last call, as changes of the block with this index."""
         return _as_rewritten(self.text.take_changes(), index)
 
-    def changes_beside(self, index: int) -> list[Rewritten]:
+    def changes_next_to(self, index: int) -> list[Rewritten]:
         """The same of the reasoning, and of what is no text of the model's."""
         return _as_rewritten(self._paths.take_changes() | self._identity.take_changes(), index)
 

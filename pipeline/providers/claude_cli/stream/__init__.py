@@ -37,7 +37,7 @@ from reknit.pipeline.streams.events import (
 )
 from reknit.pipeline.streams.fields import Fields, Index
 from reknit.pipeline.streams.framing import whole_lines
-from reknit.pipeline.streams.framing.mending import Halves, make_sound, read_fields, take_apart
+from reknit.pipeline.streams.framing.repair import Halves, make_sound, read_fields, take_apart
 
 # Lines that are events of the Messages API.
 

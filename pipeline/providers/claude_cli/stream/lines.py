@@ -169,7 +169,7 @@ def _result(fields: Fields) -> list[Event]:
 
 
 def _is_repeated(fields: Fields, item: TurnResult) -> bool:
-    """Whether the result repeats what another line has shown: a call's input, a command's output or a notice."""
+    """Return True if the result repeats what another line has shown: a call's input, a command's output or a notice."""
     if "structured_output" in fields or read.text(fields, "local_command"):
         return True
     too_long = read.text(fields, "terminal_reason") == "prompt_too_long"

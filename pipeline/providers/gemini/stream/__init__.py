@@ -53,7 +53,7 @@ from reknit.pipeline.streams.events import (
 )
 from reknit.pipeline.streams.fields import Fields, bound, read_object
 from reknit.pipeline.streams.framing import payloads
-from reknit.pipeline.streams.framing.mending import check_strings
+from reknit.pipeline.streams.framing.repair import check_strings
 from reknit.topics.items import SessionSystem
 
 # Every other reason means that the output ended before its end.
@@ -251,7 +251,7 @@ class CandidateWriter(BlockWriter[Growing]):
         about = part.about if isinstance(part.about, dict) else {}
         if call is not None and growing.call is not None and not call.name:
             self._continue_call(growing.call, call)
-            self._note_part(growing.block, about, told_before=True)
+            self._note_part(growing.block, about, has_earlier=True)
             return
         if part.thought_signature:
             self._end_words_and_call()
@@ -269,7 +269,7 @@ class CandidateWriter(BlockWriter[Growing]):
             self._note_part(growing.block, about)
         elif part.text:
             self._add_words("thinking" if part.thought else "text", part.text)
-            self._note_part(growing.block, about, told_before=True)
+            self._note_part(growing.block, about, has_earlier=True)
         else:
             for name, value in about.items():
                 self._note_text(name, value, over=over)
@@ -322,13 +322,13 @@ class CandidateWriter(BlockWriter[Growing]):
 
     # -- notes about the words ----------------------------------------------------------------------------------
 
-    def _note_part(self, block: int, about: Fields, *, told_before: bool = False) -> None:
+    def _note_part(self, block: int, about: Fields, *, has_earlier: bool = False) -> None:
         """Note a part's members that are not part of its block.
 
-        ``told_before``: earlier chunks may have had other notes of this block. The note holds the last one, so each of
+        ``has_earlier``: earlier chunks may have had other notes of this block. The note holds the last one, so each of
         them is a delta, too.
         """
-        if told_before:
+        if has_earlier:
             for name, value in about.items():
                 self.add_raw_delta(block, name, Raw(msgspec.json.encode({name: value})))
         for name, value in about.items():

@@ -123,7 +123,7 @@ _CONTENT = frozenset(
     }
 )
 # Members of a candidate that describe its words.
-_BESIDE_WORDS = ("groundingMetadata", "urlContextMetadata", "citationMetadata", "groundingAttributions")
+_NEXT_TO_TEXT = ("groundingMetadata", "urlContextMetadata", "citationMetadata", "groundingAttributions")
 # The numbers of `Candidate.FinishReason` and `PromptFeedback.BlockReason` in google.ai.generativelanguage.v1beta. A
 # field that says nothing is zero. Vertex (google.cloud.aiplatform.v1) counts otherwise from 6 on.
 _FINISH_REASONS = (
@@ -197,7 +197,7 @@ def _read_candidate(fields: Fields) -> Candidate[Part]:
         read.index(fields, "index"),
         read.text(fields, "finishReason") or read.integer(fields, "finishReason"),
         read.text(fields, "finishMessage") or None,
-        *(fields.get(name, UNSET) for name in _BESIDE_WORDS),
+        *(fields.get(name, UNSET) for name in _NEXT_TO_TEXT),
     )
 
 
@@ -242,8 +242,8 @@ def _is_about(name: str) -> bool:
 
 def beside(candidate: Candidate[P]) -> dict[str, Raw]:
     """Return a candidate's members that describe its words, by Gemini's names."""
-    told = zip(_BESIDE_WORDS, astuple(candidate)[-len(_BESIDE_WORDS) :], strict=True)
-    return {name: value for name, value in told if isinstance(value, Raw) and bytes(value) not in EMPTY}
+    named = zip(_NEXT_TO_TEXT, astuple(candidate)[-len(_NEXT_TO_TEXT) :], strict=True)
+    return {name: value for name, value in named if isinstance(value, Raw) and bytes(value) not in EMPTY}
 
 
 def is_annotated(candidate: Candidate[P]) -> bool:

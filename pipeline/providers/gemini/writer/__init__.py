@@ -70,9 +70,9 @@ def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> WrittenHead:
         named = {"allowedFunctionNames": [function_name(choice.name)]} if choice.kind == "tool" else {}
         keys["toolConfig"] = {"functionCallingConfig": {"mode": choice.spelt or _MODES[choice.kind], **named}}
     places = {**_HEAD.places, **{name: name for name in params.values if name.startswith(_GROUP)}}
-    beside = writer.placed(params, places)
-    generation = beside.pop("generationConfig", None)
-    keys = beside | keys
+    top_level = writer.placed(params, places)
+    generation = top_level.pop("generationConfig", None)
+    keys = top_level | keys
     if generation:
         keys["generationConfig"] = generation
     return WrittenHead(_encode(keys), writer.fixes)
@@ -156,7 +156,7 @@ _HEAD: Final = HeadOptions(
 
 
 class GeminiProgress(Struct, frozen=True, array_like=True):
-    """How many contents there are, and the calls of the last one: the function's name by the call's id.
+    """The number of contents, and the calls of the last one: the function's name by the call's id.
 
     ``unnamed`` are the ids of those calls that were written without their id. ``held`` are media of results that more
     results follow; none once all contents of an exchange are written.
@@ -214,7 +214,7 @@ class GeminiDialect(ListDialect):
             state=GeminiProgress(state.count + 1, calls, unnamed, fitting.held),
             rows=[row(part.piece, f"contents.{state.count}.parts.{at}") for at, part in enumerate(parts)],
             fixes=book.fixes,
-            gone=book.gone,
+            dropped=book.dropped,
         )
 
 

@@ -55,7 +55,7 @@ class Signed(Struct, frozen=True):
 
 
 def wants_signatures(model: str | None) -> bool:
-    """Whether a model refuses calls without a signature: Gemini 3 and later, and the names that follow the newest."""
+    """True if a model refuses calls without a signature: Gemini 3 and later, and the names that follow the newest."""
     name = (model or "").lower()
     version = _VERSION.search(name)
     if version is None:
@@ -91,8 +91,8 @@ def signed(pieces: list[TrackedBlock], content: int, book: FixLog, *, placeholde
     called = False
     for came in pieces:
         piece, block = came, came.block
-        stands_here = waiting is not None and waiting.piece.path == f"{piece.path}.{SIGNATURE}"
-        if isinstance(block, Thinking) and not stands_here:
+        is_own = waiting is not None and waiting.piece.path == f"{piece.path}.{SIGNATURE}"
+        if isinstance(block, Thinking) and not is_own:
             if block.signature and waiting is not None:
                 _stay(waiting, out)
                 waiting = None
@@ -109,7 +109,7 @@ def signed(pieces: list[TrackedBlock], content: int, book: FixLog, *, placeholde
                 signature, piece = PLACEHOLDER, book.change("signature_skipped", piece)
             called = True
         if waiting is not None and waiting.silent:
-            book.gone.append(_joined(waiting.piece, f"contents.{content}.parts.{len(out)}", book, kept=stands_here))
+            book.dropped.append(_joined(waiting.piece, f"contents.{content}.parts.{len(out)}", book, kept=is_own))
         out.append(Signed(piece, signature))
         waiting = None
     if waiting is not None:
@@ -192,14 +192,14 @@ _MEMBERS: Final[Mapping[str, type[Struct]]] = MappingProxyType(
     }
 )
 # Members that go with a part's content, or make a part by themselves.
-_BESIDE: Final[Mapping[str, type]] = MappingProxyType(
+_SIBLINGS: Final[Mapping[str, type]] = MappingProxyType(
     {"thoughtSignature": str, "thought": bool, **dict.fromkeys(NOTES, dict[str, Any]), "mediaProcessing": str}
 )
 _IN_RESULTS: Final = frozenset({"inlineData", "fileData"})
 
 
 def own_part(block: Unknown) -> bool:
-    """Whether a block is a well-formed part of Gemini's, as the API wrote it or would."""
+    """Return True if a block is a well-formed part of Gemini's, as the API wrote it or would."""
     shape = _MEMBERS.get(block.kind)
     try:
         keys = part_of(block)
@@ -207,7 +207,7 @@ def own_part(block: Unknown) -> bool:
             return False
         member = msgspec.json.decode(keys.pop(block.kind, b""), type=shape) if shape else None
         for key, value in keys.items():
-            msgspec.json.decode(value, type=_BESIDE[key])
+            msgspec.json.decode(value, type=_SIBLINGS[key])
     except (msgspec.DecodeError, KeyError):
         return False
     return not isinstance(member, _Data) or decodes(member.data)
@@ -297,7 +297,7 @@ def in_order(pieces: list[TrackedBlock], calls: Mapping[str, str], book: FixLog)
 
 
 def shows_id(piece: TrackedBlock, name: str, *, always: bool) -> bool:
-    """Whether a call of the function ``name``, or its response, is written with its id."""
+    """Return True if a call of the function ``name``, or its response, is written with its id."""
     return piece.tool_id != made_id(name) and (always or piece.path.startswith("contents."))
 
 

@@ -202,10 +202,10 @@ def parts_of(block: Block, parts: Parts) -> list[Any]:
 class Said:
     """The content of one user message: its parts, their pieces, and its other members."""
 
-    def __init__(self, beside: dict[str, Raw]) -> None:
+    def __init__(self, other_members: dict[str, Raw]) -> None:
         self.parts: list[Any] = []
         self.pieces: list[TrackedBlock] = []
-        self.beside = beside
+        self.other_members = other_members
         self._starts: list[int] = []
 
     def add_piece(self, piece: TrackedBlock, parts: Parts) -> None:
@@ -238,9 +238,9 @@ def said_by_user(pieces: Sequence[TrackedBlock], options: MessageOptions) -> lis
             said.append(piece)
             continue
         last = said[-1] if said else None
-        beside = own_members(piece.own)
-        if not isinstance(last, Said) or beside or (last.beside and piece.turn != turn):
-            last = Said(beside)
+        other_members = own_members(piece.own)
+        if not isinstance(last, Said) or other_members or (last.other_members and piece.turn != turn):
+            last = Said(other_members)
             said.append(last)
         last.add_piece(piece, options.parts)
         turn = piece.turn
@@ -252,7 +252,7 @@ def is_native_item(block: Unknown, owners: Collection[str]) -> bool:
 
 
 def is_speech(block: Block, owners: Collection[str]) -> bool:
-    """Whether a block is speech of the assistant's that the provider keeps, and all that its message says."""
+    """Return True if a block is speech of the assistant's that the provider keeps, and all that its message says."""
     if not isinstance(block, Unknown) or block.issuer is UNSET:
         return False
     return block.issuer.provider == CHAT and CHAT in owners and block.kind == "audio"
@@ -291,8 +291,8 @@ def system_message(pieces: Sequence[TrackedBlock], options: MessageOptions, take
     """A message of the system's, with what is its own; the developer is the system where the model has none."""
     if not takes:
         return _as_system("\n\n".join(piece.block.text for piece in pieces if isinstance(piece.block, Text)), takes)
-    beside: dict[str, Raw] = {}
+    other_members: dict[str, Raw] = {}
     for piece in pieces:
-        beside |= own_members(piece.own)
-    role = "developer" if beside.pop("role", None) is not None and "developer" in takes else "system"
-    return {"role": role, "content": content_of([piece.block for piece in pieces], options.parts), **beside}
+        other_members |= own_members(piece.own)
+    role = "developer" if other_members.pop("role", None) is not None and "developer" in takes else "system"
+    return {"role": role, "content": content_of([piece.block for piece in pieces], options.parts), **other_members}

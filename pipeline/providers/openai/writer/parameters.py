@@ -22,7 +22,7 @@ from reknit.pipeline.targets import Setting, legal_name
 from reknit.pipeline.targets.head import HeadWriter, Params, WrittenHead, members_of, sort_params
 
 # Parameters that are elsewhere in the request, or are breakpoints, which these APIs set themselves.
-_BESIDE: Final = frozenset({"model", "messages", "input", "system", "tools", "cache_control"})
+_MEMBERS: Final = frozenset({"model", "messages", "input", "system", "tools", "cache_control"})
 CHOICE: Final = ("tool_choice", "parallel_tool_calls")
 """The parameters that choose among tools."""
 _ABSENT: Final = Raw(b"null")
@@ -33,7 +33,7 @@ def openai_params(given: Mapping[str, Raw], limit: str, in_own_words: Callable[[
     """The parameters under OpenAI's names, the limit on tokens under the one name that the model takes it under."""
     newer = next((name for name in _LIMITS if name in given), "max_tokens")
     older = {name for name in _LIMITS if name != newer} if newer in given else set()
-    params = sort_params({name: value for name, value in given.items() if name not in older and name not in _BESIDE})
+    params = sort_params({name: value for name, value in given.items() if name not in older and name not in _MEMBERS})
     params = params.renamed("stop_sequences", "stop").renamed("max_tokens", limit)
     if bytes(given.get("stop", b"")).startswith(b'"'):
         # One text may be given for a list of one.
@@ -239,7 +239,7 @@ def _named(name: str) -> dict[str, Any]:
 
 
 def _switch(value: Raw) -> Raw:
-    """Whether the model thinks; the budget is Anthropic's."""
+    """Return True if the model thinks; the budget is Anthropic's."""
     given = msgspec.json.decode(value)
     return Raw(encode({"type": given["type"]})) if isinstance(given, dict) and "type" in given else value
 

@@ -95,7 +95,9 @@ def fitted_document(piece: TrackedBlock, document: Document, parts: Parts, book:
         fault = source.media_type or source.type or "no source"
         stub = Text(text=f"[Document left out: {title or fault}]")
         return book.change("document_stubbed", piece, stub, detail=fault)
-    lost = [name for name, gone in (("title", title and not source.data), ("citations", _cited(document))) if gone]
+    lost = [
+        name for name, dropped in (("title", title and not source.data), ("citations", _cited(document))) if dropped
+    ]
     return book.change("document_notes_dropped", piece, detail=", ".join(lost)) if lost else piece
 
 

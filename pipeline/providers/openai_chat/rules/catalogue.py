@@ -254,7 +254,7 @@ Role: TypeAlias = Literal["system", "assistant", "user", "function", "tool", "de
 
 
 class ImageUrl(Struct, frozen=True, gc=False):
-    """Where an image is: a URL, or the image itself as a data URL."""
+    """The location of an image: a URL, or the image itself as a data URL."""
 
     url: str
 

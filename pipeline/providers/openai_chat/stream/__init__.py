@@ -28,7 +28,6 @@ from reknit.pipeline.providers.openai_chat.stream.wire import (
     Choice,
     Chunk,
     Delta,
-    beside_text,
     holds_json,
     is_whole,
     members_of,
@@ -36,6 +35,7 @@ from reknit.pipeline.providers.openai_chat.stream.wire import (
     read_chunk,
     read_message,
     says_something,
+    siblings_of_text,
     usage,
 )
 from reknit.pipeline.streams.decoder import PayloadDecoder, whole_call
@@ -56,7 +56,7 @@ from reknit.pipeline.streams.events import (
 )
 from reknit.pipeline.streams.fields import Fields, is_json, read_object
 from reknit.pipeline.streams.framing import DONE
-from reknit.pipeline.streams.framing.mending import check_strings
+from reknit.pipeline.streams.framing.repair import check_strings
 
 # The number of remembered ids of finished messages, by which late chunks are recognised.
 _MOST_PAST = 8
@@ -111,7 +111,7 @@ class OpenAiChat(PayloadDecoder[ChatDecoderState]):
         if is_past or holds_json(chunk):
             check_strings(payload)
         if not choices:
-            return self._beside(chunk)
+            return self._take_siblings(chunk)
         for choice in choices:
             if choice.text and choice.delta is None and choice.message is UNSET:
                 choice.delta = Delta(content=choice.text)
@@ -121,9 +121,9 @@ class OpenAiChat(PayloadDecoder[ChatDecoderState]):
             return [unrecognized("a chunk of a message that is over", event=msgspec.json.decode(payload, type=Fields))]
         return [
             *self._begin_message(chunk, choices),
-            *self._note_beside_text(chunk),
-            *self._take_choices(choices, told=bool(chunk.error)),
-            *self._beside(chunk, noted=True),
+            *self._note_siblings_of_text(chunk),
+            *self._take_choices(choices, is_error=bool(chunk.error)),
+            *self._take_siblings(chunk, noted=True),
         ]
 
     def done(self) -> list[Event]:
@@ -139,7 +139,7 @@ class OpenAiChat(PayloadDecoder[ChatDecoderState]):
                     writer.release_waiting()
                     writer.end_choice(growing.late or _UNSAID)
                     events += writer.events
-            events += self._finish_message(told=False)
+            events += self._finish_message(is_error=False)
         state.over = True
         return [*events, MessageStopped()]
 
@@ -185,8 +185,8 @@ class OpenAiChat(PayloadDecoder[ChatDecoderState]):
             return False
         return any((growing := state.choices.get(choice.index or 0)) and growing.plain for choice in roles)
 
-    def _take_choices(self, choices: list[Choice], *, told: bool) -> list[Event]:
-        """Return the events of a chunk's choices; ``told`` says that the chunk itself reports an error."""
+    def _take_choices(self, choices: list[Choice], *, is_error: bool) -> list[Event]:
+        """Return the events of a chunk's choices; ``is_error`` says that the chunk itself reports an error."""
         state = self.state
         events: list[Event] = []
         for choice in choices:
@@ -209,16 +209,16 @@ class OpenAiChat(PayloadDecoder[ChatDecoderState]):
                 writer.end_choice(choice.finish_reason)
             events += writer.events
         if not state.finished and all(growing.reason for growing in state.choices.values()):
-            events += self._finish_message(told=told)
+            events += self._finish_message(is_error=is_error)
         return events
 
-    def _finish_message(self, *, told: bool) -> list[Event]:
+    def _finish_message(self, *, is_error: bool) -> list[Event]:
         """The message stops for the reason of its first choice."""
         state = self.state
         reason = state.choices[min(state.choices)].reason
         if reason == FAILED:
             state.failed = True
-            return [] if told else [Failed("the server ended its answer with an error", FAILED)]
+            return [] if is_error else [Failed("the server ended its answer with an error", FAILED)]
         state.finished = True
         return [self._stopped_for(reason)]
 
@@ -236,7 +236,7 @@ class OpenAiChat(PayloadDecoder[ChatDecoderState]):
                 writer.end_choice(growing.late)
             events += writer.events
         if events and not (state.finished or state.failed) and all(one.reason for one in state.choices.values()):
-            events += self._finish_message(told=False)
+            events += self._finish_message(is_error=False)
         return events
 
     def _writer(self, growing: Growing) -> ChoiceWriter:
@@ -244,22 +244,22 @@ class OpenAiChat(PayloadDecoder[ChatDecoderState]):
 
     # Members next to the choices.
 
-    def _beside(self, chunk: Chunk, *, noted: bool = False) -> list[Event]:
+    def _take_siblings(self, chunk: Chunk, *, noted: bool = False) -> list[Event]:
         """Return the events of a chunk's members next to its choices; ``noted``: notes on the text are included."""
         state = self.state
         tokens = chunk.x_groq.usage if chunk.usage is None and chunk.x_groq is not None else chunk.usage
         events: list[Event] = [] if tokens is None or state.id is None else [UsageKnown(usage(tokens))]
         if not noted:
-            events += self._note_beside_text(chunk)
+            events += self._note_siblings_of_text(chunk)
         if chunk.error:
             events += self.odd({"error": Raw(msgspec.json.encode(chunk.error))})
         return events
 
-    def _note_beside_text(self, chunk: Chunk) -> list[Event]:
+    def _note_siblings_of_text(self, chunk: Chunk) -> list[Event]:
         """Note a chunk's members about the text, equal ones only once. After the end they are a separate block."""
         state = self.state
         events: list[Event] = []
-        for name, value in beside_text(chunk):
+        for name, value in siblings_of_text(chunk):
             if state.id is None or state.over or state.failed:
                 events.append(unrecognized("beside no message", event={name: value}))
                 continue
@@ -306,7 +306,7 @@ class OpenAiChat(PayloadDecoder[ChatDecoderState]):
             why = choice.finish_reason or _UNSAID
             if growing.number == first:
                 reason = why
-                for name, value in beside_text(chunk):
+                for name, value in siblings_of_text(chunk):
                     writer.note_text(name, value)
             writer.take_choice(Choice(said, choice.index, others=choice.others | unread))
             writer.release_waiting()
@@ -320,12 +320,12 @@ class OpenAiChat(PayloadDecoder[ChatDecoderState]):
         state.over = True
         state.failed = reason == FAILED
         state.finished = not state.failed
-        told = self._beside(chunk, noted=True)
+        is_error = self._take_siblings(chunk, noted=True)
         if state.failed:
             ended: list[Event] = [] if chunk.error else [Failed("the server ended its answer with an error", FAILED)]
         else:
             ended = [self._stopped_for(reason)]
-        return [*begun, *whole, *rest, *others, *ended, *told, MessageStopped()]
+        return [*begun, *whole, *rest, *others, *ended, *is_error, MessageStopped()]
 
 
 def _promoted(events: Sequence[Event], issuer: dict[str, str]) -> tuple[list[WholeBlock], list[Event]]:

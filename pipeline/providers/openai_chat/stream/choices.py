@@ -306,7 +306,7 @@ def _find_call(growing: Growing, came: ToolCall, function: Function, known: int)
     calls = growing.calls
     here = len(calls) - 1 if came.index is None else growing.by_index.get(came.index, -1)
     if not came.id:
-        return here if here >= 0 and _goes_on(calls[here], function, is_beside=here >= known) else None
+        return here if here >= 0 and _goes_on(calls[here], function, is_new=here >= known) else None
     at = growing.by_id.get(came.id, -1)
     if at >= 0:
         if here >= 0 and calls[here].id == came.id and came.index is not None:
@@ -318,19 +318,19 @@ def _find_call(growing: Growing, came: ToolCall, function: Function, known: int)
         return None
     call = calls[here]
     if not call.id:
-        return here if _goes_on(call, function, is_beside=here >= known) else None
+        return here if _goes_on(call, function, is_new=here >= known) else None
     if function.name:
         return None
     # Without an index, an id that nothing else comes with is the next call's, unless the last one has no name yet.
     return here if came.index is not None or function.arguments or not call.name else None
 
 
-def _goes_on(call: Call, function: Function, *, is_beside: bool) -> bool:
-    """Whether what is known by nothing but this call's place is more of it."""
+def _goes_on(call: Call, function: Function, *, is_new: bool) -> bool:
+    """Return True if what is known by nothing but this call's place is more of it."""
     name = function.name
     if not name:
         return True
-    if is_beside:
+    if is_new:
         return False
     if not (call.begun and call.name):
         return True

@@ -155,7 +155,7 @@ class Part(Struct, gc=False):
 
 
 # Members of a chunk that are about its text.
-BESIDE_TEXT: Final = ("citations", "search_results", "annotations", "moderation", "images", "related_questions")
+SIBLINGS_OF_TEXT: Final = ("citations", "search_results", "annotations", "moderation", "images", "related_questions")
 # Members of a part that add nothing to its words.
 _SILENT_IN_PARTS: Final = frozenset({"type", "text", "thinking", "refusal", "summary", "signature", "closed", "index"})
 
@@ -197,7 +197,7 @@ def _read_odd(payload: bytes) -> Chunk:
         read.text(fields, "model"),
         Groq(read.typed(read.members(fields, "x_groq") or {}, "usage", Tokens)),
     )
-    for name in BESIDE_TEXT:
+    for name in SIBLINGS_OF_TEXT:
         setattr(chunk, name, fields.get(name, UNSET))
     return chunk
 
@@ -291,15 +291,15 @@ def transcript(audio: Fields) -> tuple[str, Fields]:
     return words, others
 
 
-def beside_text(chunk: Chunk) -> list[tuple[str, Raw]]:
+def siblings_of_text(chunk: Chunk) -> list[tuple[str, Raw]]:
     """Return a chunk's members about its text, outside of its choices."""
-    found = [(name, value) for name in BESIDE_TEXT if (value := getattr(chunk, name)) is not UNSET]
+    found = [(name, value) for name in SIBLINGS_OF_TEXT if (value := getattr(chunk, name)) is not UNSET]
     return [(name, value) for name, value in found if bytes(value) not in read.NOTHING] if found else found
 
 
 def holds_json(chunk: Chunk) -> bool:
     """Return True if a chunk has raw JSON, which was not checked yet."""
-    if chunk.error or beside_text(chunk):
+    if chunk.error or siblings_of_text(chunk):
         return True
     return any(
         choice.others
@@ -355,7 +355,7 @@ def _says_more(delta: Delta) -> bool:
 
 
 def is_whole(choice: Choice) -> bool:
-    """Whether a choice is a whole answer: a message, or a completion's text that has ended."""
+    """Return True if a choice is a whole answer: a message, or a completion's text that has ended."""
     ends = choice.finish_reason is not None
     if choice.message is not UNSET:
         return choice.delta is None or (ends and not says_something(choice))

@@ -33,7 +33,7 @@ from reknit.pipeline.streams.events import (
     WholeMessage,
 )
 from reknit.pipeline.streams.fields import Fields, integer
-from reknit.pipeline.streams.framing.mending import check_strings
+from reknit.pipeline.streams.framing.repair import check_strings
 
 _PIECES: Final = frozenset(get_args(wire.Piece))
 # The first events of a response.
@@ -86,7 +86,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesDecoderState]):
         return events
 
     def _is_known(self, number: int, payload: bytes, padding: str | None = None) -> bool:
-        """Whether an event was seen before, by its number and its content; if not, it is known from now on.
+        """Return True if an event was seen before, by its number and its content; if not, it is known from now on.
 
         ``padding`` hides its length, and is another one whenever the event is sent.
         """
@@ -108,7 +108,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesDecoderState]):
         return False
 
     def _goes_on(self, mark: int, payload: bytes) -> bool:
-        """Whether an event that the response before had just like this one is the next one of this response.
+        """Return True if an event that the response before had just like this one is the next one of this response.
 
         Then its number follows the last one. Its item, where it names one, is of this response, whose beginning came.
         """
@@ -153,8 +153,8 @@ class OpenAiResponses(PayloadDecoder[ResponsesDecoderState]):
                 return self._take_sign_of_life(event)
             case wire.Completed() | wire.Incomplete():
                 cut = type(event) is wire.Incomplete
-                beside = wire.said_beside(wire.members_of_response(payload))
-                return self._end_response(event.response, "incomplete" if cut else "completed", cut=cut, beside=beside)
+                extra = wire.siblings_of_output(wire.members_of_response(payload))
+                return self._end_response(event.response, "incomplete" if cut else "completed", cut=cut, extra=extra)
             case wire.Failed():
                 return self._fail_response(event.response)
             case wire.ItemDone():
@@ -196,8 +196,8 @@ class OpenAiResponses(PayloadDecoder[ResponsesDecoderState]):
             case None:
                 return self._answer_without_status(response)
             case status:
-                beside = wire.said_beside(fields)
-                return [*first, *self._end_response(response, status, cut=status in _CUT, beside=beside)]
+                extra = wire.siblings_of_output(fields)
+                return [*first, *self._end_response(response, status, cut=status in _CUT, extra=extra)]
 
     def _answer_without_status(self, response: wire.Response) -> list[Event]:
         """Return the events of a whole answer without a status: a message that never streamed."""
@@ -206,7 +206,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesDecoderState]):
         tokens = UNSET if response.usage is None else wire.usage(response.usage)
         return [WholeMessage(message_id=response.id, blocks=tuple(blocks), model=response.model, usage=tokens)]
 
-    def _end_response(self, response: wire.Response, status: str, *, cut: bool, beside: Extras) -> list[Event]:
+    def _end_response(self, response: wire.Response, status: str, *, cut: bool, extra: Extras) -> list[Event]:
         if self.state.over and response.id and self.state.id == response.id:
             return []
         events = [] if self._is_on() else self._begin_response(response)
@@ -224,7 +224,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesDecoderState]):
         details = response.incomplete_details
         reason = (details and details.reason) or status
         state.over, state.id = True, response.id or state.id
-        return [*events, MessageDelta(reason, cut=cut, details=beside), MessageStopped()]
+        return [*events, MessageDelta(reason, cut=cut, details=extra), MessageStopped()]
 
     def _take_output(self, response: wire.Response, *, only_over: bool = False) -> list[Event]:
         """The items of a whole response; with ``only_over``, of one that is not whole, and some of its items are."""

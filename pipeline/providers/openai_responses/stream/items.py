@@ -114,8 +114,8 @@ class ResponsesDecoderState(Struct):
                     return []
                 if part.words is not None:
                     events = self._finish_part(event, part.type, part.words)
-                    beside = beside_part(event.part).items()
-                    return [*events, *(BlockNoted(self.growing, name, raw, aside=True) for name, raw in beside)]
+                    siblings = siblings_of_part(event.part).items()
+                    return [*events, *(BlockNoted(self.growing, name, raw, aside=True) for name, raw in siblings)]
                 block = whole_part(event.part, self._part(event), {})
                 return [WholeMessage(message_id=None, blocks=(block,))]
             case wire.TextDone():
@@ -133,7 +133,7 @@ class ResponsesDecoderState(Struct):
 
     def take_unfinished_item(self, item: Item, raw: Raw, at: int) -> list[Event]:
         events = [] if at in self.begun.values() else self._start_item(item, raw, at)
-        for index, text in told(item, at, self.parts.get(at, [])):
+        for index, text in full_texts(item, at, self.parts.get(at, [])):
             if item.type == "message" and index % MOST_PARTS not in self.parts.get(at, []):
                 self.parts.setdefault(at, []).append(index % MOST_PARTS)
                 events.append(BlockStarted(index=index, kind="text"))
@@ -289,11 +289,11 @@ def whole(item: Item, raw: Raw, output_index: int, model: str | None, streamed: 
 
 
 def is_over(item: Item) -> bool:
-    """Whether an item of a response that failed is whole all the same; what the provider's own tools do says so."""
+    """True if an item of a response that failed is whole all the same; what the provider's own tools do says so."""
     return item.status in (None, "completed") or item.type not in READ
 
 
-def told(item: Item, output_index: int, streamed: list[int]) -> list[tuple[int, str]]:
+def full_texts(item: Item, output_index: int, streamed: list[int]) -> list[tuple[int, str]]:
     """Return the content of an item that is incomplete, as the places of its blocks and their texts."""
     if item.type in _CALLS:
         before = BEFORE_TEXT if item.type == "custom_tool_call" else ""
@@ -335,14 +335,14 @@ def whole_part(raw: Raw, at: int, about: dict[str, Raw]) -> WholeBlock:
     words = part.words
     if words is None:
         return _own(part.type, raw, at)
-    about = about | beside_part(raw)
+    about = about | siblings_of_part(raw)
     block: dict[str, object] = {"type": "text", "text": words}
     if part.type == REFUSAL:
         block[REFUSAL] = about[REFUSAL] = TRUE
     return WholeBlock(kind="text", raw=Raw(msgspec.json.encode(block)), index=at, text=words, extras=about or UNSET)
 
 
-def beside_part(raw: Raw) -> dict[str, Raw]:
+def siblings_of_part(raw: Raw) -> dict[str, Raw]:
     """Return the members of a text part besides its words, such as annotations."""
     return _others(raw, _OF_PART)
 

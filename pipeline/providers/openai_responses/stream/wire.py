@@ -295,13 +295,13 @@ def response_of(members: Fields) -> Response:
 
 
 def is_answer(members: Fields) -> bool:
-    """Whether an object is a response that did not stream. Some servers leave out what it is."""
+    """Return True if an object is a response that did not stream. Some servers leave out what it is."""
     if "type" in members or read.elements(members, "output") is None:
         return False
     return read.text(members, "object", "status", "id").startswith(("response", "resp_", "completed", "incomplete"))
 
 
-def said_beside(members: Fields) -> dict[str, Raw] | UnsetType:
+def siblings_of_output(members: Fields) -> dict[str, Raw] | UnsetType:
     """Return a whole response's members about its answer outside of the output, such as citations."""
     return read.telling(members, _KNOWN) or UNSET
 

@@ -170,7 +170,7 @@ _SYSTEM = ("system", "developer")
 
 
 class ResponsesProgress(Struct, frozen=True, array_like=True):
-    """How many items have been written, the types of calls that wait for an answer of their own type, the last ids.
+    """The number of items written, the types of calls whose output has a type of its own, and the last ids.
 
     ``tools``: an item has brought tools.
     """
@@ -298,7 +298,7 @@ class ResponsesDialect(OpenAIDialect):
             role = "assistant" if message.role == "assistant" else "user"
             written.put(message_item(role, STUB, {}), row(stub, f"{written.place}.content"))
         data = b",".join(map(encode, [*first, *written.items]))
-        return Encoded(data=data, state=written.after(), rows=written.rows, fixes=book.fixes, gone=book.gone)
+        return Encoded(data=data, state=written.after(), rows=written.rows, fixes=book.fixes, dropped=book.dropped)
 
     def encode_ending(
         self, messages: Sequence[Message], state: ResponsesProgress, settled: int, *, final: bool
@@ -365,7 +365,7 @@ class ResponsesDialect(OpenAIDialect):
                 said.append(piece)
         for each in said_by_user(said, self._options):
             if isinstance(each, Said):
-                item = message_item("user", each.content, each.beside)
+                item = message_item("user", each.content, each.other_members)
                 each.pieces[0] = written.with_id(item, each.pieces[0])
                 written.put(item, *each.rows(f"{written.place}.content"))
             elif isinstance(each.block, Unknown):

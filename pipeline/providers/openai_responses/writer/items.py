@@ -93,9 +93,9 @@ _PREFIXES: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
-def message_item(role: str, content: str | list[Any], beside: Mapping[str, Any]) -> dict[str, Any]:
+def message_item(role: str, content: str | list[Any], other_members: Mapping[str, Any]) -> dict[str, Any]:
     """A message. One with an id is the provider's own, which has parts."""
-    return {"type": "message", "content": content, "role": role, **beside}
+    return {"type": "message", "content": content, "role": role, **other_members}
 
 
 def output_part(text: Text) -> dict[str, Any]:
@@ -107,14 +107,14 @@ def output_part(text: Text) -> dict[str, Any]:
 def call_item(use: ToolUse) -> dict[str, Any]:
     """A call: a function's, of a tool that takes free text, or as the provider has it."""
     own = use.own
-    beside = own_members(own)
+    other_members = own_members(own)
     kind = "" if own is UNSET else own.kind
     if kind == "custom_tool_call":
-        return {"type": kind, "call_id": use.id, "name": use.name, **msgspec.json.decode(use.input), **beside}
+        return {"type": kind, "call_id": use.id, "name": use.name, **msgspec.json.decode(use.input), **other_members}
     if kind:
-        return {"type": kind, native_type(RESPONSES, kind).opens: use.id, **beside}
+        return {"type": kind, native_type(RESPONSES, kind).opens: use.id, **other_members}
     arguments = bytes(use.input).decode().strip()
-    return {"type": "function_call", "call_id": use.id, "name": use.name, "arguments": arguments, **beside}
+    return {"type": "function_call", "call_id": use.id, "name": use.name, "arguments": arguments, **other_members}
 
 
 def result_item(piece: TrackedBlock, result: ToolResult, content: str | list[Any], asked: str) -> dict[str, Any]:
@@ -183,7 +183,7 @@ _ITEM: Final = msgspec.json.Decoder(_Item)
 
 
 def takes_trailing(model: str | None) -> bool:
-    """Whether a model takes reasoning before a turn of the user's."""
+    """Return True if a model takes reasoning before a turn of the user's."""
     return model is not None and _TRAILING.search(model.lower()) is not None
 
 
@@ -218,7 +218,7 @@ def unfit_reasoning(
         else:
             unfit[at] = code_for_unknown(piece.block)
             broken.add(piece.turn)
-    behind = pieces[-1]  # the next piece that stays
+    next_kept = pieces[-1]  # the next piece that stays
     for at in range(len(pieces) - 1, -1, -1) if reasons else ():
         if at in unfit:
             continue
@@ -228,16 +228,16 @@ def unfit_reasoning(
                 unfit[at] = "thinking_trailing" if last >= 0 else "reasoning_alone"
             elif pieces[at].turn in broken:
                 unfit[at] = "thinking_of_changed_turn"
-            elif stored and item_id(block) and not _seal(block) and is_plain_message(behind):
+            elif stored and item_id(block) and not _seal(block) and is_plain_message(next_kept):
                 unfit[at] = "thinking_unsigned"
         if at not in unfit:
-            behind = pieces[at]
+            next_kept = pieces[at]
     return unfit
 
 
 def led_to(pieces: Sequence[TrackedBlock], at: int, unfit: Container[int]) -> TrackedBlock | None:
     """The piece that follows some reasoning without those that are ``unfit``; None where a user's turn does."""
-    return next((pieces[behind] for behind in range(at + 1, len(pieces)) if behind not in unfit), None)
+    return next((pieces[next_kept] for next_kept in range(at + 1, len(pieces)) if next_kept not in unfit), None)
 
 
 def is_reasoning_block(block: Block) -> bool:
@@ -245,7 +245,7 @@ def is_reasoning_block(block: Block) -> bool:
 
 
 def is_own_reasoning(block: Block) -> bool:
-    """Whether reasoning came from this API, of whichever model, so that what it led to did too."""
+    """Return True if reasoning came from this API, of whichever model, so that what it led to did too."""
     return is_reasoning_block(block) and (isinstance(block, Unknown) or is_issued_by(block, OWN, None))
 
 

@@ -181,7 +181,7 @@ class Halves(Struct):
     masked: bool = False
 
     def are_open(self) -> bool:
-        """Whether the next events have to go through ``follow``."""
+        """Return True if the next events have to go through ``follow``."""
         return self.masked or bool(self.waiting)
 
     def follow(self, events: list[Event]) -> list[Event]:

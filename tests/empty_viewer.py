@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
-from viewing import Topics, served
+from viewer_lab import Topics, served
 
 from reknit.pipeline.viewer.guard import HEADER
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from reknit.pipeline.explain import Broken, FixPage, Mended, Retold, RulePage
+from reknit.pipeline.explain import Broken, FixPage, RepairExample, Retold, RulePage
 
 # A mark of the lines that only one side of an example has.
 Mark: TypeAlias = Literal[" ", "-", "+"]
@@ -36,7 +36,7 @@ class Said(Struct, frozen=True):
     lines: tuple[Line, ...] = ()
 
 
-class Told(Struct, frozen=True, kw_only=True):
+class PageText(Struct, frozen=True, kw_only=True):
     code: str
     summary: str
     facts: tuple[Said, ...]
@@ -65,21 +65,21 @@ _OUTCOMES = {
 }
 
 
-def told(page: FixPage | RulePage) -> Told:
+def as_text(page: FixPage | RulePage) -> PageText:
     if isinstance(page, FixPage):
         facts = _fix(page)
-        example = _mended(page.example) if isinstance(page.example, Mended) else _retold(page.example)
+        example = _repair_text(page.example) if isinstance(page.example, RepairExample) else _retold(page.example)
     else:
         facts = _rule(page)
         example = _unchecked(page) if page.example is None else _broken(page.example)
-    return Told(code=page.code, summary=page.summary, facts=tuple(facts), example=tuple(example))
+    return PageText(code=page.code, summary=page.summary, facts=tuple(facts), example=tuple(example))
 
 
 def _fix(page: FixPage) -> Iterator[Said]:
     yield Said(f"This fix {_FATES[page.fate]}{_loss(page)}.")
     if page.error:
         yield Said("Without it the provider says:", _plainly(page.error.split("; ")))
-    if isinstance(page.example, Mended) and page.example.broken:
+    if isinstance(page.example, RepairExample) and page.example.broken:
         yield Said(f"Rules that the example would break: {', '.join(page.example.broken)}.")
     if page.source:
         yield Said(f"Seen in {page.source}.")
@@ -95,7 +95,7 @@ def _loss(page: FixPage) -> str:
     return f" and loses nothing: {page.spared}" if page.spared else " and loses nothing"
 
 
-def _mended(example: Mended) -> Iterator[Said]:
+def _repair_text(example: RepairExample) -> Iterator[Said]:
     policy = "".join(f", {name}={_value(value)}" for name, value in example.policy.items())
     before, after = list(_document(example.history)), list(_document(example.request))
     same = SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
@@ -111,7 +111,7 @@ def _retold(example: Retold) -> Iterator[Said]:
     yield _recorded(example)
 
 
-def _recorded(example: Mended | Retold) -> Said:
+def _recorded(example: RepairExample | Retold) -> Said:
     return Said("Recorded:", _plainly(_json(msgspec.to_builtins(fix)) for fix in example.fixes))
 
 
@@ -181,7 +181,7 @@ def _value(value: object) -> str:
 
 def plain(page: FixPage | RulePage) -> str:
     """A page as text that ends in a newline."""
-    said = told(page)
+    said = as_text(page)
     parts = [f"{said.code}: {said.summary}"], written(said.facts), written(said.example)
     return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
 

@@ -9,7 +9,7 @@ from urllib.parse import urljoin
 
 import aiohttp
 import msgspec
-from published import OPENED, appended
+from published_records import OPENED, appended
 
 from reknit import pipeline
 from reknit.pipeline.config import load_config

@@ -52,7 +52,7 @@ class RequestVariant(Struct, frozen=True):
         return structs.replace(setting, endpoints=policy.endpoints, reasoning=policy.reasoning)
 
 
-class Mending:
+class StructureRepair:
     """One machine, what it has settled, and the parts of the variants whose models take the same structure."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Mending:
         self.variants = tuple(variants)
         self._stubs = stubs
         # Each request of a target that observes repairs reports which of them were made.
-        self.tells = not all(variant.tried for variant in variants)
+        self.reports = not all(variant.tried for variant in variants)
         self.setting = variants[0].setting(setting, history.policy)
         self.history = history
         self.shared = Shared()
@@ -84,7 +84,7 @@ class Mending:
 
     @property
     def makes_all(self) -> bool:
-        """Whether all repairs are made."""
+        """True if all repairs are made."""
         return not self.setting.observed
 
     @property
@@ -133,9 +133,9 @@ class Mending:
     def _settle_messages(self) -> None:
         """Write for every target what the machine has settled."""
         shared = self.shared
-        messages, fixes, gone, calls = self.history.take_settled()
+        messages, fixes, dropped, calls = self.history.take_settled()
         shared.fixes += fixes
-        shared.gone += gone
+        shared.dropped += dropped
         self.calls += calls
         if not messages:
             return
@@ -152,7 +152,7 @@ class Mending:
             mended = gained.mended(self.names[0])
             self.shared.ids += mended.ids
             self.shared.fixes += mended.fixes
-            self.shared.gone += mended.gone
+            self.shared.dropped += mended.dropped
             self.calls += mended.calls
             for name, part in self.parts.items():
                 part.regain(gained.tracks.get(name, SettledSlice()))
@@ -167,7 +167,7 @@ class Mending:
         self._packed_shared = (
             len(shared.ids) - len(mended.ids),
             len(shared.fixes) - len(mended.fixes),
-            len(shared.gone) - len(mended.gone),
+            len(shared.dropped) - len(mended.dropped),
             len(self.calls) - len(mended.calls),
         )
         self._mark_parts_packed(behind)
@@ -186,13 +186,13 @@ class Mending:
 
     def _size(self) -> tuple[Size, dict[str, Size]]:
         shared = self.shared
-        settled = (len(shared.ids), len(shared.fixes), len(shared.gone), len(self.calls))
+        settled = (len(shared.ids), len(shared.fixes), len(shared.dropped), len(self.calls))
         return settled, {name: part.size(SettledSlice()) for name, part in self.parts.items()}
 
     def cut(self, segments: int, saved: OpenEnd) -> None:
         """Restore the state at the time when the last of N segments was written."""
         ids, log, parts = self.history.ids, self.history.log, self.parts
-        (id_count, fix_count, gone_count, call_count), sizes = self._sizes[segments - 1]
+        (id_count, fix_count, dropped_count, call_count), sizes = self._sizes[segments - 1]
         for exchange in self.history.exchanges:
             for call in exchange.calls if not exchange.sealed else ():
                 ids.take_back(call.original, exchange.tool_use(call).id)
@@ -204,7 +204,7 @@ class Mending:
         # Requests that were made read the lists, so these are copies, of pointers.
         shared, self.shared = self.shared, Shared()
         self.shared.ids, self.shared.fixes = shared.ids[:id_count], shared.fixes[:fix_count]
-        self.shared.gone, self.shared.system = shared.gone[:gone_count], self.history.system
+        self.shared.dropped, self.shared.system = shared.dropped[:dropped_count], self.history.system
         del self.calls[call_count:], self._sizes[segments:]
         self._parts = {name: copy(part) for name, part in parts.items()}
         for name, part in self._parts.items():
@@ -221,14 +221,14 @@ class Mending:
 
     @property
     def settled(self) -> int:
-        """How many messages have settled since the last segment."""
+        """The number of messages settled since the last segment."""
         return len(self.shared.ids) - self._packed_shared[0]
 
     def gained(self) -> Mended:
         """Return what the machine has settled since the last segment."""
-        ids, fixes, gone, calls = self._packed_shared
+        ids, fixes, dropped, calls = self._packed_shared
         shared = self.shared
-        return Mended(self.names, shared.ids[ids:], shared.fixes[fixes:], shared.gone[gone:], self.calls[calls:])
+        return Mended(self.names, shared.ids[ids:], shared.fixes[fixes:], shared.dropped[dropped:], self.calls[calls:])
 
     def tracks(self) -> dict[str, SettledSlice]:
         """Return what each variant's part has gained since the last segment."""
@@ -274,5 +274,5 @@ def equal_variants(
 
 
 def ids_written(variants: Iterable[RequestVariant], setting: Setting) -> list[IdWriter]:
-    """How the variants' targets write ids, each way once."""
+    """The ways in which the variants' targets write ids, each once."""
     return images_of((variant.target.writer for variant in variants), setting.model)
