@@ -127,14 +127,13 @@ _MEMBERS: Final = {
 }
 _NO_NATIVES: Final = (UNSET,) * 5
 # Members of a call, of a response and of a part (notes about its content) that no other provider has. They are kept
-# for Gemini. Few parts have any, so only the tolerant reader knows them.
-OF_CALLS: Final = frozenset({"partialArgs", "willContinue"})
-OF_RESPONSES: Final = frozenset({"scheduling", "willContinue"})
-NOTES: Final = frozenset(
-    {
-        "audioMetadata", "audioTranscription", "documentMetadata", "mediaProcessing", "mediaResolution", "partMetadata",
-        "speechMetadata", "spreadsheetMetadata", "videoMetadata",
-    }
+# for Gemini. Few parts have any, so only the tolerant reader knows them. They are written in this order. A set, whose
+# order differs between processes, would make the bytes of a request differ.
+OF_CALLS: Final = ("partialArgs", "willContinue")
+OF_RESPONSES: Final = ("scheduling", "willContinue")
+NOTES: Final = (
+    "audioMetadata", "audioTranscription", "documentMetadata", "mediaProcessing", "mediaResolution", "partMetadata",
+    "speechMetadata", "spreadsheetMetadata", "videoMetadata",
 )  # fmt: skip
 # The members that are kept with all members next to them.
 _WHOLE: Final = frozenset(_MEMBERS.values()) - {"functionCall", "functionResponse"}
