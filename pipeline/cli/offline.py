@@ -108,6 +108,9 @@ def _normalize_one(normalized: Callable[[], Normalized], *, report: bool, lines:
             write_json(None)
         for violation in done.violations:
             say(f"{violation.severity}: {violation.path}: {violation.message} [{violation.rule}]")
+        for fix in done.fixes:
+            if fix.code == "line_unreadable":
+                say(f"reknit: not readable, left out: {fix.detail}")
         for (code, observed), count in Counter((fix.code, fix.observed) for fix in done.fixes).items():
             say(f"{'observed' if observed else 'mended'}: {code} x{count}")
     if done.body is None:

@@ -373,3 +373,15 @@ def test_an_unwritable_place_is_reported_in_a_sentence(arguments, tmp_path):
 def test_missing_members_that_the_target_requires_are_warned_of(target, said):
     done = reknit("normalize", "--to", target, given=[{"role": "user", "content": "hi"}])
     assert (done.returncode, done.stderr.decode().splitlines()) == (0, said)
+
+
+def test_normalize_names_the_line_of_a_transcript_that_cannot_be_read():
+    first = {"type": "user", "uuid": "u1", "parentUuid": None, "sessionId": "s", "message": user("hi")}
+    whole_file = json.dumps(first) + '\n{"type":"progress","sessionId":"s"}\n'
+    damaged = reknit("normalize", given=whole_file + '{"type":"assis')
+    assert damaged.returncode == 3
+    assert "not readable, left out: line 3, 14 bytes\n" in damaged.stderr.decode()
+    assert "mended: line_unreadable x1\n" in damaged.stderr.decode()
+    sound = reknit("normalize", given=whole_file)
+    assert (sound.returncode, sound.stdout) == (0, damaged.stdout)
+    assert "not readable" not in sound.stderr.decode()

@@ -225,6 +225,18 @@ def test_cut_repeated_and_empty_lines_are_counted():
     found = read("\n".join([*map(json.dumps, (first, first)), "", json.dumps(empty), '{"type":"us']), "claude-code")
     assert shown(found) == [("user", "q")]
     assert found.skipped == {"user/repeated": 1, "user/empty": 1, "unreadable": 1}
+    assert [(fix.code, fix.path) for fix in found.fixes] == [("line_unreadable", "lines.4")]
+
+
+def test_a_corrupt_line_in_the_middle_is_a_fix_and_a_line_that_is_no_message_is_only_counted():
+    first, last = asked("u1", "q"), asked("u2", "r", "a1")
+    found = read(
+        "\n".join([json.dumps(first), '{"type":"assis\\', '{"type":"progress"}', json.dumps(last)]), "claude-code"
+    )
+    assert shown(found) == [("user", "q"), ("user", "r")]
+    assert found.skipped == {"unreadable": 1, "progress": 1}
+    assert [(fix.code, fix.path, fix.lossless) for fix in found.fixes] == [("line_unreadable", "lines.1", False)]
+    assert found.fixes[0].detail == "line 2, 15 bytes"
 
 
 def test_lines_as_python_objects():

@@ -87,6 +87,7 @@ def test_items_are_read_and_the_events_that_repeat_them_are_counted():
         "world_state": 1,
         "unreadable": 1,
     }
+    assert [(fix.code, fix.path) for fix in found.fixes] == [("line_unreadable", "lines.13")]
     assert found.conversation.model == "gpt-5.1-codex"
     assert found.conversation.turns[0].paths == ("lines.3.payload.content.0",)
     assert found.conversation.turns[4].paths == ("lines.8.payload",)

@@ -128,6 +128,7 @@ def test_the_older_document_on_one_line_or_many_and_a_truncated_line():
         assert (found.shape, shown(found), found.skipped) == ("gemini-chat", turns, {"session": 1})
     cut = "\n".join([json.dumps(HEAD), json.dumps(said("u", "q")), json.dumps(answer("a", "yes"))[:-9]])
     assert read(cut).skipped == {"session": 1, "unreadable": 1}
+    assert [(fix.code, fix.path) for fix in read(cut).fixes] == [("line_unreadable", "lines.2")]
 
 
 def test_other_input_is_rejected():

@@ -105,8 +105,8 @@ class Line(Struct, frozen=True, rename="camel", kw_only=True):
 _LINE: Final = msgspec.json.Decoder(Line)
 
 
-def _decode_lines(text: bytes, skipped: Counter[str]) -> list[Line]:
-    """The lines of a file. Lines that cannot be read and repetitions of a line are skipped.
+def _decode_lines(text: bytes, skipped: Counter[str], notes: Notes) -> list[Line]:
+    """The lines of a file. Lines that cannot be read have a fix; repetitions of a line are only counted.
 
     Raises:
         InputError: a line nests too deeply.
@@ -119,8 +119,8 @@ def _decode_lines(text: bytes, skipped: Counter[str]) -> list[Line]:
         check_nesting(raw, f"lines.{number}")
         line = decoded(_LINE, raw)
         if line is None:
-            # The last line of a session that was killed is often cut.
             skipped["unreadable"] += 1
+            notes.add_unreadable_line(number, raw)
             continue
         if line.uuid is not None and seen.setdefault(line.uuid, raw) is not raw and seen[line.uuid] == raw:
             skipped[f"{line.kind}/repeated"] += 1
@@ -227,7 +227,7 @@ def read_lines(text: bytes, notes: Notes) -> tuple[list[Turn], str | None, dict[
         InputError: no readable line, a field of the wrong type, or nested too deeply.
     """
     skipped: Counter[str] = Counter()
-    lines = _decode_lines(text, skipped)
+    lines = _decode_lines(text, skipped, notes)
     chain = _chain(lines, skipped)
     tree = Tree(chain)
     path = tree.newest_path()

@@ -116,8 +116,8 @@ def read_lines(text: bytes, notes: Notes) -> tuple[list[Turn], str | None, dict[
         check_nesting(raw, f"lines.{number}")
         line = decoded(_line, raw)
         if line is None:
-            # The last line of a session that was killed is often cut.
             thread.skipped["unreadable"] += 1
+            notes.add_unreadable_line(number, raw)
             continue
         if line.ordinal is not None and raw in seen:
             thread.skipped[f"{line.type}/repeated"] += 1

@@ -162,7 +162,10 @@ def read_lines(text: bytes, notes: Notes) -> tuple[list[Turn], str | None, dict[
     chat = Chat()
     for number, raw in enumerate(text.split(b"\n")):
         check_nesting(raw, f"lines.{number}")
+        before = chat.skipped.get("unreadable", 0)
         chat.read_line(raw)
+        if chat.skipped.get("unreadable", 0) > before:
+            notes.add_unreadable_line(number, raw)
     if not chat.entries and not chat.session_id:
         raise InputError("no_messages", "expected the lines of a chat, found no readable line")
     skipped = Counter(chat.skipped)
