@@ -19,8 +19,8 @@ from framework_cases import (
     with_readers_ids,
 )
 from reader_results import hard
-from reknit.pipeline.cli.feeds import records_of
 
+from reknit.pipeline.cli.turns import records_of
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.frameworks import FRAMEWORKS
 from reknit.pipeline.history.readers.shapes import SHAPES, read
