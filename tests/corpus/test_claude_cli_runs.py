@@ -213,7 +213,7 @@ def cut_for_good(run):
         if event.get("type") == "message_start" or read["type"] == "assistant":
             streamed = ""
         streamed += (event.get("delta") or {}).get("text") or ""
-        if read["type"] == "result" and stream_runs.strip():
+        if read["type"] == "result" and streamed.strip():
             left.append(streamed)
     return left
 

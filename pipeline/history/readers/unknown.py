@@ -1,8 +1,8 @@
 """Histories of no known shape: what is refused rather than read with most of it lost, and the sentence that says so.
 
 A history of a known shape with damage is repaired. It is refused where none of its messages has a role and all have
-members that no shape has, where too many of its blocks are of types that no shape has, and where a message has a role
-and nothing else that is known.
+members that no shape has, and where a message has a role and nothing else that is known. Blocks of unknown types are no
+reason: they may be types that a provider has added.
 """
 
 from __future__ import annotations
@@ -14,18 +14,11 @@ from msgspec import Raw
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.fixes import Fix
-from reknit.pipeline.history.pieces import NATIVE_TYPES, block_path, is_foreign
-from reknit.pipeline.history.readers.canonical import PART_KINDS, READERS
 from reknit.pipeline.history.readers.fields import as_object
-from reknit.pipeline.model import Turn, Unknown
+from reknit.pipeline.model import Turn
 
-# More unknown blocks than this share are no damage. A single one may be a new type of a known shape.
+# More messages without known content than this share are no damage.
 _SHARE: Final = 0.2
-_FEWEST: Final = 2
-# Types of blocks and keys of parts that some shape has, be it in another place or with other members.
-_MEDIA: Final = frozenset({"image", "video", "audio", "document", "file", "pdf", "media", "toolUse", "toolResult", ""})
-_KINDS: Final = READERS.keys() | PART_KINDS | {each.kind for each in NATIVE_TYPES} | _MEDIA
-_ADDRESS: Final = "_url"
 # The members that a message of a shape has, of which the nearest shapes are found.
 _NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "anthropic": ("role", "content"),
@@ -62,7 +55,6 @@ def check_known(turns: Sequence[Turn], fixes: Sequence[Fix], items: Sequence[Raw
     Raises:
         InputError: code ``unknown_shape``.
     """
-    _check_blocks(turns, items)
     roles = sum(fix.code == "field_missing" and fix.path.endswith(".role") for fix in fixes)
     dropped = {".".join(fix.path.split(".", 2)[:2]) for fix in fixes if fix.code == "field_dropped"}
     if turns and roles == len(turns) and all(turn.place in dropped for turn in turns):
@@ -72,38 +64,18 @@ def check_known(turns: Sequence[Turn], fixes: Sequence[Fix], items: Sequence[Raw
         raise unknown_shape(empty[0].place, items[empty[0].index])
 
 
-def _check_blocks(turns: Sequence[Turn], items: Sequence[Raw]) -> None:
-    count = 0
-    places: list[tuple[str, str, Turn]] = []
-    for turn in turns:
-        count += len(turn.blocks)
-        places += [
-            (block_path(turn, at), block.kind, turn)
-            for at, block in enumerate(turn.blocks)
-            if isinstance(block, Unknown) and _is_unknown(block)
-        ]
-    if len(places) >= _FEWEST and len(places) > _SHARE * count:
-        place, kind, turn = places[0]
-        what = f"a block of type {kind[:40]!r}, and {len(places)} of {count} blocks are of types that no shape has"
-        raise unknown_shape(place, items[turn.index], what)
-
-
-def _is_unknown(block: Unknown) -> bool:
-    return not (is_foreign(block, "") or block.kind in _KINDS or block.kind.endswith(_ADDRESS))
-
-
 def _says_nothing(item: Raw) -> bool:
     """Return True if a message has no member in which any shape has what is said."""
     members = as_object(item, "")
     return not members.keys() & {"content", "parts", "message", "tool_calls", "refusal", "audio", "reasoning_content"}
 
 
-def unknown_shape(place: str, item: Raw, what: str = "") -> InputError:
+def unknown_shape(place: str, item: Raw) -> InputError:
     """The error for a history of no known shape: the place, why it does not fit, the nearest shapes, and what to do."""
     names = list(as_object(item, ""))
     listed = ", ".join(name[:40] for name in names[:_MOST_MEMBERS])
     members = f"with the members {listed}" if listed else "without members"
-    what = what or f"a message {members}, and no shape that Reknit reads has such a message"
+    what = f"a message {members}, and no shape that Reknit reads has such a message"
 
     def distance(shape: str) -> tuple[int, str]:
         missing = len(_missing(shape, names))
