@@ -119,9 +119,9 @@ async def _forget(config: Config, session: str, seconds: float, *, delete_replay
     async with Turns(config) as turns:
         place = await turns.write(session, SessionForgotten())
     done = await _is_past(config, place, seconds)
-    held, end_of_session = await _held(config, key)
-    if done and end_of_session is not None:
-        done = await _is_past(config, end_of_session, seconds)
+    held, forgotten_at = await _held(config, key)
+    if done and forgotten_at is not None:
+        done = await _is_past(config, forgotten_at, seconds)
     names_of_replays = sorted(filter(None, {replay_of(each.topic, config.prefix) for each in held}))
     replays = [await _purge(config, name, key, delete=delete_replays) for name in names_of_replays]
     if replays:
@@ -148,7 +148,7 @@ async def _held(config: Config, key: bytes, emptied: Collection[str] = ()) -> tu
 
     Replays that are ``emptied`` are left out: brokers may name deleted topics for a moment.
     """
-    end_of_session: Place | None = None
+    forgotten_at: Place | None = None
     async with reader(config) as consumer:
         contract = tuple(topic.name for topic in TOPICS)
         there = await every_place(consumer)
@@ -165,11 +165,11 @@ async def _held(config: Config, key: bytes, emptied: Collection[str] = ()) -> tu
                 counted[record.topic] = counted.get(record.topic, 0) + 1
                 latest[record.topic] = max(latest.get(record.topic, 0), record.timestamp)
                 if record.topic == config.prefix + PROVIDER_EVENTS and names.FORGOTTEN in dict(record.headers):
-                    end_of_session = Place(PROVIDER_EVENTS, record.partition, record.offset)
+                    forgotten_at = Place(PROVIDER_EVENTS, record.partition, record.offset)
     async with connected(config) as admin:
         described = await admin.describe(counted.keys())
     held = [Held(topic=name, records=counted[name], until=_until(described[name], latest[name])) for name in counted]
-    return sorted(held, key=lambda each: each.topic), end_of_session
+    return sorted(held, key=lambda each: each.topic), forgotten_at
 
 
 async def _purge(config: Config, name: str, key: bytes, *, delete: bool) -> Replay:

@@ -346,10 +346,10 @@ def _run(number: int, line: bytes) -> Iterator[Exit]:
         except ReknitError as error:
             yield _unusable(case.name or name, target, error)
         else:
-            yield _result_lines(result)
+            yield _print_result(result)
 
 
-def _result_lines(result: CaseResult) -> Exit:
+def _print_result(result: CaseResult) -> Exit:
     write_json(result)
     for failure in result.failures:
         place = f" at {failure['where']}" if failure["where"] else ""

@@ -85,7 +85,7 @@ class PartitionState:
         live = self.stage.committed({}, runtime.room)
         if live.erase and self._disk is not None:
             self._disk.erase_deleted()
-        self._log_restored(live)
+        self._set_levels(live)
         return position
 
     def _choose_store(self, first: int, end: int) -> int:
@@ -157,7 +157,7 @@ class PartitionState:
                 self._disk.erase_deleted()
         if live.evicted:
             self._runtime.metrics.on_evicted(self._place[0], live.evicted)
-        self._log_restored(live)
+        self._set_levels(live)
 
     def fail(self, error: Exception) -> None:
         """Note a failure of the partition. If the store failed, the next ``read`` creates another one.
@@ -183,7 +183,7 @@ class PartitionState:
             with suppress(StoreError):
                 disk.close()
 
-    def _log_restored(self, live: Live) -> None:
+    def _set_levels(self, live: Live) -> None:
         held = {
             "reknit_sessions_live": live.sessions,
             "reknit_sessions_live_bytes": live.memory_bytes,

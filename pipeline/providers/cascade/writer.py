@@ -307,7 +307,7 @@ class CascadeDialect:
         self._head = _prepare_head(setting, system)
         self._redactor = Redactor()
         self.fixes: list[Fix] = self._head.fixes
-        self.state = self._noted(self._head.prompt, "system", CascadeProgress())
+        self.state = self._with_facts(self._head.prompt, "system", CascadeProgress())
         self._lines = environment_lines(self.state.facts)
         self.head = self._head.written(self._lines)
         self.prefix = before_list(self.head, "messages")
@@ -358,9 +358,9 @@ class CascadeDialect:
         """Return the facts that the user's words add; a result that became text is not the user's."""
         said = [piece for piece in message.pieces if isinstance(piece.block, Text) and piece.fate != "flattened"]
         text = "\n".join(piece.block.text for piece in said if isinstance(piece.block, Text))
-        return self._noted(text, said[0].path, state) if said else state
+        return self._with_facts(text, said[0].path, state) if said else state
 
-    def _noted(self, text: str, path: str, state: CascadeProgress) -> CascadeProgress:
+    def _with_facts(self, text: str, path: str, state: CascadeProgress) -> CascadeProgress:
         if not self._head.tools or not text or WORKING_DIRECTORY in state.facts:
             return state
         found = environment_facts(text, self._redactor)
