@@ -13,6 +13,8 @@ from typing import Any, Final
 from msgspec import Raw, json
 
 HIDDEN: Final = "(hidden)"
+# Names of this machine's own addresses.
+LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 _URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<rest>[^\s\"'<>`]+)")
 # The first of these ends the authority: user, host and port.

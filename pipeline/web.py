@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 import socket
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeAlias
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from reknit.pipeline.errors import error_name
+
+Check: TypeAlias = Callable[[], str | None]
 
 # A client has this long to send the line and the headers of a request, and may idle this long between two requests.
 IDLE_SECONDS: Final = 15.0
@@ -63,6 +67,32 @@ def runner_of(
         handler_cancellation=can_cancel,
         **options,
     )
+
+
+def status_app(live: Check, ready: Check, registry: CollectorRegistry) -> web.Application:
+    """Return the application of ``/livez``, ``/readyz`` and ``/metrics``.
+
+    Args:
+        live: returns the reason why the process must be restarted, or nothing.
+        ready: returns the reason why it takes no work, or nothing.
+        registry: the metrics.
+    """
+
+    def answer(check: Check) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def handle(_request: web.Request) -> web.Response:
+            wrong = check()
+            return web.Response(text=(wrong or "ok") + "\n", status=503 if wrong else 200)
+
+        return handle
+
+    async def show_metrics(_request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    app.router.add_get("/metrics", show_metrics)
+    app.router.add_get("/livez", answer(live))
+    app.router.add_get("/readyz", answer(ready))
+    return app
 
 
 def listen(host: str, port: int) -> socket.socket:

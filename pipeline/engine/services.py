@@ -25,14 +25,14 @@ from aiokafka.protocol.metadata import MetadataRequest
 from faust.types import TP
 from mode import Service
 from msgspec import Struct
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 
 from reknit.pipeline.engine.partition import Partition, Phase
 from reknit.pipeline.engine.run_clock import RunClock, processor_time_of
 from reknit.pipeline.engine.runtime import DEFAULT_METRICS_PORT, TICK_SECONDS, EngineError, Runtime, StartupError, log
 from reknit.pipeline.errors import error_name
+from reknit.pipeline.web import Check, runner_of, status_app
 from reknit.pipeline.web import listen as listen_on
-from reknit.pipeline.web import runner_of
 
 if TYPE_CHECKING:
     from reknit.pipeline.engine.transport import SpanConsumer
@@ -53,7 +53,6 @@ _ASK_SECONDS = 0.5
 _WORKING = frozenset({Phase.WORKING, Phase.PAUSED})
 
 # Returns None if healthy, else the problem.
-Check: TypeAlias = Callable[[], str | None]
 
 # Called with the group's next offset of each partition of the inputs (contract names) that has one.
 Progress: TypeAlias = Callable[[dict[tuple[str, int], int]], None]
@@ -290,11 +289,7 @@ class Health(Service):
         self.port: int = listening.getsockname()[1]
 
     async def on_start(self) -> None:
-        app = web.Application()
-        app.router.add_get("/metrics", self._metrics)
-        app.router.add_get("/livez", self._answer(self._live))
-        app.router.add_get("/readyz", self._answer(self._ready))
-        self._runner = runner_of(app, stop_seconds=1.0)
+        self._runner = runner_of(status_app(self._live, self._ready, self._registry), stop_seconds=1.0)
         await self._runner.setup()
         await web.SockSite(self._runner, self._socket).start()
         log.info("metrics and health: http://%s:%d", self._socket.getsockname()[0], self.port)
@@ -302,16 +297,6 @@ class Health(Service):
     async def on_stop(self) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
-
-    async def _metrics(self, _request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-    def _answer(self, check: Check) -> Callable[[web.Request], Any]:
-        async def answer(_request: web.Request) -> web.Response:
-            wrong = check()
-            return web.Response(text=(wrong or "ok") + "\n", status=503 if wrong else 200)
-
-        return answer
 
 
 class Finish(Service):

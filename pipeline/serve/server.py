@@ -6,26 +6,26 @@ import asyncio
 import hmac
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from aiohttp import hdrs, web
 from msgspec import Struct
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from reknit.pipeline.client.routes import SILENCE_SECONDS
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.serve.errors import error_body
-from reknit.pipeline.serve.exchange import SILENCE_SECONDS, Exchanges, GatewayError, new_client
+from reknit.pipeline.serve.exchange import Exchanges, GatewayError, new_client
 from reknit.pipeline.serve.headers import KEY, passed_already
 from reknit.pipeline.serve.metrics import GatewayMetrics
 from reknit.pipeline.serve.repair import MOST_BYTES
 from reknit.pipeline.serve.upstreams import Destination, Upstreams
-from reknit.pipeline.web import listen, runner_of
+from reknit.pipeline.urls import LOOPBACK
+from reknit.pipeline.web import listen, runner_of, status_app
 
 log = logging.getLogger("reknit.serve")
 
-LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 # One header may be long: Codex describes its workspaces in one. aiohttp's default of 8,190 bytes answers it with 400.
 _MOST_HEADER_BYTES: Final = 32 * 1024
 # Longer than the pools of the SDKs keep a connection.
@@ -192,21 +192,7 @@ def _runner(gateway: Gateway, listening: Listening) -> web.AppRunner:
 
 async def _serve_status(gateway: Gateway, metrics: GatewayMetrics, port: int) -> tuple[web.AppRunner, str]:
     """Serve the status on a port of its own, so that no path of a provider is hidden."""
-
-    def answer(check: Callable[[], str]) -> Callable[[web.Request], Awaitable[web.Response]]:
-        async def handle(_request: web.Request) -> web.Response:
-            wrong = check()
-            return web.Response(text=(wrong or "ok") + "\n", status=503 if wrong else 200)
-
-        return handle
-
-    async def show_metrics(_request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(metrics.registry), headers={"content-type": CONTENT_TYPE_LATEST})
-
-    app = web.Application()
-    app.router.add_get("/livez", answer(lambda: ""))
-    app.router.add_get("/readyz", answer(lambda: "draining" if gateway.is_draining else ""))
-    app.router.add_get("/metrics", show_metrics)
+    app = status_app(lambda: None, lambda: "draining" if gateway.is_draining else None, metrics.registry)
     runner = runner_of(app, stop_seconds=1.0)
     await runner.setup()
     listening = listen("127.0.0.1", port)

@@ -24,6 +24,7 @@ from msgspec import Struct
 from multidict import MultiDictProxy
 
 from reknit.pipeline.errors import InputError
+from reknit.pipeline.urls import LOOPBACK
 
 Network: TypeAlias = IPv4Network | IPv6Network
 
@@ -45,7 +46,6 @@ BODY_SECONDS: Final = 30.0
 _LONGEST_NEXT: Final = 2000
 # The characters of an address (RFC 3986), and no second slash at its start, after which another host would follow.
 _LOCAL: Final = re.compile(r"/(?!/)[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]*")
-_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _READING = frozenset({"GET", "HEAD"})
 
 BINDING = {
@@ -128,7 +128,7 @@ class Guard:
             raise InputError("login_missing", message)
         if login and len(login) < SHORTEST_LOGIN:
             raise InputError("login_short", f"a login token has at least {SHORTEST_LOGIN} characters")
-        self.names = _LOOPBACK | {host.lower(), *(name.lower() for name in names)}
+        self.names = LOOPBACK | {host.lower(), *(name.lower() for name in names)}
         self.login = login
         self.proxies = networks(proxies)
         self._audit = audit
