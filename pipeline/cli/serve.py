@@ -13,6 +13,7 @@ from reknit.pipeline.cli.config import configured, setting_option
 from reknit.pipeline.errors import InputError, ReknitError
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.serve.upstreams import DEFAULT_UPSTREAMS, Upstream, Upstreams
+from reknit.pipeline.session.arguments import policy_from
 from reknit.pipeline.settings import Config
 
 
@@ -72,6 +73,8 @@ def _upstreams(config: Config, url: str | None, target: str) -> Upstreams:
     given = config.serve.upstream or DEFAULT_UPSTREAMS
     if url is not None:
         given = (Upstream(name="upstream", to=url, target=target),)
+    for upstream in given:
+        policy_from(upstream.policy)  # an error here, not later in every request
     return Upstreams(given, TARGETS)
 
 

@@ -14,7 +14,6 @@ import uuid
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -23,20 +22,19 @@ from msgspec import Raw, Struct
 from multidict import CIMultiDict
 from yarl import URL
 
+from reknit.pipeline.client.routes import SILENCE_SECONDS
 from reknit.pipeline.errors import error_name
 from reknit.pipeline.serve.errors import error_event
 from reknit.pipeline.serve.headers import to_client, to_upstream
 from reknit.pipeline.serve.metrics import GatewayMetrics
 from reknit.pipeline.serve.repair import MOST_BYTES, Repaired, Repairs, decoded
 from reknit.pipeline.serve.streams import StreamWatch, is_stream
-from reknit.pipeline.serve.upstreams import Destination, Upstream
+from reknit.pipeline.serve.upstreams import Destination, shapes_of
 from reknit.pipeline.urls import host_of
 
 log = logging.getLogger("reknit.serve")
 
 _CONNECT_SECONDS: Final = 10.0
-# An answer has no time limit, but silence has. Providers send a keep-alive several times a minute.
-SILENCE_SECONDS: Final = 600.0
 _REDIRECTS: Final = range(300, 400)
 _NOT_MODIFIED: Final = 304
 # A header of AWS Signature Version 4. It signs the host, which is the gateway's.
@@ -105,9 +103,10 @@ class Exchanges:
         else:
             _refuse_signed(request)
             given = await _read_body(request)
-            done = await self._repair(given, request, to)
+            plain = decoded(given, request.headers.get(hdrs.CONTENT_ENCODING, ""))
+            done = await self._repair(plain, to)
             body = given if done.body is None else done.body
-            identity = to.endpoint.streams or _asks_for_stream(given)
+            identity = to.endpoint.streams or (plain is not None and _asks_for_stream(plain))
             headers = to_upstream(request.headers, is_changed=done.body is not None, identity=identity, key=_key_of(to))
         answer = await self._send(_Sent(request.method, to.url, body, headers), to)
         try:
@@ -116,10 +115,10 @@ class Exchanges:
             # Closed, not released: where the client left, the provider must stop generating.
             answer.close()
 
-    async def _repair(self, given: bytes, request: web.Request, to: Destination) -> Repaired:
+    async def _repair(self, body: bytes | None, to: Destination) -> Repaired:
+        """Repair a body without its content encoding; None is one that cannot be decoded."""
         assert to.endpoint is not None  # noqa: S101  only requests to a model are repaired
         begun = time.perf_counter()
-        body = decoded(given, request.headers.get(hdrs.CONTENT_ENCODING, ""))
         done = (
             Repaired("failed", reason="content_encoding")
             if body is None
@@ -274,14 +273,9 @@ def _key_of(to: Destination) -> tuple[str, str] | None:
     if not to.upstream.key_env:
         return None
     key = os.environ.get(to.upstream.key_env, "")
-    target = to.endpoint.target if to.endpoint is not None else to.upstream.target
-    name = _OWN_KEYS.get(target or _family(to.upstream))
+    shapes = shapes_of(to.upstream) if to.endpoint is None else {to.endpoint.target}
+    name = next((_OWN_KEYS[shape] for shape in shapes if shape in _OWN_KEYS), None)
     return (name, key) if name else ("authorization", f"Bearer {key}")
-
-
-def _family(upstream: Upstream) -> str:
-    host = urlsplit(upstream.to).hostname or ""
-    return "anthropic" if host.endswith("anthropic.com") else "gemini" if host.endswith("googleapis.com") else ""
 
 
 def _added(request_id: str, done: Repaired | None) -> dict[str, str]:

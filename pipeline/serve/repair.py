@@ -13,17 +13,16 @@ from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from functools import lru_cache
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import cramjam
 import msgspec
 from msgspec import Raw, Struct
 
 from reknit.pipeline.errors import ReknitError, error_name
+from reknit.pipeline.model import Policy
 from reknit.pipeline.serve.endpoints import Endpoint
 from reknit.pipeline.session import normalize
-from reknit.pipeline.session.arguments import policy_from
 from reknit.pipeline.stages.defaults import chains_in
 
 # A body above this size is repaired in another process: it would delay all other streams of this one.
@@ -59,15 +58,13 @@ class Repaired(Struct, frozen=True):
     reason: str = ""
 
 
-def repaired(body: bytes, endpoint: Endpoint, policy: Mapping[str, Any]) -> Repaired:
+def repaired(body: bytes, endpoint: Endpoint, policy: Policy) -> Repaired:
     """Repair a body for its target; never raises an error of the input."""
     try:
         members = _body_members(body)
         if chains_in(members):
             return Repaired("skipped", reason="chained")
-        done = normalize(
-            body, endpoint.target, policy=_policy(msgspec.json.encode(policy)), model=endpoint.model or None
-        )
+        done = normalize(body, endpoint.target, policy=policy, model=endpoint.model or None)
     except (ReknitError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Repaired("failed", reason=error.code if isinstance(error, ReknitError) else error_name(error))
     made = [fix for fix in done.fixes if not fix.observed]
@@ -77,11 +74,6 @@ def repaired(body: bytes, endpoint: Endpoint, policy: Mapping[str, Any]) -> Repa
     if not made:
         return Repaired("unchanged")
     return Repaired("repaired", done.body, Counter(fix.code for fix in made))
-
-
-@lru_cache(maxsize=64)
-def _policy(given: bytes) -> Any:  # noqa: ANN401  a Policy
-    return policy_from(msgspec.json.decode(given))
 
 
 def decoded(body: bytes, encoding: str) -> bytes | None:
@@ -110,7 +102,7 @@ class Repairs:
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
 
-    async def repair(self, body: bytes, endpoint: Endpoint, policy: Mapping[str, Any]) -> Repaired:
+    async def repair(self, body: bytes, endpoint: Endpoint, policy: Policy) -> Repaired:
         """Return the result for a body. A large body that takes too long is ``late``."""
         if len(body) <= LARGE_BYTES:
             return self._here(body, endpoint, policy)
@@ -130,7 +122,7 @@ class Repairs:
             return Repaired("failed", reason=error_name(error))
 
     @staticmethod
-    def _here(body: bytes, endpoint: Endpoint, policy: Mapping[str, Any]) -> Repaired:
+    def _here(body: bytes, endpoint: Endpoint, policy: Policy) -> Repaired:
         try:
             return repaired(body, endpoint, policy)
         except Exception as error:  # noqa: BLE001  a fault of Reknit must not stop the request

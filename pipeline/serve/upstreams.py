@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct
 
 from reknit.pipeline.errors import InputError, expected_one_of
+from reknit.pipeline.model import Policy
 from reknit.pipeline.serve.endpoints import Endpoint, endpoint_of
+from reknit.pipeline.urls import LOOPBACK
 
-_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _PREFIX: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 # Targets whose requests have the same shape. An upstream's target replaces that of a path only within one shape.
 _SHAPES: Final[Mapping[str, str]] = {"vllm": "openai-chat"}
@@ -46,7 +47,7 @@ class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     to: str
     prefix: str = ""
     target: str = ""
-    policy: dict[str, Any] = {}
+    policy: Policy = Policy()
     key_env: str = ""
     reject: Literal["forward", "local"] = "forward"
 
@@ -112,7 +113,7 @@ class Upstreams:
             return _destination(self._upstreams[0], path)
         endpoint = endpoint_of(path.partition("?")[0])
         shape = "anthropic" if endpoint is None and is_anthropic else endpoint and endpoint.target
-        upstream_of_shape = next((each for each in self._upstreams if shape in _shapes_of(each)), None)
+        upstream_of_shape = next((each for each in self._upstreams if shape in shapes_of(each)), None)
         return None if upstream_of_shape is None else _destination(upstream_of_shape, path)
 
 
@@ -120,7 +121,7 @@ def _check(upstream: Upstream, targets: tuple[str, ...]) -> None:
     url = urlsplit(upstream.to)
     if url.scheme not in {"http", "https"} or not url.hostname or url.query or url.fragment or "@" in url.netloc:
         raise _unusable(f"upstream {upstream.name}: `to` is no base URL without user and query")
-    if url.scheme == "http" and url.hostname not in _LOOPBACK:
+    if url.scheme == "http" and url.hostname not in LOOPBACK:
         raise _unusable(
             f"upstream {upstream.name}: `to` is http; keys are sent over https only, except on this machine"
         )
@@ -146,7 +147,8 @@ def _shape(target: str) -> str:
     return _SHAPES.get(target, target)
 
 
-def _shapes_of(upstream: Upstream) -> frozenset[str]:
+def shapes_of(upstream: Upstream) -> frozenset[str]:
+    """Return the shapes of requests to an upstream, by its target or its host; none for an unknown host."""
     if upstream.target:
         return frozenset({_shape(upstream.target)})
     host = urlsplit(upstream.to).hostname or ""

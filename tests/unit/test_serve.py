@@ -9,11 +9,13 @@ import cramjam
 import pytest
 from aiohttp import web
 from build import answered, call, called, image, said, user
+from click.testing import CliRunner
 from gateway import Provider, body, gateway, gateway_to, streamed
 from sender_runs import anthropic
 from yarl import URL
 
 from reknit.pipeline import normalize
+from reknit.pipeline.cli import main
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.serve import repair
 from reknit.pipeline.serve.upstreams import Upstream
@@ -146,6 +148,21 @@ async def test_a_compressed_body_is_repaired_and_one_that_is_valid_stays_compres
             assert (await posted(client, url, data, **{"content-encoding": encoding}))[0] == 200
     found = [(each.body, each.headers.get("content-encoding")) for each in provider.received]
     assert found == [(normalize(BROKEN, "anthropic").body, None), (valid, encoding)]
+
+
+async def test_a_compressed_request_for_a_stream_asks_for_plain_bytes(monkeypatch):
+    monkeypatch.setattr("gateway.validate", lambda *_: [])
+    data = gzip.compress(body(user("hi"), stream=True))
+    async with gateway(streamed(anthropic())) as (provider, url, client):
+        await posted(client, url, data, **{"content-encoding": "gzip", "accept-encoding": "br"})
+    assert provider.received[0].headers["accept-encoding"] == "identity"
+
+
+def test_a_policy_that_cannot_be_used_ends_the_start(tmp_path):
+    upstream = '[[serve.upstream]]\nname = "a"\nto = "https://api.anthropic.com"\npolicy = {tail = "never"}\n'
+    (tmp_path / "r.toml").write_text(upstream)
+    done = CliRunner().invoke(main, ["serve", "--config", str(tmp_path / "r.toml")])
+    assert (done.exit_code, "serve.upstream" in done.stderr, "'never'" in done.stderr) == (2, True, True)
 
 
 def test_a_decompression_bomb_and_unknown_encodings_are_not_read(monkeypatch):
