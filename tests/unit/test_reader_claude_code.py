@@ -239,6 +239,51 @@ def test_a_corrupt_line_in_the_middle_is_a_fix_and_a_line_that_is_no_message_is_
     assert found.fixes[0].detail == "line 2, 15 bytes"
 
 
+UNKNOWN = {
+    "a message of a new type": (said("x", "more", "u1") | {"type": "aside"}, "aside"),
+    "words without a message": ({"type": "note", "content": "more"}, "note"),
+    "no type": ({"uuid": "x", "message": {"role": "user", "content": "more"}}, ""),
+    "an answer without its message": ({"type": "assistant", "uuid": "x", "content": [text("more")]}, "assistant"),
+    "members of other types": ({"type": "aside", "timestamp": 5, "message": {"content": "more"}}, "aside"),
+}
+
+
+@pytest.mark.parametrize(("other", "kind"), UNKNOWN.values(), ids=UNKNOWN)
+def test_a_line_of_an_unknown_type_with_content_is_a_fix(other, kind):
+    found = transcript(asked("u1", "q"), other, said("a1", "x", "u1"))
+    assert shown(found) == [("user", "q"), ("assistant", "x")]
+    assert found.skipped == {kind: 1}
+    size = len(json.dumps(other))
+    fixes = [(fix.code, fix.path, fix.detail, fix.lossless) for fix in found.fixes]
+    assert fixes == [("line_skipped", "lines.1", f"line 2, type {kind!r}, {size} bytes", False)]
+
+
+OTHERS = {
+    "an unknown type without content": {"type": "aside", "uuid": "x", "parentUuid": "u1"},
+    "an unknown type with a blank content": {"type": "aside", "content": " ", "message": {"content": []}},
+    "a notice": {"type": "system", "subtype": "local_command", "content": "<command-name>/mcp</command-name>"},
+    "progress of a sub-agent": {"type": "progress", "data": {"message": said("x", "more")}},
+    "a title": {"type": "summary", "summary": "More", "leafUuid": "u1"},
+    "a known type with members of other types": {"type": "progress", "message": "more", "timestamp": 5},
+    "a sub-agent's line": said("x", "more", "u1", isSidechain=True) | {"type": "aside"},
+}
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_other_lines_that_are_no_messages_are_only_counted(other):
+    found = transcript(asked("u1", "q"), other, said("a1", "x", "u1"))
+    assert shown(found) == [("user", "q"), ("assistant", "x")]
+    assert found.fixes == ()
+    assert sum(found.skipped.values()) == 1
+
+
+def test_a_line_that_is_not_utf_8_is_left_out_alone():
+    lines = [json.dumps(line).encode() for line in (asked("u1", "q"), said("a1", "x", "u1"), asked("u2", "r", "a1"))]
+    found = read(lines[0] + b"\n" + lines[1].replace(b'"x"', b'"\xff"') + b"\n" + b"\0" * 9 + lines[2] + b"\n\0\0")
+    assert shown(found) == [("user", "q"), ("user", "r")]
+    assert named(found.fixes) == [("line_unreadable", "lines.1"), ("line_unreadable", "lines.3")]
+
+
 def test_lines_as_python_objects():
     lines = [asked("u1", "q"), said("a1", "x", "u1")]
     assert read(lines) == read(lines, source="claude-code") == transcript(*lines)

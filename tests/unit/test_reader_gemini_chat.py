@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from reader_results import shown
+from reader_results import named, shown
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.readers.shapes import read
@@ -110,6 +110,23 @@ LEFT = {
 def test_the_result_of_replaced_set_and_rewound_lines(lines, turns, skipped):
     found = chat(*lines)
     assert (shown(found), found.skipped) == (turns, skipped)
+
+
+LOST = {
+    "a message of an unknown type": (said("x", "more") | {"type": "aside"}, "line_skipped"),
+    "an unknown line with content": ({"content": "more"}, "line_skipped"),
+    "a message of an unknown type without content": ({"id": "x", "type": "aside"}, None),
+    "a notice": (said("x", "more") | {"type": "warning"}, None),
+    "a rewind to no id": ({"$rewindTo": 5}, "line_unreadable"),
+    "messages that are no list": ({"$set": {"messages": "more"}}, None),
+}
+
+
+@pytest.mark.parametrize(("other", "code"), LOST.values(), ids=LOST)
+def test_lines_that_are_left_out(other, code):
+    found = chat(said("u", "q"), other, answer("a", "yes"))
+    assert shown(found) == [("user", "q"), ("assistant", "yes")]
+    assert named(found.fixes) == ([] if code is None else [(code, "lines.2")])
 
 
 def test_errors_and_notices_of_the_program_are_marked():

@@ -10,7 +10,7 @@ After a compaction the path begins at the boundary's summary, and messages that 
 the CLI's own resume. Lines that the CLI wrote itself in the user's name (``isMeta``, ``isSynthetic``) are kept and
 marked: it hides them from the user but sends them to the model. Notices of the CLI (API errors, the model
 ``<synthetic>``) are not the assistant's words and are skipped, as is every line that is not a message; all skipped
-lines are counted by type.
+lines are counted by type, and those of unknown types that hold content have a fix.
 """
 
 from __future__ import annotations
@@ -19,116 +19,19 @@ from collections import Counter, defaultdict
 from typing import Final
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, field
+from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
-from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.readers.canonical import CONTENT
 from reknit.pipeline.history.readers.fields import Fields, Notes
-from reknit.pipeline.history.readers.rawjson import check_nesting
-from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.history.readers.tolerant import Placed
 from reknit.pipeline.model import Block, Issuer, RedactedThinking, Role, Thinking, ToolResult, ToolUse, Turn
+from reknit.pipeline.providers.claude_cli.lines import Line, decode_lines
 
-_SYNTHETIC: Final = "<synthetic>"
 # At most this many lines are read to detect a transcript, which has one of these keys in a line.
 _LINES_SEEN: Final = 50
 _TRANSCRIPT_KEYS: Final = frozenset({"uuid", "parentUuid", "sessionId", "leafUuid"})
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
-
-
-class Content(Struct, frozen=True):
-    """The message inside a line; what else the API's response had is about the response."""
-
-    content: Raw = Raw(b"null")
-    id: str | None = None
-    model: str | None = None
-
-
-class _Segment(Struct, frozen=True, rename="camel"):
-    head_uuid: str
-    anchor_uuid: str
-    tail_uuid: str
-
-
-class _Compaction(Struct, frozen=True, rename="camel"):
-    preserved_segment: _Segment | None = None
-
-
-class Line(Struct, frozen=True, rename="camel", kw_only=True):
-    """The members of a line that decide its place. ``number`` counts all lines of the file from 0."""
-
-    type: str = ""
-    subtype: str | None = None
-    uuid: str | None = None
-    parent_uuid: str | None = None
-    timestamp: str = ""
-    is_sidechain: bool = False
-    is_api_error_message: bool = False
-    is_meta: Raw = Raw(b"false")
-    is_synthetic_: Raw = field(default=Raw(b"false"), name="isSynthetic")
-    message: Content | None = None
-    compact_metadata: _Compaction | None = None
-    number: int = -1
-
-    @property
-    def kind(self) -> str:
-        """The type under which the line is counted."""
-        return self.type if self.subtype is None else f"{self.type}/{self.subtype}"
-
-    @property
-    def is_message(self) -> bool:
-        """True if the line holds words of the user or the assistant, or results."""
-        return self.type in ("user", "assistant") and self.message is not None
-
-    @property
-    def model(self) -> str | None:
-        return None if self.message is None else self.message.model
-
-    @property
-    def message_id(self) -> str:
-        """The id of the message that the line is a part of; a line that names none is a message of its own."""
-        named = None if self.message is None else self.message.id
-        return named or self.uuid or f"line-{self.number}"
-
-    @property
-    def is_synthetic(self) -> bool:
-        """True if the CLI itself speaks here, in the user's name."""
-        return self.type == "user" and b"true" in (bytes(self.is_meta), bytes(self.is_synthetic_))
-
-    @property
-    def is_notice(self) -> bool:
-        """True if the CLI itself speaks here, in the assistant's name."""
-        return self.type == "assistant" and (self.is_api_error_message or self.model == _SYNTHETIC)
-
-
-_LINE: Final = msgspec.json.Decoder(Line)
-
-
-def _decode_lines(text: bytes, skipped: Counter[str], notes: Notes) -> list[Line]:
-    """The lines of a file. Lines that cannot be read have a fix; repetitions of a line are only counted.
-
-    Raises:
-        InputError: a line nests too deeply.
-    """
-    lines: list[Line] = []
-    seen: dict[str, bytes] = {}
-    for number, raw in enumerate(text.split(b"\n")):
-        if not raw.strip():
-            continue
-        check_nesting(raw, f"lines.{number}")
-        line = decoded(_LINE, raw)
-        if line is None:
-            skipped["unreadable"] += 1
-            notes.add_unreadable_line(number, raw)
-            continue
-        if line.uuid is not None and seen.setdefault(line.uuid, raw) is not raw and seen[line.uuid] == raw:
-            skipped[f"{line.kind}/repeated"] += 1
-            continue
-        lines.append(replace(line, number=number))
-    if not lines:
-        raise InputError("no_messages", "expected the lines of a transcript, found no readable line")
-    return lines
 
 
 class Tree:
@@ -227,7 +130,7 @@ def read_lines(text: bytes, notes: Notes) -> tuple[list[Turn], str | None, dict[
         InputError: no readable line, a field of the wrong type, or nested too deeply.
     """
     skipped: Counter[str] = Counter()
-    lines = _decode_lines(text, skipped, notes)
+    lines = decode_lines(text, skipped, notes)
     chain = _chain(lines, skipped)
     tree = Tree(chain)
     path = tree.newest_path()

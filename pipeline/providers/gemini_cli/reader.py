@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Raw, Struct
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.readers.fields import Fields, Notes
+from reknit.pipeline.history.readers.lines import holds_content, members_of
 from reknit.pipeline.history.readers.rawjson import check_nesting, starts_with
 from reknit.pipeline.history.readers.tolerant import Placed
 from reknit.pipeline.model import Issuer, Role, Thinking, ToolResult, Turn
@@ -31,6 +32,10 @@ _INJECTED: Final = "<session_context>"
 _NOTHING: Final = Raw(b'""')
 # The lines before and after the pieces of an older document.
 _OPENS, _CLOSES = b"{", b"}"
+
+
+Loss: TypeAlias = Literal["", "unreadable", "skipped"]
+"""The loss of a line: none, what could not be read of it, or the content of a line of an unknown type."""
 
 
 class Thought(Struct, frozen=True):
@@ -73,57 +78,59 @@ class Chat(Struct):
     # The lines of an older document so far.
     begun: list[bytes] = []
 
-    def read_line(self, line: bytes) -> None:
-        """Take the next line, whatever it is."""
+    def read_line(self, line: bytes) -> Loss:
+        """Take the next line, whatever it is; return what is lost of it."""
         number, self.lines = self.lines, self.lines + 1
+        line = line.lstrip(b"\0")
         if self.begun or line.strip() == _OPENS:
             self.begun.append(line)
             if line.rstrip() != _CLOSES:
-                return
+                return ""
             line, self.begun = b"\n".join(self.begun), []
         if not line.strip():
-            return
-        try:
-            keys = msgspec.json.decode(line, type=dict[str, Raw])
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self._skip("unreadable")  # the last line of a session that was killed is often cut
-            return
-        self._read_object(keys, number, line)
+            return ""
+        keys = members_of(line)
+        # The last line of a session that was killed is often cut.
+        return self._skip_unreadable() if keys is None else self._read_object(keys, number, line)
 
-    def _read_object(self, keys: dict[str, Raw], number: int, line: bytes) -> None:
+    def _read_object(self, keys: dict[str, Raw], number: int, line: bytes) -> Loss:
+        """Take an object, in the order in which the program asks for its kind."""
         if "$rewindTo" in keys:
+            if not starts_with(keys["$rewindTo"], b'"'):
+                return self._skip_unreadable()
             self._skip("$rewindTo")
             self._rewind(_string(keys["$rewindTo"]))
-        elif "$set" in keys:
+            return ""
+        if "$set" in keys:
             self._skip("$set")
-            self._set_members(_members(keys["$set"]), number)
-        elif "id" in keys and "type" in keys:
-            self._put(line, number)
-        elif "sessionId" in keys:
+            return self._set_members(_members(keys["$set"]), number)
+        if "id" in keys and "type" in keys:
+            return self._put(line, number)
+        if "sessionId" in keys:
             self._skip("session")
             self.session_id = _string(keys["sessionId"])
-            self._set_members(keys, number)
-        else:
-            self._skip("unknown")
+            return self._set_members(keys, number)
+        self._skip("unknown")
+        return "skipped" if holds_content(keys) else ""
 
-    def _set_members(self, keys: dict[str, Raw], number: int) -> None:
-        if "messages" not in keys:
-            return
+    def _set_members(self, keys: dict[str, Raw], number: int) -> Loss:
+        if "messages" not in keys or not starts_with(keys["messages"], b"["):
+            return ""
         self._remove(list(self.entries), "replaced")
-        for raw in _items(keys["messages"]):
-            self._put(bytes(raw), number)
+        lost = [self._put(bytes(raw), number) for raw in _items(keys["messages"])]
+        return "unreadable" if any(lost) else ""
 
-    def _put(self, raw: bytes, number: int) -> None:
+    def _put(self, raw: bytes, number: int) -> Loss:
         """Add a message at the end, or in place of the one with its id."""
         try:
             message = _MESSAGE.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self._skip("unreadable")
-            return
+            return self._skip_unreadable()
         before = self.entries.get(message.id)
         if before is not None:
             self._skip(f"{before.kind}/replaced")
         self.entries[message.id] = Entry(number, raw, message.type)
+        return ""
 
     def _rewind(self, message_id: str) -> None:
         ids = list(self.entries)
@@ -132,6 +139,10 @@ class Chat(Struct):
     def _remove(self, ids: Iterable[str], why: str) -> None:
         for message_id in ids:
             self._skip(f"{self.entries.pop(message_id).kind}/{why}")
+
+    def _skip_unreadable(self) -> Loss:
+        self._skip("unreadable")
+        return "unreadable"
 
     def _skip(self, kind: str) -> None:
         self.skipped[kind] = self.skipped.get(kind, 0) + 1
@@ -142,6 +153,9 @@ class Chat(Struct):
 
 
 _MESSAGE: Final = msgspec.json.Decoder(Message)
+# Messages to the user, which the model is never sent.
+_NOTICES: Final = frozenset({"info", "warning", "error"})
+_MESSAGES: Final = frozenset({"user", "gemini"})
 
 
 def is_chat(text: bytes) -> bool:
@@ -162,10 +176,11 @@ def read_lines(text: bytes, notes: Notes) -> tuple[list[Turn], str | None, dict[
     chat = Chat()
     for number, raw in enumerate(text.split(b"\n")):
         check_nesting(raw, f"lines.{number}")
-        before = chat.skipped.get("unreadable", 0)
-        chat.read_line(raw)
-        if chat.skipped.get("unreadable", 0) > before:
+        lost = chat.read_line(raw)
+        if lost == "unreadable":
             notes.add_unreadable_line(number, raw)
+        elif lost:
+            notes.add_skipped_line(number, "", raw)
     if not chat.entries and not chat.session_id:
         raise InputError("no_messages", "expected the lines of a chat, found no readable line")
     skipped = Counter(chat.skipped)
@@ -175,10 +190,16 @@ def read_lines(text: bytes, notes: Notes) -> tuple[list[Turn], str | None, dict[
         placed = turns_of(message, line, messages, notes)
         if not placed:
             skipped[message.type] += 1
+            _note_content(chat.entries[message.id], notes)
         for role, blocks in placed:
             turns.append(_turn(role, blocks, message, len(turns)))
     models = [message.model for message, _ in messages if message.model]
     return turns, models[-1] if models else None, dict(skipped)
+
+
+def _note_content(entry: Entry, notes: Notes) -> None:
+    if entry.kind not in _MESSAGES | _NOTICES and holds_content(members_of(entry.raw) or {}):
+        notes.add_skipped_line(entry.line, entry.kind, entry.raw)
 
 
 def turns_of(

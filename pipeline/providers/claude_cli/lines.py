@@ -1,0 +1,200 @@
+"""The lines of Claude Code's transcripts: their members, and the types that are no messages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct, field
+from msgspec.structs import replace
+
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.history.readers.fields import Notes
+from reknit.pipeline.history.readers.lines import holds_content, members_of, numbered_lines
+from reknit.pipeline.history.readers.rawjson import check_nesting, starts_with
+from reknit.pipeline.history.readers.strict import decoded
+
+_SYNTHETIC: Final = "<synthetic>"
+# The types of lines that are no messages, of 1.0.0 to 2.1.332: what the program's own reader knows, and 2.1.50's.
+_NO_MESSAGES: Final = frozenset(
+    {
+        "agent-color",
+        "agent-name",
+        "agent-setting",
+        "ai-title",
+        "api-request",
+        "api-request-blob",
+        "api-request-resumed",
+        "api-request-shape",
+        "artifact-autoreact-ledger",
+        "artifact-comment-monitor",
+        "atis-latch",
+        "attachment",
+        "attribution-snapshot",
+        "bridge-session",
+        "content-replacement",
+        "continued-in",
+        "cost-state",
+        "custom-title",
+        "data-flow-incomplete",
+        "data-flow-records",
+        "derived-from",
+        "dev-mods",
+        "ended-by-model",
+        "file-history-delta",
+        "file-history-snapshot",
+        "fork-context-ref",
+        "frame-link",
+        "history-suppression",
+        "host-row",
+        "hybrid-organization",
+        "isolation-latch",
+        "last-prompt",
+        "memory-mode",
+        "mode",
+        "observer-ref",
+        "permission-mode",
+        "pr-link",
+        "progress",
+        "queue-operation",
+        "relocated",
+        "repl-mode",
+        "resume-head-vouch",
+        "session-owner",
+        "speculation-accept",
+        "summary",
+        "system",
+        "tag",
+        "tools-used",
+        "worktree-state",
+    }
+)
+_MESSAGES: Final = ("user", "assistant")
+
+
+class Content(Struct, frozen=True):
+    """The message inside a line; what else the API's response had is about the response."""
+
+    content: Raw = Raw(b"null")
+    id: str | None = None
+    model: str | None = None
+
+
+class _Segment(Struct, frozen=True, rename="camel"):
+    head_uuid: str
+    anchor_uuid: str
+    tail_uuid: str
+
+
+class _Compaction(Struct, frozen=True, rename="camel"):
+    preserved_segment: _Segment | None = None
+
+
+class Line(Struct, frozen=True, rename="camel", kw_only=True):
+    """The members of a line that decide its place. ``number`` counts all lines of the file from 0."""
+
+    type: str = ""
+    subtype: str | None = None
+    uuid: str | None = None
+    parent_uuid: str | None = None
+    timestamp: str = ""
+    is_sidechain: bool = False
+    is_api_error_message: bool = False
+    is_meta: Raw = Raw(b"false")
+    is_synthetic_: Raw = field(default=Raw(b"false"), name="isSynthetic")
+    message: Content | None = None
+    compact_metadata: _Compaction | None = None
+    number: int = -1
+
+    @property
+    def kind(self) -> str:
+        """The type under which the line is counted."""
+        return self.type if self.subtype is None else f"{self.type}/{self.subtype}"
+
+    @property
+    def is_message(self) -> bool:
+        """True if the line holds words of the user or the assistant, or results."""
+        return self.type in ("user", "assistant") and self.message is not None
+
+    @property
+    def model(self) -> str | None:
+        return None if self.message is None else self.message.model
+
+    @property
+    def message_id(self) -> str:
+        """The id of the message that the line is a part of; a line that names none is a message of its own."""
+        named = None if self.message is None else self.message.id
+        return named or self.uuid or f"line-{self.number}"
+
+    @property
+    def is_synthetic(self) -> bool:
+        """True if the CLI itself speaks here, in the user's name."""
+        return self.type == "user" and b"true" in (bytes(self.is_meta), bytes(self.is_synthetic_))
+
+    @property
+    def is_notice(self) -> bool:
+        """True if the CLI itself speaks here, in the assistant's name."""
+        return self.type == "assistant" and (self.is_api_error_message or self.model == _SYNTHETIC)
+
+
+_LINE: Final = msgspec.json.Decoder(Line)
+_STRING: Final = msgspec.json.Decoder(str)
+
+
+def decode_lines(text: bytes, skipped: Counter[str], notes: Notes) -> list[Line]:
+    """The lines of a file.
+
+    Lines that cannot be read have a fix, and so have those of unknown types that hold content; repetitions of a line
+    are only counted.
+
+    Raises:
+        InputError: no line can be read, or a line nests too deeply.
+    """
+    lines: list[Line] = []
+    seen: dict[str, bytes] = {}
+    for number, raw in numbered_lines(text):
+        check_nesting(raw, f"lines.{number}")
+        line = _decode_line(raw)
+        if line is None:
+            skipped["unreadable"] += 1
+            notes.add_unreadable_line(number, raw)
+            continue
+        if line.uuid is not None and seen.setdefault(line.uuid, raw) is not raw and seen[line.uuid] == raw:
+            skipped[f"{line.kind}/repeated"] += 1
+            continue
+        if not line.is_message and not line.is_sidechain and line.type not in _NO_MESSAGES:
+            _note_content(line, number, raw, notes)
+        lines.append(replace(line, number=number))
+    if not lines:
+        raise InputError("no_messages", "expected the lines of a transcript, found no readable line")
+    return lines
+
+
+def _note_content(line: Line, number: int, raw: bytes, notes: Notes) -> None:
+    if holds_content(members_of(raw) or {}):
+        notes.add_skipped_line(number, line.type, raw)
+
+
+def _decode_line(raw: bytes) -> Line | None:
+    """Decode a line; of one that is no message, members of other types than in the versions so far are passed over."""
+    members = members_of(raw)
+    if members is None:
+        return None
+    line = decoded(_LINE, raw)
+    kind = _string(members, "type")
+    if line is not None or kind in _MESSAGES:
+        return line
+    return Line(
+        type=kind or "",
+        subtype=_string(members, "subtype"),
+        uuid=_string(members, "uuid"),
+        parent_uuid=_string(members, "parentUuid"),
+        timestamp=_string(members, "timestamp") or "",
+        is_sidechain=bytes(members.get("isSidechain", b"")) == b"true",
+    )
+
+
+def _string(members: dict[str, Raw], name: str) -> str | None:
+    value = members.get(name)
+    return None if value is None or not starts_with(value, b'"') else decoded(_STRING, value)
