@@ -16,7 +16,7 @@ _WORDS: Final = ("content", "text", "parts", "prompt", "output", "message")
 _WRAPPERS: Final = ("message", "payload", "data", "item", "attachment", "event")
 # A message may be in a wrapper, and a wrapper in another.
 _DEPTH: Final = 3
-_NOTHING: Final = (b"null", b'""', b"[]", b"{}", b"true", b"false")
+_NOTHING: Final = (b"null", b'""', b"[]", b"{}")
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
@@ -65,6 +65,6 @@ def holds_content(members: Mapping[str, Raw], depth: int = _DEPTH) -> bool:
 
 
 def value_is_blank(value: Raw) -> bool:
-    """Return True if a value is a string of nothing but white space, or a number."""
+    """Return True if a value is a string of nothing but white space, a number, or true or false."""
     data = bytes(value)
-    return data[:1] not in b'["{' or (data[:1] == b'"' and not data.strip(b'"').strip())
+    return data[:1] in b"-0123456789tf" or (data[:1] == b'"' and not data.strip(b'"').strip())

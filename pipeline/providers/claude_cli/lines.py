@@ -71,12 +71,14 @@ _NO_MESSAGES: Final = frozenset(
     }
 )
 _MESSAGES: Final = ("user", "assistant")
+_NULL: Final = Raw(b"null")
+_FALSE: Final = Raw(b"false")
 
 
 class Content(Struct, frozen=True):
     """The message inside a line; what else the API's response had is about the response."""
 
-    content: Raw = Raw(b"null")
+    content: Raw = _NULL
     id: str | None = None
     model: str | None = None
 
@@ -91,8 +93,20 @@ class _Compaction(Struct, frozen=True, rename="camel"):
     preserved_segment: _Segment | None = None
 
 
+class Command(Struct, frozen=True, rename="camel"):
+    """A queued prompt that the program gave to the model in the middle of a turn."""
+
+    type: str = ""
+    prompt: Raw = _NULL
+    command_mode: Raw = _NULL
+    is_meta: Raw = _FALSE
+
+
 class Line(Struct, frozen=True, rename="camel", kw_only=True):
-    """The members of a line that decide its place. ``number`` counts all lines of the file from 0."""
+    """The members of a line that decide its place. ``number`` counts all lines of the file from 0.
+
+    ``content`` and ``operation`` are those of a queue, whose lines have no place in the tree.
+    """
 
     type: str = ""
     subtype: str | None = None
@@ -101,9 +115,13 @@ class Line(Struct, frozen=True, rename="camel", kw_only=True):
     timestamp: str = ""
     is_sidechain: bool = False
     is_api_error_message: bool = False
-    is_meta: Raw = Raw(b"false")
-    is_synthetic_: Raw = field(default=Raw(b"false"), name="isSynthetic")
+    is_meta: Raw = _FALSE
+    is_synthetic_: Raw = field(default=_FALSE, name="isSynthetic")
+    is_compact_summary: Raw = _FALSE
     message: Content | None = None
+    attachment: Command | None = None
+    operation: Raw = _NULL
+    content: Raw = _NULL
     compact_metadata: _Compaction | None = None
     number: int = -1
 
@@ -115,7 +133,28 @@ class Line(Struct, frozen=True, rename="camel", kw_only=True):
     @property
     def is_message(self) -> bool:
         """True if the line holds words of the user or the assistant, or results."""
-        return self.type in ("user", "assistant") and self.message is not None
+        return self.command is not None or (self.type in _MESSAGES and self.message is not None)
+
+    @property
+    def command(self) -> Command | None:
+        """The queued prompt that the line gave to the model, None for another line."""
+        found = self.attachment if self.type == "attachment" else None
+        return found if found is not None and found.type == "queued_command" else None
+
+    @property
+    def is_users(self) -> bool:
+        """True for a message in the user's name."""
+        return self.is_message and self.type != "assistant"
+
+    @property
+    def said(self) -> tuple[Raw, str]:
+        """The content of the message or the queued prompt, and its place in the file."""
+        if self.command is not None:
+            return self.command.prompt, f"lines.{self.number}.attachment.prompt"
+        if self.type == "queue-operation":
+            return self.content, f"lines.{self.number}.content"
+        content = _NULL if self.message is None else self.message.content
+        return content, f"lines.{self.number}.message.content"
 
     @property
     def model(self) -> str | None:
@@ -130,6 +169,8 @@ class Line(Struct, frozen=True, rename="camel", kw_only=True):
     @property
     def is_synthetic(self) -> bool:
         """True if the CLI itself speaks here, in the user's name."""
+        if self.command is not None:
+            return bytes(self.command.command_mode) == b'"task-notification"' or bytes(self.command.is_meta) == b"true"
         return self.type == "user" and b"true" in (bytes(self.is_meta), bytes(self.is_synthetic_))
 
     @property
@@ -186,6 +227,8 @@ def _decode_line(raw: bytes) -> Line | None:
     if line is not None or kind in _MESSAGES:
         return line
     return Line(
+        content=members.get("content", _NULL),
+        operation=members.get("operation", _NULL),
         type=kind or "",
         subtype=_string(members, "subtype"),
         uuid=_string(members, "uuid"),

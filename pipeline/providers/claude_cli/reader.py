@@ -10,12 +10,14 @@ After a compaction the path begins at the boundary's summary, and messages that 
 the CLI's own resume. Lines that the CLI wrote itself in the user's name (``isMeta``, ``isSynthetic``) are kept and
 marked: it hides them from the user but sends them to the model. Notices of the CLI (API errors, the model
 ``<synthetic>``) are not the assistant's words and are skipped, as is every line that is not a message; all skipped
-lines are counted by type, and those of unknown types that hold content have a fix.
+lines are counted by type, and those of unknown types that hold content have a fix. A prompt that the user queued and
+that nothing took is a turn of its own.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -27,6 +29,7 @@ from reknit.pipeline.history.readers.fields import Fields, Notes
 from reknit.pipeline.history.readers.tolerant import Placed
 from reknit.pipeline.model import Block, Issuer, RedactedThinking, Role, Thinking, ToolResult, ToolUse, Turn
 from reknit.pipeline.providers.claude_cli.lines import Line, decode_lines
+from reknit.pipeline.providers.claude_cli.queue import Waiting, waiting_prompts
 
 # At most this many lines are read to detect a transcript, which has one of these keys in a line.
 _LINES_SEEN: Final = 50
@@ -135,12 +138,11 @@ def read_lines(text: bytes, notes: Notes) -> tuple[list[Turn], str | None, dict[
     tree = Tree(chain)
     path = tree.newest_path()
     conversation = _Conversation(tree, path, notes)
-    turns = conversation.turns()
+    turns = conversation.turns(waiting_prompts(chain))
     for line in chain:
-        if not line.is_message:
-            skipped[line.kind] += 1
-        elif line.number not in conversation.used:
-            skipped[f"{line.kind}/{conversation.reason(line)}"] += 1
+        if line.number in conversation.used:
+            continue
+        skipped[f"{line.kind}/{conversation.reason(line)}" if line.is_message else line.kind] += 1
     return turns, conversation.model, dict(skipped)
 
 
@@ -171,13 +173,19 @@ class _Conversation:
                 self._parts[line.message_id].append(line)
                 self.model = line.model or self.model
 
-    def turns(self) -> list[Turn]:
-        """Return the turns in order: each message once, at its first line, then the results that are off the path."""
+    def turns(self, waiting: Sequence[Waiting]) -> list[Turn]:
+        """Return the turns in order: each message once, at its first line, then the results that are off the path.
+
+        A prompt that waits in the queue is before the user's next own message, or at the end.
+        """
         self._gather_answers()
         turns: list[Turn] = []
         seen_ids: set[str] = set()
+        queue = deque(waiting)
         for line in self._path:
-            if line.type == "user":
+            while queue and queue[0].line.number < line.number and self._is_own(line):
+                self._add_waiting(turns, queue.popleft())
+            if line.is_users:
                 self._add(turns, "user", line.uuid, [line])
             elif not line.is_notice and line.message_id not in seen_ids:
                 seen_ids.add(line.message_id)
@@ -185,12 +193,30 @@ class _Conversation:
                 self._add(turns, "assistant", line.message_id, self._parts[line.message_id])
                 for answer in self._answers[line.message_id]:
                     self._add(turns, "user", answer.uuid, [answer])
+        for prompt in queue:
+            self._add_waiting(turns, prompt)
         return turns
 
     def reason(self, line: Line) -> str:
         if line.is_notice:
             return "notice"
         return "empty" if line.number in self._read_lines else "off-path"
+
+    def _is_own(self, line: Line) -> bool:
+        """Return True for words of the user's own: no result, no words of the program, no attachment within a turn."""
+        written = line.is_synthetic or line.command is not None or bytes(line.is_compact_summary) == b"true"
+        return line.is_users and not written and not self._answered_by(line)
+
+    def _add_waiting(self, turns: list[Turn], prompt: Waiting) -> None:
+        if prompt.text is None:
+            place = f"lines.{prompt.line.number}"
+            self._notes.add_fix(
+                "line_skipped", place, f"line {prompt.line.number + 1}, a queued prompt without its words"
+            )
+            return
+        self._add(turns, "user", None, [prompt.line])
+        if turns and prompt.is_notification:
+            turns[-1] = replace(turns[-1], synthetic=True)
 
     def _gather_answers(self) -> None:
         """Find the results off the path that answer calls of the messages on it."""
@@ -199,7 +225,7 @@ class _Conversation:
         owner = {part.number: message_id for message_id in messages for part in self._parts[message_id]}
         calls = {message_id: self._calls_of(message_id) for message_id in messages}
         for line in self._tree.messages:
-            if line.type != "user" or line.number in on_path:
+            if not line.is_users or line.number in on_path:
                 continue
             above = self._tree.message_above(line)
             message_id = None if above is None else owner.get(above.number)
@@ -232,9 +258,10 @@ class _Conversation:
         """The blocks of a line, read once; reasoning gets the model that signed it."""
         if line.number not in self._read_lines:
             notes = self._notes.attempt()
-            content = Raw(b"null") if line.message is None else line.message.content
-            message = Fields(content, f"lines.{line.number}.message", notes, members={"content": content})
-            signed = [(_signed(block, line.model), path) for block, path in CONTENT.read(message, "content")]
+            content, place = line.said
+            where, _, name = place.rpartition(".")
+            message = Fields(content, where, notes, members={name: content})
+            signed = [(_signed(block, line.model), path) for block, path in CONTENT.read(message, name)]
             self._read_lines[line.number] = (signed, notes)
         return self._read_lines[line.number][0]
 
