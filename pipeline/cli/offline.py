@@ -54,6 +54,7 @@ _POLICIES = "; ".join(
 # Fixes of a transcript's lines, each of which is reported by itself.
 _ABOUT_LINES: Final = {
     "line_unreadable": "not readable, left out",
+    "line_cut": "cut off, read up to the cut",
     "line_skipped": "of an unknown type, left out",
 }
 

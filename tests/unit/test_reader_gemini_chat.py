@@ -144,8 +144,9 @@ def test_the_older_document_on_one_line_or_many_and_a_truncated_line():
         found = read(text)
         assert (found.shape, shown(found), found.skipped) == ("gemini-chat", turns, {"session": 1})
     cut = "\n".join([json.dumps(HEAD), json.dumps(said("u", "q")), json.dumps(answer("a", "yes"))[:-9]])
-    assert read(cut).skipped == {"session": 1, "unreadable": 1}
-    assert [(fix.code, fix.path) for fix in read(cut).fixes] == [("line_unreadable", "lines.2")]
+    assert shown(read(cut)) == [("user", "q"), ("assistant", "yes")]
+    assert (read(cut).skipped, named(read(cut).fixes)) == ({"session": 1}, [("line_cut", "lines.2")])
+    assert named(read(cut[:-70]).fixes) == [("line_unreadable", "lines.2")]
 
 
 def test_other_input_is_rejected():

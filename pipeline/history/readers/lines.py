@@ -35,14 +35,15 @@ def _utf8_line(line: bytes) -> bytes:
         return line
 
 
-def numbered_lines(text: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that are not blank, numbered from 0.
+def numbered_lines(text: bytes) -> Iterator[tuple[int, bytes, bool]]:
+    """Yield the lines that are not blank, numbered from 0, and True for the last of them.
 
     Bytes of zero before a line are no part of it: a crash of the system leaves them in place of what was not written.
     """
-    for number, raw in enumerate(text.split(b"\n")):
+    lines = text.rstrip().split(b"\n")
+    for number, raw in enumerate(lines):
         if raw.strip():
-            yield number, raw.lstrip(b"\0") or raw
+            yield number, raw.lstrip(b"\0") or raw, number == len(lines) - 1
 
 
 def members_of(raw: bytes | Raw) -> dict[str, Raw] | None:

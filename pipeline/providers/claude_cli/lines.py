@@ -10,6 +10,7 @@ from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
 from reknit.pipeline.errors import InputError
+from reknit.pipeline.history.readers.cut import Cut, Needs, read_cut
 from reknit.pipeline.history.readers.fields import Notes
 from reknit.pipeline.history.readers.lines import holds_content, members_of, numbered_lines
 from reknit.pipeline.history.readers.rawjson import check_nesting, starts_with
@@ -71,6 +72,23 @@ _NO_MESSAGES: Final = frozenset(
     }
 )
 _MESSAGES: Final = ("user", "assistant")
+# The members without which a line, a message or a block that was cut is of no use.
+_NEEDS: Final = Needs(
+    texts=frozenset({"text", "thinking", "content", "prompt"}),
+    types={
+        "user": frozenset({"message"}),
+        "assistant": frozenset({"message"}),
+        "attachment": frozenset({"attachment"}),
+        "message": frozenset({"content"}),
+        "text": frozenset({"text"}),
+        "thinking": frozenset({"thinking"}),
+        "tool_use": frozenset({"id", "name", "input"}),
+        "tool_result": frozenset({"tool_use_id", "content"}),
+        "queued_command": frozenset({"prompt"}),
+    },
+    members={"message": [frozenset({"content"})]},
+    opaque=frozenset({"input"}),
+)
 _NULL: Final = Raw(b"null")
 _FALSE: Final = Raw(b"false")
 
@@ -81,6 +99,7 @@ class Content(Struct, frozen=True):
     content: Raw = _NULL
     id: str | None = None
     model: str | None = None
+    role: Raw = _NULL
 
 
 class _Segment(Struct, frozen=True, rename="camel"):
@@ -105,7 +124,8 @@ class Command(Struct, frozen=True, rename="camel"):
 class Line(Struct, frozen=True, rename="camel", kw_only=True):
     """The members of a line that decide its place. ``number`` counts all lines of the file from 0.
 
-    ``content`` and ``operation`` are those of a queue, whose lines have no place in the tree.
+    ``content`` and ``operation`` are those of a queue, whose lines have no place in the tree. ``is_cut`` marks the last
+    line of a file that was read up to its cut, ``ends_in_text`` one whose text was cut.
     """
 
     type: str = ""
@@ -124,6 +144,8 @@ class Line(Struct, frozen=True, rename="camel", kw_only=True):
     content: Raw = _NULL
     compact_metadata: _Compaction | None = None
     number: int = -1
+    is_cut: bool = False
+    ends_in_text: bool = False
 
     @property
     def kind(self) -> str:
@@ -194,19 +216,25 @@ def decode_lines(text: bytes, skipped: Counter[str], notes: Notes) -> list[Line]
     """
     lines: list[Line] = []
     seen: dict[str, bytes] = {}
-    for number, raw in numbered_lines(text):
+    for number, raw, is_last in numbered_lines(text):
         check_nesting(raw, f"lines.{number}")
         line = _decode_line(raw)
+        cut = read_cut(raw, _NEEDS) if line is None and is_last else None
+        if cut is not None:
+            line = _decode_cut(cut)
         if line is None:
             skipped["unreadable"] += 1
             notes.add_unreadable_line(number, raw)
             continue
+        if cut is not None:
+            notes.add_cut_line(number, raw, cut.place)
         if line.uuid is not None and seen.setdefault(line.uuid, raw) is not raw and seen[line.uuid] == raw:
             skipped[f"{line.kind}/repeated"] += 1
             continue
         if not line.is_message and not line.is_sidechain and line.type not in _NO_MESSAGES:
-            _note_content(line, number, raw, notes)
-        lines.append(replace(line, number=number))
+            _note_content(line, number, raw if cut is None else cut.data, notes)
+        is_cut, ends_in_text = cut is not None, cut is not None and cut.in_text
+        lines.append(replace(line, number=number, is_cut=is_cut, ends_in_text=ends_in_text))
     if not lines:
         raise InputError("no_messages", "expected the lines of a transcript, found no readable line")
     return lines
@@ -236,6 +264,15 @@ def _decode_line(raw: bytes) -> Line | None:
         timestamp=_string(members, "timestamp") or "",
         is_sidechain=bytes(members.get("isSidechain", b"")) == b"true",
     )
+
+
+def _decode_cut(cut: Cut) -> Line | None:
+    """Decode a line up to its cut; an assistant's has its type after the message, and one of no type is of no use."""
+    line = _decode_line(cut.data)
+    if line is None or line.type or line.message is None:
+        return line if line is not None and line.type else None
+    role = bytes(line.message.role).strip(b'"').decode("utf-8", "replace")
+    return replace(line, type=role) if role in _MESSAGES else None
 
 
 def _string(members: dict[str, Raw], name: str) -> str | None:

@@ -11,7 +11,7 @@ the CLI's own resume. Lines that the CLI wrote itself in the user's name (``isMe
 marked: it hides them from the user but sends them to the model. Notices of the CLI (API errors, the model
 ``<synthetic>``) are not the assistant's words and are skipped, as is every line that is not a message; all skipped
 lines are counted by type, and those of unknown types that hold content have a fix. A prompt that the user queued and
-that nothing took is a turn of its own.
+that nothing took is a turn of its own. The last line of a program that was killed is read up to its cut.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from reknit.pipeline.history.readers.canonical import CONTENT
 from reknit.pipeline.history.readers.fields import Fields, Notes
 from reknit.pipeline.history.readers.tolerant import Placed
-from reknit.pipeline.model import Block, Issuer, RedactedThinking, Role, Thinking, ToolResult, ToolUse, Turn
+from reknit.pipeline.model import Block, Issuer, RedactedThinking, Role, Text, Thinking, ToolResult, ToolUse, Turn
 from reknit.pipeline.providers.claude_cli.lines import Line, decode_lines
 from reknit.pipeline.providers.claude_cli.queue import Waiting, waiting_prompts
 
@@ -73,11 +73,14 @@ class Tree:
         return above
 
     def newest_path(self) -> list[Line]:
-        """The messages from the root to the newest leaf: the latest by its time, then by its place in the file."""
+        """The messages from the root to the newest leaf: the latest by its time, then by its place in the file.
+
+        A line that was cut is the last that was written, and has lost its time.
+        """
         above = {line.number: self.message_above(line) for line in self.messages}
         inner = {line.number for line in above.values() if line is not None}
         leaves = [line for line in self.messages if line.number not in inner] or self.messages
-        step: Line | None = max(leaves, key=lambda line: (line.timestamp, line.number), default=None)
+        step: Line | None = max(leaves, key=lambda line: (line.is_cut, line.timestamp, line.number), default=None)
         path: dict[int, Line] = {}
         while step is not None and step.number not in path:
             path[step.number] = step
@@ -252,7 +255,8 @@ class _Conversation:
             paths = tuple(path for _, path in placed)
             blocks_of_turn = tuple(block for block, _ in placed)
             turn = Turn(role=role, blocks=blocks_of_turn, index=len(turns), id=turn_id, paths=paths)
-            turns.append(replace(turn, synthetic=True) if lines[0].is_synthetic else turn)
+            is_cut = role == "assistant" and lines[-1].ends_in_text and isinstance(blocks_of_turn[-1], Text)
+            turns.append(replace(turn, synthetic=lines[0].is_synthetic, incomplete=is_cut))
 
     def _read(self, line: Line) -> list[Placed]:
         """The blocks of a line, read once; reasoning gets the model that signed it."""

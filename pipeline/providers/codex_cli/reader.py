@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.fixes import Fix
+from reknit.pipeline.history.readers.cut import Cut, Needs, read_cut
 from reknit.pipeline.history.readers.fields import Notes
 from reknit.pipeline.history.readers.lines import holds_content, members_of, numbered_lines
 from reknit.pipeline.history.readers.message import read_tolerantly
@@ -56,6 +57,25 @@ _NO_ITEMS: Final = frozenset(
         "token_usage_record",
         "inter_agent_communication_metadata",
     }
+)
+
+
+# The members without which an item that was cut is of no use. One that replaces others is of none.
+_NEEDS: Final = Needs(
+    texts=frozenset({"text", "output"}),
+    types={
+        "response_item": frozenset({"payload"}),
+        "compacted": frozenset({"payload"}),
+        "message": frozenset({"role", "content"}),
+        "input_text": frozenset({"text"}),
+        "output_text": frozenset({"text"}),
+        "summary_text": frozenset({"text"}),
+        "reasoning": frozenset({"summary"}),
+        "function_call": frozenset({"name", "arguments", "call_id"}),
+        "custom_tool_call": frozenset({"name", "input", "call_id"}),
+        "function_call_output": frozenset({"call_id", "output"}),
+        "custom_tool_call_output": frozenset({"call_id", "output"}),
+    },
 )
 
 
@@ -122,18 +142,26 @@ def read_lines(text: bytes, notes: Notes) -> tuple[list[Turn], str | None, dict[
         InputError: no readable line, an item of no meaning, or nested too deeply.
     """
     thread = _Thread(notes)
+    cut: Cut | None = None
     seen: set[bytes] = set()
-    for number, raw in numbered_lines(text):
+    for number, raw, is_last in numbered_lines(text):
         check_nesting(raw, f"lines.{number}")
-        line = None if members_of(raw) is None else decoded(_line, raw)
+        line = _decode_line(raw)
+        cut = read_cut(raw, _NEEDS) if line is None and is_last else None
+        if cut is not None:
+            line = _decode_line(cut.data)
         if line is None:
             thread.leave_out(number, raw)
             continue
+        if cut is not None:
+            notes.add_cut_line(number, raw, cut.place)
         if line.ordinal is not None and raw in seen:
             thread.skipped[f"{line.type}/repeated"] += 1
             continue
         seen.add(raw)
-        thread.take_line(line, number, raw)
+        thread.take_line(line, number, raw if cut is None else cut.data)
+    if cut is not None and cut.in_text:
+        thread.mark_cut()
     if not seen:
         raise InputError("no_messages", "expected the lines of a rollout, found no readable line")
     return thread.turns(), thread.model, dict(thread.skipped)
@@ -174,6 +202,12 @@ class _Thread:
             self._roll_back(payload.num_turns)
         elif line.type not in _NO_ITEMS and payload.type not in _KEPT_FOR_CODEX and _holds_content(raw):
             self._notes.add_skipped_line(number, kind, raw)
+
+    def mark_cut(self) -> None:
+        """Mark the last answer, whose text ends at the cut."""
+        turn = self._entries[-1].turn if self._entries else None
+        if turn is not None and turn.role == "assistant" and turn.blocks and isinstance(turn.blocks[-1], Text):
+            self._entries[-1].turn = replace(turn, incomplete=True)
 
     def turns(self) -> list[Turn]:
         turns: list[Turn] = []
@@ -218,6 +252,10 @@ class _Thread:
 
     def _skip(self, entries: Sequence[_Entry], reason: str) -> None:
         self.skipped.update(f"{entry.kind}/{reason}" for entry in entries)
+
+
+def _decode_line(raw: bytes) -> _Line | None:
+    return None if members_of(raw) is None else decoded(_line, raw)
 
 
 def _holds_content(raw: bytes) -> bool:

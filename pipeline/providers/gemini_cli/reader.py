@@ -20,11 +20,13 @@ import msgspec
 from msgspec import Raw, Struct
 
 from reknit.pipeline.errors import InputError
+from reknit.pipeline.history.readers.cut import Cut, Needs, read_cut
 from reknit.pipeline.history.readers.fields import Fields, Notes
 from reknit.pipeline.history.readers.lines import holds_content, members_of
 from reknit.pipeline.history.readers.rawjson import check_nesting, starts_with
+from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.history.readers.tolerant import Placed
-from reknit.pipeline.model import Issuer, Role, Thinking, ToolResult, Turn
+from reknit.pipeline.model import Issuer, Role, Text, Thinking, ToolResult, Turn
 from reknit.pipeline.providers.gemini.reader import ISSUER, Parts
 
 # The beginning of the program's own message to the model, in the user's name.
@@ -60,6 +62,23 @@ class Message(Struct, frozen=True, rename="camel", kw_only=True):
     model: str | None = None
 
 
+# The members without which a part of a chat that was cut is of no use.
+_NEEDS: Final = Needs(
+    texts=frozenset({"content", "text", "description", "output"}),
+    types={"user": frozenset({"id", "content"}), "gemini": frozenset({"id"})},
+    members={
+        "messages": [],
+        "content": [frozenset({"text"}), frozenset({"functionResponse"}), frozenset({"functionCall"})],
+        "functionResponse": [frozenset({"name", "response"})],
+        "response": [frozenset({"output"})],
+        "thoughts": [frozenset({"description"})],
+        "toolCalls": [frozenset({"id", "name", "args"})],
+        "result": [frozenset({"functionResponse"}), frozenset({"text"})],
+    },
+    opaque=frozenset({"args"}),
+)
+
+
 class Entry(Struct, array_like=True):
     """A message as the file has it, and the number of the line that has it, from 0."""
 
@@ -91,13 +110,28 @@ class Chat(Struct):
             return ""
         keys = members_of(line)
         # The last line of a session that was killed is often cut.
-        return self._skip_unreadable() if keys is None else self._read_object(keys, number, line)
+        return self.skip_unreadable() if keys is None else self._read_object(keys, number, line)
+
+    def read_cut_line(self, line: bytes) -> Cut | None:
+        """Take the last line up to its cut; None, and nothing is taken, if it is whole or of no use.
+
+        A message that would replace a longer one of the same id is of no use.
+        """
+        whole = b"\n".join([*self.begun, line]).lstrip(b"\0")
+        cut = None if members_of(whole) is not None else read_cut(whole, _NEEDS)
+        keys = {} if cut is None else members_of(cut.data) or {}
+        message = None if cut is None or "id" not in keys else decoded(_MESSAGE, cut.data)
+        if cut is None or not (_is_longer(message, self.entries.get(message.id)) if message else "sessionId" in keys):
+            return None
+        self._read_object(keys, self.lines, cut.data)
+        self.begun = []
+        return cut
 
     def _read_object(self, keys: dict[str, Raw], number: int, line: bytes) -> Loss:
         """Take an object, in the order in which the program asks for its kind."""
         if "$rewindTo" in keys:
             if not starts_with(keys["$rewindTo"], b'"'):
-                return self._skip_unreadable()
+                return self.skip_unreadable()
             self._skip("$rewindTo")
             self._rewind(_string(keys["$rewindTo"]))
             return ""
@@ -125,7 +159,7 @@ class Chat(Struct):
         try:
             message = _MESSAGE.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return self._skip_unreadable()
+            return self.skip_unreadable()
         before = self.entries.get(message.id)
         if before is not None:
             self._skip(f"{before.kind}/replaced")
@@ -140,7 +174,8 @@ class Chat(Struct):
         for message_id in ids:
             self._skip(f"{self.entries.pop(message_id).kind}/{why}")
 
-    def _skip_unreadable(self) -> Loss:
+    def skip_unreadable(self) -> Loss:
+        """Count a line, or a message in it, that cannot be read."""
         self._skip("unreadable")
         return "unreadable"
 
@@ -173,14 +208,7 @@ def read_lines(text: bytes, notes: Notes) -> tuple[list[Turn], str | None, dict[
     Raises:
         InputError: no readable line, or nested too deeply.
     """
-    chat = Chat()
-    for number, raw in enumerate(text.split(b"\n")):
-        check_nesting(raw, f"lines.{number}")
-        lost = chat.read_line(raw)
-        if lost == "unreadable":
-            notes.add_unreadable_line(number, raw)
-        elif lost:
-            notes.add_skipped_line(number, "", raw)
+    chat, cut = _read_chat(text, notes)
     if not chat.entries and not chat.session_id:
         raise InputError("no_messages", "expected the lines of a chat, found no readable line")
     skipped = Counter(chat.skipped)
@@ -193,8 +221,49 @@ def read_lines(text: bytes, notes: Notes) -> tuple[list[Turn], str | None, dict[
             _note_content(chat.entries[message.id], notes)
         for role, blocks in placed:
             turns.append(_turn(role, blocks, message, len(turns)))
+    if turns and turns[-1].role == "assistant" and _ends_in_text(cut):
+        turns[-1] = msgspec.structs.replace(turns[-1], incomplete=isinstance(turns[-1].blocks[-1], Text))
     models = [message.model for message, _ in messages if message.model]
     return turns, models[-1] if models else None, dict(skipped)
+
+
+def _read_chat(text: bytes, notes: Notes) -> tuple[Chat, Cut | None]:
+    """Take all lines; return also the cut of the last, if it is read up to there."""
+    chat = Chat()
+    lines = text.rstrip().split(b"\n")
+    for number, raw in enumerate(lines):
+        check_nesting(raw, f"lines.{number}")
+        is_last = number == len(lines) - 1
+        if is_last and (cut := chat.read_cut_line(raw)) is not None:
+            notes.add_cut_line(number, raw, cut.place)
+            return chat, cut
+        lost = chat.read_line(raw)
+        if is_last and chat.begun:
+            lost = chat.skip_unreadable()
+        if lost == "unreadable":
+            notes.add_unreadable_line(number, raw)
+        elif lost:
+            notes.add_skipped_line(number, "", raw)
+    return chat, None
+
+
+def _ends_in_text(cut: Cut | None) -> bool:
+    """Return True if the text of an answer ends at the cut, which is not in a thought or a call."""
+    return cut is not None and cut.in_text and "content" in cut.place
+
+
+def _is_longer(message: Message, before: Entry | None) -> bool:
+    """Return True if a message that was cut has what the one of its id had."""
+    if before is None:
+        return True
+    earlier = _MESSAGE.decode(before.raw)
+    said, was_said = bytes(message.content).rstrip(b'"]}'), bytes(earlier.content).rstrip(b'"]}')
+    thoughts = [thought.description for thought in message.thoughts]
+    return (
+        said.startswith(was_said)
+        and thoughts[: len(earlier.thoughts)] == [thought.description for thought in earlier.thoughts]
+        and len(message.tool_calls) >= len(earlier.tool_calls)
+    )
 
 
 def _note_content(entry: Entry, notes: Notes) -> None:
