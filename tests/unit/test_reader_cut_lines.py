@@ -6,12 +6,16 @@ line has its type after its message), Codex 0.169, Gemini CLI 0.61.0 and, as one
 
 import json
 
+import msgspec
 import pytest
 from build import call, text
-from reader_results import SAY, hard, shown
+from msgspec import Raw
+from reader_results import SAY, hard, named, shown
 
-from reknit.pipeline import normalize
+from reknit.pipeline import Session, normalize
+from reknit.pipeline.cli.turns import holds_transcript, usable_records
 from reknit.pipeline.history.readers.cut import Needs, read_cut
+from reknit.pipeline.history.readers.lines import as_items
 from reknit.pipeline.history.readers.shapes import read
 from reknit.pipeline.model import ToolResult, ToolUse
 
@@ -239,6 +243,58 @@ def test_a_document_of_the_older_gemini_cli_is_read_up_to_its_cut(indent):
     assert longest == len("".join(whole))
 
 
+# -- the same lines in records --
+
+
+def restored(text):
+    """Return the result of a session whose history the records of a file restore."""
+    session = Session(["anthropic"])
+    for record in usable_records(text, 1, mirror=False):
+        fields = msgspec.json.decode(record, type=dict[str, Raw])
+        if b"history.restored" in bytes(fields["type"]):
+            session.replace(bytes(fields["messages"]))
+        elif b"session.opened" in bytes(fields["type"]):
+            session.configure(model=msgspec.json.decode(fields["model"]))
+    return session.request("anthropic")
+
+
+DAMAGE = {
+    "none": lambda lines: lines,
+    "a cut": lambda lines: [*lines[:-1], lines[-1][: lines[-1].index(b"x\\")]],
+    "a corrupt line": lambda lines: [*lines[:-1], lines[1][:-9], lines[-1]],
+    "a first line that is corrupt": lambda lines: [lines[0][:-9], *lines],
+    "blank lines": lambda lines: [lines[0], b"", b"  ", *lines[1:]],
+    "a line that is not UTF-8": lambda lines: [lines[0], lines[1].replace(b'"q"', b'"q\xff"'), *lines[1:]],
+    "half a surrogate pair": lambda lines: [*lines[:-1], lines[-1].replace(b"end", b"\\ud83d")],
+    "half of one in a corrupt line": lambda lines: [lines[0], b'{"x":"\\ud83d', *lines[1:]],
+    "an unknown type": lambda lines: [lines[0], b'{"type":"aside","content":"more"}', *lines[1:]],
+}
+FILES = {"claude": "claude: an answer", "codex": "codex: an answer", "gemini": "gemini: an answer"}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+@pytest.mark.parametrize("name", FILES.values(), ids=FILES)
+def test_the_lines_in_a_record_are_read_as_the_file_is(name, damage):
+    before, last = LAST[name]
+    text = b"\n".join(damage([json.dumps(line, ensure_ascii=False).encode() for line in (*before, last)]))
+    whole, parts = normalize(text), restored(text)
+    assert whole.body is not None
+    assert parts.body == whole.body
+    assert named(parts.fixes) == named(whole.fixes)
+    assert read(msgspec.json.encode(as_items(text))).skipped == read(text).skipped
+
+
+def test_the_lines_of_the_older_document_in_a_record():
+    _, raw = lines_of([], SESSION | {"messages": [GEMINI[1], ANSWER]}, indent=2)
+    assert restored(raw).body == normalize(raw).body
+
+
+@pytest.mark.parametrize("document", [{"type": "history.restored", "messages": GEMINI}, {"messages": CLAUDE}, [*CODEX]])
+def test_lines_that_are_messages_of_a_record_or_a_list_are_no_file(document):
+    assert not holds_transcript(json.dumps(document).encode())
+    assert usable_records(json.dumps(document).encode(), 1, mirror=True)
+
+
 NEEDS = Needs(texts=frozenset({"text"}), types={}, members={"in": [frozenset({"text"})]}, opaque=frozenset({"input"}))
 READINGS = {
     b'{"text":"a': b'{"text":"a"}',
@@ -270,7 +326,7 @@ READINGS = {
     b'{"text":"a" "b': None,
     b'{"text":"a\n': None,
     b'{"text":"a\\x': None,
-    b'{"text":"a\xff': None,
+    b'{"text":"a\xff"}': b'{"text":"a"}',
     b'{"text":tru,': None,
     b'{"text":"a"]': None,
     b'{"text":"a"}}': None,

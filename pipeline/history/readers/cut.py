@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec import Raw, Struct
 
-from reknit.pipeline.history.readers.lines import members_of
+from reknit.pipeline.history.readers.lines import members_of, utf8_prefix
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.strict import decoded
 
@@ -188,22 +188,12 @@ def read_cut(raw: bytes, needs: Needs) -> Cut | None:
 
     None for a line that is whole, that is damaged before its end, or of which nothing can be used.
     """
-    text = _utf8_prefix(raw.rstrip(b"\0"))
-    if text is None:
-        return None
+    # The line may end in the middle of a character.
+    text = utf8_prefix(raw.rstrip(b"\0"))
     scanner = _Scanner(text)
     if not scanner.scan():
         return None
     return next((cut for cut in _readings(text, scanner, needs) if _is_usable(cut, needs)), None)
-
-
-def _utf8_prefix(raw: bytes) -> bytes | None:
-    """Return a text without the character that it ends in the middle of, or None if it is not UTF-8."""
-    try:
-        raw.decode()
-    except UnicodeDecodeError as error:
-        return raw[: error.start] if error.reason == "unexpected end of data" else None
-    return raw
 
 
 def _readings(text: bytes, scanner: _Scanner, needs: Needs) -> Iterator[Cut]:

@@ -47,6 +47,7 @@ _KEPT_FOR_CODEX: Final = frozenset({"ghost_snapshot"})
 # Codex's private notes with an item.
 _NOTE: Final = "internal_chat_message_metadata_passthrough"
 _TYPES: Final = frozenset({"session_meta", "turn_context", "response_item", "event_msg", "compacted"})
+_LINES_SEEN: Final = 50
 # The types of lines that hold nothing which the model is sent, of 0.44 to 0.171.
 _NO_ITEMS: Final = frozenset(
     {
@@ -123,11 +124,15 @@ _object: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
 def is_rollout(text: bytes) -> bool:
-    """Return True if these are the lines of a rollout, by the first of them."""
-    try:
-        keys = _object.decode(text.partition(b"\n")[0])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
+    """Return True if these are the lines of a rollout, by the first of them that can be read and has a payload."""
+    for line in text.split(b"\n", _LINES_SEEN)[:_LINES_SEEN]:
+        if b'"payload"' in line and (keys := members_of(line)) is not None:
+            return is_rollout_line(keys)
+    return False
+
+
+def is_rollout_line(keys: dict[str, Raw]) -> bool:
+    """Return True if these are the keys of a rollout's line."""
     named = bytes(keys.get("type", b"")).strip(b'"').decode("utf-8", "replace")
     return "payload" in keys and named in _TYPES
 
