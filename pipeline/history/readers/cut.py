@@ -244,6 +244,6 @@ def _is_usable(cut: Cut, needs: Needs) -> bool:
 def _has_needs(members: Mapping[str, Raw], within: str, needs: Needs) -> bool:
     """Return True if an object has what its type needs, or its member; the outermost one may be of any type."""
     kind = decoded(_TEXT, members["type"]) if "type" in members else None
-    if kind in needs.types:
+    if kind is not None and kind in needs.types:
         return needs.types[kind] <= members.keys()
     return not within or any(choice <= members.keys() for choice in needs.members.get(within, ()))

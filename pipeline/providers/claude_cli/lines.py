@@ -108,7 +108,15 @@ class _Segment(Struct, frozen=True, rename="camel"):
     tail_uuid: str
 
 
+class _Preserved(Struct, frozen=True, rename="camel"):
+    anchor_uuid: str
+    uuids: list[str]
+
+
 class _Compaction(Struct, frozen=True, rename="camel"):
+    """The messages that a compaction kept: all of them (2.1.332), or the first and the last."""
+
+    preserved_messages: _Preserved | None = None
     preserved_segment: _Segment | None = None
 
 
@@ -124,8 +132,9 @@ class Command(Struct, frozen=True, rename="camel"):
 class Line(Struct, frozen=True, rename="camel", kw_only=True):
     """The members of a line that decide its place. ``number`` counts all lines of the file from 0.
 
-    ``content`` and ``operation`` are those of a queue, whose lines have no place in the tree. ``is_cut`` marks the last
-    line of a file that was read up to its cut, ``ends_in_text`` one whose text was cut.
+    ``leaf_uuid`` and ``explicit`` are those of a ``last-prompt``, ``content`` and ``operation`` those of a queue, whose
+    lines have no place in the tree. ``is_cut`` marks the last line of a file that was read up to its cut,
+    ``ends_in_text`` one whose text was cut.
     """
 
     type: str = ""
@@ -143,6 +152,8 @@ class Line(Struct, frozen=True, rename="camel", kw_only=True):
     operation: Raw = _NULL
     content: Raw = _NULL
     compact_metadata: _Compaction | None = None
+    leaf_uuid: Raw = _NULL
+    explicit: Raw = _FALSE
     number: int = -1
     is_cut: bool = False
     ends_in_text: bool = False
