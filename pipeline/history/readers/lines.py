@@ -12,7 +12,7 @@ from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.readers.rawjson import is_utf8, starts_with, to_utf8
 
 # The members in which programs keep the words of a message, and those in which they keep a message.
-_WORDS: Final = ("content", "text", "parts", "prompt", "output", "message")
+_WORDS: Final = ("content", "text", "parts", "prompt", "output", "message", "encrypted_content")
 _WRAPPERS: Final = ("message", "payload", "data", "item", "attachment", "event")
 # A message may be in a wrapper, and a wrapper in another.
 _DEPTH: Final = 3

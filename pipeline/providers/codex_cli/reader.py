@@ -5,11 +5,11 @@ Responses shape; nearly all of their texts are repeated in an ``event_msg``, for
 those events that change the model's input: a thread that was rolled back has lost its last turns. ``compacted``
 replaces everything before it by a shorter history: its own, or the user's messages so far and a summary.
 
-Messages that Codex wrote in the user's name (``<environment_context>``, ``<turn_aborted>``, a skill's instructions) are
-kept and marked, because they were sent to the model. A fork begins with its parent's lines, its ``session_meta``
-included, so it is read like any other thread. Ordinals do not identify a line: some were given twice, and only a line
-that is equal in every byte is a repetition. All other lines are skipped, and counted by type; those of unknown types
-that hold content have a fix.
+Messages that Codex wrote in the user's name (``<environment_context>``, ``<turn_aborted>``, a skill's instructions),
+and those of other agents, are kept and marked, because they were sent to the model. A fork begins with its parent's
+lines, its ``session_meta`` included, so it is read like any other thread. Ordinals do not identify a line: some were
+given twice, and only a line that is equal in every byte is a repetition. All other lines are skipped, and counted by
+type; those of unknown types that hold content have a fix.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
 from reknit.pipeline.errors import InputError
@@ -44,6 +44,8 @@ _INJECTED: Final = (
 )
 # Items that the model is never sent.
 _KEPT_FOR_CODEX: Final = frozenset({"ghost_snapshot"})
+# Lines with the message of another agent.
+_FROM_AGENT: Final = "inter_agent_communication"
 # Codex's private notes with an item.
 _NOTE: Final = "internal_chat_message_metadata_passthrough"
 _TYPES: Final = frozenset({"session_meta", "turn_context", "response_item", "event_msg", "compacted"})
@@ -94,7 +96,13 @@ class _Payload(Struct, frozen=True):
     model: str | None = None
     num_turns: int = 0
     message: str = ""
+    content_: Raw = field(default=Raw(b"null"), name="content")
     replacement_history: list[Raw] | None = None
+
+    @property
+    def content(self) -> str:
+        """The words of another agent's message; other contents are lists."""
+        return decoded(_text, self.content_) or ""
 
 
 class _Provenance(Struct, frozen=True):
@@ -120,6 +128,7 @@ class _Entry(Struct):
 _line: Final = msgspec.json.Decoder(_Line)
 _payload: Final = msgspec.json.Decoder(_Payload)
 _note: Final = msgspec.json.Decoder(_ItemNote)
+_text: Final = msgspec.json.Decoder(str)
 _object: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
@@ -200,6 +209,9 @@ class _Thread:
         if line.type == "compacted":
             self._compact(payload, place, kind)
             return
+        if line.type == _FROM_AGENT and payload.content.strip():
+            self._entries.append(self._said(payload.content, place, kind))
+            return
         self.skipped[kind] += 1
         if line.type == "turn_context":
             self.model = payload.model or self.model
@@ -242,11 +254,14 @@ class _Thread:
             self._entries = [self._read(item, at, kind) for item, at in items if starts_with(item, b"{")]
             self._skip(before, "compacted")
             return
-        said = {"type": "message", "role": "user", "content": payload.message}
-        summary = self._read(Raw(msgspec.json.encode(said)), place, kind)
-        summary.turn = replace(summary.turn, synthetic=True)
-        self._entries = [*filter(_is_users, before), summary]
+        self._entries = [*filter(_is_users, before), self._said(payload.message, place, kind)]
         self._skip([entry for entry in before if not _is_users(entry)], "compacted")
+
+    def _said(self, words: str, place: str, kind: str) -> _Entry:
+        """A text that Codex gave to the model in the user's name."""
+        entry = self._read(Raw(msgspec.json.encode({"type": "message", "role": "user", "content": words})), place, kind)
+        entry.turn = replace(entry.turn, synthetic=True)
+        return entry
 
     def _roll_back(self, count: int) -> None:
         """Remove the last N user turns, each with everything that followed it."""
