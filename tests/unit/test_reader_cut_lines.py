@@ -243,6 +243,98 @@ def test_a_document_of_the_older_gemini_cli_is_read_up_to_its_cut(indent):
     assert longest == len("".join(whole))
 
 
+# -- damage anywhere else --
+
+
+def text_of(lines):
+    return b"\n".join(json.dumps(line, ensure_ascii=False).encode() for line in lines)
+
+
+LONG = {
+    "claude": [
+        *CLAUDE,
+        asked("u2", "a1", [result("out")]),
+        said("a2", "u2", text("answer")),
+        asked("u3", "a2", "more"),
+        said("a3", "u3", text("done")),
+    ],
+    "codex": [*CODEX, rollout("response_item", OUTPUT), item("assistant", "answer"), item("user", "more")],
+    "gemini": [*GEMINI, {"id": "m3", "timestamp": TIME, "type": "user", "content": [RESPONSE]}, ANSWER | {"id": "m4"}],
+}
+CORRUPT = {
+    "cut": lambda raw: raw[: len(raw) // 2],
+    "nothing but its end": lambda raw: raw[len(raw) // 2 :],
+    "overwritten": lambda raw: raw[: len(raw) // 3] + b"\x00" * 9 + raw[len(raw) // 3 + 9 :],
+    "not UTF-8": lambda raw: raw[: len(raw) // 2] + b"\xff" + raw[len(raw) // 2 :],
+    "a number": lambda raw: b"5",
+    "text": lambda raw: b"Killed",
+}
+
+
+@pytest.mark.parametrize("damage", CORRUPT.values(), ids=CORRUPT)
+@pytest.mark.parametrize("name", LONG)
+def test_a_corrupt_line_anywhere_is_a_fix_and_takes_no_other_line_with_it(name, damage):
+    lines = text_of(LONG[name]).split(b"\n")
+    parts = parts_of(read(b"\n".join(lines)))
+    # The first line of the other two names the program.
+    for at in range(0 if name == "claude" else 1, len(lines) - 1):
+        of_others = parts_of(read(b"\n".join(lines[:at] + lines[at + 1 :]), f"{SHAPES[name]}"))
+        found = read(b"\n".join([*lines[:at], damage(lines[at]), *lines[at + 1 :]]))
+        assert about_lines(found) == [("line_unreadable", f"lines.{at}")]
+        assert parts_of(found) == of_others
+        assert set(of_others) < set(parts) or name != "claude"
+        assert found.skipped["unreadable"] == 1
+
+
+SHAPES = {"claude": "claude-code", "codex": "codex-rollout", "gemini": "gemini-chat"}
+
+
+def test_a_corrupt_line_keeps_its_place_in_the_tree():
+    lines = [
+        asked("u1", None, "q"),
+        said("a1", "u1", text("abandoned")),
+        said("a2", "u1", text("lost")),
+        asked("u2", "a2", "more"),
+    ]
+    raw = text_of(lines).split(b"\n")
+    found = read(b"\n".join([raw[0], raw[1], raw[2].replace(b'"lost"', b'"lo\tst"'), raw[3]]))
+    assert shown(found) == [("user", "q"), ("user", "more")]
+    assert found.skipped == {"unreadable": 1, "assistant/off-path": 1}
+    assert about_lines(found) == [("line_unreadable", "lines.2")]
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_half_a_line_before_a_whole_one_takes_nothing_with_it(name):
+    lines = text_of(LONG[name]).split(b"\n")
+    parts = parts_of(read(b"\n".join(lines)))
+    joined = 0
+    for at in range(1, len(lines)):
+        for size in range(1, len(lines[-1])):
+            half = lines[-1][:size]
+            found = read(b"\n".join([*lines[:at], half + lines[at], *lines[at + 1 :]]))
+            assert ("line_unreadable", f"lines.{at}") in about_lines(found) or at == len(lines) - 1
+            joined += parts_of(found) == parts
+    # After a colon, an object is the value: the line is one that was cut, or corrupt.
+    assert joined > 0.85 * (len(lines) - 1) * len(lines[-1])
+
+
+ASIDE = {
+    "claude": {"type": "aside", "uuid": "x", "message": {"role": "user", "content": "z"}, "sessionId": "s"},
+    "codex": rollout("aside", {"type": "message", "content": [{"type": "input_text", "text": "z"}]}),
+    "gemini": {"id": "x", "timestamp": TIME, "type": "aside", "content": "z"},
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_line_of_an_unknown_type_anywhere_changes_nothing_else(name):
+    lines = LONG[name]
+    parts = parts_of(read(text_of(lines)))
+    for at in range(1, len(lines) + 1):
+        found = read(text_of([*lines[:at], ASIDE[name], *lines[at:]]))
+        assert parts_of(found) == parts
+        assert [(fix.code, fix.path) for fix in found.fixes] == [("line_skipped", f"lines.{at}")]
+
+
 # -- the same lines in records --
 
 

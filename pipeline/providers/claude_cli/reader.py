@@ -24,6 +24,7 @@ import msgspec
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
+from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.readers.canonical import CONTENT
 from reknit.pipeline.history.readers.fields import Fields, Notes
 from reknit.pipeline.history.readers.strict import decoded
@@ -322,7 +323,12 @@ class _Conversation:
             content, place = line.said
             where, _, name = place.rpartition(".")
             message = Fields(content, where, notes, members={name: content})
-            signed = [(_signed(block, line.model), path) for block, path in CONTENT.read(message, name)]
+            try:
+                signed = [(_signed(block, line.model), path) for block, path in CONTENT.read(message, name)]
+            except InputError as error:
+                notes.fixes.clear()
+                notes.add_unusable_line(line.number, error)
+                signed = []
             self._read_lines[line.number] = (signed, notes)
         return self._read_lines[line.number][0]
 

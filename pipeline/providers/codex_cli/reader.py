@@ -24,11 +24,11 @@ from msgspec.structs import replace
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.fixes import Fix
-from reknit.pipeline.history.readers.cut import Cut, Needs, read_cut
+from reknit.pipeline.history.readers.cut import Cut, Needs, read_cut, whole_tail
 from reknit.pipeline.history.readers.fields import Notes
 from reknit.pipeline.history.readers.lines import holds_content, members_of, numbered_lines
 from reknit.pipeline.history.readers.message import read_tolerantly
-from reknit.pipeline.history.readers.rawjson import check_nesting, starts_with
+from reknit.pipeline.history.readers.rawjson import check_nesting, is_utf8, starts_with
 from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.model import Text, Turn
 
@@ -50,6 +50,7 @@ _FROM_AGENT: Final = "inter_agent_communication"
 _NOTE: Final = "internal_chat_message_metadata_passthrough"
 _TYPES: Final = frozenset({"session_meta", "turn_context", "response_item", "event_msg", "compacted"})
 _LINES_SEEN: Final = 50
+_MARKS: Final = frozenset({"payload"})
 # The types of lines that hold nothing which the model is sent, of 0.44 to 0.171.
 _NO_ITEMS: Final = frozenset(
     {
@@ -160,20 +161,24 @@ def read_lines(text: bytes, notes: Notes) -> tuple[list[Turn], str | None, dict[
     seen: set[bytes] = set()
     for number, raw, is_last in numbered_lines(text):
         check_nesting(raw, f"lines.{number}")
-        line = _decode_line(raw)
-        cut = read_cut(raw, _NEEDS) if line is None and is_last else None
-        if cut is not None:
-            line = _decode_line(cut.data)
+        line, written = _decode_line(raw), raw
+        if line is None and (rest := whole_tail(raw, _MARKS)) is not None:
+            # Half of another line is before it.
+            thread.leave_out(number, raw[: -len(rest)])
+            line, written = _decode_line(rest), rest
+        elif line is None and is_last and (cut := read_cut(raw, _NEEDS)) is not None:
+            line, written = _decode_line(cut.data), cut.data
         if line is None:
             thread.leave_out(number, raw)
+            cut = None
             continue
         if cut is not None:
             notes.add_cut_line(number, raw, cut.place)
-        if line.ordinal is not None and raw in seen:
+        if line.ordinal is not None and written in seen:
             thread.skipped[f"{line.type}/repeated"] += 1
             continue
-        seen.add(raw)
-        thread.take_line(line, number, raw if cut is None else cut.data)
+        seen.add(written)
+        thread.take_line(line, number, written)
     if cut is not None and cut.in_text:
         thread.mark_cut()
     if not seen:
@@ -204,7 +209,7 @@ class _Thread:
         payload = payload or _Payload()
         kind = f"{line.type}/{payload.type}" if payload.type else line.type
         if line.type == "response_item" and payload.type and payload.type not in _KEPT_FOR_CODEX:
-            self._entries.append(self._read(line.payload, place, kind))
+            self._take_item(line.payload, number, place, kind)
             return
         if line.type == "compacted":
             self._compact(payload, place, kind)
@@ -219,6 +224,13 @@ class _Thread:
             self._roll_back(payload.num_turns)
         elif line.type not in _NO_ITEMS and payload.type not in _KEPT_FOR_CODEX and _holds_content(raw):
             self._notes.add_skipped_line(number, kind, raw)
+
+    def _take_item(self, item: Raw, number: int, place: str, kind: str) -> None:
+        try:
+            self._entries.append(self._read(item, place, kind))
+        except InputError as error:
+            self.skipped["unreadable"] += 1
+            self._notes.add_unusable_line(number, error)
 
     def mark_cut(self) -> None:
         """Mark the last answer, whose text ends at the cut."""
@@ -275,7 +287,7 @@ class _Thread:
 
 
 def _decode_line(raw: bytes) -> _Line | None:
-    return None if members_of(raw) is None else decoded(_line, raw)
+    return decoded(_line, raw) if is_utf8(raw) else None
 
 
 def _holds_content(raw: bytes) -> bool:
