@@ -4,7 +4,7 @@ If another program wrote on after it, the line has two parts, and the second is 
 
 A cut line has many readings: with the text in which it ends, without it, without the object that holds the text, and so
 on outwards. `read_cut` returns the first that its shape can use. Only texts may end at the cut. Half an id, a name or a
-signature would be another one, and is left out with what cannot do without it. The input of a call is neither closed
+signature would be another one, and is left out with the object that needs it. The input of a call is neither closed
 nor parsed: it becomes a string of the JSON so far, which readers take for an input that a model did not finish.
 
 Everything here runs in time linear in the line, for each level of nesting.
@@ -46,7 +46,7 @@ class Needs(Struct, frozen=True):
     Attributes:
         texts: the members whose text may end at the cut.
         types: the members that an object of a type needs.
-        members: the choices of members that an object without such a type needs, by the member that it stands in.
+        members: the choices of members that an object without such a type needs, by the member that holds it.
         opaque: the members that hold a call's input.
     """
 
@@ -88,7 +88,7 @@ class _Scanner:
 
     Attributes:
         open: the containers that are open there, the outermost first.
-        value: where the value begins that is not whole there; -1 if there is none, or only its name.
+        value: where the value begins that is not whole there; -1 if every value is whole, or only a name is there.
     """
 
     def __init__(self, text: bytes) -> None:
@@ -117,7 +117,7 @@ class _Scanner:
     def _take(self, pattern: re.Pattern[bytes], cut: re.Pattern[bytes]) -> bytes | None:
         """Take a token; None if the text ends inside it."""
         found = pattern.match(self._text, self._at)
-        # A number at the end of the text may go on.
+        # A number at the end of the text may have more digits.
         if found is not None and (found.end() < len(self._text) or pattern is _STRING):
             self._at = found.end()
             return found[0]
@@ -193,7 +193,7 @@ _STEPS: Final[Mapping[str, Callable[[_Scanner], str]]] = {
 def read_cut(raw: bytes, needs: Needs) -> Cut | None:
     """Return the longest reading of a cut line that a shape can use.
 
-    None for a line that is whole, that is damaged before its end, or of which nothing can be used.
+    None for a line that is whole, is damaged before its end, or has nothing that can be used.
     """
     # The line may end in the middle of a character.
     text = utf8_prefix(raw.rstrip(b"\0"))

@@ -1,4 +1,4 @@
-"""Claude Code's queue of prompts: what the user typed while the program worked, and what became of it.
+"""Claude Code's queue of prompts, which the user typed while the program worked: those that still wait.
 
 A prompt that waits is in a line ``queue-operation`` with ``enqueue`` and its content; such lines have no parent. The
 program's own queue is lost when it is killed. So a prompt is a user turn unless a later line shows that it was taken or
@@ -62,7 +62,7 @@ class Waiting(Struct):
 def waiting_prompts(lines: Iterable[Line]) -> list[Waiting]:
     """Return the prompts that were queued and never taken or removed, in their order.
 
-    With them are those of which nothing was written after the program had taken them (``is_lost``).
+    They include those that the program took and then wrote no message (``is_lost``).
     """
     lines = list(lines)
     relevant = [line for line in lines if line.type == _QUEUE or line.is_users or line.subtype == "local_command"]
