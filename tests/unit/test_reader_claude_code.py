@@ -481,6 +481,9 @@ def test_a_queued_prompt_whose_words_the_file_does_not_have_is_a_fix():
     fixes = [(fix.code, fix.path, fix.detail) for fix in found.fixes]
     assert fixes == [("line_skipped", "lines.2", "line 3, a queued prompt without its words")]
     assert transcript(*BEGIN, queued("enqueue"), queued("dequeue")).fixes == ()
+    one_given = [*BEGIN, ONE, queued("enqueue"), command("c1", "a1", "one"), queued("remove", "one")]
+    assert named(transcript(*one_given).fixes) == [("line_skipped", "lines.3")]
+    assert named(transcript(*one_given, queued("remove", "two")).fixes) == []
 
 
 def test_a_prompt_that_was_taken_and_of_which_nothing_was_written_is_a_fix():

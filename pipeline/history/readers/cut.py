@@ -7,7 +7,7 @@ on outwards. `read_cut` returns the first that its shape can use. Only texts may
 signature would be another one, and is left out with the object that needs it. The input of a call is neither closed
 nor parsed: it becomes a string of the JSON so far, which readers take for an input that a model did not finish.
 
-Everything here runs in time linear in the line, for each level of nesting.
+Everything here runs in time linear in the line.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ _CUT_SCALAR: Final = re.compile(rb"(?:t|tr|tru|f|fa|fal|fals|n|nu|nul|-?[0-9]*\.
 # The beginnings of the lines that programs write. Each try reads the rest of the line once.
 _BEGINS: Final = re.compile(rb'\{"(?:parentUuid|type|timestamp|id|sessionId|\$set|\$rewindTo)":')
 _MOST_TRIES: Final = 8
+# No shape has a text that is nested more deeply than this.
+_MOST_READINGS: Final = 16
 _LIST: Final = msgspec.json.Decoder(list[Raw])
 _TEXT: Final = msgspec.json.Decoder(str)
 
@@ -232,7 +234,7 @@ def _readings(text: bytes, scanner: _Scanner, needs: Needs) -> Iterator[Cut]:
         scanner.open = scanner.open[: depth + 1]
     elif scanner.value >= 0 and (found := _CUT_STRING.match(text, scanner.value)) is not None and found[1]:
         yield Cut(text[: scanner.value] + b'"' + found[1] + b'"' + _closing(scanner.open), place, in_text=True)
-    for count in range(len(scanner.open), 0, -1):
+    for count in range(min(len(scanner.open), _MOST_READINGS), 0, -1):
         kept = scanner.open[:count]
         if kept[-1].whole == kept[-1].begin + 1:
             continue  # nothing in it is whole
