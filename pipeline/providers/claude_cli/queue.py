@@ -139,7 +139,7 @@ class _Queue:
                 self._settle(prompt, "said")
 
     def _equal(self, texts: Sequence[str]) -> list[Waiting]:
-        """Return the prompt that is one of these texts: first one that a line of the queue took, then one that waits."""
+        """Return the prompt that is one of these texts: one that a line of the queue took before one that waits."""
         found: list[Waiting] = []
         for text in texts:
             prompts = self._by_text.get(text, deque())
