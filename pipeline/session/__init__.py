@@ -76,7 +76,7 @@ class Session:
         if self._configured is not None:
             (new, reasons), old = self._configured, self._at_work
             stubs = old.bounds.stubs if new.policy.media == "stub" else {}
-            self._work = new.again(old.archive.entries(), old.count, reasons, old.decided, stubs)
+            self._work = new.again(old.archive.entries(), old.count, reasons, old.decided, old.carried(), stubs)
         return self._at_work
 
     @_work.setter
@@ -229,7 +229,11 @@ class Session:
             for index, message in enumerate(messages):
                 turns, fixes, decided = _read_message(message, index, source, decided)
                 entries += [fixes, *turns]
-        self._work = self._given.again(entries, count, dict.fromkeys(self.targets, "replaced"), decided)
+        return self._replace(entries, count, decided)
+
+    def _replace(self, entries: Sequence[LogEntry], count: int, decided: Decided) -> list[Fix]:
+        reasons, bindings = dict.fromkeys(self.targets, "replaced"), self._at_work.carried(entries)
+        self._work = self._given.again(entries, count, reasons, decided, bindings)
         return self._work.fixes
 
     def rewind(self, to: str | int) -> None:
@@ -267,8 +271,7 @@ class Session:
             InputError: it is not a log; the session is unchanged.
         """
         count, entries, decided = decode_whole_log(log)
-        self._work = self._given.again(entries, count, dict.fromkeys(self.targets, "replaced"), decided)
-        return self._work.fixes
+        return self._replace(entries, count, decided)
 
     def keep_limits(self, *, on: bool) -> None:
         """Decide whether limits of media are kept; state of formats before 3 has no place for what they leave out."""

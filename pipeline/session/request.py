@@ -91,6 +91,8 @@ class Account(Struct, frozen=True, gc=False):
     own_fix_count: int
     dropped_count: int
     own_dropped_count: int
+    # A later turn would undo or move a repair at the end; only where reasoning is bound to its prefix.
+    end_may_change: bool = False
 
     @property
     def shared_fixes(self) -> list[Fix]:
@@ -181,6 +183,11 @@ class Normalized:
         self._body, self._account = body, account
 
     @property
+    def account(self) -> Account:
+        """The account of the body, whatever the rules say of it."""
+        return self._account
+
+    @property
     def rejected(self) -> bool:
         """True if the body is withheld, because the target would refuse it."""
         return any(violation.severity == "hard" for violation in self.violations)
@@ -252,6 +259,10 @@ class Normalized:
         """The outcome of every block: those in the system slot, those in the output, then those in neither."""
         return self._account.ledger
 
+    def note_void(self, message: int) -> None:
+        """Report the message from which on reasoning is left out because something before it has changed."""
+        self.prefix_reset = f"{self.prefix_reset}; reasoning from messages.{message}"
+
     def observing(self, fixes: Sequence[Fix]) -> Normalized:
         """Return this request with these repairs observed."""
         self.watched = [structs.replace(fix, observed=True, target=self.target) for fix in fixes]
@@ -304,6 +315,7 @@ def make_request(settled: SettledPart, shared: Shared, history: History) -> Norm
         len(settled.fixes),
         len(shared.dropped),
         len(settled.dropped),
+        history.structure.prefix_bound and history.end_may_change,
     )
     reset, settled.reset = settled.reset, ""
     return Normalized(

@@ -19,6 +19,7 @@ from reknit.pipeline.history.readers.message import UNDECIDED, Decided
 from reknit.pipeline.model import Policy, Turn
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.registry import target_named
+from reknit.pipeline.session.bindings import CHANGED, Change, PrefixBindings, common_messages
 from reknit.pipeline.session.media import MediaBounds, MediaStubs, limits_for
 from reknit.pipeline.session.repair import (
     RequestVariant,
@@ -48,6 +49,7 @@ from reknit.pipeline.session.state import (
     save_setting,
 )
 from reknit.pipeline.targets import Setting
+from reknit.pipeline.targets.bound import Void
 
 # A segment is written when this much has settled: few enough for a small head, enough for few segments.
 _SEGMENT_MESSAGES = 16
@@ -79,6 +81,7 @@ class WorkingHistory:
         *,
         state_format: int = LATE_RESULTS,
         bounds: MediaBounds | None = None,
+        bindings: PrefixBindings | None = None,
     ) -> None:
         self.targets = tuple(targets)
         self.names = tuple(target.name for target in targets)
@@ -89,23 +92,39 @@ class WorkingHistory:
         self.count = 0
         self.decided = UNDECIDED
         self.bounds = bounds or MediaBounds()
+        self.bindings = bindings or PrefixBindings()
         self._limits = limits_for(self.names, setting) if policy.media == "stub" else {}
         self.repairs = repairs or self._new_mendings()
+        self._lend()
+
+    def _lend(self) -> None:
+        """Let the machines read the log, and what was answered, where it matters to them."""
         for repair in self.repairs:
             repair.history.log = self.archive.turns
+            repair.history.answered = self.bindings.answered
+        self._tracked = {
+            variant.target.name
+            for repair in self.repairs
+            if repair.history.structure.prefix_bound
+            for variant in repair.variants
+        }
 
     def _new_mendings(self) -> Sequence[StructureRepair]:
-        policy, setting = self.policy, self.setting
+        policy, setting, void = self.policy, self.setting, self._void
         kept = _in_format(policy, self.state_format)
-        repairs = [
-            StructureRepair(alike, setting, History(kept, structure, ids_written(alike, setting)), self.bounds.stubs)
+        return [
+            StructureRepair(
+                alike, setting, History(kept, structure, ids_written(alike, setting)), self.bounds.stubs, void
+            )
             for structure, alike in equal_variants(
-                variants_of(self.targets, policy), lambda variant: structure_for(variant, setting)
+                variants_of(self.targets, policy), lambda variant: structure_for(variant, setting, policy, void)
             )
         ]
-        for repair in repairs:
-            repair.history.log = self.archive.turns
-        return repairs
+
+    @property
+    def _void(self) -> Mapping[str, Void] | None:
+        """The reasoning that is void, as writers read it; None in formats that have no place for it."""
+        return self.bindings.void if self.state_format >= LATE_RESULTS else None
 
     @property
     def parts(self) -> dict[str, SettledPart]:
@@ -145,6 +164,7 @@ class WorkingHistory:
 
     def take_turns(self, turns: Sequence[Turn]) -> list[Fix]:
         """Take more turns; the fixes that are now certain, each once."""
+        self.bindings.note_turns(turns, self._tracked)
         changed = self._bound_media(turns)
         if changed:
             self._begin_again(changed)
@@ -163,15 +183,17 @@ class WorkingHistory:
             return []
         return self.bounds.take(turns, self._limits, self.archive.entries, self.archive.may_have_media)
 
-    def _begin_again(self, changed: Collection[str]) -> None:
-        """Repair and encode the log again, because media of settled turns become lines of text."""
+    def _begin_again(self, changed: Collection[str], reason: str = BEYOND_LIMITS) -> None:
+        """Repair and encode the log again: media of settled turns become lines of text, or reasoning is void."""
         resets = {name: part.reset for name, part in self.parts.items()}
         entries = list(self.archive.entries())
+        self.bindings = self.bindings.loosened(self.parts)
         self.archive = Archive(self.archive.next_segment)
         self.repairs = self._new_mendings()
+        self._lend()
         self._take_entries(entries)
         for name, part in self.parts.items():
-            part.reset = resets[name] or (BEYOND_LIMITS if part.target.name in changed else "")
+            part.reset = resets[name] or (reason if part.target.name in changed else "")
 
     def _take_entries(self, entries: Iterable[LogEntry]) -> None:
         for entry in entries:
@@ -181,12 +203,47 @@ class WorkingHistory:
                 self.note_fixes(entry)
 
     def request(self, target: str) -> Normalized:
-        """Return the request for one of the targets."""
+        """Return the request for one of the targets; where its model's reasoning is bound to it, it counts as sent."""
+        made = self._chosen(target)
+        return self._sent(target, made) if target in self._tracked else made
+
+    def _chosen(self, target: str) -> Normalized:
         made = self._request(target)
         observed = self.policy.observed(target) if self.policy.mend else frozenset()
         if not observed:
             return made
         return choose_request(self._request(RequestVariant(target_named(target), observed).name), made, observed)
+
+    def _sent(self, target: str, made: Normalized) -> Normalized:
+        """Return a request without reasoning that was issued after something that has changed, and note it as sent."""
+        first: Change | None = None
+        while (change := self._change(target, made)) is not None:
+            first = first or change
+            self.bindings.add_void(target, change.index, self.count)
+            if self.policy.reasoning == "keep":
+                break
+            for part in self.parts.values():
+                if part.target.name == target:
+                    part.reset = made.reset
+            self._begin_again((target,), CHANGED)
+            made = self._chosen(target)
+        if first is not None and self.policy.reasoning != "keep":
+            made.note_void(first.message)
+        if not made.rejected:
+            variant = self._variant_of(made)
+            self.bindings.note_request(target, variant, made.account)
+        return made
+
+    def _change(self, target: str, made: Normalized) -> Change | None:
+        sent = self.bindings.sent.get(target)
+        if sent is not None and sent.chunks and sent.variant != self._variant_of(made):
+            self.bindings = self.bindings.loosened(self.parts)
+            self._lend()
+        return self.bindings.change(target, made.account)
+
+    def _variant_of(self, made: Normalized) -> str:
+        """The name of the variant whose settled part a request begins with."""
+        return next(name for name, part in self.parts.items() if part is made.account.settled)
 
     def _request(self, name: str) -> Normalized:
         repair = self.repairs[0]
@@ -200,17 +257,30 @@ class WorkingHistory:
         count: int,
         reasons: dict[str, str],
         decided: Decided,
+        bindings: PrefixBindings,
         stubs: Mapping[str, MediaStubs] = MappingProxyType({}),
     ) -> WorkingHistory:
         """The same from a log, for a changed log or setting; ``reasons`` say by target why the prefix is given up.
 
-        ``stubs`` are the media of the same log that are lines of text already.
+        ``stubs`` are the media of the same log that are lines of text already, ``bindings`` are ``carried``.
         """
-        archive, bounds = Archive(self.archive.next_segment), self.bounds.again(stubs)
         work = WorkingHistory(
-            self.targets, self.policy, self.setting, archive, state_format=self.state_format, bounds=bounds
+            self.targets,
+            self.policy,
+            self.setting,
+            Archive(self.archive.next_segment),
+            state_format=self.state_format,
+            bounds=self.bounds.again(stubs),
+            bindings=bindings,
         )
         return work.replay(entries, count, reasons, decided)
+
+    def carried(self, entries: Iterable[LogEntry] | None = None) -> PrefixBindings:
+        """Return what was sent and what is void, for the same log, or for another one as far as it is the same."""
+        bindings = self.bindings.loosened(self.parts)
+        if entries is not None and (bindings.void or bindings.answered):
+            bindings.cut(common_messages(self.archive.entries(), entries))
+        return bindings
 
     def back(self, count: int, reasons: dict[str, str]) -> WorkingHistory:
         """Return this history with only the first N messages; this object must not be used any more.
@@ -225,12 +295,18 @@ class WorkingHistory:
                 continue
             if not all(repair.can_cut(segments, end) for repair in self.repairs):
                 break
+            before = {name: part.chunks for name, part in self.parts.items()} if self._tracked else {}
             for repair in self.repairs:
                 repair.cut(segments, end)
             self.bounds.cut(count)
+            self.bindings.cut(count)
+            self.bindings.cut_parts(before, self.parts)
+            self._lend()
             return self.replay(entries_before(self.archive.cut(segments), count), count, reasons, decided)
         stubs = {name: each.upto(count) for name, each in self.bounds.stubs.items()}
-        return self.again(entries_before(self.archive.entries(), count), count, reasons, decided, stubs)
+        bindings = self.carried()
+        bindings.cut(count)
+        return self.again(entries_before(self.archive.entries(), count), count, reasons, decided, bindings, stubs)
 
     def replay(
         self, entries: Iterable[LogEntry], count: int, reasons: dict[str, str], decided: Decided
@@ -281,6 +357,7 @@ class WorkingHistory:
                 shape=self.decided.shape,
                 shape_since=self.decided.since,
                 media=self.bounds.saved(),
+                bound=self.bindings.saved(),
                 gained=self._gained(),
                 **self._open_end(),
             )
@@ -298,12 +375,17 @@ class WorkingHistory:
         saved = decode_head(head)
         setting, archive = load_setting(saved.setting), Archive()
         bounds = MediaBounds({} if saved.media is UNSET else saved.media, is_new=False)
+        bindings = PrefixBindings(None if saved.bound is UNSET else saved.bound)
+        void = bindings.void if state_format >= LATE_RESULTS else None
         targets = [target_named(name) for name in saved.targets]
         slices = [*archive.unpack(saved, segments), saved.gained]
         repairs = []
         for (structure, _), alike in equal_variants(
             variants_of(targets, saved.policy),
-            lambda variant: (structure_for(variant, setting), saved.machine(variant.name)[0]),
+            lambda variant: (
+                structure_for(variant, setting, saved.policy, void),
+                saved.machine(variant.name)[0],
+            ),
         ):
             name = alike[0].name
             history = History(_in_format(saved.policy, state_format), structure, ids_written(alike, setting))
@@ -311,10 +393,19 @@ class WorkingHistory:
                 for call in gained.mended(name).calls:
                     history.ids.reload(call)
             load_open_end(saved.machine(name)[1], history)
-            repair = StructureRepair(alike, setting, history, bounds.stubs)
+            repair = StructureRepair(alike, setting, history, bounds.stubs, void)
             repair.regain(slices, saved)
             repairs.append(repair)
-        work = cls(targets, saved.policy, setting, archive, repairs, state_format=state_format, bounds=bounds)
+        work = cls(
+            targets,
+            saved.policy,
+            setting,
+            archive,
+            repairs,
+            state_format=state_format,
+            bounds=bounds,
+            bindings=bindings,
+        )
         work.count, work.decided = saved.count, Decided(saved.shape, saved.shape_since)
         return work
 

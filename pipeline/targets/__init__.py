@@ -28,6 +28,7 @@ from reknit.pipeline.history.pieces import FixLog, LedgerEntry, Message, Tracked
 from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.model import Block, Endpoint, Issuer, KeptReasoning, Role, Text, Tool, Turn, Unknown
 from reknit.pipeline.options import STRICT, Structure
+from reknit.pipeline.targets.bound import Void
 
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]+")
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9_-]+")
@@ -94,7 +95,8 @@ class Setting(Struct, frozen=True, kw_only=True):
     """The parts of a request besides the messages: system prompt, tools, model and parameters.
 
     ``observed`` are the codes of the repairs that are not made (``mend.CODE=observe``). ``endpoints`` and ``reasoning``
-    are those of the policy.
+    are those of the policy. ``void`` are the messages of each target whose reasoning is void, which become more; None
+    where the state has no place for them.
     """
 
     system: str | Raw | None = None
@@ -104,6 +106,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     observed: frozenset[str] = frozenset()
     endpoints: Mapping[str, Endpoint] = MappingProxyType({})
     reasoning: KeptReasoning = "same_issuer"
+    void: Mapping[str, Void] | None = MappingProxyType({})
 
 
 def is_issued_by(block: Block, providers: Collection[str], model: str | None) -> bool:

@@ -49,6 +49,7 @@ from reknit.pipeline.targets import (
     stub_for,
     without_trailing_space,
 )
+from reknit.pipeline.targets.bound import is_prefix_bound, void_of
 from reknit.pipeline.targets.fitting import MOST_MARKS, newest_marks, unmarked
 from reknit.pipeline.targets.head import before_list
 from reknit.pipeline.targets.signatures import endpoint_of
@@ -96,6 +97,7 @@ class AnthropicDialect(ListDialect):
         self.model = setting.model
         self._observed = setting.observed
         self._endpoint = endpoint_of(setting, NAME)
+        self._void = setting.void
         self._thinks = is_thinking(setting)
         # Adaptive thinking asks for none in a tool loop (recorded).
         self._thinks_first = b'"enabled"' in bytes(setting.params.get("thinking", b""))
@@ -124,12 +126,12 @@ class AnthropicDialect(ListDialect):
         """Write healthy messages as they are, if their tools' names can stay."""
         if any(self.name(name) != name for name in healthy.names):
             return None
-        turns = healthy.turns
+        turns, void = healthy.turns, void_of(self._void, NAME)
         messages: list[_Wire] = []
         for at in range(start, len(turns)):
             turn = turns[at]
             if at in healthy.special:
-                next_turn = as_it_is(turn, state.images, self._endpoint, large=state.large)
+                next_turn = as_it_is(turn, state.images, self._endpoint, void, large=state.large)
                 if next_turn is None:
                     break
                 state = structs.replace(state, images=next_turn[0], large=next_turn[1])
@@ -205,7 +207,7 @@ class AnthropicDialect(ListDialect):
         book = FixLog(NAME, self._observed)
         message = _taken(in_common_words(came, book), book, state.opened, paused=prefill)
         opened = left_open(message, state.opened) if message.role == "assistant" else state.opened
-        unfit = unfit_reasoning(message, self.model, self._observed, self._endpoint)
+        unfit = unfit_reasoning(message, self.model, self._observed, self._endpoint, void_of(self._void, NAME))
         if prefill and not (self._thinks if thinks is None else thinks):
             # An answer that the model continues holds no reasoning, unless thinking is enabled (ANT-23b).
             reasoning = (at for at, piece in enumerate(message.pieces) if is_reasoning(piece))
@@ -325,6 +327,7 @@ class Anthropic:
             ids_again=True,
             system_inside=system,
             system_blocks=SYSTEM_BLOCKS if system else frozenset(),
+            prefix_bound=setting.void is not None and is_prefix_bound(setting.model, endpoint_of(setting, NAME)),
         )
 
     def prepare(self, setting: Setting, system: Sequence[TrackedBlock]) -> AnthropicDialect:

@@ -32,6 +32,7 @@ from reknit.pipeline.model import (
     Unknown,
 )
 from reknit.pipeline.targets import is_issued_by
+from reknit.pipeline.targets.bound import NOT_VOID, Void, is_void
 from reknit.pipeline.targets.fitting import POINT, BlockAdapter, is_mark, mark_of, without_own
 from reknit.pipeline.targets.limits import CLAUDE
 from reknit.pipeline.targets.media import (
@@ -113,11 +114,16 @@ _OTHER_TYPES: Final = ((3, 0), (3, 5))
 
 
 def unfit_reasoning(
-    message: Message, model: str | None, observed: Collection[str] = (), endpoint: Endpoint = UNKNOWN
+    message: Message,
+    model: str | None,
+    observed: Collection[str] = (),
+    endpoint: Endpoint = UNKNOWN,
+    void: Void = NOT_VOID,
 ) -> dict[int, str]:
     """Return the pieces of a message that cannot be sent back to an endpoint, each with its fix code.
 
-    Pieces that only an ``observed`` repair would leave out stay.
+    Pieces that only an ``observed`` repair would leave out stay. ``void`` are the messages whose reasoning was issued
+    after something that has changed.
     """
     pieces = message.pieces
     reasoning = [at for at, piece in enumerate(pieces) if isinstance(piece.block, (Thinking, RedactedThinking))]
@@ -126,7 +132,7 @@ def unfit_reasoning(
     unfit = {
         at: code
         for at in reasoning
-        if (code := _reasoning_fault(pieces[at], message, model, endpoint)) and code not in observed
+        if (code := _reasoning_fault(pieces[at], message, model, endpoint, void)) and code not in observed
     }
     last = len(pieces) - 1 if "thinking_trailing" not in observed else -1
     # A breakpoint ends with the block before it.
@@ -141,7 +147,9 @@ def unfit_reasoning(
     return unfit
 
 
-def _reasoning_fault(piece: TrackedBlock, message: Message, model: str | None, endpoint: Endpoint) -> str:
+def _reasoning_fault(
+    piece: TrackedBlock, message: Message, model: str | None, endpoint: Endpoint, void: Void
+) -> str:
     block = piece.block
     if not isinstance(block, (Thinking, RedactedThinking)):
         return ""
@@ -149,7 +157,7 @@ def _reasoning_fault(piece: TrackedBlock, message: Message, model: str | None, e
         known = block.issuer.provider == ANTHROPIC
         if not (known and may_cross(block.issuer, endpoint, version_of(model))):
             return "thinking_foreign"
-    if has_foreign_signature(block, endpoint):
+    if has_foreign_signature(block, endpoint) or (void and is_void(void, piece.turn)):
         return "reasoning_foreign"
     if isinstance(block, RedactedThinking):
         if not block.data:
@@ -309,12 +317,14 @@ def _image_fault(facts: Facts, images: int, *, large: bool) -> str:
     return fault
 
 
-def as_it_is(turn: Turn, images: int, endpoint: Endpoint, *, large: bool) -> tuple[int, bool] | None:
+def as_it_is(
+    turn: Turn, images: int, endpoint: Endpoint, void: Void = NOT_VOID, *, large: bool
+) -> tuple[int, bool] | None:
     """Return the count of images after a valid turn, and whether one is large, if an endpoint takes it unchanged.
 
     None if it is not, or if that needs a closer check.
     """
-    if turn.own is not UNSET:
+    if turn.own is not UNSET or (void and is_void(void, turn.index)):
         return None
     for block in turn.blocks:
         if not stays(block) or has_foreign_signature(block, endpoint):

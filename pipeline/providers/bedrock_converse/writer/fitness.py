@@ -16,6 +16,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock
 from reknit.pipeline.model import Block, Endpoint, Issuer, RedactedThinking, Thinking, Turn, Unknown
+from reknit.pipeline.targets.bound import NOT_VOID, Void, is_void
 from reknit.pipeline.targets.media import decodes
 from reknit.pipeline.targets.signatures import has_foreign_signature
 
@@ -261,13 +262,15 @@ def name_of(block: Unknown) -> str:
 _UNSIGNED = ("nova", "gpt-oss", "qwen", "kimi", "minimax")
 
 
-def fit_reasoning(message: Message, model: str, endpoint: Endpoint, book: FixLog) -> list[TrackedBlock]:
-    """The message's pieces, reasoning that may be sent to an endpoint first."""
+def fit_reasoning(
+    message: Message, model: str, endpoint: Endpoint, book: FixLog, void: Void = NOT_VOID
+) -> list[TrackedBlock]:
+    """The message's pieces, reasoning that may be sent to an endpoint first; that of ``void`` messages may not."""
     pieces = message.pieces
     reasoning = [at for at, piece in enumerate(pieces) if isinstance(piece.block, (Thinking, RedactedThinking))]
     if not reasoning:
         return pieces
-    faults = {at: _fault_in(message, pieces[at], model, endpoint) for at in reasoning}
+    faults = {at: _fault_in(message, pieces[at], model, endpoint, void) for at in reasoning}
     unfit = {at: code for at, code in faults.items() if code and book.makes(code)}
     broken = {pieces[at].turn for at in unfit} if book.makes("thinking_of_changed_turn") else ()
     for at in reasoning:
@@ -288,17 +291,20 @@ def fit_reasoning(message: Message, model: str, endpoint: Endpoint, book: FixLog
     return [*first, *(pieces[at] for at in rest)]
 
 
-def reasoning_stays(turn: Turn, model: str, endpoint: Endpoint) -> bool:
+def reasoning_stays(turn: Turn, model: str, endpoint: Endpoint, void: Void = NOT_VOID) -> bool:
     """Return True if all reasoning of a valid turn is first in it, and may be sent to an endpoint."""
     reasoning = [isinstance(block, (Thinking, RedactedThinking)) for block in turn.blocks]
     count = sum(reasoning)
     if count == len(reasoning) or not all(reasoning[:count]):
         return False
+    if count and is_void(void, turn.index):
+        return False
     return not any(_fault(block, model, endpoint) for block in turn.blocks[:count])
 
 
-def _fault_in(message: Message, piece: TrackedBlock, model: str, endpoint: Endpoint) -> str:
-    return _fault(piece.block, model, endpoint) or ("thinking_of_changed_turn" if piece.turn in message.changed else "")
+def _fault_in(message: Message, piece: TrackedBlock, model: str, endpoint: Endpoint, void: Void) -> str:
+    fault = _fault(piece.block, model, endpoint) or ("reasoning_foreign" if is_void(void, piece.turn) else "")
+    return fault or ("thinking_of_changed_turn" if piece.turn in message.changed else "")
 
 
 def _fault(block: Block, model: str, endpoint: Endpoint) -> str:
