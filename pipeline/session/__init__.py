@@ -76,7 +76,8 @@ class Session:
         if self._configured is not None:
             (new, reasons), old = self._configured, self._at_work
             stubs = old.bounds.stubs if new.policy.media == "stub" else {}
-            self._work = new.again(old.archive.entries(), old.count, reasons, old.decided, old.carried(), stubs)
+            log, bindings = old.archive.entries(), old.carried()
+            self._work = new.again(log, old.count, reasons, old.decided, bindings=bindings, stubs=stubs)
         return self._at_work
 
     @_work.setter
@@ -233,7 +234,7 @@ class Session:
 
     def _replace(self, entries: Sequence[LogEntry], count: int, decided: Decided) -> list[Fix]:
         reasons, bindings = dict.fromkeys(self.targets, "replaced"), self._at_work.carried(entries)
-        self._work = self._given.again(entries, count, reasons, decided, bindings)
+        self._work = self._given.again(entries, count, reasons, decided, bindings=bindings)
         return self._work.fixes
 
     def rewind(self, to: str | int) -> None:

@@ -15,18 +15,27 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from reknit.pipeline.model import Turn
+from reknit.pipeline.model import RedactedThinking, Thinking, Turn
 from reknit.pipeline.session.media import index_of
 from reknit.pipeline.session.request import Account
 from reknit.pipeline.session.settled import SettledPart
 from reknit.pipeline.targets import Row
-from reknit.pipeline.targets.bound import has_reasoning, is_void
+from reknit.pipeline.targets.bound import NOT_VOID, Void, has_reasoning, is_answer, is_void
 
 CHANGED: Final = "changed"
 """The prefix reset of a request whose earlier messages differ for no other reason."""
 
 _DIGEST: Final = 16
+_REASONING: Final = (Thinking, RedactedThinking)
 _Parts: TypeAlias = Mapping[str, SettledPart]
+_Rows: TypeAlias = Sequence[Sequence[Row] | Turn]
+
+
+class SentMessage(Struct, frozen=True, array_like=True):
+    """A message that was sent: its digest, and the index of the input message that it begins with, -1 if unknown."""
+
+    digest: bytes
+    index: int
 
 
 class Sent(Struct, frozen=True, array_like=True):
@@ -37,7 +46,7 @@ class Sent(Struct, frozen=True, array_like=True):
         head: the digest of its system prompt and tools.
         chunks: how many of the settled part's chunks it began with.
         messages: how many messages these are.
-        rest: the digests of the messages after them.
+        rest: the messages after them.
         end: whether the next turn would change its end: ``""``, ``open``, or ``continued`` where ``CONTINUE`` ends it.
     """
 
@@ -45,23 +54,30 @@ class Sent(Struct, frozen=True, array_like=True):
     head: bytes
     chunks: int
     messages: int
-    rest: list[bytes]
+    rest: list[SentMessage]
     end: str = ""
 
 
 class SavedBindings(Struct, array_like=True):
-    """The bindings as state: what was sent and what is void by target, and the answers (``History.answered``)."""
+    """The bindings as state: what was sent and what is void by target, and the answers (``History.answered``).
+
+    ``reasoned`` is the index of the last message with reasoning, or a later one.
+    """
 
     sent: dict[str, Sent] = {}
     void: dict[str, list[tuple[int, int]]] = {}
     answered: dict[int, bool] = {}
+    reasoned: int = -1
 
 
 class Change(Struct, frozen=True):
-    """The reasoning that a change voids: the number of its first message in the body, and of that one in the input."""
+    """What a change voids: reasoning of the input from an index on; ``message`` is the first of the body that has some.
 
-    message: int
-    index: int
+    None of the body may have any, where a repair leaves it out of this request alone.
+    """
+
+    start: int
+    message: int | None
 
 
 class PrefixBindings:
@@ -72,25 +88,24 @@ class PrefixBindings:
         self.sent = dict(saved.sent)
         self.void = dict(saved.void)
         self.answered = dict(saved.answered)
+        self.reasoned = saved.reasoned
 
     def saved(self) -> SavedBindings | UnsetType:
         if not (self.sent or self.void or self.answered):
-            return UNSET
-        return SavedBindings(self.sent, self.void, self.answered)
+            return UNSET  # no request has been sent to such a model
+        return SavedBindings(self.sent, self.void, self.answered, self.reasoned)
 
     # Requests and answers.
 
     def note_request(self, target: str, variant: str, account: Account) -> None:
         """Take a request as sent."""
         settled = account.settled
-        digests = _digests(_open(account))
+        rest = _sent_messages(_open(account), [part.rows for part in account.ending.parts if part.data])
         end = "continued" if _is_continued(account) else "open" if account.end_may_change else ""
-        if account.rendered.final and digests:
+        if account.rendered.final and rest:
             # The model goes on with this message, so it has no end yet.
-            digests.pop()
-        self.sent[target] = Sent(
-            variant, _head(account), len(settled.chunks), len(settled.rows), digests, end
-        )
+            rest.pop()
+        self.sent[target] = Sent(variant, _head(account), len(settled.chunks), len(settled.rows), rest, end)
 
     def note_turns(self, turns: Sequence[Turn], tracked: Collection[str]) -> None:
         """Note whether the next turns answer a request to one of the targets, before they are taken."""
@@ -101,55 +116,60 @@ class PrefixBindings:
             self.answered[turns[0].index] = "continued" in ends
         self.sent = {target: structs.replace(sent, end="") for target, sent in self.sent.items()}
 
+    def note_reasoning(self, turns: Iterable[Turn]) -> None:
+        """Note where the last reasoning is."""
+        for turn in turns:
+            if turn.role == "assistant" and any(isinstance(block, _REASONING) for block in turn.blocks):
+                self.reasoned = turn.index
+
     def change(self, target: str, account: Account) -> Change | None:
-        """Return what a request voids, because it differs from the last one before its reasoning; None if nothing.
+        """Return what a request voids, because it differs from the last one; None if nothing that is not void yet.
 
         Both begin with the chunks of the same settled part (see ``loosened``).
         """
         sent = self.sent.get(target)
         if sent is None:
             return None
-        first = 0
+        same, first = None, 0
         if sent.head == _head(account):
-            first = sent.messages + self._equal(sent, account)
-            if first == sent.messages + len(sent.rest):
+            equal = self._equal(sent, account)
+            first = sent.messages + equal
+            if equal == len(sent.rest):
                 return None
-        return self._first_reasoning(target, first, account)
+            same = sent.rest[equal].index
+        start = _start(account, first, same)
+        if self._is_void_from(target, start):
+            return None
+        return Change(start, _visible(account, first, start, self.void.get(target, NOT_VOID)))
 
     @staticmethod
     def _equal(sent: Sent, account: Account) -> int:
         """Return how many messages after the common chunks are those that were sent."""
         now = _digests([*account.settled.chunks[sent.chunks :], *_open(account)])
-        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(sent.rest, now, strict=False)))
+        return sum(1 for _ in takewhile(lambda pair: pair[0].digest == pair[1], zip(sent.rest, now, strict=False)))
 
-    def _first_reasoning(self, target: str, first: int, account: Account) -> Change | None:
-        """Return the first message from one on with reasoning that is not void yet."""
-        void = self.void.get(target, ())
-        messages = _messages([*account.settled.chunks, *_open(account)])
-        rows = [*account.settled.rows, *(part.rows for part in account.ending.parts if part.data)]
-        for at in range(first, len(messages)):
-            if not has_reasoning(messages[at]):
-                continue
-            index = _index(rows[at])
-            if index is not None and not is_void(void, index):
-                return Change(at, index)
-        return None
+    def _is_void_from(self, target: str, start: int) -> bool:
+        """Return True if no reasoning from an index on is valid."""
+        if self.reasoned < start:
+            return True
+        return any(first <= start and self.reasoned < end for first, end in self.void.get(target, NOT_VOID))
 
-    def add_void(self, target: str, index: int, count: int) -> None:
+    def add_void(self, target: str, start: int, count: int) -> None:
         """Void the reasoning of all messages of the input from one on; there are ``count``."""
-        earlier = [(first, min(end, index)) for first, end in self.void.get(target, ()) if first < index]
-        if earlier and earlier[-1][1] == index:
-            index = earlier.pop()[0]
-        self.void[target] = [*earlier, (index, count)]
+        earlier = [(first, min(end, start)) for first, end in self.void.get(target, NOT_VOID) if first < start]
+        if earlier and earlier[-1][1] == start:
+            start = earlier.pop()[0]
+        self.void[target] = [*earlier, (start, count)]
 
     # Changes of the history.
 
     def loosened(self, parts: _Parts) -> PrefixBindings:
         """Return the same without reference to chunks, for settled parts that are written again."""
-        found = PrefixBindings(SavedBindings(self.sent, self.void, self.answered))
+        found = PrefixBindings(SavedBindings(self.sent, self.void, self.answered, self.reasoned))
         for target, sent in self.sent.items():
             if sent.chunks:
-                rest = [*_digests(parts[sent.variant].chunks[: sent.chunks]), *sent.rest]
+                part = parts[sent.variant]
+                rest = [*_sent_messages(part.chunks[: sent.chunks], part.rows), *sent.rest]
                 found.sent[target] = structs.replace(sent, chunks=0, messages=0, rest=rest)
         return found
 
@@ -162,16 +182,20 @@ class PrefixBindings:
             self.void[target] = [(first, min(end, count)) for first, end in void if first < count]
             if not self.void[target]:
                 del self.void[target]
-        self.sent = {target: structs.replace(sent, end="") for target, sent in self.sent.items()}
+        self.reasoned = min(self.reasoned, count - 1)
+        for target, sent in self.sent.items():
+            rest = [each if each.index < count else structs.replace(each, index=-1) for each in sent.rest]
+            self.sent[target] = structs.replace(sent, rest=rest, end="")
 
-    def cut_parts(self, before: Mapping[str, Sequence[bytes]], parts: _Parts) -> None:
+    def cut_parts(self, before: Mapping[str, tuple[Sequence[bytes], _Rows]], parts: _Parts) -> None:
         """Refer to the chunks that settled parts still have; they had those of ``before``, by variant."""
         for target, sent in self.sent.items():
             part = parts.get(sent.variant)
             if part is not None and sent.chunks > len(part.chunks):
-                left = len(part.chunks)
-                rest = [*_digests(before[sent.variant][left : sent.chunks]), *sent.rest]
-                self.sent[target] = structs.replace(sent, chunks=left, messages=len(part.rows), rest=rest)
+                left, messages = len(part.chunks), len(part.rows)
+                chunks, rows = before[sent.variant]
+                rest = [*_sent_messages(chunks[left : sent.chunks], rows[messages:]), *sent.rest]
+                self.sent[target] = structs.replace(sent, chunks=left, messages=messages, rest=rest)
 
 
 def _is_continued(account: Account) -> bool:
@@ -229,11 +253,46 @@ def _unmarked(value: Any) -> Any:  # noqa: ANN401  any JSON
     return value
 
 
-def _index(rows: Sequence[Row] | Turn) -> int | None:
-    """The index of the input message that a message of the body begins with."""
+def _sent_messages(parts: Iterable[bytes], rows: _Rows) -> list[SentMessage]:
+    pairs = zip(_digests(parts), rows, strict=False)
+    return [SentMessage(digest, min(_indices(row), default=-1)) for digest, row in pairs]
+
+
+def _indices(rows: Sequence[Row] | Turn) -> list[int]:
+    """The indexes of the input messages that a message of the body has something of."""
     if isinstance(rows, Turn):
-        return rows.index
-    return min((index_of(path) for path, *_ in rows if path), default=None)
+        return [rows.index]
+    return [index_of(path) for path, *_ in rows if path]
+
+
+def _whole(account: Account) -> tuple[list[Raw], _Rows]:
+    """The messages of a body, and their rows."""
+    rows = [*account.settled.rows, *(part.rows for part in account.ending.parts if part.data)]
+    return _messages([*account.settled.chunks, *_open(account)]), rows
+
+
+def _start(account: Account, first: int, same: int | None) -> int:
+    """Return the index from which on reasoning came after a change; ``first`` is the changed message of the body.
+
+    ``same`` is the index of the message that was sent in its place. The reasoning of that one came before the change.
+    """
+    messages, rows = _whole(account)
+    if first < len(messages) and same is not None and same >= 0 and same == min(_indices(rows[first]), default=-1):
+        return same + 1
+    for at in range(first - 1, -1, -1):
+        if is_answer(messages[at]):
+            return max(_indices(rows[at]), default=-1) + 1
+    return 0
+
+
+def _visible(account: Account, first: int, start: int, void: Void) -> int | None:
+    """Return the first message of a body from one on with reasoning that was valid and is not any more."""
+    messages, rows = _whole(account)
+    for at in range(first, len(messages)):
+        indices = _indices(rows[at])
+        if has_reasoning(messages[at]) and any(index >= start and not is_void(void, index) for index in indices):
+            return at
+    return None
 
 
 def common_messages(entries: Iterable[object], others: Iterable[object]) -> int:

@@ -122,8 +122,8 @@ class SessionHead(OpenEnd, kw_only=True):
 
     ``shape`` and ``shape_since`` are the shape that the messages decided (`Decided`). State without them is of a
     version that read each message separately, and continues to do so. ``media`` are the media of each target that are
-    lines of text; format 3 has it, where there are any. ``bound`` is what a model was sent whose reasoning is bound to it;
-    format 3 has it, where there is such a model.
+    lines of text; format 3 has it, where there are any. ``bound`` is what was sent to a model whose reasoning is
+    bound to it; format 3 has it, where there is such a model.
     """
 
     layout: int

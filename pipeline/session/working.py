@@ -172,6 +172,8 @@ class WorkingHistory:
 
     def _take(self, turns: Sequence[Turn]) -> list[Fix]:
         self.archive.keep(turns)
+        if self._tracked:
+            self.bindings.note_reasoning(turns)
         return _reported_once([(repair, repair.take_turns(turns)) for repair in self.repairs])
 
     def _bound_media(self, turns: Sequence[Turn]) -> list[str]:
@@ -216,19 +218,19 @@ class WorkingHistory:
 
     def _sent(self, target: str, made: Normalized) -> Normalized:
         """Return a request without reasoning that was issued after something that has changed, and note it as sent."""
-        first: Change | None = None
+        first: int | None = None
         while (change := self._change(target, made)) is not None:
-            first = first or change
-            self.bindings.add_void(target, change.index, self.count)
-            if self.policy.reasoning == "keep":
-                break
+            self.bindings.add_void(target, change.start, self.count)
+            if change.message is None or self.policy.reasoning == "keep":
+                continue
+            first = change.message if first is None else first
             for part in self.parts.values():
                 if part.target.name == target:
                     part.reset = made.reset
             self._begin_again((target,), CHANGED)
             made = self._chosen(target)
-        if first is not None and self.policy.reasoning != "keep":
-            made.note_void(first.message)
+        if first is not None:
+            made.note_void(first)
         if not made.rejected:
             variant = self._variant_of(made)
             self.bindings.note_request(target, variant, made.account)
@@ -257,6 +259,7 @@ class WorkingHistory:
         count: int,
         reasons: dict[str, str],
         decided: Decided,
+        *,
         bindings: PrefixBindings,
         stubs: Mapping[str, MediaStubs] = MappingProxyType({}),
     ) -> WorkingHistory:
@@ -278,7 +281,7 @@ class WorkingHistory:
     def carried(self, entries: Iterable[LogEntry] | None = None) -> PrefixBindings:
         """Return what was sent and what is void, for the same log, or for another one as far as it is the same."""
         bindings = self.bindings.loosened(self.parts)
-        if entries is not None and (bindings.void or bindings.answered):
+        if entries is not None and bindings.sent:
             bindings.cut(common_messages(self.archive.entries(), entries))
         return bindings
 
@@ -295,18 +298,20 @@ class WorkingHistory:
                 continue
             if not all(repair.can_cut(segments, end) for repair in self.repairs):
                 break
-            before = {name: part.chunks for name, part in self.parts.items()} if self._tracked else {}
+            before = {name: (part.chunks, part.rows) for name, part in self.parts.items()} if self._tracked else {}
             for repair in self.repairs:
                 repair.cut(segments, end)
             self.bounds.cut(count)
-            self.bindings.cut(count)
             self.bindings.cut_parts(before, self.parts)
+            self.bindings.cut(count)
             self._lend()
             return self.replay(entries_before(self.archive.cut(segments), count), count, reasons, decided)
         stubs = {name: each.upto(count) for name, each in self.bounds.stubs.items()}
         bindings = self.carried()
         bindings.cut(count)
-        return self.again(entries_before(self.archive.entries(), count), count, reasons, decided, bindings, stubs)
+        return self.again(
+            entries_before(self.archive.entries(), count), count, reasons, decided, bindings=bindings, stubs=stubs
+        )
 
     def replay(
         self, entries: Iterable[LogEntry], count: int, reasons: dict[str, str], decided: Decided

@@ -81,11 +81,17 @@ def is_void(void: Void, index: int) -> bool:
 
 
 class _Message(Struct, frozen=True):
+    role: str = ""
     content: list[dict[str, Raw]] | str = ""
 
 
 _message: Final = msgspec.json.Decoder(_Message)
 _REASONING: Final[Collection[bytes]] = frozenset({b'"thinking"', b'"redacted_thinking"'})
+
+
+def is_answer(message: bytes) -> bool:
+    """Return True if a written message is the assistant's."""
+    return _message.decode(message).role == "assistant"
 
 
 def has_reasoning(message: bytes) -> bool:

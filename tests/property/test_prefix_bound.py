@@ -11,13 +11,12 @@ import hashlib
 import json
 
 import pytest
-from build import call, result, said, text, user
+from build import call, result, text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import SCALE
 
-from reknit.pipeline import Session, normalize
-from reknit.pipeline.fixes import FIXES
+from reknit.pipeline import Session
 
 FABLE, LATER, OTHER = "claude-fable-5-1", "claude-sonnet-5-5-20260910", "claude-sonnet-4-5"
 TOOL = {"name": "ls", "input_schema": {"type": "object"}}

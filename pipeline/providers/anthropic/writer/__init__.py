@@ -49,7 +49,7 @@ from reknit.pipeline.targets import (
     stub_for,
     without_trailing_space,
 )
-from reknit.pipeline.targets.bound import is_prefix_bound, void_of
+from reknit.pipeline.targets.bound import void_of
 from reknit.pipeline.targets.fitting import MOST_MARKS, newest_marks, unmarked
 from reknit.pipeline.targets.head import before_list
 from reknit.pipeline.targets.signatures import endpoint_of
@@ -97,7 +97,7 @@ class AnthropicDialect(ListDialect):
         self.model = setting.model
         self._observed = setting.observed
         self._endpoint = endpoint_of(setting, NAME)
-        self._void = setting.void
+        self._void = setting.void_at(self._endpoint)
         self._thinks = is_thinking(setting)
         # Adaptive thinking asks for none in a tool loop (recorded).
         self._thinks_first = b'"enabled"' in bytes(setting.params.get("thinking", b""))
@@ -327,7 +327,7 @@ class Anthropic:
             ids_again=True,
             system_inside=system,
             system_blocks=SYSTEM_BLOCKS if system else frozenset(),
-            prefix_bound=setting.void is not None and is_prefix_bound(setting.model, endpoint_of(setting, NAME)),
+            prefix_bound=setting.is_prefix_bound(endpoint_of(setting, NAME)),
         )
 
     def prepare(self, setting: Setting, system: Sequence[TrackedBlock]) -> AnthropicDialect:

@@ -147,9 +147,7 @@ def unfit_reasoning(
     return unfit
 
 
-def _reasoning_fault(
-    piece: TrackedBlock, message: Message, model: str | None, endpoint: Endpoint, void: Void
-) -> str:
+def _reasoning_fault(piece: TrackedBlock, message: Message, model: str | None, endpoint: Endpoint, void: Void) -> str:
     block = piece.block
     if not isinstance(block, (Thinking, RedactedThinking)):
         return ""

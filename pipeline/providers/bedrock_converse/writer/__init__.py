@@ -49,7 +49,7 @@ from reknit.pipeline.targets import (
     stub_for,
     without_trailing_space,
 )
-from reknit.pipeline.targets.bound import is_prefix_bound, void_of
+from reknit.pipeline.targets.bound import void_of
 from reknit.pipeline.targets.fitting import MOST_MARKS, mark_of, point_of
 from reknit.pipeline.targets.head import HeadWriter, Params, before_list
 from reknit.pipeline.targets.signatures import endpoint_of
@@ -242,7 +242,8 @@ class ConverseDialect(ListDialect):
         self._observed = setting.observed
         self._model = (setting.model or "").lower()
         self._endpoint = endpoint_of(setting, NAME, "bedrock")
-        self._void = setting.void
+        self._bound = setting.is_prefix_bound(self._endpoint)
+        self._void = setting.void_at(self._endpoint)
         self._results_alone = any(name in self._model for name in _RESULTS_ALONE)
         self._results_alone = self._results_alone and "assistant_inserted" not in self._observed
         head = write_head(setting, system)
@@ -273,7 +274,9 @@ class ConverseDialect(ListDialect):
         pieces = fitting.fit_message(message.pieces, dict.fromkeys(halves, "server_tool_unpaired"))
         # Reasoning is judged last: a turn that has lost a block to the fitting keeps none of it.
         fitted = structs.replace(message, pieces=pieces, changed=message.changed | fitting.dropped)
-        pieces = fit_reasoning(fitted, self._model, self._endpoint, book, void_of(self._void, NAME))
+        pieces = fit_reasoning(
+            fitted, self._model, self._endpoint, book, void_of(self._void, NAME), in_place=self._bound
+        )
         if final:
             pieces = without_trailing_space(pieces, book)
         turns = self._turns(message, _worded(message, pieces, book), state.count, book)
@@ -299,9 +302,7 @@ class ConverseDialect(ListDialect):
         """Write healthy messages, if their tools' names can stay and nothing is put between or into them."""
         if self._results_alone or not self._tools or any(tool_name(name) != name for name in healthy.names):
             return None
-        data, count = written_as_they_are(
-            healthy, start, self._model, self._endpoint, void_of(self._void, NAME)
-        )
+        data, count = written_as_they_are(healthy, start, self._model, self._endpoint, void_of(self._void, NAME))
         next_state = structs.replace(state, count=state.count + count)
         return (Encoded(data=data, state=next_state), start + count) if count else None
 
@@ -367,11 +368,10 @@ def _structure_of_family(setting: Setting) -> Structure:
     if "claude" in model:
         version = version_of(model)
         prefill = version is not None and _PREFILL_SINCE <= version < NO_PREFILL_SINCE and not is_thinking(setting)
-        bound = setting.void is not None and is_prefix_bound(model, endpoint_of(setting, NAME, "bedrock"))
         return Structure(
             assistant_first=version == _ASSISTANT_FIRST,
             assistant_last="text" if prefill else "never",
-            prefix_bound=bound,
+            prefix_bound=setting.is_prefix_bound(endpoint_of(setting, NAME, "bedrock")),
         )
     if "nova" in model:
         prefill = _NOVA_2.search(model) is not None

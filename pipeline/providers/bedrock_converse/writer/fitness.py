@@ -7,7 +7,7 @@ or none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Final, Literal, TypeAlias
 
@@ -263,15 +263,26 @@ _UNSIGNED = ("nova", "gpt-oss", "qwen", "kimi", "minimax")
 
 
 def fit_reasoning(
-    message: Message, model: str, endpoint: Endpoint, book: FixLog, void: Void = NOT_VOID
+    message: Message,
+    model: str,
+    endpoint: Endpoint,
+    book: FixLog,
+    void: Void = NOT_VOID,
+    *,
+    in_place: bool = False,
 ) -> list[TrackedBlock]:
-    """The message's pieces, reasoning that may be sent to an endpoint first; that of ``void`` messages may not."""
+    """The message's pieces, reasoning that may be sent to an endpoint first; that of ``void`` messages may not.
+
+    ``in_place``: reasoning that is bound to the blocks before it stays where it is; it does not end a message.
+    """
     pieces = message.pieces
     reasoning = [at for at, piece in enumerate(pieces) if isinstance(piece.block, (Thinking, RedactedThinking))]
     if not reasoning:
         return pieces
     faults = {at: _fault_in(message, pieces[at], model, endpoint, void) for at in reasoning}
     unfit = {at: code for at, code in faults.items() if code and book.makes(code)}
+    if in_place:
+        unfit |= dict.fromkeys(_trailing(pieces, unfit), "thinking_trailing") if book.makes("thinking_trailing") else {}
     broken = {pieces[at].turn for at in unfit} if book.makes("thinking_of_changed_turn") else ()
     for at in reasoning:
         if pieces[at].turn in broken:
@@ -284,11 +295,22 @@ def fit_reasoning(
         for at in kept:
             book.drop("thinking_trailing", pieces[at])
         kept = []
-    if not book.makes("thinking_moved"):
+    if in_place or not book.makes("thinking_moved"):
         return [piece for at, piece in enumerate(pieces) if at in kept or at not in reasoning]
     rest = [at for at in range(len(pieces)) if at not in reasoning]
     first = [book.change("thinking_moved", pieces[at]) if rest and rest[0] < at else pieces[at] for at in kept]
     return [*first, *(pieces[at] for at in rest)]
+
+
+def _trailing(pieces: Sequence[TrackedBlock], unfit: Container[int]) -> list[int]:
+    """The places of reasoning after which nothing of a message stays."""
+    found = []
+    for at in range(len(pieces) - 1, -1, -1):
+        if not isinstance(pieces[at].block, (Thinking, RedactedThinking)) and not _is_marker(pieces[at]):
+            break
+        if not _is_marker(pieces[at]) and at not in unfit:
+            found.append(at)
+    return found
 
 
 def reasoning_stays(turn: Turn, model: str, endpoint: Endpoint, void: Void = NOT_VOID) -> bool:
