@@ -387,13 +387,13 @@ class History:
         for exchange in before:
             self._emit_user(exchange)
         self.exchanges = [last]
+        if self.held:
+            last.add_said(self.held, Turn(role="user", blocks=(), index=self.held[0].turn), self.structure)
+            self.held = []
         if last.sealed:
             self._fill(last, last.lacking(self.structure), self.messages)
         else:
             self._give_up(last)
-        if self.held:
-            last.add_said(self.held, Turn(role="user", blocks=(), index=self.held[0].turn), self.structure)
-            self.held = []
         if continued:
             self._continue(last)
 

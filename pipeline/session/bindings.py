@@ -89,6 +89,7 @@ class PrefixBindings:
         self.void = dict(saved.void)
         self.answered = dict(saved.answered)
         self.reasoned = saved.reasoned
+        self._last_head: tuple[bytes | None, bytes] = None, b""
 
     def saved(self) -> SavedBindings | UnsetType:
         if not (self.sent or self.void or self.answered):
@@ -105,7 +106,7 @@ class PrefixBindings:
         if account.rendered.final and rest:
             # The model goes on with this message, so it has no end yet.
             rest.pop()
-        self.sent[target] = Sent(variant, _head(account), len(settled.chunks), len(settled.rows), rest, end)
+        self.sent[target] = Sent(variant, self._head(account), len(settled.chunks), len(settled.rows), rest, end)
 
     def note_turns(self, turns: Sequence[Turn], tracked: Collection[str]) -> None:
         """Note whether the next turns answer a request to one of the targets, before they are taken."""
@@ -131,22 +132,25 @@ class PrefixBindings:
         if sent is None:
             return None
         same, first = None, 0
-        if sent.head == _head(account):
-            equal = self._equal(sent, account)
+        if sent.head == self._head(account):
+            now = _messages([*account.settled.chunks[sent.chunks :], *_open(account)])
+            equal = _equal(sent, now)
             first = sent.messages + equal
-            if equal == len(sent.rest):
+            if equal < len(sent.rest):
+                same = sent.rest[equal].index
+            elif equal == len(now) or is_answer(now[equal]):
                 return None
-            same = sent.rest[equal].index
         start = _start(account, first, same)
         if self._is_void_from(target, start):
             return None
         return Change(start, _visible(account, first, start, self.void.get(target, NOT_VOID)))
 
-    @staticmethod
-    def _equal(sent: Sent, account: Account) -> int:
-        """Return how many messages after the common chunks are those that were sent."""
-        now = _digests([*account.settled.chunks[sent.chunks :], *_open(account)])
-        return sum(1 for _ in takewhile(lambda pair: pair[0].digest == pair[1], zip(sent.rest, now, strict=False)))
+    def _head(self, account: Account) -> bytes:
+        """The digest of a request's system prompt and tools; the same for most requests of a session."""
+        head = account.settled.dialect.head if account.ending.head is None else account.ending.head
+        if self._last_head[0] is not head:
+            self._last_head = head, _head_digest(head)
+        return self._last_head[1]
 
     def _is_void_from(self, target: str, start: int) -> bool:
         """Return True if no reasoning from an index on is valid."""
@@ -236,9 +240,8 @@ class _Head(Struct, frozen=True, rename={"tool_config": "toolConfig"}):
 _decode_head = msgspec.json.Decoder(_Head).decode
 
 
-def _head(account: Account) -> bytes:
-    """The digest of the system prompt and the tools."""
-    head = account.settled.dialect.head if account.ending.head is None else account.ending.head
+def _head_digest(head: bytes) -> bytes:
+    """The digest of the system prompt and the tools of a request's head."""
     found = _decode_head(head)
     bound = [found.system, found.tools, found.tool_config.tools]
     return _digest(msgspec.json.encode(_unmarked(bound)))
@@ -269,6 +272,12 @@ def _whole(account: Account) -> tuple[list[Raw], _Rows]:
     """The messages of a body, and their rows."""
     rows = [*account.settled.rows, *(part.rows for part in account.ending.parts if part.data)]
     return _messages([*account.settled.chunks, *_open(account)]), rows
+
+
+def _equal(sent: Sent, now: Sequence[Raw]) -> int:
+    """Return how many messages after the common chunks are those that were sent."""
+    pairs = zip(sent.rest, now, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0].digest == _digest(pair[1]), pairs))
 
 
 def _start(account: Account, first: int, same: int | None) -> int:
