@@ -16,7 +16,6 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from reknit.pipeline.model import RedactedThinking, Thinking, Turn
-from reknit.pipeline.session.media import index_of
 from reknit.pipeline.session.request import Account
 from reknit.pipeline.session.settled import SettledPart
 from reknit.pipeline.targets import Row
@@ -172,7 +171,7 @@ class PrefixBindings:
         found = PrefixBindings(SavedBindings(self.sent, self.void, self.answered, self.reasoned))
         for target, sent in self.sent.items():
             if sent.chunks:
-                part = parts[sent.variant]
+                part = parts[sent.variant]  # every variant that was sent has its part until its chunks are loosened
                 rest = [*_sent_messages(part.chunks[: sent.chunks], part.rows), *sent.rest]
                 found.sent[target] = structs.replace(sent, chunks=0, messages=0, rest=rest)
         return found
@@ -217,8 +216,23 @@ def _messages(parts: Iterable[bytes]) -> list[Raw]:
     return msgspec.json.decode(b"[%b]" % b",".join(parts), type=list[Raw])
 
 
-def _digests(parts: Iterable[bytes]) -> list[bytes]:
-    return [_digest(message) for message in _messages(parts)]
+class _Message(Struct, frozen=True):
+    role: str
+    content: list[Raw]
+
+
+_POINT: Final = b'{"cachePoint"'
+_message: Final = msgspec.json.Decoder(_Message)
+
+
+def _message_digest(message: Raw) -> bytes:
+    """The digest of a message; Converse's breakpoints are blocks, which only the newest messages have."""
+    data = bytes(message)
+    if _POINT in data:
+        found = _message.decode(data)
+        content = [block for block in found.content if not bytes(block).startswith(_POINT)]
+        data = msgspec.json.encode(_Message(found.role, content))
+    return _digest(data)
 
 
 def _digest(data: bytes) -> bytes:
@@ -257,15 +271,16 @@ def _unmarked(value: Any) -> Any:  # noqa: ANN401  any JSON
 
 
 def _sent_messages(parts: Iterable[bytes], rows: _Rows) -> list[SentMessage]:
-    pairs = zip(_digests(parts), rows, strict=False)
-    return [SentMessage(digest, min(_indices(row), default=-1)) for digest, row in pairs]
+    pairs = zip(_messages(parts), rows, strict=False)
+    return [SentMessage(_message_digest(message), min(_indices(row), default=-1)) for message, row in pairs]
 
 
 def _indices(rows: Sequence[Row] | Turn) -> list[int]:
     """The indexes of the input messages that a message of the body has something of."""
     if isinstance(rows, Turn):
         return [rows.index]
-    return [index_of(path) for path, *_ in rows if path]
+    places = (path.split(".", 2) for path, *_ in rows)
+    return [int(place[1]) for place in places if len(place) > 1 and place[1].isdecimal()]
 
 
 def _whole(account: Account) -> tuple[list[Raw], _Rows]:
@@ -277,7 +292,7 @@ def _whole(account: Account) -> tuple[list[Raw], _Rows]:
 def _equal(sent: Sent, now: Sequence[Raw]) -> int:
     """Return how many messages after the common chunks are those that were sent."""
     pairs = zip(sent.rest, now, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0].digest == _digest(pair[1]), pairs))
+    return sum(1 for _ in takewhile(lambda pair: pair[0].digest == _message_digest(pair[1]), pairs))
 
 
 def _start(account: Account, first: int, same: int | None) -> int:

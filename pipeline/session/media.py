@@ -127,6 +127,8 @@ class MediaTally:
 
     def __init__(self, limits: MediaLimits, head_bytes: int, stubs: MediaStubs = NO_STUBS) -> None:
         self.stubs = stubs
+        # The message of the first medium that became a line of text after an answer, until it is taken.
+        self._first_late: int | None = None
         self._limits = limits
         self._keys: list[str] = []  # of all media after ``stubs.before``
         self._live: list[_Live] = []
@@ -159,6 +161,11 @@ class MediaTally:
         found = any(index_of(key) < first and self.stubs.has(key) != old.has(key) for key in self._keys)
         self._keys = [key for key in self._keys if index_of(key) >= self.stubs.before]
         return found
+
+    def take_late(self, turn: Turn) -> tuple[int, int] | None:
+        """The messages after the first medium that an answer followed before this turn made it a line of text."""
+        first, self._first_late = self._first_late, None
+        return None if first is None else (first + 1, turn.index)
 
     def _may_exceed(self) -> bool:
         """Return False if the media are too few, and too small, to exceed a limit."""
@@ -228,6 +235,9 @@ class MediaTally:
 
     def _drop(self, media: Sequence[_Live]) -> None:
         gone = {each.key for each in media}
+        late = [index for each in media if (index := index_of(each.key)) < self._current]
+        if late:
+            self._first_late = min([*late, *([] if self._first_late is None else [self._first_late])])
         self._live = [each for each in self._live if each.key not in gone]
         self._bytes -= sum(each.bytes for each in media)
         self.stubs = self._compact(self.stubs.more | gone)
@@ -252,6 +262,8 @@ class MediaBounds:
         self.stubs = dict(stubs)
         self.is_on = True
         self._is_plain = is_new
+        # By target: from which message to before which one the model answered media that are lines of text since.
+        self._late: list[tuple[str, int, int]] = []
         self._tallies: dict[str, MediaTally] | None = None
 
     def take(
@@ -282,11 +294,19 @@ class MediaBounds:
             old = self.stubs.get(name, NO_STUBS)
             for turn in turns_of_all:
                 tally.take(turn)
+                late = tally.take_late(turn)
+                if late is not None:
+                    self._late.append((name, *late))
             if tally.stubs != old:
                 self.stubs[name] = tally.stubs
                 if tally.change(old, turns[0].index):
                     changed.append(name)
         return changed
+
+    def take_late(self) -> list[tuple[str, int, int]]:
+        """Return what the last turns changed after it was answered: a target, and from which message to which."""
+        late, self._late = self._late, []
+        return late
 
     def again(self, stubs: Mapping[str, MediaStubs]) -> MediaBounds:
         """Return bounds for a log that is read again."""

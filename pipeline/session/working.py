@@ -183,7 +183,12 @@ class WorkingHistory:
         """
         if not self._limits:
             return []
-        return self.bounds.take(turns, self._limits, self.archive.entries, self.archive.may_have_media)
+        changed = self.bounds.take(turns, self._limits, self.archive.entries, self.archive.may_have_media)
+        for name, start, end in self.bounds.take_late():
+            # Where it is known what was sent, the next request is compared with that.
+            if name in self._tracked and name not in self.bindings.sent:
+                self.bindings.add_void(name, start, end)
+        return changed
 
     def _begin_again(self, changed: Collection[str], reason: str = BEYOND_LIMITS) -> None:
         """Repair and encode the log again: media of settled turns become lines of text, or reasoning is void."""
