@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+from itertools import pairwise
 
 import pytest
-from build import call, result, text
+from build import call, result, said, text, user
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stage_runs import OPENED, processed, records, turn
 from strategies import SCALE
 
 from reknit.pipeline import Session
+from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.stages.turns import TurnsStage
+from reknit.topics import PROVIDER_REQUESTS
 
 FABLE, LATER, OTHER = "claude-fable-5-1", "claude-sonnet-5-5-20260910", "claude-sonnet-4-5"
 TOOL = {"name": "ls", "input_schema": {"type": "object"}}
@@ -219,3 +224,80 @@ def test_what_the_model_has_answered_stays_so_that_no_reasoning_is_lost(target, 
     for step in data.draw(st.lists(st.sampled_from((*TALK, "restart", "rewind")), min_size=4, max_size=25)):
         getattr(run, step)()
     assert run.lost == []
+
+
+class Log:
+    """The records of one session, made as a stage publishes requests and the mock answers them."""
+
+    def __init__(self, draw):
+        self.draw = draw
+        self.mock = Mock()
+        self.stage = TurnsStage(Defaults())
+        self.stage.use_format(3)
+        self.events, self.called, self.messages, self.bodies = [], [], 0, []
+        self.add(OPENED | {"model": FABLE, "tools": [TOOL]})
+
+    def add(self, event):
+        made = self.stage.process(records([event], first=len(self.events)))
+        self.events.append(event)
+        for output in made.outputs:
+            if output.topic == PROVIDER_REQUESTS:
+                self.bodies.append(json.loads(output.value))
+                assert self.mock.refused(self.bodies[-1]) == []
+
+    def append(self, message):
+        self.add(turn(message))
+        self.messages += 1
+
+    def say(self):
+        self.append(user(f"u{self.messages}"))
+
+    def answer(self):
+        """Answer the last request; an answer to an earlier one would come before it in the log."""
+        if not self.bodies:
+            return
+        names = [f"c{len(self.called) + at}" for at in range(self.draw(st.integers(0, 2)))]
+        self.called += names
+        self.append(self.mock.answer(self.bodies[-1], names))
+        self.bodies = []
+
+    def give_results(self):
+        if self.called:
+            names = self.draw(st.lists(st.sampled_from(self.called[-4:]), min_size=1, max_size=3))
+            self.append(user(*(result(name, self.draw(st.sampled_from(["pending", "done"]))) for name in names)))
+
+    def want(self):
+        self.add({"type": "request.wanted"})
+
+    def rewind(self):
+        count = self.draw(st.integers(0, self.messages))
+        self.add({"type": "history.rewound", "to": count})
+        self.messages, self.bodies = count, []
+
+    def reopen(self):
+        change = st.sampled_from([{"tools": []}, {"tools": [TOOL]}, {"system": "Be brief."}, {"params": None}])
+        self.add({"type": "session.opened"} | self.draw(change))
+
+    def restore(self):
+        """The agent compacts its history."""
+        self.add({"type": "history.restored", "messages": [user("summary"), said("I see."), user("go on")]})
+        self.messages, self.bodies = 3, []
+
+
+@settings(max_examples=60 * SCALE, deadline=None)
+@given(data=st.data())
+def test_records_give_no_signature_of_another_prefix_in_any_batches_and_after_restarts(data):
+    log = Log(data.draw)
+    log.say()
+    steps = ("say", "answer", "answer", "answer", "give_results", "give_results", "want", "rewind", "reopen", "restore")
+    for step in data.draw(st.lists(st.sampled_from(steps), min_size=4, max_size=20)):
+        getattr(log, step)()
+    of_all = records(log.events)
+    edges = sorted({0, len(of_all), *data.draw(st.lists(st.integers(0, len(of_all)), max_size=4))})
+    batches = [of_all[start:end] for start, end in pairwise(edges)]
+    single, *_ = processed(lambda: TurnsStage(Defaults()), [[record] for record in of_all])
+    for restart in (None, "changelog"):
+        outputs, *_ = processed(lambda: TurnsStage(Defaults()), batches, restart)
+        assert [each for each in outputs if each.topic == PROVIDER_REQUESTS] == [
+            each for each in single if each.topic == PROVIDER_REQUESTS
+        ]
