@@ -369,6 +369,8 @@ def _judged(settled: SettledPart, body: Body, ending: Ending, last: int, *, endl
     if target.is_text:
         return settled.judge_text(*body.ends, lambda: body.whole)
     violations = settled.judge(body.open_data, ending.head)
+    if settled.not_held:
+        violations = [violation for violation in violations if violation.rule not in settled.not_held]
     if not endless:
         return violations
     # The target does not judge the end of this history yet: the next user turn will be the last message.

@@ -171,6 +171,32 @@ nothing is removed there.
 """
 
 
+WANTING_BACK: Final[Mapping[IssuerName, str]] = MappingProxyType(
+    {
+        "deepseek": "The `content[].thinking` in the thinking mode must be passed back: NousResearch/hermes-agent#17992",
+        "minimax": "wants its reasoning back in a tool loop, signed or not: NousResearch/hermes-agent#75779, #85251",
+        "moonshot": "thinking is enabled but reasoning_content is missing: openclaw/openclaw#74846",
+    }
+)
+"""Issuers whose endpoints want reasoning back whether or not it is signed, with the source.
+
+Other services serve models under these names too, and may check requests as Anthropic does. So a policy has to name the
+endpoint before reasoning without a signature is sent there.
+"""
+
+
+def takes_unsigned(setting: Setting, target: str) -> bool:
+    """Return True if a policy names the endpoint of a target, and it wants reasoning back that is not signed."""
+    platform = setting.endpoints.get(target, UNKNOWN).platform
+    return target in setting.endpoints and _issuer_at(setting, target, platform) in WANTING_BACK
+
+
+def wants_back(issuer: Issuer | None, endpoint: Endpoint) -> bool:
+    """Return True if an endpoint that takes reasoning unsigned wants that of an issuer; MiniMax its own, as is known."""
+    of = "" if issuer is None else issuer_of(issuer.model) or issuer_of(issuer.provider)
+    return endpoint.issuer != "minimax" or of in {"", "minimax"}
+
+
 class Crossing(Struct, frozen=True, kw_only=True):
     """Reasoning of one issuer at the endpoint of another, where the history states the issuer.
 
@@ -251,10 +277,15 @@ def endpoint_of(setting: Setting, target: str, platform: Platform = "") -> Endpo
 
     ``platform`` is that of a target that has only one.
     """
-    given = setting.endpoints.get(target, UNKNOWN)
-    platform = given.platform or platform
-    issuer: IssuerName = given.issuer or _LOOK_ALIKES.get(platform) or issuer_of(setting.model)
+    platform = setting.endpoints.get(target, UNKNOWN).platform or platform
+    issuer = _issuer_at(setting, target, platform)
     return UNKNOWN if setting.reasoning == "keep" and issuer in CHECKING else Endpoint(platform, issuer)
+
+
+def _issuer_at(setting: Setting, target: str, platform: Platform) -> IssuerName:
+    """Return whose models a target's endpoint has: as a policy says, or by the names of its platform and model."""
+    given = setting.endpoints.get(target, UNKNOWN).issuer
+    return given or _LOOK_ALIKES.get(platform) or issuer_of(setting.model)
 
 
 def is_foreign(signature: str, endpoint: Endpoint) -> bool:

@@ -52,7 +52,7 @@ from reknit.pipeline.targets import (
 from reknit.pipeline.targets.bound import void_of
 from reknit.pipeline.targets.fitting import MOST_MARKS, newest_marks, unmarked
 from reknit.pipeline.targets.head import before_list
-from reknit.pipeline.targets.signatures import endpoint_of
+from reknit.pipeline.targets.signatures import endpoint_of, takes_unsigned
 
 NAME: Final = "anthropic"
 
@@ -98,6 +98,9 @@ class AnthropicDialect(ListDialect):
         self._observed = setting.observed
         self._endpoint = endpoint_of(setting, NAME)
         self._void = setting.void_at(self._endpoint)
+        self._takes_unsigned = takes_unsigned(setting, NAME)
+        # Rules of Anthropic's that this endpoint does not have.
+        self.not_held = frozenset({"ANT-18", "ANT-21"}) if self._takes_unsigned else frozenset()
         self._thinks = is_thinking(setting)
         # Adaptive thinking asks for none in a tool loop (recorded).
         self._thinks_first = b'"enabled"' in bytes(setting.params.get("thinking", b""))
@@ -207,7 +210,14 @@ class AnthropicDialect(ListDialect):
         book = FixLog(NAME, self._observed)
         message = _taken(in_common_words(came, book), book, state.opened, paused=prefill)
         opened = left_open(message, state.opened) if message.role == "assistant" else state.opened
-        unfit = unfit_reasoning(message, self.model, self._observed, self._endpoint, void_of(self._void, NAME))
+        unfit = unfit_reasoning(
+            message,
+            self.model,
+            self._observed,
+            self._endpoint,
+            void_of(self._void, NAME),
+            unsigned=self._takes_unsigned,
+        )
         if prefill and not (self._thinks if thinks is None else thinks):
             # An answer that the model continues holds no reasoning, unless thinking is enabled (ANT-23b).
             reasoning = (at for at, piece in enumerate(message.pieces) if is_reasoning(piece))

@@ -44,7 +44,7 @@ from reknit.pipeline.targets.media import (
     with_own_type,
     with_source,
 )
-from reknit.pipeline.targets.signatures import UNKNOWN, has_foreign_signature, may_cross
+from reknit.pipeline.targets.signatures import UNKNOWN, has_foreign_signature, may_cross, wants_back
 
 # Calls that the provider runs itself: a turn that ends in one is paused, and any model continues it.
 PAUSING: Final = frozenset({"server_tool_use", "mcp_tool_use"})
@@ -119,11 +119,13 @@ def unfit_reasoning(
     observed: Collection[str] = (),
     endpoint: Endpoint = UNKNOWN,
     void: Void = NOT_VOID,
+    *,
+    unsigned: bool = False,
 ) -> dict[int, str]:
     """Return the pieces of a message that cannot be sent back to an endpoint, each with its fix code.
 
     Pieces that only an ``observed`` repair would leave out stay. ``void`` are the messages whose reasoning was issued
-    after something that has changed.
+    after something that has changed. ``unsigned``: the endpoint wants reasoning back that is not signed.
     """
     pieces = message.pieces
     reasoning = [at for at, piece in enumerate(pieces) if isinstance(piece.block, (Thinking, RedactedThinking))]
@@ -132,7 +134,9 @@ def unfit_reasoning(
     unfit = {
         at: code
         for at in reasoning
-        if (code := _reasoning_fault(pieces[at], message, model, endpoint, void)) and code not in observed
+        if not (unsigned and _is_wanted(pieces[at].block, endpoint))
+        and (code := _reasoning_fault(pieces[at], message, model, endpoint, void))
+        and code not in observed
     }
     last = len(pieces) - 1 if "thinking_trailing" not in observed else -1
     # A breakpoint ends with the block before it.
@@ -142,9 +146,16 @@ def unfit_reasoning(
         last -= 1
     broken = {pieces[at].turn for at in unfit} if "thinking_of_changed_turn" not in observed else ()
     for at in reasoning:
-        if pieces[at].turn in broken:
+        if pieces[at].turn in broken and not (unsigned and _is_wanted(pieces[at].block, endpoint)):
             unfit.setdefault(at, "thinking_of_changed_turn")
     return unfit
+
+
+def _is_wanted(block: Block, endpoint: Endpoint) -> bool:
+    """Return True if a block is readable reasoning without a signature that an endpoint wants back as it is."""
+    if not isinstance(block, Thinking) or block.signature or not block.thinking.strip():
+        return False
+    return wants_back(block.issuer if isinstance(block.issuer, Issuer) else None, endpoint)
 
 
 def _reasoning_fault(piece: TrackedBlock, message: Message, model: str | None, endpoint: Endpoint, void: Void) -> str:
