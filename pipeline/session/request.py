@@ -157,6 +157,8 @@ class Normalized:
         reset: why the settled part differs from the last request's, ``""`` where it does not.
         prefix_reset: why the body does not start with the last request's settled part, ``""`` where it does: ``reset``,
             or why this request alone has another head (`Ending.reset`), or ``mended``.
+        judged_as: the model by whose rules the body was judged: the session's, or one of those of the endpoint that a
+            policy names.
         watched: the effect of repairs that the policy observes: those that were not made, each ``observed``, or, where
             the request had to be ``mended`` after all, the additional repairs.
     """
@@ -177,6 +179,7 @@ class Normalized:
         self.prefix_bytes = prefix_bytes
         self.reset = reset
         self.prefix_reset = prefix_reset
+        self.judged_as = account.settled.model
         self.watched: Sequence[Fix] = ()
         self._reporting = account
         self._is_text = target.is_text
@@ -369,8 +372,6 @@ def _judged(settled: SettledPart, body: Body, ending: Ending, last: int, *, endl
     if target.is_text:
         return settled.judge_text(*body.ends, lambda: body.whole)
     violations = settled.judge(body.open_data, ending.head)
-    if settled.not_held:
-        violations = [violation for violation in violations if violation.rule not in settled.not_held]
     if not endless:
         return violations
     # The target does not judge the end of this history yet: the next user turn will be the last message.

@@ -97,9 +97,7 @@ class SettledPart:
         self._stubs = stubs  # by target; they grow
         self.dialect = target.writer.prepare(setting, system)
         self._encode_healthy = healthy_encoder(self.dialect)
-        # Rules of the target that the endpoint does not have, as a policy names it.
-        self.not_held: frozenset[str] = getattr(self.dialect, "not_held", frozenset())
-        self.model = setting.model
+        self.model: str | None = getattr(self.dialect, "judged_as", setting.model)
         self.state: Any = self.dialect.state
         self.chunks: list[bytes] = []
         self.rows: list[Sequence[Row] | Turn] = []

@@ -187,8 +187,17 @@ endpoint before reasoning without a signature is sent there.
 
 def takes_unsigned(setting: Setting, target: str) -> bool:
     """Return True if a policy names the endpoint of a target, and it wants reasoning back that is not signed."""
-    platform = setting.endpoints.get(target, UNKNOWN).platform
-    return target in setting.endpoints and _issuer_at(setting, target, platform) in WANTING_BACK
+    return target in setting.endpoints and _issuer_named(setting, target) in WANTING_BACK
+
+
+def judged_as(setting: Setting, target: str) -> str | None:
+    """Return the model by whose rules a request is judged: a look-alike has its own, whatever it calls the model."""
+    is_alias = takes_unsigned(setting, target) and issuer_of(setting.model) == "anthropic"
+    return _issuer_named(setting, target) if is_alias else setting.model
+
+
+def _issuer_named(setting: Setting, target: str) -> IssuerName:
+    return _issuer_at(setting, target, setting.endpoints.get(target, UNKNOWN).platform)
 
 
 def wants_back(issuer: Issuer | None, endpoint: Endpoint) -> bool:

@@ -11,7 +11,13 @@ from msgspec.structs import replace
 
 from reknit.pipeline.providers.anthropic.rules import catalogue as rules
 from reknit.pipeline.providers.anthropic.rules.blocks import Messages, judge_blank
-from reknit.pipeline.providers.anthropic.rules.catalogue import CATALOGUE, family_of, is_other_vendors, reasons_unsigned, rule
+from reknit.pipeline.providers.anthropic.rules.catalogue import (
+    CATALOGUE,
+    family_of,
+    is_other_vendors,
+    reasons_unsigned,
+    rule,
+)
 from reknit.pipeline.providers.anthropic.rules.wire import BETA_PARAMETERS, BETA_TOOLS, PARAMETERS, Block, Message, Text
 from reknit.pipeline.rules._fold import BadJSON, Fold
 from reknit.pipeline.rules._misfits import Misfit, Spot, fit, fit_with_items

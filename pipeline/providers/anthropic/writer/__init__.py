@@ -52,7 +52,7 @@ from reknit.pipeline.targets import (
 from reknit.pipeline.targets.bound import void_of
 from reknit.pipeline.targets.fitting import MOST_MARKS, newest_marks, unmarked
 from reknit.pipeline.targets.head import before_list
-from reknit.pipeline.targets.signatures import endpoint_of, takes_unsigned
+from reknit.pipeline.targets.signatures import endpoint_of, judged_as, takes_unsigned
 
 NAME: Final = "anthropic"
 
@@ -99,8 +99,7 @@ class AnthropicDialect(ListDialect):
         self._endpoint = endpoint_of(setting, NAME)
         self._void = setting.void_at(self._endpoint)
         self._takes_unsigned = takes_unsigned(setting, NAME)
-        # Rules of Anthropic's that this endpoint does not have.
-        self.not_held = frozenset({"ANT-18", "ANT-21"}) if self._takes_unsigned else frozenset()
+        self.judged_as = judged_as(setting, NAME)
         self._thinks = is_thinking(setting)
         # Adaptive thinking asks for none in a tool loop (recorded).
         self._thinks_first = b'"enabled"' in bytes(setting.params.get("thinking", b""))
