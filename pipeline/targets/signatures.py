@@ -173,7 +173,7 @@ nothing is removed there.
 
 WANTING_BACK: Final[Mapping[IssuerName, str]] = MappingProxyType(
     {
-        "deepseek": "The `content[].thinking` in the thinking mode must be passed back: NousResearch/hermes-agent#17992",
+        "deepseek": "`content[].thinking` in the thinking mode must be passed back: NousResearch/hermes-agent#17992",
         "minimax": "wants its reasoning back in a tool loop, signed or not: NousResearch/hermes-agent#75779, #85251",
         "moonshot": "thinking is enabled but reasoning_content is missing: openclaw/openclaw#74846",
     }
@@ -201,7 +201,7 @@ def _issuer_named(setting: Setting, target: str) -> IssuerName:
 
 
 def wants_back(issuer: Issuer | None, endpoint: Endpoint) -> bool:
-    """Return True if an endpoint that takes reasoning unsigned wants that of an issuer; MiniMax its own, as is known."""
+    """Return True if an endpoint that takes reasoning unsigned wants that of an issuer; MiniMax its own."""
     of = "" if issuer is None else issuer_of(issuer.model) or issuer_of(issuer.provider)
     return endpoint.issuer != "minimax" or of in {"", "minimax"}
 
