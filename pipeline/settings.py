@@ -54,7 +54,13 @@ class StateSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 # Features by the least format of state that they need; with a lower one they are off.
-NEEDS_FORMAT = {"sliced release": 3, "endpoints": 3, "late results": 3, "limits of media": 3, "prefix-bound reasoning": 3}
+NEEDS_FORMAT = {
+    "sliced release": 3,
+    "endpoints": 3,
+    "late results": 3,
+    "limits of media": 3,
+    "prefix-bound reasoning": 3,
+}
 
 
 class RequestSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
