@@ -6,11 +6,15 @@ import os
 import shutil
 from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import provider_answers as answers
 import pytest
+from aiohttp import web
 from gateway import Provider, gateway_to, streamed
 from msgspec import Struct
+
+from reknit.pipeline.serve.endpoints import endpoint_of
 
 SCRIPT = Path(__file__).parents[1] / "js" / "read_stream.mjs"
 
@@ -100,3 +104,87 @@ async def test_an_sdk_never_takes_a_cut_stream_for_a_whole_one(name, breaks):
                 result, _ = await result_of(read, name, streamed(pieces[:kept], breaks=breaks))
                 results[kind, kept] = result.get("error", result)
     assert {key: result for key, result in results.items() if result not in client.errors} == {}
+
+
+async def test_the_javascript_package_repairs_the_requests_of_sdks():
+    answers_by_path = {
+        "/v1/messages": {"type": "message", "role": "assistant", "content": []},
+        "/v1/chat/completions": {
+            "id": "c",
+            "created": 1,
+            "model": "gpt-5",
+            "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hello"}}],
+        },
+        "/v1/models": {"object": "list", "data": []},
+    }
+
+    async def answer(request):
+        return web.json_response(answers_by_path[request.path])
+
+    provider = Provider(answer)
+    async with provider.running() as url, gateway_to(url) as (gateway_url, _):
+        process = await asyncio.create_subprocess_exec(
+            "node", SCRIPT.parent / "mend.mjs", gateway_url, url, stdout=asyncio.subprocess.PIPE
+        )
+        output, _ = await process.communicate()
+    assert json.loads(output) == {
+        "results": [["result_synthesised"], ["result_synthesised"], [], "unreachable"],
+        "refused": 400,
+        "wrong": "unknown_target",
+        "roles": ["user", "assistant", "user"],
+        "fixes": 1,
+    }
+    # The gateway only repaired: each request came from its SDK.
+    assert [received.headers.get("via") for received in provider.received] == [None] * 5
+
+
+async def test_the_types_of_the_javascript_package_are_valid(tmp_path):
+    use = tmp_path / "use.mts"
+    use.write_text(
+        f"""
+        import {{ mend, mendingFetch, MendError, type MendResult }} from "{SCRIPT.parents[2] / "js" / "index.js"}";
+        const result: MendResult<{{ messages: unknown[] }}> = await mend([], {{ target: "anthropic" }});
+        const fetch: typeof globalThis.fetch = mendingFetch({{ onResult: (each) => each instanceof MendError }});
+        // @ts-expect-error: a target is required
+        mend([], {{}});
+        export {{ result, fetch }};
+        """
+    )
+    options = ["--noEmit", "--strict", "--target", "es2022", "--module", "nodenext", "--lib", "es2022,dom"]
+    process = await asyncio.create_subprocess_exec(
+        SCRIPT.parent / "node_modules" / ".bin" / "tsc", *options, use, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    assert (process.returncode, output.decode()) == (0, "")
+
+
+async def test_the_javascript_package_and_the_gateway_know_the_same_endpoints():
+    urls = [
+        "https://api.anthropic.com/v1/messages?beta=true",
+        "https://api.anthropic.com/v1/messages/count_tokens",
+        "https://x-aiplatform.googleapis.com/v1/projects/p/locations/l/publishers/anthropic/models/c@1:streamRawPredict",
+        "https://bedrock-runtime.us-east-1.amazonaws.com/model/anthropic.claude-v1%3A0/converse-stream",
+        "https://bedrock-runtime.us-east-1.amazonaws.com/model/anthropic.claude-v1%3A0/invoke",
+        "https://bedrock-runtime.us-east-1.amazonaws.com/model/meta.llama/invoke",
+        "https://generativelanguage.googleapis.com/v1beta/models/gemini-3-pro:streamGenerateContent?alt=sse",
+        "https://generativelanguage.googleapis.com/v1beta/models/gemini-3-pro:countTokens",
+        "https://api.openai.com/v1/chat/completions",
+        "https://x.openai.azure.com/openai/deployments/d/chat/completions?api-version=1",
+        "http://127.0.0.1:8000/v1/chat/completions",
+        "https://api.openai.com/v1/responses",
+        "https://api.openai.com/v1/responses/r/cancel",
+    ]
+    script = f"""
+        import {{ endpointOf }} from "{SCRIPT.parents[2] / "js" / "index.js"}";
+        console.log(JSON.stringify({json.dumps(urls)}.map(endpointOf)));
+    """
+    process = await asyncio.create_subprocess_exec(
+        "node", "--input-type=module", "--eval", script, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    parts = [urlsplit(url) for url in urls]
+    known = [endpoint_of(part.path, part.netloc) for part in parts]
+    assert [each and (each["target"], each.get("model", "")) for each in json.loads(output)] == [
+        each and (each.target, each.model) for each in known
+    ]
+    assert {each.target for each in known if each} > {"anthropic", "vllm"}
