@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
@@ -49,6 +49,14 @@ _POLICIES = "; ".join(
     [f"{name}={' or '.join(words) or 'VALUE'}" for name, words in POLICY_OPTIONS.items() if name != "mend"]
     + ["mend.CODE or mend.TARGET.CODE=on or observe"]
 )
+
+
+# Fixes of a transcript's lines, each of which is reported by itself.
+_ABOUT_LINES: Final = {
+    "line_unreadable": "not readable, left out",
+    "line_cut": "cut off, read up to the cut",
+    "line_skipped": "of an unknown type, left out",
+}
 
 
 @click.command("normalize")
@@ -109,8 +117,8 @@ def _normalize_one(normalized: Callable[[], Normalized], *, report: bool, lines:
         for violation in done.violations:
             say(f"{violation.severity}: {violation.path}: {violation.message} [{violation.rule}]")
         for fix in done.fixes:
-            if fix.code == "line_unreadable":
-                say(f"reknit: not readable, left out: {fix.detail}")
+            if fix.code in _ABOUT_LINES:
+                say(f"reknit: {_ABOUT_LINES[fix.code]}: {fix.detail}")
         for (code, observed), count in Counter((fix.code, fix.observed) for fix in done.fixes).items():
             say(f"{'observed' if observed else 'mended'}: {code} x{count}")
     if done.body is None:

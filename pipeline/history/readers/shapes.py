@@ -30,6 +30,7 @@ from reknit.pipeline.history.healthy import Stretch, healthy_stretches
 from reknit.pipeline.history.readers import canonical
 from reknit.pipeline.history.readers.fields import Notes, as_list, as_object, with_ids
 from reknit.pipeline.history.readers.head import DocumentHead, read_head
+from reknit.pipeline.history.readers.lines import utf8_lines
 from reknit.pipeline.history.readers.message import (
     ROOTS,
     STRICT,
@@ -539,7 +540,7 @@ def _notes(mask: Mask | None) -> Notes:
 
 
 def _read_transcript(text: bytes, shape: Shape, read_lines: _LinesReader) -> ReadResult:
-    text = to_utf8(text)
+    text = utf8_lines(text)
     if text.startswith(b"["):
         text = b"\n".join(bytes(item) for item in as_list(compact(text), ""))
     mask = find_mask(text)
