@@ -7,11 +7,11 @@ an image beyond the limits make the API refuse every further request of the sess
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, Final
-from uuid import NAMESPACE_URL, uuid5
 
 import msgspec
 from msgspec import Raw, Struct, structs
@@ -307,7 +307,7 @@ class _Pairing:
         place = f"lines.{call.line.number}.message.content.{call.at}"
         self._changes.add_fix("result_synthesised", place, call.name)
         tail = call.tail.members
-        uuid = str(uuid5(NAMESPACE_URL, f"reknit:{tail.get('sessionId')}:{call.id}"))
+        uuid = _uuid_of(f"reknit:{tail.get('sessionId')}:{call.id}")
         result = {"type": "tool_result", "tool_use_id": call.id, "content": MISSING, "is_error": True}
         value: JsonObject = {"parentUuid": tail.get("uuid")}
         value |= {name: tail[name] for name in _ENVELOPE if name in tail}
@@ -333,6 +333,12 @@ class _Pairing:
                 step.change()
                 return
             step = by_uuid.get(text_in(step.members.get("parentUuid")))
+
+
+def _uuid_of(text: str) -> str:
+    """Return a UUID that is the same for the same text (version 8 of RFC 9562)."""
+    made = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+    return f"{made[:8]}-{made[8:12]}-8{made[13:16]}-8{made[17:20]}-{made[20:32]}"
 
 
 def _blocks(line: TranscriptLine) -> Iterator[JsonObject]:
