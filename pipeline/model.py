@@ -136,7 +136,7 @@ class Turn(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
 
     ``root`` is the name of the list that holds the message. In OpenAI's ``input`` a message is an item, and several
     make one turn. ``ids_made`` says that the shape has calls without ids: a call without one has an id made from the
-    tool's name (``reknit.pipeline.history.calls.made_id``), and a result without one belongs to the first such call
+    tool's name (``reknit.pipeline.history.call_ids.made_id``), and a result without one belongs to the first such call
     that waits. ``synthetic`` marks a user turn that an agent program wrote itself, ``incomplete`` an assistant turn
     whose last text a stream never finished. ``own`` has the message's provider-specific members.
     """

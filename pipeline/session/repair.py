@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history import History
-from reknit.pipeline.history.calls import IdWriter, SettledCall
+from reknit.pipeline.history.call_ids import IdWriter, SettledCall
 from reknit.pipeline.history.healthy import Stretch
 from reknit.pipeline.model import Policy, Turn
 from reknit.pipeline.options import Structure

@@ -18,7 +18,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from reknit.pipeline.errors import InputError, InternalError
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history import History
-from reknit.pipeline.history.calls import SettledCall
+from reknit.pipeline.history.call_ids import SettledCall
 from reknit.pipeline.history.exchanges import Exchange
 from reknit.pipeline.history.pieces import LedgerEntry, TrackedBlock
 from reknit.pipeline.history.readers.message import Decided, DecidedShape

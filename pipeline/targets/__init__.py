@@ -6,7 +6,7 @@ chunks + the ending's parts) + suffix``.
 
 Names of tools and ids of calls are written in a target's alphabet and length: the same name gives the same result, and
 different names never give the same. For ids the structure repair ensures the latter: it never gives a call an id that a
-target of the session would write like another's (``reknit.pipeline.history.calls.IdTable``).
+target of the session would write like another's (``reknit.pipeline.history.call_ids.IdTable``).
 """
 
 from __future__ import annotations
