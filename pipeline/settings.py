@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 from msgspec import Meta, Raw, Struct
 
 from reknit.pipeline.kafka import KafkaSettings
-from reknit.pipeline.model import Limits, Policy
 from reknit.pipeline.objects import ObjectSettings
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.serve.upstreams import Upstream
+from reknit.pipeline.stages.tenants import Limits
 from reknit.pipeline.text.redaction import MARKER, SOURCE_ROOTS
 from reknit.topics import DEFAULT_PARTITIONS
 

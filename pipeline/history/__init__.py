@@ -64,8 +64,9 @@ from reknit.pipeline.history.render import (
 )
 from reknit.pipeline.history.result_text import orphan_pieces, same_content
 from reknit.pipeline.history.served import in_flight, is_called_by_code
-from reknit.pipeline.model import Block, Policy, Text, ToolResult, ToolUse, Turn, Unknown
+from reknit.pipeline.model import Block, Text, ToolResult, ToolUse, Turn, Unknown
 from reknit.pipeline.options import STRICT, Structure
+from reknit.pipeline.policy import Policy
 
 # Past this many, the turns that have been settled are taken out of ``History.changed``.
 _MANY_CHANGED = 64

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from reknit.pipeline.errors import ReknitError, error_name
-from reknit.pipeline.model import Policy
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.serve.endpoints import Endpoint
 from reknit.pipeline.session import normalize
 from reknit.pipeline.stages.defaults import chains_in

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta, Struct
 
 from reknit.pipeline.errors import InputError, expected_one_of
-from reknit.pipeline.model import Policy
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.serve.endpoints import Endpoint, endpoint_of
 from reknit.pipeline.urls import LOOPBACK
 

@@ -22,7 +22,8 @@ from reknit.pipeline.history.call_ids import SettledCall
 from reknit.pipeline.history.exchanges import Exchange
 from reknit.pipeline.history.pieces import LedgerEntry, TrackedBlock
 from reknit.pipeline.history.readers.message import Decided, DecidedShape
-from reknit.pipeline.model import Policy, Tool, Turn
+from reknit.pipeline.model import Tool, Turn
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.session.media import MediaStubs, has_media
 from reknit.pipeline.session.settled import SettledHead, SettledSlice
 from reknit.pipeline.targets import Setting

@@ -26,8 +26,9 @@ from msgspec import UNSET, Raw, Struct, structs
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.pieces import FixLog, LedgerEntry, Message, TrackedBlock
 from reknit.pipeline.history.readers.strict import decoded
-from reknit.pipeline.model import Block, Endpoint, Issuer, KeptReasoning, Role, Text, Tool, Turn, Unknown
+from reknit.pipeline.model import Block, Issuer, Role, Text, Tool, Turn, Unknown
 from reknit.pipeline.options import STRICT, Structure
+from reknit.pipeline.policy import Endpoint, KeptReasoning
 
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]+")
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9_-]+")

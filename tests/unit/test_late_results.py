@@ -12,7 +12,7 @@ from stage_runs import OPENED, Sliced, bodies, processed, records, restored, tur
 
 from reknit.pipeline import Session, normalize
 from reknit.pipeline.history.placeholders import INTERRUPTED
-from reknit.pipeline.model import Policy
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.stages.defaults import Defaults
 from reknit.pipeline.stages.turns import TurnsStage
