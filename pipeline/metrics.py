@@ -33,7 +33,7 @@ from reknit.pipeline.registry import SOURCES
 from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.stages import WRITTEN
 from reknit.pipeline.stages.base import Result
-from reknit.pipeline.stages.records import EVENT_HEADERS, TURN_HEADERS
+from reknit.pipeline.stages.envelope import EVENT_HEADERS, TURN_HEADERS
 from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
 from reknit.topics.items import Cause
 from reknit.topics.records import TurnRecord

@@ -37,9 +37,10 @@ from reknit.pipeline.rules.refusals import Doubt
 from reknit.pipeline.session import Session
 from reknit.pipeline.stages.base import Live, Record
 from reknit.pipeline.stages.kept import DEADLINE, Kept, SessionLifetimes
-from reknit.pipeline.stages.records import CHANGE, WrittenHead, unpacked
-from reknit.pipeline.stages.releases import RELEASE, Releases, Waiting
+from reknit.pipeline.stages.releases import RELEASE, Releases
 from reknit.pipeline.stages.tenants import SIZE, Usage
+from reknit.pipeline.stages.waiting import Waiting, unpacked
+from reknit.pipeline.stages.written_head import CHANGE, WrittenHead
 from reknit.topics.records import TurnAppended, TurnRecord
 
 
