@@ -29,10 +29,10 @@ from aiokafka.structs import RecordMetadata
 from msgspec import Struct, structs
 
 from reknit.pipeline.engine.batches import row_size
+from reknit.pipeline.engine.connections import close_client
 from reknit.pipeline.engine.epochs import RETRY_PAUSE_MS, Epochs, IsOurs
 from reknit.pipeline.engine.limits import RefusedSizeError, TopicLimits
 from reknit.pipeline.engine.runtime import NotAuthorizedError, PartitionLostError
-from reknit.pipeline.engine.upstream import close_client
 from reknit.pipeline.kafka import REFUSALS, refusal
 from reknit.pipeline.objects import Objects
 from reknit.pipeline.stages.base import STATE_FORMATS, Output, Stage
