@@ -41,8 +41,8 @@ from reknit.pipeline.stages.base import POSITION, Output, Record, read_position
 from reknit.topics.positions import PositionMark, read_mark
 
 if TYPE_CHECKING:
+    from reknit.pipeline.engine.commit import Batch
     from reknit.pipeline.engine.runtime import EngineConfig, Scope, StageFactory
-    from reknit.pipeline.engine.writer import Batch
 
 # How long one fetch waits for records.
 _POLL_MS = 200
