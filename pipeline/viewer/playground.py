@@ -39,10 +39,11 @@ from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.session.arguments import POLICY_OPTIONS
 from reknit.pipeline.text import visible
+from reknit.pipeline.viewer.addresses import with_query
 from reknit.pipeline.viewer.guard import form_of
 from reknit.pipeline.viewer.index.search import MOST_WORDS
 from reknit.pipeline.viewer.outcome import Choice, Helper, Outcome, Wrong, outcome_of
-from reknit.pipeline.viewer.pages import VIEWER, is_part, page, with_query
+from reknit.pipeline.viewer.pages import VIEWER, is_part, page
 
 # Text that a person can still read; repairing it takes two seconds at most.
 LARGEST: Final = 2 << 20
