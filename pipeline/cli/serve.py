@@ -74,7 +74,8 @@ def _upstreams(config: Config, url: str | None, target: str) -> Upstreams:
     if url is not None:
         given = (Upstream(name="upstream", to=url, target=target),)
     for upstream in given:
-        policy_from(upstream.policy)  # an error here, not later in every request
+        for policy in upstream.policies():
+            policy_from(policy)  # an error here, not later in every request
     return Upstreams(given, TARGETS)
 
 

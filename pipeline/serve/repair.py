@@ -10,18 +10,19 @@ import asyncio
 import multiprocessing
 import zlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import Final, Literal
+from functools import partial
+from typing import Final, Literal, TypeVar
 
 import cramjam
 import msgspec
 from msgspec import Raw, Struct
 
 from reknit.pipeline.errors import ReknitError, error_name
-from reknit.pipeline.policy import Policy
 from reknit.pipeline.serve.endpoints import Endpoint
+from reknit.pipeline.serve.upstreams import Upstream
 from reknit.pipeline.session import normalize
 from reknit.pipeline.stages.defaults import chains_in
 
@@ -36,6 +37,7 @@ MOST_BYTES: Final = 64 * 1024 * 1024
 # JSON compresses by less than this.
 _MOST_RATIO: Final = 200
 
+Result = TypeVar("Result")
 Outcome = Literal["unchanged", "repaired", "rejected", "skipped", "failed", "late"]
 _body_members = msgspec.json.Decoder(dict[str, Raw]).decode
 
@@ -47,24 +49,29 @@ class Repaired(Struct, frozen=True):
         outcome: ``unchanged``: it needs no repair; ``repaired``; ``rejected``: no repair makes it valid; ``skipped``:
             only the provider knows its history; ``failed``: Reknit could not read or repair it; ``late``: repair took
             too long.
-        body: the repaired bytes; None in every other case.
+        body: the bytes to send; None if they are the client's.
         fixes: the number of fixes by code.
         reason: the broken rule or the error, without content.
+        params: the names of parameters that the configuration added.
     """
 
     outcome: Outcome
     body: bytes | None = None
     fixes: Mapping[str, int] = {}
     reason: str = ""
+    params: tuple[str, ...] = ()
 
 
-def repaired(body: bytes, endpoint: Endpoint, policy: Policy) -> Repaired:
+def repaired(body: bytes, endpoint: Endpoint, upstream: Upstream) -> Repaired:
     """Repair a body for its target; never raises an error of the input."""
     try:
         members = _body_members(body)
         if chains_in(members):
             return Repaired("skipped", reason="chained")
-        done = normalize(body, endpoint.target, policy=policy, model=endpoint.model or None)
+        settings = upstream.settings_of(endpoint.model or _text(members.get("model")))
+        added = {name: value for name, value in settings.params.items() if name not in members}
+        whole = msgspec.json.encode(members | added) if added else body
+        done = normalize(whole, endpoint.target, policy=settings.policy, model=endpoint.model or None)
     except (ReknitError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Repaired("failed", reason=error.code if isinstance(error, ReknitError) else error_name(error))
     made = [fix for fix in done.fixes if not fix.observed]
@@ -72,8 +79,15 @@ def repaired(body: bytes, endpoint: Endpoint, policy: Policy) -> Repaired:
         hard = next(violation for violation in done.violations if violation.severity == "hard")
         return Repaired("rejected", reason=f"{hard.rule}: {hard.message}")
     if not made:
-        return Repaired("unchanged")
-    return Repaired("repaired", done.body, Counter(fix.code for fix in made))
+        return Repaired("unchanged", whole if added else None, params=tuple(added))
+    return Repaired("repaired", done.body, Counter(fix.code for fix in made), params=tuple(added))
+
+
+def _text(value: Raw | None) -> str:
+    try:
+        return "" if value is None else msgspec.json.decode(value, type=str)
+    except msgspec.DecodeError:
+        return ""
 
 
 def decoded(body: bytes, encoding: str) -> bytes | None:
@@ -102,31 +116,37 @@ class Repairs:
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
 
-    async def repair(self, body: bytes, endpoint: Endpoint, policy: Policy) -> Repaired:
+    async def repair(self, body: bytes, endpoint: Endpoint, upstream: Upstream) -> Repaired:
         """Return the result for a body. A large body that takes too long is ``late``."""
-        if len(body) <= LARGE_BYTES:
-            return self._here(body, endpoint, policy)
+        repair = partial(repaired, endpoint=endpoint, upstream=upstream)
         seconds = BUDGET_SECONDS + _SECONDS_PER_MIB * len(body) / 2**20
         try:
-            if self._pool is None:
-                # Not forked: the event loop and its threads must not be copied.
-                self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-            work = asyncio.get_running_loop().run_in_executor(self._pool, repaired, body, endpoint, policy)
-            return await asyncio.wait_for(work, seconds)
+            if len(body) <= LARGE_BYTES:
+                return repair(body)
+            return await asyncio.wait_for(self.run(repair, body), seconds)
         except TimeoutError:
             return Repaired("late")
         except BrokenProcessPool:
-            self._pool = None
             return Repaired("failed", reason="process_ended")
-        except Exception as error:  # noqa: BLE001  as in ``_here``
-            return Repaired("failed", reason=error_name(error))
-
-    @staticmethod
-    def _here(body: bytes, endpoint: Endpoint, policy: Policy) -> Repaired:
-        try:
-            return repaired(body, endpoint, policy)
         except Exception as error:  # noqa: BLE001  a fault of Reknit must not stop the request
             return Repaired("failed", reason=error_name(error))
+
+    async def run(self, function: Callable[[bytes], Result], body: bytes) -> Result:
+        """Return a function's result for a body; a large body is processed in another process.
+
+        Raises:
+            BrokenProcessPool: that process ended.
+        """
+        if len(body) <= LARGE_BYTES:
+            return function(body)
+        if self._pool is None:
+            # Not forked: the event loop and its threads must not be copied.
+            self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, function, body)
+        except BrokenProcessPool:
+            self._pool = None
+            raise
 
     def close(self) -> None:
         if self._pool is not None:

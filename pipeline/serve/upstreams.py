@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 
 from reknit.pipeline.errors import InputError, expected_one_of
 from reknit.pipeline.policy import Policy
@@ -30,6 +31,25 @@ _HOSTS: Final = (
 )
 
 
+class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings for the requests to some models.
+
+    Attributes:
+        policy: of repair; None: that of the upstream.
+        params: members of the body, by the provider's names, for requests that do not have them.
+    """
+
+    policy: Policy | None = None
+    params: dict[str, Raw] = {}
+
+
+class SettingsOfRequest(Struct, frozen=True):
+    """The settings of one request: the policy of repair, and members for a body that does not have them."""
+
+    policy: Policy
+    params: Mapping[str, Raw] = {}
+
+
 class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A provider's API.
 
@@ -39,6 +59,7 @@ class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         to: the base URL, ``https`` unless the host is this machine.
         target: judges requests to an API that imitates another, such as ``vllm``; "": known by the path.
         policy: of repair, as in ``[session.policy]``.
+        models: settings by pattern of the model's name, such as ``claude-opus-*``; the first that matches applies.
         key_env: the environment variable of a key that replaces the client's; "": the client's key is forwarded.
         reject: an irreparable request is forwarded unchanged, or answered in the provider's words (``local``).
     """
@@ -48,8 +69,23 @@ class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     prefix: str = ""
     target: str = ""
     policy: Policy = Policy()
+    models: dict[str, ModelSettings] = {}
     key_env: str = ""
     reject: Literal["forward", "local"] = "forward"
+
+    def settings_of(self, model: str) -> SettingsOfRequest:
+        """Return the settings of requests to a model; "" for a body that names none."""
+        for pattern, settings in self.models.items():
+            if fnmatchcase(model, pattern):
+                return SettingsOfRequest(settings.policy or self.policy, settings.params)
+        return SettingsOfRequest(self.policy)
+
+    def policies(self) -> Iterator[Policy]:
+        """Yield every policy that a request may get."""
+        yield self.policy
+        for settings in self.models.values():
+            if settings.policy is not None:
+                yield settings.policy
 
 
 DEFAULT_UPSTREAMS: Final = (
