@@ -17,7 +17,8 @@ from reknit.pipeline.kafka.partitions import every_place
 from reknit.pipeline.kafka.reading import read_partitions, reader
 from reknit.pipeline.objects import open_objects
 from reknit.pipeline.replay.folder import plan_of, read_partition, unfinished
-from reknit.pipeline.replay.replays import Progress, plan_at
+from reknit.pipeline.replay.replays import plan_at
+from reknit.pipeline.replay.settling import Progress
 from reknit.pipeline.replay.sides import Coverage, Fetch, Side, Spool, input_of, is_of_worker
 from reknit.pipeline.settings import Config
 from reknit.pipeline.stages.base import Record

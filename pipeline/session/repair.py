@@ -22,7 +22,8 @@ from reknit.pipeline.options import Structure
 from reknit.pipeline.policy import Policy
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.session.media import MediaStubs
-from reknit.pipeline.session.settled import SettledPart, SettledSlice, Shared, Size
+from reknit.pipeline.session.settled import SettledPart, Shared
+from reknit.pipeline.session.settled_state import SettledSlice, Size
 from reknit.pipeline.session.state import Mended, OpenEnd, SessionHead, Slice, load_open_end
 from reknit.pipeline.targets import HealthyTurns, Setting, images_of, structure_of
 

@@ -25,7 +25,7 @@ from reknit.pipeline.history.readers.message import Decided, DecidedShape
 from reknit.pipeline.model import Tool, Turn
 from reknit.pipeline.policy import Policy
 from reknit.pipeline.session.media import MediaStubs, has_media
-from reknit.pipeline.session.settled import SettledHead, SettledSlice
+from reknit.pipeline.session.settled_state import SettledHead, SettledSlice
 from reknit.pipeline.targets import Setting
 
 # The layout of heads and segments. A session of another layout is read from its log.

@@ -30,7 +30,8 @@ from reknit.pipeline.session.repair import (
     variants_of,
 )
 from reknit.pipeline.session.request import Normalized, choose_request, make_request
-from reknit.pipeline.session.settled import SettledHead, SettledPart
+from reknit.pipeline.session.settled import SettledPart
+from reknit.pipeline.session.settled_state import SettledHead
 from reknit.pipeline.session.state import (
     LATE_RESULTS,
     LAYOUT,
