@@ -213,3 +213,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Literal["debug", "info", "warning", "error"], Meta(description="The least that is logged.")
     ] = "info"
     log_format: Annotated[Literal["text", "json"], Meta(description="How, on stderr.")] = "text"
+
+    @property
+    def inputs_prefix(self) -> str:
+        """The prefix of the inputs, which may belong to another pipeline."""
+        return self.prefix if self.source_prefix is None else self.source_prefix

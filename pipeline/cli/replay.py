@@ -29,12 +29,12 @@ from reknit.pipeline.cli.running import run, scope_of
 from reknit.pipeline.engine.runtime import StageFactory, Tuning
 from reknit.pipeline.errors import InputError, ReknitError, expected_one_of
 from reknit.pipeline.objects import open_objects
-from reknit.pipeline.replay import INPUTS, Place, Plan, PlannedStage, Selection, replays, settling
+from reknit.pipeline.replay import Place, Plan, PlannedStage, Selection, replays, settling
 from reknit.pipeline.replay import folder as folders
 from reknit.pipeline.settings import Config, StateSettings
 from reknit.pipeline.stages import stages
 from reknit.pipeline.stages.base import Stage
-from reknit.topics import AGENT_TURNS
+from reknit.topics import AGENT_TURNS, INPUTS
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 _PLACE = re.compile(r"(?P<topic>.+)/(?P<partition>\d+)/(?P<first>\d+)(?:-(?P<last>\d+))?")

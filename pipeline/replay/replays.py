@@ -14,9 +14,9 @@ from reknit.pipeline.kafka.admin import connected
 from reknit.pipeline.kafka.reading import read_partitions, reader
 from reknit.pipeline.kafka.sending import producing
 from reknit.pipeline.objects import open_objects
-from reknit.pipeline.replay import INPUTS, Plan, digest_of
+from reknit.pipeline.replay import Plan, digest_of
 from reknit.pipeline.settings import Config
-from reknit.topics import REPLAY_PLAN, REPLAYS, TOPICS_BESIDE, qualified
+from reknit.topics import INPUTS, REPLAY_PLAN, REPLAYS, TOPICS_BESIDE, qualified
 from reknit.topics.cluster import wanted
 
 

@@ -7,7 +7,7 @@ which a replay could only differ from the live pipeline.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,8 +17,8 @@ from msgspec import Struct
 from reknit.pipeline import __version__
 from reknit.pipeline.errors import InputError, InternalError
 from reknit.pipeline.kafka.partitions import partitions_of
-from reknit.pipeline.kafka.reading import read_partitions, reader
-from reknit.pipeline.replay import INPUTS, Offsets, Plan, Selection, Stretch, Uncompared, digest_of
+from reknit.pipeline.kafka.reading import OnProgress, read_partitions, reader
+from reknit.pipeline.replay import Offsets, Plan, Selection, Stretch, Uncompared, digest_of
 from reknit.pipeline.settings import Config
 from reknit.pipeline.stages.base import POSITION, read_position
 from reknit.pipeline.stages.kept import KINDS, SessionLifetimes
@@ -26,6 +26,7 @@ from reknit.topics import (
     AGENT_TURNS,
     DAY_MS,
     DEAD_LETTERS,
+    INPUTS,
     MARKER_DAYS,
     PROVIDER_EVENTS,
     PROVIDER_REQUESTS,
@@ -41,16 +42,13 @@ if TYPE_CHECKING:
     from reknit.pipeline.stages.turn_state import TurnStates
 
 
-Progress = Callable[[int, int], None]
-
-
 class _Live(Struct):
     """The live pipeline as a survey reads it, up to the ends of its inputs."""
 
     config: Config
     consumer: AIOKafkaConsumer
     numbers: list[int]
-    on_progress: Progress
+    on_progress: OnProgress
 
     def places(self, topic: str, partitions: list[int] | None = None) -> list[TopicPartition]:
         name = qualified(topic, self.config.prefix)
@@ -73,7 +71,7 @@ class _Live(Struct):
         ]
 
 
-async def settle(config: Config, replay: str, selection: Selection, now: int, on_progress: Progress) -> Plan:
+async def settle(config: Config, replay: str, selection: Selection, now: int, on_progress: OnProgress) -> Plan:
     """Read the live pipeline and settle the plan of its replay. ``now`` is in milliseconds since the epoch.
 
     Raises:
