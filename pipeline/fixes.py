@@ -360,6 +360,10 @@ _READING = (
          "The request body is not valid JSON: no low surrogate in string", "anthropics/claude-code#60394"),
     _lost("line_unreadable", "dropped", "a transcript's line, or a message in it, could not be read and was left out",
          source="transcripts of programs that were killed while they wrote"),
+    _lost("line_restored", "rewritten", "a transcript's line was written again from what it still shows",
+         source="reknit repair"),
+    _kept("parent_relinked", "rewritten", "a transcript's line that names a missing line got the one before it",
+          source="reknit repair; Claude Code follows parents from the newest line"),
 )  # fmt: skip
 
 # Changes to a stream's words, where its source writes calls and internals into its text.
