@@ -18,7 +18,8 @@ from msgspec import Raw, Struct, structs
 
 from reknit.pipeline.history.readers.fields import Notes
 from reknit.pipeline.history.readers.strict import decoded
-from reknit.pipeline.model import Endpoint, RedactedThinking, Thinking
+from reknit.pipeline.model import RedactedThinking, Thinking
+from reknit.pipeline.policy import Endpoint
 from reknit.pipeline.providers.claude_cli.reader import Line, Tree, main_chain
 from reknit.pipeline.targets.limits import MediaLimits, limits_of
 from reknit.pipeline.targets.signatures import has_foreign_signature, issuer_of

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from reknit.pipeline.history.readers.fields import Notes
-from reknit.pipeline.model import Endpoint
+from reknit.pipeline.policy import Endpoint
 from reknit.pipeline.targets.limits import MediaLimits, limits_of
 from reknit.pipeline.targets.signatures import is_foreign
 from reknit.pipeline.transcripts.content import (
