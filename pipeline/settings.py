@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 from msgspec import Meta, Raw, Struct
 
 from reknit.pipeline.kafka import KafkaSettings
-from reknit.pipeline.model import Limits, Policy
 from reknit.pipeline.objects import ObjectSettings
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.serve.upstreams import Upstream
+from reknit.pipeline.stages.tenants import Limits
 from reknit.pipeline.text.redaction import MARKER, SOURCE_ROOTS
 from reknit.topics import DEFAULT_PARTITIONS
 
@@ -212,3 +213,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Literal["debug", "info", "warning", "error"], Meta(description="The least that is logged.")
     ] = "info"
     log_format: Annotated[Literal["text", "json"], Meta(description="How, on stderr.")] = "text"
+
+    @property
+    def inputs_prefix(self) -> str:
+        """The prefix of the inputs, which may belong to another pipeline."""
+        return self.prefix if self.source_prefix is None else self.source_prefix

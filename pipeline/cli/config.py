@@ -29,7 +29,7 @@ from reknit.pipeline.errors import ReknitError
 from reknit.pipeline.kafka import connection
 from reknit.pipeline.settings import Config
 from reknit.pipeline.urls import mask_urls
-from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS, qualified
+from reknit.topics import INPUTS, qualified
 
 if TYPE_CHECKING:
     from reknit.pipeline.stages.defaults import Defaults
@@ -219,8 +219,8 @@ def _topic_ids(config: Config) -> str:
 
     from reknit.pipeline.engine.topic_ids import ask
 
-    prefix = config.prefix if config.source_prefix is None else config.source_prefix
-    names = [qualified(topic, prefix) for topic in (AGENT_TURNS, PROVIDER_EVENTS)]
+    prefix = config.inputs_prefix
+    names = [qualified(topic, prefix) for topic in INPUTS]
 
     async def look() -> str:
         client = AIOKafkaClient(**connection(config))

@@ -28,7 +28,7 @@ from reknit.pipeline.registry import SOURCES, TARGETS, find_source, target_named
 from reknit.pipeline.rules.base import Violation
 from reknit.pipeline.session import Normalized
 from reknit.pipeline.session.arguments import POLICY_OPTIONS
-from reknit.pipeline.streams.recovery.beside import END_OF_INPUT
+from reknit.pipeline.streams.recovery.diagnosis import END_OF_INPUT
 from reknit.pipeline.streams.recovery.likely import LOOKED_AT_BYTES, likely_source
 from reknit.pipeline.streams.session import Recovery
 from reknit.topics.items import AgentUnrecognized

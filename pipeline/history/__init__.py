@@ -26,17 +26,8 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from reknit.pipeline.fixes import Fix, digest
-from reknit.pipeline.history.calls import (
-    NO_ID,
-    Call,
-    IdTable,
-    IdWriter,
-    SettledCall,
-    is_placeholder,
-    made_id,
-    orphan_pieces,
-    same_content,
-)
+from reknit.pipeline.history.call_ids import NO_ID, IdTable, IdWriter, SettledCall, made_id
+from reknit.pipeline.history.calls import Call
 from reknit.pipeline.history.clean import clean, structure_under, system_pieces
 from reknit.pipeline.history.exchanges import (
     Exchange,
@@ -60,6 +51,7 @@ from reknit.pipeline.history.pieces import (
     is_breakpoint,
     is_foreign,
 )
+from reknit.pipeline.history.placeholders import is_placeholder
 from reknit.pipeline.history.render import (
     LEAD,
     OpenEnd,
@@ -70,9 +62,11 @@ from reknit.pipeline.history.render import (
     render_open,
     user_messages,
 )
+from reknit.pipeline.history.result_text import orphan_pieces, same_content
 from reknit.pipeline.history.served import in_flight, is_called_by_code
-from reknit.pipeline.model import Block, Policy, Text, ToolResult, ToolUse, Turn, Unknown
+from reknit.pipeline.model import Block, Text, ToolResult, ToolUse, Turn, Unknown
 from reknit.pipeline.options import STRICT, Structure
+from reknit.pipeline.policy import Policy
 
 # Past this many, the turns that have been settled are taken out of ``History.changed``.
 _MANY_CHANGED = 64

@@ -16,9 +16,8 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import aiohttp
-import msgspec
 from aiohttp import HttpVersion11, hdrs, web
-from msgspec import Raw, Struct
+from msgspec import Struct
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -28,7 +27,7 @@ from reknit.pipeline.serve.errors import error_event
 from reknit.pipeline.serve.headers import to_client, to_upstream
 from reknit.pipeline.serve.metrics import GatewayMetrics
 from reknit.pipeline.serve.recent import Exchange
-from reknit.pipeline.serve.repair import MOST_BYTES, Repaired, Repairs, decoded
+from reknit.pipeline.serve.repair import MOST_BYTES, Repaired, Repairs, RequestBody, decoded
 from reknit.pipeline.serve.streams import StreamWatch, is_stream
 from reknit.pipeline.serve.upstreams import Destination, shapes_of
 from reknit.pipeline.urls import host_of
@@ -111,9 +110,10 @@ class Exchanges:
             _refuse_signed(request)
             given = await _read_body(request)
             plain = decoded(given, request.headers.get(hdrs.CONTENT_ENCODING, ""))
-            done = await self._repair(plain, to, exchange)
+            readable = None if plain is None else RequestBody(plain)
+            done = await self._repair(readable, to, exchange)
             body = given if done.body is None else done.body
-            identity = to.endpoint.streams or (plain is not None and _asks_for_stream(plain))
+            identity = to.endpoint.streams or (readable is not None and readable.asks_for_stream)
             headers = to_upstream(request.headers, is_changed=done.body is not None, identity=identity, key=_key_of(to))
         answer = await self._send(_Sent(request.method, to.url, body, headers), to)
         try:
@@ -122,8 +122,8 @@ class Exchanges:
             # Closed, not released: where the client left, the provider must stop generating.
             answer.close()
 
-    async def _repair(self, body: bytes | None, to: Destination, exchange: Exchange) -> Repaired:
-        """Repair a body without its content encoding; None is one that cannot be decoded."""
+    async def _repair(self, body: RequestBody | None, to: Destination, exchange: Exchange) -> Repaired:
+        """Repair a body; None is one whose content encoding cannot be removed."""
         assert to.endpoint is not None  # noqa: S101  only requests to a model are repaired
         begun = time.perf_counter()
         done = (
@@ -269,17 +269,6 @@ def _refuse_signed(request: web.Request) -> None:
             "a request with an AWS signature cannot be forwarded, since it signs this gateway's host; use a bearer key"
         )
         raise GatewayError(400, message)
-
-
-def _asks_for_stream(body: bytes) -> bool:
-    try:
-        return msgspec.json.decode(body, type=_Streamed).stream == Raw(b"true")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-
-
-class _Streamed(Struct):
-    stream: Raw = Raw(b"false")
 
 
 def _key_of(to: Destination) -> tuple[str, str] | None:

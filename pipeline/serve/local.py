@@ -13,6 +13,7 @@ import msgspec
 from aiohttp import web
 
 from reknit.pipeline import pages
+from reknit.pipeline.errors import ReknitError
 from reknit.pipeline.serve.headers import KEY
 from reknit.pipeline.serve.mend import mend, schemas
 from reknit.pipeline.serve.recent import RecentExchanges
@@ -69,7 +70,10 @@ class LocalPaths:
             body += piece
             if len(body) > MOST_BYTES:
                 raise web.HTTPRequestEntityTooLarge(max_size=MOST_BYTES, actual_size=len(body))
-        is_usable, result = await self._repairs.run(mend, bytes(body))
+        try:
+            is_usable, result = await self._repairs.run(mend, bytes(body))
+        except ReknitError as error:  # of the helper process; those of the request are in the result
+            raise web.HTTPServiceUnavailable(text=f"{error.message}\n", headers={"Retry-After": "1"}) from error
         return web.json_response(body=result, status=200 if is_usable else 400)
 
 

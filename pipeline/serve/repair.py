@@ -7,20 +7,18 @@ forwarded as well: the gateway never makes a request fail that would have reache
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from functools import partial
 from typing import Final, Literal, TypeVar
 
 import cramjam
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, structs
 
 from reknit.pipeline.errors import ReknitError, error_name
+from reknit.pipeline.helper_process import HelperProcess
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.serve.endpoints import Endpoint
 from reknit.pipeline.serve.upstreams import Upstream
 from reknit.pipeline.session import normalize
@@ -36,6 +34,8 @@ MOST_BYTES: Final = 64 * 1024 * 1024
 
 # JSON compresses by less than this.
 _MOST_RATIO: Final = 200
+# Errors of the helper process that mean that a body was not repaired in its time.
+_LATE: Final = frozenset({"too_long", "busy"})
 
 Result = TypeVar("Result")
 Outcome = Literal["unchanged", "repaired", "rejected", "skipped", "failed", "late"]
@@ -62,16 +62,43 @@ class Repaired(Struct, frozen=True):
     params: tuple[str, ...] = ()
 
 
-def repaired(body: bytes, endpoint: Endpoint, upstream: Upstream) -> Repaired:
+class RequestBody:
+    """A body without its content encoding. Its members are decoded once, for everything that the gateway reads.
+
+    Args:
+        data: JSON; other bytes have no members.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.error = ""
+        try:
+            self.members = _body_members(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            self.members, self.error = {}, error_name(error)
+
+    @property
+    def asks_for_stream(self) -> bool:
+        return self.members.get("stream") == Raw(b"true")
+
+    @property
+    def model(self) -> str:
+        """The model that the body names, or ""."""
+        value = self.members.get("model")
+        try:
+            return "" if value is None else msgspec.json.decode(value, type=str)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return ""
+
+    def with_params(self, params: dict[str, Raw]) -> bytes:
+        """Return the bytes with members that the body does not have; the same bytes where none is added."""
+        return msgspec.json.encode(self.members | params) if params else self.data
+
+
+def repaired(data: bytes, endpoint: Endpoint, policy: Policy) -> Repaired:
     """Repair a body for its target; never raises an error of the input."""
     try:
-        members = _body_members(body)
-        if chains_in(members):
-            return Repaired("skipped", reason="chained")
-        settings = upstream.settings_of(endpoint.model or _text(members.get("model")))
-        added = {name: value for name, value in settings.params.items() if name not in members}
-        whole = msgspec.json.encode(members | added) if added else body
-        done = normalize(whole, endpoint.target, policy=settings.policy, model=endpoint.model or None)
+        done = normalize(data, endpoint.target, policy=policy, model=endpoint.model or None)
     except (ReknitError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Repaired("failed", reason=error.code if isinstance(error, ReknitError) else error_name(error))
     made = [fix for fix in done.fixes if not fix.observed]
@@ -79,15 +106,8 @@ def repaired(body: bytes, endpoint: Endpoint, upstream: Upstream) -> Repaired:
         hard = next(violation for violation in done.violations if violation.severity == "hard")
         return Repaired("rejected", reason=f"{hard.rule}: {hard.message}")
     if not made:
-        return Repaired("unchanged", whole if added else None, params=tuple(added))
-    return Repaired("repaired", done.body, Counter(fix.code for fix in made), params=tuple(added))
-
-
-def _text(value: Raw | None) -> str:
-    try:
-        return "" if value is None else msgspec.json.decode(value, type=str)
-    except msgspec.DecodeError:
-        return ""
+        return Repaired("unchanged")
+    return Repaired("repaired", done.body, Counter(fix.code for fix in made))
 
 
 def decoded(body: bytes, encoding: str) -> bytes | None:
@@ -114,40 +134,46 @@ class Repairs:
     """Repairs bodies within their time: small ones here, large ones in another process."""
 
     def __init__(self) -> None:
-        self._pool: ProcessPoolExecutor | None = None
+        self._helper = HelperProcess(repaired)
 
-    async def repair(self, body: bytes, endpoint: Endpoint, upstream: Upstream) -> Repaired:
+    async def repair(self, body: RequestBody, endpoint: Endpoint, upstream: Upstream) -> Repaired:
         """Return the result for a body. A large body that takes too long is ``late``."""
-        repair = partial(repaired, endpoint=endpoint, upstream=upstream)
-        seconds = BUDGET_SECONDS + _SECONDS_PER_MIB * len(body) / 2**20
         try:
-            if len(body) <= LARGE_BYTES:
-                return repair(body)
-            return await asyncio.wait_for(self.run(repair, body), seconds)
+            return await self._with_settings(body, endpoint, upstream)
         except TimeoutError:
             return Repaired("late")
-        except BrokenProcessPool:
-            return Repaired("failed", reason="process_ended")
+        except ReknitError as error:  # of the process: every error of the work is in its result
+            return Repaired("late" if error.code in _LATE else "failed", reason=error.code)
         except Exception as error:  # noqa: BLE001  a fault of Reknit must not stop the request
             return Repaired("failed", reason=error_name(error))
+
+    async def _with_settings(self, body: RequestBody, endpoint: Endpoint, upstream: Upstream) -> Repaired:
+        if body.error:
+            return Repaired("failed", reason=body.error)
+        if chains_in(body.members):
+            return Repaired("skipped", reason="chained")
+        settings = upstream.settings_of(endpoint.model or body.model)
+        added = {name: value for name, value in settings.params.items() if name not in body.members}
+        whole = body.with_params(added)
+        done = await self._within_time(whole, endpoint, settings.policy)
+        if done.outcome not in {"unchanged", "repaired"}:
+            return done
+        return structs.replace(done, body=done.body or (whole if added else None), params=tuple(added))
+
+    async def _within_time(self, data: bytes, endpoint: Endpoint, policy: Policy) -> Repaired:
+        if len(data) <= LARGE_BYTES:
+            return repaired(data, endpoint, policy)
+        seconds = BUDGET_SECONDS + _SECONDS_PER_MIB * len(data) / 2**20
+        # The time in which it waits for the process and for other bodies counts too.
+        return await asyncio.wait_for(self._helper.run(seconds, repaired, data, endpoint, policy), seconds)
 
     async def run(self, function: Callable[[bytes], Result], body: bytes) -> Result:
         """Return a function's result for a body; a large body is processed in another process.
 
         Raises:
-            BrokenProcessPool: that process ended.
+            ReknitError: as ``HelperProcess.run``.
         """
-        if len(body) <= LARGE_BYTES:
-            return function(body)
-        if self._pool is None:
-            # Not forked: the event loop and its threads must not be copied.
-            self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, function, body)
-        except BrokenProcessPool:
-            self._pool = None
-            raise
+        return function(body) if len(body) <= LARGE_BYTES else await self._helper.run(None, function, body)
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        self._helper.stop()

@@ -14,21 +14,13 @@ from urllib.parse import urlsplit
 from msgspec import Meta, Raw, Struct
 
 from reknit.pipeline.errors import InputError, expected_one_of
-from reknit.pipeline.model import Policy
-from reknit.pipeline.serve.endpoints import Endpoint, endpoint_of
+from reknit.pipeline.policy import Policy
+from reknit.pipeline.serve.endpoints import Endpoint, endpoint_of, targets_of
 from reknit.pipeline.urls import LOOPBACK
 
 _PREFIX: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 # Targets whose requests have the same shape. An upstream's target replaces that of a path only within one shape.
 _SHAPES: Final[Mapping[str, str]] = {"vllm": "openai-chat"}
-_OPENAI_SHAPES: Final = frozenset({"openai-chat", "openai-responses"})
-# Hosts of the providers, for requests without a prefix.
-_HOSTS: Final = (
-    (re.compile(r"(^|\.)anthropic\.com$"), frozenset({"anthropic"})),
-    (re.compile(r"(^|\.)(openai|azure)\.com$"), _OPENAI_SHAPES),
-    (re.compile(r"(^|\.)googleapis\.com$"), frozenset({"gemini"})),
-    (re.compile(r"(^|\.)amazonaws\.com$"), frozenset({"bedrock-converse"})),
-)
 
 
 class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -172,7 +164,7 @@ def _unusable(message: str) -> InputError:
 
 
 def _destination(upstream: Upstream, rest: str) -> Destination:
-    host = urlsplit(upstream.to).netloc
+    host = urlsplit(upstream.to).hostname or ""
     endpoint = endpoint_of(rest.partition("?")[0], host)
     if endpoint is not None and upstream.target and _shape(upstream.target) == _shape(endpoint.target):
         endpoint = Endpoint(upstream.target, endpoint.model, endpoint.streams)
@@ -187,5 +179,4 @@ def shapes_of(upstream: Upstream) -> frozenset[str]:
     """Return the shapes of requests to an upstream, by its target or its host; none for an unknown host."""
     if upstream.target:
         return frozenset({_shape(upstream.target)})
-    host = urlsplit(upstream.to).hostname or ""
-    return next((shapes for pattern, shapes in _HOSTS if pattern.search(host)), frozenset())
+    return targets_of(urlsplit(upstream.to).hostname or "")

@@ -17,7 +17,8 @@ from reknit.pipeline.errors import InputError, InternalError, UnknownTargetError
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.readers.message import UNDECIDED, Decided
 from reknit.pipeline.history.readers.shapes import TRANSCRIPTS, decided_in, read, read_next
-from reknit.pipeline.model import Policy, Role, Turn
+from reknit.pipeline.model import Role, Turn
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.registry import target_named
 from reknit.pipeline.session.arguments import GivenPolicy, GivenSystem, GivenTools, policy_from, setting_from

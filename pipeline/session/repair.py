@@ -15,13 +15,15 @@ from msgspec import Struct, structs
 
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history import History
-from reknit.pipeline.history.calls import IdWriter, SettledCall
+from reknit.pipeline.history.call_ids import IdWriter, SettledCall
 from reknit.pipeline.history.healthy import Stretch
-from reknit.pipeline.model import Policy, Turn
+from reknit.pipeline.model import Turn
 from reknit.pipeline.options import Structure
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.session.media import MediaStubs
-from reknit.pipeline.session.settled import SettledPart, SettledSlice, Shared, Size
+from reknit.pipeline.session.settled import SettledPart, Shared
+from reknit.pipeline.session.settled_state import SettledSlice, Size
 from reknit.pipeline.session.state import Mended, OpenEnd, SessionHead, Slice, load_open_end
 from reknit.pipeline.targets import HealthyTurns, Setting, images_of, structure_of
 

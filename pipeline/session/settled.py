@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -19,6 +19,7 @@ from reknit.pipeline.model import Turn
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.rules.base import RuleSet, Violation, WholeBody
 from reknit.pipeline.session.media import MediaStubs, stubbed_message
+from reknit.pipeline.session.settled_state import Mark, SettledHead, SettledSlice, Size, expanded
 from reknit.pipeline.targets import Ending, HealthyTurns, Row, Setting, first_given, healthy_encoder
 
 # Up to this many bytes of settled chunks are judged again with each request. A second judging step costs more.
@@ -33,40 +34,6 @@ class Shared:
         self.fixes: list[Fix] = []
         self.dropped: list[LedgerEntry] = []
         self.system: list[TrackedBlock] = []
-
-
-class Mark(Struct, frozen=True, array_like=True):
-    """A settled chunk with live cache breakpoints: its place, its bytes with them, their number, its input path.
-
-    ``tool_id`` is the id of the call that its first block makes or answers, if it does.
-    """
-
-    at: int
-    data: bytes
-    count: int
-    path: str
-    tool_id: str = ""
-
-
-class SettledSlice(Struct, array_like=True):
-    """The part that a target has gained since a size."""
-
-    chunks: list[bytes] = []
-    rows: list[list[Row]] = []
-    fixes: list[Fix] = []
-    dropped: list[LedgerEntry] = []
-
-
-class SettledHead(Struct, array_like=True):
-    """The state with which a target's part continues: its own state, breakpoints, and why its prefix was given up."""
-
-    state: Any
-    marks: list[Mark]
-    reset: str
-
-
-Size: TypeAlias = tuple[int, int, int, int]
-"""How many chunks, rows, fixes and blocks that went a part has."""
 
 
 class Milestone(Struct, frozen=True, gc=False):
@@ -344,11 +311,3 @@ class SettledPart:
         while sum(mark.count for mark in self.marks) > self.dialect.marks_left:
             mark = self.marks.pop(0)
             self.fixes.append(make("cache_control_dropped", mark.path, target=self.target.name, tool_id=mark.tool_id))
-
-
-def expanded(row: Sequence[Row] | Turn) -> list[Row]:
-    """Return the rows of one message; a turn that is valid as is represents itself."""
-    if not isinstance(row, Turn):
-        return list(row)
-    paths = row.paths or [f"messages.{row.index}.content.{at}" for at in range(len(row.blocks))]
-    return [(path, "kept", "") for path in paths]

@@ -18,13 +18,14 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from reknit.pipeline.errors import InputError, InternalError
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history import History
-from reknit.pipeline.history.calls import SettledCall
+from reknit.pipeline.history.call_ids import SettledCall
 from reknit.pipeline.history.exchanges import Exchange
 from reknit.pipeline.history.pieces import LedgerEntry, TrackedBlock
 from reknit.pipeline.history.readers.message import Decided, DecidedShape
-from reknit.pipeline.model import Policy, Tool, Turn
+from reknit.pipeline.model import Tool, Turn
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.session.media import MediaStubs, has_media
-from reknit.pipeline.session.settled import SettledHead, SettledSlice
+from reknit.pipeline.session.settled_state import SettledHead, SettledSlice
 from reknit.pipeline.targets import Setting
 
 # The layout of heads and segments. A session of another layout is read from its log.

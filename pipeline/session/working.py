@@ -16,7 +16,8 @@ from reknit.pipeline.fixes import Fix, name_where_not_shared
 from reknit.pipeline.history import History
 from reknit.pipeline.history.healthy import Stretch
 from reknit.pipeline.history.readers.message import UNDECIDED, Decided
-from reknit.pipeline.model import Policy, Turn
+from reknit.pipeline.model import Turn
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.registry import target_named
 from reknit.pipeline.session.media import MediaBounds, MediaStubs, limits_for
@@ -29,7 +30,8 @@ from reknit.pipeline.session.repair import (
     variants_of,
 )
 from reknit.pipeline.session.request import Normalized, choose_request, make_request
-from reknit.pipeline.session.settled import SettledHead, SettledPart
+from reknit.pipeline.session.settled import SettledPart
+from reknit.pipeline.session.settled_state import SettledHead
 from reknit.pipeline.session.state import (
     LATE_RESULTS,
     LAYOUT,

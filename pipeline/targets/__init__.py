@@ -6,7 +6,7 @@ chunks + the ending's parts) + suffix``.
 
 Names of tools and ids of calls are written in a target's alphabet and length: the same name gives the same result, and
 different names never give the same. For ids the structure repair ensures the latter: it never gives a call an id that a
-target of the session would write like another's (``reknit.pipeline.history.calls.IdTable``).
+target of the session would write like another's (``reknit.pipeline.history.call_ids.IdTable``).
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from msgspec import UNSET, Raw, Struct, structs
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.pieces import FixLog, LedgerEntry, Message, TrackedBlock
 from reknit.pipeline.history.readers.strict import decoded
-from reknit.pipeline.model import Block, Endpoint, Issuer, KeptReasoning, Role, Text, Tool, Turn, Unknown
+from reknit.pipeline.model import Block, Issuer, Role, Text, Tool, Turn, Unknown
 from reknit.pipeline.options import STRICT, Structure
+from reknit.pipeline.policy import Endpoint, KeptReasoning
 
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]+")
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9_-]+")

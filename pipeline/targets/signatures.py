@@ -17,7 +17,8 @@ from typing import Final, get_args
 
 from msgspec import Struct
 
-from reknit.pipeline.model import Block, Endpoint, Issuer, IssuerName, Platform, RedactedThinking, Thinking
+from reknit.pipeline.model import Block, Issuer, RedactedThinking, Thinking
+from reknit.pipeline.policy import Endpoint, IssuerName, Platform
 from reknit.pipeline.targets import Setting
 
 

@@ -13,7 +13,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.readers.shapes import read
-from reknit.pipeline.model import Policy
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.registry import target_named
 from reknit.pipeline.rules.base import Violation
 from reknit.pipeline.session import Normalized, Session, normalize

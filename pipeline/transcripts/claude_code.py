@@ -17,7 +17,8 @@ import msgspec
 from msgspec import Raw, Struct, structs
 
 from reknit.pipeline.history.readers.strict import decoded
-from reknit.pipeline.model import Endpoint, RedactedThinking, Thinking
+from reknit.pipeline.model import RedactedThinking, Thinking
+from reknit.pipeline.policy import Endpoint
 from reknit.pipeline.providers.claude_cli.lines import NEEDS, Line
 from reknit.pipeline.providers.claude_cli.reader import Tree, main_chain
 from reknit.pipeline.targets.limits import MediaLimits, limits_of

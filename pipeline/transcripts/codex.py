@@ -15,7 +15,7 @@ from msgspec import structs
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.readers.fields import Notes
-from reknit.pipeline.model import Endpoint
+from reknit.pipeline.policy import Endpoint
 from reknit.pipeline.providers.codex_cli.reader import NEEDS, read_lines
 from reknit.pipeline.targets.limits import MediaLimits, limits_of
 from reknit.pipeline.targets.signatures import is_foreign

@@ -7,8 +7,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from reknit.pipeline.history.calls import INTERRUPTED
 from reknit.pipeline.history.late import LATE_ERROR, LATE_RESULT
+from reknit.pipeline.history.placeholders import INTERRUPTED
 from reknit.pipeline.history.readers.cut import Needs, read_cut
 from reknit.pipeline.targets.limits import MediaLimits
 from reknit.pipeline.targets.media import Base64Source, inspect

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from reknit.pipeline.model import Endpoint
+from reknit.pipeline.policy import Endpoint
 from reknit.pipeline.providers.gemini_cli.reader import NEEDS
 from reknit.pipeline.targets.limits import MediaLimits, limits_of
 from reknit.pipeline.targets.signatures import is_foreign

@@ -21,6 +21,7 @@ EDGE = (
     "demo",
     "engine",
     "explain",
+    "helper_process",
     "kafka",
     "metrics",
     "objects",

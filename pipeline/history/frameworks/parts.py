@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
-from reknit.pipeline.history.calls import made_id
+from reknit.pipeline.history.call_ids import made_id
 from reknit.pipeline.history.clean import url_source
 from reknit.pipeline.history.frameworks.base import Reading
 from reknit.pipeline.history.pieces import ANTHROPIC, CONVERSE, GEMINI, RESPONSES, as_json, is_native

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from reknit.pipeline.history.calls import made_id
+from reknit.pipeline.history.call_ids import made_id
 from reknit.pipeline.history.pieces import as_json
 from reknit.pipeline.history.readers.canonical import is_flat
 from reknit.pipeline.history.readers.fields import (

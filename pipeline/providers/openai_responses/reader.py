@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field, structs
 
 from reknit.pipeline.errors import InputError
-from reknit.pipeline.history.calls import derived_id
+from reknit.pipeline.history.call_ids import derived_id
 from reknit.pipeline.history.pieces import NATIVE_TYPES, REFERENCE, RESPONSES, NativeType, as_json, native_type
 from reknit.pipeline.history.readers.canonical import (
     OF_BLOCKS,

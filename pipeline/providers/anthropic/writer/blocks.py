@@ -20,7 +20,6 @@ from reknit.pipeline.history.served import EARLIER, RESULTS, unpaired
 from reknit.pipeline.model import (
     Block,
     Document,
-    Endpoint,
     Image,
     Issuer,
     RedactedThinking,
@@ -31,6 +30,7 @@ from reknit.pipeline.model import (
     Turn,
     Unknown,
 )
+from reknit.pipeline.policy import Endpoint
 from reknit.pipeline.targets import is_issued_by
 from reknit.pipeline.targets.fitting import POINT, BlockAdapter, is_mark, mark_of, without_own
 from reknit.pipeline.targets.limits import CLAUDE

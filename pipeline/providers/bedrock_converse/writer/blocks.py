@@ -18,7 +18,6 @@ from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.model import (
     Block,
     Document,
-    Endpoint,
     Image,
     RedactedThinking,
     Text,
@@ -28,6 +27,7 @@ from reknit.pipeline.model import (
     Turn,
     Unknown,
 )
+from reknit.pipeline.policy import Endpoint
 from reknit.pipeline.providers.bedrock_converse.reader import MEDIA_TYPES
 from reknit.pipeline.providers.bedrock_converse.writer.fitness import (
     NAME,

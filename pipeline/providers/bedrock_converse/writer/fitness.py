@@ -15,7 +15,8 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock
-from reknit.pipeline.model import Block, Endpoint, Issuer, RedactedThinking, Thinking, Turn, Unknown
+from reknit.pipeline.model import Block, Issuer, RedactedThinking, Thinking, Turn, Unknown
+from reknit.pipeline.policy import Endpoint
 from reknit.pipeline.targets.media import decodes
 from reknit.pipeline.targets.signatures import has_foreign_signature
 
