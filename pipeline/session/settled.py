@@ -19,7 +19,7 @@ from reknit.pipeline.model import Turn
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.rules.base import RuleSet, Violation, WholeBody
 from reknit.pipeline.session.media import MediaStubs, stubbed_message
-from reknit.pipeline.targets import Ending, HealthyTurns, Row, Setting, first_given, healthy_encoder
+from reknit.pipeline.targets import Ending, Row, RunMessages, Setting, first_given, valid_run_encoder
 
 # Up to this many bytes of settled chunks are judged again with each request. A second judging step costs more.
 _LITTLE = 4096
@@ -96,7 +96,7 @@ class SettledPart:
         self.target = target
         self._stubs = stubs  # by target; they grow
         self.dialect = target.writer.prepare(setting, system)
-        self._encode_healthy = healthy_encoder(self.dialect)
+        self._encode_valid_run = valid_run_encoder(self.dialect)
         self.model = setting.model
         self.state: Any = self.dialect.state
         self.chunks: list[bytes] = []
@@ -144,21 +144,21 @@ class SettledPart:
         book = FixLog(self.target.name)
         return [stubbed_message(message, stubs, book) for message in messages], book.fixes
 
-    def settle_healthy(self, healthy: HealthyTurns) -> int:
+    def settle_valid_run(self, run: RunMessages) -> int:
         """Write the messages of a valid run permanently, in one pass for as many as the target takes unchanged."""
         length, at = 0, 0
-        while at < len(healthy.turns):
+        while at < len(run.turns):
             written = None
-            if self._encode_healthy is not None and not self._stubs.get(self.target.name):
-                written = self._encode_healthy(healthy, at, self.state)
+            if self._encode_valid_run is not None and not self._stubs.get(self.target.name):
+                written = self._encode_valid_run(run, at, self.state)
             if written is None:
-                length += self.settle_message(message_of(healthy.turns[at]))
+                length += self.settle_message(message_of(run.turns[at]))
                 at += 1
                 continue
             part, end = written
             self.state = part.state
             self.chunks.append(part.data)
-            self.rows += healthy.turns[at:end]
+            self.rows += run.turns[at:end]
             length += len(part.data)
             at = end
         return length

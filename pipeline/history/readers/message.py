@@ -20,10 +20,10 @@ from reknit.pipeline.history.readers.strict import (
     CANONICAL,
     ROLES,
     FrameworkShape,
-    Healthy,
     Misfit,
     Shape,
     StrictReader,
+    ValidTurns,
     decoded,
 )
 from reknit.pipeline.history.readers.tolerant import as_kind
@@ -72,8 +72,8 @@ STRICT: Final[dict[Shape, StrictReader[Any]]] = {
 }
 
 
-def healthy_message(item: Raw | bytes, index: int, shape: Shape | None) -> Healthy | Misfit:
-    """One message if it is healthy. Where no shape was named, what is written in it chooses which is tried."""
+def valid_message(item: Raw | bytes, index: int, shape: Shape | None) -> ValidTurns | Misfit:
+    """One message if it is valid. Where no shape was named, what is written in it chooses which is tried."""
     data = bytes(item)
     of_one = shape or _likely_shape(data)
     if of_one != "openai-responses":
@@ -81,7 +81,7 @@ def healthy_message(item: Raw | bytes, index: int, shape: Shape | None) -> Healt
     reader = openai_responses.MESSAGE if b'"role"' in data else openai_responses.STRICT
     found = reader.read_message(item, index)
     # A message that fits every shape is not an item of Responses, unless the caller says so.
-    is_any = shape is None and type(found) is Healthy and found.shape == CANONICAL
+    is_any = shape is None and type(found) is ValidTurns and found.shape == CANONICAL
     return Misfit(reader) if is_any else found
 
 

@@ -214,8 +214,8 @@ def _block(member: _Member) -> Block | None:
     if type(text := member.text) is str:
         return Text(text=text) if member == _Member(text) else None
     if type(call := member.tool_use) is _ToolUse:
-        is_healthy = member == _Member(tool_use=call) and starts_with(call.input, b"{") and is_harmless(call.input)
-        return _use(call) if is_healthy else None
+        is_valid = member == _Member(tool_use=call) and starts_with(call.input, b"{") and is_harmless(call.input)
+        return _use(call) if is_valid else None
     if type(result := member.tool_result) is _ToolResult:
         return _result(result) if member == _Member(tool_result=result) else None
     return _rare_block(member)
@@ -231,8 +231,8 @@ def _result(result: _ToolResult) -> ToolResult | None:
         if type(text := part.text) is str:
             block: Block | None = Text(text=text) if part == _Part(text) else None
         elif type(data := part.json) is Raw:
-            is_healthy = part == _Part(json=data) and not starts_with(data, b"n") and is_harmless(data)
-            block = _structured(data) if is_healthy else None
+            is_valid = part == _Part(json=data) and not starts_with(data, b"n") and is_harmless(data)
+            block = _structured(data) if is_valid else None
         else:
             block = _rare_block(part)
         if not isinstance(block, INNER):

@@ -42,8 +42,8 @@ from reknit.pipeline.providers.bedrock_converse.writer.fitness import (
 from reknit.pipeline.targets import (
     Encoded,
     Ending,
-    HealthyTurns,
     ListDialect,
+    RunMessages,
     Setting,
     row,
     stub_for,
@@ -293,11 +293,11 @@ class ConverseDialect(ListDialect):
             dropped=book.dropped,
         )
 
-    def encode_healthy(self, healthy: HealthyTurns, start: int, state: ConverseProgress) -> tuple[Encoded, int] | None:
-        """Write healthy messages, if their tools' names can stay and nothing is put between or into them."""
-        if self._results_alone or not self._tools or any(tool_name(name) != name for name in healthy.names):
+    def encode_valid_run(self, run: RunMessages, start: int, state: ConverseProgress) -> tuple[Encoded, int] | None:
+        """Write the messages of a valid run, if their tools' names can stay and nothing is put between or into them."""
+        if self._results_alone or not self._tools or any(tool_name(name) != name for name in run.names):
             return None
-        data, count = written_as_they_are(healthy, start, self._model, self._endpoint)
+        data, count = written_as_they_are(run, start, self._model, self._endpoint)
         next_state = structs.replace(state, count=state.count + count)
         return (Encoded(data=data, state=next_state), start + count) if count else None
 

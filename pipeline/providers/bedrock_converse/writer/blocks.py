@@ -37,7 +37,7 @@ from reknit.pipeline.providers.bedrock_converse.writer.fitness import (
     own_member,
     reasoning_stays,
 )
-from reknit.pipeline.targets import HealthyTurns, legal_name
+from reknit.pipeline.targets import RunMessages, legal_name
 from reknit.pipeline.targets.fitting import POINT, BlockAdapter, bare, point_of, without_mark
 from reknit.pipeline.targets.limits import CONVERSE
 from reknit.pipeline.targets.media import MEDIA_TYPES as IMAGE_TYPES
@@ -275,12 +275,12 @@ class _Message(Struct, frozen=True, gc=False):
 _encode = msgspec.json.Encoder().encode
 
 
-def written_as_they_are(healthy: HealthyTurns, start: int, model: str, endpoint: Endpoint) -> tuple[bytes, int]:
-    """The healthy messages from ``start`` on that are written as they are, joined by commas; and how many they are."""
+def written_as_they_are(run: RunMessages, start: int, model: str, endpoint: Endpoint) -> tuple[bytes, int]:
+    """The messages of a valid run, from ``start`` on, that stay as they are, joined by commas; and their number."""
     messages: list[_Message] = []
-    for at in range(start, len(healthy.turns)):
-        turn = healthy.turns[at]
-        if at in healthy.special and not (_says_nothing_more(turn) and reasoning_stays(turn, model, endpoint)):
+    for at in range(start, len(run.turns)):
+        turn = run.turns[at]
+        if at in run.special and not (_says_nothing_more(turn) and reasoning_stays(turn, model, endpoint)):
             break
         content = [_member(block) for block in turn.blocks]
         if None in content:

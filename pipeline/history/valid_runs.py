@@ -35,7 +35,7 @@ IsSound: TypeAlias = Callable[[Block], bool]
 _SHORT = 256
 
 
-class Stretch(Struct, frozen=True, kw_only=True):
+class ValidRun(Struct, frozen=True, kw_only=True):
     """A run of turns that need no repair, and that settle where the machine has settled everything before them.
 
     Attributes:
@@ -74,7 +74,7 @@ class Stretch(Struct, frozen=True, kw_only=True):
         starts = [at for at in range(self.turns) if at not in behind]
         return [_joined(turns[at:end]) for at, end in pairwise([*starts, self.turns])]
 
-    def without(self, pairs: int) -> Stretch:
+    def without(self, pairs: int) -> ValidRun:
         """Return the rest without the first pairs of an answer and a user turn, unless it opens the history."""
         if not pairs:
             return self
@@ -122,7 +122,7 @@ class _Scan:
         self.reasons = False
 
     def calls(self, turn: Turn, at: int) -> dict[str, str] | None:
-        """The names of a healthy assistant turn's calls, by id; None if it is not one. ``at`` is its place."""
+        """The names of a valid assistant turn's calls, by id; None if it is not one. ``at`` is its place."""
         if turn.role != "assistant" or turn.ids_made:
             return None
         calls: dict[str, str] = {}
@@ -165,7 +165,7 @@ class _Scan:
         return calls if says or calls else None
 
     def user_says(self, turn: Turn, calls: dict[str, str], at: int) -> bool | None:
-        """Return True if a healthy user turn says something besides its results.
+        """Return True if a valid user turn says something besides its results.
 
         None if it is not such a turn, or begins with other than real results for some of ``calls``, which are used up.
         """
@@ -235,27 +235,27 @@ def _is_fit(block: Block) -> bool:
     return isinstance(block, (Image, Document)) and with_plain_data(block.source) is None
 
 
-def healthy_stretches(turns: Sequence[Turn], is_sound: IsSound = lambda _: True) -> list[Stretch]:
+def find_valid_runs(turns: Sequence[Turn], is_sound: IsSound = lambda _: True) -> list[ValidRun]:
     """Return the valid runs of a history, in whole pairs of an answer and a user turn.
 
     ``is_sound`` checks the free-form JSON in a block, where no reader has checked it yet. It is not called for calls
     with little plain input, nor for blocks without free-form JSON.
     """
-    found: list[Stretch] = []
+    found: list[ValidRun] = []
     known: set[str] = set()
     at = next((at for at, turn in enumerate(turns) if turn.role != "system"), len(turns))
     opens = True
     while at < len(turns):
-        stretch, at = _stretch_from(turns, at, _Scan(known, is_sound), opens=opens)
-        if stretch is not None:
-            found.append(stretch)
+        valid_run, at = _run_from(turns, at, _Scan(known, is_sound), opens=opens)
+        if valid_run is not None:
+            found.append(valid_run)
         opens = False
         while at < len(turns) and turns[at].role != "assistant":
             at += 1
     return found
 
 
-def _stretch_from(turns: Sequence[Turn], start: int, scan: _Scan, *, opens: bool) -> tuple[Stretch | None, int]:
+def _run_from(turns: Sequence[Turn], start: int, scan: _Scan, *, opens: bool) -> tuple[ValidRun | None, int]:
     """Return the run that begins at an index, or None, and the index after the scanned turns.
 
     ``opens`` says that it begins the history, and so with a user turn.
@@ -286,7 +286,7 @@ def _stretch_from(turns: Sequence[Turn], start: int, scan: _Scan, *, opens: bool
         return None, at + 1
     count, _, called = counted[-1]
     rows = [row for row in rows if row < count]
-    stretch = Stretch(
+    valid_run = ValidRun(
         start=start,
         opens=opens,
         turns=count,
@@ -297,4 +297,4 @@ def _stretch_from(turns: Sequence[Turn], start: int, scan: _Scan, *, opens: bool
         special=[place for place in scan.special if place < count - len(rows)],
         reasons=scan.reasons,
     )
-    return stretch, at + 1
+    return valid_run, at + 1
