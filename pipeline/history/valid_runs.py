@@ -16,6 +16,7 @@ from msgspec import UNSET, Struct, structs
 from reknit.pipeline.history.calls import LONGEST_ID, LONGEST_PLACEHOLDER, is_legal, is_placeholder
 from reknit.pipeline.history.clean import with_plain_data
 from reknit.pipeline.history.pieces import is_whole
+from reknit.pipeline.history.unusual import unusual
 from reknit.pipeline.model import (
     Block,
     Document,
@@ -33,6 +34,14 @@ IsSound: TypeAlias = Callable[[Block], bool]
 
 # Up to this many bytes of ASCII nothing that a reader would have to look for can be wrong with a tool's input.
 _SHORT = 256
+
+# What makes a block more than plain text, a call, or a result of text. The scan looks at the other members itself, and
+# every reasoning is more.
+_is_rare_text = unusual(Text)
+_is_rare_call = unusual(ToolUse, "incomplete")
+_is_rare_result = unusual(ToolResult, "content", "is_error")
+_is_rare_thinking = unusual(Thinking, "issuer", "signature")
+_is_rare_redacted = unusual(RedactedThinking, "issuer")
 
 
 class ValidRun(Struct, frozen=True, kw_only=True):
@@ -137,8 +146,7 @@ class _Scan:
                 if calls or not block.text or block.text.isspace():
                     return None
                 says = True
-                rare = block.refusal or block.structured
-                rare = rare or not (block.cache_control is block.issuer is block.own is block.citations is UNSET)
+                rare = _is_rare_text(block)
             elif kind is ToolUse:
                 call, name, data = block.id, block.name, bytes(block.input)
                 if call in self._known or not name or name.isspace() or data[:1] != b"{" or block.incomplete:
@@ -150,10 +158,10 @@ class _Scan:
                     return None
                 self._known.add(call)
                 calls[call] = name
-                rare = not (block.cache_control is block.issuer is block.own is block.caller is UNSET)
+                rare = _is_rare_call(block)
             elif kind is Thinking or kind is RedactedThinking:
                 special = self.reasons = True
-                rare = not (block.cache_control is block.own is UNSET)
+                rare = _is_rare_thinking(block) if kind is Thinking else _is_rare_redacted(block)
             else:
                 return None
             if rare:
@@ -179,7 +187,7 @@ class _Scan:
                 content, name = block.content, calls.pop(block.tool_use_id, None)
                 if name is None or said:
                     return None
-                rare = not (block.cache_control is block.issuer is block.own is UNSET)
+                rare = _is_rare_result(block)
                 if type(content) is list:
                     if not content or not all(map(_is_fit, content)):
                         return None
@@ -222,9 +230,7 @@ def _is_row(turn: Turn) -> bool:
 
 def _is_plain(block: Block) -> bool:
     """Return True if a block is a text without other members."""
-    if type(block) is not Text or block.refusal or block.structured:
-        return False
-    return block.cache_control is block.issuer is block.own is block.citations is UNSET
+    return type(block) is Text and not _is_rare_text(block)
 
 
 def _is_fit(block: Block) -> bool:

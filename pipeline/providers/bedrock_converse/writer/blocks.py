@@ -6,7 +6,7 @@ Turns of text, calls, and results of text are written in one pass.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
@@ -15,6 +15,7 @@ from msgspec import UNSET, Raw, Struct, field, structs
 
 from reknit.pipeline.history.pieces import TrackedBlock
 from reknit.pipeline.history.readers.strict import decoded
+from reknit.pipeline.history.unusual import unusual
 from reknit.pipeline.model import (
     Block,
     Document,
@@ -289,6 +290,18 @@ def written_as_they_are(run: RunMessages, start: int, model: str, endpoint: Endp
     return _encode(messages)[1:-1], len(messages)
 
 
+# The members that Converse has no place for, in blocks that are written as they are. The exempt ones are content.
+_UNUSUAL: Final[Mapping[type, Callable[[Any], bool]]] = MappingProxyType(
+    {
+        Text: unusual(Text, "issuer"),
+        ToolUse: unusual(ToolUse, "issuer", "incomplete"),
+        ToolResult: unusual(ToolResult, "issuer", "content", "is_error"),
+        Thinking: unusual(Thinking, "issuer", "signature"),
+        RedactedThinking: unusual(RedactedThinking, "issuer"),
+    }
+)
+
+
 def _says_nothing_more(turn: Turn) -> bool:
     """Return True if a turn's texts, calls and results have no members that Converse does not have."""
     if turn.own is not UNSET:
@@ -296,11 +309,8 @@ def _says_nothing_more(turn: Turn) -> bool:
     for block in turn.blocks:
         parts = block.content if isinstance(block, ToolResult) and type(block.content) is list else ()
         for part in (block, *parts):
-            if isinstance(part, Unknown) or not (part.cache_control is part.own is UNSET):
-                return False
-            if isinstance(part, Text) and (part.refusal or part.structured or part.citations is not UNSET):
-                return False
-            if isinstance(part, ToolUse) and part.caller is not UNSET:
+            is_unusual = _UNUSUAL.get(type(part))
+            if is_unusual is None or is_unusual(part):
                 return False
     return True
 
