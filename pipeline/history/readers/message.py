@@ -29,6 +29,7 @@ from reknit.pipeline.history.readers.strict import (
 from reknit.pipeline.history.readers.tolerant import as_kind
 from reknit.pipeline.model import Block, Issuer, RedactedThinking, Role, Thinking, Turn
 from reknit.pipeline.providers.bedrock_converse import reader as converse
+from reknit.pipeline.providers.bedrock_converse import wire
 from reknit.pipeline.providers.gemini import reader as gemini
 from reknit.pipeline.providers.openai_chat import reader as openai_chat
 from reknit.pipeline.providers.openai_responses import reader as openai_responses
@@ -459,7 +460,7 @@ def shape_of_head(keys: dict[str, Raw]) -> Shape:
 def _shape_of_block(keys: dict[str, Raw]) -> Shape | None:
     kind = keys.get("type", _NULL)
     if starts_with(kind, b"n"):
-        return None if converse.BLOCK_KEYS.isdisjoint(keys) else "bedrock-converse"
+        return None if wire.BLOCK_KEYS.isdisjoint(keys) else "bedrock-converse"
     named = bytes(kind).strip(b'"').decode()
     if named == "input_file":
         return "openai-responses"

@@ -24,12 +24,12 @@ from reknit.pipeline.model import Role, Text, Tool, ToolResult, ToolUse, Unknown
 from reknit.pipeline.options import STRICT, HeadOptions, Structure
 from reknit.pipeline.providers.anthropic.writer import NO_PREFILL_SINCE, is_thinking
 from reknit.pipeline.providers.anthropic.writer.blocks import version_of
+from reknit.pipeline.providers.bedrock_converse.wire import written_message
 from reknit.pipeline.providers.bedrock_converse.writer.blocks import (
     ConverseBlockAdapter,
     is_document,
     point_after,
     tool_name,
-    written,
     written_as_they_are,
 )
 from reknit.pipeline.providers.bedrock_converse.writer.fitness import (
@@ -280,9 +280,7 @@ class ConverseDialect(ListDialect):
             called = (piece.block.name for piece in fitting.out if isinstance(piece.block, ToolUse))
             tools = tuple(dict.fromkeys((*tools, *called)))
         return Encoded(
-            data=b",".join(
-                _encode({"role": role, "content": [written(p.block) for p in pieces]}) for role, pieces in turns
-            ),
+            data=b",".join(_encode(written_message(role, [piece.block for piece in pieces])) for role, pieces in turns),
             state=ConverseProgress(state.count + len(turns), fitting.titles, tools, fitting.numbers, fitting.held),
             rows=[
                 row(piece, f"messages.{number}.content.{at}")
@@ -323,7 +321,7 @@ class ConverseDialect(ListDialect):
 
     def _turns(
         self, message: Message, pieces: list[TrackedBlock], count: int, book: FixLog
-    ) -> list[tuple[str, list[TrackedBlock]]]:
+    ) -> list[tuple[Role, list[TrackedBlock]]]:
         """Return the message as one, or as three if its results must be separate."""
         results = [piece for piece in pieces if isinstance(piece.block, ToolResult)]
         if not self._results_alone or not results or len(results) == len(pieces):
