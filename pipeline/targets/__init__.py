@@ -289,8 +289,8 @@ class RunMessages(Struct, frozen=True):
     special: Collection[int]
 
 
-EncodeValidRun: TypeAlias = Callable[[RunMessages, int, Any], tuple[Encoded, int] | None]
-"""Writes the messages of a run from an index on that need no change, after a state, and returns where they end.
+EncodeValidRun: TypeAlias = Callable[[RunMessages, range, Any], tuple[Encoded, int] | None]
+"""Writes the first messages of a part of a run that need no change, after a state, and returns the index after them.
 
 The data are the messages joined by the separator; rows are left out. None if the first message needs a change.
 """

@@ -120,13 +120,13 @@ class AnthropicDialect(ListDialect):
             state = _loop_after(state, message.role, blocks, lost=bool(message.changed))
         return Encoded(data=_encode(_Wire(message.role, _content(message.pieces, blocks))), state=state, rows=rows)
 
-    def encode_valid_run(self, run: RunMessages, start: int, state: AnthropicProgress) -> tuple[Encoded, int] | None:
+    def encode_valid_run(self, run: RunMessages, part: range, state: AnthropicProgress) -> tuple[Encoded, int] | None:
         """Write the messages of a valid run as they are, if their tools' names can stay."""
         if any(self.name(name) != name for name in run.names):
             return None
         turns = run.turns
         messages: list[_Wire] = []
-        for at in range(start, len(turns)):
+        for at in part:
             turn = turns[at]
             if at in run.special:
                 next_turn = as_it_is(turn, state.images, self._endpoint, large=state.large)
@@ -138,9 +138,9 @@ class AnthropicDialect(ListDialect):
         if not messages:
             return None
         if self._thinks_first:
-            for turn in turns[start : start + len(messages)]:
+            for turn in turns[part.start : part.start + len(messages)]:
                 state = _loop_after(state, turn.role, turn.blocks, lost=False)
-        return Encoded(data=_encode(messages)[1:-1], state=state), start + len(messages)
+        return Encoded(data=_encode(messages)[1:-1], state=state), part.start + len(messages)
 
     def encode_ending(
         self, messages: Sequence[Message], state: AnthropicProgress, settled: int, *, final: bool

@@ -291,13 +291,13 @@ class ConverseDialect(ListDialect):
             dropped=book.dropped,
         )
 
-    def encode_valid_run(self, run: RunMessages, start: int, state: ConverseProgress) -> tuple[Encoded, int] | None:
+    def encode_valid_run(self, run: RunMessages, part: range, state: ConverseProgress) -> tuple[Encoded, int] | None:
         """Write the messages of a valid run, if their tools' names can stay and nothing is put between or into them."""
         if self._results_alone or not self._tools or any(tool_name(name) != name for name in run.names):
             return None
-        data, count = written_as_they_are(run, start, self._model, self._endpoint)
+        data, count = written_as_they_are(run, part, self._model, self._endpoint)
         next_state = structs.replace(state, count=state.count + count)
-        return (Encoded(data=data, state=next_state), start + count) if count else None
+        return (Encoded(data=data, state=next_state), part.start + count) if count else None
 
     def encode_ending(
         self, messages: Sequence[Message], state: ConverseProgress, settled: int, *, final: bool

@@ -42,7 +42,7 @@ from reknit.pipeline.targets import RunMessages, legal_name
 from reknit.pipeline.targets.fitting import POINT, BlockAdapter, bare, point_of, without_mark
 from reknit.pipeline.targets.limits import CONVERSE
 from reknit.pipeline.targets.media import MEDIA_TYPES as IMAGE_TYPES
-from reknit.pipeline.targets.media import fit_document, fit_image
+from reknit.pipeline.targets.media import fit_document, fit_image, image_stays
 
 # Characters outside of the documented ones of a document's name, and the underscore, which was recorded as accepted.
 _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9 ()\[\]_-]+")
@@ -94,7 +94,7 @@ class ConverseBlockAdapter(BlockAdapter, kw_only=True, eq=False):
         return tool_name(name)
 
     def image(self, piece: TrackedBlock, image: Image) -> TrackedBlock:
-        return fit_image(piece, image, self.book, taken=lambda kind: kind in IMAGE_TYPES, limits=CONVERSE)
+        return fit_image(piece, image, self.book, taken=IMAGE_TYPES, limits=CONVERSE)
 
     def document(self, piece: TrackedBlock, document: Document) -> TrackedBlock:
         """A document of a known format, under a name of its own."""
@@ -191,12 +191,12 @@ def _is_switch(citations: Raw) -> bool:
 _encode = msgspec.json.Encoder().encode
 
 
-def written_as_they_are(run: RunMessages, start: int, model: str, endpoint: Endpoint) -> tuple[bytes, int]:
-    """The messages of a valid run, from ``start`` on, that stay as they are, joined by commas; and their number."""
+def written_as_they_are(run: RunMessages, part: range, model: str, endpoint: Endpoint) -> tuple[bytes, int]:
+    """The first messages of a part of a valid run that stay as they are, joined by commas; and their number."""
     messages: list[Message] = []
-    for at in range(start, len(run.turns)):
+    for at in part:
         turn = run.turns[at]
-        if at in run.special and not (_says_nothing_more(turn) and reasoning_stays(turn, model, endpoint)):
+        if at in run.special and not (_stays(turn) and reasoning_stays(turn, model, endpoint)):
             break
         if turn.role == "user" and any(map(_is_empty_error, turn.blocks)):
             break
@@ -212,12 +212,13 @@ _UNUSUAL: Final[Mapping[type, Callable[[Any], bool]]] = MappingProxyType(
         ToolResult: unusual(ToolResult, "issuer", "content", "is_error"),
         Thinking: unusual(Thinking, "issuer", "signature"),
         RedactedThinking: unusual(RedactedThinking, "issuer"),
+        Image: unusual(Image, "issuer"),
     }
 )
 
 
-def _says_nothing_more(turn: Turn) -> bool:
-    """Return True if a turn's texts, calls and results have no members that Converse does not have."""
+def _stays(turn: Turn) -> bool:
+    """Return True if a turn's blocks need no change, reasoning aside. Documents need a name that no other has."""
     if turn.own is not UNSET:
         return False
     for block in turn.blocks:
@@ -226,4 +227,11 @@ def _says_nothing_more(turn: Turn) -> bool:
             is_unusual = _UNUSUAL.get(type(part))
             if is_unusual is None or is_unusual(part):
                 return False
+            if isinstance(part, Image) and not (image_stays(part, IMAGE_TYPES, CONVERSE) and not _is_error(block)):
+                return False
     return True
+
+
+def _is_error(block: Block) -> bool:
+    """Return True if a block is an error result, which holds text only."""
+    return isinstance(block, ToolResult) and block.is_error
