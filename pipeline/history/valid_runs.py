@@ -56,7 +56,8 @@ class ValidRun(Struct, frozen=True, kw_only=True):
         rows: the indexes, from ``start``, of results in a message of their own, which join the previous one.
         ids: the ids of the calls, all answered.
         names: the names of the called tools.
-        special: the indexes among ``messages`` of those that hold more than plain text, calls, and results of text.
+        special: the indexes among ``messages`` of those that hold more than plain text, calls, and results of text, or
+            the result of an error.
         reasons: whether they hold thinking.
     """
 
@@ -188,6 +189,7 @@ class _Scan:
                 if name is None or said:
                     return None
                 rare = _is_rare_result(block)
+                special = special or block.is_error
                 if type(content) is list:
                     if not content or not all(map(_is_fit, content)):
                         return None

@@ -165,6 +165,10 @@ class SettledPart:
             self.rows += turns[at:end]
             length += len(part.data)
             at = end
+            if end < stop:
+                # It needs a change, so that part ended there.
+                length += self.settle_message(message_of(turns[end]))
+                at += 1
         return length
 
     def active(self, ending: Ending) -> tuple[Mark, ...]:

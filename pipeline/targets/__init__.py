@@ -281,7 +281,7 @@ class RunMessages(Struct, frozen=True):
     """The turns of a valid run, each of which is one message.
 
     ``names`` are the tools that they call; ``special`` are the indexes of those that hold more than plain text, calls,
-    and results of text.
+    and results of text, or the result of an error.
     """
 
     turns: Sequence[Turn]

@@ -124,7 +124,7 @@ class Member(_Wire, frozen=True, gc=False):
     tool_removal: Raw | UnsetType = UNSET
 
 
-class Message(_Wire, frozen=True, kw_only=True, gc=False):
+class Message(_Wire, frozen=True, gc=False):
     """A message. Some agents keep the id of an answer in it, which no request has."""
 
     role: model.Role
@@ -139,7 +139,7 @@ DOCUMENTS: Final = msgspec.json.Decoder(tuple[Document, ...])
 
 def written_message(role: model.Role, blocks: Iterable[model.Block]) -> Message:
     """Return the message to encode, of blocks that have been fitted or that need no fitting."""
-    return Message(role=role, content=tuple([_WRITERS[type(block)](block) for block in blocks]))
+    return Message(role, tuple([_WRITERS[type(block)](block) for block in blocks]))
 
 
 def read(member: Member, document: Document | None = None) -> model.Block | None:

@@ -198,8 +198,6 @@ def written_as_they_are(run: RunMessages, part: range, model: str, endpoint: End
         turn = run.turns[at]
         if at in run.special and not (_stays(turn) and reasoning_stays(turn, model, endpoint)):
             break
-        if turn.role == "user" and any(map(_is_empty_error, turn.blocks)):
-            break
         messages.append(written_message(turn.role, turn.blocks))
     return _encode(messages)[1:-1], len(messages)
 
@@ -225,7 +223,7 @@ def _stays(turn: Turn) -> bool:
         parts = block.content if isinstance(block, ToolResult) and type(block.content) is list else ()
         for part in (block, *parts):
             is_unusual = _UNUSUAL.get(type(part))
-            if is_unusual is None or is_unusual(part):
+            if is_unusual is None or is_unusual(part) or _is_empty_error(part):
                 return False
             if isinstance(part, Image) and not (image_stays(part, IMAGE_TYPES, CONVERSE) and not _is_error(block)):
                 return False
