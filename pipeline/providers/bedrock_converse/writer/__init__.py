@@ -267,11 +267,11 @@ class ConverseDialect(ListDialect):
             results_follow=message.results_follow,
             held=state.held,
         )
-        halves = set[int]() if "claude" in self._model else unpaired_halves(message, self._model)
+        halves = () if "claude" in self._model else unpaired_halves(message, self._model)
         pieces = fitting.fit_message(message.pieces, dict.fromkeys(halves, "server_tool_unpaired"))
         # Reasoning is judged last: a turn that has lost a block to the fitting keeps none of it.
-        fitted = structs.replace(message, pieces=pieces, changed=message.changed | fitting.dropped)
-        pieces = fit_reasoning(fitted, self._model, self._endpoint, book)
+        changed = message.changed | fitting.dropped
+        pieces = fit_reasoning(pieces, changed, self._model, self._endpoint, book)
         if final:
             pieces = without_trailing_space(pieces, book)
         turns = self._turns(message, _worded(message, pieces, book), state.count, book)
@@ -323,8 +323,10 @@ class ConverseDialect(ListDialect):
         self, message: Message, pieces: list[TrackedBlock], count: int, book: FixLog
     ) -> list[tuple[Role, list[TrackedBlock]]]:
         """Return the message as one, or as three if its results must be separate."""
+        if not self._results_alone:
+            return [(message.role, pieces)]
         results = [piece for piece in pieces if isinstance(piece.block, ToolResult)]
-        if not self._results_alone or not results or len(results) == len(pieces):
+        if not results or len(results) == len(pieces):
             return [(message.role, pieces)]
         words = [piece for piece in pieces if not isinstance(piece.block, ToolResult)]
         book.note_fix("assistant_inserted", f"messages.{count + 1}.content.0")

@@ -196,7 +196,7 @@ def written_as_they_are(run: RunMessages, part: range, model: str, endpoint: End
     messages: list[Message] = []
     for at in part:
         turn = run.turns[at]
-        if at in run.special and not (_stays(turn) and reasoning_stays(turn, model, endpoint)):
+        if at in run.special and not (reasoning_stays(turn, model, endpoint) and _stays(turn)):
             break
         messages.append(written_message(turn.role, turn.blocks))
     return _encode(messages)[1:-1], len(messages)
