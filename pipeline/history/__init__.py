@@ -38,7 +38,6 @@ from reknit.pipeline.history.exchanges import (
     leave_out,
     waiting_call,
 )
-from reknit.pipeline.history.healthy import Stretch
 from reknit.pipeline.history.late import EarlierCalls, Log, digest_of, has_seen, late_pieces, result_digest
 from reknit.pipeline.history.pieces import (
     REFERENCE,
@@ -64,6 +63,7 @@ from reknit.pipeline.history.render import (
 )
 from reknit.pipeline.history.result_text import orphan_pieces, same_content
 from reknit.pipeline.history.served import in_flight, is_called_by_code
+from reknit.pipeline.history.valid_runs import ValidRun
 from reknit.pipeline.model import Block, Text, ToolResult, ToolUse, Turn, Unknown
 from reknit.pipeline.options import STRICT, Structure
 from reknit.pipeline.policy import Policy
@@ -131,7 +131,7 @@ class History:
         """Return True if a following assistant turn settles everything before it."""
         return len(self.exchanges) == 1 and self.exchanges[0].sealed and self.exchanges[0].closed and not self.held
 
-    def skip(self, stretch: Stretch, turns: Sequence[Turn]) -> None:
+    def skip(self, valid_run: ValidRun, turns: Sequence[Turn]) -> None:
         """Continue after a valid run of turns, as if these turns had been taken and settled one by one.
 
         The run opens the history or follows settled turns only, and the table of ids admits its ids.
@@ -140,15 +140,15 @@ class History:
             self._emit_user(exchange)
         # An assistant's turn follows a user's, so none is the one before it once more.
         self.last_item = ""
-        self.turns += stretch.turns
+        self.turns += valid_run.turns
         if self._earlier_calls is not None:
             for turn in turns:
                 self._earlier_calls.add(turn)
-        self.messages += stretch.turns - len(stretch.rows)
-        self.ids.claim_answered(stretch.ids)
+        self.messages += valid_run.turns - len(valid_run.rows)
+        self.ids.claim_answered(valid_run.ids)
         self.ids.begin_turn()
-        self._calls += [SettledCall(each, each, answered=True) for each in stretch.ids]
-        self.number += stretch.number + 1
+        self._calls += [SettledCall(each, each, answered=True) for each in valid_run.ids]
+        self.number += valid_run.number + 1
         # The assistant turn that comes next is this exchange's.
         self.exchanges = [Exchange(number=self.number)]
 

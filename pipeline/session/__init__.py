@@ -349,7 +349,7 @@ def normalize(
     setting = Setting(system=given.system, tools=given.tools, model=model or given.model, params=given.params)
     work = WorkingHistory((target,), mended_by, setting)
     work.note_fixes(found.fixes)
-    work.begin_history(given.turns, found.stretches)
+    work.begin_history(given.turns, found.valid_runs)
     return work.request(to)
 
 

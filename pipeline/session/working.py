@@ -14,8 +14,8 @@ from msgspec import UNSET, structs
 
 from reknit.pipeline.fixes import Fix, name_where_not_shared
 from reknit.pipeline.history import History
-from reknit.pipeline.history.healthy import Stretch
 from reknit.pipeline.history.readers.message import UNDECIDED, Decided
+from reknit.pipeline.history.valid_runs import ValidRun
 from reknit.pipeline.model import Turn
 from reknit.pipeline.policy import Policy
 from reknit.pipeline.providers.base import Target
@@ -138,12 +138,12 @@ class WorkingHistory:
             for repair in self.repairs:
                 repair.shared.fixes += fixes
 
-    def begin_history(self, turns: Sequence[Turn], stretches: Sequence[Stretch]) -> None:
+    def begin_history(self, turns: Sequence[Turn], valid_runs: Sequence[ValidRun]) -> None:
         """Take the first turns: valid runs of turns in one pass, the others one by one."""
         self._bound_media(turns)
         self.archive.keep_history(turns)
         for repair in self.repairs:
-            repair.begin_history(turns, stretches)
+            repair.begin_history(turns, valid_runs)
 
     def take_turns(self, turns: Sequence[Turn]) -> list[Fix]:
         """Take more turns; the fixes that are now certain, each once."""

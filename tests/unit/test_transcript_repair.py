@@ -13,7 +13,7 @@ from session_files import FOREIGN, ROLLOUT, encoded, png, uuid
 
 from reknit.pipeline import normalize
 from reknit.pipeline.errors import InputError
-from reknit.pipeline.history.calls import INTERRUPTED
+from reknit.pipeline.history.placeholders import INTERRUPTED
 from reknit.pipeline.transcripts import repair_transcript
 
 PROGRAMS = {
