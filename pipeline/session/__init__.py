@@ -21,8 +21,10 @@ from reknit.pipeline.model import Policy, Role, Turn
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.registry import target_named
 from reknit.pipeline.session.arguments import GivenPolicy, GivenSystem, GivenTools, policy_from, setting_from
+from reknit.pipeline.session.fit import fit_for
 from reknit.pipeline.session.request import Normalized
 from reknit.pipeline.session.state import LATE_RESULTS, LogEntry, decode_whole_log, encode_whole_log
+from reknit.pipeline.session.tokens import CountTokens
 from reknit.pipeline.session.working import WorkingHistory
 from reknit.pipeline.targets import Setting
 
@@ -37,7 +39,8 @@ class Session:
 
     ``targets`` are names of the registry. ``policy`` is a ``Policy``, a mapping of its fields (text such as ``"true"``
     is accepted) or None. ``system``, ``tools``, ``model`` and ``params`` are sent with the messages in every request.
-    ``state_format`` is that of the state which ``head`` returns; below 3, late results are dropped.
+    ``state_format`` is that of the state which ``head`` returns; below 3, late results are dropped. ``count_tokens``
+    counts the tokens of a text for policy ``fit``, in place of the estimate; a session that is loaded needs it again.
 
     Raises:
         UnknownTargetError: a target does not exist.
@@ -55,9 +58,11 @@ class Session:
         model: str | None = None,
         params: Mapping[str, Any] | None = None,
         state_format: int = LATE_RESULTS,
+        count_tokens: CountTokens | None = None,
     ) -> None:
-        setting = setting_from(system, tools, model, params)
-        self._begin(WorkingHistory(_named(targets), policy_from(policy), setting, state_format=state_format))
+        setting, given = setting_from(system, tools, model, params), policy_from(policy)
+        fit = fit_for(given, setting, count_tokens)
+        self._begin(WorkingHistory(_named(targets), given, setting, state_format=state_format, fit=fit))
 
     def _begin(self, work: WorkingHistory) -> None:
         self._at_work = work
@@ -188,13 +193,15 @@ class Session:
             given.model if model is UNSET else model,
             given.params if params is UNSET else params,
         )
+        new_policy = old.policy if policy is UNSET else policy_from(policy)
         new = WorkingHistory(
             old.targets if targets is UNSET else _named(targets),
-            old.policy if policy is UNSET else policy_from(policy),
+            new_policy,
             setting,
             self._at_work.archive,
             state_format=self._at_work.state_format,
             bounds=self._at_work.bounds.again({}),
+            fit=self._at_work.fit.again(new_policy, setting),
         )
         same = (new.policy, new.setting) == (old.policy, old.setting)
         if same and new.targets == old.targets:
@@ -271,10 +278,9 @@ class Session:
         return self._work.fixes
 
     def keep_limits(self, *, on: bool) -> None:
-        """Decide whether limits of media are kept; state of formats before 3 has no place for what they leave out."""
-        self._at_work.bounds.is_on = on
-        if self._configured is not None:
-            self._configured[0].bounds.is_on = on
+        """Decide whether limits of media and of length are kept; state before format 3 has no place for them."""
+        for work in (self._at_work, *(self._configured or ())[:1]):
+            work.bounds.is_on = work.fit.is_on = on
 
     # State.
 
@@ -302,14 +308,20 @@ class Session:
         return self._work.head()
 
     @classmethod
-    def load(cls, head: bytes, segments: Iterable[bytes], state_format: int = LATE_RESULTS) -> Session:
+    def load(
+        cls,
+        head: bytes,
+        segments: Iterable[bytes],
+        state_format: int = LATE_RESULTS,
+        count_tokens: CountTokens | None = None,
+    ) -> Session:
         """Restore a session from its records. It continues exactly as the saved one. Other segments are ignored.
 
         Raises:
             InternalError: the head cannot be read, or a segment is missing or has other content than was written.
         """
         try:
-            work = WorkingHistory.load(head, segments, state_format)
+            work = WorkingHistory.load(head, segments, state_format, count_tokens)
         except _UNREADABLE as error:
             raise InternalError("state_unreadable", f"a session's state cannot be read: {error}") from error
         # A history that is made only to be thrown away would take a quarter of the time.
@@ -330,12 +342,14 @@ def normalize(
     policy: GivenPolicy = None,
     *,
     model: str | None = None,
+    count_tokens: CountTokens | None = None,
 ) -> Normalized:
     """Repair a history into a request that the target ``to`` accepts.
 
     ``history`` is a list of messages, a document with ``messages`` and optionally ``system``, ``tools``, ``model`` and
     ``params``, the JSON of either, or a transcript. ``source`` names its shape if it should not be detected. ``model``
-    replaces the document's model.
+    replaces the document's model. ``count_tokens`` counts the tokens of a text for policy ``fit``, in place of the
+    estimate.
 
     Raises:
         InputError: the input cannot be used.
@@ -346,7 +360,7 @@ def normalize(
     found = read(history, source)
     given = found.conversation
     setting = Setting(system=given.system, tools=given.tools, model=model or given.model, params=given.params)
-    work = WorkingHistory((target,), mended_by, setting)
+    work = WorkingHistory((target,), mended_by, setting, fit=fit_for(mended_by, setting, count_tokens))
     work.note_fixes(found.fixes)
     work.begin_history(given.turns, found.stretches)
     return work.request(to)

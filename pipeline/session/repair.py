@@ -20,6 +20,7 @@ from reknit.pipeline.history.healthy import Stretch
 from reknit.pipeline.model import Policy, Turn
 from reknit.pipeline.options import Structure
 from reknit.pipeline.providers.base import Target
+from reknit.pipeline.session.fit import EXCEEDED, SUMMARY, Shown
 from reknit.pipeline.session.media import MediaStubs
 from reknit.pipeline.session.settled import SettledPart, SettledSlice, Shared, Size
 from reknit.pipeline.session.state import Mended, OpenEnd, SessionHead, Slice, load_open_end
@@ -118,6 +119,23 @@ class StructureRepair:
         for turn in turns:
             certain += history.append(turn)
             self._settle_messages()
+        return certain
+
+    def take_shown(self, turns: Iterable[tuple[Turn, Shown]], summary: str) -> list[Fix]:
+        """Take turns of which requests leave something out; the fixes that are now certain."""
+        certain: list[Fix] = []
+        for turn, shown in turns:
+            self.shared.fixes += shown.fixes
+            self.shared.dropped += shown.dropped
+            certain += [fix for fix in shown.fixes if fix.code == EXCEEDED]
+            if shown.turn is None:
+                self.history.leave_out(turn)
+                self._settle_messages()
+                continue
+            certain += self.take_turns((shown.turn,))
+            if shown.summary:
+                fix = self.history.insert(summary, SUMMARY, first=shown.summary == "before")
+                self.shared.fixes.append(fix)
         return certain
 
     def _skip(self, turns: Sequence[Turn], stretch: Stretch) -> None:

@@ -23,6 +23,7 @@ from reknit.pipeline.history.exchanges import Exchange
 from reknit.pipeline.history.pieces import LedgerEntry, TrackedBlock
 from reknit.pipeline.history.readers.message import Decided, DecidedShape
 from reknit.pipeline.model import Policy, Tool, Turn
+from reknit.pipeline.session.fit import SavedFit
 from reknit.pipeline.session.media import MediaStubs, has_media
 from reknit.pipeline.session.settled import SettledHead, SettledSlice
 from reknit.pipeline.targets import Setting
@@ -121,7 +122,7 @@ class SessionHead(OpenEnd, kw_only=True):
 
     ``shape`` and ``shape_since`` are the shape that the messages decided (`Decided`). State without them is of a
     version that read each message separately, and continues to do so. ``media`` are the media of each target that are
-    lines of text; format 3 has it, where there are any.
+    lines of text, and ``fit`` what is cut of a long history; format 3 has them, where there are any.
     """
 
     layout: int
@@ -134,6 +135,7 @@ class SessionHead(OpenEnd, kw_only=True):
     shape: DecidedShape = "each"
     shape_since: int = -1
     media: dict[str, MediaStubs] | UnsetType = UNSET
+    fit: SavedFit | UnsetType = UNSET
 
 
 class HistoryState(Struct, omit_defaults=True, kw_only=True):

@@ -65,9 +65,15 @@ def test_every_policy_value_has_a_vector_for_every_target():
         "strip_tools": (True,),
     }
     emulated = {"cascade"}  # tools emulated in text have vectors of their own
-    assert values.keys() | {"record_assistant", "open_exchanges", "expires_after", "mend", "endpoints"} == set(
-        Policy.__struct_fields__
-    )
+    assert values.keys() | {
+        "fit",
+        "summary",
+        "record_assistant",
+        "open_exchanges",
+        "expires_after",
+        "mend",
+        "endpoints",
+    } == set(Policy.__struct_fields__)
     wanted = {(target, name, value) for target in TARGETS for name, given in values.items() for value in given}
     assert {row for row in wanted if row[0] not in emulated} == {row for row in shown if row[0] not in emulated}
 
