@@ -68,7 +68,7 @@ def test_a_session_of_2000_turns_continues():
     assert len(requests) == 1001
     # 20,000 tokens of 3.5 bytes each, and what their JSON adds.
     assert max(len(body) for _, _, body in requests) < 80_000
-    assert len(resets(requests)) == 21
+    assert len(resets(requests)) == 19
     assert are_rare(resets(requests))
     whole = whole_request(messages, {"fit": 20_000})
     assert requests[-1][2] == whole.body
