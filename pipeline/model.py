@@ -223,10 +223,10 @@ class Policy(Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unkno
         ),
     ] = "auto"
     media: Annotated[
-        Literal["stub", "reject"],
+        Literal["stub", "shrink", "reject"],
         Meta(
-            description="Media beyond a limit of the target: the oldest become lines of text, in steps (`stub`), or "
-            "the request is rejected, or sent as it is (`reject`)."
+            description="Media beyond a limit of the target: the oldest become lines of text, in steps (`stub`), "
+            "images are scaled down before (`shrink`), or the request is rejected, or sent as it is (`reject`)."
         ),
     ] = "stub"
     fit: Annotated[

@@ -22,6 +22,7 @@ from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock, block_
 from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.model import Block, Document, Image, Text, ToolResult, Turn
 from reknit.pipeline.session.prefix import PrefixChange
+from reknit.pipeline.session.scaled import ScaledMedia
 from reknit.pipeline.targets import Setting
 from reknit.pipeline.targets.fitting import touched
 from reknit.pipeline.targets.limits import NO_LIMITS, MediaLimits, limits_of
@@ -127,8 +128,11 @@ def has_media(turn: Turn) -> bool:
 class MediaTally:
     """The media of a history that one target's requests hold, and those that became lines of text."""
 
-    def __init__(self, limits: MediaLimits, head_bytes: int, stubs: MediaStubs = NO_STUBS) -> None:
+    def __init__(
+        self, limits: MediaLimits, head_bytes: int, stubs: MediaStubs = NO_STUBS, scaled: ScaledMedia | None = None
+    ) -> None:
         self.stubs = stubs
+        self._scaled = scaled
         self._limits = limits
         self._keys: list[str] = []  # of all media after ``stubs.before``
         self._live: list[_Live] = []
@@ -179,12 +183,19 @@ class MediaTally:
     def _add(self, turn: Turn) -> None:
         for at, block in enumerate(turn.blocks):
             for key, _, medium in _keyed(block_path(turn, at), block):
-                size = len(bytes(medium.source))
-                self._rest -= size
+                self._rest -= len(bytes(medium.source))
                 self._keys.append(key)
                 if not self.stubs.has(key):
-                    self._unseen.append((key, medium))
-                    self._unseen_bytes += size
+                    sent = self._as_sent(medium)
+                    self._unseen.append((key, sent))
+                    self._unseen_bytes += len(bytes(sent.source))
+
+    def _as_sent(self, medium: _Medium) -> _Medium:
+        """Return a medium as requests have it: an image that was scaled is smaller."""
+        if self._scaled is None or not isinstance(medium, Image):
+            return medium
+        source = self._scaled.source_for(medium.source, self._limits)
+        return medium if source is medium.source else structs.replace(medium, source=source)
 
     def _counted(self, key: str, medium: _Medium) -> _Live | None:
         """Describe a medium as it counts for the limits; None if the target leaves it out for a reason of its own."""
@@ -254,6 +265,7 @@ class MediaBounds:
     def __init__(self, stubs: Mapping[str, MediaStubs] = MappingProxyType({}), *, is_new: bool = True) -> None:
         self.stubs = dict(stubs)
         self.is_on = True
+        self.scaled: ScaledMedia | None = None
         self._is_plain = is_new
         self._tallies: dict[str, MediaTally] | None = None
 
@@ -274,7 +286,8 @@ class MediaBounds:
             if self._is_plain and not any(map(has_media, turns)):
                 return []
             self._tallies = {
-                name: MediaTally(each, head, self.stubs.get(name, NO_STUBS)) for name, (each, head) in limits.items()
+                name: MediaTally(each, head, self.stubs.get(name, NO_STUBS), self.scaled)
+                for name, (each, head) in limits.items()
             }
             for turn in earlier():
                 self._take(turn)

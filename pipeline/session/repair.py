@@ -22,6 +22,7 @@ from reknit.pipeline.options import Structure
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.session.fit import EXCEEDED, SUMMARY, Shown
 from reknit.pipeline.session.media import MediaStubs
+from reknit.pipeline.session.scaled import ScaledMedia
 from reknit.pipeline.session.settled import SettledPart, SettledSlice, Shared, Size
 from reknit.pipeline.session.state import Mended, OpenEnd, SessionHead, Slice, load_open_end
 from reknit.pipeline.targets import HealthyTurns, Setting, images_of, structure_of
@@ -62,9 +63,10 @@ class StructureRepair:
         setting: Setting,
         history: History,
         stubs: Mapping[str, MediaStubs] = MappingProxyType({}),
+        scaled: ScaledMedia | None = None,
     ) -> None:
         self.variants = tuple(variants)
-        self._stubs = stubs
+        self._stubs, self._scaled = stubs, scaled
         # Each request of a target that observes repairs reports which of them were made.
         self.reports = not all(variant.tried for variant in variants)
         self.setting = variants[0].setting(setting, history.policy)
@@ -257,7 +259,8 @@ class StructureRepair:
         self.shared.system = system
         self._system_rows = len(system)
         self._parts = {
-            variant.name: SettledPart(variant.target, self.setting, system, self._stubs) for variant in self.variants
+            variant.name: SettledPart(variant.target, self.setting, system, self._stubs, self._scaled)
+            for variant in self.variants
         }
 
     def _reopen_parts(self) -> None:

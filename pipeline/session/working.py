@@ -22,7 +22,7 @@ from reknit.pipeline.model import Policy, Turn
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.registry import target_named
 from reknit.pipeline.session.fit import SUMMARY, Cut, FitBounds, fit_for
-from reknit.pipeline.session.media import MediaBounds, MediaStubs, limits_for
+from reknit.pipeline.session.media import MediaBounds, MediaStubs, has_media, limits_for
 from reknit.pipeline.session.prefix import PrefixChange, reasons_by_target
 from reknit.pipeline.session.repair import (
     RequestVariant,
@@ -33,6 +33,7 @@ from reknit.pipeline.session.repair import (
     variants_of,
 )
 from reknit.pipeline.session.request import Normalized, choose_request, make_request
+from reknit.pipeline.session.scaled import Scale, ScaledImages, ScaledMedia, scaled_in
 from reknit.pipeline.session.settled import SettledHead, SettledPart
 from reknit.pipeline.session.state import (
     LATE_RESULTS,
@@ -93,7 +94,11 @@ class WorkingHistory:
         self.decided = UNDECIDED
         self.bounds = bounds or MediaBounds()
         self.fit = fit or fit_for(policy, setting)
-        self._limits = limits_for(self.names, setting) if policy.media == "stub" else {}
+        self._limits = {} if policy.media == "reject" else limits_for(self.names, setting)
+        if policy.media != "shrink":
+            self.bounds.scaled = None
+        elif self.bounds.scaled is None:
+            self.bounds.scaled = ScaledMedia(self.scaled_log)
         self.repairs = repairs or self._new_mendings()
         for repair in self.repairs:
             repair.history.log = self.archive.turns
@@ -102,7 +107,13 @@ class WorkingHistory:
         policy, setting = self.policy, self.setting
         kept = _in_format(policy, self.state_format)
         repairs = [
-            StructureRepair(alike, setting, History(kept, structure, ids_written(alike, setting)), self.bounds.stubs)
+            StructureRepair(
+                alike,
+                setting,
+                History(kept, structure, ids_written(alike, setting)),
+                self.bounds.stubs,
+                self.bounds.scaled,
+            )
             for structure, alike in equal_variants(
                 variants_of(self.targets, policy), lambda variant: structure_for(variant, setting)
             )
@@ -140,8 +151,9 @@ class WorkingHistory:
             for repair in self.repairs:
                 repair.shared.fixes += fixes
 
-    def begin_history(self, turns: Sequence[Turn], stretches: Sequence[Stretch]) -> None:
+    def begin_history(self, turns: Sequence[Turn], stretches: Sequence[Stretch], scale: Scale | None = None) -> None:
         """Take the first turns: valid runs of turns in one pass, the others one by one."""
+        self._scale(turns, scale)
         self._bound(turns)
         if self.fit.touches:
             self._take(turns)
@@ -150,8 +162,9 @@ class WorkingHistory:
         for repair in self.repairs:
             repair.begin_history(turns, stretches)
 
-    def take_turns(self, turns: Sequence[Turn]) -> list[Fix]:
+    def take_turns(self, turns: Sequence[Turn], scale: Scale | None = None) -> list[Fix]:
         """Take more turns; the fixes that are now certain, each once."""
+        self._scale(turns, scale)
         cut = self.fit.cut
         self._change_prefix(self._bound(turns), turns)
         certain = [] if self.fit.cut == cut else self._fixes_of_cut(cut)
@@ -160,6 +173,20 @@ class WorkingHistory:
     def _fixes_of_cut(self, old: Cut) -> list[Fix]:
         summaries = [fix for fix in self.fixes if fix.code == SUMMARY]
         return [*self.fit.since(old, self.archive.turns()), *summaries]
+
+    def scaled_log(self) -> Iterator[ScaledImages]:
+        """The scaled images of the log that is in use now."""
+        return self.archive.scaled()
+
+    def _scale(self, turns: Sequence[Turn], scale: Scale | None) -> None:
+        """Add the scaled images of turns to the log."""
+        media = self.bounds.scaled
+        if media is None or scale is None or not self.bounds.is_on:
+            return
+        for turn in turns:
+            if has_media(turn) and (images := scaled_in(turn, scale, media.known)):
+                self.archive.log.append(ScaledImages(turn.index, images))
+                media.known.update(images)
 
     def _take(self, turns: Sequence[Turn]) -> list[Fix]:
         self.archive.keep(turns)
@@ -207,6 +234,8 @@ class WorkingHistory:
         for entry in entries:
             if isinstance(entry, Turn):
                 self._take((entry,))
+            elif isinstance(entry, ScaledImages):
+                self.archive.log.append(entry)
             else:
                 self.note_fixes(entry)
 
@@ -284,6 +313,8 @@ class WorkingHistory:
         self.count, self.decided = count, decided
         entries = list(entries)
         turns = [entry for entry in entries if isinstance(entry, Turn)]
+        if self.bounds.scaled is not None:
+            self.bounds.scaled.note(entry for entry in entries if isinstance(entry, ScaledImages))
         self._change_prefix(self._bound(turns), turns)
         self._take_entries(entries)
         for part in self.parts.values():
@@ -349,6 +380,8 @@ class WorkingHistory:
         saved = decode_head(head)
         setting, archive = load_setting(saved.setting), Archive()
         bounds = MediaBounds({} if saved.media is UNSET else saved.media, is_new=False)
+        if saved.policy.media == "shrink":
+            bounds.scaled = ScaledMedia(archive.scaled)
         targets = [target_named(name) for name in saved.targets]
         slices = [*archive.unpack(saved, segments), saved.gained]
         repairs = []
@@ -362,11 +395,13 @@ class WorkingHistory:
                 for call in gained.mended(name).calls:
                     history.ids.reload(call)
             load_open_end(saved.machine(name)[1], history)
-            repair = StructureRepair(alike, setting, history, bounds.stubs)
+            repair = StructureRepair(alike, setting, history, bounds.stubs, bounds.scaled)
             repair.regain(slices, saved)
             repairs.append(repair)
         fit = fit_for(saved.policy, setting, count_tokens, None if saved.fit is UNSET else saved.fit)
         work = cls(targets, saved.policy, setting, archive, repairs, state_format=state_format, bounds=bounds, fit=fit)
+        if bounds.scaled is not None:
+            bounds.scaled.log = work.scaled_log
         work.count, work.decided = saved.count, Decided(saved.shape, saved.shape_since)
         return work
 
@@ -409,7 +444,7 @@ def _in_old_words(policy: Policy) -> Policy:
 def entries_before(entries: Iterable[LogEntry], count: int) -> Iterator[LogEntry]:
     """The log of the first ``count`` messages; the fixes of reading name theirs in their paths."""
     for entry in entries:
-        if isinstance(entry, Turn):
+        if isinstance(entry, (Turn, ScaledImages)):
             if entry.index < count:
                 yield entry
         else:
