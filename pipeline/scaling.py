@@ -12,6 +12,7 @@ import asyncio
 import base64
 import binascii
 import io
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +23,7 @@ from msgspec import Raw, structs
 from reknit.pipeline.errors import ReknitError
 from reknit.pipeline.model import Policy
 from reknit.pipeline.objects import Objects
-from reknit.pipeline.session.scaled import BYTES, SIDE, digest_of, is_large
+from reknit.pipeline.session.scaled import BYTES, SIDE, Scale, digest_of, is_large
 from reknit.pipeline.stages.base import Record
 from reknit.pipeline.targets.media import inspect
 
@@ -146,6 +147,28 @@ def _on_white(image: Image) -> Image:
     ground = Images.new("RGB", image.size, "white")
     ground.paste(image, mask=image.getchannel("A"))
     return ground
+
+
+# Results that a process without a store keeps for the next request of a conversation, in bytes.
+_KEPT_BYTES: Final = 64 * 1024 * 1024
+_kept: OrderedDict[str, Raw | None] = OrderedDict()
+
+
+def scale_again(data: str) -> Raw | None:
+    """Return the same as ``scale``, without scaling an image that came shortly before."""
+    name = digest_of(data)
+    if name in _kept:
+        _kept.move_to_end(name)
+        return _kept[name]
+    _kept[name] = made = scale(data)
+    while sum(len(bytes(each)) for each in _kept.values() if each is not None) > _KEPT_BYTES:
+        _kept.popitem(last=False)
+    return made
+
+
+def scale_if_installed() -> Scale | None:
+    """Return the function that scales, None without Pillow; a policy that needs it is refused then."""
+    return scale if has_pillow() else None
 
 
 # In a worker.

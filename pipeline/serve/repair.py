@@ -21,6 +21,7 @@ from msgspec import Raw, Struct
 
 from reknit.pipeline.errors import ReknitError, error_name
 from reknit.pipeline.model import Policy
+from reknit.pipeline.scaling import scale_again
 from reknit.pipeline.serve.endpoints import Endpoint
 from reknit.pipeline.session import normalize
 from reknit.pipeline.stages.defaults import chains_in
@@ -64,7 +65,8 @@ def repaired(body: bytes, endpoint: Endpoint, policy: Policy) -> Repaired:
         members = _body_members(body)
         if chains_in(members):
             return Repaired("skipped", reason="chained")
-        done = normalize(body, endpoint.target, policy=policy, model=endpoint.model or None)
+        scale = scale_again if policy.media == "shrink" else None
+        done = normalize(body, endpoint.target, policy=policy, model=endpoint.model or None, scale=scale)
     except (ReknitError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Repaired("failed", reason=error.code if isinstance(error, ReknitError) else error_name(error))
     made = [fix for fix in done.fixes if not fix.observed]
@@ -104,7 +106,8 @@ class Repairs:
 
     async def repair(self, body: bytes, endpoint: Endpoint, policy: Policy) -> Repaired:
         """Return the result for a body. A large body that takes too long is ``late``."""
-        if len(body) <= LARGE_BYTES:
+        # Decoding an image may take a second, however few bytes it has.
+        if len(body) <= LARGE_BYTES and policy.media != "shrink":
             return self._here(body, endpoint, policy)
         seconds = BUDGET_SECONDS + _SECONDS_PER_MIB * len(body) / 2**20
         try:

@@ -46,7 +46,10 @@ def check_scale(policy: Policy, scale: Scale | None) -> None:
         PolicyError: it has none.
     """
     if policy.media == "shrink" and scale is None:
-        message = "media = shrink needs a function that scales images: scale=reknit.media.scale"
+        message = (
+            "media = shrink needs the extra `media` (pip install 'reknit[media]'), and in a program a function that "
+            "scales: scale=reknit.media.scale"
+        )
         raise PolicyError("policy", message, path="policy.media")
 
 

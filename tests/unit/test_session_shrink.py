@@ -162,7 +162,7 @@ def test_the_policy_needs_a_function_that_scales():
         lambda: Session(policy=SHRINK),
         lambda: Session().configure(policy=SHRINK),
     ):
-        with pytest.raises(PolicyError, match=r"needs a function that scales images: scale=reknit\.media\.scale"):
+        with pytest.raises(PolicyError, match=r"a function that scales: scale=reknit\.media\.scale"):
             make()
 
 
