@@ -25,7 +25,7 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from reknit.pipeline.fixes import Fix, digest
+from reknit.pipeline.fixes import Fix, digest, make
 from reknit.pipeline.history.call_ids import NO_ID, IdTable, IdWriter, SettledCall, made_id
 from reknit.pipeline.history.calls import Call
 from reknit.pipeline.history.clean import clean, structure_under, system_pieces
@@ -125,6 +125,27 @@ class History:
             self._earlier_calls.add(turn)
         self._settle_exchanges()
         return book.fixes[before:]
+
+    def leave_out(self, turn: Turn) -> None:
+        """Count a turn that requests leave out. A result of one of its calls that comes later is a late one."""
+        self.turns += 1
+        self.last_item = ""
+        if turn.role == "assistant":
+            self.ids.begin_turn()
+        for block in turn.blocks:
+            # An id that the reader made of a tool's name stands for no single call.
+            if isinstance(block, ToolUse) and block.id not in {NO_ID, made_id(block.name) if turn.ids_made else NO_ID}:
+                call = SettledCall(block.id, self.ids.claim(block.id), answered=False)
+                self._calls.append(call)
+                self.ids.settle_call(call)
+
+    def insert(self, text: str, code: str, *, first: bool) -> Fix:
+        """Insert a text into the last user turn, before or after what the user says; return its fix."""
+        said = self._last_for_user().user
+        at = 0 if first else len(said)
+        turn = said[-1].turn if said else -1
+        said.insert(at, TrackedBlock(Text(text=text), turn, "", fate="synthesised", code=code))
+        return make(code, f"messages.{self.messages}.content.{at}")
 
     @property
     def rests(self) -> bool:

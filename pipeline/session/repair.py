@@ -21,7 +21,9 @@ from reknit.pipeline.model import Turn
 from reknit.pipeline.options import Structure
 from reknit.pipeline.policy import Policy
 from reknit.pipeline.providers.base import Target
+from reknit.pipeline.session.fit import EXCEEDED, SUMMARY, Shown
 from reknit.pipeline.session.media import MediaStubs
+from reknit.pipeline.session.scaled import ScaledMedia
 from reknit.pipeline.session.settled import SettledPart, Shared
 from reknit.pipeline.session.settled_state import SettledSlice, Size
 from reknit.pipeline.session.state import Mended, OpenEnd, SessionHead, Slice, load_open_end
@@ -63,9 +65,10 @@ class StructureRepair:
         setting: Setting,
         history: History,
         stubs: Mapping[str, MediaStubs] = MappingProxyType({}),
+        scaled: ScaledMedia | None = None,
     ) -> None:
         self.variants = tuple(variants)
-        self._stubs = stubs
+        self._stubs, self._scaled = stubs, scaled
         # Each request of a target that observes repairs reports which of them were made.
         self.reports = not all(variant.tried for variant in variants)
         self.setting = variants[0].setting(setting, history.policy)
@@ -120,6 +123,23 @@ class StructureRepair:
         for turn in turns:
             certain += history.append(turn)
             self._settle_messages()
+        return certain
+
+    def take_shown(self, turns: Iterable[tuple[Turn, Shown]], summary: str) -> list[Fix]:
+        """Take turns of which requests leave something out; the fixes that are now certain."""
+        certain: list[Fix] = []
+        for turn, shown in turns:
+            self.shared.fixes += shown.fixes
+            self.shared.dropped += shown.dropped
+            certain += [fix for fix in shown.fixes if fix.code == EXCEEDED]
+            if shown.turn is None:
+                self.history.leave_out(turn)
+                self._settle_messages()
+                continue
+            certain += self.take_turns((shown.turn,))
+            if shown.summary:
+                fix = self.history.insert(summary, SUMMARY, first=shown.summary == "before")
+                self.shared.fixes.append(fix)
         return certain
 
     def _skip(self, turns: Sequence[Turn], valid_run: ValidRun) -> None:
@@ -241,7 +261,8 @@ class StructureRepair:
         self.shared.system = system
         self._system_rows = len(system)
         self._parts = {
-            variant.name: SettledPart(variant.target, self.setting, system, self._stubs) for variant in self.variants
+            variant.name: SettledPart(variant.target, self.setting, system, self._stubs, self._scaled)
+            for variant in self.variants
         }
 
     def _reopen_parts(self) -> None:
