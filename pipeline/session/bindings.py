@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from reknit.pipeline.model import RedactedThinking, Thinking, Turn
+from reknit.pipeline.session.prefix import PrefixChange
 from reknit.pipeline.session.request import Account
 from reknit.pipeline.session.settled import SettledPart
 from reknit.pipeline.targets import Row
@@ -163,6 +164,15 @@ class PrefixBindings:
         if earlier and earlier[-1][1] == start:
             start = earlier.pop()[0]
         self.void[target] = [*earlier, (start, count)]
+
+    def note_change(self, change: PrefixChange, tracked: Collection[str]) -> None:
+        """Void what a change of the prefix makes void that the history itself proves.
+
+        Where it is known what was sent, the next request is compared with that.
+        """
+        for target in sorted(tracked):
+            if change.target in {"", target} and target not in self.sent:
+                self.add_void(target, change.first, change.at)
 
     # Changes of the history.
 

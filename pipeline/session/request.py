@@ -23,7 +23,8 @@ from reknit.pipeline.model import Turn
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.rules.base import Violation
 from reknit.pipeline.rules.sets import RULES
-from reknit.pipeline.session.settled import Mark, SettledPart, Shared, expanded
+from reknit.pipeline.session.settled import SettledPart, Shared
+from reknit.pipeline.session.settled_state import Mark, expanded
 from reknit.pipeline.targets import Encoded, Ending, Row
 
 

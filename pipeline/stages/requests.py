@@ -25,7 +25,7 @@ from reknit.pipeline.rules.refusals import Doubt, Refusal, read_refusal
 from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.session import Normalized
 from reknit.pipeline.stages.base import Output, Record, Result, dead_letter, passed_on, place_of
-from reknit.pipeline.stages.records import EventDetails
+from reknit.pipeline.stages.event_records import EventDetails
 from reknit.pipeline.stages.turn_state import Sent, SentRequests, TurnState
 from reknit.topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_REQUESTS
 from reknit.topics import headers as names

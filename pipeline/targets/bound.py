@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec import Raw, Struct
 
-from reknit.pipeline.model import Endpoint
+from reknit.pipeline.policy import Endpoint
 
 Version: TypeAlias = tuple[int, int]
 

@@ -14,8 +14,8 @@ from build import call, image, result, said, session_of, text, user
 from stage_runs import OPENED, of, records, turn
 
 from reknit.pipeline import Session, normalize
-from reknit.pipeline.history.calls import INTERRUPTED
-from reknit.pipeline.model import Endpoint
+from reknit.pipeline.history.placeholders import INTERRUPTED
+from reknit.pipeline.policy import Endpoint
 from reknit.pipeline.stages.defaults import Defaults
 from reknit.pipeline.stages.turns import TurnsStage
 from reknit.pipeline.targets.bound import LINES, is_prefix_bound

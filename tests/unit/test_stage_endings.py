@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 from stage_runs import bodies, letters, of, processed, turn
 
-from reknit.pipeline.model import Limits
 from reknit.pipeline.stages.base import Record, Result
 from reknit.pipeline.stages.defaults import Defaults
 from reknit.pipeline.stages.events import EventsStage
+from reknit.pipeline.stages.tenants import Limits
 from reknit.pipeline.stages.turns import TurnsStage
 from reknit.topics import DEAD_LETTERS, PROVIDER_EVENTS
 

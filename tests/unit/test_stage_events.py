@@ -13,7 +13,7 @@ from stage_runs import KEY, in_batches, of, processed, restored
 
 from reknit.pipeline.history import History
 from reknit.pipeline.history.readers.shapes import read_message
-from reknit.pipeline.model import Policy
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.stages.base import Record
 from reknit.pipeline.stages.defaults import Defaults
 from reknit.pipeline.stages.events import EventsStage

@@ -7,8 +7,8 @@ from stage_runs import deltas, records, settling, with_calls_open, written_bytes
 
 from reknit.pipeline.engine.stores import PackedRecords
 from reknit.pipeline.stages.events import EventsStage
-from reknit.pipeline.stages.records import WrittenHead
 from reknit.pipeline.stages.turns import TurnsStage
+from reknit.pipeline.stages.written_head import WrittenHead
 
 ROOM = 1 << 40
 SMALL_BYTES = 1 << 13

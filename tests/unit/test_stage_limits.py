@@ -9,9 +9,9 @@ from build import said, user
 from stage_runs import in_batches, processed
 
 from reknit.pipeline.config import load_config
-from reknit.pipeline.model import Limit, Limits
 from reknit.pipeline.stages.base import Record
 from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.stages.tenants import Limit, Limits
 from reknit.pipeline.stages.turns import TurnsStage
 from reknit.topics import DEAD_LETTERS, PROVIDER_REQUESTS
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
-from reknit.pipeline.history.calls import made_id
+from reknit.pipeline.history.call_ids import made_id
 from reknit.pipeline.history.clean import url_source
 from reknit.pipeline.history.frameworks.base import Reading
 from reknit.pipeline.history.pieces import ANTHROPIC, CONVERSE, GEMINI, RESPONSES, as_json, is_native
@@ -24,7 +24,7 @@ from reknit.pipeline.history.readers.fields import (
     read_input,
 )
 from reknit.pipeline.history.readers.rawjson import compact, starts_with
-from reknit.pipeline.history.readers.strict import Healthy
+from reknit.pipeline.history.readers.strict import ValidTurns
 from reknit.pipeline.history.readers.tolerant import INNER, Inner, Placed
 from reknit.pipeline.model import (
     Block,
@@ -259,7 +259,7 @@ def reasoning_item(item: Raw, model: str | None) -> Block:
     """An item of Responses, with its issuer."""
     issuer = Issuer(provider=RESPONSES, model=model or None)
     found = openai_responses.STRICT.read_message(item, 0)
-    if not isinstance(found, Healthy):
+    if not isinstance(found, ValidTurns):
         return Unknown(kind="reasoning", raw=item, issuer=issuer)
     return replace(found.turns[0].blocks[0], issuer=issuer)
 

@@ -30,7 +30,8 @@ from reknit.pipeline.providers.anthropic.rules.wire import (
     ToolUse,
 )
 from reknit.pipeline.rules._media import CLAUDE, pages_of
-from reknit.pipeline.rules._misfits import Unreadable, look
+from reknit.pipeline.rules._misfits import Unreadable
+from reknit.pipeline.rules._pictures import look
 
 IMAGE_BYTES = CLAUDE.image_bytes  # base64 text of one image: the provider counts that, not the decoded bytes
 
