@@ -1,8 +1,7 @@
-"""Logs of the Agent Client Protocol: what a client shows of a session.
+"""Logs of the Agent Client Protocol: the updates that a client shows to its user.
 
-A log is a view: it has no system prompt, no signatures and no model, and not the results as the model got them. Chunks
-of one kind are joined until another kind of update comes. A tool that has no name has only the title that the client
-shows.
+A log has no system prompt, no signatures, no model, and no results in the form in which the model received them. Chunks
+of one kind are joined until another kind of update follows. A tool without a name has the title that the client shows.
 """
 
 from __future__ import annotations
@@ -141,7 +140,7 @@ class _Log:
         self._end_of_call(called, item)
 
     def _end_of_call(self, called: str, item: Item) -> None:
-        """The result of a call that has ended."""
+        """Add the result of a call that has ended."""
         state = self._calls[called]
         status = word(state, "status")
         if status not in _ENDS or called in self._results:
@@ -169,7 +168,7 @@ class _Log:
 
 
 def _part(fields: Fields) -> list[Placed]:
-    """A content block of the protocol; a link is its address."""
+    """Return a block for a content block of the protocol; a link becomes its address."""
     if kind_named(fields) == "resource_link":
         text = fields.take_text("uri")
         fields.clear()

@@ -1,4 +1,4 @@
-"""The values that the messages of Vercel's AI SDK have in common: provider options, files and tool outputs."""
+"""Values that all messages of Vercel's AI SDK share: provider options, files and tool outputs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _BUFFER: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
 def options(fields: Fields) -> dict[str, Members]:
-    """Take the options of a part, by the provider that each belongs to."""
+    """Take the options of a part, by provider."""
     found: dict[str, Members] = {}
     for name in _OPTIONS:
         value = fields.peek(name)
@@ -52,12 +52,12 @@ def options(fields: Fields) -> dict[str, Members]:
 
 
 def signature_of_gemini(given: dict[str, Members]) -> str:
-    """The thought signature of a part; a platform's belongs to that platform, and is not used elsewhere."""
+    """Return the thought signature of a part. A signature of another platform is not used."""
     return next((found for key in _GOOGLE if (found := word(given.get(key, {}), "thoughtSignature"))), "")
 
 
 class Reasoning:
-    """Reads reasoning parts. Those of one item of Responses are its summaries, and make one block.
+    """Reads reasoning parts. The parts of one Responses item are its summaries, and become one block.
 
     Args:
         model: the model that wrote them, if the shape names it.
@@ -74,7 +74,7 @@ class Reasoning:
         self.issuers: set[str] = set()
 
     def add(self, placed: list[Placed], text: str, given: dict[str, Members], path: str) -> None:
-        """Add the block of a reasoning part, or add the part to the item that it belongs to."""
+        """Add a block for a reasoning part, or add the part to its item."""
         if (own := given.get("pydantic_ai")) is not None:
             self._add_by_pydantic_ai(placed, text, own, path)
             return
@@ -118,7 +118,7 @@ class Reasoning:
 
 
 def file_part(fields: Fields) -> list[Placed]:
-    """A file: ``data`` or ``url``, or in version 7 an object that names the form."""
+    """Read a file: ``data`` or ``url``, or in version 7 an object that names the form."""
     kind, members = word(fields.members(), "type"), fields.members()
     media_type = word(members, "mediaType") or word(members, "mimeType") or word(members, "mime")
     data, url, file_id = "", word(members, "url") or word(members, "uri"), ""
@@ -156,7 +156,7 @@ def file_part(fields: Fields) -> list[Placed]:
 
 
 def _bytes_of(value: Raw) -> str:
-    """Bytes that an app wrote as the JSON of a buffer or of a typed array, as base64."""
+    """Return base64 for bytes that an app wrote as the JSON of a buffer or of a typed array."""
     found = decoded(_BUFFER, value)
     if found is not None and word(found, "type") == "Buffer" and "data" in found:
         return _encoded(found["data"])
@@ -197,7 +197,7 @@ def output_part(fields: Fields) -> list[Placed]:
 
 
 def output_result(call_id: str, output: Raw | None, path: str, notes: Notes) -> ToolResult:
-    """The result of a model message's ``output``, whose type says what its value is."""
+    """Return the result of a model message's ``output``, whose type names the form of its value."""
     if output is None or not starts_with(output, b"{"):
         return value_result(call_id, output, path, notes)
     fields = Fields(output, path, notes)
@@ -218,7 +218,7 @@ def output_result(call_id: str, output: Raw | None, path: str, notes: Notes) -> 
 
 
 def value_result(call_id: str, value: Raw | None, path: str, notes: Notes, *, is_error: bool = False) -> ToolResult:
-    """The result of a tool's own value: MCP's content as blocks, anything else as its text or its JSON."""
+    """Return the result of a tool's own value: MCP's content as blocks, any other value as its text or its JSON."""
     if value is not None and (blocks := mcp_blocks(value, path, notes)) is not None:
         flag = as_object(value, path).get("isError")
         return result(call_id, blocks, is_error=is_error or (flag is not None and bytes(flag) == b"true"))

@@ -1,7 +1,7 @@
 """ModelMessages of Vercel's AI SDK, versions 5 to 7, and CoreMessages of version 4.
 
-A message of strings and text parts is OpenAI's chat as well, and reads the same. The key of a part's provider options
-names the issuer of a signature; the model is not stored.
+A message of strings and text parts is a message of OpenAI's Chat Completions API too, with the same result. The key of
+a part's provider options names the issuer of a signature; the model is not stored.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _read(reading: Reading, items: Sequence[Item]) -> None:
 
 
 def _marked(placed: Placed, given: dict[str, Members]) -> Placed:
-    """A block with the cache breakpoint that Anthropic's options of its message or part have."""
+    """Add the cache breakpoint that the Anthropic options of a message or part name."""
     block, path = placed
     mark = given.get("anthropic", {}).get("cacheControl")
     if mark is None or not starts_with(mark, b"{") or isinstance(block, Unknown) or block.cache_control is not UNSET:
@@ -111,7 +111,7 @@ def _marked(placed: Placed, given: dict[str, Members]) -> Placed:
 
 
 def _approvals(items: Sequence[Item]) -> tuple[dict[str, str], set[str]]:
-    """The calls for which an approval was asked, by its id, and the calls that have a result."""
+    """Return the calls that wait for an approval, by the approval's id, and the calls that have a result."""
     asked: dict[str, str] = {}
     answered: set[str] = set()
     for item in items:
@@ -148,7 +148,7 @@ class _Parts:
                 found[-1] = _marked(found[-1], given)
                 placed += found
             case "reasoning":
-                # Version 4 has the signature in the part, and only Anthropic's reasoning had one there.
+                # Version 4 has the signature in the part; only Anthropic's reasoning had one.
                 given = options(fields)
                 if (signature := fields.take("signature")) is not None:
                     given |= {"anthropic": {"signature": signature}}
@@ -187,7 +187,7 @@ class _Parts:
         return sealed(block, self._signature(given, path), path)
 
     def _signature(self, given: dict[str, Members], path: str) -> str:
-        """The signature of a call, which is only valid where the reasoning of its message is not another provider's."""
+        """Return the signature of a call. It is valid unless the reasoning of its message is another provider's."""
         signature = signature_of_gemini(given)
         if signature and self._reasoning.issuers - {GEMINI}:
             self._reading.notes.add_fix("field_dropped", f"{path}.providerOptions", "thoughtSignature")
@@ -217,7 +217,7 @@ class _Parts:
         return block, fields.path
 
     def _denial(self, fields: Fields) -> list[Placed]:
-        """A denial is the result of its call, unless the call has one of its own."""
+        """Return a denial as the result of its call, unless the call has a result."""
         called = self._asked.get(word(fields.members(), "approvalId"), "")
         denied = bytes(fields.peek("approved") or b"") == b"false"
         reason = word(fields.members(), "reason")

@@ -1,4 +1,4 @@
-"""UIMessages of Vercel's AI SDK, versions 4 to 7: what the screen shows, with calls and results in one part.
+"""UIMessages of Vercel's AI SDK, versions 4 to 7: the messages on the screen, with a call and its result in one part.
 
 One assistant message holds several steps, and the results of a step are a user's turn before the next one. A part's
 state says whether a call has a result, was denied, waits for an approval, or never finished.
@@ -70,7 +70,7 @@ def _decides(members: Members) -> bool:
 
 
 def _is_own(part: Members) -> bool:
-    """Return True if a part is of a UIMessage: OpenTelemetry's texts are in ``content``."""
+    """Return True if a part is a UIMessage's; a text of OpenTelemetry's is in ``content``."""
     kind = word(part, "type")
     if kind in ("text", "reasoning"):
         return "text" in part or "reasoning" in part
@@ -126,14 +126,14 @@ class UIParts:
         self._streaming = False
 
     def add(self, placed: Placed, *, streaming: bool = False) -> None:
-        """Add what the role says; what follows results begins a new step."""
+        """Add blocks of the role; blocks after results begin a new step."""
         if self._results:
             self.end()
         self._placed.append(placed)
         self._streaming = streaming
 
     def end(self) -> None:
-        """End a step: what was said, then the results."""
+        """End a step: a turn of its blocks, then a turn of its results."""
         placed, results = self._placed, self._results
         incomplete = self._streaming and bool(placed) and isinstance(placed[-1][0], Text)
         self._reading.add(self._role, placed, self._item, turn_id=self._id, incomplete=incomplete)
@@ -192,7 +192,7 @@ class UIParts:
             self._reasoning.add(self._placed, word(each, "text"), {"anthropic": members}, path)
 
     def _steer(self, fields: Fields) -> None:
-        """A user's words inside of the assistant's message."""
+        """Add a user's words inside of an assistant's message as a turn."""
         self.end()
         inner = UIParts(self._reading, self._item, "user", fields.take_string("id"))
         value, path = fields.take("parts"), fields.at("parts")
@@ -241,7 +241,7 @@ class UIParts:
         fields.drop_rest()
 
     def _add_result(self, fields: Fields, called: str, state: str) -> None:
-        """The result that a part's state gives; an open call, a cut one and one that waits have none."""
+        """Add the result that a part's state gives. A call that is open, cut or waiting has none."""
         path = fields.at("output" if "output" in fields else "result")
         output = fields.take("output") or fields.take("result")
         error = fields.take("errorText")

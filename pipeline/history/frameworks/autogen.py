@@ -1,7 +1,7 @@
 """AutoGen's messages: those of a model's context (autogen-core), and the events of a team (autogen-agentchat).
 
-Of a team, the source ``user`` is the user, and any other source is an agent. A summary message repeats the exchange of
-the events before it, and its text is the agent's answer.
+In a team, the source ``user`` is the user, and every other source is an agent. A summary message repeats the events
+before it, and its text is the agent's answer.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _results(reading: Reading, fields: Fields, key: str = "content") -> list[Pla
 
 
 def _content(fields: Fields) -> list[Placed]:
-    """A text, texts and images, or the object of a structured message as its JSON."""
+    """Return blocks for a text, for texts and images, or for a structured message, whose object becomes its JSON."""
     value, path = fields.take("content"), fields.at("content")
     if value is None:
         return []

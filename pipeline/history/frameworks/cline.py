@@ -1,7 +1,7 @@
 """Histories of Cline and Roo Code: Anthropic's messages with members of the programs' own.
 
 Roo keeps the messages that it has condensed or truncated in the file, and does not send them. The provider that Cline
-names is the issuer of the reasoning, also where it only passed it on.
+names is the issuer of the reasoning, even if it only forwarded it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from reknit.pipeline.history.readers.tolerant import Placed
 from reknit.pipeline.model import Block, Issuer, RedactedThinking, Role, Thinking
 
 _ROLES: Final[dict[str, Role]] = {"user": "user", "assistant": "assistant"}
-# Members that only Roo writes, and those by which it marks what it does not send.
+# Members that only Roo writes, and the members that mark messages which it does not send.
 _MARKS: Final = frozenset(
     {"condenseId", "condenseParent", "truncationId", "truncationParent", "isTruncationMarker", "isSummary"}
 )
@@ -84,7 +84,7 @@ def _read(reading: Reading, items: Sequence[Item]) -> None:
 
 
 def _issued(block: Block, issuer: Issuer | None) -> Block:
-    """Reasoning with its issuer; an empty signature is none."""
+    """Add the issuer to reasoning, and remove an empty signature."""
     if isinstance(block, Thinking) and not block.signature:
         return replace(block, signature=UNSET)
     if isinstance(block, (Thinking, RedactedThinking)) and block.issuer is UNSET and issuer is not None:
@@ -93,7 +93,7 @@ def _issued(block: Block, issuer: Issuer | None) -> Block:
 
 
 def _sent(reading: Reading, items: Sequence[Item]) -> list[Item]:
-    """The messages that Roo sends: from the last summary on, without those that a present summary or mark hides."""
+    """Return the messages that Roo sends: from the last summary on, without messages that a summary or mark hides."""
     named = {key: {word(item.fields.members(), key) for item in items} - {""} for key in _HIDDEN_BY.values()}
     last = max((at for at, item in enumerate(items) if _flag(item.fields, "isSummary")), default=0)
     kept: list[Item] = []

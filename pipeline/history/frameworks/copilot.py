@@ -1,6 +1,6 @@
-"""Events of the Copilot CLI (``events.jsonl``): a line for each thing that happened, of which few are conversation.
+"""Events of the Copilot CLI (``events.jsonl``): one line for each event. Few events belong to the conversation.
 
-Reasoning is bound to the session at Copilot's API, whatever its form, so that its issuer is Copilot. Events of
+Reasoning of any form is bound to the session at Copilot's API, so its issuer is Copilot. Events of
 subagents belong to other conversations.
 """
 
@@ -76,7 +76,7 @@ def _read_event(reading: Reading, data: Fields, item: Item, kind: str, places: d
         reading.add("assistant", _answer(reading, data), item, turn_id=word(data.members(), "messageId") or turn_id)
     elif kind == "tool.execution_complete":
         if bytes(data.peek("isUserRequested") or b"") == b"true":
-            # The person ran the tool, so that no call has this result.
+            # The person ran the tool, so this result has no call.
             reading.leave_out(data, kind)
             return
         reading.add("user", [_result(data)], item, turn_id=turn_id)

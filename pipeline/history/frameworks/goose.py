@@ -1,7 +1,7 @@
 """Goose's messages, alone or in a session: contents of MCP with Goose's own calls, results and questions.
 
-What is not visible to the agent is not sent: the originals of a compaction, and notices. Questions to a person are no
-part of the conversation.
+Messages that the agent does not see are not sent: the originals of a compaction, and notices. Questions to a person are
+no part of the conversation.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class _Parts:
         return result(called, blocks, is_error=is_error)
 
     def _inner(self, fields: Fields) -> list[Placed]:
-        """A content of a result; what is not for the assistant is not sent."""
+        """Return a content of a result; content that is not for the assistant is left out."""
         annotations = fields.take("annotations")
         if annotations is not None and starts_with(annotations, b"{"):
             audience = as_object(annotations, "").get("audience")

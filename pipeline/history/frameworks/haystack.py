@@ -1,6 +1,6 @@
 """Haystack's ChatMessages, whose content parts each have one key and no type.
 
-A result holds its whole call in ``origin``, which pairs the two where neither has an id.
+A result holds its whole call in ``origin``. It pairs the two if neither has an id.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _decides(members: Members) -> bool:
 
 
 def _key(part: Members) -> str:
-    """The one key of a part, ``""`` where there is another."""
+    """Return the key of a part with one key, else ``""``."""
     return next(iter(part)) if len(part) == 1 and next(iter(part)) in _KEYS else ""
 
 

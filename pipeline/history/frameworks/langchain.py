@@ -84,7 +84,7 @@ REMOVE_ALL: Final = "__remove_all__"
 
 
 def _kind(name: str) -> str:
-    """The kind of a message by its ``type`` or by the name of its class, ``""`` for no kind of message."""
+    """Return the kind of a message by its ``type`` or its class, ``""`` for other values."""
     if name in _NAMES:
         return name
     found = _CLASS.fullmatch(name)
@@ -93,7 +93,7 @@ def _kind(name: str) -> str:
 
 
 def _constructor(members: Members) -> str:
-    """The class that a constructor names, ``""`` where it is none."""
+    """Return the class that a constructor names, ``""`` for other values."""
     if not (word(members, "type") == "constructor" and "lc" in members and is_list(members, "id")):
         return ""
     names = as_list(members["id"], "id")
@@ -163,7 +163,7 @@ def _read(reading: Reading, items: Sequence[Item]) -> None:
 
 
 def _remove(reading: Reading, fields: Fields) -> None:
-    """An order to the reducer of a state: the message of the id, or all messages before, are deleted."""
+    """Delete the message of an id, or all messages before: an instruction to the reducer of a state."""
     named = fields.take_text("id")
     if named == REMOVE_ALL:
         reading.turns.clear()
@@ -253,7 +253,7 @@ class _Message:
         return placed
 
     def _called(self) -> Iterator[list[Placed]]:
-        """The calls next to the content, each after Google's signature of it."""
+        """Return the calls next to the content, each after its Google signature."""
         fields = self._fields
         if fields.objects("tool_call_chunks"):
             yield from self._chunks()
@@ -291,7 +291,7 @@ class _Message:
         return call(self._reading, call_id, name, arguments, function.at("arguments"))
 
     def _chunks(self) -> Iterator[list[Placed]]:
-        """The calls of a chunk: the texts of one index, joined."""
+        """Return the calls of a chunk, with the texts of one index joined."""
         path = self._fields.at("tool_call_chunks")
         joined: dict[str, tuple[str, str, str, str]] = {}
         for at, members in enumerate(self._fields.objects("tool_call_chunks")):
@@ -311,7 +311,7 @@ class _Message:
         return sealed(block, signature or "", path, self._model)
 
     def _reasoning(self) -> list[Placed]:
-        """Reasoning that is stored next to the content, as Responses' item or as a text."""
+        """Return reasoning that is stored next to the content, as a Responses item or as a text."""
         extra = self._extra
         path = extra.at("reasoning")
         placed: list[Placed] = []
@@ -325,7 +325,7 @@ class _Message:
         return placed
 
     def read_part(self, fields: Fields) -> list[Placed]:
-        """A content block: LangChain's own, or one of the provider's."""
+        """Read a content block: LangChain's own, or a provider's."""
         kind, path = kind_named(fields), fields.path
         if kind in _CALLS:
             return self._call(fields, kind)
@@ -357,7 +357,7 @@ class _Message:
         return native(fields, kind, self._issuer, is_raw=True), fields.path
 
     def _call(self, fields: Fields, kind: str) -> list[Placed]:
-        """The call at its place in the content, by what ``tool_calls`` says of the call of its id."""
+        """Return the call at its place in the content, with the values that ``tool_calls`` has for its id."""
         named = fields.take_text("call_id") if kind == "function_call" else fields.take_text("id")
         known = self._calls.pop(named, None)
         if known is not None:

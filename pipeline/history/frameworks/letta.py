@@ -1,6 +1,6 @@
-"""Letta's messages, as its API lists them: a row for each thing that was said, in the order of their dates.
+"""Letta's messages, as its API lists them: one row for each part of a message, in the order of their dates.
 
-Several rows have one id, that of the model's message. ``tool_call`` repeats the first of ``tool_calls``. A denied
+Rows of one model message share its id. ``tool_call`` repeats the first of ``tool_calls``. A denied
 approval is the result of its call, without an error flag.
 """
 
@@ -131,7 +131,7 @@ def _return(reading: Reading, fields: Fields, name: str) -> Placed:
 
 
 def _approvals(reading: Reading, fields: Fields) -> list[Placed]:
-    """A denial is its call's result; an approval is none, and a tool's return among the answers is one."""
+    """Return the results of denials, and the tool returns among the answers. An approval is not a result."""
     placed: list[Placed] = []
     value, path = fields.take("approvals"), fields.at("approvals")
     fields.ignore("approve", "approval_request_id", "reason")
@@ -166,7 +166,7 @@ def _content(fields: Fields, key: str) -> list[Placed]:
 
 
 def _unwrapped(text: str) -> str:
-    """The words of a user's message that the server has wrapped in an envelope."""
+    """Return a user's words without the envelope that the server adds."""
     if not text.startswith("{"):
         return text
     told = decoded(_OBJECT, text.encode("utf-8", "replace"))

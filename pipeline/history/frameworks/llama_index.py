@@ -1,7 +1,7 @@
 """LlamaIndex's ChatMessages: blocks of a ``block_type``, alone or in a chat store.
 
-A result names its call in ``additional_kwargs``, or only its tool. No message names a provider. A file that a block
-names by its path is never read.
+A result names its call in ``additional_kwargs``, or it names only its tool. No message names a provider. A file that a
+block names by its path is never read.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _read(reading: Reading, items: Sequence[Item]) -> None:
 
 
 def _old_calls(reading: Reading, extra: Fields) -> list[Placed]:
-    """Calls in OpenAI's form, as they were before they had a block."""
+    """Return calls in OpenAI's form, which preceded the block for calls."""
     value, path = extra.take("tool_calls"), extra.at("tool_calls")
     placed: list[Placed] = []
     for at, each in enumerate([] if value is None else as_list(value, path)):

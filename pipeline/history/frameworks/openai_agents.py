@@ -1,7 +1,7 @@
 """Session items of the OpenAI Agents SDK that another model than OpenAI's wrote: Responses items with provider data.
 
-Such an item has a false id. The encrypted content of its reasoning is the signatures of the thinking blocks, which the
-provider data has apart, and its model names the provider before a slash.
+Such an item has a false id. The encrypted content of its reasoning holds the signatures of the thinking blocks; the
+blocks are in the provider data. The model's name begins with the provider and a slash.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _thinking(fields: Fields, data: Members, issuer: Issuer | None) -> list[Plac
     signatures = value_text(fields.peek("encrypted_content")).split("\n")
     for at, part in enumerate(texts):
         if part is not None and starts_with(part.get("text", Raw(b"null")), b'"'):
-            # The signatures are in the order of the texts where both are as many.
+            # If their numbers are equal, the signatures are in the order of the texts.
             signature = signatures[at] if len(signatures) == len(texts) else ""
             placed.append((thinking(word(part, "text"), signature, issuer), fields.path))
     return placed

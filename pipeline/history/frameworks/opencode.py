@@ -1,6 +1,6 @@
 """OpenCode's messages: ``info`` and ``parts`` of its first store, and the typed messages of its second.
 
-A tool part is the call and its result in one. OpenCode does not send hidden texts, nor the parts for undoing changes,
+A tool part is a call with its result. OpenCode does not send hidden texts, nor the parts for undoing changes,
 nor an assistant message that ended with an error, unless the user aborted it with more than reasoning in it.
 """
 
@@ -37,7 +37,7 @@ from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.tolerant import INNER, Inner, Placed, kind_named
 from reknit.pipeline.model import Text, ToolResult, ToolUse
 
-# What OpenCode writes in place of an old output, of an interrupted compaction's question and of a user's command.
+# Texts that OpenCode writes in place of an old output, an interrupted compaction's question and a user's command.
 _CLEARED: Final = "[Old tool result content cleared]"
 _COMPACTION: Final = "What did we do so far?"
 _SUBTASK: Final = "The following tool was executed by the user"
@@ -128,7 +128,7 @@ def _is_unsent(told: Members, parts: Sequence[Fields]) -> bool:
 
 
 def _users(reading: Reading, parts: Sequence[Fields]) -> list[tuple[bool, list[Placed]]]:
-    """The blocks of a user's message; those that the program wrote are apart where nothing else is in it."""
+    """Return the blocks of a user's message; blocks by the program are separate if there are no others."""
     placed: list[Placed] = []
     typed = False
     for part in parts:
@@ -181,7 +181,7 @@ def _add_part(reading: Reading, placed: list[Placed], part: Fields, reasoning: R
 
 
 def _tool(reading: Reading, part: Fields, model: str) -> list[Placed]:
-    """A call, and the result that its state has."""
+    """Return a call, and the result in its state."""
     name = part.take_text("tool") or part.take_text("name")
     called = part.take_text("callID") or part.take_text("id") or id_made(reading, name)
     state = part.take_object("state") or Fields(b"{}", part.at("state"), part.notes)
@@ -212,7 +212,7 @@ def _outcome(called: str, status: str, state: Fields) -> ToolResult:
     told = as_object(metadata, "") if metadata is not None and starts_with(metadata, b"{") else {}
     output, error = state.take("output"), state.take("error")
     if status == "error" and bytes(told.get("interrupted", b"")) == b"true" and "output" in told:
-        # What the tool had written when it was interrupted counts, and not the error.
+        # The output of an interrupted tool is its result, not the error.
         return result(called, value_text(told["output"]))
     blocks: list[Inner] = []
     content = state.peek("content")

@@ -102,7 +102,7 @@ def _blocks_of(texts: Sequence[str]) -> Raw | None:
 
 
 def _listed(value: Raw, name: str) -> list[Raw]:
-    """A list, or a string of its JSON."""
+    """Return a list that may be a string of its JSON."""
     if starts_with(value, b'"'):
         value = Raw(as_string(value, name).encode())
     return as_list(value, name)
@@ -135,7 +135,7 @@ def _part(reading: Reading, fields: Fields) -> list[Placed]:
     kind, path = kind_named(fields), fields.path
     if kind in _TEXTS:
         if "content" not in fields:
-            # The instrumentation left the content out, which is no empty text.
+            # The instrumentation left the content out. That is not an empty text.
             reading.leave_out(fields, kind)
             return []
         text = value_text(fields.take("content"))

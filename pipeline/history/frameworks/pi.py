@@ -1,4 +1,4 @@
-"""Session files of pi and OpenClaw: entries that form a tree, of which one path is the conversation.
+"""Session files of pi and OpenClaw: entries in a tree. One path through it is the conversation.
 
 The path leads from the last entry to the root. After its last compaction the conversation is the summary, then the
 entries from the first one that was kept. The wire form of a message decides the form of its signatures.
@@ -103,7 +103,7 @@ def _add_text(reading: Reading, fields: Fields, item: Item, words: str) -> None:
 
 
 def _conversation(reading: Reading, items: Sequence[Item]) -> list[Item]:
-    """The entries on the path from the root to the last one, after its last compaction."""
+    """Return the entries on the path from the root to the last entry, after the last compaction."""
     by_id = {word(item.fields.members(), "id"): item for item in items if "parentId" in item.fields.members()}
     path: dict[int, Item] = {}
     step = next((item for item in reversed(items) if "parentId" in item.fields.members()), None)
@@ -162,7 +162,7 @@ def _read_message(reading: Reading, message: Fields, item: Item, turn_id: str | 
 
 
 def _read_command(reading: Reading, message: Fields, item: Item, turn_id: str | None) -> None:
-    """A command that the person ran, in the words in which pi tells the model of it."""
+    """Add a command that the person ran, in the words that pi sends to the model."""
     command, output = message.take_text("command"), message.take_text("output")
     excluded = message.take_flag("excludeFromContext")
     if excluded:

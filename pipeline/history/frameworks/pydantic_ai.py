@@ -1,7 +1,7 @@
 """pydantic-ai's ModelMessages: requests and responses of parts, each part of a ``part_kind``.
 
-Bytes are in the URL-safe alphabet. Reasoning names its provider, and the response its model. Of the ``instructions`` of
-requests only the last ones are in force; they follow the system prompt.
+Bytes are in the URL-safe alphabet. Reasoning names its provider, and the response its model. Only the last
+``instructions`` of the requests apply; they follow the system prompt.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from reknit.pipeline.history.readers.tolerant import INNER, Inner, Placed
 from reknit.pipeline.model import Issuer, Role, Text, ToolResult, Turn, Unknown
 
 _OF_SYSTEM: Final = frozenset({"system-prompt", "instruction", "instruction-baseline"})
-# What a request says about the run, and not to the model.
+# Members of a request that describe the run. The model does not see them.
 _BOOKKEEPING: Final = frozenset(
     {
         "instruction-delta", "tool-availability-delta", "capability-load-delta", "model-settings-delta",
@@ -132,7 +132,7 @@ def _read_request(reading: Reading, fields: Fields, item: Item) -> None:
 
 
 def _request_part(reading: Reading, part: Fields, kind: str) -> tuple[Role, bool, list[Placed]]:
-    """The role, whether the program wrote the part, and its blocks."""
+    """Return the role, True if the program wrote the part, and its blocks."""
     path = part.at("content")
     if kind in _BOOKKEEPING:
         reading.leave_out(part, kind)
@@ -174,7 +174,7 @@ def _tool_return(reading: Reading, part: Fields, kind: str) -> ToolResult:
 
 
 def _validation_errors(value: Raw) -> str:
-    """The words in which pydantic-ai tells the model of arguments that do not validate."""
+    """Return the words with which pydantic-ai reports invalid arguments to the model."""
     count = len(as_list(value, ""))
     listed = msgspec.json.format(bytes(value), indent=2).decode()
     plural = "s" if count != 1 else ""
@@ -182,7 +182,7 @@ def _validation_errors(value: Raw) -> str:
 
 
 def _inner(value: Raw, path: str, reading: Reading) -> list[Inner]:
-    """The content of a result: values of the tool, among which files are blocks."""
+    """Return the content of a result: values of the tool; files become blocks."""
     blocks: list[Inner] = []
     for at, each in enumerate(as_list(value, path)):
         place = f"{path}.{at}"
@@ -292,13 +292,13 @@ def _thinking(part: Fields, issuer: Issuer | None, model: str) -> list[Placed]:
     if issuer is not None and issuer.provider == RESPONSES and (signature or named):
         return [(made_reasoning_item(named, [text], signature, model), part.path)]
     if issuer is not None and issuer.provider == GEMINI and signature:
-        # Gemini's signature is that of the part that follows the thought.
+        # Gemini's signature belongs to the part after the thought.
         return [(thinking(text, "", issuer), part.path), (thinking("", signature, issuer), part.at("signature"))]
     return [(thinking(text, signature, issuer), part.path)]
 
 
 def _native(part: Fields, kind: str, issuer: Issuer | None) -> Unknown:
-    """A call that the provider ran itself, or its result, in the provider's own form where that is known."""
+    """Return a call that the provider ran itself, or its result, in the provider's own form if that is known."""
     if issuer is None or issuer.provider != ANTHROPIC:
         return native(part, kind, issuer)
     name, called = part.take_text("tool_name"), part.take_text("tool_call_id")

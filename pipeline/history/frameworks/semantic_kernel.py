@@ -1,6 +1,6 @@
 """Semantic Kernel's chat history, as its Python version writes it: messages of items with a ``content_type``.
 
-There is no error flag. A call's name for the model is that of its plugin and function together.
+Results have no error flag. The name of a call combines those of its plugin and function.
 """
 
 from __future__ import annotations
