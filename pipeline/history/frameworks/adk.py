@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from reknit.pipeline.history.frameworks import parts
 from reknit.pipeline.history.frameworks.base import (
     Framed,
     Framework,
@@ -26,7 +27,6 @@ from reknit.pipeline.history.frameworks.base import (
     is_string,
     word,
 )
-from reknit.pipeline.history.frameworks.parts import issuer_of, standard_base64
 from reknit.pipeline.history.pieces import GEMINI
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
@@ -184,13 +184,13 @@ def _read_content(reading: Reading, item: Item, content: Raw | None, path: str) 
     model = word(fields.members(), "modelVersion") or word(fields.members(), "model_version") or None
     # Models of other providers run through LiteLLM, whose names begin with the provider's.
     provider, _, base = (model or "").rpartition("/")
-    issuer = issuer_of(provider.rpartition("/")[2], base) if provider else Issuer(provider=GEMINI, model=model)
+    issuer = parts.issuer_of(provider.rpartition("/")[2], base) if provider else Issuer(provider=GEMINI, model=model)
     named = inner.take_text("role")
     is_users = word(fields.members(), "author") == "user" or named in ("user", "function")
     role: Role = "user" if is_users else "assistant"
     value, place = inner.take("parts"), inner.at("parts")
     listed = [] if value is None else as_list(value, place)
-    parts = Parts()
+    reader = Parts()
     placed: list[Placed] = []
     for at, each in enumerate(listed):
         if not starts_with(each, b"{"):
@@ -199,9 +199,9 @@ def _read_content(reading: Reading, item: Item, content: Raw | None, path: str) 
         if _asks(part):
             reading.leave_out(part, "question")
             continue
-        placed += [(_issued(block, issuer), where) for block, where in parts.read(part)]
+        placed += [(_issued(block, issuer), where) for block, where in reader.read(part)]
     inner.drop_rest()
-    reading.ids_made = parts.ids_made
+    reading.ids_made = reader.ids_made
     turn_id = word(fields.members(), "id") or None
     if role == "assistant" and any(isinstance(block, ToolResult) for block, _ in placed):
         reading.add_steps(placed, item, turn_id=turn_id)
@@ -236,19 +236,19 @@ def _standard(members: Members) -> dict[str, Raw]:
     changed = {**members}
     for name in _SIGNATURES:
         if is_string(changed, name):
-            changed[name] = Raw(msgspec.json.encode(standard_base64(word(changed, name))))
+            changed[name] = Raw(msgspec.json.encode(parts.standard_base64(word(changed, name))))
     for name in _BLOBS:
         if is_object(changed, name):
             blob = as_object(changed[name], "")
             if is_string(blob, "data"):
-                blob["data"] = Raw(msgspec.json.encode(standard_base64(word(blob, "data"))))
+                blob["data"] = Raw(msgspec.json.encode(parts.standard_base64(word(blob, "data"))))
                 changed[name] = Raw(msgspec.json.encode(blob))
     for name in _HOLDERS:
         if is_object(changed, name) and is_list(response := as_object(changed[name], ""), "parts"):
-            parts = as_list(response["parts"], "")
+            listed = as_list(response["parts"], "")
             response["parts"] = Raw(
                 msgspec.json.encode(
-                    [_standard(as_object(each, "")) if starts_with(each, b"{") else each for each in parts]
+                    [_standard(as_object(each, "")) if starts_with(each, b"{") else each for each in listed]
                 )
             )
             changed[name] = Raw(msgspec.json.encode(response))

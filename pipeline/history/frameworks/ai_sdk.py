@@ -7,19 +7,8 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
+from reknit.pipeline.history.frameworks import parts
 from reknit.pipeline.history.frameworks.base import Members, finish, word
-from reknit.pipeline.history.frameworks.parts import (
-    issuer_of,
-    made_reasoning_item,
-    mcp_blocks,
-    media,
-    media_or_unknown,
-    native,
-    redacted,
-    result,
-    thinking,
-    value_text,
-)
 from reknit.pipeline.history.readers.fields import Fields, Notes, as_list, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.strict import decoded
@@ -84,33 +73,33 @@ class Reasoning:
                 return
             if data := word(members, "redactedData"):
                 self._note(key)
-                placed.append((redacted(data, issuer_of(key, self._model)), path))
+                placed.append((parts.redacted(data, parts.issuer_of(key, self._model)), path))
                 return
             signature = word(members, "signature") or word(members, "thoughtSignature")
             if signature:
                 self._note(key)
-                placed.append((thinking(text, signature, issuer_of(key, self._model)), path))
+                placed.append((parts.thinking(text, signature, parts.issuer_of(key, self._model)), path))
                 return
         if text:
-            placed.append((thinking(text, "", issuer_of(self._provider, self._model)), path))
+            placed.append((parts.thinking(text, "", parts.issuer_of(self._provider, self._model)), path))
 
     def _note(self, key: str) -> None:
-        issuer = issuer_of(key)
+        issuer = parts.issuer_of(key)
         if issuer is not None:
             self.issuers.add(issuer.provider)
 
     def _add_by_pydantic_ai(self, placed: list[Placed], text: str, own: Members, path: str) -> None:
-        issuer, signature = issuer_of(word(own, "provider_name"), self._model), word(own, "signature")
+        issuer, signature = parts.issuer_of(word(own, "provider_name"), self._model), word(own, "signature")
         if word(own, "id") in ("redacted_thinking", "redacted_content") and not text:
-            placed.append((redacted(signature, issuer), path))
+            placed.append((parts.redacted(signature, issuer), path))
         elif text or signature:
-            placed.append((thinking(text, signature, issuer), path))
+            placed.append((parts.thinking(text, signature, issuer), path))
 
     def _add_to_item(self, placed: list[Placed], item_id: str, text: str, encrypted: str, path: str) -> None:
         at, texts, known = self._items.get(item_id, (len(placed), [], ""))
         texts, known = [*texts, text], encrypted or known
         self._items[item_id] = at, texts, known
-        block = made_reasoning_item(item_id, texts, known, self._model)
+        block = parts.made_reasoning_item(item_id, texts, known, self._model)
         if at == len(placed):
             placed.append((block, path))
         else:
@@ -139,8 +128,8 @@ def file_part(fields: Fields) -> list[Placed]:
         elif starts_with(value, b"["):
             data = _encoded(value)
         else:
-            data = value_text(value)
-    block = media(
+            data = parts.value_text(value)
+    block = parts.media(
         media_type,
         data=data,
         url=url,
@@ -149,7 +138,7 @@ def file_part(fields: Fields) -> list[Placed]:
         kind="image" if kind.startswith("image") else "",
     )
     options(fields)
-    placed = media_or_unknown(block, fields, kind)
+    placed = parts.media_or_unknown(block, fields, kind)
     finish(fields, "type", "data", "image", "url", "uri", "mediaType", "mimeType", "mime", "filename", "name",
            "providerReference", "fileId", "id")  # fmt: skip
     return [placed]
@@ -177,7 +166,7 @@ def output_part(fields: Fields) -> list[Placed]:
     """A part of a tool's output."""
     kind = word(fields.members(), "type")
     if kind == "text":
-        block = Text(text=value_text(fields.take("text")))
+        block = Text(text=parts.value_text(fields.take("text")))
         options(fields)
         finish(fields, "type")
         return [(block, fields.path)]
@@ -193,7 +182,7 @@ def output_part(fields: Fields) -> list[Placed]:
         "image-file-id",
     ):
         return file_part(fields)
-    return [(native(fields, kind), fields.path)]
+    return [(parts.native(fields, kind), fields.path)]
 
 
 def output_result(call_id: str, output: Raw | None, path: str, notes: Notes) -> ToolResult:
@@ -202,24 +191,24 @@ def output_result(call_id: str, output: Raw | None, path: str, notes: Notes) -> 
         return value_result(call_id, output, path, notes)
     fields = Fields(output, path, notes)
     kind, value = fields.take_text("type"), fields.take("value")
-    reason = value_text(fields.take("reason"))
+    reason = parts.value_text(fields.take("reason"))
     options(fields)
     fields.drop_rest()
     if kind == "execution-denied":
-        return result(call_id, reason or DENIED)
+        return parts.result(call_id, reason or DENIED)
     if kind == "content" and value is not None and starts_with(value, b"["):
         blocks: list[Inner] = []
         for at, each in enumerate(as_list(value, path)):
             placed = output_part(Fields(each, f"{path}.value.{at}", notes))
             blocks += [block for block, _ in placed if isinstance(block, INNER)]
-        return result(call_id, blocks)
+        return parts.result(call_id, blocks)
     is_error = kind in ("error-text", "error-json")
-    return result(call_id, value_text(value), is_error=is_error, is_value=kind.endswith("json"))
+    return parts.result(call_id, parts.value_text(value), is_error=is_error, is_value=kind.endswith("json"))
 
 
 def value_result(call_id: str, value: Raw | None, path: str, notes: Notes, *, is_error: bool = False) -> ToolResult:
     """Return the result of a tool's own value: MCP's content as blocks, any other value as its text or its JSON."""
-    if value is not None and (blocks := mcp_blocks(value, path, notes)) is not None:
+    if value is not None and (blocks := parts.mcp_blocks(value, path, notes)) is not None:
         flag = as_object(value, path).get("isError")
-        return result(call_id, blocks, is_error=is_error or (flag is not None and bytes(flag) == b"true"))
-    return result(call_id, value_text(value), is_error=is_error, is_value=True)
+        return parts.result(call_id, blocks, is_error=is_error or (flag is not None and bytes(flag) == b"true"))
+    return parts.result(call_id, parts.value_text(value), is_error=is_error, is_value=True)

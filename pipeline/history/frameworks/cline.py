@@ -12,6 +12,7 @@ from typing import Final
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
+from reknit.pipeline.history.frameworks import parts
 from reknit.pipeline.history.frameworks.base import (
     Framework,
     Item,
@@ -23,7 +24,6 @@ from reknit.pipeline.history.frameworks.base import (
     role_of,
     word,
 )
-from reknit.pipeline.history.frameworks.parts import issuer_of, reasoning_item, value_text
 from reknit.pipeline.history.pieces import as_json
 from reknit.pipeline.history.readers.canonical import CONTENT
 from reknit.pipeline.history.readers.fields import Fields, as_object
@@ -68,16 +68,18 @@ def _read(reading: Reading, items: Sequence[Item]) -> None:
             members = {name: value for name, value in fields.members().items() if name not in _OF_ITEMS}
             if bytes(members.get("content", b"")) == b"[]":
                 del members["content"]
-            reading.add("assistant", [(reasoning_item(as_json(members), None), fields.path)], item)
+            reading.add("assistant", [(parts.reasoning_item(as_json(members), None), fields.path)], item)
             fields.clear()
             continue
         info = fields.peek("modelInfo")
         told = _object({"modelInfo": info}, "modelInfo") if info is not None and starts_with(info, b"{") else {}
-        issuer = issuer_of(word(told, "providerId"), word(told, "modelId"))
+        issuer = parts.issuer_of(word(told, "providerId"), word(told, "modelId"))
         role = role_of(fields, _ROLES)
         placed: list[Placed] = []
         if (text := fields.take("reasoning_content")) is not None:
-            placed.append((Thinking(thinking=value_text(text), issuer=issuer or UNSET), fields.at("reasoning_content")))
+            placed.append(
+                (Thinking(thinking=parts.value_text(text), issuer=issuer or UNSET), fields.at("reasoning_content"))
+            )
         placed += [(_issued(block, issuer), path) for block, path in CONTENT.read(fields, "content")]
         reading.add(role, placed, item)
         finish(fields, *_IGNORED)

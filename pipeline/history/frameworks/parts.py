@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from reknit.pipeline.history.call_ids import made_id
 from reknit.pipeline.history.clean import url_source
-from reknit.pipeline.history.frameworks.base import Reading
+from reknit.pipeline.history.frameworks.base import Reading, word
 from reknit.pipeline.history.pieces import ANTHROPIC, CONVERSE, GEMINI, RESPONSES, as_json, is_native
 from reknit.pipeline.history.readers.fields import (
     EMPTY_OBJECT,
@@ -192,6 +192,47 @@ def value_text(value: Raw | None) -> str:
     if value is None or starts_with(value, b"n"):
         return ""
     return as_string(value, "") if starts_with(value, b'"') else compact(bytes(value)).decode()
+
+
+def content_blocks(
+    fields: Fields, name: str, read_part: Callable[[Fields], list[Placed]], *, words: Callable[[str], str] = str
+) -> list[Placed]:
+    """Return the blocks of a member that holds a text, or a list of texts and parts.
+
+    Args:
+        fields: the message or part.
+        name: the member.
+        read_part: reads a part.
+        words: changes a text that is the whole member.
+    """
+    value, path = fields.take(name), fields.at(name)
+    if value is None:
+        return []
+    if not starts_with(value, b"["):
+        text = words(value_text(value))
+        return [(Text(text=text), path)] if text else []
+    placed: list[Placed] = []
+    for at, each in enumerate(as_list(value, path)):
+        place = f"{path}.{at}"
+        if starts_with(each, b"{"):
+            placed += read_part(Fields(each, place, fields.notes))
+        else:
+            placed.append((Text(text=value_text(each)), place))
+    return placed
+
+
+def thinking_blocks(fields: Fields, name: str, issuer: Issuer | None) -> list[Placed]:
+    """Return reasoning from a member that lists Anthropic's thinking blocks."""
+    placed: list[Placed] = []
+    for at, block in enumerate(fields.objects(name)):
+        if block is None:
+            continue
+        place = f"{fields.path}.{name}.{at}"
+        if word(block, "type") == "redacted_thinking":
+            placed.append((redacted(word(block, "data"), issuer), place))
+        else:
+            placed.append((thinking(word(block, "thinking"), word(block, "signature"), issuer), place))
+    return placed
 
 
 def inner_blocks(value: Raw, path: str, notes: Notes, read_part: Callable[[Fields], list[Placed]]) -> list[Inner]:
