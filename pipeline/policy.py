@@ -60,12 +60,22 @@ class Policy(Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unkno
         ),
     ] = "auto"
     media: Annotated[
-        Literal["stub", "reject"],
+        Literal["stub", "shrink", "reject"],
         Meta(
-            description="Media beyond a limit of the target: the oldest become lines of text, in steps (`stub`), or "
-            "the request is rejected, or sent as it is (`reject`)."
+            description="Media beyond a limit of the target: the oldest become lines of text, in steps (`stub`), "
+            "images are scaled down before (`shrink`), or the request is rejected, or sent as it is (`reject`)."
         ),
     ] = "stub"
+    fit: Annotated[
+        Literal["off"] | Annotated[int, Meta(ge=1)],
+        Meta(
+            description="The most tokens of a request, by an estimate: a longer history is cut to half of it, by whole "
+            "exchanges, oldest first. `off`: no history is cut."
+        ),
+    ] = "off"
+    summary: Annotated[
+        str, Meta(description="A text that requests have at the place of a cut; empty: none is inserted.")
+    ] = ""
     reasoning: Annotated[
         KeptReasoning,
         Meta(

@@ -39,6 +39,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "reknit.pipeline.cli.serve:serve_command",
         "Repair the requests of agents on their way to providers.",
     ),
+    "repair": (
+        "reknit.pipeline.cli.repair:repair_command",
+        "Repair a session file of Claude Code, Codex or the Gemini CLI.",
+    ),
     "worker": ("reknit.pipeline.cli.running:worker_command", "Run a worker until it is stopped."),
     "ingest": (
         "reknit.pipeline.cli.ingest:ingest_group",

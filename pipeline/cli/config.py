@@ -123,8 +123,10 @@ def session_defaults(config: Config) -> Defaults:
     Raises:
         UnknownTargetError: a target does not exist.
         InputError: a redaction root or its marker cannot be used, or a parameter leads outside of the request.
+        ScalingError: images are to be scaled, and Pillow or an object store is missing.
     """
     from reknit.pipeline.registry import target_named
+    from reknit.pipeline.scaling import check_worker
     from reknit.pipeline.session.arguments import policy_from
     from reknit.pipeline.stages.defaults import Defaults, refuse_chained
     from reknit.pipeline.text.redaction import Redactor
@@ -134,6 +136,7 @@ def session_defaults(config: Config) -> Defaults:
     for name in given.targets:
         target_named(name)
     refuse_chained(given.params)
+    policy = policy_from(given.policy)
     params = dict(given.params)
     if given.max_tokens is not None:
         params.setdefault("max_tokens", msgspec.Raw(msgspec.json.encode(given.max_tokens)))
@@ -143,7 +146,8 @@ def session_defaults(config: Config) -> Defaults:
         params=params,
         system=given.system,
         tools=given.tools,
-        policy=policy_from(given.policy),
+        policy=policy,
+        can_scale=check_worker(policy, config.objects.url),
         on_dead_letter=config.on_dead_letter,
         parked_records=config.parked_records,
         parked_bytes=config.parked_bytes,

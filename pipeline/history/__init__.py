@@ -25,7 +25,7 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from reknit.pipeline.fixes import Fix, digest
+from reknit.pipeline.fixes import Fix, digest, make
 from reknit.pipeline.history.call_ids import NO_ID, IdTable, IdWriter, SettledCall, made_id
 from reknit.pipeline.history.calls import Call
 from reknit.pipeline.history.clean import clean, structure_under, system_pieces
@@ -38,7 +38,6 @@ from reknit.pipeline.history.exchanges import (
     leave_out,
     waiting_call,
 )
-from reknit.pipeline.history.healthy import Stretch
 from reknit.pipeline.history.late import EarlierCalls, Log, digest_of, has_seen, late_pieces, result_digest
 from reknit.pipeline.history.pieces import (
     REFERENCE,
@@ -64,6 +63,7 @@ from reknit.pipeline.history.render import (
 )
 from reknit.pipeline.history.result_text import orphan_pieces, same_content
 from reknit.pipeline.history.served import in_flight, is_called_by_code
+from reknit.pipeline.history.valid_runs import ValidRun
 from reknit.pipeline.model import Block, Text, ToolResult, ToolUse, Turn, Unknown
 from reknit.pipeline.options import STRICT, Structure
 from reknit.pipeline.policy import Policy
@@ -126,12 +126,33 @@ class History:
         self._settle_exchanges()
         return book.fixes[before:]
 
+    def leave_out(self, turn: Turn) -> None:
+        """Count a turn that requests leave out. A result of one of its calls that comes later is a late one."""
+        self.turns += 1
+        self.last_item = ""
+        if turn.role == "assistant":
+            self.ids.begin_turn()
+        for block in turn.blocks:
+            # An id that the reader made of a tool's name stands for no single call.
+            if isinstance(block, ToolUse) and block.id not in {NO_ID, made_id(block.name) if turn.ids_made else NO_ID}:
+                call = SettledCall(block.id, self.ids.claim(block.id), answered=False)
+                self._calls.append(call)
+                self.ids.settle_call(call)
+
+    def insert(self, text: str, code: str, *, first: bool) -> Fix:
+        """Insert a text into the last user turn, before or after what the user says; return its fix."""
+        said = self._last_for_user().user
+        at = 0 if first else len(said)
+        turn = said[-1].turn if said else -1
+        said.insert(at, TrackedBlock(Text(text=text), turn, "", fate="synthesised", code=code))
+        return make(code, f"messages.{self.messages}.content.{at}")
+
     @property
     def rests(self) -> bool:
         """Return True if a following assistant turn settles everything before it."""
         return len(self.exchanges) == 1 and self.exchanges[0].sealed and self.exchanges[0].closed and not self.held
 
-    def skip(self, stretch: Stretch, turns: Sequence[Turn]) -> None:
+    def skip(self, valid_run: ValidRun, turns: Sequence[Turn]) -> None:
         """Continue after a valid run of turns, as if these turns had been taken and settled one by one.
 
         The run opens the history or follows settled turns only, and the table of ids admits its ids.
@@ -140,15 +161,15 @@ class History:
             self._emit_user(exchange)
         # An assistant's turn follows a user's, so none is the one before it once more.
         self.last_item = ""
-        self.turns += stretch.turns
+        self.turns += valid_run.turns
         if self._earlier_calls is not None:
             for turn in turns:
                 self._earlier_calls.add(turn)
-        self.messages += stretch.turns - len(stretch.rows)
-        self.ids.claim_answered(stretch.ids)
+        self.messages += valid_run.turns - len(valid_run.rows)
+        self.ids.claim_answered(valid_run.ids)
         self.ids.begin_turn()
-        self._calls += [SettledCall(each, each, answered=True) for each in stretch.ids]
-        self.number += stretch.number + 1
+        self._calls += [SettledCall(each, each, answered=True) for each in valid_run.ids]
+        self.number += valid_run.number + 1
         # The assistant turn that comes next is this exchange's.
         self.exchanges = [Exchange(number=self.number)]
 

@@ -153,7 +153,7 @@ class PlannedStage:
         self.keep_in, self.use_format, self.restore = stage.keep_in, stage.use_format, stage.restore
         self.committed, self.levels = stage.committed, stage.levels
         self.due_record, self.drop_due, self.has_room = stage.due_record, stage.drop_due, stage.has_room
-        self.released_at = stage.released_at
+        self.released_at, self.scales = stage.released_at, stage.scales
         self._stage = stage
         self._plan = plan
         self._skipped = {each.session for each in plan.uncompared if each.topic == stage.topic}

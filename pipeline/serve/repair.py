@@ -19,6 +19,7 @@ from msgspec import Raw, Struct, structs
 from reknit.pipeline.errors import ReknitError, error_name
 from reknit.pipeline.helper_process import HelperProcess
 from reknit.pipeline.policy import Policy
+from reknit.pipeline.scaling import scale_again
 from reknit.pipeline.serve.endpoints import Endpoint
 from reknit.pipeline.serve.upstreams import Upstream
 from reknit.pipeline.session import normalize
@@ -98,7 +99,8 @@ class RequestBody:
 def repaired(data: bytes, endpoint: Endpoint, policy: Policy) -> Repaired:
     """Repair a body for its target; never raises an error of the input."""
     try:
-        done = normalize(data, endpoint.target, policy=policy, model=endpoint.model or None)
+        scale = scale_again if policy.media == "shrink" else None
+        done = normalize(data, endpoint.target, policy=policy, model=endpoint.model or None, scale=scale)
     except (ReknitError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Repaired("failed", reason=error.code if isinstance(error, ReknitError) else error_name(error))
     made = [fix for fix in done.fixes if not fix.observed]
@@ -161,7 +163,8 @@ class Repairs:
         return structs.replace(done, body=done.body or (whole if added else None), params=tuple(added))
 
     async def _within_time(self, data: bytes, endpoint: Endpoint, policy: Policy) -> Repaired:
-        if len(data) <= LARGE_BYTES:
+        # Decoding an image may take a second, however few bytes it has.
+        if len(data) <= LARGE_BYTES and policy.media != "shrink":
             return repaired(data, endpoint, policy)
         seconds = BUDGET_SECONDS + _SECONDS_PER_MIB * len(data) / 2**20
         # The time in which it waits for the process and for other bodies counts too.

@@ -16,16 +16,18 @@ from msgspec import Struct, structs
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history import History
 from reknit.pipeline.history.call_ids import IdWriter, SettledCall
-from reknit.pipeline.history.healthy import Stretch
+from reknit.pipeline.history.valid_runs import ValidRun
 from reknit.pipeline.model import Turn
 from reknit.pipeline.options import Structure
 from reknit.pipeline.policy import Policy
 from reknit.pipeline.providers.base import Target
+from reknit.pipeline.session.fit import EXCEEDED, SUMMARY, Shown
 from reknit.pipeline.session.media import MediaStubs
+from reknit.pipeline.session.scaled import ScaledMedia
 from reknit.pipeline.session.settled import SettledPart, Shared
 from reknit.pipeline.session.settled_state import SettledSlice, Size
 from reknit.pipeline.session.state import Mended, OpenEnd, SessionHead, Slice, load_open_end
-from reknit.pipeline.targets import HealthyTurns, Setting, images_of, structure_of
+from reknit.pipeline.targets import RunMessages, Setting, images_of, structure_of
 
 _Fact = TypeVar("_Fact")
 
@@ -63,9 +65,10 @@ class StructureRepair:
         setting: Setting,
         history: History,
         stubs: Mapping[str, MediaStubs] = MappingProxyType({}),
+        scaled: ScaledMedia | None = None,
     ) -> None:
         self.variants = tuple(variants)
-        self._stubs = stubs
+        self._stubs, self._scaled = stubs, scaled
         # Each request of a target that observes repairs reports which of them were made.
         self.reports = not all(variant.tried for variant in variants)
         self.setting = variants[0].setting(setting, history.policy)
@@ -93,21 +96,21 @@ class StructureRepair:
     def names(self) -> list[str]:
         return [variant.name for variant in self.variants]
 
-    def begin_history(self, turns: Sequence[Turn], stretches: Iterable[Stretch]) -> None:
+    def begin_history(self, turns: Sequence[Turn], valid_runs: Iterable[ValidRun]) -> None:
         """Take the first turns: valid runs of turns in one pass, the others one by one."""
         at = 0
-        for stretch in stretches:
-            self.take_turns(turns[at : stretch.start])
-            at, pairs = stretch.start, 0
-            if not stretch.holds(self.history.policy):
+        for valid_run in valid_runs:
+            self.take_turns(turns[at : valid_run.start])
+            at, pairs = valid_run.start, 0
+            if not valid_run.holds(self.history.policy):
                 continue
-            while not (stretch.opens or self.history.rests) and at < stretch.start + stretch.turns:
+            while not (valid_run.opens or self.history.rests) and at < valid_run.start + valid_run.turns:
                 # An earlier call still waits for its result, say.
                 pairs += 1
-                behind = stretch.start + stretch.counted[pairs][0]
+                behind = valid_run.start + valid_run.counted[pairs][0]
                 self.take_turns(turns[at:behind])
                 at = behind
-            left = stretch.without(pairs)
+            left = valid_run.without(pairs)
             if left.turns and self.history.ids.admits(left.ids):
                 self._skip(turns[at : at + left.turns], left)
                 at += left.turns
@@ -122,15 +125,32 @@ class StructureRepair:
             self._settle_messages()
         return certain
 
-    def _skip(self, turns: Sequence[Turn], stretch: Stretch) -> None:
+    def take_shown(self, turns: Iterable[tuple[Turn, Shown]], summary: str) -> list[Fix]:
+        """Take turns of which requests leave something out; the fixes that are now certain."""
+        certain: list[Fix] = []
+        for turn, shown in turns:
+            self.shared.fixes += shown.fixes
+            self.shared.dropped += shown.dropped
+            certain += [fix for fix in shown.fixes if fix.code == EXCEEDED]
+            if shown.turn is None:
+                self.history.leave_out(turn)
+                self._settle_messages()
+                continue
+            certain += self.take_turns((shown.turn,))
+            if shown.summary:
+                fix = self.history.insert(summary, SUMMARY, first=shown.summary == "before")
+                self.shared.fixes.append(fix)
+        return certain
+
+    def _skip(self, turns: Sequence[Turn], valid_run: ValidRun) -> None:
         """Take the turns of a run that is valid as is."""
-        self.history.skip(stretch, turns)
+        self.history.skip(valid_run, turns)
         self._settle_messages()
-        messages = stretch.messages(turns)
+        messages = valid_run.messages(turns)
         self.shared.ids += [message.id for message in messages]
-        healthy = HealthyTurns(messages, stretch.names, frozenset(stretch.special))
+        run = RunMessages(messages, valid_run.names, frozenset(valid_run.special))
         for part in self.parts.values():
-            self.settled_bytes += part.settle_healthy(healthy)
+            self.settled_bytes += part.settle_valid_run(run)
 
     def _settle_messages(self) -> None:
         """Write for every target what the machine has settled."""
@@ -241,7 +261,8 @@ class StructureRepair:
         self.shared.system = system
         self._system_rows = len(system)
         self._parts = {
-            variant.name: SettledPart(variant.target, self.setting, system, self._stubs) for variant in self.variants
+            variant.name: SettledPart(variant.target, self.setting, system, self._stubs, self._scaled)
+            for variant in self.variants
         }
 
     def _reopen_parts(self) -> None:

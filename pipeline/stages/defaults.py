@@ -13,6 +13,7 @@ from reknit.pipeline.policy import Endpoint, Policy
 from reknit.pipeline.providers.cascade.stream.speech import OutputFilters
 from reknit.pipeline.session import Session
 from reknit.pipeline.session.arguments import with_repair_modes
+from reknit.pipeline.session.scaled import scale_from
 from reknit.pipeline.stages.base import STATE_FORMATS
 from reknit.pipeline.stages.tenants import Limits
 from reknit.pipeline.text.redaction import MARKER, SOURCE_ROOTS
@@ -40,7 +41,8 @@ class Defaults(Struct, frozen=True, kw_only=True):
     waiting ones. ``limits`` are the limits of tenants. ``source`` is the source of events that do not name one.
     ``marker_ms`` is how long ended sessions are remembered. ``redact_roots`` are the paths that a text-only planner
     must not reveal, and ``redact_marker`` replaces them. ``withdraw``: withdraw a published request that the log
-    answers. ``endpoints``: the state may hold the endpoints of policies.
+    answers. ``endpoints``: the state may hold the endpoints of policies. ``can_scale``: records
+    come with scaled images, where their sessions' policies ask for these.
     """
 
     targets: tuple[str, ...] = ("anthropic",)
@@ -59,6 +61,7 @@ class Defaults(Struct, frozen=True, kw_only=True):
     redact_marker: str = MARKER
     withdraw: bool = False
     endpoints: bool = True
+    can_scale: bool = True
 
     def session(self, state_format: int = STATE_FORMATS[-1]) -> Session:
         """A session that has said nothing yet; its state is written in a format."""
@@ -70,6 +73,7 @@ class Defaults(Struct, frozen=True, kw_only=True):
             model=self.model,
             params=self.params,
             state_format=state_format,
+            scale=scale_from({}) if self.can_scale else None,
         )
 
     def speech(self) -> OutputFilters:

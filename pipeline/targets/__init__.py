@@ -278,11 +278,11 @@ class ListDialect(ABC):
         return Ending(parts=self.encode_open(messages, state, final=final), suffix=b"]}")
 
 
-class HealthyTurns(Struct, frozen=True):
+class RunMessages(Struct, frozen=True):
     """The turns of a valid run, each of which is one message.
 
     ``names`` are the tools that they call; ``special`` are the indexes of those that hold more than plain text, calls,
-    and results of text.
+    and results of text, or the result of an error.
     """
 
     turns: Sequence[Turn]
@@ -290,16 +290,16 @@ class HealthyTurns(Struct, frozen=True):
     special: Collection[int]
 
 
-EncodeHealthy: TypeAlias = Callable[[HealthyTurns, int, Any], tuple[Encoded, int] | None]
-"""Writes the messages of a run from an index on that need no change, after a state, and returns where they end.
+EncodeValidRun: TypeAlias = Callable[[RunMessages, range, Any], tuple[Encoded, int] | None]
+"""Writes the first messages of a part of a run that need no change, after a state, and returns the index after them.
 
 The data are the messages joined by the separator; rows are left out. None if the first message needs a change.
 """
 
 
-def healthy_encoder(dialect: Dialect) -> EncodeHealthy | None:
-    """Return a dialect's method ``encode_healthy``, which writes valid messages in one pass, or None."""
-    encode: EncodeHealthy | None = getattr(dialect, "encode_healthy", None)
+def valid_run_encoder(dialect: Dialect) -> EncodeValidRun | None:
+    """Return a dialect's method ``encode_valid_run``, which writes valid messages in one pass, or None."""
+    encode: EncodeValidRun | None = getattr(dialect, "encode_valid_run", None)
     return encode
 
 

@@ -57,12 +57,16 @@ _BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]+={0,2}").fullmatch
 
 # The characters of base64 in which the beginning of a message of protocol buffers is looked at.
 _BEGINNING: Final = 16
-_URL_SAFE: Final = str.maketrans("-_", "+/")
+
+# Fields of a message of protocol buffers: a tag, and a length that goes on after each byte above 127.
+_LENGTH: Final = rb"[\x80-\xff]*[\x00-\x7f]"
+_GEMINI: Final = re.compile(rb"(?:\x12%b)?\n%b\x01|\x01" % (_LENGTH, _LENGTH), re.DOTALL).match
+_CLAUDE: Final = re.compile(rb"(?:\x08%b)?\x12%b\n%b(?:\x18|\x08[\x03-\xff])" % ((_LENGTH,) * 3), re.DOTALL).match
 
 
 def _is_gemini(signature: str) -> bool:
     """True if it is base64 of a field, or of one in another, whose content begins with 1; the newest have no field."""
-    return _payload(signature, b"\x12\n", b"\n", b"")[:1] == b"\x01" and signature.startswith(("E", "C", "AY8"))
+    return signature.startswith(("E", "C", "AY8")) and _GEMINI(_beginning(signature)) is not None
 
 
 def _is_claude(signature: str) -> bool:
@@ -70,29 +74,16 @@ def _is_claude(signature: str) -> bool:
 
     The inner field begins with a number, 3 or more: of those with 1 and 2, 12 are Gemini's and 1 is Claude's.
     """
-    payload = _payload(signature, b"\x12\n", b"\x08\x12\n")
-    return payload[:1] == b"\x18" or (payload[:1] == b"\x08" and payload[1:2] > b"\x02")
+    return signature.startswith(("E", "C")) and _CLAUDE(_beginning(signature)) is not None
 
 
-def _payload(signature: str, *tags: bytes) -> bytes:
-    """Return the first bytes after the tags and lengths of the first of some nested fields that it begins with."""
+def _beginning(signature: str) -> bytes:
+    """Return the first bytes of a signature in base64; none if it begins with anything else."""
     head = signature[:_BEGINNING]
     if _BASE64(head) is None:
         return b""
-    head = head.rstrip("=").translate(_URL_SAFE)
-    data = binascii.a2b_base64(head[: len(head) // 4 * 4])
-    for fields in tags:
-        at = 0
-        for tag in fields:
-            if data[at : at + 1] != bytes([tag]):
-                break
-            at += 1
-            while data[at : at + 1] >= b"\x80":  # a length goes on after such a byte
-                at += 1
-            at += 1
-        else:
-            return data[at:]
-    return b""
+    head = head.rstrip("=").replace("-", "+").replace("_", "/")
+    return binascii.a2b_base64(head[: len(head) // 4 * 4])
 
 
 FORMS: Final = (

@@ -18,7 +18,8 @@ from reknit.pipeline.registry import target_named
 from reknit.pipeline.rules.base import Violation
 from reknit.pipeline.session import Normalized, Session, normalize
 from reknit.pipeline.session.arguments import GivenPolicy, policy_from
-from reknit.pipeline.session.working import BEYOND_LIMITS
+from reknit.pipeline.session.fit import BEYOND_FIT
+from reknit.pipeline.session.media import BEYOND_LIMITS
 from reknit.pipeline.testing.promises import (
     ConformanceError,
     Promise,
@@ -286,8 +287,8 @@ class Kit:
             yield session.request()
 
     def _settled(self, before: Normalized, now: Normalized, where: str) -> None:
-        if now.reset == BEYOND_LIMITS:
-            # Media of settled turns became lines of text: the settled part is another one from here on.
+        if now.reset in {BEYOND_LIMITS, BEYOND_FIT}:
+            # Media of settled turns became lines of text, or exchanges were cut: it is another one from here on.
             return
         if now.prefix_reset:
             # It has another head, or all repairs where the others lack some, and is a prefix of none.

@@ -16,14 +16,14 @@ from msgspec import Struct
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.fixes import Fix
-from reknit.pipeline.history.readers.fields import Notes
 from reknit.pipeline.providers.claude_cli.reader import is_transcript
 from reknit.pipeline.providers.codex_cli.reader import is_rollout
 from reknit.pipeline.providers.gemini_cli.reader import is_chat
 from reknit.pipeline.transcripts import claude_code, codex, gemini_chat
+from reknit.pipeline.transcripts.changes import Changes
 from reknit.pipeline.transcripts.lines import TranscriptLines
 
-_REPAIRS: Final[Mapping[str, Callable[[TranscriptLines, Notes, str, str], None]]] = MappingProxyType(
+_REPAIRS: Final[Mapping[str, Callable[[TranscriptLines, Changes, str, str], None]]] = MappingProxyType(
     {"Claude Code": claude_code.repair, "Codex": codex.repair, "Gemini CLI": gemini_chat.repair}
 )
 
@@ -54,9 +54,9 @@ def repair_transcript(data: bytes, name: str = "", version: str = "") -> Repaire
         InputError: ``unknown_shape``: it is no session file of a known program.
     """
     program = program_of(data, name)
-    lines, notes = TranscriptLines(data), Notes()
-    _REPAIRS[program](lines, notes, name, version)
-    return RepairedTranscript(program, lines.encode(), tuple(notes.fixes))
+    lines, changes = TranscriptLines(data), Changes()
+    _REPAIRS[program](lines, changes, name, version)
+    return RepairedTranscript(program, lines.encode(), tuple(changes.fixes))
 
 
 def program_of(data: bytes, name: str = "") -> str:

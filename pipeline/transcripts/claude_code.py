@@ -7,24 +7,26 @@ an image beyond the limits make the API refuse every further request of the sess
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, Final
-from uuid import NAMESPACE_URL, uuid5
 
 import msgspec
 from msgspec import Raw, Struct, structs
 
-from reknit.pipeline.history.readers.fields import Notes
 from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.model import RedactedThinking, Thinking
 from reknit.pipeline.policy import Endpoint
-from reknit.pipeline.providers.claude_cli.reader import Line, Tree, main_chain
+from reknit.pipeline.providers.claude_cli.lines import NEEDS, Line
+from reknit.pipeline.providers.claude_cli.reader import Tree, main_chain
 from reknit.pipeline.targets.limits import MediaLimits, limits_of
 from reknit.pipeline.targets.signatures import has_foreign_signature, issuer_of
+from reknit.pipeline.transcripts.changes import Changes
 from reknit.pipeline.transcripts.content import (
     MISSING,
+    drop_unreadable,
     image_fault,
     items_in,
     late_text,
@@ -55,25 +57,23 @@ _ENVELOPE: Final = (
 _MESSAGES: Final = ("user", "assistant")
 
 
-def repair(lines: TranscriptLines, notes: Notes, _name: str, _version: str) -> None:
+def repair(lines: TranscriptLines, changes: Changes, _name: str, _version: str) -> None:
     """Repair a transcript's lines in place, and record each change."""
-    restore_bytes(lines, notes)
-    _drop_unreadable(lines, notes)
-    _link(lines, notes)
+    restore_bytes(lines, changes)
+    _drop_unreadable(lines, changes)
+    _link(lines, changes)
     for line in lines:
-        _repair_content(lines, line, notes)
-    _Pairing(lines, notes).repair()
+        _repair_content(lines, line, changes)
+    _Pairing(lines, changes).repair()
 
 
 # Lines and their parents.
 
 
-def _drop_unreadable(lines: TranscriptLines, notes: Notes) -> None:
+def _drop_unreadable(lines: TranscriptLines, changes: Changes) -> None:
     """Remove lines that cannot be read. The children of one that still shows its place get its parent."""
-    for line in lines.unreadable():
-        notes.add_unreadable_line(line.number, line.raw)
+    for line in drop_unreadable(lines, changes, NEEDS):
         uuid, parent = _UUID.search(line.raw), _PARENT.search(line.raw)
-        lines.drop(line)
         if uuid and parent:
             _adopt(lines, uuid[1].decode(), parent[1].decode() if parent[1] else None)
 
@@ -92,11 +92,11 @@ def _adopt(lines: TranscriptLines, uuid: str, parent: str | None) -> None:
             line.change()
 
 
-def _link(lines: TranscriptLines, notes: Notes) -> None:
+def _link(lines: TranscriptLines, changes: Changes) -> None:
     """Give each message whose parent is not in the file, or is one of its descendants, the message before it.
 
-    The first message of a file may name a parent that is not in it: the file is a part of a session. Lines of sub-agents
-    stay: the program does not resume from them, and their files may name parents of other files.
+    The first message of a file may name a parent that is not in it: the file is a part of a session. Lines of
+    sub-agents stay: the program does not resume from them, and their files may name parents of other files.
     """
     parents = {text_in(line.members.get("uuid")): text_in(line.members.get("parentUuid")) for line in lines}
     previous = ""
@@ -105,7 +105,7 @@ def _link(lines: TranscriptLines, notes: Notes) -> None:
             continue
         uuid, parent = text_in(line.members.get("uuid")), text_in(line.members.get("parentUuid"))
         if parent and previous and (parent not in parents or _is_ring(uuid, parents)):
-            notes.add_fix("parent_relinked", f"lines.{line.number}.parentUuid", parent)
+            changes.add_change("parent_relinked", f"lines.{line.number}.parentUuid", parent)
             line.members["parentUuid"] = parents[uuid] = previous
             line.change()
         previous = uuid or previous
@@ -125,7 +125,7 @@ def _is_ring(uuid: str, parents: dict[str, str]) -> bool:
 # Content.
 
 
-def _repair_content(lines: TranscriptLines, line: TranscriptLine, notes: Notes) -> None:
+def _repair_content(lines: TranscriptLines, line: TranscriptLine, changes: Changes) -> None:
     """Remove reasoning with a foreign signature, and replace images beyond the limits."""
     message = members_of(line.members.get("message"))
     content = message.get("content")
@@ -136,9 +136,11 @@ def _repair_content(lines: TranscriptLines, line: TranscriptLine, notes: Notes) 
     kept: list[Any] = []
     for at, block in enumerate(content):
         if _is_foreign(block, text_in(message.get("model"))):
-            notes.add_fix("reasoning_foreign", f"{place}.{at}", before=msgspec.json.encode(block))
+            changes.add_fix("reasoning_foreign", f"{place}.{at}", before=msgspec.json.encode(block))
+        elif _is_cut_call(block):
+            changes.add_fix("call_incomplete", f"{place}.{at}", text_in(members_of(block).get("input")))
         else:
-            kept.append(_within_limits(block, limits, f"{place}.{at}", notes))
+            kept.append(_within_limits(block, limits, f"{place}.{at}", changes))
     if kept != content:
         _write(lines, line, kept)
 
@@ -150,18 +152,23 @@ def _is_foreign(block: object, model: str) -> bool:
     return found is not None and has_foreign_signature(found, Endpoint("", issuer_of(model) or "anthropic"))
 
 
-def _within_limits(block: Any, limits: MediaLimits, place: str, notes: Notes) -> Any:  # noqa: ANN401  any JSON
+def _is_cut_call(block: object) -> bool:
+    """Return True if a line ended inside the input of a call, which is the text so far."""
+    return members_of(block).get("type") == "tool_use" and isinstance(members_of(block).get("input"), str)
+
+
+def _within_limits(block: Any, limits: MediaLimits, place: str, changes: Changes) -> Any:  # noqa: ANN401  any JSON
     """Return a block, or its equal without images beyond the limits."""
     members = members_of(block)
     if members.get("type") == "tool_result":
         content = members.get("content")
         parts = [
-            _within_limits(part, limits, f"{place}.content.{at}", notes) for at, part in enumerate(items_in(content))
+            _within_limits(part, limits, f"{place}.content.{at}", changes) for at, part in enumerate(items_in(content))
         ]
         return block if parts == items_in(content) else {**members, "content": parts}
     source = members_of(members.get("source")) if members.get("type") == "image" else {}
     if fault := image_fault(source.get("data"), source.get("media_type"), limits):
-        notes.add_fix("image_stubbed", place, fault)
+        changes.add_fix("image_stubbed", place, fault)
         return {"type": "text", "text": stub_of(fault)}
     return block
 
@@ -207,9 +214,9 @@ class _Call(Struct):
 class _Pairing:
     """Gives each call before the end of the conversation one result, and each result its call."""
 
-    def __init__(self, lines: TranscriptLines, notes: Notes) -> None:
+    def __init__(self, lines: TranscriptLines, changes: Changes) -> None:
         self._lines = lines
-        self._notes = notes
+        self._changes = changes
         self._calls: dict[str, _Call] = {}
         self._orphans: list[_Result] = []
         # New blocks in place of one, by line and place.
@@ -225,7 +232,7 @@ class _Pairing:
         for call in self._calls.values():
             self._settle(call)
         for orphan in self._orphans:
-            self._notes.add_fix("result_orphan", orphan.place, before=msgspec.json.encode(orphan.block))
+            self._changes.add_fix("result_orphan", orphan.place, before=msgspec.json.encode(orphan.block))
             self._edits[orphan.line][orphan.at] = []
         on_path = [slots[line.number] for line in path]
         for call in self._calls.values():
@@ -284,24 +291,24 @@ class _Pairing:
         shown = [first.block]
         for other in others:
             if any(same_result(other.block, earlier) for earlier in shown):
-                self._notes.add_fix("result_repeated", other.place, before=msgspec.json.encode(other.block))
+                self._changes.add_fix("result_repeated", other.place, before=msgspec.json.encode(other.block))
                 self._edits[other.line][other.at] = []
                 continue
             shown.append(other.block)
             if other.answers == first.answers:
-                self._notes.add_fix("result_replaced", first.place, before=msgspec.json.encode(first.block))
+                self._changes.add_fix("result_replaced", first.place, before=msgspec.json.encode(first.block))
                 self._edits[first.line][first.at] = [other.block]
                 self._edits[other.line][other.at] = []
             else:
-                self._notes.add_fix("result_late_turn", other.place)
+                self._changes.add_fix("result_late_turn", other.place)
                 self._edits[other.line][other.at] = late_text(other.block, call.name, call.id)
 
     def _answer(self, call: _Call, path: list[TranscriptLine]) -> None:
         """Insert a line with a result that says that there was none, after the call's message."""
         place = f"lines.{call.line.number}.message.content.{call.at}"
-        self._notes.add_fix("result_synthesised", place, call.name)
+        self._changes.add_fix("result_synthesised", place, call.name)
         tail = call.tail.members
-        uuid = str(uuid5(NAMESPACE_URL, f"reknit:{tail.get('sessionId')}:{call.id}"))
+        uuid = _uuid_of(f"reknit:{tail.get('sessionId')}:{call.id}")
         result = {"type": "tool_result", "tool_use_id": call.id, "content": MISSING, "is_error": True}
         value: JsonObject = {"parentUuid": tail.get("uuid")}
         value |= {name: tail[name] for name in _ENVELOPE if name in tail}
@@ -327,6 +334,12 @@ class _Pairing:
                 step.change()
                 return
             step = by_uuid.get(text_in(step.members.get("parentUuid")))
+
+
+def _uuid_of(text: str) -> str:
+    """Return a UUID that is the same for the same text (version 8 of RFC 9562)."""
+    made = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+    return f"{made[:8]}-{made[8:12]}-8{made[13:16]}-8{made[17:20]}-{made[20:32]}"
 
 
 def _blocks(line: TranscriptLine) -> Iterator[JsonObject]:

@@ -16,9 +16,10 @@ from msgspec import structs
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.readers.fields import Notes
 from reknit.pipeline.policy import Endpoint
-from reknit.pipeline.providers.codex_cli.reader import read_lines
+from reknit.pipeline.providers.codex_cli.reader import NEEDS, read_lines
 from reknit.pipeline.targets.limits import MediaLimits, limits_of
 from reknit.pipeline.targets.signatures import is_foreign
+from reknit.pipeline.transcripts.changes import Changes
 from reknit.pipeline.transcripts.content import (
     MISSING,
     drop_unreadable,
@@ -50,25 +51,25 @@ def thread_of(name: str) -> str:
     return "" if found is None else found[5]
 
 
-def repair(lines: TranscriptLines, notes: Notes, name: str, version: str) -> None:
+def repair(lines: TranscriptLines, changes: Changes, name: str, version: str) -> None:
     """Repair a rollout's lines in place, and record each change.
 
     Args:
         lines: of the file.
-        notes: get the fixes.
+        changes: get the fixes.
         name: the file's name, which has the thread's id and its begin.
         version: of the program, for a new ``session_meta``.
     """
-    restore_bytes(lines, notes)
-    drop_unreadable(lines, notes)
-    _restore_meta(lines, notes, name, version)
+    restore_bytes(lines, changes)
+    drop_unreadable(lines, changes, NEEDS)
+    _restore_meta(lines, changes, name, version)
     live = _live(lines)
     for line in live:
-        _repair_content(lines, line, notes)
-    _pair(lines, [line for line in live if line in set(lines)], notes)
+        _repair_content(lines, line, changes)
+    _pair(lines, [line for line in live if line in set(lines)], changes)
 
 
-def _restore_meta(lines: TranscriptLines, notes: Notes, name: str, version: str) -> None:
+def _restore_meta(lines: TranscriptLines, changes: Changes, name: str, version: str) -> None:
     found = _NAME.search(name)
     if any(line.members.get("type") == "session_meta" for line in lines) or found is None:
         return
@@ -77,7 +78,7 @@ def _restore_meta(lines: TranscriptLines, notes: Notes, name: str, version: str)
     contexts = [_payload(line) for line in lines if line.members.get("type") == "turn_context"]
     payload = {"id": thread, "timestamp": begun, "cwd": text_in(contexts[0].get("cwd")) if contexts else "."}
     payload |= {"originator": "reknit", "cli_version": version or "0.0.0", "source": "cli"}
-    notes.add_fix("line_restored", "lines.0", "session_meta, by the name of the file")
+    changes.add_change("line_restored", "lines.0", "session_meta, by the name of the file")
     lines.insert_first({"timestamp": begun, "type": "session_meta", "payload": payload})
 
 
@@ -96,34 +97,34 @@ def _payload(line: TranscriptLine) -> JsonObject:
     return members_of(line.members.get("payload"))
 
 
-def _repair_content(lines: TranscriptLines, line: TranscriptLine, notes: Notes) -> None:
+def _repair_content(lines: TranscriptLines, line: TranscriptLine, changes: Changes) -> None:
     """Remove reasoning with a foreign signature, and replace images beyond the limits."""
     payload, place = _payload(line), f"lines.{line.number}.payload"
     if payload.get("type") == "reasoning" and is_foreign(text_in(payload.get("encrypted_content")), _ISSUER):
-        notes.add_fix("reasoning_foreign", place, before=msgspec.json.encode(payload))
+        changes.add_fix("reasoning_foreign", place, before=msgspec.json.encode(payload))
         lines.drop(line)
         return
     limits = limits_of("openai-responses", None)
     limits = structs.replace(limits, image_bytes=limits.image_bytes or limits.body_bytes)
     for name in ("content", "output"):
         parts = items_in(payload.get(name))
-        kept = [_within_limits(part, limits, f"{place}.{name}.{at}", notes) for at, part in enumerate(parts)]
+        kept = [_within_limits(part, limits, f"{place}.{name}.{at}", changes) for at, part in enumerate(parts)]
         if kept != parts:
             payload[name] = kept
             line.change()
 
 
-def _within_limits(part: Any, limits: MediaLimits, place: str, notes: Notes) -> Any:  # noqa: ANN401  any JSON
+def _within_limits(part: Any, limits: MediaLimits, place: str, changes: Changes) -> Any:  # noqa: ANN401  any JSON
     url = text_in(members_of(part).get("image_url"))
     head = _DATA_URL.match(url)
     fault = image_fault(url[head.end() :], head[1], limits) if head else ""
     if not fault:
         return part
-    notes.add_fix("image_stubbed", place, fault)
+    changes.add_fix("image_stubbed", place, fault)
     return {"type": "input_text", "text": stub_of(fault)}
 
 
-def _pair(lines: TranscriptLines, live: list[TranscriptLine], notes: Notes) -> None:
+def _pair(lines: TranscriptLines, live: list[TranscriptLine], changes: Changes) -> None:
     """Give each call before the end of the thread one output, and each output its call."""
     calls: dict[str, TranscriptLine] = {}
     outputs: dict[str, list[tuple[TranscriptLine, int]]] = defaultdict(list)
@@ -137,19 +138,19 @@ def _pair(lines: TranscriptLines, live: list[TranscriptLine], notes: Notes) -> N
         elif kind in _OUTPUT_TYPES and call_id in calls:
             outputs[call_id].append((line, answers))
         elif kind in _OUTPUT_TYPES:
-            notes.add_fix("result_orphan", f"lines.{line.number}.payload", before=msgspec.json.encode(payload))
+            changes.add_fix("result_orphan", f"lines.{line.number}.payload", before=msgspec.json.encode(payload))
             lines.drop(line)
         else:
             answers += 1
     for call_id, found in outputs.items():
-        _settle(lines, notes, calls[call_id], found)
+        _settle(lines, changes, calls[call_id], found)
     for call_id, line in calls.items():
         if call_id not in outputs and _is_passed(live, line):
-            _answer(lines, notes, line, call_id)
+            _answer(lines, changes, line, call_id)
 
 
 def _settle(
-    lines: TranscriptLines, notes: Notes, call: TranscriptLine, outputs: list[tuple[TranscriptLine, int]]
+    lines: TranscriptLines, changes: Changes, call: TranscriptLine, outputs: list[tuple[TranscriptLine, int]]
 ) -> None:
     """Keep one output of a call, by the rule for late results (DESIGN, section 4)."""
     (first, answers), *others = outputs
@@ -158,18 +159,18 @@ def _settle(
         payload, place = _payload(line), f"lines.{line.number}.payload"
         output = payload.get("output")
         if output in shown:
-            notes.add_fix("result_repeated", place, before=msgspec.json.encode(payload))
+            changes.add_fix("result_repeated", place, before=msgspec.json.encode(payload))
             lines.drop(line)
             continue
         shown.append(output)
         if count == answers:
             kept = f"lines.{first.number}.payload"
-            notes.add_fix("result_replaced", kept, before=msgspec.json.encode(_payload(first)))
+            changes.add_fix("result_replaced", kept, before=msgspec.json.encode(_payload(first)))
             _payload(first)["output"] = output
             first.change()
             lines.drop(line)
         else:
-            notes.add_fix("result_late_turn", place)
+            changes.add_fix("result_late_turn", place)
             parts = items_in(output) or [{"type": "input_text", "text": text_in(output)}]
             texts = [text_in(members_of(part).get("text")) for part in parts]
             media = [part for part in parts if "text" not in members_of(part)]
@@ -191,9 +192,9 @@ def _is_passed(live: list[TranscriptLine], call: TranscriptLine) -> bool:
     return False
 
 
-def _answer(lines: TranscriptLines, notes: Notes, call: TranscriptLine, call_id: str) -> None:
+def _answer(lines: TranscriptLines, changes: Changes, call: TranscriptLine, call_id: str) -> None:
     payload = _payload(call)
-    notes.add_fix("result_synthesised", f"lines.{call.number}.payload", text_in(payload.get("name")))
+    changes.add_fix("result_synthesised", f"lines.{call.number}.payload", text_in(payload.get("name")))
     output = {"type": _OUTPUTS[payload["type"]], "call_id": call_id, "output": MISSING}
     stamp = {"timestamp": call.members["timestamp"]} if "timestamp" in call.members else {}
     lines.insert_after(call, {**stamp, "type": "response_item", "payload": output})

@@ -9,10 +9,11 @@ from msgspec import Raw
 
 from reknit.pipeline.history.late import LATE_ERROR, LATE_RESULT
 from reknit.pipeline.history.placeholders import INTERRUPTED
-from reknit.pipeline.history.readers.fields import Notes
+from reknit.pipeline.history.readers.cut import Needs, read_cut
 from reknit.pipeline.targets.limits import MediaLimits
 from reknit.pipeline.targets.media import Base64Source, inspect
-from reknit.pipeline.transcripts.lines import JsonObject, TranscriptLines
+from reknit.pipeline.transcripts.changes import Changes
+from reknit.pipeline.transcripts.lines import JsonObject, TranscriptLine, TranscriptLines
 
 # The content of a result that is missing.
 MISSING: Final = INTERRUPTED
@@ -39,19 +40,32 @@ def stub_of(fault: str) -> str:
     return f"[Image left out: {fault}]"
 
 
-def restore_bytes(lines: TranscriptLines, notes: Notes) -> None:
+def restore_bytes(lines: TranscriptLines, changes: Changes) -> None:
     """Write lines again that have bytes which are not UTF-8: as text, with U+FFFD for these bytes."""
     for line in lines:
         if not line.is_utf8:
-            notes.add_fix("line_restored", f"lines.{line.number}", "bytes that are not UTF-8 became U+FFFD")
+            changes.add_change("line_restored", f"lines.{line.number}", "bytes that are not UTF-8 became U+FFFD")
             line.change()
 
 
-def drop_unreadable(lines: TranscriptLines, notes: Notes) -> None:
-    """Remove lines that cannot be read."""
+def drop_unreadable(lines: TranscriptLines, changes: Changes, needs: Needs) -> list[TranscriptLine]:
+    """Remove lines that cannot be read, and return them; a last line that was cut is written up to the cut.
+
+    Args:
+        lines: of the file.
+        changes: get the fixes.
+        needs: the use of the program's shape for a cut line.
+    """
+    dropped = []
     for line in lines.unreadable():
-        notes.add_unreadable_line(line.number, line.raw)
+        cut = read_cut(line.raw, needs) if lines.is_last(line) else None
+        if cut is not None and lines.restore(line, cut.data):
+            changes.add_fix("line_cut", f"lines.{line.number}", f"line {line.number + 1}, {len(line.raw)} bytes")
+            continue
+        changes.add_unreadable_line(line.number, line.raw)
         lines.drop(line)
+        dropped.append(line)
+    return dropped
 
 
 def late_line(name: str, call_id: str, *, is_error: bool = False) -> str:

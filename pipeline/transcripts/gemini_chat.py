@@ -13,10 +13,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from reknit.pipeline.history.readers.fields import Notes
 from reknit.pipeline.policy import Endpoint
+from reknit.pipeline.providers.gemini_cli.reader import NEEDS
 from reknit.pipeline.targets.limits import MediaLimits, limits_of
 from reknit.pipeline.targets.signatures import is_foreign
+from reknit.pipeline.transcripts.changes import Changes
 from reknit.pipeline.transcripts.content import (
     MISSING,
     drop_unreadable,
@@ -42,31 +43,31 @@ class _Message(Struct):
     place: str
 
 
-def repair(lines: TranscriptLines, notes: Notes, _name: str, _version: str) -> None:
+def repair(lines: TranscriptLines, changes: Changes, _name: str, _version: str) -> None:
     """Repair a chat's lines in place, and record each change."""
-    restore_bytes(lines, notes)
-    _restore_session(lines, notes)
-    _restore_rewinds(lines, notes)
-    drop_unreadable(lines, notes)
+    restore_bytes(lines, changes)
+    _restore_session(lines, changes)
+    _restore_rewinds(lines, changes)
+    drop_unreadable(lines, changes, NEEDS)
     for message in _messages(lines):
-        _repair_content(message, notes)
-    _pair(lines, notes)
+        _repair_content(message, changes)
+    _pair(lines, changes)
 
 
-def _restore_session(lines: TranscriptLines, notes: Notes) -> None:
+def _restore_session(lines: TranscriptLines, changes: Changes) -> None:
     """Write the first line again from what it still shows, since the program reads no chat without it."""
     if any("sessionId" in line.members for line in lines):
         return
     for line in lines.unreadable():
         found = {name.decode(): value.decode("utf-8", "replace") for name, value in _SESSION.findall(line.raw)}
         if {"sessionId", "projectHash"} <= found.keys():
-            notes.add_fix("line_restored", f"lines.{line.number}", "the session's own members")
+            changes.add_change("line_restored", f"lines.{line.number}", "the session's own members")
             line.value = {name: found[name] for name in ("sessionId", "projectHash", *found)}
             line.change()
             return
 
 
-def _restore_rewinds(lines: TranscriptLines, notes: Notes) -> None:
+def _restore_rewinds(lines: TranscriptLines, changes: Changes) -> None:
     """Let a rewind to a message that cannot be read go to the message after it, which it removes as well.
 
     A rewind to an id that is not in the chat removes everything.
@@ -76,7 +77,7 @@ def _restore_rewinds(lines: TranscriptLines, notes: Notes) -> None:
         if (broken := lost.get(text_in(line.members.get("$rewindTo")))) is None:
             continue
         after = next((other for other in lines if other.number > broken.number and "id" in other.members), None)
-        notes.add_fix("parent_relinked", f"lines.{line.number}.$rewindTo", line.members["$rewindTo"])
+        changes.add_change("parent_relinked", f"lines.{line.number}.$rewindTo", line.members["$rewindTo"])
         if after is None or after.number > line.number:
             lines.drop(line)
         else:
@@ -107,24 +108,24 @@ def _messages(lines: TranscriptLines) -> list[_Message]:
     return list(found.values())
 
 
-def _repair_content(message: _Message, notes: Notes) -> None:
+def _repair_content(message: _Message, changes: Changes) -> None:
     """Remove signatures of other providers, and replace images beyond the limits."""
     limits = limits_of("gemini", None)
     parts = items_in(message.members.get("content"))
-    kept = [_repaired_part(part, limits, f"{message.place}.content.{at}", notes) for at, part in enumerate(parts)]
+    kept = [_repaired_part(part, limits, f"{message.place}.content.{at}", changes) for at, part in enumerate(parts)]
     if kept != parts:
         message.members["content"] = kept
         message.line.change()
 
 
-def _repaired_part(part: Any, limits: MediaLimits, place: str, notes: Notes) -> Any:  # noqa: ANN401  any JSON
+def _repaired_part(part: Any, limits: MediaLimits, place: str, changes: Changes) -> Any:  # noqa: ANN401  any JSON
     members = members_of(part)
     data = members_of(members.get("inlineData"))
     if fault := image_fault(data.get("data"), data.get("mimeType"), limits):
-        notes.add_fix("image_stubbed", place, fault)
+        changes.add_fix("image_stubbed", place, fault)
         return {"text": stub_of(fault)}
     if is_foreign(text_in(members.get("thoughtSignature")), _ISSUER):
-        notes.add_fix("reasoning_foreign", place)
+        changes.add_fix("reasoning_foreign", place)
         return {name: value for name, value in members.items() if name != "thoughtSignature"}
     return part
 
@@ -150,7 +151,7 @@ class _Response(Struct, frozen=True):
     said: object
 
 
-def _pair(lines: TranscriptLines, notes: Notes) -> None:
+def _pair(lines: TranscriptLines, changes: Changes) -> None:
     """Give each call before the end of the chat one result, and each result its call."""
     messages = _messages(lines)
     calls = {
@@ -169,7 +170,7 @@ def _pair(lines: TranscriptLines, notes: Notes) -> None:
             elif not code and answered[call_id]:
                 code = "result_duplicate"
             if code:
-                notes.add_fix(code, f"{message.place}.content.{response.at}")
+                changes.add_fix(code, f"{message.place}.content.{response.at}")
                 dropped.setdefault(id(message), (message, set()))[1].add(response.at)
             else:
                 answered[call_id].append(response.said)
@@ -177,7 +178,7 @@ def _pair(lines: TranscriptLines, notes: Notes) -> None:
         _drop_parts(lines, message, places)
     for call_id, call in calls.items():
         if not answered.get(call_id) and not items_in(call.members.get("result")) and call.number < len(messages) - 1:
-            _answer(notes, call, messages[call.number + 1])
+            _answer(changes, call, messages[call.number + 1])
 
 
 def _responses(message: _Message) -> Iterator[_Response]:
@@ -207,10 +208,10 @@ def _drop_parts(lines: TranscriptLines, message: _Message, places: set[int]) -> 
         lines.drop(message.line)
 
 
-def _answer(notes: Notes, call: _Call, follower: _Message) -> None:
+def _answer(changes: Changes, call: _Call, follower: _Message) -> None:
     """Put a result that says that there was none with the call, and with the other results of its message."""
     call_id, name = text_in(call.members.get("id")), text_in(call.members.get("name"))
-    notes.add_fix("result_synthesised", f"{call.message.place}.toolCalls.{call.at}", name)
+    changes.add_fix("result_synthesised", f"{call.message.place}.toolCalls.{call.at}", name)
     part = {"functionResponse": {"id": call_id, "name": name, "response": {"error": MISSING}}}
     call.members["result"] = [part]
     call.members["status"] = "error"

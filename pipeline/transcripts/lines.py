@@ -75,6 +75,14 @@ class TranscriptLines:
         at = self._lines.index(line)
         return not any(other.raw.strip() for other in self._lines[at + 1 :])
 
+    def restore(self, line: TranscriptLine, data: bytes) -> bool:
+        """Give a line that could not be read the JSON of an object; False if it is none."""
+        value = _object(data)
+        if value is None:
+            return False
+        line.raw, line.value, line.is_utf8 = data, value, True
+        return True
+
     def drop(self, line: TranscriptLine) -> None:
         self._lines.remove(line)
 

@@ -25,6 +25,7 @@ from reknit.pipeline.history.readers.shapes import read
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.base import Violation
 from reknit.pipeline.rules.sets import RULES
+from reknit.pipeline.scaling import scale_if_installed
 from reknit.pipeline.session.arguments import POLICY_OPTIONS
 from reknit.pipeline.targets import Setting
 from reknit.pipeline.viewer.aligned import Aligned
@@ -106,7 +107,12 @@ def outcome_of(text: str, choice: Choice) -> Outcome:
     """Return the result of `reknit normalize` for a text. Runs in the helper's process, since it may take long."""
     try:
         done = pipeline.normalize(
-            text, to=choice.target, source=choice.shape, policy=choice.policy, model=choice.model or None
+            text,
+            to=choice.target,
+            source=choice.shape,
+            policy=choice.policy,
+            model=choice.model or None,
+            scale=scale_if_installed(),
         )
         report = reported(done)
     except ReknitError as error:

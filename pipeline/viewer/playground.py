@@ -80,6 +80,8 @@ def _examples() -> Iterator[tuple[str, Example]]:
             text = _indented(sent.head | {"messages": sent.messages})
             yield recording.session, Example(HISTORIES, recording.title, recording.source, text, choice)
     for code, fix in FIX_EXAMPLES.items():
+        if fix.scaled:
+            continue  # its image is no real one
         known, text = FIXES[code], _indented(fix.history)
         yield code, Example("Fixes", known.summary, known.source, text, _choice_of_fix(fix))
     for code, broken in RULE_EXAMPLES.items():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from strategies import SCALE, healthy_histories, perturbed_histories, policies
 
 from reknit.pipeline import normalize
-from reknit.pipeline.history.healthy import Stretch
+from reknit.pipeline.history.valid_runs import ValidRun
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.session.working import StructureRepair
 from reknit.pipeline.testing import Kit
@@ -21,7 +21,7 @@ def told(messages, target, policy):
 def assert_same_without_quick_path(messages, target, policy=None):
     quick = told(messages, target, policy)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Stretch, "holds", lambda *_: False)
+        patched.setattr(ValidRun, "holds", lambda *_: False)
         assert told(messages, target, policy) == quick
 
 
@@ -86,7 +86,7 @@ def test_the_quick_path_resumes_after_a_repair(monkeypatch, between, taken):
     skipped = []
     skip = StructureRepair._skip
     monkeypatch.setattr(
-        StructureRepair, "_skip", lambda work, turns, stretch: skipped.append(len(turns)) or skip(work, turns, stretch)
+        StructureRepair, "_skip", lambda work, turns, run: skipped.append(len(turns)) or skip(work, turns, run)
     )
     normalize([*HELLO, *between, *HELLO[1:]])
     assert skipped == taken

@@ -31,8 +31,8 @@ def called(uuid, parent, call_id, **more):
     return line("assistant", uuid, parent, [call(call_id)], **more)
 
 
-def answered(uuid, parent, call_id):
-    return line("user", uuid, parent, [result(call_id, "ok")])
+def answered(uuid, parent, call_id, words="ok"):
+    return line("user", uuid, parent, [result(call_id, words)])
 
 
 def transcript(*lines):
@@ -237,6 +237,146 @@ def test_a_corrupt_line_in_the_middle_is_a_fix_and_a_line_that_is_no_message_is_
     assert found.skipped == {"unreadable": 1, "progress": 1}
     assert [(fix.code, fix.path, fix.lossless) for fix in found.fixes] == [("line_unreadable", "lines.1", False)]
     assert found.fixes[0].detail == "line 2, 15 bytes"
+
+
+UNKNOWN = {
+    "a message of a new type": (said("x", "more", "u1") | {"type": "aside"}, "aside"),
+    "words without a message": ({"type": "note", "content": "more"}, "note"),
+    "no type": ({"uuid": "x", "message": {"role": "user", "content": "more"}}, ""),
+    "an answer without its message": ({"type": "assistant", "uuid": "x", "content": [text("more")]}, "assistant"),
+    "members of other types": ({"type": "aside", "timestamp": 5, "message": {"content": "more"}}, "aside"),
+}
+
+
+@pytest.mark.parametrize(("other", "kind"), UNKNOWN.values(), ids=UNKNOWN)
+def test_a_line_of_an_unknown_type_with_content_is_a_fix(other, kind):
+    found = transcript(asked("u1", "q"), other, said("a1", "x", "u1"))
+    assert shown(found) == [("user", "q"), ("assistant", "x")]
+    assert found.skipped == {kind: 1}
+    size = len(json.dumps(other))
+    fixes = [(fix.code, fix.path, fix.detail, fix.lossless) for fix in found.fixes]
+    assert fixes == [("line_skipped", "lines.1", f"line 2, type {kind!r}, {size} bytes", False)]
+
+
+OTHERS = {
+    "an unknown type without content": {"type": "aside", "uuid": "x", "parentUuid": "u1"},
+    "an unknown type with a blank content": {"type": "aside", "content": " ", "message": {"content": []}},
+    "a notice": {"type": "system", "subtype": "local_command", "content": "<command-name>/mcp</command-name>"},
+    "progress of a sub-agent": {"type": "progress", "data": {"message": said("x", "more")}},
+    "a title": {"type": "summary", "summary": "More", "leafUuid": "u1"},
+    "a known type with members of other types": {"type": "progress", "message": "more", "timestamp": 5},
+    "a sub-agent's line": said("x", "more", "u1", isSidechain=True) | {"type": "aside"},
+}
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_other_lines_that_are_no_messages_are_only_counted(other):
+    found = transcript(asked("u1", "q"), other, said("a1", "x", "u1"))
+    assert shown(found) == [("user", "q"), ("assistant", "x")]
+    assert found.fixes == ()
+    assert sum(found.skipped.values()) == 1
+
+
+def queued(operation, content=None, **more):
+    members = {} if content is None else {"content": content}
+    return {"type": "queue-operation", "operation": operation, "timestamp": "t", "sessionId": "s", **members, **more}
+
+
+def command(uuid, parent, prompt, **more):
+    attachment = {"type": "queued_command", "prompt": prompt, "commandMode": "prompt", **more}
+    return {"type": "attachment", "uuid": uuid, "parentUuid": parent, "sessionId": "s", "attachment": attachment}
+
+
+COMMAND = "<command-name>/mcp</command-name>\n<command-message>mcp</command-message>"
+TASK = "<task-notification>\n<task-id>b1</task-id>\n<status>completed</status>\n</task-notification>"
+ONE, MORE = queued("enqueue", "one"), queued("enqueue", "more")
+BEGIN = [asked("u1", "q"), said("a1", "x", "u1")]
+BEGUN = [("user", "q"), ("assistant", "x")]
+# Sequences of 2.1.39's recorded transcripts, and those that the code of 2.0.77, 2.1.50 and 2.1.332 writes.
+QUEUES = {
+    "never taken": ([*BEGIN, ONE], [*BEGUN, ("user", "one")]),
+    "two, never taken": ([*BEGIN, ONE, MORE], [*BEGUN, ("user", "one"), ("user", "more")]),
+    "the same words twice, never taken": ([*BEGIN, ONE, ONE], [*BEGUN, ("user", "one"), ("user", "one")]),
+    "taken": ([*BEGIN, ONE, queued("dequeue")], BEGUN),
+    "the older one taken": ([*BEGIN, ONE, MORE, queued("dequeue")], [*BEGUN, ("user", "more")]),
+    "removed": ([*BEGIN, ONE, queued("remove")], BEGUN),
+    "removed by its words": ([*BEGIN, ONE, MORE, queued("remove", "more")], [*BEGUN, ("user", "one")]),
+    "back in the input": ([*BEGIN, ONE, MORE, queued("popAll", "one"), queued("popAll", "more")], BEGUN),
+    "taken before it was queued": ([queued("dequeue"), *BEGIN, ONE], [*BEGUN, ("user", "one")]),
+    "said": ([*BEGIN, ONE, asked("u2", "one", "a1")], [*BEGUN, ("user", "one")]),
+    "taken and said, and once more": (
+        [*BEGIN, ONE, ONE, queued("dequeue"), asked("u2", "one", "a1")],
+        [*BEGUN, ("user", "one"), ("user", "one")],
+    ),
+    "the later one said": (
+        [*BEGIN, ONE, MORE, queued("dequeue"), asked("u2", "more", "a1")],
+        [*BEGUN, ("user", "one"), ("user", "more")],
+    ),
+    "said with an image": (
+        [*BEGIN, ONE, asked("u2", [text("one"), {"type": "text", "text": "[Image #1]"}], "a1")],
+        [*BEGUN, ("user", "one", "[Image #1]")],
+    ),
+    "both in one message": ([*BEGIN, ONE, MORE, asked("u2", "one\nmore", "a1")], [*BEGUN, ("user", "one\nmore")]),
+    "given within a turn": ([*BEGIN, ONE, command("c1", "a1", "one")], [*BEGUN, ("user", "one")]),
+    "before the user's next words": (
+        [*BEGIN, ONE, said("a2", "y", "a1"), asked("u2", "r", "a2"), said("a3", "z", "u2")],
+        [*BEGUN, ("assistant", "y"), ("user", "one"), ("user", "r"), ("assistant", "z")],
+    ),
+    "not before a result": (
+        [asked("u1", "q"), called("a1", "u1", "A"), ONE, answered("r1", "a1", "A"), said("a2", "y", "r1")],
+        [("user", "q"), ("assistant", "call A"), ("user", "result A: ok"), ("assistant", "y"), ("user", "one")],
+    ),
+    "a list of parts": ([*BEGIN, queued("enqueue", [text("one"), text("two")])], [*BEGUN, ("user", "one", "two")]),
+    "blank": ([*BEGIN, queued("enqueue", " ")], BEGUN),
+    "a notification": ([*BEGIN, queued("enqueue", TASK)], [*BEGUN, ("user*", TASK)]),
+    "a notification that a result names": (
+        [
+            asked("u1", "q"),
+            called("a1", "u1", "A"),
+            queued("enqueue", TASK),
+            answered("r1", "a1", "A", "<task_id>b1</task_id>"),
+        ],
+        [("user", "q"), ("assistant", "call A"), ("user", "result A: <task_id>b1</task_id>")],
+    ),
+    "a prompt is taken before a notification": (
+        [*BEGIN, queued("enqueue", TASK), ONE, queued("remove")],
+        [*BEGUN, ("user*", TASK)],
+    ),
+    "a command that ran": (
+        [*BEGIN, queued("enqueue", "/mcp"), {"type": "system", "subtype": "local_command", "content": COMMAND}],
+        BEGUN,
+    ),
+}
+
+
+@pytest.mark.parametrize(("lines", "turns"), QUEUES.values(), ids=QUEUES)
+def test_a_queued_prompt_that_nothing_took_is_a_turn(lines, turns):
+    found = transcript(*lines)
+    assert (shown(found), found.fixes) == (turns, ())
+    places = {path.split(".")[1] for turn in found.conversation.turns for path in turn.paths}
+    assert len(places) + sum(found.skipped.values()) == len(lines)
+
+
+def test_a_queued_prompt_has_its_place_and_its_image():
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
+    turns = transcript(*BEGIN, queued("enqueue", [text("one"), image])).conversation.turns
+    assert turns[2].paths == ("lines.2.content.0", "lines.2.content.1")
+    assert [type(block).__name__ for block in turns[2].blocks] == ["Text", "Image"]
+
+
+def test_a_queued_prompt_whose_words_the_file_does_not_have_is_a_fix():
+    found = transcript(*BEGIN, queued("enqueue"))
+    assert shown(found) == BEGUN
+    fixes = [(fix.code, fix.path, fix.detail) for fix in found.fixes]
+    assert fixes == [("line_skipped", "lines.2", "line 3, a queued prompt without its words")]
+    assert transcript(*BEGIN, queued("enqueue"), queued("dequeue")).fixes == ()
+
+
+def test_a_line_that_is_not_utf_8_is_left_out_alone():
+    lines = [json.dumps(line).encode() for line in (asked("u1", "q"), said("a1", "x", "u1"), asked("u2", "r", "a1"))]
+    found = read(lines[0] + b"\n" + lines[1].replace(b'"x"', b'"\xff"') + b"\n" + b"\0" * 9 + lines[2] + b"\n\0\0")
+    assert shown(found) == [("user", "q"), ("user", "r")]
+    assert named(found.fixes) == [("line_unreadable", "lines.1"), ("line_unreadable", "lines.3")]
 
 
 def test_lines_as_python_objects():

@@ -148,6 +148,32 @@ def test_the_models_input_at_the_end(lines, turns, skipped):
     assert found.skipped == {"session_meta": 1, **skipped}
 
 
+UNKNOWN = {
+    "a line with a message": ("aside", {"type": "message", "content": [{"type": "input_text", "text": "B"}]}),
+    "an item without a type": ("response_item", {"role": "user", "content": "B"}),
+    "another agent's message": ("inter_agent_communication", {"author": "a", "content": "B"}),
+}
+
+
+@pytest.mark.parametrize("other", UNKNOWN.values(), ids=UNKNOWN)
+def test_a_line_of_an_unknown_type_with_content_is_a_fix(other):
+    found = rollout(META, asked("A"), other, said("C"))
+    assert shown(found) == [("user", "A"), ("assistant", "C")]
+    assert named(found.fixes) == [("line_skipped", "lines.2")]
+
+
+def test_a_line_of_an_unknown_type_without_content_is_only_counted():
+    found = rollout(META, asked("A"), ("aside", {"type": "mark", "number": 5}), ("world_state", {"content": "B"}))
+    assert (shown(found), found.fixes) == ([("user", "A")], ())
+    assert found.skipped == {"session_meta": 1, "aside/mark": 1, "world_state": 1}
+
+
+def test_an_item_whose_members_have_other_types_is_unreadable():
+    found = rollout(META, asked("A"), ("response_item", {"type": 5, "content": "B"}), ("compacted", [1]))
+    assert shown(found) == [("user", "A")]
+    assert named(found.fixes) == [("line_unreadable", "lines.2"), ("line_unreadable", "lines.3")]
+
+
 def test_a_damaged_item_is_repaired_in_its_place():
     broken = ("response_item", {"type": "function_call", "name": "shell", "arguments": '{"a":', "call_id": "c"})
     odd = (

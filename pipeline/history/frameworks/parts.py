@@ -24,7 +24,7 @@ from reknit.pipeline.history.readers.fields import (
     read_input,
 )
 from reknit.pipeline.history.readers.rawjson import compact, starts_with
-from reknit.pipeline.history.readers.strict import Healthy
+from reknit.pipeline.history.readers.strict import ValidTurns
 from reknit.pipeline.history.readers.tolerant import INNER, Inner, Placed
 from reknit.pipeline.model import (
     Block,
@@ -300,7 +300,7 @@ def reasoning_item(item: Raw, model: str | None) -> Block:
     """Return a Responses item with its issuer."""
     issuer = Issuer(provider=RESPONSES, model=model or None)
     found = openai_responses.STRICT.read_message(item, 0)
-    if not isinstance(found, Healthy):
+    if not isinstance(found, ValidTurns):
         return Unknown(kind="reasoning", raw=item, issuer=issuer)
     return replace(found.turns[0].blocks[0], issuer=issuer)
 

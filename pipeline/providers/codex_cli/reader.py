@@ -8,7 +8,8 @@ replaces everything before it by a shorter history: its own, or the user's messa
 Messages that Codex wrote in the user's name (``<environment_context>``, ``<turn_aborted>``, a skill's instructions) are
 kept and marked, because they were sent to the model. A fork begins with its parent's lines, its ``session_meta``
 included, so it is read like any other thread. Ordinals do not identify a line: some were given twice, and only a line
-that is equal in every byte is a repetition. All other lines are skipped, and counted by type.
+that is equal in every byte is a repetition. All other lines are skipped, and counted by type; those of unknown types
+that hold content have a fix.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from msgspec.structs import replace
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.fixes import Fix
+from reknit.pipeline.history.readers.cut import Cut, Needs, read_cut
 from reknit.pipeline.history.readers.fields import Notes
+from reknit.pipeline.history.readers.lines import holds_content, members_of, numbered_lines
 from reknit.pipeline.history.readers.message import read_tolerantly
 from reknit.pipeline.history.readers.rawjson import check_nesting, starts_with
 from reknit.pipeline.history.readers.strict import decoded
@@ -44,6 +47,36 @@ _KEPT_FOR_CODEX: Final = frozenset({"ghost_snapshot"})
 # Codex's private notes with an item.
 _NOTE: Final = "internal_chat_message_metadata_passthrough"
 _TYPES: Final = frozenset({"session_meta", "turn_context", "response_item", "event_msg", "compacted"})
+# The types of lines that hold nothing which the model is sent, of 0.44 to 0.171.
+_NO_ITEMS: Final = frozenset(
+    {
+        "session_meta",
+        "turn_context",
+        "event_msg",
+        "world_state",
+        "token_usage_record",
+        "inter_agent_communication_metadata",
+    }
+)
+
+
+# The members without which an item that was cut is of no use. One that replaces others is of none.
+NEEDS: Final = Needs(
+    texts=frozenset({"text", "output"}),
+    types={
+        "response_item": frozenset({"payload"}),
+        "compacted": frozenset({"payload"}),
+        "message": frozenset({"role", "content"}),
+        "input_text": frozenset({"text"}),
+        "output_text": frozenset({"text"}),
+        "summary_text": frozenset({"text"}),
+        "reasoning": frozenset({"summary"}),
+        "function_call": frozenset({"name", "arguments", "call_id"}),
+        "custom_tool_call": frozenset({"name", "input", "call_id"}),
+        "function_call_output": frozenset({"call_id", "output"}),
+        "custom_tool_call_output": frozenset({"call_id", "output"}),
+    },
+)
 
 
 class _Line(Struct, frozen=True):
@@ -109,21 +142,26 @@ def read_lines(text: bytes, notes: Notes) -> tuple[list[Turn], str | None, dict[
         InputError: no readable line, an item of no meaning, or nested too deeply.
     """
     thread = _Thread(notes)
+    cut: Cut | None = None
     seen: set[bytes] = set()
-    for number, raw in enumerate(text.split(b"\n")):
-        if not raw.strip():
-            continue
+    for number, raw, is_last in numbered_lines(text):
         check_nesting(raw, f"lines.{number}")
-        line = decoded(_line, raw)
+        line = _decode_line(raw)
+        cut = read_cut(raw, NEEDS) if line is None and is_last else None
+        if cut is not None:
+            line = _decode_line(cut.data)
         if line is None:
-            thread.skipped["unreadable"] += 1
-            notes.add_unreadable_line(number, raw)
+            thread.leave_out(number, raw)
             continue
+        if cut is not None:
+            notes.add_cut_line(number, raw, cut.place)
         if line.ordinal is not None and raw in seen:
             thread.skipped[f"{line.type}/repeated"] += 1
             continue
         seen.add(raw)
-        thread.take_line(line, f"lines.{number}.payload")
+        thread.take_line(line, number, raw if cut is None else cut.data)
+    if cut is not None and cut.in_text:
+        thread.mark_cut()
     if not seen:
         raise InputError("no_messages", "expected the lines of a rollout, found no readable line")
     return thread.turns(), thread.model, dict(thread.skipped)
@@ -138,8 +176,18 @@ class _Thread:
         self.model: str | None = None
         self.skipped: Counter[str] = Counter()
 
-    def take_line(self, line: _Line, place: str) -> None:
-        payload = decoded(_payload, line.payload) or _Payload()
+    def leave_out(self, number: int, raw: bytes) -> None:
+        """Count a line that cannot be read, with a fix."""
+        self.skipped["unreadable"] += 1
+        self._notes.add_unreadable_line(number, raw)
+
+    def take_line(self, line: _Line, number: int, raw: bytes) -> None:
+        place = f"lines.{number}.payload"
+        payload = decoded(_payload, line.payload)
+        if payload is None and line.type in ("response_item", "compacted"):
+            self.leave_out(number, raw)
+            return
+        payload = payload or _Payload()
         kind = f"{line.type}/{payload.type}" if payload.type else line.type
         if line.type == "response_item" and payload.type and payload.type not in _KEPT_FOR_CODEX:
             self._entries.append(self._read(line.payload, place, kind))
@@ -152,6 +200,14 @@ class _Thread:
             self.model = payload.model or self.model
         elif payload.type == "thread_rolled_back":
             self._roll_back(payload.num_turns)
+        elif line.type not in _NO_ITEMS and payload.type not in _KEPT_FOR_CODEX and _holds_content(raw):
+            self._notes.add_skipped_line(number, kind, raw)
+
+    def mark_cut(self) -> None:
+        """Mark the last answer, whose text ends at the cut."""
+        turn = self._entries[-1].turn if self._entries else None
+        if turn is not None and turn.role == "assistant" and turn.blocks and isinstance(turn.blocks[-1], Text):
+            self._entries[-1].turn = replace(turn, incomplete=True)
 
     def turns(self) -> list[Turn]:
         turns: list[Turn] = []
@@ -196,6 +252,14 @@ class _Thread:
 
     def _skip(self, entries: Sequence[_Entry], reason: str) -> None:
         self.skipped.update(f"{entry.kind}/{reason}" for entry in entries)
+
+
+def _decode_line(raw: bytes) -> _Line | None:
+    return None if members_of(raw) is None else decoded(_line, raw)
+
+
+def _holds_content(raw: bytes) -> bool:
+    return holds_content(members_of(raw) or {})
 
 
 def _is_users(entry: _Entry) -> bool:

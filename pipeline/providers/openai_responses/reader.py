@@ -144,7 +144,7 @@ def _message_turn(item: _Message, index: int) -> Turn | None:
 
 
 def _block(item: _Item) -> Block | None:
-    """The block of a healthy item that is no message, or None."""
+    """The block of a valid item that is no message, or None."""
     match item:
         case _Call():
             given: Any = item.arguments

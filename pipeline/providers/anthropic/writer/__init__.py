@@ -40,8 +40,8 @@ from reknit.pipeline.providers.anthropic.writer.parameters import tool_name, wri
 from reknit.pipeline.targets import (
     Encoded,
     Ending,
-    HealthyTurns,
     ListDialect,
+    RunMessages,
     Setting,
     first_given,
     in_common_words,
@@ -120,15 +120,15 @@ class AnthropicDialect(ListDialect):
             state = _loop_after(state, message.role, blocks, lost=bool(message.changed))
         return Encoded(data=_encode(_Wire(message.role, _content(message.pieces, blocks))), state=state, rows=rows)
 
-    def encode_healthy(self, healthy: HealthyTurns, start: int, state: AnthropicProgress) -> tuple[Encoded, int] | None:
-        """Write healthy messages as they are, if their tools' names can stay."""
-        if any(self.name(name) != name for name in healthy.names):
+    def encode_valid_run(self, run: RunMessages, part: range, state: AnthropicProgress) -> tuple[Encoded, int] | None:
+        """Write the messages of a valid run as they are, if their tools' names can stay."""
+        if any(self.name(name) != name for name in run.names):
             return None
-        turns = healthy.turns
+        turns = run.turns
         messages: list[_Wire] = []
-        for at in range(start, len(turns)):
+        for at in part:
             turn = turns[at]
-            if at in healthy.special:
+            if at in run.special:
                 next_turn = as_it_is(turn, state.images, self._endpoint, large=state.large)
                 if next_turn is None:
                     break
@@ -138,9 +138,9 @@ class AnthropicDialect(ListDialect):
         if not messages:
             return None
         if self._thinks_first:
-            for turn in turns[start : start + len(messages)]:
+            for turn in turns[part.start : part.start + len(messages)]:
                 state = _loop_after(state, turn.role, turn.blocks, lost=False)
-        return Encoded(data=_encode(messages)[1:-1], state=state), start + len(messages)
+        return Encoded(data=_encode(messages)[1:-1], state=state), part.start + len(messages)
 
     def encode_ending(
         self, messages: Sequence[Message], state: AnthropicProgress, settled: int, *, final: bool
@@ -283,7 +283,7 @@ def _content(pieces: Sequence[TrackedBlock], blocks: Sequence[Any]) -> Sequence[
 
 
 def _as_given(blocks: tuple[Block, ...], paths: tuple[str, ...]) -> tuple[Block, ...] | str:
-    """The same of a healthy turn, whose blocks have these places in the input."""
+    """The same of a valid turn, whose blocks have these places in the input."""
     if len(blocks) == 1 and is_whole(paths[0]) and isinstance(blocks[0], Text):
         return blocks[0].text
     return blocks

@@ -17,6 +17,7 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from reknit.pipeline.history.pieces import ANTHROPIC, SETTINGS, Message, TrackedBlock, code_for_unknown
 from reknit.pipeline.history.served import EARLIER, RESULTS, unpaired
+from reknit.pipeline.history.unusual import unusual
 from reknit.pipeline.model import (
     Block,
     Document,
@@ -331,16 +332,27 @@ def as_it_is(turn: Turn, images: int, endpoint: Endpoint, *, large: bool) -> tup
     return None if isinstance(block, (Thinking, RedactedThinking)) else (images, large)
 
 
+# The members that are content, or that ``stays`` looks at itself.
+_UNUSUAL: Final[Mapping[type, Callable[[Any], bool]]] = MappingProxyType(
+    {
+        Text: unusual(Text, "citations"),
+        ToolUse: unusual(ToolUse, "incomplete"),
+        ToolResult: unusual(ToolResult, "content", "is_error"),
+        Thinking: unusual(Thinking, "signature"),
+        RedactedThinking: unusual(RedactedThinking),
+        Image: unusual(Image),
+        Document: unusual(Document, "title", "context", "citations"),
+    }
+)
+
+
 def stays(block: Any) -> bool:  # noqa: ANN401  a block that the model knows; looked at by its class, for speed
     """Return True if a block, media excepted, has no content or member that the API does not take."""
-    if not (block.cache_control is block.issuer is block.own is UNSET):
-        return False
     kind = type(block)
+    if _UNUSUAL[kind](block):
+        return False
     if kind is Text:
-        plain = not block.refusal and not block.structured
-        return plain and (block.citations is UNSET or _are_citations(block.citations))
-    if kind is ToolUse:
-        return block.caller is UNSET
+        return block.citations is UNSET or _are_citations(block.citations)
     if kind is Thinking:
         return block.signature is not UNSET and bool(block.signature) and bool(block.thinking.strip())
     if kind is ToolResult and type(block.content) is list:

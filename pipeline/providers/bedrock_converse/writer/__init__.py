@@ -24,12 +24,12 @@ from reknit.pipeline.model import Role, Text, Tool, ToolResult, ToolUse, Unknown
 from reknit.pipeline.options import STRICT, HeadOptions, Structure
 from reknit.pipeline.providers.anthropic.writer import NO_PREFILL_SINCE, is_thinking
 from reknit.pipeline.providers.anthropic.writer.blocks import version_of
+from reknit.pipeline.providers.bedrock_converse.wire import written_message
 from reknit.pipeline.providers.bedrock_converse.writer.blocks import (
     ConverseBlockAdapter,
     is_document,
     point_after,
     tool_name,
-    written,
     written_as_they_are,
 )
 from reknit.pipeline.providers.bedrock_converse.writer.fitness import (
@@ -42,8 +42,8 @@ from reknit.pipeline.providers.bedrock_converse.writer.fitness import (
 from reknit.pipeline.targets import (
     Encoded,
     Ending,
-    HealthyTurns,
     ListDialect,
+    RunMessages,
     Setting,
     row,
     stub_for,
@@ -267,11 +267,11 @@ class ConverseDialect(ListDialect):
             results_follow=message.results_follow,
             held=state.held,
         )
-        halves = set[int]() if "claude" in self._model else unpaired_halves(message, self._model)
+        halves = () if "claude" in self._model else unpaired_halves(message, self._model)
         pieces = fitting.fit_message(message.pieces, dict.fromkeys(halves, "server_tool_unpaired"))
         # Reasoning is judged last: a turn that has lost a block to the fitting keeps none of it.
-        fitted = structs.replace(message, pieces=pieces, changed=message.changed | fitting.dropped)
-        pieces = fit_reasoning(fitted, self._model, self._endpoint, book)
+        changed = message.changed | fitting.dropped
+        pieces = fit_reasoning(pieces, changed, self._model, self._endpoint, book)
         if final:
             pieces = without_trailing_space(pieces, book)
         turns = self._turns(message, _worded(message, pieces, book), state.count, book)
@@ -280,9 +280,7 @@ class ConverseDialect(ListDialect):
             called = (piece.block.name for piece in fitting.out if isinstance(piece.block, ToolUse))
             tools = tuple(dict.fromkeys((*tools, *called)))
         return Encoded(
-            data=b",".join(
-                _encode({"role": role, "content": [written(p.block) for p in pieces]}) for role, pieces in turns
-            ),
+            data=b",".join(_encode(written_message(role, [piece.block for piece in pieces])) for role, pieces in turns),
             state=ConverseProgress(state.count + len(turns), fitting.titles, tools, fitting.numbers, fitting.held),
             rows=[
                 row(piece, f"messages.{number}.content.{at}")
@@ -293,13 +291,13 @@ class ConverseDialect(ListDialect):
             dropped=book.dropped,
         )
 
-    def encode_healthy(self, healthy: HealthyTurns, start: int, state: ConverseProgress) -> tuple[Encoded, int] | None:
-        """Write healthy messages, if their tools' names can stay and nothing is put between or into them."""
-        if self._results_alone or not self._tools or any(tool_name(name) != name for name in healthy.names):
+    def encode_valid_run(self, run: RunMessages, part: range, state: ConverseProgress) -> tuple[Encoded, int] | None:
+        """Write the messages of a valid run, if their tools' names can stay and nothing is put between or into them."""
+        if self._results_alone or not self._tools or any(tool_name(name) != name for name in run.names):
             return None
-        data, count = written_as_they_are(healthy, start, self._model, self._endpoint)
+        data, count = written_as_they_are(run, part, self._model, self._endpoint)
         next_state = structs.replace(state, count=state.count + count)
-        return (Encoded(data=data, state=next_state), start + count) if count else None
+        return (Encoded(data=data, state=next_state), part.start + count) if count else None
 
     def encode_ending(
         self, messages: Sequence[Message], state: ConverseProgress, settled: int, *, final: bool
@@ -323,10 +321,12 @@ class ConverseDialect(ListDialect):
 
     def _turns(
         self, message: Message, pieces: list[TrackedBlock], count: int, book: FixLog
-    ) -> list[tuple[str, list[TrackedBlock]]]:
+    ) -> list[tuple[Role, list[TrackedBlock]]]:
         """Return the message as one, or as three if its results must be separate."""
+        if not self._results_alone:
+            return [(message.role, pieces)]
         results = [piece for piece in pieces if isinstance(piece.block, ToolResult)]
-        if not self._results_alone or not results or len(results) == len(pieces):
+        if not results or len(results) == len(pieces):
             return [(message.role, pieces)]
         words = [piece for piece in pieces if not isinstance(piece.block, ToolResult)]
         book.note_fix("assistant_inserted", f"messages.{count + 1}.content.0")

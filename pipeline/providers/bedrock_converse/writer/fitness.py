@@ -7,7 +7,7 @@ or none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Annotated, Final, Literal, TypeAlias
 
@@ -262,13 +262,14 @@ def name_of(block: Unknown) -> str:
 _UNSIGNED = ("nova", "gpt-oss", "qwen", "kimi", "minimax")
 
 
-def fit_reasoning(message: Message, model: str, endpoint: Endpoint, book: FixLog) -> list[TrackedBlock]:
-    """The message's pieces, reasoning that may be sent to an endpoint first."""
-    pieces = message.pieces
+def fit_reasoning(
+    pieces: list[TrackedBlock], changed: Collection[int], model: str, endpoint: Endpoint, book: FixLog
+) -> list[TrackedBlock]:
+    """A message's pieces, reasoning that may be sent to an endpoint first; ``changed`` turns have lost a block."""
     reasoning = [at for at, piece in enumerate(pieces) if isinstance(piece.block, (Thinking, RedactedThinking))]
     if not reasoning:
         return pieces
-    faults = {at: _fault_in(message, pieces[at], model, endpoint) for at in reasoning}
+    faults = {at: _fault_in(pieces[at], changed, model, endpoint) for at in reasoning}
     unfit = {at: code for at, code in faults.items() if code and book.makes(code)}
     broken = {pieces[at].turn for at in unfit} if book.makes("thinking_of_changed_turn") else ()
     for at in reasoning:
@@ -276,6 +277,8 @@ def fit_reasoning(message: Message, model: str, endpoint: Endpoint, book: FixLog
             unfit.setdefault(at, "thinking_of_changed_turn")
     for at, code in sorted(unfit.items()):
         book.drop(code, pieces[at])
+    if len(unfit) == len(reasoning):
+        return [piece for at, piece in enumerate(pieces) if at not in unfit]
     kept = [at for at in reasoning if at not in unfit]
     alone = all(at in unfit or at in kept or _is_marker(piece) for at, piece in enumerate(pieces))
     if alone and book.makes("thinking_trailing"):
@@ -291,15 +294,17 @@ def fit_reasoning(message: Message, model: str, endpoint: Endpoint, book: FixLog
 
 def reasoning_stays(turn: Turn, model: str, endpoint: Endpoint) -> bool:
     """Return True if all reasoning of a valid turn is first in it, and may be sent to an endpoint."""
-    reasoning = [isinstance(block, (Thinking, RedactedThinking)) for block in turn.blocks]
-    count = sum(reasoning)
-    if count == len(reasoning) or not all(reasoning[:count]):
-        return False
-    return not any(_fault(block, model, endpoint) for block in turn.blocks[:count])
+    others = 0
+    for block in turn.blocks:
+        if not isinstance(block, (Thinking, RedactedThinking)):
+            others += 1
+        elif others or _fault(block, model, endpoint):
+            return False
+    return others > 0
 
 
-def _fault_in(message: Message, piece: TrackedBlock, model: str, endpoint: Endpoint) -> str:
-    return _fault(piece.block, model, endpoint) or ("thinking_of_changed_turn" if piece.turn in message.changed else "")
+def _fault_in(piece: TrackedBlock, changed: Collection[int], model: str, endpoint: Endpoint) -> str:
+    return _fault(piece.block, model, endpoint) or ("thinking_of_changed_turn" if piece.turn in changed else "")
 
 
 def _fault(block: Block, model: str, endpoint: Endpoint) -> str:

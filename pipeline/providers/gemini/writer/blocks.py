@@ -251,7 +251,7 @@ class GeminiBlockAdapter(BlockAdapter, kw_only=True, eq=False):
         return function_name(name)
 
     def image(self, piece: TrackedBlock, image: Image) -> TrackedBlock:
-        return fit_image(piece, image, self.book, taken=_IMAGES.__contains__, limits=GEMINI_LIMITS)
+        return fit_image(piece, image, self.book, taken=_IMAGES, limits=GEMINI_LIMITS)
 
     def document(self, piece: TrackedBlock, document: Document) -> TrackedBlock:
         """PDF and text; a part has no place for what is said about it."""

@@ -1,0 +1,280 @@
+"""The lines of Claude Code's transcripts: their members, and the types that are no messages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct, field
+from msgspec.structs import replace
+
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.history.readers.cut import Cut, Needs, read_cut
+from reknit.pipeline.history.readers.fields import Notes
+from reknit.pipeline.history.readers.lines import holds_content, members_of, numbered_lines
+from reknit.pipeline.history.readers.rawjson import check_nesting, starts_with
+from reknit.pipeline.history.readers.strict import decoded
+
+_SYNTHETIC: Final = "<synthetic>"
+# The types of lines that are no messages, of 1.0.0 to 2.1.332: what the program's own reader knows, and 2.1.50's.
+_NO_MESSAGES: Final = frozenset(
+    {
+        "agent-color",
+        "agent-name",
+        "agent-setting",
+        "ai-title",
+        "api-request",
+        "api-request-blob",
+        "api-request-resumed",
+        "api-request-shape",
+        "artifact-autoreact-ledger",
+        "artifact-comment-monitor",
+        "atis-latch",
+        "attachment",
+        "attribution-snapshot",
+        "bridge-session",
+        "content-replacement",
+        "continued-in",
+        "cost-state",
+        "custom-title",
+        "data-flow-incomplete",
+        "data-flow-records",
+        "derived-from",
+        "dev-mods",
+        "ended-by-model",
+        "file-history-delta",
+        "file-history-snapshot",
+        "fork-context-ref",
+        "frame-link",
+        "history-suppression",
+        "host-row",
+        "hybrid-organization",
+        "isolation-latch",
+        "last-prompt",
+        "memory-mode",
+        "mode",
+        "observer-ref",
+        "permission-mode",
+        "pr-link",
+        "progress",
+        "queue-operation",
+        "relocated",
+        "repl-mode",
+        "resume-head-vouch",
+        "session-owner",
+        "speculation-accept",
+        "summary",
+        "system",
+        "tag",
+        "tools-used",
+        "worktree-state",
+    }
+)
+_MESSAGES: Final = ("user", "assistant")
+# The members without which a line, a message or a block that was cut is of no use.
+NEEDS: Final = Needs(
+    texts=frozenset({"text", "thinking", "content", "prompt"}),
+    types={
+        "user": frozenset({"message"}),
+        "assistant": frozenset({"message"}),
+        "attachment": frozenset({"attachment"}),
+        "message": frozenset({"content"}),
+        "text": frozenset({"text"}),
+        "thinking": frozenset({"thinking"}),
+        "tool_use": frozenset({"id", "name", "input"}),
+        "tool_result": frozenset({"tool_use_id", "content"}),
+        "queued_command": frozenset({"prompt"}),
+    },
+    members={"message": [frozenset({"content"})]},
+    opaque=frozenset({"input"}),
+)
+_NULL: Final = Raw(b"null")
+_FALSE: Final = Raw(b"false")
+
+
+class Content(Struct, frozen=True):
+    """The message inside a line; what else the API's response had is about the response."""
+
+    content: Raw = _NULL
+    id: str | None = None
+    model: str | None = None
+    role: Raw = _NULL
+
+
+class _Segment(Struct, frozen=True, rename="camel"):
+    head_uuid: str
+    anchor_uuid: str
+    tail_uuid: str
+
+
+class _Compaction(Struct, frozen=True, rename="camel"):
+    preserved_segment: _Segment | None = None
+
+
+class Command(Struct, frozen=True, rename="camel"):
+    """A queued prompt that the program gave to the model in the middle of a turn."""
+
+    type: str = ""
+    prompt: Raw = _NULL
+    command_mode: Raw = _NULL
+    is_meta: Raw = _FALSE
+
+
+class Line(Struct, frozen=True, rename="camel", kw_only=True):
+    """The members of a line that decide its place. ``number`` counts all lines of the file from 0.
+
+    ``content`` and ``operation`` are those of a queue, whose lines have no place in the tree. ``is_cut`` marks the last
+    line of a file that was read up to its cut, ``ends_in_text`` one whose text was cut.
+    """
+
+    type: str = ""
+    subtype: str | None = None
+    uuid: str | None = None
+    parent_uuid: str | None = None
+    timestamp: str = ""
+    is_sidechain: bool = False
+    is_api_error_message: bool = False
+    is_meta: Raw = _FALSE
+    is_synthetic_: Raw = field(default=_FALSE, name="isSynthetic")
+    is_compact_summary: Raw = _FALSE
+    message: Content | None = None
+    attachment: Command | None = None
+    operation: Raw = _NULL
+    content: Raw = _NULL
+    compact_metadata: _Compaction | None = None
+    number: int = -1
+    is_cut: bool = False
+    ends_in_text: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The type under which the line is counted."""
+        return self.type if self.subtype is None else f"{self.type}/{self.subtype}"
+
+    @property
+    def is_message(self) -> bool:
+        """True if the line holds words of the user or the assistant, or results."""
+        return self.command is not None or (self.type in _MESSAGES and self.message is not None)
+
+    @property
+    def command(self) -> Command | None:
+        """The queued prompt that the line gave to the model, None for another line."""
+        found = self.attachment if self.type == "attachment" else None
+        return found if found is not None and found.type == "queued_command" else None
+
+    @property
+    def is_users(self) -> bool:
+        """True for a message in the user's name."""
+        return self.is_message and self.type != "assistant"
+
+    @property
+    def said(self) -> tuple[Raw, str]:
+        """The content of the message or the queued prompt, and its place in the file."""
+        if self.command is not None:
+            return self.command.prompt, f"lines.{self.number}.attachment.prompt"
+        if self.type == "queue-operation":
+            return self.content, f"lines.{self.number}.content"
+        content = _NULL if self.message is None else self.message.content
+        return content, f"lines.{self.number}.message.content"
+
+    @property
+    def model(self) -> str | None:
+        return None if self.message is None else self.message.model
+
+    @property
+    def message_id(self) -> str:
+        """The id of the message that the line is a part of; a line that names none is a message of its own."""
+        named = None if self.message is None else self.message.id
+        return named or self.uuid or f"line-{self.number}"
+
+    @property
+    def is_synthetic(self) -> bool:
+        """True if the CLI itself speaks here, in the user's name."""
+        if self.command is not None:
+            return bytes(self.command.command_mode) == b'"task-notification"' or bytes(self.command.is_meta) == b"true"
+        return self.type == "user" and b"true" in (bytes(self.is_meta), bytes(self.is_synthetic_))
+
+    @property
+    def is_notice(self) -> bool:
+        """True if the CLI itself speaks here, in the assistant's name."""
+        return self.type == "assistant" and (self.is_api_error_message or self.model == _SYNTHETIC)
+
+
+_LINE: Final = msgspec.json.Decoder(Line)
+_STRING: Final = msgspec.json.Decoder(str)
+
+
+def decode_lines(text: bytes, skipped: Counter[str], notes: Notes) -> list[Line]:
+    """The lines of a file.
+
+    Lines that cannot be read have a fix, and so have those of unknown types that hold content; repetitions of a line
+    are only counted.
+
+    Raises:
+        InputError: no line can be read, or a line nests too deeply.
+    """
+    lines: list[Line] = []
+    seen: dict[str, bytes] = {}
+    for number, raw, is_last in numbered_lines(text):
+        check_nesting(raw, f"lines.{number}")
+        line = _decode_line(raw)
+        cut = read_cut(raw, NEEDS) if line is None and is_last else None
+        if cut is not None:
+            line = _decode_cut(cut)
+        if line is None:
+            skipped["unreadable"] += 1
+            notes.add_unreadable_line(number, raw)
+            continue
+        if cut is not None:
+            notes.add_cut_line(number, raw, cut.place)
+        if line.uuid is not None and seen.setdefault(line.uuid, raw) is not raw and seen[line.uuid] == raw:
+            skipped[f"{line.kind}/repeated"] += 1
+            continue
+        if not line.is_message and not line.is_sidechain and line.type not in _NO_MESSAGES:
+            _note_content(line, number, raw if cut is None else cut.data, notes)
+        is_cut, ends_in_text = cut is not None, cut is not None and cut.in_text
+        lines.append(replace(line, number=number, is_cut=is_cut, ends_in_text=ends_in_text))
+    if not lines:
+        raise InputError("no_messages", "expected the lines of a transcript, found no readable line")
+    return lines
+
+
+def _note_content(line: Line, number: int, raw: bytes, notes: Notes) -> None:
+    if holds_content(members_of(raw) or {}):
+        notes.add_skipped_line(number, line.type, raw)
+
+
+def _decode_line(raw: bytes) -> Line | None:
+    """Decode a line; of one that is no message, members of other types than in the versions so far are passed over."""
+    members = members_of(raw)
+    if members is None:
+        return None
+    line = decoded(_LINE, raw)
+    kind = _string(members, "type")
+    if line is not None or kind in _MESSAGES:
+        return line
+    return Line(
+        content=members.get("content", _NULL),
+        operation=members.get("operation", _NULL),
+        type=kind or "",
+        subtype=_string(members, "subtype"),
+        uuid=_string(members, "uuid"),
+        parent_uuid=_string(members, "parentUuid"),
+        timestamp=_string(members, "timestamp") or "",
+        is_sidechain=bytes(members.get("isSidechain", b"")) == b"true",
+    )
+
+
+def _decode_cut(cut: Cut) -> Line | None:
+    """Decode a line up to its cut; an assistant's has its type after the message, and one of no type is of no use."""
+    line = _decode_line(cut.data)
+    if line is None or line.type or line.message is None:
+        return line if line is not None and line.type else None
+    role = bytes(line.message.role).strip(b'"').decode("utf-8", "replace")
+    return replace(line, type=role) if role in _MESSAGES else None
+
+
+def _string(members: dict[str, Raw], name: str) -> str | None:
+    value = members.get(name)
+    return None if value is None or not starts_with(value, b'"') else decoded(_STRING, value)
