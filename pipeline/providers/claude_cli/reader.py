@@ -1,4 +1,4 @@
-"""Claude Code's transcripts: lines that form a tree, of which one path is the conversation.
+"""Claude Code's transcripts: lines in a tree. One path through it is the conversation.
 
 Each line names its parent. The conversation is the path to the newest leaf of the main chain, the lines that are not a
 sub-agent's. A file that holds only a sub-agent's lines is that agent's own conversation. An assistant message is
