@@ -8,6 +8,7 @@ from strategies import SCALE, TOOLS, healthy_histories, issued, perturbed_histor
 
 from reknit.pipeline import normalize
 from reknit.pipeline.history.valid_runs import ValidRun
+from reknit.pipeline.providers.bedrock_converse import writer as converse
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.session.settled import SettledPart
 from reknit.pipeline.session.working import StructureRepair
@@ -25,6 +26,7 @@ def assert_same_without_quick_path(messages, target, policy=None, head=NO_HEAD):
     quick = outcome(messages, target, policy, head)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(ValidRun, "holds", lambda *_: False)
+        patched.setattr(converse, "piece_stays", lambda _: False)
         assert outcome(messages, target, policy, head) == quick
 
 
@@ -141,6 +143,7 @@ def round_of(first, result, *, is_error=False):
         pytest.param(round_of([], [IMAGE]), [], id="an image"),
         pytest.param(round_of([], [JPEG]), [2], id="an image under another type"),
         pytest.param(round_of([], "r", is_error=True), [], id="an error"),
+        pytest.param(round_of([], [{"type": "text", "text": "r"}], is_error=True), [], id="an error in parts"),
         pytest.param(round_of([], " ", is_error=True), [2], id="an empty error"),
         pytest.param(round_of([], [IMAGE], is_error=True), [2], id="an error with an image"),
     ],

@@ -211,6 +211,11 @@ def written_parts(result: model.ToolResult) -> tuple[Any, ...]:
     return tuple([_written_structured(part) or written(part) for part in content or ()])
 
 
+def is_empty_error(block: model.Block) -> bool:
+    """Return True if a block is an error result that says nothing (BED-14)."""
+    return type(block) is model.ToolResult and block.is_error and not written_parts(block)
+
+
 def read_structured(data: Raw) -> model.Text:
     """JSON in a result is the text of it, which is what a model reads; an object is known for one."""
     return model.Text(text=bytes(data).decode(), structured=starts_with(data, b"{"))
