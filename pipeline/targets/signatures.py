@@ -58,7 +58,7 @@ _BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]+={0,2}").fullmatch
 # The characters of base64 in which the beginning of a message of protocol buffers is looked at.
 _BEGINNING: Final = 16
 
-# Fields of a message of protocol buffers: a tag, and a length that goes on after each byte above 127.
+# Fields of a message of protocol buffers: a tag, and a length that continues after each byte above 127.
 _LENGTH: Final = rb"[\x80-\xff]*[\x00-\x7f]"
 _GEMINI: Final = re.compile(rb"(?:\x12%b)?\n%b\x01|\x01" % (_LENGTH, _LENGTH), re.DOTALL).match
 _CLAUDE: Final = re.compile(rb"(?:\x08%b)?\x12%b\n%b(?:\x18|\x08[\x03-\xff])" % ((_LENGTH,) * 3), re.DOTALL).match

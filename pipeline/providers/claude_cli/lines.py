@@ -73,7 +73,7 @@ _NO_MESSAGES: Final = frozenset(
     }
 )
 _MESSAGES: Final = ("user", "assistant")
-_MARKS: Final = frozenset({"uuid", "sessionId", "leafUuid"})
+MARKS: Final = frozenset({"uuid", "sessionId", "leafUuid"})
 _UNREADABLE: Final = "unreadable"
 _UUID: Final = re.compile(rb'"uuid"\s*:\s*"([^"\\]+)"')
 _PARENT: Final = re.compile(rb'"parentUuid"\s*:\s*"([^"\\]+)"')
@@ -264,7 +264,7 @@ def _read_line(raw: bytes, *, is_last: bool) -> tuple[Line | None, Cut | None, b
     line = _decode_line(raw)
     if line is not None:
         return line, None, None
-    rest = whole_tail(raw, _MARKS)
+    rest = whole_tail(raw, MARKS)
     if rest is not None and (line := _decode_line(rest)) is not None:
         return line, None, rest
     cut = read_cut(raw, NEEDS) if is_last else None
