@@ -28,7 +28,8 @@ from reknit.pipeline.registry import SOURCES, TARGETS, find_source, target_named
 from reknit.pipeline.rules.base import Violation
 from reknit.pipeline.session import Normalized
 from reknit.pipeline.session.arguments import POLICY_OPTIONS
-from reknit.pipeline.streams.recovery.beside import END_OF_INPUT
+from reknit.pipeline.session.scaled import Scale
+from reknit.pipeline.streams.recovery.diagnosis import END_OF_INPUT
 from reknit.pipeline.streams.recovery.likely import LOOKED_AT_BYTES, likely_source
 from reknit.pipeline.streams.session import Recovery
 from reknit.topics.items import AgentUnrecognized
@@ -90,11 +91,18 @@ def normalize_command(
     try:
         policy = _policy(policies)
         documents = _documents(read_input(file), lines=lines)
-        settled = partial(pipeline.normalize, to=target, source=shape, policy=policy, model=model)
+        scale = _scale() if policy.get("media") == "shrink" else None
+        settled = partial(pipeline.normalize, to=target, source=shape, policy=policy, model=model, scale=scale)
         codes = [_normalize_one(partial(settled, document), report=report, lines=lines) for document in documents]
     except ReknitError as error:
         fail(error)
     raise SystemExit(int(worst(codes)))
+
+
+def _scale() -> Scale | None:
+    from reknit.pipeline.scaling import scale_if_installed
+
+    return scale_if_installed()
 
 
 def _normalize_one(normalized: Callable[[], Normalized], *, report: bool, lines: bool) -> Exit:

@@ -12,7 +12,7 @@ from reknit.pipeline.history.readers.shapes import is_transcript, read
 from reknit.pipeline.session import Session
 from reknit.pipeline.stages.base import Record
 from reknit.pipeline.stages.defaults import Defaults
-from reknit.pipeline.stages.records import decoded
+from reknit.pipeline.stages.turn_records import decoded
 from reknit.topics.records import HistoryRestored, SessionOpened, TurnAppended
 
 # Members of a history document besides its messages, as in the record that opens a session.

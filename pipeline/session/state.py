@@ -18,13 +18,17 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from reknit.pipeline.errors import InputError, InternalError
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history import History
-from reknit.pipeline.history.calls import SettledCall
+from reknit.pipeline.history.call_ids import SettledCall
 from reknit.pipeline.history.exchanges import Exchange
 from reknit.pipeline.history.pieces import LedgerEntry, TrackedBlock
 from reknit.pipeline.history.readers.message import Decided, DecidedShape
-from reknit.pipeline.model import Policy, Tool, Turn
+from reknit.pipeline.model import Tool, Turn
+from reknit.pipeline.policy import Policy
+from reknit.pipeline.session.bindings import SavedBindings
+from reknit.pipeline.session.fit import SavedFit
 from reknit.pipeline.session.media import MediaStubs, has_media
-from reknit.pipeline.session.settled import SettledHead, SettledSlice
+from reknit.pipeline.session.scaled import ScaledImages
+from reknit.pipeline.session.settled_state import SettledHead, SettledSlice
 from reknit.pipeline.targets import Setting
 
 # The layout of heads and segments. A session of another layout is read from its log.
@@ -34,13 +38,14 @@ LATE_RESULTS = 3
 
 
 class Logged(Struct, frozen=True, omit_defaults=True):
-    """One entry of the saved log: a turn, or the fixes that reading a message took."""
+    """One entry of the saved log: a turn, scaled images of the next one, or the fixes that reading a message took."""
 
     turn: Turn | None = None
     fixes: list[Fix] = []
+    scaled: ScaledImages | None = None
 
 
-LogEntry: TypeAlias = Turn | list[Fix]
+LogEntry: TypeAlias = Turn | ScaledImages | list[Fix]
 
 
 class WholeLog(Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,7 +126,8 @@ class SessionHead(OpenEnd, kw_only=True):
 
     ``shape`` and ``shape_since`` are the shape that the messages decided (`Decided`). State without them is of a
     version that read each message separately, and continues to do so. ``media`` are the media of each target that are
-    lines of text; format 3 has it, where there are any.
+    lines of text, ``fit`` what is cut of a long history, and ``bound`` what was sent to a model whose reasoning is
+    bound to it; format 3 has them, where there are any.
     """
 
     layout: int
@@ -134,6 +140,8 @@ class SessionHead(OpenEnd, kw_only=True):
     shape: DecidedShape = "each"
     shape_since: int = -1
     media: dict[str, MediaStubs] | UnsetType = UNSET
+    fit: SavedFit | UnsetType = UNSET
+    bound: SavedBindings | UnsetType = UNSET
 
 
 class HistoryState(Struct, omit_defaults=True, kw_only=True):
@@ -209,6 +217,13 @@ class Archive:
             yield from decode_log(packed)
         yield from self.log
 
+    def scaled(self) -> Iterator[ScaledImages]:
+        """The scaled images of the log; only what is packed with some is read."""
+        for packed in self.packed:
+            if _SCALED in packed:
+                yield from (entry for entry in decode_log(packed) if isinstance(entry, ScaledImages))
+        yield from (entry for entry in self.log if isinstance(entry, ScaledImages))
+
     def may_have_media(self) -> bool:
         """Return False if no turn of the log holds an image or a document, by the bytes of what is packed."""
         if any(media in packed for packed in self.packed for media in _MEDIA):
@@ -275,6 +290,8 @@ class Archive:
 
 # The tags of images and documents in the log's JSON; text has its quotes escaped.
 _MEDIA = (b'"type":"image"', b'"type":"document"')
+# Where the log's JSON has scaled images.
+_SCALED = b'"scaled":{'
 _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
 encode_head = _encode
@@ -292,11 +309,21 @@ def encode_log(log: list[LogEntry]) -> bytes:
 
 
 def _logged(log: list[LogEntry]) -> list[Logged]:
-    return [Logged(turn=entry) if isinstance(entry, Turn) else Logged(fixes=entry) for entry in log]
+    return [_as_logged(entry) for entry in log]
+
+
+def _as_logged(entry: LogEntry) -> Logged:
+    if isinstance(entry, Turn):
+        return Logged(turn=entry)
+    return Logged(scaled=entry) if isinstance(entry, ScaledImages) else Logged(fixes=entry)
+
+
+def _entry(logged: Logged) -> LogEntry:
+    return logged.turn or logged.scaled or logged.fixes
 
 
 def decode_log(log: bytes) -> list[LogEntry]:
-    return [entry.fixes if entry.turn is None else entry.turn for entry in _LOG.decode(log)]
+    return [_entry(logged) for logged in _LOG.decode(log)]
 
 
 def encode_whole_log(count: int, log: list[LogEntry], decided: Decided) -> bytes:
@@ -319,8 +346,7 @@ def decode_whole_log(data: bytes) -> tuple[int, list[LogEntry], Decided]:
         raise InputError("bad_log", "the log's turns are not in order", path="log")
     if any(turn.paths is not None and len(turn.paths) != len(turn.blocks) for turn in turns):
         raise InputError("bad_log", "a turn of the log names other blocks than it has", path="log")
-    entries: list[LogEntry] = [entry.fixes if entry.turn is None else entry.turn for entry in found.entries]
-    return found.messages, entries, Decided(found.shape, found.shape_since)
+    return found.messages, [_entry(logged) for logged in found.entries], Decided(found.shape, found.shape_since)
 
 
 def save_history(history: History) -> bytes:

@@ -10,7 +10,7 @@ from build import call, image, png, result, said, session_of, text, thinking, us
 from work_counter import lines
 
 from reknit.pipeline import normalize
-from reknit.pipeline.history.calls import INTERRUPTED, PLACEHOLDERS, TEMPLATES
+from reknit.pipeline.history.placeholders import INTERRUPTED, PLACEHOLDERS, TEMPLATES
 from reknit.pipeline.registry import TARGETS
 
 

@@ -9,7 +9,7 @@ import pytest
 from build import answered, called, said, user
 from stage_runs import OPENED, in_batches, letters, of, processed, records, restored, turn
 
-from reknit.pipeline.model import Policy
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.refusals import read_refusal
 from reknit.pipeline.stages.defaults import Defaults

@@ -12,7 +12,7 @@ from build import answered, called, said, user
 from stage_runs import KEY, OPENED, bodies, in_batches, of, processed, records, restored, turn
 
 from reknit import pipeline
-from reknit.pipeline.model import Policy
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.stages.defaults import Defaults
 from reknit.pipeline.stages.turns import TurnsStage
 from reknit.topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS

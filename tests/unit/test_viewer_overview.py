@@ -13,9 +13,10 @@ from published_records import OPENED, appended
 from viewer_lab import BEGAN_MS, Still, filled, pages_of
 
 from reknit.pipeline.viewer import overview
+from reknit.pipeline.viewer.index.activity import Count, Overview
 from reknit.pipeline.viewer.index.entries import TOLD_OF_ITEMS
 from reknit.pipeline.viewer.index.reading import Behind
-from reknit.pipeline.viewer.index.search import Count, Overview, Search
+from reknit.pipeline.viewer.index.search import Search
 from reknit.pipeline.viewer.overview import STREAMED, chips, meaning, stamp, summed
 from reknit.topics import AGENT_TURNS, SESSION_ITEMS
 

@@ -6,9 +6,7 @@ Each code has a page with the catalogue's text, and every link to a code resolve
 import html
 import io
 import json
-import os
 import re
-from contextlib import contextmanager
 
 import pytest
 from browser import ELSEWHERE, browsing, needs_browser
@@ -17,13 +15,12 @@ from empty_viewer import asking, serving_nothing, words
 
 from reknit import pipeline
 from reknit.pipeline.cli.offline import reported
-from reknit.pipeline.errors import InputError, InternalError, PolicyError
+from reknit.pipeline.errors import InputError
 from reknit.pipeline.explain import FIX_EXAMPLES, explain, summaries
 from reknit.pipeline.explain.page_text import as_text
 from reknit.pipeline.fixes import FIXES
 from reknit.pipeline.rules.sets import RULES
-from reknit.pipeline.session.arguments import policy_from
-from reknit.pipeline.viewer.outcome import Choice, Helper, outcome_of
+from reknit.pipeline.viewer.outcome import Choice, outcome_of
 from reknit.pipeline.viewer.playground import EXAMPLES, LARGEST, linked, path_of
 
 LOST = EXAMPLES["lost-result"].text
@@ -260,47 +257,3 @@ async def test_a_code_is_matched_leniently_and_an_unknown_one_names_its_neighbou
 )
 def test_codes_in_a_text_are_links(text, expected):
     assert linked(text) == expected
-
-
-# The helper process of the viewer.
-
-
-PID = "__import__('os').getpid()"
-
-
-@contextmanager
-def helping(work, seconds=0.5):
-    made = Helper(work, seconds)
-    try:
-        yield made.run
-    finally:
-        made.stop()
-
-
-async def test_slow_work_is_ended_and_the_next_is_done():
-    with helping(eval) as run:
-        first = await run(PID)
-        with pytest.raises(InputError, match="too_long"):
-            await run("__import__('time').sleep(60)")
-        assert len({first, await run(PID), os.getpid()}) == 3
-
-
-async def test_an_error_of_the_work_is_returned_with_its_place():
-    with helping(policy_from) as run, pytest.raises(PolicyError) as found:
-        await run({"tail": "wag"})
-    assert (found.value.code, found.value.path) == ("policy", "policy.tail")
-
-
-async def test_an_internal_error_has_none_of_the_pasted_text():
-    with helping(int) as run:
-        with pytest.raises(InternalError, match="ValueError") as failed:
-            await run("what was pasted")
-        assert "pasted" not in str(failed.value)
-        assert await run("1") == 1
-
-
-async def test_a_process_that_dies_is_reported_and_restarted():
-    with helping(eval) as run:
-        with pytest.raises(InternalError, match="helper_ended"):
-            await run("__import__('os')._exit(1)")
-        assert await run("1 + 1") == 2

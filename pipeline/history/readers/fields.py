@@ -309,7 +309,7 @@ def argument_objects(given: Sequence[str]) -> list[Raw] | None:
 
 
 def inputs_of(arguments: Sequence[str]) -> list[Raw] | None:
-    """The inputs in the arguments of healthy calls, or None."""
+    """The inputs in the arguments of valid calls, or None."""
     for each in arguments:
         if len(each) > MAX_NESTING and may_nest_too_deeply(each.encode("utf-8", "replace")):
             return None

@@ -73,12 +73,12 @@ _NO_MESSAGES: Final = frozenset(
     }
 )
 _MESSAGES: Final = ("user", "assistant")
-_MARKS: Final = frozenset({"uuid", "sessionId", "leafUuid"})
+MARKS: Final = frozenset({"uuid", "sessionId", "leafUuid"})
 _UNREADABLE: Final = "unreadable"
 _UUID: Final = re.compile(rb'"uuid"\s*:\s*"([^"\\]+)"')
 _PARENT: Final = re.compile(rb'"parentUuid"\s*:\s*"([^"\\]+)"')
 # The members without which a line, a message or a block that was cut is of no use.
-_NEEDS: Final = Needs(
+NEEDS: Final = Needs(
     texts=frozenset({"text", "thinking", "content", "prompt"}),
     types={
         "user": frozenset({"message"}),
@@ -264,10 +264,10 @@ def _read_line(raw: bytes, *, is_last: bool) -> tuple[Line | None, Cut | None, b
     line = _decode_line(raw)
     if line is not None:
         return line, None, None
-    rest = whole_tail(raw, _MARKS)
+    rest = whole_tail(raw, MARKS)
     if rest is not None and (line := _decode_line(rest)) is not None:
         return line, None, rest
-    cut = read_cut(raw, _NEEDS) if is_last else None
+    cut = read_cut(raw, NEEDS) if is_last else None
     line = None if cut is None else _decode_cut(cut)
     return line, None if line is None else cut, None
 

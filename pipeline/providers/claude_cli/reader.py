@@ -1,4 +1,4 @@
-"""Claude Code's transcripts: lines that form a tree, of which one path is the conversation.
+"""Claude Code's transcripts: lines in a tree. One path through it is the conversation.
 
 Each line names its parent. The conversation is the path to the newest leaf of the main chain, the lines that are not a
 sub-agent's. A file that holds only a sub-agent's lines is that agent's own conversation. An assistant message is
@@ -194,7 +194,7 @@ def read_lines(text: bytes, notes: Notes) -> tuple[list[Turn], str | None, dict[
     """
     skipped: Counter[str] = Counter()
     lines = decode_lines(text, skipped, notes)
-    chain = _chain(lines, skipped)
+    chain = main_chain(lines, skipped)
     tree = Tree(chain)
     path = tree.newest_path()
     conversation = _Conversation(tree, path, notes)
@@ -206,13 +206,15 @@ def read_lines(text: bytes, notes: Notes) -> tuple[list[Turn], str | None, dict[
     return turns, conversation.model, dict(skipped)
 
 
-def _chain(lines: list[Line], skipped: Counter[str]) -> list[Line]:
-    """Return the main chain; in a sub-agent's own file, which has none, the sub-agent's."""
+def main_chain(lines: list[Line], skipped: Counter[str] | None = None) -> list[Line]:
+    """Return the main chain; in a sub-agent's own file, which has none, the sub-agent's.
+
+    ``skipped`` counts the others by type.
+    """
     if not any(line.is_message and not line.is_sidechain for line in lines):
         return lines
-    for line in lines:
-        if line.is_sidechain:
-            skipped[f"{line.kind}/sidechain"] += 1
+    if skipped is not None:
+        skipped.update(f"{line.kind}/sidechain" for line in lines if line.is_sidechain)
     return [line for line in lines if not line.is_sidechain]
 
 

@@ -50,7 +50,7 @@ _FROM_AGENT: Final = "inter_agent_communication"
 _NOTE: Final = "internal_chat_message_metadata_passthrough"
 _TYPES: Final = frozenset({"session_meta", "turn_context", "response_item", "event_msg", "compacted"})
 _LINES_SEEN: Final = 50
-_MARKS: Final = frozenset({"payload"})
+MARKS: Final = frozenset({"payload"})
 # The types of lines that hold nothing which the model is sent, of 0.44 to 0.171.
 _NO_ITEMS: Final = frozenset(
     {
@@ -65,7 +65,7 @@ _NO_ITEMS: Final = frozenset(
 
 
 # The members without which an item that was cut is of no use. One that replaces others is of none.
-_NEEDS: Final = Needs(
+NEEDS: Final = Needs(
     texts=frozenset({"text", "output"}),
     types={
         "response_item": frozenset({"payload"}),
@@ -162,11 +162,11 @@ def read_lines(text: bytes, notes: Notes) -> tuple[list[Turn], str | None, dict[
     for number, raw, is_last in numbered_lines(text):
         check_nesting(raw, f"lines.{number}")
         line, written = _decode_line(raw), raw
-        if line is None and (rest := whole_tail(raw, _MARKS)) is not None:
+        if line is None and (rest := whole_tail(raw, MARKS)) is not None:
             # Half of another line is before it.
             thread.leave_out(number, raw[: -len(rest)])
             line, written = _decode_line(rest), rest
-        elif line is None and is_last and (cut := read_cut(raw, _NEEDS)) is not None:
+        elif line is None and is_last and (cut := read_cut(raw, NEEDS)) is not None:
             line, written = _decode_line(cut.data), cut.data
         if line is None:
             thread.leave_out(number, raw)

@@ -63,7 +63,7 @@ class Message(Struct, frozen=True, rename="camel", kw_only=True):
 
 
 # The members without which a part of a chat that was cut is of no use.
-_NEEDS: Final = Needs(
+NEEDS: Final = Needs(
     texts=frozenset({"content", "text", "description", "output"}),
     types={"user": frozenset({"id", "content"}), "gemini": frozenset({"id"})},
     members={
@@ -118,7 +118,7 @@ class Chat(Struct):
         A message that would replace a longer one of the same id is of no use.
         """
         whole = b"\n".join([*self.begun, line]).lstrip(b"\0")
-        cut = None if members_of(whole) is not None else read_cut(whole, _NEEDS)
+        cut = None if members_of(whole) is not None else read_cut(whole, NEEDS)
         keys = {} if cut is None else members_of(cut.data) or {}
         message = None if cut is None or "id" not in keys else decoded(_MESSAGE, cut.data)
         if cut is None or not (_is_longer(message, self.entries.get(message.id)) if message else "sessionId" in keys):
