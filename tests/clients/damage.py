@@ -122,7 +122,7 @@ def cut_line(file: SessionFile) -> bytes:
     """The write of the last answer stopped in the middle."""
     data = file.encode()
     answer = _answer(file)
-    return data[: data.index(answer) + len(answer) - 9]
+    return data[: data.index(answer) + len(answer) + 5]
 
 
 def corrupt_middle_line(file: SessionFile) -> bytes:

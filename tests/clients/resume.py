@@ -55,10 +55,12 @@ class Lab:
         thought = [{"type": "reasoning", "text": "THOUGHT-ONE", "signature": signature}] if reasoning else []
         first = [*thought, {"type": "text", "text": "SAID-ONE"}, self._call(1, "a.txt", reasoning=reasoning)]
         second = [self._call(2, "b.txt", reasoning=reasoning)]
-        self._judge.begin({"blocks": first}, {"blocks": second}, {"blocks": [{"type": "text", "text": "ANSWER-ONE"}]})
+        self._judge.begin(
+            {"blocks": first}, {"blocks": second}, {"blocks": [{"type": "text", "text": "ANSWER-ONE is complete."}]}
+        )
         self._run("PROMPT-ONE", None)
         if self.name != "Gemini CLI":  # which writes the whole history again when it resumes
-            self._judge.begin({"blocks": [{"type": "text", "text": "ANSWER-TWO"}]})
+            self._judge.begin({"blocks": [{"type": "text", "text": "ANSWER-TWO is complete."}]})
             self._run("PROMPT-TWO", self.session())
         shutil.rmtree(self._kept, ignore_errors=True)
         shutil.copytree(self.home, self._kept, symlinks=True)
@@ -111,8 +113,9 @@ class Lab:
         return done.returncode, (done.stderr + done.stdout).decode("utf-8", "replace").strip()
 
 
-def outcomes(lab: Lab, histories: tuple[str, ...], kinds: list[str]) -> Iterator[dict[str, Any]]:
-    for history in histories:
+def outcomes(lab: Lab, histories: list[str], kinds: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield the outcome of each kind of damage; without a choice of histories, half of them in each."""
+    for half, history in enumerate(histories or HISTORIES):
         shutil.rmtree(lab.home)
         lab.home.mkdir()
         lab.program.prepare(lab.home)
@@ -126,8 +129,9 @@ def outcomes(lab: Lab, histories: tuple[str, ...], kinds: list[str]) -> Iterator
             "repair": [fix.code for fix in unchanged.fixes],
             "normalize": [fix.code for fix in normalize(data, lab.program.target).fixes],
         }
-        for damage in DAMAGE:
-            if not kinds or damage.__name__ in kinds:
+        for number, damage in enumerate(DAMAGE):
+            is_chosen = damage.__name__ in kinds if kinds else bool(histories) or number % 2 == half
+            if is_chosen:
                 yield _row(lab, history, damage.__name__) | _outcome(lab, damage(SessionFile(lab.name, data)), had)
 
 
@@ -183,7 +187,7 @@ def main() -> None:
     parser.add_argument("--only", choices=PROGRAMS, action="append", help="programs; without it all")
     parser.add_argument("--version", action="append", help="versions; without it a current and an older one")
     parser.add_argument("--damage", action="append", default=[], help="kinds of damage; without it all")
-    parser.add_argument("--history", action="append", choices=HISTORIES, help="without it both")
+    parser.add_argument("--history", action="append", choices=HISTORIES, help="without it half of the damage in each")
     parser.add_argument("--programs", type=Path, default=INSTALLED, help="where the programs are installed")
     parser.add_argument("--to", type=Path, default=ROOT / "build" / "resume.jsonl", help="gets a line for each outcome")
     given = parser.parse_args()
@@ -199,7 +203,7 @@ def main() -> None:
         for name, version in runs:
             with tempfile.TemporaryDirectory(prefix="resume-") as place:
                 lab = Lab(name, version, files[name, version], judge, Path(place))
-                for row in outcomes(lab, tuple(given.history or HISTORIES), given.damage):
+                for row in outcomes(lab, given.history or [], given.damage):
                     rows.append(row)
                     log.write(f"{json.dumps(row)}\n")
                     log.flush()
