@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from types import MappingProxyType
 from typing import Any
 
@@ -38,6 +38,7 @@ from reknit.pipeline.session.settled import SettledHead, SettledPart
 from reknit.pipeline.session.state import (
     LATE_RESULTS,
     LAYOUT,
+    LOG_ONLY,
     Archive,
     LogEntry,
     OpenEnd,
@@ -190,6 +191,10 @@ class WorkingHistory:
 
     def _take(self, turns: Sequence[Turn]) -> list[Fix]:
         self.archive.keep(turns)
+        return self._repair(turns)
+
+    def _repair(self, turns: Sequence[Turn]) -> list[Fix]:
+        """Repair and encode turns of the log."""
         if not self.fit.touches:
             return _reported_once([(repair, repair.take_turns(turns)) for repair in self.repairs])
         shown = [(turn, self.fit.shown(turn)) for turn in turns]
@@ -203,7 +208,7 @@ class WorkingHistory:
             return self.bounds.take(turns, self._limits, archive.turns, archive.may_have_media)
         changes: list[PrefixChange] = []
         for at, turn in enumerate(turns):
-            before = partial(self._before, turns[:at])
+            before = partial(self._before, turns, at)
             cut = fit.take(turn, before)
             if cut is not None:
                 changes.append(cut)
@@ -223,10 +228,14 @@ class WorkingHistory:
     def _begin_again(self, reasons: Mapping[str, str]) -> None:
         """Repair and encode the log again; ``reasons`` say by target why its prefix is new."""
         resets = {name: part.reset for name, part in self.parts.items()}
-        entries = list(self.archive.entries())
-        self.archive = Archive(self.archive.next_segment)
+        self.archive.log_only = len(self.archive.segments)
         self.repairs = self._new_mendings()
-        self._take_entries(entries)
+        for entry in self.archive.entries():
+            if isinstance(entry, Turn):
+                self._repair((entry,))
+            elif not isinstance(entry, ScaledImages):
+                for repair in self.repairs:
+                    repair.shared.fixes += entry
         for name, part in self.parts.items():
             part.reset = resets[name] or reasons.get(part.target.name, "")
 
@@ -239,8 +248,8 @@ class WorkingHistory:
             else:
                 self.note_fixes(entry)
 
-    def _before(self, turns: Sequence[Turn]) -> Iterator[Turn]:
-        return chain(self.archive.turns(), turns)
+    def _before(self, turns: Sequence[Turn], at: int) -> Iterator[Turn]:
+        return chain(self.archive.turns(), islice(turns, at))
 
     def _kept(self, turns: Callable[[], Iterable[Turn]]) -> Iterator[Turn]:
         """The turns of a log that the cut leaves."""
@@ -291,15 +300,16 @@ class WorkingHistory:
         and of less than one segment.
         """
         decided = self.decided.before(count)
-        # Segments are those after the cut; before it, the history is read again.
-        for segments in range(len(self.archive.segments) if self.fit.cut.at < count else 0, 0, -1):
+        least = self.archive.log_only
+        # The last segments are those after the cut; before it, the history is read again.
+        for segments in range(len(self.archive.segments) if self.fit.cut.at < count else least, least, -1):
             end = self.archive.open_end(segments)
             if end is None or end.count > count:
                 continue
-            if not all(repair.can_cut(segments, end) for repair in self.repairs):
+            if not all(repair.can_cut(segments - least, end) for repair in self.repairs):
                 break
             for repair in self.repairs:
-                repair.cut(segments, end)
+                repair.cut(segments - least, end)
             self.bounds.cut(count)
             self.fit.back(count)
             return self.replay(entries_before(self.archive.cut(segments), count), count, reasons, decided)
@@ -329,10 +339,11 @@ class WorkingHistory:
         due = settled >= _SEGMENT_MESSAGES or sum(each.settled_bytes for each in self.repairs) >= _SEGMENT_BYTES
         if not (due or (flush and self.archive.log)):
             return []
+        earlier = self.archive.pack_log() if self.state_format >= LOG_ONLY else []
         packed = self.archive.pack(self._gained(), OpenEnd(**self._open_end()))
         for repair in self.repairs:
             repair.note_segment()
-        return [packed]
+        return [*earlier, packed]
 
     def _open_end(self) -> dict[str, Any]:
         first, *others = self.repairs
@@ -353,6 +364,7 @@ class WorkingHistory:
                 setting=save_setting(self.setting),
                 segments=self.archive.segments,
                 next_segment=self.archive.next_segment,
+                log_only=self.archive.log_only or UNSET,
                 shape=self.decided.shape,
                 shape_since=self.decided.since,
                 media=self.bounds.saved(),
