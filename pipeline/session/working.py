@@ -155,7 +155,7 @@ class WorkingHistory:
     def begin_history(self, turns: Sequence[Turn], stretches: Sequence[Stretch], scale: Scale | None = None) -> None:
         """Take the first turns: valid runs of turns in one pass, the others one by one."""
         self._scale(turns, scale)
-        self._bound(turns)
+        self._change_prefix(self._bound(turns), turns)
         if self.fit.touches:
             self._take(turns)
             return
@@ -219,7 +219,9 @@ class WorkingHistory:
     def _change_prefix(self, changes: Sequence[PrefixChange], turns: Sequence[Turn]) -> None:
         """Let the requests be what they are after some changes of their prefix, before these turns are taken.
 
-        Every change of settled messages comes through here: the prefix changed from message ``first`` on.
+        Every change of settled messages comes through here, in the order of the log, also of messages that no request
+        has had yet: from message ``first`` on the prefix changed before message ``at``. Only those of messages before
+        these turns make anything to do over.
         """
         reasons = reasons_by_target(changes, self.names, turns[0].index) if changes else {}
         if reasons:
@@ -411,6 +413,8 @@ class WorkingHistory:
             repair.regain(slices, saved)
             repairs.append(repair)
         fit = fit_for(saved.policy, setting, count_tokens, None if saved.fit is UNSET else saved.fit)
+        if saved.fit is UNSET:
+            fit.back(saved.count)  # the tokens of the log are not known
         work = cls(targets, saved.policy, setting, archive, repairs, state_format=state_format, bounds=bounds, fit=fit)
         if bounds.scaled is not None:
             bounds.scaled.log = work.scaled_log
