@@ -263,7 +263,7 @@ class CalmHandler(logging.StreamHandler[TextIO]):
         "asyncio": (1, 10.0),
         "faust": (1, 10.0),
         "mode": (1, 10.0),
-        "reknit.pipeline.engine": (1, 10.0),  # what mode logs about services
+        "reknit.pipeline.engine": (1, 10.0),  # mode's log of services
         "reknit.dead-letters": (3, 1.0),
         "reknit.engine": (5, 10.0),
         "reknit.http": (3, 10.0),

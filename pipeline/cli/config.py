@@ -254,9 +254,9 @@ _INTRO = """# Configuration
 
 A setting comes from a TOML file (`--config`, or `REKNIT_CONFIG`), from the environment, or from an option; each wins
 over the one before. Keys are the same everywhere: `session.policy.tail` is `tail` under `[session.policy]` in the file
-and `REKNIT_SESSION__POLICY__TAIL` in the environment, where two underscores go down a level (one, behind
+and `REKNIT_SESSION__POLICY__TAIL` in the environment, where two underscores go down a level (one, after
 `REKNIT_KAFKA`). In a variable lists and tables are JSON; a list of names may have commas instead. An empty variable
-counts as not set. Secrets stand in the environment or in files of their own, never in the file of all settings and
+counts as not set. Secrets are in the environment or in files of their own, never in the file of all settings and
 never in an option.
 
 ```sh

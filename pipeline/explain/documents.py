@@ -78,7 +78,7 @@ _ACTS_INTRO = (
     "table lists the words that each of them acts on, their source, and the treatment in everything but the current "
     "user's own words: `broken` with one invisible U+200B ([words_neutralised](fixes.md#words_neutralised)), tags of "
     "the text protocol with a backslash ([wrapper_broken](fixes.md#wrapper_broken)); removing the added characters "
-    "restores the text. `told`: reported by a soft rule. `left`: unchanged."
+    "restores the text. `reported`: by a soft rule. `left`: unchanged."
 )
 _NATIVE_INTRO = (
     "Types of items, blocks and parts that only one provider has. Each is sent back to it unchanged, at its place. "
@@ -167,16 +167,16 @@ def place_of(code: str) -> str:
 
 
 class Act(Struct, frozen=True, kw_only=True):
-    """Words that a target's program, or the model behind it, acts on without being asked.
+    """Words that a target's program, or its model, acts on without a request.
 
     Attributes:
         words: the form of the words.
         effect: their effect.
-        basis: ``measured`` on the program itself, ``documented`` by its makers or users, or ``ours``: the model would
+        basis: ``measured`` on the program itself, ``documented`` by its makers or users, or ``reknit``: the model would
             take a line for one that Reknit wrote.
         source: the source of that.
-        answer: ``broken`` in all but the current user's own words; ``told`` by a soft rule, since they are the current
-            user's own; ``left`` as ordinary words.
+        answer: ``broken`` in all but the current user's own words; ``reported`` by a soft rule, since they are the
+            current user's own; ``left`` as ordinary words.
         why: the reason for an answer other than breaking them.
         examples: texts with such words, as tools may return them.
     """
@@ -184,9 +184,9 @@ class Act(Struct, frozen=True, kw_only=True):
     target: str
     words: str
     effect: str
-    basis: Literal["measured", "documented", "ours"]
+    basis: Literal["measured", "documented", "reknit"]
     source: str
-    answer: Literal["broken", "told", "left"]
+    answer: Literal["broken", "reported", "left"]
     why: str = ""
     examples: tuple[str, ...]
 

@@ -492,7 +492,7 @@ class History:
         return shown
 
     def _give_way(self, earlier: TrackedBlock, call: Call) -> None:
-        """Remove a placeholder in favour of a real result; one of our own is in the first open user turn."""
+        """Remove a placeholder in favour of a real result. Reknit's own placeholder is in the first open user turn."""
         if earlier.fate == "synthesised":
             number, at = place_of_result(self.exchanges[0], call.result)
             place = f"messages.{self.messages + number}.content.{at}"

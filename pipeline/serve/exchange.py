@@ -92,7 +92,7 @@ class Exchanges:
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=silence_seconds)
 
     async def relay(self, request: web.Request, to: Destination, exchange: Exchange) -> web.StreamResponse:
-        """Answer a request, and note in ``exchange`` what became of it.
+        """Answer a request, and note the result in ``exchange``.
 
         Raises:
             GatewayError: the request cannot be sent, or no answer came.

@@ -19,7 +19,7 @@ class Exchange(Struct, kw_only=True):
         request_id: as in ``x-reknit-request-id``; "" if the gateway answered by itself.
         upstream: the name of its upstream, or "".
         target: of a request to a model, or "".
-        status: of the answer; 0 while there is none.
+        status: of the answer; 0 before it.
         repair: the outcome of repair, or "".
         fixes: the number of fixes by code.
         end: of a streamed answer: ``whole``, ``cut`` or ``left``; else "".

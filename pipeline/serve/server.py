@@ -1,4 +1,4 @@
-"""The gateway's server: what it refuses by itself, its life from start to drain, and its status."""
+"""The gateway's server: requests that it refuses itself, start and drain, and its status."""
 
 from __future__ import annotations
 

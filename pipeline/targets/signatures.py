@@ -1,4 +1,4 @@
-"""Whose signature is on reasoning, by its form, and which endpoints refuse the signatures of others.
+"""Issuers of signatures on reasoning, by their form, and the endpoints that refuse signatures of other issuers.
 
 A signature cannot be checked without its issuer, but its form often names the issuer. ``FORMS`` lists the known forms
 with the number of distinct signatures of each in recorded traffic. A signature of no known form may be anyone's.
@@ -58,7 +58,7 @@ _BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]+={0,2}").fullmatch
 # The characters of base64 in which the beginning of a message of protocol buffers is looked at.
 _BEGINNING: Final = 16
 
-# Fields of a message of protocol buffers: a tag, and a length that goes on after each byte above 127.
+# Fields of a message of protocol buffers: a tag, and a length that continues after each byte above 127.
 _LENGTH: Final = rb"[\x80-\xff]*[\x00-\x7f]"
 _GEMINI: Final = re.compile(rb"(?:\x12%b)?\n%b\x01|\x01" % (_LENGTH, _LENGTH), re.DOTALL).match
 _CLAUDE: Final = re.compile(rb"(?:\x08%b)?\x12%b\n%b(?:\x18|\x08[\x03-\xff])" % ((_LENGTH,) * 3), re.DOTALL).match
@@ -238,7 +238,7 @@ service of GPT (BerriAI/litellm#40245, manaflow-ai/subrouter#259), of another Ge
 def may_cross(issuer: Issuer, endpoint: Endpoint, version: tuple[int, int] | None = None) -> bool:
     """Return True if reasoning of another model may be sent to an endpoint; ``version`` is that of its Claude model.
 
-    An endpoint of which nothing is known may have the same model under another name.
+    An unknown endpoint may have the same model under another name.
     """
     if not endpoint.issuer:
         return True
@@ -270,7 +270,7 @@ def issuer_of(model: str | None) -> IssuerName:
 
 
 UNKNOWN: Final = Endpoint()
-"""An endpoint of which nothing is known: it may take every signature."""
+"""An unknown endpoint: it may take every signature."""
 
 
 def endpoint_of(setting: Setting, target: str, platform: Platform = "") -> Endpoint:

@@ -34,7 +34,7 @@ _CHOICES: Final = 60
 _REQUESTS: Final = ("request",)
 # Differences of a session, and sessions of a replay, that a page shows.
 _CHANGES_SHOWN, _SESSIONS_SHOWN = 200, 200
-# So long a page may read the topics of a replay; `reknit diff` has all the time that it takes.
+# A page may read the topics of a replay for N seconds; `reknit diff` has no limit.
 SECONDS: Final = 60.0
 # Equal rows around different ones; the number of rows below which nothing is folded; rows of one page.
 _AROUND, _FEW, _MOST_ROWS = 1, 100, 400

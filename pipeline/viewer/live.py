@@ -1,4 +1,4 @@
-"""Server-sent events of an open page: what waits for a browser, how it is sent, and how many pages may be open.
+"""Server-sent events of an open page: the queue of a browser, sending, and the number of open pages.
 
 The server never waits for a slow reader: its connection is closed, and the page asks the user to reload.
 """

@@ -270,7 +270,7 @@ def report_times(what, took):
     )
 
 
-# Sessions with one request each, of so many turns; their names sort before those that fill the index.
+# Sessions with one request of N turns each; their names sort before those that fill the index.
 LONG_REQUEST, SHORT_REQUEST = "a-request-of-5000-turns", "a-request-of-10-turns"
 
 

@@ -108,6 +108,11 @@ MOVED = {
             "response_item/function_call_output/compacted": 1,
         },
     ),
+    "another agent's message": (
+        [asked("A"), ("inter_agent_communication", {"author": "/root", "recipient": "/root/a", "content": "B"})],
+        [("user", "A"), ("user*", "B")],
+        {},
+    ),
     "rolled back": (
         [asked("A"), said("B"), asked("C"), said("D"), ("event_msg", {"type": "thread_rolled_back", "num_turns": 1})],
         [("user", "A"), ("assistant", "B")],
@@ -151,7 +156,7 @@ def test_the_models_input_at_the_end(lines, turns, skipped):
 UNKNOWN = {
     "a line with a message": ("aside", {"type": "message", "content": [{"type": "input_text", "text": "B"}]}),
     "an item without a type": ("response_item", {"role": "user", "content": "B"}),
-    "another agent's message": ("inter_agent_communication", {"author": "a", "content": "B"}),
+    "another agent's encrypted message": ("inter_agent_communication", {"content": "", "encrypted_content": "B"}),
 }
 
 

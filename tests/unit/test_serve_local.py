@@ -120,7 +120,7 @@ async def test_the_published_schema_describes_requests_and_results():
     jsonschema.validate(result, {**published, "$ref": "#/properties/result"})
 
 
-# Who may ask.
+# Access.
 
 
 @pytest.mark.parametrize("path", ["/", "/mend"])

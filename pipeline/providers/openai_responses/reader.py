@@ -1,4 +1,4 @@
-"""OpenAI's Responses shape: a flat list of items, of which several make one turn.
+"""OpenAI's Responses shape: a flat list of items. Several items make one turn.
 
 A message is an item, and so is each call, each result and each piece of reasoning. Ids of items name objects that the
 provider stores, and are the turns' ids here; ``call_id`` pairs calls and results.

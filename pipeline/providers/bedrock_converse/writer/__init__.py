@@ -30,7 +30,6 @@ from reknit.pipeline.providers.bedrock_converse.writer.blocks import (
     is_document,
     point_after,
     tool_name,
-    written_as_they_are,
 )
 from reknit.pipeline.providers.bedrock_converse.writer.fitness import (
     MARKERS,
@@ -39,6 +38,7 @@ from reknit.pipeline.providers.bedrock_converse.writer.fitness import (
     fit_reasoning,
     unpaired_halves,
 )
+from reknit.pipeline.providers.bedrock_converse.writer.unchanged import piece_stays, written_as_they_are
 from reknit.pipeline.targets import (
     Encoded,
     Ending,
@@ -256,7 +256,15 @@ class ConverseDialect(ListDialect):
 
     def encode_message(self, message: Message, state: ConverseProgress, *, final: bool) -> Encoded:
         """Write one message; settled messages set no breakpoints, because only the newest ones are useful."""
-        return self._write(message, state, final=final)
+        is_plain = bool(self._tools and message.pieces) and not (final or state.held or self._results_alone)
+        if not is_plain or not all(map(piece_stays, message.pieces)):
+            return self._write(message, state, final=final)
+        count = state.count
+        return Encoded(
+            data=_encode(written_message(message.role, [piece.block for piece in message.pieces])),
+            state=structs.replace(state, count=count + 1),
+            rows=[row(piece, f"messages.{count}.content.{at}") for at, piece in enumerate(message.pieces)],
+        )
 
     def _write(self, message: Message, state: ConverseProgress, *, final: bool, points: Container[str] = ()) -> Encoded:
         book = FixLog(NAME, self._observed)

@@ -1,6 +1,6 @@
 """One message's blocks as Gemini's parts: first adapted, then written.
 
-A signature seals the thoughts behind a part, and is sent back on that very part (GEM-04). In the canonical form it is
+A signature seals the thoughts that led to a part, and is sent back on that part (GEM-04). In the canonical form it is
 on a thinking block of Gemini's, and belongs to the part after that. A call of another model has none; Gemini 3 then
 requires the documented placeholder on the first call of a step.
 
