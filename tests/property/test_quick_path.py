@@ -13,16 +13,16 @@ from reknit.pipeline.session.working import StructureRepair
 from reknit.pipeline.testing import Kit
 
 
-def told(messages, target, policy):
+def outcome_of(messages, target, policy):
     done = normalize(msgspec.json.encode(messages), to=target, policy=policy)
     return done.body, done.sha256, done.fixes, done.ledger, done.ids, done.violations
 
 
 def assert_same_without_quick_path(messages, target, policy=None):
-    quick = told(messages, target, policy)
+    quick = outcome_of(messages, target, policy)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(ValidRun, "holds", lambda *_: False)
-        assert told(messages, target, policy) == quick
+        assert outcome_of(messages, target, policy) == quick
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))

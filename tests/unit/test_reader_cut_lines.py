@@ -18,7 +18,7 @@ from reknit.pipeline.model import ToolResult, ToolUse
 TIME = "2026-01-01T00:00:00.000Z"
 
 
-def asked(uuid, parent, content):
+def user_line(uuid, parent, content):
     head = {"parentUuid": parent, "isSidechain": False, "userType": "external", "sessionId": "s"}
     return head | {"type": "user", "message": {"role": "user", "content": content}, "uuid": uuid, "timestamp": TIME}
 
@@ -45,7 +45,7 @@ def item(role, words):
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
 WORDS = 'héllo \\ "x" \U0001f600 end'
-CLAUDE = [asked("u1", None, "q"), said("a1", "u1", call("call_1", p="."))]
+CLAUDE = [user_line("u1", None, "q"), said("a1", "u1", call("call_1", p="."))]
 BEFORE = [("user", "q"), ("assistant", "call call_1")]
 CODEX = [
     rollout("session_meta", {"id": "th"}),
@@ -65,9 +65,9 @@ RESPONSE = {"functionResponse": {"id": "call_1", "name": "ls", "response": {"out
 SET = {"$set": {"messages": GEMINI[1:2]}}
 
 LAST = {
-    "claude: a prompt": (CLAUDE, asked("u2", "a1", WORDS)),
-    "claude: a result": (CLAUDE, asked("u2", "a1", [result(WORDS)])),
-    "claude: a result of parts": (CLAUDE, asked("u2", "a1", [result([text(WORDS), IMAGE])])),
+    "claude: a prompt": (CLAUDE, user_line("u2", "a1", WORDS)),
+    "claude: a result": (CLAUDE, user_line("u2", "a1", [result(WORDS)])),
+    "claude: a result of parts": (CLAUDE, user_line("u2", "a1", [result([text(WORDS), IMAGE])])),
     "claude: an answer": (CLAUDE, said("a2", "a1", text(WORDS))),
     "claude: a thought": (CLAUDE, said("a2", "a1", {"type": "thinking", "thinking": WORDS, "signature": "c2ln"})),
     "claude: a call": (CLAUDE, said("a2", "a1", call("call_2", p=[1, {"input": WORDS}]))),
