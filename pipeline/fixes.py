@@ -238,7 +238,7 @@ _DIALECT = (
          "Invalid `signature` in `thinking` block", "openclaw/openclaw#94228; anthropics/anthropic-sdk-python#1598"),
     _lost("reasoning_foreign", "dropped", "reasoning was left out whose signature the endpoint is known to refuse",
          "Invalid `signature` in `thinking` block",
-         "NanmiCoder/cc-haha#382; can1357/oh-my-pi#12006; router-for-me/CLIProxyAPI#1584"),
+         "NanmiCoder/cc-haha#382; can1357/oh-my-pi#12006; router-for-me/CLIProxyAPI#1584; pydantic/pydantic-ai#7984"),
     _lost("thinking_trailing", "dropped", "reasoning at the end of an assistant turn was left out",
          "The final block in an assistant message cannot be `thinking`"),
     _lost("thinking_of_changed_turn", "dropped", "a turn was mended, so its reasoning could not stay verbatim",

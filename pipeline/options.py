@@ -43,6 +43,8 @@ class Structure(Struct, frozen=True, kw_only=True):
             item.
         own: the provider whose own items and parts it may hold; a message with only those of others is left out.
         cut_text: the treatment of a text that was cut off, where the policy leaves that to the target.
+        prefix_bound: the model's reasoning is bound to all that was sent before it: what an assistant turn has answered
+            never changes.
         observed: the codes of the repairs that are not made, because a policy only observes them.
     """
 
@@ -65,6 +67,7 @@ class Structure(Struct, frozen=True, kw_only=True):
     calls_elsewhere: Literal["never", "referred", "always"] = "never"
     own: str = ""
     cut_text: Literal["keep", "mark", "drop"] = "keep"
+    prefix_bound: bool = False
     observed: frozenset[str] = frozenset()
 
 

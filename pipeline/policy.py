@@ -80,7 +80,8 @@ class Policy(Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unkno
         KeptReasoning,
         Meta(
             description="Reasoning that its target can express: it stays (`keep`), it goes where the endpoint is known "
-            "to refuse its signature (`same_issuer`), or it goes (`strip`)."
+            "to refuse its signature, for its issuer or for what has changed before it (`same_issuer`), or it goes "
+            "(`strip`)."
         ),
     ] = "same_issuer"
     strip_tools: Annotated[bool, Meta(description="Whether calls and results are left out.")] = False

@@ -15,12 +15,13 @@ import io
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import Raw, structs
 
 from reknit.pipeline.errors import ReknitError
+from reknit.pipeline.inline_images import images_in
 from reknit.pipeline.objects import Objects
 from reknit.pipeline.policy import Policy
 from reknit.pipeline.session.scaled import BYTES, SIDE, Scale, digest_of, is_large
@@ -41,10 +42,6 @@ _JPEG_QUALITY: Final = 85
 _FORMATS: Final = ("PNG", "JPEG", "GIF", "WEBP")
 _JPEG: Final = "image/jpeg"
 _PNG: Final = "image/png"
-
-# How the base64 text of an image of each format begins.
-_BEGINNINGS: Final = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR")
-_BEGINNINGS_IN_BYTES: Final = (*(each.encode() for each in _BEGINNINGS), rb"\/9j\/")
 
 
 class ScalingError(ReknitError):
@@ -178,29 +175,10 @@ _POLICY: Final = b"shrink"
 
 def large_images(value: bytes) -> Iterator[str]:
     """Yield the base64 text of each image in a record that is too large, whatever the shape of its message."""
-    if not any(beginning in value for beginning in _BEGINNINGS_IN_BYTES):
-        return
-    try:
-        document = msgspec.json.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return  # the stage says what is wrong with it
-    for text in _texts(document):
-        data = text.rpartition(";base64,")[2] if text.startswith("data:") else text
-        if not data.startswith(_BEGINNINGS):
-            continue
+    for data in images_in(value):
         facts = inspect(Raw(msgspec.json.encode({"type": "base64", "data": data})))
         if facts is not None and is_large(facts):
             yield data
-
-
-def _texts(document: Any) -> Iterator[str]:  # noqa: ANN401  any JSON
-    waiting = [document]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, (list, dict)):
-            waiting += value.values() if isinstance(value, dict) else value
 
 
 def scaler_for(objects: Objects | None, source: Objects | None) -> Scaler | None:

@@ -47,14 +47,21 @@ class StateSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Literal[1, 2, 3],
         Meta(
             description="With 1, workers of 0.1 can run in the same group; 2 writes only what is new; 3 releases "
-            "parked sessions in slices, keeps endpoints and results that come late, leaves out media beyond a target's "
-            "limits, and cuts long histories."
+            "parked sessions in slices, keeps endpoints, results that come late and what reasoning is bound to, leaves "
+            "out media beyond a target's limits, and cuts long histories."
         ),
     ] = 3
 
 
 # Features by the least format of state that they need; with a lower one they are off.
-NEEDS_FORMAT = {"sliced release": 3, "endpoints": 3, "late results": 3, "limits of media": 3, "cuts of histories": 3}
+NEEDS_FORMAT = {
+    "sliced release": 3,
+    "endpoints": 3,
+    "late results": 3,
+    "limits of media": 3,
+    "cuts of histories": 3,
+    "prefix-bound reasoning": 3,
+}
 
 
 class RequestSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

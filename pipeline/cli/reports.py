@@ -90,6 +90,7 @@ async def _read(config: Config, since: int | None) -> Report:
                         place = TopicPartition(record.topic, record.partition)
                         unread += record.offset >= positions.get(place, 0)
                         tally.count_input(record.key, record.partition, record.offset, headers, day)
+                        tally.count_images(record.key, record.value)
                 except (msgspec.DecodeError, UnicodeDecodeError):
                     strange += 1
     if strange:
@@ -149,6 +150,11 @@ def lines_of(report: Report) -> Iterator[str]:
         "Not judged",
         [f"{row.records:>8}  {row.topic}  {row.code}, sessions: {row.sessions}" for row in report.unjudged],
     )
+    equal = report.equal_images
+    if equal.images:
+        yield ""
+        sizes = f"{equal.images} ({equal.bytes} bytes) in {equal.sessions} sessions"
+        yield f"Images that repeat one of their session: {sizes}"
     yield ""
     yield "Nor is judged what no request's shape shows: keys, quotas, tokens, bytes behind URLs, what models answer."
 

@@ -26,8 +26,8 @@ IsSound: TypeAlias = Callable[[Block], bool]
 # Up to this many bytes of ASCII nothing that a reader would have to look for can be wrong with a tool's input.
 _SHORT = 256
 
-# What makes a block more than plain text, a call, or a result of text. The scan looks at the other members itself, and
-# every reasoning is more.
+# Members with which a block is more than plain text, a call, or a result of text. The scan looks at the exempt ones
+# itself. All reasoning is more.
 _is_rare_text = unusual(Text)
 _is_rare_call = unusual(ToolUse, "incomplete")
 _is_rare_result = unusual(ToolResult, "content", "is_error")

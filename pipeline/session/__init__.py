@@ -87,7 +87,8 @@ class Session:
         if self._configured is not None:
             (new, reasons), old = self._configured, self._at_work
             stubs = old.bounds.stubs if new.policy.media == "stub" else {}
-            self._work = new.again(old.archive.entries(), old.count, reasons, old.decided, stubs)
+            log, bindings = old.archive.entries(), old.carried()
+            self._work = new.again(log, old.count, reasons, old.decided, bindings=bindings, stubs=stubs)
         return self._at_work
 
     @_work.setter
@@ -244,8 +245,11 @@ class Session:
             for index, message in enumerate(messages):
                 turns, fixes, decided = _read_message(message, index, source, decided)
                 entries += [fixes, *turns]
-        entries = list(self._with_scaled(entries))
-        self._work = self._given.again(entries, count, dict.fromkeys(self.targets, "replaced"), decided)
+        return self._replace(list(self._with_scaled(entries)), count, decided)
+
+    def _replace(self, entries: Sequence[LogEntry], count: int, decided: Decided) -> list[Fix]:
+        reasons, bindings = dict.fromkeys(self.targets, "replaced"), self._at_work.carried(entries)
+        self._work = self._given.again(entries, count, reasons, decided, bindings=bindings)
         return self._work.fixes
 
     def _with_scaled(self, entries: Iterable[LogEntry]) -> Iterator[LogEntry]:
@@ -294,8 +298,7 @@ class Session:
             InputError: it is not a log; the session is unchanged.
         """
         count, entries, decided = decode_whole_log(log)
-        self._work = self._given.again(entries, count, dict.fromkeys(self.targets, "replaced"), decided)
-        return self._work.fixes
+        return self._replace(entries, count, decided)
 
     def keep_limits(self, *, on: bool) -> None:
         """Decide whether limits of media and of length are kept; state before format 3 has no place for them."""

@@ -28,6 +28,7 @@ from reknit.pipeline.session.settled import SettledPart, Shared
 from reknit.pipeline.session.settled_state import SettledSlice, Size
 from reknit.pipeline.session.state import Mended, OpenEnd, SessionHead, Slice, load_open_end
 from reknit.pipeline.targets import RunMessages, Setting, images_of, structure_of
+from reknit.pipeline.targets.bound import Void
 
 _Fact = TypeVar("_Fact")
 
@@ -47,13 +48,15 @@ class RequestVariant(Struct, frozen=True):
         """The variant's name in a session's state."""
         return f"{self.target.name} unmended" if self.observed else self.target.name
 
-    def setting(self, setting: Setting, policy: Policy | None = None) -> Setting:
-        """A session's setting for the variant, with what writers need of its policy if there is one."""
-        if self.observed:
-            setting = structs.replace(setting, observed=self.observed)
-        if policy is None or (not policy.endpoints and policy.reasoning == setting.reasoning):
-            return setting
-        return structs.replace(setting, endpoints=policy.endpoints, reasoning=policy.reasoning)
+    def setting(self, setting: Setting, policy: Policy, void: Mapping[str, Void] | None) -> Setting:
+        """A session's setting for the variant, with what writers need of its policy and its state."""
+        return structs.replace(
+            setting,
+            observed=self.observed or setting.observed,
+            endpoints=policy.endpoints,
+            reasoning=policy.reasoning,
+            void=void,
+        )
 
 
 class StructureRepair:
@@ -66,12 +69,14 @@ class StructureRepair:
         history: History,
         stubs: Mapping[str, MediaStubs] = MappingProxyType({}),
         scaled: ScaledMedia | None = None,
+        *,
+        void: Mapping[str, Void] | None = None,
     ) -> None:
         self.variants = tuple(variants)
         self._stubs, self._scaled = stubs, scaled
         # Each request of a target that observes repairs reports which of them were made.
         self.reports = not all(variant.tried for variant in variants)
-        self.setting = variants[0].setting(setting, history.policy)
+        self.setting = variants[0].setting(setting, history.policy, void)
         self.history = history
         self.shared = Shared()
         self.calls: list[SettledCall] = []
@@ -213,15 +218,15 @@ class StructureRepair:
 
     def cut(self, segments: int, saved: OpenEnd) -> None:
         """Restore the state at the time when the last of N segments was written."""
-        ids, log, parts = self.history.ids, self.history.log, self.parts
+        ids, log, answered, parts = self.history.ids, self.history.log, self.history.answered, self.parts
         (id_count, fix_count, dropped_count, call_count), sizes = self._sizes[segments - 1]
         for exchange in self.history.exchanges:
             for call in exchange.calls if not exchange.sealed else ():
                 ids.take_back(call.original, exchange.tool_use(call).id)
         for settled in reversed(self.calls[call_count:]):
             ids.unsettle_call(settled)
-        self.history = History(self.history.policy, structure_for(self.variants[0], self.setting))
-        self.history.ids, self.history.log = ids, log
+        self.history = History(self.history.policy, structure_of(self.variants[0].target.writer, self.setting))
+        self.history.ids, self.history.log, self.history.answered = ids, log, answered
         load_open_end(saved.machine(self.names[0])[1], self.history)
         # Requests that were made read the lists, so these are copies, of pointers.
         shared, self.shared = self.shared, Shared()
@@ -281,9 +286,11 @@ def variants_of(targets: Iterable[Target], policy: Policy) -> list[RequestVarian
     return [*variants, *(RequestVariant(target, observed) for target, observed in named if observed)]
 
 
-def structure_for(variant: RequestVariant, setting: Setting) -> Structure:
+def structure_for(
+    variant: RequestVariant, setting: Setting, policy: Policy, void: Mapping[str, Void] | None
+) -> Structure:
     """Return the structure that a variant allows. Variants that observe other repairs have different ones."""
-    return structure_of(variant.target.writer, variant.setting(setting))
+    return structure_of(variant.target.writer, variant.setting(setting, policy, void))
 
 
 def equal_variants(

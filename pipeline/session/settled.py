@@ -77,7 +77,7 @@ class SettledPart:
         self._limits = limits_of(target.name, setting.model)
         self.dialect = target.writer.prepare(setting, system)
         self._encode_valid_run = valid_run_encoder(self.dialect)
-        self.model = setting.model
+        self.model: str | None = getattr(self.dialect, "judged_as", setting.model)
         self.state: Any = self.dialect.state
         self.chunks: list[bytes] = []
         self.rows: list[Sequence[Row] | Turn] = []

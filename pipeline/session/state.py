@@ -24,6 +24,7 @@ from reknit.pipeline.history.pieces import LedgerEntry, TrackedBlock
 from reknit.pipeline.history.readers.message import Decided, DecidedShape
 from reknit.pipeline.model import Tool, Turn
 from reknit.pipeline.policy import Policy
+from reknit.pipeline.session.bindings import SavedBindings
 from reknit.pipeline.session.fit import SavedFit
 from reknit.pipeline.session.media import MediaStubs, has_media
 from reknit.pipeline.session.scaled import ScaledImages
@@ -125,7 +126,8 @@ class SessionHead(OpenEnd, kw_only=True):
 
     ``shape`` and ``shape_since`` are the shape that the messages decided (`Decided`). State without them is of a
     version that read each message separately, and continues to do so. ``media`` are the media of each target that are
-    lines of text, and ``fit`` what is cut of a long history; format 3 has them, where there are any.
+    lines of text, ``fit`` what is cut of a long history, and ``bound`` what was sent to a model whose reasoning is
+    bound to it; format 3 has them, where there are any.
     """
 
     layout: int
@@ -139,6 +141,7 @@ class SessionHead(OpenEnd, kw_only=True):
     shape_since: int = -1
     media: dict[str, MediaStubs] | UnsetType = UNSET
     fit: SavedFit | UnsetType = UNSET
+    bound: SavedBindings | UnsetType = UNSET
 
 
 class HistoryState(Struct, omit_defaults=True, kw_only=True):

@@ -239,7 +239,7 @@ class Publisher:
         self._tally["reknit_request_written_bytes_total", done.target] += size
         self._tally["reknit_prefix_kept_bytes_total", done.target] += done.prefix_bytes
         if done.prefix_reset:
-            self._tally["reknit_prefix_resets_total", done.prefix_reset] += 1
+            self._tally["reknit_prefix_resets_total", done.prefix_reset.partition(";")[0]] += 1
 
     # Fixes.
 

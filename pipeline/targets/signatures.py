@@ -58,7 +58,7 @@ _BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]+={0,2}").fullmatch
 # The characters of base64 in which the beginning of a message of protocol buffers is looked at.
 _BEGINNING: Final = 16
 
-# Fields of a message of protocol buffers: a tag, and a length that goes on after each byte above 127.
+# Fields of a message of protocol buffers: a tag, and a length that continues after each byte above 127.
 _LENGTH: Final = rb"[\x80-\xff]*[\x00-\x7f]"
 _GEMINI: Final = re.compile(rb"(?:\x12%b)?\n%b\x01|\x01" % (_LENGTH, _LENGTH), re.DOTALL).match
 _CLAUDE: Final = re.compile(rb"(?:\x08%b)?\x12%b\n%b(?:\x18|\x08[\x03-\xff])" % ((_LENGTH,) * 3), re.DOTALL).match
@@ -163,6 +163,41 @@ nothing is removed there.
 """
 
 
+WANTING_BACK: Final[Mapping[IssuerName, str]] = MappingProxyType(
+    {
+        "deepseek": "`content[].thinking` in the thinking mode must be passed back: NousResearch/hermes-agent#17992",
+        "minimax": "wants its reasoning back in a tool loop, signed or not: NousResearch/hermes-agent#75779, #85251",
+        "moonshot": "thinking is enabled but reasoning_content is missing: openclaw/openclaw#74846",
+    }
+)
+"""Issuers whose endpoints want reasoning back whether or not it is signed, with the source.
+
+Other services serve models under these names too, and may check requests as Anthropic does. So a policy has to name the
+endpoint before reasoning without a signature is sent there.
+"""
+
+
+def takes_unsigned(setting: Setting, target: str) -> bool:
+    """Return True if a policy names the endpoint of a target, and it wants reasoning back that is not signed."""
+    return target in setting.endpoints and _issuer_named(setting, target) in WANTING_BACK
+
+
+def judged_as(setting: Setting, target: str) -> str | None:
+    """Return the model by whose rules a request is judged: a look-alike has its own, whatever it calls the model."""
+    is_alias = takes_unsigned(setting, target) and issuer_of(setting.model) == "anthropic"
+    return _issuer_named(setting, target) if is_alias else setting.model
+
+
+def _issuer_named(setting: Setting, target: str) -> IssuerName:
+    return _issuer_at(setting, target, setting.endpoints.get(target, UNKNOWN).platform)
+
+
+def wants_back(issuer: Issuer | None, endpoint: Endpoint) -> bool:
+    """Return True if an endpoint that takes reasoning unsigned wants that of an issuer; MiniMax its own."""
+    of = "" if issuer is None else issuer_of(issuer.model) or issuer_of(issuer.provider)
+    return endpoint.issuer != "minimax" or of in {"", "minimax"}
+
+
 class Crossing(Struct, frozen=True, kw_only=True):
     """Reasoning of one issuer at the endpoint of another, where the history states the issuer.
 
@@ -243,10 +278,15 @@ def endpoint_of(setting: Setting, target: str, platform: Platform = "") -> Endpo
 
     ``platform`` is that of a target that has only one.
     """
-    given = setting.endpoints.get(target, UNKNOWN)
-    platform = given.platform or platform
-    issuer: IssuerName = given.issuer or _LOOK_ALIKES.get(platform) or issuer_of(setting.model)
+    platform = setting.endpoints.get(target, UNKNOWN).platform or platform
+    issuer = _issuer_at(setting, target, platform)
     return UNKNOWN if setting.reasoning == "keep" and issuer in CHECKING else Endpoint(platform, issuer)
+
+
+def _issuer_at(setting: Setting, target: str, platform: Platform) -> IssuerName:
+    """Return whose models a target's endpoint has: as a policy says, or by the names of its platform and model."""
+    given = setting.endpoints.get(target, UNKNOWN).issuer
+    return given or _LOOK_ALIKES.get(platform) or issuer_of(setting.model)
 
 
 def is_foreign(signature: str, endpoint: Endpoint) -> bool:

@@ -19,7 +19,7 @@ from msgspec import Raw, Struct, structs
 from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.model import RedactedThinking, Thinking
 from reknit.pipeline.policy import Endpoint
-from reknit.pipeline.providers.claude_cli.lines import NEEDS, Line
+from reknit.pipeline.providers.claude_cli.lines import MARKS, NEEDS, Line
 from reknit.pipeline.providers.claude_cli.reader import Tree, main_chain
 from reknit.pipeline.targets.limits import MediaLimits, limits_of
 from reknit.pipeline.targets.signatures import has_foreign_signature, issuer_of
@@ -72,7 +72,7 @@ def repair(lines: TranscriptLines, changes: Changes, _name: str, _version: str) 
 
 def _drop_unreadable(lines: TranscriptLines, changes: Changes) -> None:
     """Remove lines that cannot be read. The children of one that still shows its place get its parent."""
-    for line in drop_unreadable(lines, changes, NEEDS):
+    for line in drop_unreadable(lines, changes, NEEDS, MARKS):
         uuid, parent = _UUID.search(line.raw), _PARENT.search(line.raw)
         if uuid and parent:
             _adopt(lines, uuid[1].decode(), parent[1].decode() if parent[1] else None)

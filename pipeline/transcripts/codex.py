@@ -16,7 +16,7 @@ from msgspec import structs
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.readers.fields import Notes
 from reknit.pipeline.policy import Endpoint
-from reknit.pipeline.providers.codex_cli.reader import NEEDS, read_lines
+from reknit.pipeline.providers.codex_cli.reader import MARKS, NEEDS, read_lines
 from reknit.pipeline.targets.limits import MediaLimits, limits_of
 from reknit.pipeline.targets.signatures import is_foreign
 from reknit.pipeline.transcripts.changes import Changes
@@ -61,7 +61,7 @@ def repair(lines: TranscriptLines, changes: Changes, name: str, version: str) ->
         version: of the program, for a new ``session_meta``.
     """
     restore_bytes(lines, changes)
-    drop_unreadable(lines, changes, NEEDS)
+    drop_unreadable(lines, changes, NEEDS, MARKS)
     _restore_meta(lines, changes, name, version)
     live = _live(lines)
     for line in live:

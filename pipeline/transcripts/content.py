@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from reknit.pipeline.history.late import LATE_ERROR, LATE_RESULT
 from reknit.pipeline.history.placeholders import INTERRUPTED
-from reknit.pipeline.history.readers.cut import Needs, read_cut
+from reknit.pipeline.history.readers.cut import Needs, read_cut, whole_tail
 from reknit.pipeline.targets.limits import MediaLimits
 from reknit.pipeline.targets.media import Base64Source, inspect
 from reknit.pipeline.transcripts.changes import Changes
@@ -48,19 +48,28 @@ def restore_bytes(lines: TranscriptLines, changes: Changes) -> None:
             line.change()
 
 
-def drop_unreadable(lines: TranscriptLines, changes: Changes, needs: Needs) -> list[TranscriptLine]:
-    """Remove lines that cannot be read, and return them; a last line that was cut is written up to the cut.
+def drop_unreadable(
+    lines: TranscriptLines, changes: Changes, needs: Needs, marks: frozenset[str] = frozenset()
+) -> list[TranscriptLine]:
+    """Remove lines that cannot be read, and return them.
+
+    A last line that was cut is written up to the cut. Half a line goes where a whole one was written directly after it.
 
     Args:
         lines: of the file.
         changes: get the fixes.
         needs: the use of the program's shape for a cut line.
+        marks: a whole line has one of these members.
     """
     dropped = []
     for line in lines.unreadable():
         cut = read_cut(line.raw, needs) if lines.is_last(line) else None
         if cut is not None and lines.restore(line, cut.data):
             changes.add_fix("line_cut", f"lines.{line.number}", f"line {line.number + 1}, {len(line.raw)} bytes")
+            continue
+        rest = whole_tail(line.raw, marks)
+        if rest is not None and lines.restore(line, rest):
+            changes.add_unreadable_line(line.number, line.raw[: -len(rest)])
             continue
         changes.add_unreadable_line(line.number, line.raw)
         lines.drop(line)

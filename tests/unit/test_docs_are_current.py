@@ -41,6 +41,7 @@ def test_each_target_has_a_page_and_no_other_exists():
         "feeding.md",
         "consuming.md",
         "items.md",
+        "length.md",
         "data.md",
         "deploy.md",
         "diff.md",

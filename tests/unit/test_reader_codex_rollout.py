@@ -121,6 +121,11 @@ MOVED = {
             "response_item/function_call_output/compacted": 1,
         },
     ),
+    "another agent's message": (
+        [user_line("A"), ("inter_agent_communication", {"author": "/root", "recipient": "/root/a", "content": "B"})],
+        [("user", "A"), ("user*", "B")],
+        {},
+    ),
     "rolled back": (
         [
             user_line("A"),
@@ -170,7 +175,7 @@ def test_the_models_input_at_the_end(lines, turns, skipped):
 UNKNOWN = {
     "a line with a message": ("aside", {"type": "message", "content": [{"type": "input_text", "text": "B"}]}),
     "an item without a type": ("response_item", {"role": "user", "content": "B"}),
-    "another agent's message": ("inter_agent_communication", {"author": "a", "content": "B"}),
+    "another agent's encrypted message": ("inter_agent_communication", {"content": "", "encrypted_content": "B"}),
 }
 
 

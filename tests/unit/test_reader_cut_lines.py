@@ -6,12 +6,16 @@ line has its type after its message), Codex 0.169, Gemini CLI 0.61.0 and, as one
 
 import json
 
+import msgspec
 import pytest
 from build import call, text
-from reader_results import SAY, hard, shown
+from msgspec import Raw
+from reader_results import SAY, hard, named, shown
 
-from reknit.pipeline import normalize
+from reknit.pipeline import Session, normalize
+from reknit.pipeline.cli.turns import holds_transcript, usable_records
 from reknit.pipeline.history.readers.cut import Needs, read_cut
+from reknit.pipeline.history.readers.lines import as_items
 from reknit.pipeline.history.readers.shapes import read
 from reknit.pipeline.model import ToolResult, ToolUse
 
@@ -239,6 +243,150 @@ def test_a_document_of_the_older_gemini_cli_is_read_up_to_its_cut(indent):
     assert longest == len("".join(whole))
 
 
+# -- damage anywhere else --
+
+
+def text_of(lines):
+    return b"\n".join(json.dumps(line, ensure_ascii=False).encode() for line in lines)
+
+
+LONG = {
+    "claude": [
+        *CLAUDE,
+        user_line("u2", "a1", [result("out")]),
+        said("a2", "u2", text("answer")),
+        user_line("u3", "a2", "more"),
+        said("a3", "u3", text("done")),
+    ],
+    "codex": [*CODEX, rollout("response_item", OUTPUT), item("assistant", "answer"), item("user", "more")],
+    "gemini": [*GEMINI, {"id": "m3", "timestamp": TIME, "type": "user", "content": [RESPONSE]}, ANSWER | {"id": "m4"}],
+}
+CORRUPT = {
+    "cut": lambda raw: raw[: len(raw) // 2],
+    "nothing but its end": lambda raw: raw[len(raw) // 2 :],
+    "overwritten": lambda raw: raw[: len(raw) // 3] + b"\x00" * 9 + raw[len(raw) // 3 + 9 :],
+    "not UTF-8": lambda raw: raw[: len(raw) // 2] + b"\xff" + raw[len(raw) // 2 :],
+    "a number": lambda raw: b"5",
+    "text": lambda raw: b"Killed",
+}
+
+
+@pytest.mark.parametrize("damage", CORRUPT.values(), ids=CORRUPT)
+@pytest.mark.parametrize("name", LONG)
+def test_a_corrupt_line_anywhere_is_a_fix_and_takes_no_other_line_with_it(name, damage):
+    lines = text_of(LONG[name]).split(b"\n")
+    parts = parts_of(read(b"\n".join(lines)))
+    # The first line of the other two names the program.
+    for at in range(0 if name == "claude" else 1, len(lines) - 1):
+        of_others = parts_of(read(b"\n".join(lines[:at] + lines[at + 1 :]), f"{SHAPES[name]}"))
+        found = read(b"\n".join([*lines[:at], damage(lines[at]), *lines[at + 1 :]]))
+        assert about_lines(found) == [("line_unreadable", f"lines.{at}")]
+        assert parts_of(found) == of_others
+        assert set(of_others) < set(parts) or name != "claude"
+        assert found.skipped["unreadable"] == 1
+
+
+SHAPES = {"claude": "claude-code", "codex": "codex-rollout", "gemini": "gemini-chat"}
+
+
+def test_a_corrupt_line_keeps_its_place_in_the_tree():
+    lines = [
+        user_line("u1", None, "q"),
+        said("a1", "u1", text("abandoned")),
+        said("a2", "u1", text("lost")),
+        user_line("u2", "a2", "more"),
+    ]
+    raw = text_of(lines).split(b"\n")
+    found = read(b"\n".join([raw[0], raw[1], raw[2].replace(b'"lost"', b'"lo\tst"'), raw[3]]))
+    assert shown(found) == [("user", "q"), ("user", "more")]
+    assert found.skipped == {"unreadable": 1, "assistant/off-path": 1}
+    assert about_lines(found) == [("line_unreadable", "lines.2")]
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_half_a_line_before_a_whole_one_takes_nothing_with_it(name):
+    lines = text_of(LONG[name]).split(b"\n")
+    parts = parts_of(read(b"\n".join(lines)))
+    joined = 0
+    for at in range(1, len(lines)):
+        for size in range(1, len(lines[-1])):
+            half = lines[-1][:size]
+            found = read(b"\n".join([*lines[:at], half + lines[at], *lines[at + 1 :]]))
+            assert ("line_unreadable", f"lines.{at}") in about_lines(found) or at == len(lines) - 1
+            joined += parts_of(found) == parts
+    # After a colon, an object is the value: the line is one that was cut, or corrupt.
+    assert joined > 0.85 * (len(lines) - 1) * len(lines[-1])
+
+
+ASIDE = {
+    "claude": {"type": "aside", "uuid": "x", "message": {"role": "user", "content": "z"}, "sessionId": "s"},
+    "codex": rollout("aside", {"type": "message", "content": [{"type": "input_text", "text": "z"}]}),
+    "gemini": {"id": "x", "timestamp": TIME, "type": "aside", "content": "z"},
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_line_of_an_unknown_type_anywhere_changes_nothing_else(name):
+    lines = LONG[name]
+    parts = parts_of(read(text_of(lines)))
+    for at in range(1, len(lines) + 1):
+        found = read(text_of([*lines[:at], ASIDE[name], *lines[at:]]))
+        assert parts_of(found) == parts
+        assert [(fix.code, fix.path) for fix in found.fixes] == [("line_skipped", f"lines.{at}")]
+
+
+# -- the same lines in records --
+
+
+def restored(text):
+    """Return the result of a session whose history the records of a file restore."""
+    session = Session(["anthropic"])
+    for record in usable_records(text, 1, mirror=False):
+        fields = msgspec.json.decode(record, type=dict[str, Raw])
+        if b"history.restored" in bytes(fields["type"]):
+            session.replace(bytes(fields["messages"]))
+        elif b"session.opened" in bytes(fields["type"]):
+            session.configure(model=msgspec.json.decode(fields["model"]))
+    return session.request("anthropic")
+
+
+DAMAGE = {
+    "none": lambda lines: lines,
+    "a cut": lambda lines: [*lines[:-1], lines[-1][: lines[-1].index(b"x\\")]],
+    "a corrupt line": lambda lines: [*lines[:-1], lines[1][:-9], lines[-1]],
+    "a first line that is corrupt": lambda lines: [lines[0][:-9], *lines],
+    "blank lines": lambda lines: [lines[0], b"", b"  ", *lines[1:]],
+    "a line that is not UTF-8": lambda lines: [lines[0], lines[1].replace(b'"q"', b'"q\xff"'), *lines[1:]],
+    "half a surrogate pair": lambda lines: [*lines[:-1], lines[-1].replace(b"end", b"\\ud83d")],
+    "half of one in a corrupt line": lambda lines: [lines[0], b'{"x":"\\ud83d', *lines[1:]],
+    "an unknown type": lambda lines: [lines[0], b'{"type":"aside","content":"more"}', *lines[1:]],
+}
+FILES = {"claude": "claude: an answer", "codex": "codex: an answer", "gemini": "gemini: an answer"}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+@pytest.mark.parametrize("name", FILES.values(), ids=FILES)
+def test_the_lines_in_a_record_are_read_as_the_file_is(name, damage):
+    before, last = LAST[name]
+    text = b"\n".join(damage([json.dumps(line, ensure_ascii=False).encode() for line in (*before, last)]))
+    whole, parts = normalize(text), restored(text)
+    assert whole.body is not None
+    assert parts.body == whole.body
+    assert named(parts.fixes) == named(whole.fixes)
+    assert read(msgspec.json.encode(as_items(text))).skipped == read(text).skipped
+
+
+def test_the_lines_of_the_older_document_in_a_record():
+    _, raw = lines_of([], SESSION | {"messages": [GEMINI[1], ANSWER]}, indent=2)
+    assert restored(raw).body == normalize(raw).body
+
+
+@pytest.mark.parametrize("document", [{"type": "history.restored", "messages": GEMINI}, {"messages": CLAUDE}, [*CODEX]])
+def test_lines_that_are_messages_of_a_record_or_a_list_are_no_file(document):
+    assert not holds_transcript(json.dumps(document).encode())
+    assert usable_records(json.dumps(document).encode(), 1, mirror=True)
+
+
 NEEDS = Needs(texts=frozenset({"text"}), types={}, members={"in": [frozenset({"text"})]}, opaque=frozenset({"input"}))
 READINGS = {
     b'{"text":"a': b'{"text":"a"}',
@@ -270,7 +418,7 @@ READINGS = {
     b'{"text":"a" "b': None,
     b'{"text":"a\n': None,
     b'{"text":"a\\x': None,
-    b'{"text":"a\xff': None,
+    b'{"text":"a\xff"}': b'{"text":"a"}',
     b'{"text":tru,': None,
     b'{"text":"a"]': None,
     b'{"text":"a"}}': None,

@@ -1,5 +1,7 @@
 """JSON that ends in the middle: a line that a killed program did not finish, read up to its end.
 
+If another program wrote on after it, the line has two parts, and the second is whole (`whole_tail`).
+
 A cut line has many readings: with the text in which it ends, without it, without the object that holds the text, and so
 on outwards. `read_cut` returns the first that its shape can use. Only texts may end at the cut. Half an id, a name or a
 signature would be another one, and is left out with what cannot do without it. The input of a call is neither closed
@@ -17,7 +19,7 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec import Raw, Struct
 
-from reknit.pipeline.history.readers.lines import members_of
+from reknit.pipeline.history.readers.lines import members_of, utf8_prefix
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.strict import decoded
 
@@ -31,6 +33,9 @@ _CUT_STRING: Final = re.compile(rb'"(' + _IN_STRING + rb")(?:\\(?:u[0-9a-fA-F]{0
 _SCALAR: Final = re.compile(rb"true|false|null|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 # The beginning of a literal or a number, at the end of the text.
 _CUT_SCALAR: Final = re.compile(rb"(?:t|tr|tru|f|fa|fal|fals|n|nu|nul|-?[0-9]*\.?[0-9]*(?:[eE][+-]?[0-9]*)?)\Z")
+# The beginnings of the lines that programs write. Each try reads the rest of the line once.
+_BEGINS: Final = re.compile(rb'\{"(?:parentUuid|type|timestamp|id|sessionId|\$set|\$rewindTo)":')
+_MOST_TRIES: Final = 8
 _LIST: Final = msgspec.json.Decoder(list[Raw])
 _TEXT: Final = msgspec.json.Decoder(str)
 
@@ -138,8 +143,10 @@ class _Scanner:
 
     def take_name(self) -> str:
         token = self._take(_STRING, _CUT_STRING)
-        if token is not None:
-            self.open[-1].key = _TEXT.decode(token)
+        name = "" if token is None else decoded(_TEXT, token)
+        if name is None:
+            raise _BadJsonError
+        self.open[-1].key = name
         return "colon"
 
     def take_colon(self) -> str:
@@ -188,22 +195,30 @@ def read_cut(raw: bytes, needs: Needs) -> Cut | None:
 
     None for a line that is whole, that is damaged before its end, or of which nothing can be used.
     """
-    text = _utf8_prefix(raw.rstrip(b"\0"))
-    if text is None:
-        return None
+    # The line may end in the middle of a character.
+    text = utf8_prefix(raw.rstrip(b"\0"))
     scanner = _Scanner(text)
     if not scanner.scan():
         return None
     return next((cut for cut in _readings(text, scanner, needs) if _is_usable(cut, needs)), None)
 
 
-def _utf8_prefix(raw: bytes) -> bytes | None:
-    """Return a text without the character that it ends in the middle of, or None if it is not UTF-8."""
-    try:
-        raw.decode()
-    except UnicodeDecodeError as error:
-        return raw[: error.start] if error.reason == "unexpected end of data" else None
-    return raw
+def whole_tail(raw: bytes, marks: frozenset[str]) -> bytes | None:
+    """Return the whole line at the end of a line that cannot be read, or None.
+
+    A program that was killed while it wrote leaves half a line, and the next one may write directly after it.
+
+    Args:
+        raw: a line that is no JSON.
+        marks: a whole line has one of these members.
+    """
+    begins = [found.start() for found in _BEGINS.finditer(raw, 1)]
+    if not begins or _Scanner(raw).scan():
+        return None  # it ends in the middle, and is one line
+    for begin in begins[: -_MOST_TRIES - 1 : -1]:
+        if not marks.isdisjoint(members_of(raw[begin:]) or ()):
+            return raw[begin:]
+    return None
 
 
 def _readings(text: bytes, scanner: _Scanner, needs: Needs) -> Iterator[Cut]:

@@ -61,6 +61,10 @@ class Notes:
         """Record a line of a transcript that is left out; ``number`` counts from 0, as paths do."""
         self.add_fix("line_unreadable", f"lines.{number}", f"line {number + 1}, {len(raw)} bytes")
 
+    def add_unusable_line(self, number: int, error: InputError) -> None:
+        """Record a line of a transcript that is left out because something in it has no meaning as a message."""
+        self.add_fix("line_unreadable", f"lines.{number}", f"line {number + 1}, {error.message} at {error.path}")
+
     def add_cut_line(self, number: int, raw: bytes, place: Sequence[str | int]) -> None:
         """Record a line that ends in the middle, and is read up to there."""
         where = f", cut in {'.'.join(map(str, place))}" if place else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -12,12 +12,13 @@ from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.readers.rawjson import is_utf8, starts_with, to_utf8
 
 # The members in which programs keep the words of a message, and those in which they keep a message.
-_WORDS: Final = ("content", "text", "parts", "prompt", "output", "message")
+_WORDS: Final = ("content", "text", "parts", "prompt", "output", "message", "encrypted_content")
 _WRAPPERS: Final = ("message", "payload", "data", "item", "attachment", "event")
 # A message may be in a wrapper, and a wrapper in another.
 _DEPTH: Final = 3
 _NOTHING: Final = (b"null", b'""', b"[]", b"{}")
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
+_STRING: Final = msgspec.json.Decoder(str)
 
 
 def utf8_lines(text: bytes) -> bytes:
@@ -33,6 +34,38 @@ def _utf8_line(line: bytes) -> bytes:
         return to_utf8(line)
     except InputError:
         return line
+
+
+def as_items(text: bytes) -> list[Raw]:
+    """Return the lines of a file as the items of a JSON list; one that is no object is the string of its text.
+
+    A line that is not UTF-8 is blank after the first byte that is not: what follows could not be read either.
+    """
+    return [_as_item(line) for line in text.split(b"\n")]
+
+
+def _as_item(line: bytes) -> Raw:
+    if members_of(line) is not None and b"\r" not in line:
+        return Raw(line)
+    return Raw(msgspec.json.encode(utf8_prefix(line).ljust(len(line)).decode()))
+
+
+def utf8_prefix(data: bytes) -> bytes:
+    """Return the bytes before the first that are not UTF-8."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        return data[: error.start]
+    return data
+
+
+def from_items(items: Sequence[Raw]) -> bytes:
+    """Return the file that `as_items` made a list of."""
+    return b"\n".join(_as_line(item) for item in items)
+
+
+def _as_line(item: Raw) -> bytes:
+    return _STRING.decode(item).replace("\n", " ").encode() if starts_with(item, b'"') else bytes(item)
 
 
 def numbered_lines(text: bytes) -> Iterator[tuple[int, bytes, bool]]:

@@ -1,8 +1,8 @@
 """The JSON of Converse's content blocks, read into canonical blocks and written from them.
 
-A block has no type. It is an object with one key, which names it: a union of which one member is set. The structs are
-those of the service's own model, by its names; their order is the order in which a request has the members. Each
-function that reads one is followed by the one that writes it.
+A block has no type. It is an object with one key, which names it: a union with one member set. The structs are those of
+the service's own model, by its names. The order of their fields is the order of the members in a request. Each function
+that reads one is followed by the function that writes it.
 """
 
 from __future__ import annotations
@@ -204,11 +204,16 @@ def _written_result(block: model.ToolResult) -> JSON:
 
 
 def written_parts(result: model.ToolResult) -> tuple[Any, ...]:
-    """Return the parts of a result to encode; a blank string is none."""
+    """Return the parts of a result to encode; a blank string has no part."""
     content = result.content
     if isinstance(content, str):
         return () if not content or content.isspace() else ({"text": content},)
     return tuple([_written_structured(part) or written(part) for part in content or ()])
+
+
+def is_empty_error(block: model.Block) -> bool:
+    """Return True if a block is an error result that says nothing (BED-14)."""
+    return type(block) is model.ToolResult and block.is_error and not written_parts(block)
 
 
 def read_structured(data: Raw) -> model.Text:

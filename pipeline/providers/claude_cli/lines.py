@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Final
 
@@ -10,10 +11,10 @@ from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
 from reknit.pipeline.errors import InputError
-from reknit.pipeline.history.readers.cut import Cut, Needs, read_cut
+from reknit.pipeline.history.readers.cut import Cut, Needs, read_cut, whole_tail
 from reknit.pipeline.history.readers.fields import Notes
 from reknit.pipeline.history.readers.lines import holds_content, members_of, numbered_lines
-from reknit.pipeline.history.readers.rawjson import check_nesting, starts_with
+from reknit.pipeline.history.readers.rawjson import check_nesting, is_utf8, starts_with
 from reknit.pipeline.history.readers.strict import decoded
 
 _SYNTHETIC: Final = "<synthetic>"
@@ -72,6 +73,10 @@ _NO_MESSAGES: Final = frozenset(
     }
 )
 _MESSAGES: Final = ("user", "assistant")
+MARKS: Final = frozenset({"uuid", "sessionId", "leafUuid"})
+_UNREADABLE: Final = "unreadable"
+_UUID: Final = re.compile(rb'"uuid"\s*:\s*"([^"\\]+)"')
+_PARENT: Final = re.compile(rb'"parentUuid"\s*:\s*"([^"\\]+)"')
 # The members without which a line, a message or a block that was cut is of no use.
 NEEDS: Final = Needs(
     texts=frozenset({"text", "thinking", "content", "prompt"}),
@@ -108,7 +113,15 @@ class _Segment(Struct, frozen=True, rename="camel"):
     tail_uuid: str
 
 
+class _Preserved(Struct, frozen=True, rename="camel"):
+    anchor_uuid: str
+    uuids: list[str]
+
+
 class _Compaction(Struct, frozen=True, rename="camel"):
+    """The messages that a compaction kept: all of them (2.1.332), or the first and the last."""
+
+    preserved_messages: _Preserved | None = None
     preserved_segment: _Segment | None = None
 
 
@@ -124,8 +137,9 @@ class Command(Struct, frozen=True, rename="camel"):
 class Line(Struct, frozen=True, rename="camel", kw_only=True):
     """The members of a line that decide its place. ``number`` counts all lines of the file from 0.
 
-    ``content`` and ``operation`` are those of a queue, whose lines have no place in the tree. ``is_cut`` marks the last
-    line of a file that was read up to its cut, ``ends_in_text`` one whose text was cut.
+    ``leaf_uuid`` and ``explicit`` are those of a ``last-prompt``, ``content`` and ``operation`` those of a queue, whose
+    lines have no place in the tree. ``is_cut`` marks the last line of a file that was read up to its cut,
+    ``ends_in_text`` one whose text was cut.
     """
 
     type: str = ""
@@ -143,6 +157,8 @@ class Line(Struct, frozen=True, rename="camel", kw_only=True):
     operation: Raw = _NULL
     content: Raw = _NULL
     compact_metadata: _Compaction | None = None
+    leaf_uuid: Raw = _NULL
+    explicit: Raw = _FALSE
     number: int = -1
     is_cut: bool = False
     ends_in_text: bool = False
@@ -218,26 +234,53 @@ def decode_lines(text: bytes, skipped: Counter[str], notes: Notes) -> list[Line]
     seen: dict[str, bytes] = {}
     for number, raw, is_last in numbered_lines(text):
         check_nesting(raw, f"lines.{number}")
-        line = _decode_line(raw)
-        cut = read_cut(raw, NEEDS) if line is None and is_last else None
-        if cut is not None:
-            line = _decode_cut(cut)
+        line, cut, rest = _read_line(raw, is_last=is_last)
+        if line is None or rest is not None:
+            lines += _left_out(number, raw if rest is None else raw[: -len(rest)], skipped, notes)
         if line is None:
-            skipped["unreadable"] += 1
-            notes.add_unreadable_line(number, raw)
             continue
+        written = raw if rest is None else rest
         if cut is not None:
             notes.add_cut_line(number, raw, cut.place)
-        if line.uuid is not None and seen.setdefault(line.uuid, raw) is not raw and seen[line.uuid] == raw:
+            written = cut.data
+        if line.uuid is not None and seen.setdefault(line.uuid, written) is not written and seen[line.uuid] == written:
             skipped[f"{line.kind}/repeated"] += 1
             continue
         if not line.is_message and not line.is_sidechain and line.type not in _NO_MESSAGES:
-            _note_content(line, number, raw if cut is None else cut.data, notes)
-        is_cut, ends_in_text = cut is not None, cut is not None and cut.in_text
-        lines.append(replace(line, number=number, is_cut=is_cut, ends_in_text=ends_in_text))
-    if not lines:
+            _note_content(line, number, written, notes)
+        ends_in_text = cut is not None and cut.in_text
+        lines.append(replace(line, number=number, is_cut=cut is not None, ends_in_text=ends_in_text))
+    if all(line.type == _UNREADABLE for line in lines):
         raise InputError("no_messages", "expected the lines of a transcript, found no readable line")
     return lines
+
+
+def _read_line(raw: bytes, *, is_last: bool) -> tuple[Line | None, Cut | None, bytes | None]:
+    """Decode a line, whole, or after half of another one, or up to the cut of the last.
+
+    Returns:
+        The line; its cut; the bytes of it, if half of another line is before it.
+    """
+    line = _decode_line(raw)
+    if line is not None:
+        return line, None, None
+    rest = whole_tail(raw, MARKS)
+    if rest is not None and (line := _decode_line(rest)) is not None:
+        return line, None, rest
+    cut = read_cut(raw, NEEDS) if is_last else None
+    line = None if cut is None else _decode_cut(cut)
+    return line, None if line is None else cut, None
+
+
+def _left_out(number: int, raw: bytes, skipped: Counter[str], notes: Notes) -> list[Line]:
+    """Record a line that cannot be read; return its place in the tree if it is known, so that others are not moved."""
+    notes.add_unreadable_line(number, raw)
+    uuids, parents = set(_UUID.findall(raw)), set(_PARENT.findall(raw))
+    if len(uuids) != 1 or len(parents) != 1:
+        skipped[_UNREADABLE] += 1
+        return []
+    uuid, parent = uuids.pop().decode("utf-8", "replace"), parents.pop().decode("utf-8", "replace")
+    return [Line(type=_UNREADABLE, uuid=uuid, parent_uuid=parent, number=number)]
 
 
 def _note_content(line: Line, number: int, raw: bytes, notes: Notes) -> None:
@@ -247,12 +290,10 @@ def _note_content(line: Line, number: int, raw: bytes, notes: Notes) -> None:
 
 def _decode_line(raw: bytes) -> Line | None:
     """Decode a line; of one that is no message, members of other types than in the versions so far are passed over."""
-    members = members_of(raw)
-    if members is None:
-        return None
-    line = decoded(_LINE, raw)
-    kind = _string(members, "type")
-    if line is not None or kind in _MESSAGES:
+    line = decoded(_LINE, raw) if is_utf8(raw) else None
+    members = members_of(raw) if line is None else None
+    kind = None if members is None else _string(members, "type")
+    if members is None or kind in _MESSAGES:
         return line
     return Line(
         content=members.get("content", _NULL),

@@ -90,7 +90,8 @@ class _Queue:
         """Take the prompt that a line names; of a line that names none, the one that the program would take."""
         left = [prompt for prompt in self._prompts if prompt.state == "waits"]
         if text is not None:
-            left = [prompt for prompt in left if prompt.text == text]
+            # 2.1.332 names the words of a list of parts when it removes them, and not when it queues them.
+            left = [prompt for prompt in left if prompt.text == text] or [each for each in left if each.text is None]
         # A message that follows shows which one it was.
         shown = [prompt for prompt in left if self._last_at.get(prompt.text or "", -1) > at]
         own = [prompt for prompt in left if not prompt.is_notification]

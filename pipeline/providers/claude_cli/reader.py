@@ -24,8 +24,10 @@ import msgspec
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
+from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.readers.canonical import CONTENT
 from reknit.pipeline.history.readers.fields import Fields, Notes
+from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.history.readers.tolerant import Placed
 from reknit.pipeline.model import Block, Issuer, RedactedThinking, Role, Text, Thinking, ToolResult, ToolUse, Turn
 from reknit.pipeline.providers.claude_cli.lines import Line, decode_lines
@@ -35,6 +37,9 @@ from reknit.pipeline.providers.claude_cli.queue import Waiting, waiting_prompts
 _LINES_SEEN: Final = 50
 _TRANSCRIPT_KEYS: Final = frozenset({"uuid", "parentUuid", "sessionId", "leafUuid"})
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
+_STRING: Final = msgspec.json.Decoder(str)
+_BOUNDARY: Final = "system/compact_boundary"
+_LAST_PROMPT: Final = "last-prompt"
 
 
 class Tree:
@@ -53,6 +58,9 @@ class Tree:
         self._is_linked = any(line.parent_uuid is not None for line in self.messages)
         self._before = dict(zip((line.number for line in self.messages[1:]), self.messages, strict=False))
         self._parents = self._relinked(lines)
+        self._last_prompt = _last_prompt(lines)
+        last = self._last_prompt
+        self._is_emptied = last is not None and bytes(last.explicit) == b"true" and bytes(last.leaf_uuid) == b"null"
         # The nearest message above a line that is not one, so that long runs of such lines are walked once.
         self._known: dict[int, Line | None] = {}
 
@@ -75,17 +83,27 @@ class Tree:
     def newest_path(self) -> list[Line]:
         """The messages from the root to the newest leaf: the latest by its time, then by its place in the file.
 
-        A line that was cut is the last that was written, and has lost its time.
+        A line that was cut is the last that was written, and has lost its time. Where no message follows a
+        ``last-prompt`` that names a leaf, the path ends there: the user went back to it, or to the beginning.
         """
+        if self._is_emptied:
+            return []
         above = {line.number: self.message_above(line) for line in self.messages}
         inner = {line.number for line in above.values() if line is not None}
         leaves = [line for line in self.messages if line.number not in inner] or self.messages
-        step: Line | None = max(leaves, key=lambda line: (line.is_cut, line.timestamp, line.number), default=None)
+        step: Line | None = self._checkpoint() or max(
+            leaves, key=lambda line: (line.is_cut, line.timestamp, line.number), default=None
+        )
         path: dict[int, Line] = {}
         while step is not None and step.number not in path:
             path[step.number] = step
             step = above[step.number]
         return list(path.values())[::-1]
+
+    def _checkpoint(self) -> Line | None:
+        """The message at which the last ``last-prompt`` says that the conversation ends."""
+        leaf = None if self._last_prompt is None else self._by_uuid.get(_id_in(self._last_prompt.leaf_uuid))
+        return leaf if leaf is None or leaf.is_message else self.message_above(leaf)
 
     def _parent(self, line: Line) -> Line | None:
         uuid = self._parents.get(line.uuid or "", line.parent_uuid)
@@ -96,17 +114,56 @@ class Tree:
         return self._before.get(line.number)
 
     def _relinked(self, lines: list[Line]) -> dict[str, str]:
-        """New parents around the messages that a compaction kept: after its anchor, before what followed that."""
-        parents: dict[str, str] = {}
+        """New parents around the messages that the last compaction kept: after its anchor, before what followed that.
+
+        A message after the compaction whose parent was before it, and was not kept, follows what was kept.
+        """
+        boundary = next((line for line in reversed(lines) if line.kind == _BOUNDARY), None)
+        anchor, kept = ("", []) if boundary is None else self._kept(boundary)
+        if boundary is None or not kept:
+            return {}
+        parents = dict(zip(kept, (anchor, *kept), strict=False))
         for line in lines:
-            kept = line.compact_metadata and line.compact_metadata.preserved_segment
-            if not kept or not {kept.head_uuid, kept.anchor_uuid, kept.tail_uuid} <= self._by_uuid.keys():
+            above = self._by_uuid.get(line.parent_uuid or "")
+            if line.uuid is None or line.uuid in parents or above is None:
                 continue
-            for other in lines:
-                if other.uuid is not None and other.parent_uuid == kept.anchor_uuid:
-                    parents[other.uuid] = kept.tail_uuid
-            parents[kept.head_uuid] = kept.anchor_uuid
+            is_lost = line.is_message and above.number < boundary.number < line.number and above.uuid not in parents
+            if line.parent_uuid == anchor or is_lost:
+                parents[line.uuid] = kept[-1]
         return parents
+
+    def _kept(self, boundary: Line) -> tuple[str, list[str]]:
+        """The anchor of what a compaction kept, and the ids of that; none where a line of it is missing."""
+        made = boundary.compact_metadata
+        listed = None if made is None else made.preserved_messages
+        segment = None if made is None else made.preserved_segment
+        if listed is not None:
+            is_whole = {listed.anchor_uuid, *listed.uuids} <= self._by_uuid.keys()
+            return (listed.anchor_uuid, listed.uuids) if is_whole else ("", [])
+        if segment is None or segment.anchor_uuid not in self._by_uuid:
+            return "", []
+        walked: dict[str, None] = {}
+        step = self._by_uuid.get(segment.tail_uuid)
+        while step is not None and step.uuid is not None and step.uuid not in walked:
+            walked[step.uuid] = None
+            if step.uuid == segment.head_uuid:
+                return segment.anchor_uuid, list(walked)[::-1]
+            step = self._by_uuid.get(step.parent_uuid or "")
+        return "", []
+
+
+def _last_prompt(lines: list[Line]) -> Line | None:
+    """Return the line that says where the conversation ends, if no message follows it."""
+    for line in reversed(lines):
+        if line.is_message:
+            return None
+        if line.type == _LAST_PROMPT and (_id_in(line.leaf_uuid) or bytes(line.explicit) == b"true"):
+            return line
+    return None
+
+
+def _id_in(value: Raw) -> str:
+    return decoded(_STRING, value) or ""
 
 
 def is_transcript(text: bytes) -> bool:
@@ -205,7 +262,8 @@ class _Conversation:
     def reason(self, line: Line) -> str:
         if line.is_notice:
             return "notice"
-        return "empty" if line.number in self._read_lines else "off-path"
+        read = self._read_lines.get(line.number)
+        return "empty" if read is not None and not read[0] else "off-path"
 
     def _is_own(self, line: Line) -> bool:
         """Return True for words of the user's own: no result, no words of the program, no attachment within a turn."""
@@ -267,7 +325,12 @@ class _Conversation:
             content, place = line.said
             where, _, name = place.rpartition(".")
             message = Fields(content, where, notes, members={name: content})
-            signed = [(_signed(block, line.model), path) for block, path in CONTENT.read(message, name)]
+            try:
+                signed = [(_signed(block, line.model), path) for block, path in CONTENT.read(message, name)]
+            except InputError as error:
+                notes.fixes.clear()
+                notes.add_unusable_line(line.number, error)
+                signed = []
             self._read_lines[line.number] = (signed, notes)
         return self._read_lines[line.number][0]
 

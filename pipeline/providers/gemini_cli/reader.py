@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from reknit.pipeline.errors import InputError
-from reknit.pipeline.history.readers.cut import Cut, Needs, read_cut
+from reknit.pipeline.history.readers.cut import Cut, Needs, read_cut, whole_tail
 from reknit.pipeline.history.readers.fields import Fields, Notes
 from reknit.pipeline.history.readers.lines import holds_content, members_of
 from reknit.pipeline.history.readers.rawjson import check_nesting, starts_with
@@ -189,6 +189,7 @@ class Chat(Struct):
 
 _MESSAGE: Final = msgspec.json.Decoder(Message)
 # Messages to the user, which the model is never sent.
+_MARKS: Final = frozenset({"id", "$set", "$rewindTo"})
 _NOTICES: Final = frozenset({"info", "warning", "error"})
 _MESSAGES: Final = frozenset({"user", "gemini"})
 
@@ -215,7 +216,14 @@ def read_lines(text: bytes, notes: Notes) -> tuple[list[Turn], str | None, dict[
     turns: list[Turn] = []
     messages = chat.messages()
     for message, line in messages:
-        placed = turns_of(message, line, messages, notes)
+        attempt = notes.attempt()
+        try:
+            placed = turns_of(message, line, messages, attempt)
+        except InputError as error:
+            notes.add_unusable_line(line, error)
+            skipped["unreadable"] += 1
+            continue
+        notes.fixes += attempt.fixes
         if not placed:
             skipped[message.type] += 1
             _note_content(chat.entries[message.id], notes)
@@ -237,9 +245,15 @@ def _read_chat(text: bytes, notes: Notes) -> tuple[Chat, Cut | None]:
         if is_last and (cut := chat.read_cut_line(raw)) is not None:
             notes.add_cut_line(number, raw, cut.place)
             return chat, cut
-        lost = chat.read_line(raw)
+        is_whole = bool(chat.begun) or members_of(raw) is not None
+        rest = None if is_whole else whole_tail(raw, _MARKS)
+        lost = chat.read_line(raw if rest is None else rest)
         if is_last and chat.begun:
             lost = chat.skip_unreadable()
+        if rest is not None:
+            # Half of another line is before it.
+            chat.skip_unreadable()
+            notes.add_unreadable_line(number, raw[: -len(rest)])
         if lost == "unreadable":
             notes.add_unreadable_line(number, raw)
         elif lost:

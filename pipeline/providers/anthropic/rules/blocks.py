@@ -257,6 +257,8 @@ def _thinking(walk: Turns, block: Thinking, at: int) -> None:
     walk.judge_role_of("thinking", "assistant")
     path = walk.path(at)
     if not block.signature:
+        if walk.unsigned:
+            return
         walk.refuse(rules.BAD_SIGNATURE, f"{path}.signature", at=path)
     elif not walk.other_vendor and is_of_another_issuer(block.signature):
         walk.refuse(rules.FOREIGN_SIGNATURE, f"{path}.signature", at=path)

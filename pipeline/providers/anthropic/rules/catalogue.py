@@ -77,6 +77,16 @@ def is_other_vendors(model: str | None) -> bool:
     return bool(model) and "claude" not in str(model).lower()
 
 
+# The look-alikes' models whose reasoning goes back signed or not (NousResearch/hermes-agent#17992, #75779;
+# openclaw/openclaw#74846).
+_UNSIGNED = re.compile(r"deepseek|kimi|moonshot|minimax")
+
+
+def reasons_unsigned(model: str | None) -> bool:
+    """Return True if a model is named as one of those that take back reasoning without a signature."""
+    return _UNSIGNED.search((model or "").lower()) is not None
+
+
 def family_of(model: str | None) -> Claude:
     """Find the family of a model by its name, in any provider's spelling; what is no such name whole is unknown."""
     name = _NAME.fullmatch((model or "").lower())

@@ -1,48 +1,41 @@
-"""One message's blocks for Converse: first adapted, then written.
-
-Turns of text, calls, and results of text are written in one pass.
-"""
+"""One message's blocks, made into what Converse takes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Mapping
-from types import MappingProxyType
-from typing import Any, Final
+from collections.abc import Container
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, Raw, field, structs
 
 from reknit.pipeline.history.pieces import TrackedBlock
 from reknit.pipeline.history.readers.strict import decoded
-from reknit.pipeline.history.unusual import unusual
 from reknit.pipeline.model import (
     Block,
     Document,
     Image,
     RedactedThinking,
-    Text,
     Thinking,
     ToolResult,
-    ToolUse,
-    Turn,
     Unknown,
 )
-from reknit.pipeline.policy import Endpoint
-from reknit.pipeline.providers.bedrock_converse.wire import FORMATS, Message, written_message, written_parts
+from reknit.pipeline.providers.bedrock_converse.wire import (
+    FORMATS,
+    is_empty_error,
+)
 from reknit.pipeline.providers.bedrock_converse.writer.fitness import (
     NAME,
     SYSTEM_BLOCKS,
     name_of,
     named,
     own_member,
-    reasoning_stays,
 )
-from reknit.pipeline.targets import RunMessages, legal_name
+from reknit.pipeline.targets import legal_name
 from reknit.pipeline.targets.fitting import POINT, BlockAdapter, bare, point_of, without_mark
 from reknit.pipeline.targets.limits import CONVERSE
 from reknit.pipeline.targets.media import MEDIA_TYPES as IMAGE_TYPES
-from reknit.pipeline.targets.media import fit_document, fit_image, image_stays
+from reknit.pipeline.targets.media import fit_document, fit_image
 
 # Characters outside of the documented ones of a document's name, and the underscore, which was recorded as accepted.
 _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9 ()\[\]_-]+")
@@ -134,7 +127,7 @@ class ConverseBlockAdapter(BlockAdapter, kw_only=True, eq=False):
         """Fill error results without text, once their media are out."""
         super().finish_message()
         for at, piece in enumerate(self.out):
-            if _is_empty_error(piece.block):
+            if is_empty_error(piece.block):
                 filled = structs.replace(piece.block, content=EMPTY_ERROR)
                 self.out[at] = self.book.change("error_filled", piece, filled)
 
@@ -172,11 +165,6 @@ def is_document(block: Block) -> bool:
     return isinstance(block, Document) or (isinstance(block, Unknown) and block.kind == "document")
 
 
-def _is_empty_error(block: Block) -> bool:
-    """Return True if a block is an error result that says nothing (BED-14)."""
-    return type(block) is ToolResult and block.is_error and not written_parts(block)
-
-
 class _Switch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     enabled: bool
 
@@ -186,50 +174,3 @@ _SWITCH: Final = msgspec.json.Decoder(_Switch)
 
 def _is_switch(citations: Raw) -> bool:
     return decoded(_SWITCH, citations) is not None
-
-
-_encode = msgspec.json.Encoder().encode
-
-
-def written_as_they_are(run: RunMessages, part: range, model: str, endpoint: Endpoint) -> tuple[bytes, int]:
-    """The first messages of a part of a valid run that stay as they are, joined by commas; and their number."""
-    messages: list[Message] = []
-    for at in part:
-        turn = run.turns[at]
-        if at in run.special and not (reasoning_stays(turn, model, endpoint) and _stays(turn)):
-            break
-        messages.append(written_message(turn.role, turn.blocks))
-    return _encode(messages)[1:-1], len(messages)
-
-
-# The members that Converse has no place for, in blocks that are written as they are. The exempt ones are content.
-_UNUSUAL: Final[Mapping[type, Callable[[Any], bool]]] = MappingProxyType(
-    {
-        Text: unusual(Text, "issuer"),
-        ToolUse: unusual(ToolUse, "issuer", "incomplete"),
-        ToolResult: unusual(ToolResult, "issuer", "content", "is_error"),
-        Thinking: unusual(Thinking, "issuer", "signature"),
-        RedactedThinking: unusual(RedactedThinking, "issuer"),
-        Image: unusual(Image, "issuer"),
-    }
-)
-
-
-def _stays(turn: Turn) -> bool:
-    """Return True if a turn's blocks need no change, reasoning aside. Documents need a name that no other has."""
-    if turn.own is not UNSET:
-        return False
-    for block in turn.blocks:
-        parts = block.content if isinstance(block, ToolResult) and type(block.content) is list else ()
-        for part in (block, *parts):
-            is_unusual = _UNUSUAL.get(type(part))
-            if is_unusual is None or is_unusual(part) or _is_empty_error(part):
-                return False
-            if isinstance(part, Image) and not (image_stays(part, IMAGE_TYPES, CONVERSE) and not _is_error(block)):
-                return False
-    return True
-
-
-def _is_error(block: Block) -> bool:
-    """Return True if a block is an error result, which holds text only."""
-    return isinstance(block, ToolResult) and block.is_error
