@@ -22,7 +22,7 @@ from reknit.pipeline.model import ToolResult, ToolUse
 TIME = "2026-01-01T00:00:00.000Z"
 
 
-def asked(uuid, parent, content):
+def user_line(uuid, parent, content):
     head = {"parentUuid": parent, "isSidechain": False, "userType": "external", "sessionId": "s"}
     return head | {"type": "user", "message": {"role": "user", "content": content}, "uuid": uuid, "timestamp": TIME}
 
@@ -49,7 +49,7 @@ def item(role, words):
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
 WORDS = 'héllo \\ "x" \U0001f600 end'
-CLAUDE = [asked("u1", None, "q"), said("a1", "u1", call("call_1", p="."))]
+CLAUDE = [user_line("u1", None, "q"), said("a1", "u1", call("call_1", p="."))]
 BEFORE = [("user", "q"), ("assistant", "call call_1")]
 CODEX = [
     rollout("session_meta", {"id": "th"}),
@@ -69,9 +69,9 @@ RESPONSE = {"functionResponse": {"id": "call_1", "name": "ls", "response": {"out
 SET = {"$set": {"messages": GEMINI[1:2]}}
 
 LAST = {
-    "claude: a prompt": (CLAUDE, asked("u2", "a1", WORDS)),
-    "claude: a result": (CLAUDE, asked("u2", "a1", [result(WORDS)])),
-    "claude: a result of parts": (CLAUDE, asked("u2", "a1", [result([text(WORDS), IMAGE])])),
+    "claude: a prompt": (CLAUDE, user_line("u2", "a1", WORDS)),
+    "claude: a result": (CLAUDE, user_line("u2", "a1", [result(WORDS)])),
+    "claude: a result of parts": (CLAUDE, user_line("u2", "a1", [result([text(WORDS), IMAGE])])),
     "claude: an answer": (CLAUDE, said("a2", "a1", text(WORDS))),
     "claude: a thought": (CLAUDE, said("a2", "a1", {"type": "thinking", "thinking": WORDS, "signature": "c2ln"})),
     "claude: a call": (CLAUDE, said("a2", "a1", call("call_2", p=[1, {"input": WORDS}]))),
@@ -253,9 +253,9 @@ def text_of(lines):
 LONG = {
     "claude": [
         *CLAUDE,
-        asked("u2", "a1", [result("out")]),
+        user_line("u2", "a1", [result("out")]),
         said("a2", "u2", text("answer")),
-        asked("u3", "a2", "more"),
+        user_line("u3", "a2", "more"),
         said("a3", "u3", text("done")),
     ],
     "codex": [*CODEX, rollout("response_item", OUTPUT), item("assistant", "answer"), item("user", "more")],
@@ -291,10 +291,10 @@ SHAPES = {"claude": "claude-code", "codex": "codex-rollout", "gemini": "gemini-c
 
 def test_a_corrupt_line_keeps_its_place_in_the_tree():
     lines = [
-        asked("u1", None, "q"),
+        user_line("u1", None, "q"),
         said("a1", "u1", text("abandoned")),
         said("a2", "u1", text("lost")),
-        asked("u2", "a2", "more"),
+        user_line("u2", "a2", "more"),
     ]
     raw = text_of(lines).split(b"\n")
     found = read(b"\n".join([raw[0], raw[1], raw[2].replace(b'"lost"', b'"lo\tst"'), raw[3]]))

@@ -56,7 +56,7 @@ def requested(found: Result) -> list[list[str]]:
     return [[block["text"] for message in body["messages"] for block in message["content"]] for body in bodies(found)]
 
 
-def told(found: Result) -> list[tuple[bytes, str]]:
+def stream_records(found: Result) -> list[tuple[bytes, str]]:
     """Return the records for the stream side: the session and the first header of each."""
     return [(output.key, output.headers[0][0]) for output in of(found, PROVIDER_EVENTS)]
 
@@ -137,7 +137,7 @@ def test_another_sessions_record_frees_an_expired_session_on_both_sides():
     for record in log(("a", 0, OPENED), ("a", 1, hello()), ("b", 61, hello()), ("b", 61.001, hello())):
         found = stage.process([record])
         state |= found.changes
-    assert told(found) == [(b"a", "expired")]
+    assert stream_records(found) == [(b"a", "expired")]
     assert found.tally["reknit_sessions_ended_total", "expired"] == 1
     assert of_session(state, b"a") == {}
 
@@ -147,7 +147,7 @@ def test_sessions_that_expire_together_are_freed_a_few_per_record():
     stage = turns()
     stage.process(log(*((name, 0, OPENED) for name in names)))
     freed = [
-        [key.decode() for key, _ in told(stage.process([record]))]
+        [key.decode() for key, _ in stream_records(stage.process([record]))]
         for record in log(*(("late", 100 + n, hello(str(n))) for n in range(5)))
     ]
     assert list(map(len, freed)) == [64, 64, 64, 8, 0]
@@ -183,7 +183,7 @@ def test_the_dead_letter_of_a_forgotten_session_has_none_of_its_content():
 def test_a_session_can_be_forgotten_twice_and_after_it_expired():
     found = turns().process(log(("a", 0, OPENED), ("b", 70, hello()), ("a", 71, FORGOTTEN), ("a", 72, FORGOTTEN)))
     assert letters(found.outputs) == []
-    assert told(found)[1:] == [(b"a", "expired"), (b"a", "forgotten"), (b"a", "forgotten")]
+    assert stream_records(found)[1:] == [(b"a", "expired"), (b"a", "forgotten"), (b"a", "forgotten")]
 
 
 # The stream side.
