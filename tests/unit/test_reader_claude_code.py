@@ -324,7 +324,7 @@ def test_a_line_of_an_unknown_type_with_content_is_a_fix(other, kind):
     assert found.skipped == {kind: 1}
     size = len(json.dumps(other))
     fixes = [(fix.code, fix.path, fix.detail, fix.lossless) for fix in found.fixes]
-    assert fixes == [("line_skipped", "lines.1", f"line 2, type {kind!r}, {size} bytes", False)]
+    assert fixes == [("line_skipped", "lines.1", f"line 2, unknown type {kind!r}, {size} bytes", False)]
 
 
 OTHERS = {
