@@ -371,7 +371,8 @@ _READING = (
          source="transcripts of programs that were killed while they wrote"),
     _lost("line_cut", "rewritten", "a transcript's last line ends in the middle, and was read up to there",
          source="transcripts of programs that were killed while they wrote"),
-    _lost("line_skipped", "dropped", "a transcript's line of an unknown type was left out, with its content",
+    _lost("line_skipped", "dropped",
+         "a line of a transcript was left out: an unknown type, or a queued prompt that is lost",
          source="transcripts of programs that are newer than the reader"),
 )  # fmt: skip
 

@@ -56,7 +56,7 @@ _POLICIES = "; ".join(
 _ABOUT_LINES: Final = {
     "line_unreadable": "not readable, left out",
     "line_cut": "cut off, read up to the cut",
-    "line_skipped": "of an unknown type, left out",
+    "line_skipped": "left out",
 }
 
 

@@ -287,7 +287,7 @@ class _Pairing:
         for line in path:
             if line.type == "user":
                 self._add_results(slots[line.number], count, is_on_path=True)
-            else:
+            elif line.type == "assistant":
                 count = answers[line.message_id]
 
     def _add_calls(self, line: TranscriptLine, tail: TranscriptLine) -> None:

@@ -387,7 +387,7 @@ def test_normalize_names_the_line_of_a_transcript_that_cannot_be_read():
     assert "cut off, read up to the cut: line 3, " in cut.stderr.decode()
     skipped = reknit("normalize", given=whole_file + '{"type":"aside","content":"more"}\n')
     assert (skipped.returncode, skipped.stdout) == (3, damaged.stdout)
-    assert "of an unknown type, left out: line 3, type 'aside', 33 bytes\n" in skipped.stderr.decode()
+    assert "reknit: left out: line 3, unknown type 'aside', 33 bytes\n" in skipped.stderr.decode()
     sound = reknit("normalize", given=whole_file)
     assert (sound.returncode, sound.stdout) == (0, damaged.stdout)
     assert "not readable" not in sound.stderr.decode()

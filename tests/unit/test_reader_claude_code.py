@@ -237,6 +237,11 @@ PATHS = {
         [],
         {"user/off-path": 1, "last-prompt": 1},
     ),
+    "a last prompt that is no rewind": (
+        [asked("u1", "q"), said("a1", "x", "u1"), {"type": "last-prompt", "leafUuid": "u1", "sessionId": "s"}],
+        [("user", "q"), ("assistant", "x")],
+        {"last-prompt": 1},
+    ),
     "a last prompt that names no leaf": (
         [user_line("u1", "q"), {"type": "last-prompt", "lastPrompt": "q", "sessionId": "s"}],
         [("user", "q")],
@@ -324,7 +329,7 @@ def test_a_line_of_an_unknown_type_with_content_is_a_fix(other, kind):
     assert found.skipped == {kind: 1}
     size = len(json.dumps(other))
     fixes = [(fix.code, fix.path, fix.detail, fix.lossless) for fix in found.fixes]
-    assert fixes == [("line_skipped", "lines.1", f"line 2, type {kind!r}, {size} bytes", False)]
+    assert fixes == [("line_skipped", "lines.1", f"line 2, unknown type {kind!r}, {size} bytes", False)]
 
 
 OTHERS = {

@@ -174,6 +174,25 @@ def test_a_file_without_damage_keeps_its_bytes(program, reasoning):
     assert (done.program, done.data, done.fixes) == (program, data, ())
 
 
+def test_a_prompt_that_was_given_within_a_turn_stays():
+    """An attachment of 2.1.332 with a queued prompt, after the result and before the next answer."""
+    common = {"sessionId": "s", "timestamp": "2026-01-01T00:00:00Z"}
+    call = {"type": "tool_use", "id": "toolu_1", "name": "Bash", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "hi"}
+    prompt = {"type": "queued_command", "prompt": "second", "commandMode": "prompt"}
+    lines = [
+        {"type": "user", "uuid": "u1", "parentUuid": None, "message": {"role": "user", "content": "first"}},
+        {"type": "assistant", "uuid": "a1", "parentUuid": "u1", "message": {"id": "m1", "content": [call]}},
+        {"type": "user", "uuid": "u2", "parentUuid": "a1", "message": {"role": "user", "content": [result]}},
+        {"type": "attachment", "uuid": "c1", "parentUuid": "u2", "attachment": prompt},
+        {"type": "assistant", "uuid": "a2", "parentUuid": "c1", "message": {"id": "m2", "content": "done"}},
+    ]
+    text = "".join(json.dumps(line | common) + "\n" for line in lines).encode()
+    done = repair_transcript(text, "s.jsonl")
+    assert (done.data, done.fixes) == (text, ())
+    assert b"second" in normalize(text).body
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_call_at_the_end_stays_open(program):
     make, name, _ = PROGRAMS[program]

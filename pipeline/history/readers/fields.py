@@ -72,7 +72,8 @@ class Notes:
 
     def add_skipped_line(self, number: int, kind: str, raw: bytes) -> None:
         """Record a line of a type that is not known, with content that is left out."""
-        self.add_fix("line_skipped", f"lines.{number}", f"line {number + 1}, type {kind[:40]!r}, {len(raw)} bytes")
+        what = f"line {number + 1}, unknown type {kind[:40]!r}, {len(raw)} bytes"
+        self.add_fix("line_skipped", f"lines.{number}", what)
 
     def drop_members(self, members: Mapping[str, Raw], path: str) -> None:
         """Record members of an object that are left out, but for those that say nothing."""

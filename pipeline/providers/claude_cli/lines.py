@@ -137,9 +137,9 @@ class Command(Struct, frozen=True, rename="camel"):
 class Line(Struct, frozen=True, rename="camel", kw_only=True):
     """The members of a line that decide its place. ``number`` counts all lines of the file from 0.
 
-    ``leaf_uuid`` and ``explicit`` are those of a ``last-prompt``, ``content`` and ``operation`` those of a queue, whose
-    lines have no place in the tree. ``is_cut`` marks the last line of a file that was read up to its cut,
-    ``ends_in_text`` one whose text was cut.
+    ``leaf_uuid``, ``explicit`` and ``rewound`` are members of a ``last-prompt``; ``content`` and ``operation`` are
+    members of a queue's line, which has no place in the tree. ``is_cut`` marks the last line of a file that was read up
+    to its cut, ``ends_in_text`` one whose text was cut.
     """
 
     type: str = ""
@@ -159,6 +159,7 @@ class Line(Struct, frozen=True, rename="camel", kw_only=True):
     compact_metadata: _Compaction | None = None
     leaf_uuid: Raw = _NULL
     explicit: Raw = _FALSE
+    rewound: Raw = _FALSE
     number: int = -1
     is_cut: bool = False
     ends_in_text: bool = False

@@ -84,7 +84,7 @@ class Tree:
         """The messages from the root to the newest leaf: the latest by its time, then by its place in the file.
 
         A line that was cut is the last that was written, and has lost its time. Where no message follows a
-        ``last-prompt`` that names a leaf, the path ends there: the user went back to it, or to the beginning.
+        ``last-prompt`` that is a rewind, the path ends at its leaf: the user went back to it, or to the beginning.
         """
         if self._is_emptied:
             return []
@@ -157,7 +157,8 @@ def _last_prompt(lines: list[Line]) -> Line | None:
     for line in reversed(lines):
         if line.is_message:
             return None
-        if line.type == _LAST_PROMPT and (_id_in(line.leaf_uuid) or bytes(line.explicit) == b"true"):
+        # One that is neither is written in every turn, before the answer.
+        if line.type == _LAST_PROMPT and b"true" in (bytes(line.explicit), bytes(line.rewound)):
             return line
     return None
 
