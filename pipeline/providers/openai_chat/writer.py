@@ -228,7 +228,7 @@ def _serialised(pieces: Sequence[TrackedBlock], book: FixLog) -> list[TrackedBlo
 
 
 def _assistant_rows(pieces: Sequence[TrackedBlock], place: str, alone: int | None, *, texts: int) -> list[Row]:
-    """Return the rows of an assistant's message; with ``alone``, its number, calls after the first have later numbers."""
+    """Return the rows of an assistant's message; with ``alone``, its number, further calls have later ones."""
     rows: list[Row] = []
     said = called = 0
     for piece in pieces:
