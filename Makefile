@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest
 SDKS := $(if $(shell command -v npm),tests/js/node_modules)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format unit broker sdks chaos bench mutants record kafka modules schemas docs deploy clean distclean
+.PHONY: help demo test lint format unit broker sdks chaos bench mutants record resume kafka modules schemas docs deploy clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ mutants: ## change the core in small ways and show what no test notices (ARGS="-
 
 record: $(VENV)/.dev ## run the real Codex and Gemini CLIs (npm) against a scripted API, with no other network; needs root
 	@$(BIN)/python tests/record/agents.py $(ARGS)
+
+resume: $(VENV)/.dev ## resume damaged sessions with the real Claude Code, Codex and Gemini CLI (npm), before and after `reknit repair`
+	@$(BIN)/python tests/clients/resume.py $(ARGS)
 
 kafka: ## a local Apache Kafka on port 9092 until Ctrl-C (Java 17; Maven the first time)
 	@deploy/kafka/run $(ARGS)

@@ -14,6 +14,7 @@ import binascii
 import io
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
@@ -170,7 +171,10 @@ def scale_if_installed() -> Scale | None:
 
 # In a worker.
 
-_POLICY: Final = b"shrink"
+# What a record has that gives a session the policy.
+_OPENING: Final = (b"shrink", b"session.opened")
+# A record of more bytes is decoded in a thread too.
+_LARGE_RECORD: Final = 1024 * 1024
 
 
 def large_images(value: bytes) -> Iterator[str]:
@@ -209,7 +213,7 @@ class Scaler:
         Raises:
             ConnectionError: the object store does not answer.
         """
-        named = {record.key for record in records if _POLICY in (record.value or b"")}
+        named = {record.key for record in records if all(words in (record.value or b"") for words in _OPENING)}
         return [
             await self._with_scaled(record) if record.key and (record.key in named or scales(record.key)) else record
             for record in records
@@ -219,7 +223,8 @@ class Scaler:
         if record.key is None or record.value is None:
             return record
         found: dict[str, Raw] = {}
-        for data in large_images(record.value):
+        look: Callable[[], list[str]] = partial(list, large_images(record.value))
+        for data in look() if len(record.value) < _LARGE_RECORD else await asyncio.to_thread(look):
             name = digest_of(data)
             if name not in found and (source := await self._scaled(record.key, name, data)) is not None:
                 found[name] = source

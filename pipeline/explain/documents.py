@@ -121,10 +121,15 @@ _BY_PROVIDERS = (
     ("openai-responses", "OpenAI Responses, OpenAI Agents SDK", "items, request bodies"),
     ("gemini", "Gemini", "contents, request bodies"),
     ("bedrock-converse", "Bedrock Converse, Strands", "messages, request bodies, `message_N.json`"),
-    ("claude-code", "Claude Code", "transcripts (`.jsonl`)"),
-    ("codex-rollout", "Codex CLI", "rollouts (`.jsonl`)"),
-    ("gemini-chat", "Gemini CLI", "chats"),
+    ("claude-code", "Claude Code", "[transcripts](transcripts.md) (`.jsonl`)"),
+    ("codex-rollout", "Codex CLI", "[rollouts](transcripts.md) (`.jsonl`)"),
+    ("gemini-chat", "Gemini CLI", "[chats](transcripts.md)"),
 )
+_TRIED = {
+    "claude-code": "1.0.0 to 2.1.332",
+    "codex-rollout": "0.44 to 0.169",
+    "gemini-chat": "0.12.0, 0.61.0",
+}
 _STREAMS_INTRO = (
     "A source streams attempts at messages, and an attempt may be cut and replaced without a notice. One table for "
     "all sources (`pipeline/streams/recovery/`), from which this page is made, defines the value of an attempt when "
@@ -221,7 +226,10 @@ def _works_page() -> Iterator[str]:
         ("Frameworks", (each.title, f"`{each.name}`", each.forms, each.tried))
         for each in sorted(FRAMEWORKS.values(), key=lambda each: each.title.lower())
     ]
-    rows += [("Providers and agent programs", (title, f"`{name}`", forms, "")) for name, title, forms in _BY_PROVIDERS]
+    rows += [
+        ("Providers and agent programs", (title, f"`{name}`", forms, _TRIED.get(name, "")))
+        for name, title, forms in _BY_PROVIDERS
+    ]
     return _tables("Works with", _WORKS_INTRO, columns, rows)
 
 

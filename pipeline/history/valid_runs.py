@@ -26,6 +26,8 @@ IsSound: TypeAlias = Callable[[Block], bool]
 # Up to this many bytes of ASCII nothing that a reader would have to look for can be wrong with a tool's input.
 _SHORT = 256
 
+_OF_ASSISTANTS = frozenset({Text, ToolUse, Thinking, RedactedThinking})
+
 # Members with which a block is more than plain text, a call, or a result of text. The scan looks at the exempt ones
 # itself. All reasoning is more.
 _is_rare_text = unusual(Text)
@@ -39,7 +41,8 @@ class ValidRun(Struct, frozen=True, kw_only=True):
     """A run of turns that need no repair, and that settle where the machine has settled everything before them.
 
     Attributes:
-        start: the index of the first turn. The turn after the last is an assistant's that needs no repair either.
+        start: the index of the first turn. The turn after the last is an assistant's that says something, whatever a
+            repair changes in it, so nothing after it joins the run.
         opens: the history begins here, with a user turn; otherwise the first turn is an assistant's.
         turns: the number of turns.
         counted: for each assistant turn, and for the one after the last turn, its index from ``start``, and the number
@@ -234,6 +237,15 @@ def _is_fit(block: Block) -> bool:
     return isinstance(block, (Image, Document)) and with_plain_data(block.source) is None
 
 
+def _says_something(turn: Turn) -> bool:
+    """Return True if an assistant's turn keeps a text, and gives no block to the user, whatever is repaired in it."""
+    if turn.role != "assistant" or turn.ids_made or turn.incomplete:
+        return False
+    if not all(type(block) in _OF_ASSISTANTS for block in turn.blocks):
+        return False
+    return any(type(block) is Text and block.text and not block.text.isspace() for block in turn.blocks)
+
+
 def find_valid_runs(turns: Sequence[Turn], is_sound: IsSound = lambda _: True) -> list[ValidRun]:
     """Return the valid runs of a history, in whole pairs of an answer and a user turn.
 
@@ -268,9 +280,11 @@ def _run_from(turns: Sequence[Turn], start: int, scan: _Scan, *, opens: bool) ->
     rows: list[int] = []
     while at < len(turns):
         calls = scan.calls(turns[at], place)
-        if calls is None:
+        if calls is None and not _says_something(turns[at]):
             break
         counted.append((at - start, number, len(scan.ids)))
+        if calls is None:
+            break
         if calls:
             scan.ids += calls
             scan.names.update(calls.values())

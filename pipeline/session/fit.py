@@ -140,6 +140,7 @@ class FitBounds:
     def back(self, count: int) -> None:
         """Continue from the first ``count`` messages, which come after the cut."""
         self._turns, self._tokens = None, -1
+        self._spoken = self._spoken if self._spoken < count else -1
         self._exceeded = [each for each in self._exceeded if each[1] < count]
 
     def saved(self) -> SavedFit | UnsetType:

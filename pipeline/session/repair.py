@@ -217,7 +217,7 @@ class StructureRepair:
         return settled, {name: part.size(SettledSlice()) for name, part in self.parts.items()}
 
     def cut(self, segments: int, saved: OpenEnd) -> None:
-        """Restore the state at the time when the last of N segments was written."""
+        """Restore the state after N segments, of those that hold more than the log."""
         ids, log, answered, parts = self.history.ids, self.history.log, self.history.answered, self.parts
         (id_count, fix_count, dropped_count, call_count), sizes = self._sizes[segments - 1]
         for exchange in self.history.exchanges:

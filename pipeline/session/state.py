@@ -35,6 +35,8 @@ from reknit.pipeline.targets import Setting
 LAYOUT = 1
 # The first format of state that has late results; below it they are left out.
 LATE_RESULTS = 3
+# The first format with segments of which only the log holds.
+LOG_ONLY = 3
 
 
 class Logged(Struct, frozen=True, omit_defaults=True):
@@ -127,7 +129,8 @@ class SessionHead(OpenEnd, kw_only=True):
     ``shape`` and ``shape_since`` are the shape that the messages decided (`Decided`). State without them is of a
     version that read each message separately, and continues to do so. ``media`` are the media of each target that are
     lines of text, ``fit`` what is cut of a long history, and ``bound`` what was sent to a model whose reasoning is
-    bound to it; format 3 has them, where there are any.
+    bound to it; format 3 has them, where there are any. Of the first ``log_only`` segments only the log holds
+    (``Archive``).
     """
 
     layout: int
@@ -140,6 +143,7 @@ class SessionHead(OpenEnd, kw_only=True):
     shape: DecidedShape = "each"
     shape_since: int = -1
     media: dict[str, MediaStubs] | UnsetType = UNSET
+    log_only: int | UnsetType = UNSET
     fit: SavedFit | UnsetType = UNSET
     bound: SavedBindings | UnsetType = UNSET
 
@@ -171,9 +175,14 @@ class SavedSetting(Struct, omit_defaults=True, kw_only=True):
 
 
 class Archive:
-    """The log of a session, and the list of its segments. ``log`` is what no segment holds yet."""
+    """The log of a session, and the list of its segments. ``log`` is what no segment holds yet.
+
+    Of the first ``log_only`` segments only the log holds: the history was repaired and encoded again after them. So a
+    change of the prefix does not write the log again.
+    """
 
     def __init__(self, next_segment: int = 0) -> None:
+        self.log_only = 0
         self.log: list[LogEntry] = []
         self.packed: list[bytes] = []
         self.open_ends: list[bytes] = []
@@ -252,19 +261,43 @@ class Archive:
         at = bisect_left(self.segments, (number,))
         return at < len(self.segments) and self.segments[at][0] == number
 
+    def pack_log(self) -> list[tuple[int, bytes]]:
+        """Pack the beginning of a large log into segments that hold nothing else, where no other segment does.
+
+        A history that was read again has its whole log to write, which may be more than one record can hold.
+        """
+        packed: list[tuple[int, bytes]] = []
+        if self.log_only < len(self.segments):
+            return packed
+        first, size = 0, 0
+        for at, entry in enumerate(self.log[:-1], 1):
+            size += len(_encode_json(_as_logged(entry)))
+            if size >= _LARGE_LOG:
+                packed.append(self._add_segment(Slice(log=encode_log(self.log[first:at])), b""))
+                first, size = at, 0
+        self.log = self.log[first:]
+        self.log_only = len(self.segments)
+        return packed
+
     def pack(self, gained: Slice, end: OpenEnd) -> tuple[int, bytes]:
         """Pack what was gained, its log included, into a new segment, with the open end after it."""
-        number, open_end = self.next_segment, _encode(end)
+        packed = self._add_segment(gained, _encode(end))
+        self.log = []
+        return packed
+
+    def _add_segment(self, gained: Slice, open_end: bytes) -> tuple[int, bytes]:
+        number = self.next_segment
         record = _encode(Segment(number, LAYOUT, gained, open_end))
         self.open_ends.append(open_end)
         self.segments.append((number, _digest(record)))
         self.next_segment += 1
         self.packed.append(gained.log)
-        self.log = []
         return number, record
 
     def unpack(self, head: SessionHead, records: Iterable[bytes]) -> list[Slice]:
         """Take back the segments that a head names, in order; others are leftovers of an abandoned history.
+
+        Returns what was gained in those that hold more than the log.
 
         Raises:
             InternalError: one is missing, or is not what was written.
@@ -285,11 +318,14 @@ class Archive:
         self._named = None
         self.next_segment = head.next_segment
         self.log = decode_log(head.gained.log)
-        return slices
+        self.log_only = 0 if head.log_only is UNSET else head.log_only
+        return slices[self.log_only :]
 
 
 # The tags of images and documents in the log's JSON; text has its quotes escaped.
 _MEDIA = (b'"type":"image"', b'"type":"document"')
+# A segment that holds only a part of the log is at least this large, and larger by less than one message.
+_LARGE_LOG = 1024 * 1024
 # Where the log's JSON has scaled images.
 _SCALED = b'"scaled":{'
 _encode = msgspec.msgpack.Encoder().encode

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from types import MappingProxyType
 from typing import Any
 
@@ -41,6 +41,7 @@ from reknit.pipeline.session.settled_state import SettledHead
 from reknit.pipeline.session.state import (
     LATE_RESULTS,
     LAYOUT,
+    LOG_ONLY,
     Archive,
     LogEntry,
     OpenEnd,
@@ -174,7 +175,7 @@ class WorkingHistory:
     def begin_history(self, turns: Sequence[Turn], valid_runs: Sequence[ValidRun], scale: Scale | None = None) -> None:
         """Take the first turns: valid runs of turns in one pass, the others one by one."""
         self._scale(turns, scale)
-        self._bound(turns)
+        self._change_prefix(self._bound(turns), turns)
         if self.fit.touches:
             self._take(turns)
             return
@@ -213,6 +214,10 @@ class WorkingHistory:
         self.archive.keep(turns)
         if self._tracked:
             self.bindings.note_reasoning(turns)
+        return self._repair(turns)
+
+    def _repair(self, turns: Sequence[Turn]) -> list[Fix]:
+        """Repair and encode turns of the log."""
         if not self.fit.touches:
             return _reported_once([(repair, repair.take_turns(turns)) for repair in self.repairs])
         shown = [(turn, self.fit.shown(turn)) for turn in turns]
@@ -232,7 +237,7 @@ class WorkingHistory:
             return self.bounds.take(turns, self._limits, archive.turns, archive.may_have_media)
         changes: list[PrefixChange] = []
         for at, turn in enumerate(turns):
-            before = partial(self._before, turns[:at])
+            before = partial(self._before, turns, at)
             cut = fit.take(turn, before)
             if cut is not None:
                 changes.append(cut)
@@ -243,7 +248,9 @@ class WorkingHistory:
     def _change_prefix(self, changes: Sequence[PrefixChange], turns: Sequence[Turn]) -> None:
         """Let the requests be what they are after some changes of their prefix, before these turns are taken.
 
-        Every change of settled messages comes through here: the prefix changed from message ``first`` on.
+        Every change of settled messages comes through here, in the order of the log, also of messages that no request
+        has had yet: from message ``first`` on the prefix changed before message ``at``. Only those of messages before
+        these turns make anything to do over.
         """
         reasons = reasons_by_target(changes, self.names, turns[0].index) if changes else {}
         if reasons:
@@ -252,12 +259,16 @@ class WorkingHistory:
     def _begin_again(self, reasons: Mapping[str, str]) -> None:
         """Repair and encode the log again; ``reasons`` say by target why its prefix is new."""
         resets = {name: part.reset for name, part in self.parts.items()}
-        entries = list(self.archive.entries())
         self.bindings = self.bindings.loosened(self.parts)
-        self.archive = Archive(self.archive.next_segment)
+        self.archive.log_only = len(self.archive.segments)
         self.repairs = self._new_mendings()
         self._lend()
-        self._take_entries(entries)
+        for entry in self.archive.entries():
+            if isinstance(entry, Turn):
+                self._repair((entry,))
+            elif not isinstance(entry, ScaledImages):
+                for repair in self.repairs:
+                    repair.shared.fixes += entry
         for name, part in self.parts.items():
             part.reset = resets[name] or reasons.get(part.target.name, "")
 
@@ -270,8 +281,8 @@ class WorkingHistory:
             else:
                 self.note_fixes(entry)
 
-    def _before(self, turns: Sequence[Turn]) -> Iterator[Turn]:
-        return chain(self.archive.turns(), turns)
+    def _before(self, turns: Sequence[Turn], at: int) -> Iterator[Turn]:
+        return chain(self.archive.turns(), islice(turns, at))
 
     def _kept(self, turns: Callable[[], Iterable[Turn]]) -> Iterator[Turn]:
         """The turns of a log that the cut leaves."""
@@ -366,16 +377,17 @@ class WorkingHistory:
         and of less than one segment.
         """
         decided = self.decided.before(count)
-        # Segments are those after the cut; before it, the history is read again.
-        for segments in range(len(self.archive.segments) if self.fit.cut.at < count else 0, 0, -1):
+        least = self.archive.log_only
+        # The last segments are those after the cut; before it, the history is read again.
+        for segments in range(len(self.archive.segments) if self.fit.cut.at < count else least, least, -1):
             end = self.archive.open_end(segments)
             if end is None or end.count > count:
                 continue
-            if not all(repair.can_cut(segments, end) for repair in self.repairs):
+            if not all(repair.can_cut(segments - least, end) for repair in self.repairs):
                 break
             before = {name: (part.chunks, part.rows) for name, part in self.parts.items()} if self._tracked else {}
             for repair in self.repairs:
-                repair.cut(segments, end)
+                repair.cut(segments - least, end)
             self.bounds.cut(count)
             self.fit.back(count)
             self.bindings.cut_parts(before, self.parts)
@@ -412,10 +424,11 @@ class WorkingHistory:
         due = settled >= _SEGMENT_MESSAGES or sum(each.settled_bytes for each in self.repairs) >= _SEGMENT_BYTES
         if not (due or (flush and self.archive.log)):
             return []
+        earlier = self.archive.pack_log() if self.state_format >= LOG_ONLY else []
         packed = self.archive.pack(self._gained(), OpenEnd(**self._open_end()))
         for repair in self.repairs:
             repair.note_segment()
-        return [packed]
+        return [*earlier, packed]
 
     def _open_end(self) -> dict[str, Any]:
         first, *others = self.repairs
@@ -436,6 +449,7 @@ class WorkingHistory:
                 setting=save_setting(self.setting),
                 segments=self.archive.segments,
                 next_segment=self.archive.next_segment,
+                log_only=self.archive.log_only or UNSET,
                 shape=self.decided.shape,
                 shape_since=self.decided.since,
                 media=self.bounds.saved(),
@@ -487,6 +501,9 @@ class WorkingHistory:
             repair = StructureRepair(alike, setting, history, bounds.stubs, bounds.scaled, void=void)
             repair.regain(slices, saved)
             repairs.append(repair)
+        fit = fit_for(saved.policy, setting, count_tokens, None if saved.fit is UNSET else saved.fit)
+        if saved.fit is UNSET:
+            fit.back(saved.count)  # the tokens of the log are not known
         work = cls(
             targets,
             saved.policy,
@@ -495,7 +512,7 @@ class WorkingHistory:
             repairs,
             state_format=state_format,
             bounds=bounds,
-            fit=fit_for(saved.policy, setting, count_tokens, None if saved.fit is UNSET else saved.fit),
+            fit=fit,
             bindings=bindings,
         )
         if bounds.scaled is not None:

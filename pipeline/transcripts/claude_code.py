@@ -61,6 +61,8 @@ def repair(lines: TranscriptLines, changes: Changes, _name: str, _version: str) 
     """Repair a transcript's lines in place, and record each change."""
     restore_bytes(lines, changes)
     _drop_unreadable(lines, changes)
+    if any(fix.code == "line_cut" for fix in changes.fixes):
+        _complete(list(lines))
     _link(lines, changes)
     for line in lines:
         _repair_content(lines, line, changes)
@@ -76,6 +78,27 @@ def _drop_unreadable(lines: TranscriptLines, changes: Changes) -> None:
         uuid, parent = _UUID.search(line.raw), _PARENT.search(line.raw)
         if uuid and parent:
             _adopt(lines, uuid[1].decode(), parent[1].decode() if parent[1] else None)
+
+
+def _complete(lines: list[TranscriptLine]) -> None:
+    """Give a last line that was cut the members that the program writes after a message: type, id and time."""
+    line, before = lines[-1], [other for other in lines[:-1] if other.members.get("type") in _MESSAGES]
+    message = members_of(line.members.get("message"))
+    kind = line.members.get("type") or message.get("role")
+    if kind not in _MESSAGES or not message or not before:
+        return
+    near = before[-1].members
+    if kind == "assistant":
+        # The program adds up the tokens of its messages.
+        message.setdefault("stop_reason", None)
+        message.setdefault("usage", {"input_tokens": 0, "output_tokens": 0})
+    line.members.setdefault("type", kind)
+    for name in _ENVELOPE:
+        if name in near:
+            line.members.setdefault(name, near[name])
+    line.members.setdefault("uuid", _uuid_of(f"reknit:{near.get('sessionId')}:{near.get('uuid')}:cut"))
+    line.members.setdefault("timestamp", near.get("timestamp"))
+    line.change()
 
 
 def _drop(lines: TranscriptLines, line: TranscriptLine) -> None:

@@ -63,6 +63,7 @@ def repair(lines: TranscriptLines, changes: Changes, name: str, version: str) ->
     restore_bytes(lines, changes)
     drop_unreadable(lines, changes, NEEDS, MARKS)
     _restore_meta(lines, changes, name, version)
+    _drop_repeated(lines, changes)
     live = _live(lines)
     for line in live:
         _repair_content(lines, line, changes)
@@ -80,6 +81,23 @@ def _restore_meta(lines: TranscriptLines, changes: Changes, name: str, version: 
     payload |= {"originator": "reknit", "cli_version": version or "0.0.0", "source": "cli"}
     changes.add_change("line_restored", "lines.0", "session_meta, by the name of the file")
     lines.insert_first({"timestamp": begun, "type": "session_meta", "payload": payload})
+
+
+def _drop_repeated(lines: TranscriptLines, changes: Changes) -> None:
+    """Remove a line that is in the file twice: the program sends both (0.171.0), and the API refuses an id twice.
+
+    Lines without an id and a number of their own may say the same thing at different times.
+    """
+    seen: set[bytes] = set()
+    for line in lines:
+        payload = _payload(line)
+        if line.members.get("type") != "response_item" or not ("ordinal" in line.members or payload.get("id")):
+            continue
+        if line.raw in seen:
+            code = "result_repeated" if payload.get("type") in _OUTPUT_TYPES else "item_repeated"
+            changes.add_fix(code, f"lines.{line.number}.payload", before=msgspec.json.encode(payload))
+            lines.drop(line)
+        seen.add(line.raw)
 
 
 def _live(lines: TranscriptLines) -> list[TranscriptLine]:

@@ -126,7 +126,8 @@ class Run:
         self.session.append(message)
 
     def say(self):
-        self.append({"role": "user", "content": [self.mock.words(f"u{len(self.history)}")]})
+        words = self.draw(st.sampled_from([f"u{len(self.history)}", " "]))
+        self.append({"role": "user", "content": [self.mock.words(f"u{len(self.history)}"), self.mock.words(words)]})
 
     def give_results(self):
         """Results of any calls so far: late, again, some of several, with or without words after them."""
@@ -174,7 +175,10 @@ class Run:
                     {"policy": {"orphan_result": "text", "late_result": "drop"}},
                     {"policy": {"reasoning": "strip"}},
                     {"policy": {"reasoning": "keep"}},
-                    {"policy": {"mend": {"reasoning_foreign": "on"}}},
+                    {"policy": {"mend": {"thinking_trailing": "observe", "blank_dropped": "observe"}}},
+                    {"policy": {"fit": 60, "summary": "More came before."}},
+                    {"targets": [self.mock.target, "openai-chat"]},
+                    {"targets": [self.mock.target]},
                     {"policy": {}},
                     {"model": LATER},
                     {"model": OTHER},

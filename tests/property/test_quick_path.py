@@ -71,6 +71,11 @@ def test_incremental_and_whole_requests_are_equal(messages, policy):
     Kit("anthropic", policy).incremental(messages)
 
 
+def blank(text):
+    """An answer that begins with a blank text, and another one after it."""
+    return {"role": "assistant", "content": [{"type": "text", "text": each} for each in ("", text)]}
+
+
 HELLO = [{"role": role, "content": "hello"} for role in ("user", "assistant") * 4]
 CALL = {"type": "tool_use", "id": "t", "name": "read", "input": {}}
 TWO = [
@@ -83,6 +88,9 @@ TWO = [
     ("between", "taken"),
     [
         ([{"role": "user", "content": ""}], [7, 4]),
+        # What precedes an answer is settled if a text of the answer stays.
+        ([HELLO[0], blank("well"), HELLO[0]], [9, 6]),
+        ([HELLO[0], blank(" "), HELLO[0]], [7, 6]),
         ([{"role": "user", "content": "one"}, {"role": "user", "content": "two"}], [7, 6]),
         # A call without its result is waited for through eight exchanges, that is four pairs.
         ([{"role": "user", "content": "one"}, {"role": "assistant", "content": [CALL]}, *HELLO[:7]], [9, 4]),

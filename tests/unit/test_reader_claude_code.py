@@ -366,8 +366,11 @@ QUEUES = {
     "never taken": ([*BEGIN, ONE], [*BEGUN, ("user", "one")]),
     "two, never taken": ([*BEGIN, ONE, MORE], [*BEGUN, ("user", "one"), ("user", "more")]),
     "the same words twice, never taken": ([*BEGIN, ONE, ONE], [*BEGUN, ("user", "one"), ("user", "one")]),
-    "taken": ([*BEGIN, ONE, queued("dequeue")], BEGUN),
-    "the older one taken": ([*BEGIN, ONE, MORE, queued("dequeue")], [*BEGUN, ("user", "more")]),
+    "taken": ([*BEGIN, ONE, queued("dequeue"), said("a2", "y", "a1")], [*BEGUN, ("assistant", "y")]),
+    "the older one taken": (
+        [*BEGIN, ONE, MORE, queued("dequeue"), said("a2", "y", "a1")],
+        [*BEGUN, ("assistant", "y"), ("user", "more")],
+    ),
     "removed": ([*BEGIN, ONE, queued("remove")], BEGUN),
     "removed by its words": ([*BEGIN, ONE, MORE, queued("remove", "more")], [*BEGUN, ("user", "one")]),
     "back in the input": ([*BEGIN, ONE, MORE, queued("popAll", "one"), queued("popAll", "more")], BEGUN),
@@ -478,6 +481,20 @@ def test_a_queued_prompt_whose_words_the_file_does_not_have_is_a_fix():
     fixes = [(fix.code, fix.path, fix.detail) for fix in found.fixes]
     assert fixes == [("line_skipped", "lines.2", "line 3, a queued prompt without its words")]
     assert transcript(*BEGIN, queued("enqueue"), queued("dequeue")).fixes == ()
+    one_given = [*BEGIN, ONE, queued("enqueue"), command("c1", "a1", "one"), queued("remove", "one")]
+    assert named(transcript(*one_given).fixes) == [("line_skipped", "lines.3")]
+    assert named(transcript(*one_given, queued("remove", "two")).fixes) == []
+
+
+def test_a_prompt_that_was_taken_and_of_which_nothing_was_written_is_a_fix():
+    """2.1.50, killed in its first turn: its file has these lines of the queue and no other."""
+    found = transcript(ONE, queued("dequeue"), MORE)
+    assert shown(found) == [("user", "more")]
+    fixes = [(fix.code, fix.path, fix.detail) for fix in found.fixes]
+    assert fixes == [("line_skipped", "lines.0", "line 1, a queued prompt that was taken, and no message has it")]
+    assert transcript(*BEGIN, queued("enqueue", "/mcp"), queued("dequeue")).fixes == ()
+    assert transcript(*BEGIN, ONE, queued("dequeue"), said("a2", "y", "a1")).fixes == ()
+    assert transcript(*BEGIN, ONE, queued("remove")).fixes == ()
 
 
 def test_a_line_that_is_not_utf_8_is_left_out_alone():

@@ -398,3 +398,16 @@ def test_media_count_by_their_sides():
     assert TokenEstimate("claude-opus-4-8").of_blocks(blocks(picture(7000, 7000))) == 4784
     assert of_gemini.of_blocks(blocks(picture(10, 10))) == 258
     assert of_claude.of_blocks(blocks(picture(750, 1000))) == 1000
+
+
+def test_a_rewind_before_the_first_words_forgets_them():
+    lead = [{"role": "system", "content": f"s {w(5)}"}, *chat(30)]
+    session = Session(["anthropic"], {"fit": 100}, model=MODEL, count_tokens=words)
+    for message in lead:
+        session.append(message)
+    session.rewind(1)
+    again = [user(f"first {w(10)}"), said(w(10)), {"role": "system", "content": w(10)}, *chat(20)]
+    for message in again:
+        session.append(message)
+    assert session.request().body == made([lead[0], *again]).body
+    assert session.request().fixes == made([lead[0], *again]).fixes

@@ -227,6 +227,27 @@ def _under(lines, new_parent):
     return lines
 
 
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [('"call_1","output"', "result_repeated"), ("Both are", "item_repeated")],
+    ids=["output", "message"],
+)
+def test_a_rollouts_line_with_an_id_that_is_in_the_file_twice_is_left_out_once(text, code):
+    lines = session_files.codex()
+    for number, line in enumerate(lines):
+        line["payload"]["id"] = f"item_{number}"
+    data = encoded(*lines)
+    twice = next(line for line in data.splitlines(keepends=True) if text.encode() in line)
+    done = repair_transcript(data.replace(twice, twice + twice), ROLLOUT)
+    assert ([fix.code for fix in done.fixes], done.data) == ([code], data)
+
+
+def test_a_rollouts_line_without_an_id_may_be_in_the_file_twice():
+    data = encoded(*session_files.codex())
+    twice = next(line for line in data.splitlines(keepends=True) if b"Thanks. And now?" in line)
+    assert repair_transcript(data + twice, ROLLOUT).fixes == ()
+
+
 def test_lines_that_are_not_utf8_are_text_again():
     data = encoded(*session_files.codex()).replace(b"List both.", b"List \xff both.")
     done = repair_transcript(data, ROLLOUT)

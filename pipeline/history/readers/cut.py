@@ -4,10 +4,10 @@ If another program wrote on after it, the line has two parts, and the second is 
 
 A cut line has many readings: with the text in which it ends, without it, without the object that holds the text, and so
 on outwards. `read_cut` returns the first that its shape can use. Only texts may end at the cut. Half an id, a name or a
-signature would be another one, and is left out with what cannot do without it. The input of a call is neither closed
+signature would be another one, and is left out with the object that needs it. The input of a call is neither closed
 nor parsed: it becomes a string of the JSON so far, which readers take for an input that a model did not finish.
 
-Everything here runs in time linear in the line, for each level of nesting.
+Everything here runs in time linear in the line.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ _CUT_SCALAR: Final = re.compile(rb"(?:t|tr|tru|f|fa|fal|fals|n|nu|nul|-?[0-9]*\.
 # The beginnings of the lines that programs write. Each try reads the rest of the line once.
 _BEGINS: Final = re.compile(rb'\{"(?:parentUuid|type|timestamp|id|sessionId|\$set|\$rewindTo)":')
 _MOST_TRIES: Final = 8
+# No shape has a text that is nested more deeply than this.
+_MOST_READINGS: Final = 16
 _LIST: Final = msgspec.json.Decoder(list[Raw])
 _TEXT: Final = msgspec.json.Decoder(str)
 
@@ -46,7 +48,7 @@ class Needs(Struct, frozen=True):
     Attributes:
         texts: the members whose text may end at the cut.
         types: the members that an object of a type needs.
-        members: the choices of members that an object without such a type needs, by the member that it stands in.
+        members: the choices of members that an object without such a type needs, by the member that holds it.
         opaque: the members that hold a call's input.
     """
 
@@ -88,7 +90,7 @@ class _Scanner:
 
     Attributes:
         open: the containers that are open there, the outermost first.
-        value: where the value begins that is not whole there; -1 if there is none, or only its name.
+        value: where the value begins that is not whole there; -1 if every value is whole, or only a name is there.
     """
 
     def __init__(self, text: bytes) -> None:
@@ -117,7 +119,7 @@ class _Scanner:
     def _take(self, pattern: re.Pattern[bytes], cut: re.Pattern[bytes]) -> bytes | None:
         """Take a token; None if the text ends inside it."""
         found = pattern.match(self._text, self._at)
-        # A number at the end of the text may go on.
+        # A number at the end of the text may have more digits.
         if found is not None and (found.end() < len(self._text) or pattern is _STRING):
             self._at = found.end()
             return found[0]
@@ -193,7 +195,7 @@ _STEPS: Final[Mapping[str, Callable[[_Scanner], str]]] = {
 def read_cut(raw: bytes, needs: Needs) -> Cut | None:
     """Return the longest reading of a cut line that a shape can use.
 
-    None for a line that is whole, that is damaged before its end, or of which nothing can be used.
+    None for a line that is whole, is damaged before its end, or has nothing that can be used.
     """
     # The line may end in the middle of a character.
     text = utf8_prefix(raw.rstrip(b"\0"))
@@ -232,7 +234,7 @@ def _readings(text: bytes, scanner: _Scanner, needs: Needs) -> Iterator[Cut]:
         scanner.open = scanner.open[: depth + 1]
     elif scanner.value >= 0 and (found := _CUT_STRING.match(text, scanner.value)) is not None and found[1]:
         yield Cut(text[: scanner.value] + b'"' + found[1] + b'"' + _closing(scanner.open), place, in_text=True)
-    for count in range(len(scanner.open), 0, -1):
+    for count in range(min(len(scanner.open), _MOST_READINGS), 0, -1):
         kept = scanner.open[:count]
         if kept[-1].whole == kept[-1].begin + 1:
             continue  # nothing in it is whole

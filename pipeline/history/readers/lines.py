@@ -39,7 +39,7 @@ def _utf8_line(line: bytes) -> bytes:
 def as_items(text: bytes) -> list[Raw]:
     """Return the lines of a file as the items of a JSON list; one that is no object is the string of its text.
 
-    A line that is not UTF-8 is blank after the first byte that is not: what follows could not be read either.
+    A line that is not UTF-8 is blank from the first byte that is not: the line cannot be read with the rest either.
     """
     return [_as_item(line) for line in text.split(b"\n")]
 

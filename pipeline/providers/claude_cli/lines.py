@@ -18,7 +18,7 @@ from reknit.pipeline.history.readers.rawjson import check_nesting, is_utf8, star
 from reknit.pipeline.history.readers.strict import decoded
 
 _SYNTHETIC: Final = "<synthetic>"
-# The types of lines that are no messages, of 1.0.0 to 2.1.332: what the program's own reader knows, and 2.1.50's.
+# The types of lines that are no messages, from 1.0.0 to 2.1.332: those that the readers of 2.1.50 and 2.1.332 know.
 _NO_MESSAGES: Final = frozenset(
     {
         "agent-color",

@@ -271,14 +271,14 @@ class _Conversation:
         return line.is_users and not written and not self._answered_by(line)
 
     def _add_waiting(self, turns: list[Turn], prompt: Waiting) -> None:
-        if prompt.text is None:
-            place = f"lines.{prompt.line.number}"
-            self._notes.add_fix(
-                "line_skipped", place, f"line {prompt.line.number + 1}, a queued prompt without its words"
-            )
+        if prompt.text is None or prompt.is_lost:
+            why = "that was taken, and no message has it" if prompt.is_lost else "without its words"
+            number = prompt.line.number
+            self._notes.add_fix("line_skipped", f"lines.{number}", f"line {number + 1}, a queued prompt {why}")
             return
+        count = len(turns)
         self._add(turns, "user", None, [prompt.line])
-        if turns and prompt.is_notification:
+        if len(turns) > count and prompt.is_notification:
             turns[-1] = replace(turns[-1], synthetic=True)
 
     def _gather_answers(self) -> None:
