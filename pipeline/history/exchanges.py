@@ -180,7 +180,7 @@ class Exchange(Struct, omit_defaults=True, dict=True):
         return call.block(self.assistant)
 
     def lacking(self, structure: Structure) -> list[Call]:
-        """The calls that may not be without a result, and are."""
+        """Return the calls that need a result and have none."""
         if structure.unanswered and not self.results:
             return []
         if structure.observed and not structure.observed.isdisjoint(_ANSWERING):

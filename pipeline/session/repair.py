@@ -252,7 +252,7 @@ class StructureRepair:
         return len(self.shared.ids) - self._packed_shared[0]
 
     def gained(self) -> Mended:
-        """Return what the machine has settled since the last segment."""
+        """Return the part that has settled since the last segment."""
         ids, fixes, dropped, calls = self._packed_shared
         shared = self.shared
         return Mended(self.names, shared.ids[ids:], shared.fixes[fixes:], shared.dropped[dropped:], self.calls[calls:])

@@ -228,7 +228,7 @@ def _serialised(pieces: Sequence[TrackedBlock], book: FixLog) -> list[TrackedBlo
 
 
 def _assistant_rows(pieces: Sequence[TrackedBlock], place: str, alone: int | None, *, texts: int) -> list[Row]:
-    """The rows of an assistant's message; with ``alone``, its number, each call but the first has a later one."""
+    """Return the rows of an assistant's message; with ``alone``, its number, further calls have later ones."""
     rows: list[Row] = []
     said = called = 0
     for piece in pieces:

@@ -47,7 +47,7 @@ Role: TypeAlias = Literal["", "user", "model"]
 
 
 class Unsigned(Struct, frozen=True):
-    """A part with a call, of the current turn, that should carry a signature."""
+    """A part of the current turn with a call that should carry a signature."""
 
     path: str
     name: str
