@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 import msgspec
@@ -48,23 +49,29 @@ def restore_bytes(lines: TranscriptLines, changes: Changes) -> None:
             line.change()
 
 
-def drop_unreadable(lines: TranscriptLines, changes: Changes, needs: Needs) -> list[TranscriptLine]:
+def drop_unreadable(
+    lines: TranscriptLines, changes: Changes, needs: Needs, members: Collection[str] = ()
+) -> list[TranscriptLine]:
     """Remove lines that cannot be read, and return them; a last line that was cut is written up to the cut.
 
     Args:
         lines: of the file.
         changes: get the fixes.
         needs: the use of the program's shape for a cut line.
+        members: without all of these the program does not read a line.
     """
     dropped = []
-    for line in lines.unreadable():
+    unreadable = lines.unreadable()
+    for line in unreadable:
         cut = read_cut(line.raw, needs) if lines.is_last(line) else None
-        if cut is not None and lines.restore(line, cut.data):
+        if cut is not None and lines.restore(line, cut.data, members):
             changes.add_fix("line_cut", f"lines.{line.number}", f"line {line.number + 1}, {len(line.raw)} bytes")
             continue
         changes.add_unreadable_line(line.number, line.raw)
         lines.drop(line)
         dropped.append(line)
+    if unreadable:
+        lines.end_last()
     return dropped
 
 
