@@ -61,13 +61,14 @@ def repair(lines: TranscriptLines, changes: Changes, name: str, version: str) ->
         version: of the program, for a new ``session_meta``.
     """
     restore_bytes(lines, changes)
-    drop_unreadable(lines, changes, NEEDS, MARKS)
+    drop_unreadable(lines, changes, NEEDS, MARKS, members=("type", "payload"))
     _restore_meta(lines, changes, name, version)
     _drop_repeated(lines, changes)
     live = _live(lines)
     for line in live:
         _repair_content(lines, line, changes)
-    _pair(lines, [line for line in live if line in set(lines)], changes)
+    _drop_lone_reasoning(lines, changes)
+    _pair(lines, _live(lines), changes)
 
 
 def _restore_meta(lines: TranscriptLines, changes: Changes, name: str, version: str) -> None:
@@ -109,6 +110,21 @@ def _live(lines: TranscriptLines) -> list[TranscriptLine]:
         return []
     numbers = {int(path.split(".")[1]) for turn in turns for path in turn.paths or ()}
     return [slots[number] for number in sorted(numbers) if slots[number].members.get("type") == "response_item"]
+
+
+def _drop_lone_reasoning(lines: TranscriptLines, changes: Changes) -> None:
+    """Remove reasoning of which nothing came: before a user's message, or before an item that was cut or unreadable.
+
+    At the end of a file without damage it stays, as a call does: the program was ended.
+    """
+    is_lone = any(fix.code in ("line_cut", "line_unreadable") for fix in changes.fixes)
+    for line in reversed(_live(lines)):
+        payload = _payload(line)
+        if payload.get("type") != "reasoning":
+            is_lone = payload.get("role") == "user"
+        elif is_lone:
+            changes.add_fix("reasoning_alone", f"lines.{line.number}.payload", before=msgspec.json.encode(payload))
+            lines.drop(line)
 
 
 def _payload(line: TranscriptLine) -> JsonObject:

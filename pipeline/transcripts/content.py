@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 import msgspec
@@ -49,7 +50,11 @@ def restore_bytes(lines: TranscriptLines, changes: Changes) -> None:
 
 
 def drop_unreadable(
-    lines: TranscriptLines, changes: Changes, needs: Needs, marks: frozenset[str] = frozenset()
+    lines: TranscriptLines,
+    changes: Changes,
+    needs: Needs,
+    marks: frozenset[str] = frozenset(),
+    members: Collection[str] = (),
 ) -> list[TranscriptLine]:
     """Remove lines that cannot be read, and return them.
 
@@ -60,11 +65,13 @@ def drop_unreadable(
         changes: get the fixes.
         needs: the use of the program's shape for a cut line.
         marks: a whole line has one of these members.
+        members: without all of these the program does not read a line.
     """
     dropped = []
-    for line in lines.unreadable():
+    unreadable = lines.unreadable()
+    for line in unreadable:
         cut = read_cut(line.raw, needs) if lines.is_last(line) else None
-        if cut is not None and lines.restore(line, cut.data):
+        if cut is not None and lines.restore(line, cut.data, members):
             changes.add_fix("line_cut", f"lines.{line.number}", f"line {line.number + 1}, {len(line.raw)} bytes")
             continue
         rest = whole_tail(line.raw, marks)
@@ -74,6 +81,8 @@ def drop_unreadable(
         changes.add_unreadable_line(line.number, line.raw)
         lines.drop(line)
         dropped.append(line)
+    if unreadable:
+        lines.end_last()
     return dropped
 
 

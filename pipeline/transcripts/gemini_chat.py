@@ -154,6 +154,8 @@ class _Response(Struct, frozen=True):
 def _pair(lines: TranscriptLines, changes: Changes) -> None:
     """Give each call before the end of the chat one result, and each result its call."""
     messages = _messages(lines)
+    for message in messages:
+        _keep_own_results(changes, message)
     calls = {
         text_in(call.get("id")): _Call(message, at, call, number)
         for number, message in enumerate(messages)
@@ -179,6 +181,25 @@ def _pair(lines: TranscriptLines, changes: Changes) -> None:
     for call_id, call in calls.items():
         if not answered.get(call_id) and not items_in(call.members.get("result")) and call.number < len(messages) - 1:
             _answer(changes, call, messages[call.number + 1])
+
+
+def _keep_own_results(changes: Changes, message: _Message) -> None:
+    """Remove all results that are with a call but the first."""
+    for at, call in enumerate(map(members_of, items_in(message.members.get("toolCalls")))):
+        parts, ids, kept = items_in(call.get("result")), list[str](), list[Any]()
+        for number, part in enumerate(parts):
+            call_id = text_in(members_of(members_of(part).get("functionResponse")).get("id"))
+            if "functionResponse" not in members_of(part):
+                kept.append(part)
+            elif not ids:
+                ids.append(call_id)
+                kept.append(part)
+            else:
+                code = "result_repeated" if part in kept else "result_duplicate" if call_id in ids else "result_orphan"
+                changes.add_fix(code, f"{message.place}.toolCalls.{at}.result.{number}")
+        if kept != parts:
+            call["result"] = kept
+            message.line.change()
 
 
 def _responses(message: _Message) -> Iterator[_Response]:

@@ -7,7 +7,7 @@ refuses both, so such lines are read and written by the standard library.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -75,13 +75,18 @@ class TranscriptLines:
         at = self._lines.index(line)
         return not any(other.raw.strip() for other in self._lines[at + 1 :])
 
-    def restore(self, line: TranscriptLine, data: bytes) -> bool:
-        """Give a line that could not be read the JSON of an object; False if it is none."""
+    def restore(self, line: TranscriptLine, data: bytes, members: Collection[str] = ()) -> bool:
+        """Give a line that could not be read the JSON of an object with these members; False if it is none."""
         value = _object(data)
-        if value is None:
+        if value is None or not value.keys() >= set(members):
             return False
         line.raw, line.value, line.is_utf8 = data, value, True
         return True
+
+    def end_last(self) -> None:
+        """End the last line with a line break, since programs append to it."""
+        if self._lines and self._lines[-1].raw.strip() and not self._lines[-1].is_document:
+            self._lines.append(TranscriptLine(self._lines[-1].number, b"", None))
 
     def drop(self, line: TranscriptLine) -> None:
         self._lines.remove(line)

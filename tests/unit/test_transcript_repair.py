@@ -261,6 +261,24 @@ def test_a_rollouts_line_with_an_id_that_is_in_the_file_twice_is_left_out_once(t
     assert ([fix.code for fix in done.fixes], done.data) == ([code], data)
 
 
+def test_reasoning_of_a_rollout_stays_at_its_end_and_is_left_out_before_damage_and_before_a_user():
+    lines = session_files.codex(reasoning=True)
+    at = index_of(lines, '"reasoning"')
+    ended = encoded(*lines[: at + 1])
+    assert repair_transcript(ended, ROLLOUT).fixes == ()
+
+    cut = repair_transcript(ended + encoded(lines[at + 1])[:60], ROLLOUT)
+    assert [(fix.code, fix.path) for fix in cut.fixes] == [
+        ("line_unreadable", f"lines.{at + 1}"),
+        ("reasoning_alone", f"lines.{at}.payload"),
+    ]
+    assert normalize(cut.data, "openai-responses").fixes == []
+
+    asked = repair_transcript(ended + encoded(lines[-1]), ROLLOUT)
+    assert [fix.code for fix in asked.fixes] == ["reasoning_alone"]
+    assert asked.data == encoded(*lines[:at], lines[-1])
+
+
 def test_a_rollouts_line_without_an_id_may_be_in_the_file_twice():
     data = encoded(*session_files.codex())
     twice = next(line for line in data.splitlines(keepends=True) if b"Thanks. And now?" in line)
@@ -292,6 +310,29 @@ def test_a_new_session_meta_has_the_id_of_the_files_name_and_the_given_version()
         "cli_version": "0.98.0",
         "source": "cli",
     }
+
+
+@pytest.mark.parametrize(
+    ("call_id", "output", "code"),
+    [("ls__1", "r1", "result_repeated"), ("ls__1", "other", "result_duplicate"), ("ls__9", "r1", "result_orphan")],
+)
+def test_a_second_result_with_a_call_of_a_chat_is_left_out(call_id, output, code):
+    lines = session_files.gemini_chat()
+    data = encoded(*lines)
+    response = {"id": call_id, "name": "ls", "response": {"output": output}}
+    lines[2]["toolCalls"][0]["result"].append({"functionResponse": response})
+    done = repair_transcript(encoded(*lines))
+    assert [(fix.code, fix.path) for fix in done.fixes] == [(code, "lines.2.toolCalls.0.result.1")]
+    assert done.data == data
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("length", [12, 60])
+def test_a_file_whose_last_line_was_cut_ends_with_a_line_break(program, length):
+    make, name, _ = PROGRAMS[program]
+    *lines, last = encoded(*make()).splitlines(keepends=True)
+    done = repair_transcript(b"".join(lines) + last[:length], name)
+    assert (len(done.fixes), done.data.startswith(b"".join(lines)), done.data[-1:]) == (1, True, b"\n")
 
 
 def test_an_older_chat_of_one_document_is_repaired_as_a_whole():
