@@ -41,7 +41,8 @@ class Session:
 
     ``targets`` are names of the registry. ``policy`` is a ``Policy``, a mapping of its fields (text such as ``"true"``
     is accepted) or None. ``system``, ``tools``, ``model`` and ``params`` are sent with the messages in every request.
-    ``state_format`` is that of the state which ``head`` returns; below 3, late results are dropped. ``count_tokens``
+    ``state_format`` is that of the state which ``head`` returns; below 3, late results are dropped, and
+    no reasoning is bound to its prefix. ``count_tokens``
     counts the tokens of a text for policy ``fit``, in place of the estimate; ``scale`` scales images for policy
     ``media = shrink``, which needs it (``reknit.media.scale``). A session that is loaded needs both again.
 
@@ -167,6 +168,9 @@ class Session:
 
     def request(self, target: str | None = None) -> Normalized:
         """Return the request for one of the session's targets, by default the first.
+
+        For a model whose reasoning is bound to its prefix, the request counts as sent: the next assistant turn answers
+        it, and what it has stays.
 
         Raises:
             UnknownTargetError: it is not one of the session's targets.
