@@ -14,6 +14,7 @@ from build import call, image, result, said, session_of, text, user
 from stage_runs import OPENED, of, records, turn
 
 from reknit.pipeline import Session, normalize
+from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.placeholders import INTERRUPTED
 from reknit.pipeline.policy import Endpoint
 from reknit.pipeline.stages.defaults import Defaults
@@ -411,6 +412,36 @@ def test_a_session_of_an_earlier_format_goes_on_in_format_3():
     assert sent(session)[0] == expected
     session.configure(system="Be brief.")
     assert sent(session)[2] == "configured; reasoning from messages.1"
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_session_that_moves_keeps_what_is_void(restart):
+    session = bound_session(*TALK)
+    session.configure(system="Be brief.")
+    session.request()
+    session.append(answer("c"))
+    moved = Session(model=FABLE, params={"max_tokens": 99}, tools=[TOOL], system="Be brief.")
+    moved.replace_by_log(session.log())
+    moved = reloaded(moved) if restart else moved
+    for each in (session, moved):
+        each.append(user("u4"))
+    assert moved.request().body == session.request().body
+    # And it knows what was sent.
+    moved.configure(system=None)
+    assert sent(moved)[0][5] == without("c")
+
+
+def test_the_log_of_another_model_has_nothing_of_it():
+    assert b"bound" not in bound_session(*TALK, model="claude-opus-5").log()
+
+
+def test_a_log_that_refers_to_what_it_does_not_have_is_refused():
+    log = json.loads(bound_session(*TALK).log())
+    log["bound"][0]["anthropic"][2] = 1
+    session = Session(model=FABLE)
+    with pytest.raises(InputError) as error:
+        session.replace_by_log(json.dumps(log).encode())
+    assert error.value.code == "bad_log"
 
 
 # Records.
