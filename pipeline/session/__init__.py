@@ -167,11 +167,12 @@ class Session:
         self._last_role = turns[-1].role if turns else self._last_role
         return [*fixes, *work.take_turns(turns, self.scale)]
 
-    def request(self, target: str | None = None) -> Normalized:
+    def request(self, target: str | None = None, *, is_sent: bool = True) -> Normalized:
         """Return the request for one of the session's targets, by default the first.
 
         For a model whose reasoning is bound to its prefix, the request counts as sent: the next assistant turn answers
-        it, and what it has stays.
+        it, and what it has stays. If it ``is_sent`` not, it is only to be looked at, and may hold reasoning that a
+        request which is sent leaves out.
 
         Raises:
             UnknownTargetError: it is not one of the session's targets.
@@ -180,7 +181,12 @@ class Session:
         name = names[0] if target is None else target
         if name not in names:
             raise UnknownTargetError("unknown_target", f"the session has {', '.join(names)}, not {name!r}")
-        return self._work.request(name)
+        return self._work.request(name, is_sent=is_sent)
+
+    def note_requests(self) -> None:
+        """Let the requests that are due now count as sent, where that matters, without their bodies being used."""
+        for name in self._work.tracked:
+            self._work.request(name)
 
     # Methods that start the session again from its log.
 
