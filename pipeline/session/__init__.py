@@ -22,6 +22,7 @@ from reknit.pipeline.policy import Policy
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.registry import target_named
 from reknit.pipeline.session.arguments import GivenPolicy, GivenSystem, GivenTools, policy_from, setting_from
+from reknit.pipeline.session.bindings import PrefixBindings
 from reknit.pipeline.session.fit import fit_for
 from reknit.pipeline.session.request import Normalized
 from reknit.pipeline.session.scaled import Scale, ScaledImages, check_scale, scaled_in
@@ -41,9 +42,10 @@ class Session:
 
     ``targets`` are names of the registry. ``policy`` is a ``Policy``, a mapping of its fields (text such as ``"true"``
     is accepted) or None. ``system``, ``tools``, ``model`` and ``params`` are sent with the messages in every request.
-    ``state_format`` is that of the state which ``head`` returns; below 3, late results are dropped. ``count_tokens``
-    counts the tokens of a text for policy ``fit``, in place of the estimate; ``scale`` scales images for policy
-    ``media = shrink``, which needs it (``reknit.media.scale``). A session that is loaded needs both again.
+    ``state_format`` is that of the state which ``head`` returns; below 3, late results are dropped, and no reasoning is
+    bound to its prefix. ``count_tokens`` counts the tokens of a text for policy ``fit``, in place of the estimate;
+    ``scale`` scales images for policy ``media = shrink``, which needs it (``reknit.media.scale``). A session that is
+    loaded needs both again.
 
     Raises:
         UnknownTargetError: a target does not exist.
@@ -165,8 +167,12 @@ class Session:
         self._last_role = turns[-1].role if turns else self._last_role
         return [*fixes, *work.take_turns(turns, self.scale)]
 
-    def request(self, target: str | None = None) -> Normalized:
+    def request(self, target: str | None = None, *, is_sent: bool = True) -> Normalized:
         """Return the request for one of the session's targets, by default the first.
+
+        For a model whose reasoning is bound to its prefix, the request counts as sent: the next assistant turn answers
+        it, and what it has stays. If it ``is_sent`` not, it is only to be looked at, and may hold reasoning that a
+        request which is sent leaves out.
 
         Raises:
             UnknownTargetError: it is not one of the session's targets.
@@ -175,7 +181,12 @@ class Session:
         name = names[0] if target is None else target
         if name not in names:
             raise UnknownTargetError("unknown_target", f"the session has {', '.join(names)}, not {name!r}")
-        return self._work.request(name)
+        return self._work.request(name, is_sent=is_sent)
+
+    def note_requests(self) -> None:
+        """Let the requests that are due now count as sent, where that matters, without their bodies being used."""
+        for name in self._work.tracked:
+            self._work.request(name)
 
     # Methods that start the session again from its log.
 
@@ -247,8 +258,10 @@ class Session:
                 entries += [fixes, *turns]
         return self._replace(list(self._with_scaled(entries)), count, decided)
 
-    def _replace(self, entries: Sequence[LogEntry], count: int, decided: Decided) -> list[Fix]:
-        reasons, bindings = dict.fromkeys(self.targets, "replaced"), self._at_work.carried(entries)
+    def _replace(
+        self, entries: Sequence[LogEntry], count: int, decided: Decided, known: PrefixBindings | None = None
+    ) -> list[Fix]:
+        reasons, bindings = dict.fromkeys(self.targets, "replaced"), known or self._at_work.carried(entries)
         self._work = self._given.again(entries, count, reasons, decided, bindings=bindings)
         return self._work.fixes
 
@@ -289,7 +302,7 @@ class Session:
     def log(self) -> bytes:
         """The log as JSON: the turn that was read from each message, and the fixes of the reader."""
         work = self._work
-        return encode_whole_log(work.count, list(work.archive.entries()), work.decided)
+        return encode_whole_log(work.count, list(work.archive.entries()), work.decided, work.carried().saved())
 
     def replace_by_log(self, log: bytes) -> list[Fix]:
         """Replace the history with that of a log; return the fixes that are certain.
@@ -297,8 +310,9 @@ class Session:
         Raises:
             InputError: it is not a log; the session is unchanged.
         """
-        count, entries, decided = decode_whole_log(log)
-        return self._replace(entries, count, decided)
+        count, entries, decided, bound = decode_whole_log(log)
+        known = None if bound is UNSET else PrefixBindings(bound)
+        return self._replace(entries, count, decided, known)
 
     def keep_limits(self, *, on: bool) -> None:
         """Decide whether limits of media and of length are kept; state before format 3 has no place for them."""

@@ -51,12 +51,16 @@ LogEntry: TypeAlias = Turn | ScaledImages | list[Fix]
 
 
 class WholeLog(Struct, frozen=True, forbid_unknown_fields=True):
-    """A log that leaves its session: how many messages came in, its entries, and the shape that they decided."""
+    """A log that leaves its session: how many messages came in, its entries, and the shape that they decided.
+
+    ``bound`` is what was sent to a model whose reasoning is bound to it, if there is one, without chunks.
+    """
 
     messages: int
     entries: list[Logged]
     shape: DecidedShape = "each"
     shape_since: int = -1
+    bound: SavedBindings | UnsetType = UNSET
 
 
 class Mended(Struct, array_like=True):
@@ -362,12 +366,14 @@ def decode_log(log: bytes) -> list[LogEntry]:
     return [_entry(logged) for logged in _LOG.decode(log)]
 
 
-def encode_whole_log(count: int, log: list[LogEntry], decided: Decided) -> bytes:
-    return _encode_json(WholeLog(count, _logged(log), decided.shape, decided.since))
+def encode_whole_log(
+    count: int, log: list[LogEntry], decided: Decided, bound: SavedBindings | UnsetType = UNSET
+) -> bytes:
+    return _encode_json(WholeLog(count, _logged(log), decided.shape, decided.since, bound))
 
 
-def decode_whole_log(data: bytes) -> tuple[int, list[LogEntry], Decided]:
-    """The number of messages received, the entries, and the shape that they decided.
+def decode_whole_log(data: bytes) -> tuple[int, list[LogEntry], Decided, SavedBindings | UnsetType]:
+    """The number of messages received, the entries, the shape that they decided, and what was sent.
 
     Raises:
         InputError: it is no log.
@@ -382,7 +388,10 @@ def decode_whole_log(data: bytes) -> tuple[int, list[LogEntry], Decided]:
         raise InputError("bad_log", "the log's turns are not in order", path="log")
     if any(turn.paths is not None and len(turn.paths) != len(turn.blocks) for turn in turns):
         raise InputError("bad_log", "a turn of the log names other blocks than it has", path="log")
-    return found.messages, [_entry(logged) for logged in found.entries], Decided(found.shape, found.shape_since)
+    if found.bound is not UNSET and any(sent.chunks for sent in found.bound.sent.values()):
+        raise InputError("bad_log", "what was sent refers to settled messages that the log does not have", path="log")
+    entries = [_entry(logged) for logged in found.entries]
+    return found.messages, entries, Decided(found.shape, found.shape_since), found.bound
 
 
 def save_history(history: History) -> bytes:

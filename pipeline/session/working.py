@@ -288,10 +288,15 @@ class WorkingHistory:
         """The turns of a log that the cut leaves."""
         return (kept for turn in turns() if (kept := self.fit.kept(turn)) is not None)
 
-    def request(self, target: str) -> Normalized:
+    @property
+    def tracked(self) -> list[str]:
+        """The targets whose requests count as sent: their model's reasoning is bound to them."""
+        return sorted(self._tracked)
+
+    def request(self, target: str, *, is_sent: bool = True) -> Normalized:
         """Return the request for one of the targets; where its model's reasoning is bound to it, it counts as sent."""
         made = self._chosen(target)
-        return self._sent(target, made) if target in self._tracked else made
+        return self._sent(target, made) if is_sent and target in self._tracked else made
 
     def _chosen(self, target: str) -> Normalized:
         made = self._request(target)

@@ -21,7 +21,7 @@ from reknit.pipeline.stages.defaults import ENDPOINTS, Defaults
 from reknit.pipeline.stages.envelope import OWN_ORIGIN, TURN_HEADERS, is_session
 from reknit.pipeline.stages.kept import EndedError, KeepsSessions, SessionLifetimes
 from reknit.pipeline.stages.releases import SLICED_RELEASES, Release
-from reknit.pipeline.stages.requests import Publisher, judge_answer
+from reknit.pipeline.stages.requests import Publisher, Reason, judge_answer
 from reknit.pipeline.stages.session_status import STEPS, Kind, Status, Step, kind_of
 from reknit.pipeline.stages.tenants import LimitError, Usage
 from reknit.pipeline.stages.turn_records import decoded
@@ -459,20 +459,11 @@ class TurnsStage(KeepsSessions):
     def _apply(self, entry: TurnState, event: TurnRecord, publisher: Publisher) -> None:
         """Change the session as the record says, and send what is then due."""
         self._change(entry, event, publisher)
-        if not self._publish:
-            return
-        session = entry.session
-        if isinstance(event, RequestWanted):
-            publisher.requests("wanted")
-        elif (
-            isinstance(event, TurnAppended)
-            and event.request
-            # A message that its framework does not send to a model makes no request due.
-            and session.has_grown
-            and session.waiting
-            and not _drives_itself(event)
-        ):
-            publisher.requests("interrupted" if session.interrupted else "turn")
+        reason = _due(entry.session, event)
+        if reason and self._publish:
+            publisher.requests(reason)
+        elif reason:
+            entry.session.note_requests()
 
     def _change(self, entry: TurnState, event: TurnRecord, publisher: Publisher) -> None:
         session = entry.session
@@ -505,6 +496,22 @@ class TurnsStage(KeepsSessions):
                 entry.wanted += 1
             case SessionReleased():
                 raise InputError("not_parked", "the session is not parked")
+
+
+def _due(session: Session, event: TurnRecord) -> Reason | None:
+    """Return why a request is due after a record, if one is."""
+    if isinstance(event, RequestWanted):
+        return "wanted"
+    if (
+        isinstance(event, TurnAppended)
+        and event.request
+        # A message that its framework does not send to a model makes no request due.
+        and session.has_grown
+        and session.waiting
+        and not _drives_itself(event)
+    ):
+        return "interrupted" if session.interrupted else "turn"
+    return None
 
 
 def _drives_itself(event: TurnAppended) -> bool:

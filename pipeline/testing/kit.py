@@ -284,7 +284,8 @@ class Kit:
         )
         for message in given.messages:
             session.append(encoded(message), source)
-            yield session.request()
+            # The requests are compared with those of the history so far, which does not show what was sent.
+            yield session.request(is_sent=False)
 
     def _settled(self, before: Normalized, now: Normalized, where: str) -> None:
         if now.reset in {BEYOND_LIMITS, BEYOND_FIT}:

@@ -11,14 +11,16 @@ import json
 import msgspec
 import pytest
 from build import call, image, result, said, session_of, text, user
-from stage_runs import OPENED, of, records, turn
+from stage_runs import KEY, OPENED, of, records, turn
 
 from reknit.pipeline import Session, normalize
+from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.placeholders import INTERRUPTED
 from reknit.pipeline.policy import Endpoint
 from reknit.pipeline.stages.defaults import Defaults
 from reknit.pipeline.stages.turns import TurnsStage
 from reknit.pipeline.targets.bound import LINES, is_prefix_bound
+from reknit.pipeline.testing import Kit
 from reknit.topics import PROVIDER_REQUESTS
 
 FABLE = "claude-fable-5-1"
@@ -413,6 +415,36 @@ def test_a_session_of_an_earlier_format_goes_on_in_format_3():
     assert sent(session)[2] == "configured; reasoning from messages.1"
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_session_that_moves_keeps_what_is_void(restart):
+    session = bound_session(*TALK)
+    session.configure(system="Be brief.")
+    session.request()
+    session.append(answer("c"))
+    moved = Session(model=FABLE, params={"max_tokens": 99}, tools=[TOOL], system="Be brief.")
+    moved.replace_by_log(session.log())
+    moved = reloaded(moved) if restart else moved
+    for each in (session, moved):
+        each.append(user("u4"))
+    assert moved.request().body == session.request().body
+    # And it knows what was sent.
+    moved.configure(system=None)
+    assert sent(moved)[0][5] == without("c")
+
+
+def test_the_log_of_another_model_has_nothing_of_it():
+    assert b"bound" not in bound_session(*TALK, model="claude-opus-5").log()
+
+
+def test_a_log_that_refers_to_what_it_does_not_have_is_refused():
+    log = json.loads(bound_session(*TALK).log())
+    log["bound"][0]["anthropic"][2] = 1
+    session = Session(model=FABLE)
+    with pytest.raises(InputError) as error:
+        session.replace_by_log(json.dumps(log).encode())
+    assert error.value.code == "bad_log"
+
+
 # Records.
 
 
@@ -424,3 +456,26 @@ def test_a_record_reports_from_where_reasoning_went():
     last = of(found, PROVIDER_REQUESTS)[-1]
     assert dict(last.headers)["prefix-reset"] == b"configured; reasoning from messages.1"
     assert {key[1] for key in found.tally if key[0] == "reknit_prefix_resets_total"} == {"configured"}
+
+
+def test_a_stage_that_publishes_nothing_knows_what_was_sent():
+    """The viewer rebuilds a published request so."""
+    opened = OPENED | {"model": FABLE, "tools": [TOOL]}
+    continued = [{"type": "request.wanted"}, turn(answer("c"))]
+    log = records([opened, *map(turn, TALK[:4]), *continued, {"type": "session.opened", "system": "x"}, turn(TALK[4])])
+    loud, quiet = TurnsStage(Defaults()), TurnsStage(Defaults(), publish=False)
+    last = of(loud.process(log), PROVIDER_REQUESTS)[-1]
+    assert of(quiet.process(log), PROVIDER_REQUESTS) == []
+    assert quiet.find(KEY).session.request().body == last.value
+    bare = [without("a"), user("u2"), without("b"), user("Continue."), without("c"), user("u3")]
+    assert json.loads(last.value)["messages"] == [user("u1"), *bare]
+
+
+def test_a_request_that_is_only_looked_at_does_not_count_as_sent():
+    session = session_of(user("u1"), answer("a"), model=FABLE)
+    session.request(is_sent=False)
+    session.append(user("u2"))
+    session.configure(system="Be brief.")
+    assert sent(session)[0] == [user("u1"), answer("a"), user("u2")]
+    kit = Kit("anthropic", setting={"model": FABLE})
+    kit.check([user("u1"), answer("a"), answer("b", "c1"), user("u2"), answer("c"), user(result("c1"))])
