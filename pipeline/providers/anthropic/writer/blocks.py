@@ -8,7 +8,7 @@ cannot be modified``. Blank blocks and blocks of other issuers do not count as p
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -127,7 +127,7 @@ def unfit_reasoning(
     unfit = {
         at: code
         for at in reasoning
-        if (code := _reasoning_fault(pieces[at], message, model, endpoint)) and code not in observed
+        if (code := _fault_in(pieces[at], message, model, endpoint)) and code not in observed
     }
     last = len(pieces) - 1 if "thinking_trailing" not in observed else -1
     # A breakpoint ends with the block before it.
@@ -142,10 +142,15 @@ def unfit_reasoning(
     return unfit
 
 
-def _reasoning_fault(piece: TrackedBlock, message: Message, model: str | None, endpoint: Endpoint) -> str:
-    block = piece.block
-    if not isinstance(block, (Thinking, RedactedThinking)):
+def _fault_in(piece: TrackedBlock, message: Message, model: str | None, endpoint: Endpoint) -> str:
+    if not isinstance(piece.block, (Thinking, RedactedThinking)):
         return ""
+    changed = "thinking_of_changed_turn" if piece.turn in message.changed else ""
+    return _reasoning_fault(piece.block, model, endpoint) or changed
+
+
+def _reasoning_fault(block: Thinking | RedactedThinking, model: str | None, endpoint: Endpoint) -> str:
+    """Why reasoning cannot be sent back, as the code of a fix; ``""`` if it can."""
     if isinstance(block.issuer, Issuer) and not is_issued_by(block, _OWN, model):
         known = block.issuer.provider == ANTHROPIC
         if not (known and may_cross(block.issuer, endpoint, version_of(model))):
@@ -160,7 +165,7 @@ def _reasoning_fault(piece: TrackedBlock, message: Message, model: str | None, e
             return "thinking_unsigned"
         if not block.thinking.strip() and not _takes_empty(model):
             return "thinking_empty"
-    return "thinking_of_changed_turn" if piece.turn in message.changed else ""
+    return ""
 
 
 def version_of(model: str | None) -> tuple[int, int] | None:
@@ -310,7 +315,7 @@ def _image_fault(facts: Facts, images: int, *, large: bool) -> str:
     return fault
 
 
-def as_it_is(turn: Turn, images: int, endpoint: Endpoint, *, large: bool) -> tuple[int, bool] | None:
+def as_it_is(turn: Turn, images: int, model: str | None, endpoint: Endpoint, *, large: bool) -> tuple[int, bool] | None:
     """Return the count of images after a valid turn, and whether one is large, if an endpoint takes it unchanged.
 
     None if it is not, or if that needs a closer check.
@@ -318,7 +323,9 @@ def as_it_is(turn: Turn, images: int, endpoint: Endpoint, *, large: bool) -> tup
     if turn.own is not UNSET:
         return None
     for block in turn.blocks:
-        if not stays(block) or has_foreign_signature(block, endpoint):
+        if not stays(block):
+            return None
+        if isinstance(block, (Thinking, RedactedThinking)) and _reasoning_fault(block, model, endpoint):
             return None
         inner = block.content if type(block) is ToolResult and type(block.content) is list else ()
         for part in inner or (block,):
@@ -332,14 +339,22 @@ def as_it_is(turn: Turn, images: int, endpoint: Endpoint, *, large: bool) -> tup
     return None if isinstance(block, (Thinking, RedactedThinking)) else (images, large)
 
 
-# The members that are content, or that ``stays`` looks at itself.
+def without_issuers(blocks: Iterable[Block]) -> tuple[Block, ...]:
+    """Return the blocks of a turn that stays as it is, without the issuers of reasoning, which no request has."""
+    return tuple(
+        structs.replace(block, issuer=UNSET) if isinstance(block, (Thinking, RedactedThinking)) else block
+        for block in blocks
+    )
+
+
+# The members that are content, or that are looked at by themselves.
 _UNUSUAL: Final[Mapping[type, Callable[[Any], bool]]] = MappingProxyType(
     {
         Text: unusual(Text, "citations"),
         ToolUse: unusual(ToolUse, "incomplete"),
         ToolResult: unusual(ToolResult, "content", "is_error"),
-        Thinking: unusual(Thinking, "signature"),
-        RedactedThinking: unusual(RedactedThinking),
+        Thinking: unusual(Thinking, "issuer", "signature"),
+        RedactedThinking: unusual(RedactedThinking, "issuer"),
         Image: unusual(Image),
         Document: unusual(Document, "title", "context", "citations"),
     }
@@ -347,14 +362,12 @@ _UNUSUAL: Final[Mapping[type, Callable[[Any], bool]]] = MappingProxyType(
 
 
 def stays(block: Any) -> bool:  # noqa: ANN401  a block that the model knows; looked at by its class, for speed
-    """Return True if a block, media excepted, has no content or member that the API does not take."""
+    """Return True if a block, media and reasoning excepted, has no content or member that the API does not take."""
     kind = type(block)
     if _UNUSUAL[kind](block):
         return False
     if kind is Text:
         return block.citations is UNSET or _are_citations(block.citations)
-    if kind is Thinking:
-        return block.signature is not UNSET and bool(block.signature) and bool(block.thinking.strip())
     if kind is ToolResult and type(block.content) is list:
         return all(stays(part) and not (block.is_error and type(part) is not Text) for part in block.content)
-    return kind is not RedactedThinking or bool(block.data)
+    return True
