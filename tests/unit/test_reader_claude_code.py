@@ -238,7 +238,7 @@ PATHS = {
         {"user/off-path": 1, "last-prompt": 1},
     ),
     "a last prompt that is no rewind": (
-        [asked("u1", "q"), said("a1", "x", "u1"), {"type": "last-prompt", "leafUuid": "u1", "sessionId": "s"}],
+        [user_line("u1", "q"), said("a1", "x", "u1"), {"type": "last-prompt", "leafUuid": "u1", "sessionId": "s"}],
         [("user", "q"), ("assistant", "x")],
         {"last-prompt": 1},
     ),

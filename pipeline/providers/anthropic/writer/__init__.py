@@ -35,6 +35,7 @@ from reknit.pipeline.providers.anthropic.writer.blocks import (
     unfit_reasoning,
     untaken,
     version_of,
+    without_issuers,
 )
 from reknit.pipeline.providers.anthropic.writer.parameters import tool_name, write_head
 from reknit.pipeline.targets import (
@@ -132,12 +133,14 @@ class AnthropicDialect(ListDialect):
         messages: list[_Wire] = []
         for at in part:
             turn = turns[at]
+            blocks = turn.blocks
             if at in run.special:
-                next_turn = as_it_is(turn, state.images, self._endpoint, void, large=state.large)
+                next_turn = as_it_is(turn, state.images, self.model, self._endpoint, void, large=state.large)
                 if next_turn is None:
                     break
                 state = structs.replace(state, images=next_turn[0], large=next_turn[1])
-            content = turn.blocks if turn.paths is None else _as_given(turn.blocks, turn.paths)
+                blocks = without_issuers(blocks)
+            content = blocks if turn.paths is None else _as_given(blocks, turn.paths)
             messages.append(_Wire(turn.role, content))
         if not messages:
             return None

@@ -8,7 +8,7 @@ cannot be modified``. Blank blocks and blocks of other issuers do not count as p
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -136,7 +136,7 @@ def unfit_reasoning(
         at: code
         for at in reasoning
         if not (unsigned and _is_wanted(pieces[at].block, endpoint))
-        and (code := _reasoning_fault(pieces[at], message, model, endpoint, void))
+        and (code := _fault_in(pieces[at], message, model, endpoint, void))
         and code not in observed
     }
     last = len(pieces) - 1 if "thinking_trailing" not in observed else -1
@@ -159,15 +159,23 @@ def _is_wanted(block: Block, endpoint: Endpoint) -> bool:
     return wants_back(block.issuer if isinstance(block.issuer, Issuer) else None, endpoint)
 
 
-def _reasoning_fault(piece: TrackedBlock, message: Message, model: str | None, endpoint: Endpoint, void: Void) -> str:
-    block = piece.block
-    if not isinstance(block, (Thinking, RedactedThinking)):
+def _fault_in(piece: TrackedBlock, message: Message, model: str | None, endpoint: Endpoint, void: Void) -> str:
+    if not isinstance(piece.block, (Thinking, RedactedThinking)):
         return ""
+    changed = "thinking_of_changed_turn" if piece.turn in message.changed else ""
+    void_here = bool(void) and is_void(void, piece.turn)
+    return _reasoning_fault(piece.block, model, endpoint, void_here=void_here) or changed
+
+
+def _reasoning_fault(
+    block: Thinking | RedactedThinking, model: str | None, endpoint: Endpoint, *, void_here: bool = False
+) -> str:
+    """Return why reasoning cannot be sent back, as the code of a fix; ``""`` if it can."""
     if isinstance(block.issuer, Issuer) and not is_issued_by(block, _OWN, model):
         known = block.issuer.provider == ANTHROPIC
         if not (known and may_cross(block.issuer, endpoint, version_of(model))):
             return "thinking_foreign"
-    if has_foreign_signature(block, endpoint) or (void and is_void(void, piece.turn)):
+    if void_here or has_foreign_signature(block, endpoint):
         return "reasoning_foreign"
     if isinstance(block, RedactedThinking):
         if not block.data:
@@ -177,7 +185,7 @@ def _reasoning_fault(piece: TrackedBlock, message: Message, model: str | None, e
             return "thinking_unsigned"
         if not block.thinking.strip() and not _takes_empty(model):
             return "thinking_empty"
-    return "thinking_of_changed_turn" if piece.turn in message.changed else ""
+    return ""
 
 
 def version_of(model: str | None) -> tuple[int, int] | None:
@@ -328,7 +336,7 @@ def _image_fault(facts: Facts, images: int, *, large: bool) -> str:
 
 
 def as_it_is(
-    turn: Turn, images: int, endpoint: Endpoint, void: Void = NOT_VOID, *, large: bool
+    turn: Turn, images: int, model: str | None, endpoint: Endpoint, void: Void = NOT_VOID, *, large: bool
 ) -> tuple[int, bool] | None:
     """Return the count of images after a valid turn, and whether one is large, if an endpoint takes it unchanged.
 
@@ -337,7 +345,9 @@ def as_it_is(
     if turn.own is not UNSET or (void and is_void(void, turn.index)):
         return None
     for block in turn.blocks:
-        if not stays(block) or has_foreign_signature(block, endpoint):
+        if not stays(block):
+            return None
+        if isinstance(block, (Thinking, RedactedThinking)) and _reasoning_fault(block, model, endpoint):
             return None
         inner = block.content if type(block) is ToolResult and type(block.content) is list else ()
         for part in inner or (block,):
@@ -351,14 +361,22 @@ def as_it_is(
     return None if isinstance(block, (Thinking, RedactedThinking)) else (images, large)
 
 
-# The members that are content, or that ``stays`` looks at itself.
+def without_issuers(blocks: Iterable[Block]) -> tuple[Block, ...]:
+    """Return the blocks of a turn that stays as it is, without the issuers of reasoning, which no request has."""
+    return tuple(
+        structs.replace(block, issuer=UNSET) if isinstance(block, (Thinking, RedactedThinking)) else block
+        for block in blocks
+    )
+
+
+# The members that are content, or that are looked at by themselves.
 _UNUSUAL: Final[Mapping[type, Callable[[Any], bool]]] = MappingProxyType(
     {
         Text: unusual(Text, "citations"),
         ToolUse: unusual(ToolUse, "incomplete"),
         ToolResult: unusual(ToolResult, "content", "is_error"),
-        Thinking: unusual(Thinking, "signature"),
-        RedactedThinking: unusual(RedactedThinking),
+        Thinking: unusual(Thinking, "issuer", "signature"),
+        RedactedThinking: unusual(RedactedThinking, "issuer"),
         Image: unusual(Image),
         Document: unusual(Document, "title", "context", "citations"),
     }
@@ -366,14 +384,12 @@ _UNUSUAL: Final[Mapping[type, Callable[[Any], bool]]] = MappingProxyType(
 
 
 def stays(block: Any) -> bool:  # noqa: ANN401  a block that the model knows; looked at by its class, for speed
-    """Return True if a block, media excepted, has no content or member that the API does not take."""
+    """Return True if a block, media and reasoning excepted, has no content or member that the API does not take."""
     kind = type(block)
     if _UNUSUAL[kind](block):
         return False
     if kind is Text:
         return block.citations is UNSET or _are_citations(block.citations)
-    if kind is Thinking:
-        return block.signature is not UNSET and bool(block.signature) and bool(block.thinking.strip())
     if kind is ToolResult and type(block.content) is list:
         return all(stays(part) and not (block.is_error and type(part) is not Text) for part in block.content)
-    return kind is not RedactedThinking or bool(block.data)
+    return True
