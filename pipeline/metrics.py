@@ -185,7 +185,9 @@ DEAD_LETTER_CODES = (
     "wrong_type",
 )
 # Why a request does not begin with the settled part of the one before it.
-PREFIX_RESETS = ("configured", "replaced", "rewound", "thinking_disabled", "media", "environment", "mended")
+PREFIX_RESETS = (
+    "configured", "replaced", "rewound", "limits", "fit", "thinking_disabled", "media", "environment", "mended",
+)  # fmt: skip
 _TURN_TYPES = [str(kind.__struct_config__.tag) for kind in get_args(TurnRecord)]
 
 
