@@ -238,7 +238,7 @@ _DIALECT = (
          "Invalid `signature` in `thinking` block", "openclaw/openclaw#94228; anthropics/anthropic-sdk-python#1598"),
     _lost("reasoning_foreign", "dropped", "reasoning was left out whose signature the endpoint is known to refuse",
          "Invalid `signature` in `thinking` block",
-         "NanmiCoder/cc-haha#382; can1357/oh-my-pi#12006; router-for-me/CLIProxyAPI#1584"),
+         "NanmiCoder/cc-haha#382; can1357/oh-my-pi#12006; router-for-me/CLIProxyAPI#1584; pydantic/pydantic-ai#7984"),
     _lost("thinking_trailing", "dropped", "reasoning at the end of an assistant turn was left out",
          "The final block in an assistant message cannot be `thinking`"),
     _lost("thinking_of_changed_turn", "dropped", "a turn was mended, so its reasoning could not stay verbatim",
@@ -369,6 +369,10 @@ _READING = (
          "The request body is not valid JSON: no low surrogate in string", "anthropics/claude-code#60394"),
     _lost("line_unreadable", "dropped", "a transcript's line, or a message in it, could not be read and was left out",
          source="transcripts of programs that were killed while they wrote"),
+    _lost("line_cut", "rewritten", "a transcript's last line ends in the middle, and was read up to there",
+         source="transcripts of programs that were killed while they wrote"),
+    _lost("line_skipped", "dropped", "a transcript's line of an unknown type was left out, with its content",
+         source="transcripts of programs that are newer than the reader"),
 )  # fmt: skip
 
 # Changes to a stream's words, where its source writes calls and internals into its text.

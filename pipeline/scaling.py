@@ -22,8 +22,8 @@ from msgspec import Raw, structs
 
 from reknit.pipeline.errors import ReknitError
 from reknit.pipeline.inline_images import images_in
-from reknit.pipeline.model import Policy
 from reknit.pipeline.objects import Objects
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.session.scaled import BYTES, SIDE, Scale, digest_of, is_large
 from reknit.pipeline.stages.base import Record
 from reknit.pipeline.targets.media import inspect

@@ -35,8 +35,9 @@ _Message: TypeAlias = Annotated[
 _Messages: TypeAlias = Annotated[
     Raw,
     Meta(
-        description="Messages, oldest first, each canonical or any other shape that Reknit reads.",
-        extra_json_schema={"type": "array", "items": {"type": "object"}},
+        description="Messages, oldest first, each canonical or any other shape that Reknit reads; or all lines of a "
+        "transcript, of which one that is no JSON object is the string of its text.",
+        extra_json_schema={"type": "array", "items": {"type": ["object", "string"]}},
     ),
 ]
 _System: TypeAlias = Annotated[

@@ -29,7 +29,7 @@ from reknit.pipeline.errors import ReknitError
 from reknit.pipeline.kafka import connection
 from reknit.pipeline.settings import Config
 from reknit.pipeline.urls import mask_urls
-from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS, qualified
+from reknit.topics import INPUTS, qualified
 
 if TYPE_CHECKING:
     from reknit.pipeline.stages.defaults import Defaults
@@ -223,8 +223,8 @@ def _topic_ids(config: Config) -> str:
 
     from reknit.pipeline.engine.topic_ids import ask
 
-    prefix = config.prefix if config.source_prefix is None else config.source_prefix
-    names = [qualified(topic, prefix) for topic in (AGENT_TURNS, PROVIDER_EVENTS)]
+    prefix = config.inputs_prefix
+    names = [qualified(topic, prefix) for topic in INPUTS]
 
     async def look() -> str:
         client = AIOKafkaClient(**connection(config))
@@ -254,9 +254,9 @@ _INTRO = """# Configuration
 
 A setting comes from a TOML file (`--config`, or `REKNIT_CONFIG`), from the environment, or from an option; each wins
 over the one before. Keys are the same everywhere: `session.policy.tail` is `tail` under `[session.policy]` in the file
-and `REKNIT_SESSION__POLICY__TAIL` in the environment, where two underscores go down a level (one, behind
+and `REKNIT_SESSION__POLICY__TAIL` in the environment, where two underscores go down a level (one, after
 `REKNIT_KAFKA`). In a variable lists and tables are JSON; a list of names may have commas instead. An empty variable
-counts as not set. Secrets stand in the environment or in files of their own, never in the file of all settings and
+counts as not set. Secrets are in the environment or in files of their own, never in the file of all settings and
 never in an option.
 
 ```sh

@@ -75,8 +75,9 @@ def _upstreams(config: Config, url: str | None, target: str) -> Upstreams:
     if url is not None:
         given = (Upstream(name="upstream", to=url, target=target),)
     for upstream in given:
-        if policy_from(upstream.policy).media == "shrink":  # an error here, not later in every request
-            check_pillow()
+        for policy in upstream.policies():
+            if policy_from(policy).media == "shrink":  # an error here, not later in every request
+                check_pillow()
     return Upstreams(given, TARGETS)
 
 

@@ -30,10 +30,10 @@ from reknit.pipeline.engine.batches import (
     smaller_letter,
     walk,
 )
+from reknit.pipeline.engine.commit import Batch, Writer, group_offset
 from reknit.pipeline.engine.limits import RefusedSizeError, StateSizeError
 from reknit.pipeline.engine.runtime import EngineError, LimitTooSmallError, PartitionLostError, log, where
 from reknit.pipeline.engine.state import PartitionState
-from reknit.pipeline.engine.writer import Batch, Writer, group_offset
 from reknit.pipeline.errors import ReknitError, error_name
 from reknit.pipeline.kafka import REFUSALS
 from reknit.pipeline.stages.base import Output, Record, Result, Stage, StoppedError

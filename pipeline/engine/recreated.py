@@ -26,14 +26,15 @@ from aiokafka.errors import KafkaError
 from msgspec import Struct, structs
 
 from reknit.pipeline.engine import preflight
+from reknit.pipeline.engine.client_patch import patch_aiokafka
+from reknit.pipeline.engine.commit import Batch, Writer
 from reknit.pipeline.engine.dry import Fetched, feed
 from reknit.pipeline.engine.partition import Partition
 from reknit.pipeline.engine.runtime import NoMetrics, Runtime, Scope, TopicChangedError, Tuning
 from reknit.pipeline.engine.state import Restored, restore
 from reknit.pipeline.engine.stores import PackedRecords
 from reknit.pipeline.engine.topic_ids import TopicIds
-from reknit.pipeline.engine.upstream import patch_aiokafka
-from reknit.pipeline.engine.writer import Batch, Writer, writer_for
+from reknit.pipeline.engine.writer import writer_for
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.kafka import explained
 from reknit.pipeline.stages.base import Output, Record

@@ -20,7 +20,6 @@ from reknit.pipeline.model import (
     Document,
     Image,
     Own,
-    Policy,
     RedactedThinking,
     Text,
     Thinking,
@@ -31,8 +30,9 @@ from reknit.pipeline.model import (
     on_the_wire,
 )
 from reknit.pipeline.options import Structure
+from reknit.pipeline.policy import Policy
 
-Stretch: TypeAlias = tuple[Speaker, list[TrackedBlock]]
+SpeakerRun: TypeAlias = tuple[Speaker, list[TrackedBlock]]
 
 # Marks a system message inside the history, which becomes user text.
 SYSTEM_MARK = "[System message]\n"
@@ -70,7 +70,7 @@ def structure_under(policy: Policy, structure: Structure) -> Structure:
     return structure
 
 
-def clean(turn: Turn, policy: Policy, structure: Structure, book: FixLog, changed: set[int]) -> list[Stretch]:
+def clean(turn: Turn, policy: Policy, structure: Structure, book: FixLog, changed: set[int]) -> list[SpeakerRun]:
     """Return the turn's pieces in runs of one role.
 
     Removed blocks are in the book, turns that lose blocks in ``changed``.
@@ -79,7 +79,7 @@ def clean(turn: Turn, policy: Policy, structure: Structure, book: FixLog, change
         book.note_fix("turn_empty", turn.place)
         return []
     speaker: Speaker = "assistant" if turn.role == "assistant" else "user"
-    stretches: list[Stretch] = []
+    runs: list[SpeakerRun] = []
     removed = 0
     blank_stays = turn.role in structure.blank and all(
         is_blank(TrackedBlock(block, turn.index, "")) for block in turn.blocks
@@ -105,18 +105,18 @@ def clean(turn: Turn, policy: Policy, structure: Structure, book: FixLog, change
         role = speaker if may_stay else _ROLES.get(type(piece.block), speaker)
         if role != speaker:
             piece = book.change("block_moved", piece)
-        if stretches and stretches[-1][0] == role:
-            stretches[-1][1].append(piece)
+        if runs and runs[-1][0] == role:
+            runs[-1][1].append(piece)
         else:
-            stretches.append((role, [piece]))
+            runs.append((role, [piece]))
     # A blank text is no part of what a model said; anything else that goes leaves the turn no longer verbatim.
-    if removed or len(stretches) > 1:
+    if removed or len(runs) > 1:
         changed.add(turn.index)
-    if turn.own is not UNSET and stretches:
-        stretches[0][1][0].own = turn.own
+    if turn.own is not UNSET and runs:
+        runs[0][1][0].own = turn.own
     if turn.synthetic:
-        return [(role, [structs.replace(piece, synthetic=True) for piece in pieces]) for role, pieces in stretches]
-    return stretches
+        return [(role, [structs.replace(piece, synthetic=True) for piece in pieces]) for role, pieces in runs]
+    return runs
 
 
 def _cut_place(turn: Turn) -> int:

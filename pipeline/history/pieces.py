@@ -170,7 +170,7 @@ def block_path(turn: Turn, at: int) -> str:
 
 
 def message_of(turn: Turn) -> Message:
-    """A healthy turn as the message it is."""
+    """A valid turn as the message it is."""
     pieces = [TrackedBlock(block, turn.index, block_path(turn, at)) for at, block in enumerate(turn.blocks)]
     if turn.own is not UNSET and pieces:
         pieces[0].own = turn.own

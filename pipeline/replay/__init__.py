@@ -20,7 +20,7 @@ from msgspec import Struct
 from reknit.pipeline.errors import ReknitError
 from reknit.pipeline.stages.base import Record, Result, Stage
 from reknit.pipeline.stages.kept import marker_digest
-from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
+from reknit.topics import PROVIDER_EVENTS
 from reknit.topics import headers as names
 
 # Each input, and in the order of its partitions.
@@ -28,7 +28,6 @@ Offsets: TypeAlias = dict[str, list[int]]
 # From the first offset to the one after the last.
 Stretch: TypeAlias = tuple[int, int]
 
-INPUTS = (AGENT_TURNS, PROVIDER_EVENTS)
 _PATTERN = frozenset("*?[")
 # The number of sessions for which the match of the patterns is cached: matching costs more than a record.
 _REMEMBERED = 10_000

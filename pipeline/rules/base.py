@@ -7,7 +7,7 @@ each cross-checks the other.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from msgspec import Struct
@@ -163,6 +163,10 @@ class Seen(Struct, frozen=True):
             if item in layer:
                 return True
         return False
+
+    def has_any(self, items: Collection[str]) -> bool:
+        """Return True if one of the strings is in the set."""
+        return not all(layer.isdisjoint(items) for layer in self.layers)
 
     def plus(self, items: Iterable[str]) -> Seen:
         top = frozenset(items)

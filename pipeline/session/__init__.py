@@ -17,7 +17,8 @@ from reknit.pipeline.errors import InputError, InternalError, UnknownTargetError
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.readers.message import UNDECIDED, Decided
 from reknit.pipeline.history.readers.shapes import TRANSCRIPTS, decided_in, read, read_next
-from reknit.pipeline.model import Policy, Role, Turn
+from reknit.pipeline.model import Role, Turn
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.registry import target_named
 from reknit.pipeline.session.arguments import GivenPolicy, GivenSystem, GivenTools, policy_from, setting_from
@@ -86,7 +87,8 @@ class Session:
         if self._configured is not None:
             (new, reasons), old = self._configured, self._at_work
             stubs = old.bounds.stubs if new.policy.media == "stub" else {}
-            self._work = new.again(old.archive.entries(), old.count, reasons, old.decided, stubs)
+            log, bindings = old.archive.entries(), old.carried()
+            self._work = new.again(log, old.count, reasons, old.decided, bindings=bindings, stubs=stubs)
         return self._at_work
 
     @_work.setter
@@ -243,8 +245,11 @@ class Session:
             for index, message in enumerate(messages):
                 turns, fixes, decided = _read_message(message, index, source, decided)
                 entries += [fixes, *turns]
-        entries = list(self._with_scaled(entries))
-        self._work = self._given.again(entries, count, dict.fromkeys(self.targets, "replaced"), decided)
+        return self._replace(list(self._with_scaled(entries)), count, decided)
+
+    def _replace(self, entries: Sequence[LogEntry], count: int, decided: Decided) -> list[Fix]:
+        reasons, bindings = dict.fromkeys(self.targets, "replaced"), self._at_work.carried(entries)
+        self._work = self._given.again(entries, count, reasons, decided, bindings=bindings)
         return self._work.fixes
 
     def _with_scaled(self, entries: Iterable[LogEntry]) -> Iterator[LogEntry]:
@@ -293,8 +298,7 @@ class Session:
             InputError: it is not a log; the session is unchanged.
         """
         count, entries, decided = decode_whole_log(log)
-        self._work = self._given.again(entries, count, dict.fromkeys(self.targets, "replaced"), decided)
-        return self._work.fixes
+        return self._replace(entries, count, decided)
 
     def keep_limits(self, *, on: bool) -> None:
         """Decide whether limits of media and of length are kept; state before format 3 has no place for them."""
@@ -384,7 +388,7 @@ def normalize(
     setting = Setting(system=given.system, tools=given.tools, model=model or given.model, params=given.params)
     work = WorkingHistory((target,), mended_by, setting, fit=fit_for(mended_by, setting, count_tokens))
     work.note_fixes(found.fixes)
-    work.begin_history(given.turns, found.stretches, scale)
+    work.begin_history(given.turns, found.valid_runs, scale)
     return work.request(to)
 
 

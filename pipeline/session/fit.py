@@ -20,7 +20,8 @@ from msgspec import UNSET, Struct, UnsetType, structs
 from reknit.pipeline.fixes import Fix, make
 from reknit.pipeline.history.pieces import LedgerEntry, block_path
 from reknit.pipeline.history.served import RESULTS, ids_of
-from reknit.pipeline.model import Block, Document, Image, Policy, Text, ToolResult, ToolUse, Turn, Unknown
+from reknit.pipeline.model import Block, Document, Image, Text, ToolResult, ToolUse, Turn, Unknown
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.session.prefix import PrefixChange
 from reknit.pipeline.session.tokens import CountTokens, TokenEstimate
 from reknit.pipeline.targets import Setting

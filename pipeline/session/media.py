@@ -125,6 +125,14 @@ def has_media(turn: Turn) -> bool:
     return False
 
 
+def holds_stub(turn: Turn, stubs: MediaStubs) -> bool:
+    """Return True if a medium of a turn is a line of text in requests."""
+    if not has_media(turn):
+        return False
+    placed = (_keyed(block_path(turn, at), block) for at, block in enumerate(turn.blocks))
+    return any(stubs.has(key) for media in placed for key, _, _ in media)
+
+
 class MediaTally:
     """The media of a history that one target's requests hold, and those that became lines of text."""
 

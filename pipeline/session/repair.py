@@ -15,17 +15,20 @@ from msgspec import Struct, structs
 
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history import History
-from reknit.pipeline.history.calls import IdWriter, SettledCall
-from reknit.pipeline.history.healthy import Stretch
-from reknit.pipeline.model import Policy, Turn
+from reknit.pipeline.history.call_ids import IdWriter, SettledCall
+from reknit.pipeline.history.valid_runs import ValidRun
+from reknit.pipeline.model import Turn
 from reknit.pipeline.options import Structure
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.session.fit import EXCEEDED, SUMMARY, Shown
 from reknit.pipeline.session.media import MediaStubs
 from reknit.pipeline.session.scaled import ScaledMedia
-from reknit.pipeline.session.settled import SettledPart, SettledSlice, Shared, Size
+from reknit.pipeline.session.settled import SettledPart, Shared
+from reknit.pipeline.session.settled_state import SettledSlice, Size
 from reknit.pipeline.session.state import Mended, OpenEnd, SessionHead, Slice, load_open_end
-from reknit.pipeline.targets import HealthyTurns, Setting, images_of, structure_of
+from reknit.pipeline.targets import RunMessages, Setting, images_of, structure_of
+from reknit.pipeline.targets.bound import Void
 
 _Fact = TypeVar("_Fact")
 
@@ -45,13 +48,15 @@ class RequestVariant(Struct, frozen=True):
         """The variant's name in a session's state."""
         return f"{self.target.name} unmended" if self.observed else self.target.name
 
-    def setting(self, setting: Setting, policy: Policy | None = None) -> Setting:
-        """A session's setting for the variant, with what writers need of its policy if there is one."""
-        if self.observed:
-            setting = structs.replace(setting, observed=self.observed)
-        if policy is None or (not policy.endpoints and policy.reasoning == setting.reasoning):
-            return setting
-        return structs.replace(setting, endpoints=policy.endpoints, reasoning=policy.reasoning)
+    def setting(self, setting: Setting, policy: Policy, void: Mapping[str, Void] | None) -> Setting:
+        """A session's setting for the variant, with what writers need of its policy and its state."""
+        return structs.replace(
+            setting,
+            observed=self.observed or setting.observed,
+            endpoints=policy.endpoints,
+            reasoning=policy.reasoning,
+            void=void,
+        )
 
 
 class StructureRepair:
@@ -64,12 +69,14 @@ class StructureRepair:
         history: History,
         stubs: Mapping[str, MediaStubs] = MappingProxyType({}),
         scaled: ScaledMedia | None = None,
+        *,
+        void: Mapping[str, Void] | None = None,
     ) -> None:
         self.variants = tuple(variants)
         self._stubs, self._scaled = stubs, scaled
         # Each request of a target that observes repairs reports which of them were made.
         self.reports = not all(variant.tried for variant in variants)
-        self.setting = variants[0].setting(setting, history.policy)
+        self.setting = variants[0].setting(setting, history.policy, void)
         self.history = history
         self.shared = Shared()
         self.calls: list[SettledCall] = []
@@ -94,21 +101,21 @@ class StructureRepair:
     def names(self) -> list[str]:
         return [variant.name for variant in self.variants]
 
-    def begin_history(self, turns: Sequence[Turn], stretches: Iterable[Stretch]) -> None:
+    def begin_history(self, turns: Sequence[Turn], valid_runs: Iterable[ValidRun]) -> None:
         """Take the first turns: valid runs of turns in one pass, the others one by one."""
         at = 0
-        for stretch in stretches:
-            self.take_turns(turns[at : stretch.start])
-            at, pairs = stretch.start, 0
-            if not stretch.holds(self.history.policy):
+        for valid_run in valid_runs:
+            self.take_turns(turns[at : valid_run.start])
+            at, pairs = valid_run.start, 0
+            if not valid_run.holds(self.history.policy):
                 continue
-            while not (stretch.opens or self.history.rests) and at < stretch.start + stretch.turns:
+            while not (valid_run.opens or self.history.rests) and at < valid_run.start + valid_run.turns:
                 # An earlier call still waits for its result, say.
                 pairs += 1
-                behind = stretch.start + stretch.counted[pairs][0]
+                behind = valid_run.start + valid_run.counted[pairs][0]
                 self.take_turns(turns[at:behind])
                 at = behind
-            left = stretch.without(pairs)
+            left = valid_run.without(pairs)
             if left.turns and self.history.ids.admits(left.ids):
                 self._skip(turns[at : at + left.turns], left)
                 at += left.turns
@@ -140,15 +147,15 @@ class StructureRepair:
                 self.shared.fixes.append(fix)
         return certain
 
-    def _skip(self, turns: Sequence[Turn], stretch: Stretch) -> None:
+    def _skip(self, turns: Sequence[Turn], valid_run: ValidRun) -> None:
         """Take the turns of a run that is valid as is."""
-        self.history.skip(stretch, turns)
+        self.history.skip(valid_run, turns)
         self._settle_messages()
-        messages = stretch.messages(turns)
+        messages = valid_run.messages(turns)
         self.shared.ids += [message.id for message in messages]
-        healthy = HealthyTurns(messages, stretch.names, frozenset(stretch.special))
+        run = RunMessages(messages, valid_run.names, frozenset(valid_run.special))
         for part in self.parts.values():
-            self.settled_bytes += part.settle_healthy(healthy)
+            self.settled_bytes += part.settle_valid_run(run)
 
     def _settle_messages(self) -> None:
         """Write for every target what the machine has settled."""
@@ -211,15 +218,15 @@ class StructureRepair:
 
     def cut(self, segments: int, saved: OpenEnd) -> None:
         """Restore the state after N segments, of those that hold more than the log."""
-        ids, log, parts = self.history.ids, self.history.log, self.parts
+        ids, log, answered, parts = self.history.ids, self.history.log, self.history.answered, self.parts
         (id_count, fix_count, dropped_count, call_count), sizes = self._sizes[segments - 1]
         for exchange in self.history.exchanges:
             for call in exchange.calls if not exchange.sealed else ():
                 ids.take_back(call.original, exchange.tool_use(call).id)
         for settled in reversed(self.calls[call_count:]):
             ids.unsettle_call(settled)
-        self.history = History(self.history.policy, structure_for(self.variants[0], self.setting))
-        self.history.ids, self.history.log = ids, log
+        self.history = History(self.history.policy, structure_of(self.variants[0].target.writer, self.setting))
+        self.history.ids, self.history.log, self.history.answered = ids, log, answered
         load_open_end(saved.machine(self.names[0])[1], self.history)
         # Requests that were made read the lists, so these are copies, of pointers.
         shared, self.shared = self.shared, Shared()
@@ -279,9 +286,11 @@ def variants_of(targets: Iterable[Target], policy: Policy) -> list[RequestVarian
     return [*variants, *(RequestVariant(target, observed) for target, observed in named if observed)]
 
 
-def structure_for(variant: RequestVariant, setting: Setting) -> Structure:
+def structure_for(
+    variant: RequestVariant, setting: Setting, policy: Policy, void: Mapping[str, Void] | None
+) -> Structure:
     """Return the structure that a variant allows. Variants that observe other repairs have different ones."""
-    return structure_of(variant.target.writer, variant.setting(setting))
+    return structure_of(variant.target.writer, variant.setting(setting, policy, void))
 
 
 def equal_variants(

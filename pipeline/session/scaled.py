@@ -17,7 +17,8 @@ from msgspec import Raw, Struct, structs
 from reknit.pipeline.errors import PolicyError
 from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock, part_of_result
 from reknit.pipeline.history.readers.strict import decoded
-from reknit.pipeline.model import Image, Policy, ToolResult, Turn
+from reknit.pipeline.model import Image, ToolResult, Turn
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.targets.fitting import touched
 from reknit.pipeline.targets.limits import MediaLimits
 from reknit.pipeline.targets.media import Facts, inspect

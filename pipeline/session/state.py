@@ -18,15 +18,17 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from reknit.pipeline.errors import InputError, InternalError
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history import History
-from reknit.pipeline.history.calls import SettledCall
+from reknit.pipeline.history.call_ids import SettledCall
 from reknit.pipeline.history.exchanges import Exchange
 from reknit.pipeline.history.pieces import LedgerEntry, TrackedBlock
 from reknit.pipeline.history.readers.message import Decided, DecidedShape
-from reknit.pipeline.model import Policy, Tool, Turn
+from reknit.pipeline.model import Tool, Turn
+from reknit.pipeline.policy import Policy
+from reknit.pipeline.session.bindings import SavedBindings
 from reknit.pipeline.session.fit import SavedFit
 from reknit.pipeline.session.media import MediaStubs, has_media
 from reknit.pipeline.session.scaled import ScaledImages
-from reknit.pipeline.session.settled import SettledHead, SettledSlice
+from reknit.pipeline.session.settled_state import SettledHead, SettledSlice
 from reknit.pipeline.targets import Setting
 
 # The layout of heads and segments. A session of another layout is read from its log.
@@ -126,8 +128,9 @@ class SessionHead(OpenEnd, kw_only=True):
 
     ``shape`` and ``shape_since`` are the shape that the messages decided (`Decided`). State without them is of a
     version that read each message separately, and continues to do so. ``media`` are the media of each target that are
-    lines of text, and ``fit`` what is cut of a long history; format 3 has them, where there are any. Of the first
-    ``log_only`` segments only the log holds (``Archive``).
+    lines of text, ``fit`` what is cut of a long history, and ``bound`` what was sent to a model whose reasoning is
+    bound to it; format 3 has them, where there are any. Of the first ``log_only`` segments only the log holds
+    (``Archive``).
     """
 
     layout: int
@@ -142,6 +145,7 @@ class SessionHead(OpenEnd, kw_only=True):
     media: dict[str, MediaStubs] | UnsetType = UNSET
     log_only: int | UnsetType = UNSET
     fit: SavedFit | UnsetType = UNSET
+    bound: SavedBindings | UnsetType = UNSET
 
 
 class HistoryState(Struct, omit_defaults=True, kw_only=True):

@@ -16,11 +16,13 @@ from msgspec import UNSET, structs
 
 from reknit.pipeline.fixes import Fix, name_where_not_shared
 from reknit.pipeline.history import History
-from reknit.pipeline.history.healthy import Stretch
 from reknit.pipeline.history.readers.message import UNDECIDED, Decided
-from reknit.pipeline.model import Policy, Turn
+from reknit.pipeline.history.valid_runs import ValidRun
+from reknit.pipeline.model import Turn
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.registry import target_named
+from reknit.pipeline.session.bindings import CHANGED, Change, PrefixBindings, common_messages
 from reknit.pipeline.session.fit import SUMMARY, Cut, FitBounds, fit_for
 from reknit.pipeline.session.media import MediaBounds, MediaStubs, has_media, limits_for
 from reknit.pipeline.session.prefix import PrefixChange, reasons_by_target
@@ -34,7 +36,8 @@ from reknit.pipeline.session.repair import (
 )
 from reknit.pipeline.session.request import Normalized, choose_request, make_request
 from reknit.pipeline.session.scaled import Scale, ScaledImages, ScaledMedia, scaled_in
-from reknit.pipeline.session.settled import SettledHead, SettledPart
+from reknit.pipeline.session.settled import SettledPart
+from reknit.pipeline.session.settled_state import SettledHead
 from reknit.pipeline.session.state import (
     LATE_RESULTS,
     LAYOUT,
@@ -55,6 +58,7 @@ from reknit.pipeline.session.state import (
 )
 from reknit.pipeline.session.tokens import CountTokens
 from reknit.pipeline.targets import Setting
+from reknit.pipeline.targets.bound import Void
 
 # A segment is written when this much has settled: few enough for a small head, enough for few segments.
 _SEGMENT_MESSAGES = 16
@@ -84,6 +88,7 @@ class WorkingHistory:
         state_format: int = LATE_RESULTS,
         bounds: MediaBounds | None = None,
         fit: FitBounds | None = None,
+        bindings: PrefixBindings | None = None,
     ) -> None:
         self.targets = tuple(targets)
         self.names = tuple(target.name for target in targets)
@@ -95,33 +100,48 @@ class WorkingHistory:
         self.decided = UNDECIDED
         self.bounds = bounds or MediaBounds()
         self.fit = fit or fit_for(policy, setting)
+        self.bindings = bindings or PrefixBindings()
         self._limits = {} if policy.media == "reject" else limits_for(self.names, setting)
         if policy.media != "shrink":
             self.bounds.scaled = None
         elif self.bounds.scaled is None:
             self.bounds.scaled = ScaledMedia(self.scaled_log)
         self.repairs = repairs or self._new_mendings()
+        self._lend()
+
+    def _lend(self) -> None:
+        """Let the machines read the log, and what was answered, where it matters to them."""
         for repair in self.repairs:
             repair.history.log = self.archive.turns
+            repair.history.answered = self.bindings.answered
+        self._tracked = {
+            variant.target.name
+            for repair in self.repairs
+            if repair.history.structure.prefix_bound
+            for variant in repair.variants
+        }
 
     def _new_mendings(self) -> Sequence[StructureRepair]:
-        policy, setting = self.policy, self.setting
+        policy, setting, void = self.policy, self.setting, self._void
         kept = _in_format(policy, self.state_format)
-        repairs = [
+        return [
             StructureRepair(
                 alike,
                 setting,
                 History(kept, structure, ids_written(alike, setting)),
                 self.bounds.stubs,
                 self.bounds.scaled,
+                void=void,
             )
             for structure, alike in equal_variants(
-                variants_of(self.targets, policy), lambda variant: structure_for(variant, setting)
+                variants_of(self.targets, policy), lambda variant: structure_for(variant, setting, policy, void)
             )
         ]
-        for repair in repairs:
-            repair.history.log = self.archive.turns
-        return repairs
+
+    @property
+    def _void(self) -> Mapping[str, Void] | None:
+        """The reasoning that is void, as writers read it; None in formats that have no place for it."""
+        return self.bindings.void if self.state_format >= LATE_RESULTS else None
 
     @property
     def parts(self) -> dict[str, SettledPart]:
@@ -152,7 +172,7 @@ class WorkingHistory:
             for repair in self.repairs:
                 repair.shared.fixes += fixes
 
-    def begin_history(self, turns: Sequence[Turn], stretches: Sequence[Stretch], scale: Scale | None = None) -> None:
+    def begin_history(self, turns: Sequence[Turn], valid_runs: Sequence[ValidRun], scale: Scale | None = None) -> None:
         """Take the first turns: valid runs of turns in one pass, the others one by one."""
         self._scale(turns, scale)
         self._change_prefix(self._bound(turns), turns)
@@ -161,12 +181,13 @@ class WorkingHistory:
             return
         self.archive.keep_history(turns)
         for repair in self.repairs:
-            repair.begin_history(turns, stretches)
+            repair.begin_history(turns, valid_runs)
 
     def take_turns(self, turns: Sequence[Turn], scale: Scale | None = None) -> list[Fix]:
         """Take more turns; the fixes that are now certain, each once."""
         self._scale(turns, scale)
         cut = self.fit.cut
+        self.bindings.note_turns(turns, self._tracked)
         self._change_prefix(self._bound(turns), turns)
         certain = [] if self.fit.cut == cut else self._fixes_of_cut(cut)
         return [*certain, *self._take(turns)]
@@ -191,6 +212,8 @@ class WorkingHistory:
 
     def _take(self, turns: Sequence[Turn]) -> list[Fix]:
         self.archive.keep(turns)
+        if self._tracked:
+            self.bindings.note_reasoning(turns)
         return self._repair(turns)
 
     def _repair(self, turns: Sequence[Turn]) -> list[Fix]:
@@ -203,6 +226,12 @@ class WorkingHistory:
 
     def _bound(self, turns: Sequence[Turn]) -> list[PrefixChange]:
         """Decide what the limits leave out once these turns are taken, in the order of the log."""
+        changes = self._bound_in_order(turns)
+        for change in changes if self._tracked else ():
+            self.bindings.note_change(change, self._tracked)
+        return changes
+
+    def _bound_in_order(self, turns: Sequence[Turn]) -> list[PrefixChange]:
         fit, archive = self.fit, self.archive
         if not fit.active:
             return self.bounds.take(turns, self._limits, archive.turns, archive.may_have_media)
@@ -230,8 +259,10 @@ class WorkingHistory:
     def _begin_again(self, reasons: Mapping[str, str]) -> None:
         """Repair and encode the log again; ``reasons`` say by target why its prefix is new."""
         resets = {name: part.reset for name, part in self.parts.items()}
+        self.bindings = self.bindings.loosened(self.parts)
         self.archive.log_only = len(self.archive.segments)
         self.repairs = self._new_mendings()
+        self._lend()
         for entry in self.archive.entries():
             if isinstance(entry, Turn):
                 self._repair((entry,))
@@ -258,12 +289,47 @@ class WorkingHistory:
         return (kept for turn in turns() if (kept := self.fit.kept(turn)) is not None)
 
     def request(self, target: str) -> Normalized:
-        """Return the request for one of the targets."""
+        """Return the request for one of the targets; where its model's reasoning is bound to it, it counts as sent."""
+        made = self._chosen(target)
+        return self._sent(target, made) if target in self._tracked else made
+
+    def _chosen(self, target: str) -> Normalized:
         made = self._request(target)
         observed = self.policy.observed(target) if self.policy.mend else frozenset()
         if not observed:
             return made
         return choose_request(self._request(RequestVariant(target_named(target), observed).name), made, observed)
+
+    def _sent(self, target: str, made: Normalized) -> Normalized:
+        """Return a request without reasoning that was issued after something that has changed, and note it as sent."""
+        first: int | None = None
+        while (change := self._change(target, made)) is not None:
+            self.bindings.add_void(target, change.start, self.count)
+            if change.message is None or self.policy.reasoning == "keep":
+                continue
+            first = change.message if first is None else first
+            for part in self.parts.values():
+                if part.target.name == target:
+                    part.reset = made.reset
+            self._begin_again({target: CHANGED})
+            made = self._chosen(target)
+        if first is not None:
+            made.note_void(first)
+        if not made.rejected:
+            variant = self._variant_of(made)
+            self.bindings.note_request(target, variant, made.account)
+        return made
+
+    def _change(self, target: str, made: Normalized) -> Change | None:
+        sent = self.bindings.sent.get(target)
+        if sent is not None and sent.chunks and sent.variant != self._variant_of(made):
+            self.bindings = self.bindings.loosened(self.parts)
+            self._lend()
+        return self.bindings.change(target, made.account)
+
+    def _variant_of(self, made: Normalized) -> str:
+        """The name of the variant whose settled part a request begins with."""
+        return next(name for name, part in self.parts.items() if part is made.account.settled)
 
     def _request(self, name: str) -> Normalized:
         repair = self.repairs[0]
@@ -277,23 +343,32 @@ class WorkingHistory:
         count: int,
         reasons: dict[str, str],
         decided: Decided,
+        *,
+        bindings: PrefixBindings,
         stubs: Mapping[str, MediaStubs] = MappingProxyType({}),
     ) -> WorkingHistory:
         """The same from a log, for a changed log or setting; ``reasons`` say by target why the prefix is given up.
 
-        ``stubs`` are the media of the same log that are lines of text already.
+        ``stubs`` are the media of the same log that are lines of text already, ``bindings`` are ``carried``.
         """
-        archive, bounds = Archive(self.archive.next_segment), self.bounds.again(stubs)
         work = WorkingHistory(
             self.targets,
             self.policy,
             self.setting,
-            archive,
+            Archive(self.archive.next_segment),
             state_format=self.state_format,
-            bounds=bounds,
+            bounds=self.bounds.again(stubs),
             fit=self.fit.again(self.policy, self.setting),
+            bindings=bindings,
         )
         return work.replay(entries, count, reasons, decided)
+
+    def carried(self, entries: Iterable[LogEntry] | None = None) -> PrefixBindings:
+        """Return what was sent and what is void, for the same log, or for another one as far as it is the same."""
+        bindings = self.bindings.loosened(self.parts)
+        if entries is not None and bindings.sent:
+            bindings.cut(common_messages(self.archive.entries(), entries))
+        return bindings
 
     def back(self, count: int, reasons: dict[str, str]) -> WorkingHistory:
         """Return this history with only the first N messages; this object must not be used any more.
@@ -310,13 +385,21 @@ class WorkingHistory:
                 continue
             if not all(repair.can_cut(segments - least, end) for repair in self.repairs):
                 break
+            before = {name: (part.chunks, part.rows) for name, part in self.parts.items()} if self._tracked else {}
             for repair in self.repairs:
                 repair.cut(segments - least, end)
             self.bounds.cut(count)
             self.fit.back(count)
+            self.bindings.cut_parts(before, self.parts)
+            self.bindings.cut(count)
+            self._lend()
             return self.replay(entries_before(self.archive.cut(segments), count), count, reasons, decided)
         stubs = {name: each.upto(count) for name, each in self.bounds.stubs.items()}
-        return self.again(entries_before(self.archive.entries(), count), count, reasons, decided, stubs)
+        bindings = self.carried()
+        bindings.cut(count)
+        return self.again(
+            entries_before(self.archive.entries(), count), count, reasons, decided, bindings=bindings, stubs=stubs
+        )
 
     def replay(
         self, entries: Iterable[LogEntry], count: int, reasons: dict[str, str], decided: Decided
@@ -371,6 +454,7 @@ class WorkingHistory:
                 shape_since=self.decided.since,
                 media=self.bounds.saved(),
                 fit=self.fit.saved(),
+                bound=self.bindings.saved(),
                 gained=self._gained(),
                 **self._open_end(),
             )
@@ -394,6 +478,8 @@ class WorkingHistory:
         saved = decode_head(head)
         setting, archive = load_setting(saved.setting), Archive()
         bounds = MediaBounds({} if saved.media is UNSET else saved.media, is_new=False)
+        bindings = PrefixBindings(None if saved.bound is UNSET else saved.bound)
+        void = bindings.void if state_format >= LATE_RESULTS else None
         if saved.policy.media == "shrink":
             bounds.scaled = ScaledMedia(archive.scaled)
         targets = [target_named(name) for name in saved.targets]
@@ -401,7 +487,10 @@ class WorkingHistory:
         repairs = []
         for (structure, _), alike in equal_variants(
             variants_of(targets, saved.policy),
-            lambda variant: (structure_for(variant, setting), saved.machine(variant.name)[0]),
+            lambda variant: (
+                structure_for(variant, setting, saved.policy, void),
+                saved.machine(variant.name)[0],
+            ),
         ):
             name = alike[0].name
             history = History(_in_format(saved.policy, state_format), structure, ids_written(alike, setting))
@@ -409,13 +498,23 @@ class WorkingHistory:
                 for call in gained.mended(name).calls:
                     history.ids.reload(call)
             load_open_end(saved.machine(name)[1], history)
-            repair = StructureRepair(alike, setting, history, bounds.stubs, bounds.scaled)
+            repair = StructureRepair(alike, setting, history, bounds.stubs, bounds.scaled, void=void)
             repair.regain(slices, saved)
             repairs.append(repair)
         fit = fit_for(saved.policy, setting, count_tokens, None if saved.fit is UNSET else saved.fit)
         if saved.fit is UNSET:
             fit.back(saved.count)  # the tokens of the log are not known
-        work = cls(targets, saved.policy, setting, archive, repairs, state_format=state_format, bounds=bounds, fit=fit)
+        work = cls(
+            targets,
+            saved.policy,
+            setting,
+            archive,
+            repairs,
+            state_format=state_format,
+            bounds=bounds,
+            fit=fit,
+            bindings=bindings,
+        )
         if bounds.scaled is not None:
             bounds.scaled.log = work.scaled_log
         work.count, work.decided = saved.count, Decided(saved.shape, saved.shape_since)

@@ -17,12 +17,14 @@ from reknit.pipeline.registry import target_named
 from reknit.pipeline.session import Session
 from reknit.pipeline.session.scaled import scale_from
 from reknit.pipeline.stages.base import Output, Record, Result, count_dropped, dead_letter, place_of, stopped
-from reknit.pipeline.stages.defaults import ENDPOINTS, Defaults, LimitError, Usage
+from reknit.pipeline.stages.defaults import ENDPOINTS, Defaults
+from reknit.pipeline.stages.envelope import OWN_ORIGIN, TURN_HEADERS, is_session
 from reknit.pipeline.stages.kept import EndedError, KeepsSessions, SessionLifetimes
-from reknit.pipeline.stages.records import OWN_ORIGIN, TURN_HEADERS, decoded, is_session, packed, unpacked
 from reknit.pipeline.stages.releases import SLICED_RELEASES, Release
 from reknit.pipeline.stages.requests import Publisher, judge_answer
 from reknit.pipeline.stages.session_status import STEPS, Kind, Status, Step, kind_of
+from reknit.pipeline.stages.tenants import LimitError, Usage
+from reknit.pipeline.stages.turn_records import decoded
 from reknit.pipeline.stages.turn_state import (
     Parked,
     ParkedFullError,
@@ -34,6 +36,7 @@ from reknit.pipeline.stages.turn_state import (
     kept_by,
     seen_before,
 )
+from reknit.pipeline.stages.waiting import packed, unpacked
 from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS, TURNS_STATE
 from reknit.topics import headers as names
 from reknit.topics.records import (

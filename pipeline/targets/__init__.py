@@ -6,7 +6,7 @@ chunks + the ending's parts) + suffix``.
 
 Names of tools and ids of calls are written in a target's alphabet and length: the same name gives the same result, and
 different names never give the same. For ids the structure repair ensures the latter: it never gives a call an id that a
-target of the session would write like another's (``reknit.pipeline.history.calls.IdTable``).
+target of the session would write like another's (``reknit.pipeline.history.call_ids.IdTable``).
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from msgspec import UNSET, Raw, Struct, structs
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.pieces import FixLog, LedgerEntry, Message, TrackedBlock
 from reknit.pipeline.history.readers.strict import decoded
-from reknit.pipeline.model import Block, Endpoint, Issuer, KeptReasoning, Role, Text, Tool, Turn, Unknown
+from reknit.pipeline.model import Block, Issuer, Role, Text, Tool, Turn, Unknown
 from reknit.pipeline.options import STRICT, Structure
+from reknit.pipeline.policy import Endpoint, KeptReasoning
+from reknit.pipeline.targets.bound import Void, is_prefix_bound
 
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]+")
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9_-]+")
@@ -94,7 +96,8 @@ class Setting(Struct, frozen=True, kw_only=True):
     """The parts of a request besides the messages: system prompt, tools, model and parameters.
 
     ``observed`` are the codes of the repairs that are not made (``mend.CODE=observe``). ``endpoints`` and ``reasoning``
-    are those of the policy.
+    are those of the policy. ``void`` are the messages of each target whose reasoning is void, which become more; None
+    where the state has no place for them.
     """
 
     system: str | Raw | None = None
@@ -104,6 +107,15 @@ class Setting(Struct, frozen=True, kw_only=True):
     observed: frozenset[str] = frozenset()
     endpoints: Mapping[str, Endpoint] = MappingProxyType({})
     reasoning: KeptReasoning = "same_issuer"
+    void: Mapping[str, Void] | None = MappingProxyType({})
+
+    def is_prefix_bound(self, endpoint: Endpoint) -> bool:
+        """True if the reasoning of the model is bound to its prefix, and the state has a place for what was sent."""
+        return self.void is not None and is_prefix_bound(self.model, endpoint)
+
+    def void_at(self, endpoint: Endpoint) -> Mapping[str, Void] | None:
+        """The messages whose reasoning an endpoint would refuse, by target; None if it does not, or by policy."""
+        return self.void if self.reasoning != "keep" and self.is_prefix_bound(endpoint) else None
 
 
 def is_issued_by(block: Block, providers: Collection[str], model: str | None) -> bool:
@@ -277,11 +289,11 @@ class ListDialect(ABC):
         return Ending(parts=self.encode_open(messages, state, final=final), suffix=b"]}")
 
 
-class HealthyTurns(Struct, frozen=True):
+class RunMessages(Struct, frozen=True):
     """The turns of a valid run, each of which is one message.
 
     ``names`` are the tools that they call; ``special`` are the indexes of those that hold more than plain text, calls,
-    and results of text.
+    and results of text, or the result of an error.
     """
 
     turns: Sequence[Turn]
@@ -289,16 +301,16 @@ class HealthyTurns(Struct, frozen=True):
     special: Collection[int]
 
 
-EncodeHealthy: TypeAlias = Callable[[HealthyTurns, int, Any], tuple[Encoded, int] | None]
-"""Writes the messages of a run from an index on that need no change, after a state, and returns where they end.
+EncodeValidRun: TypeAlias = Callable[[RunMessages, range, Any], tuple[Encoded, int] | None]
+"""Writes the first messages of a part of a run that need no change, after a state, and returns the index after them.
 
 The data are the messages joined by the separator; rows are left out. None if the first message needs a change.
 """
 
 
-def healthy_encoder(dialect: Dialect) -> EncodeHealthy | None:
-    """Return a dialect's method ``encode_healthy``, which writes valid messages in one pass, or None."""
-    encode: EncodeHealthy | None = getattr(dialect, "encode_healthy", None)
+def valid_run_encoder(dialect: Dialect) -> EncodeValidRun | None:
+    """Return a dialect's method ``encode_valid_run``, which writes valid messages in one pass, or None."""
+    encode: EncodeValidRun | None = getattr(dialect, "encode_valid_run", None)
     return encode
 
 

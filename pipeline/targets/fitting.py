@@ -8,7 +8,7 @@ citations, callers, cache breakpoints) are removed if the target has none.
 from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal
 
@@ -18,6 +18,7 @@ from msgspec import UNSET, Raw, Struct, StructMeta, UnsetType, structs
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.pieces import CHAT, RESPONSES, FixLog, TrackedBlock, code_for_unknown, part_of_result
 from reknit.pipeline.history.readers.strict import decoded
+from reknit.pipeline.history.unusual import unusual
 from reknit.pipeline.model import Document, Image, Own, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
 from reknit.pipeline.text.flatten import with_each
 
@@ -27,6 +28,18 @@ _NOTHING: Final = frozenset({b"null", b"[]"})
 _SILENT: Final = frozenset({"id", "status", "role", "content", "logprobs", "index"})
 _WITH_DEVELOPERS: Final = frozenset({CHAT, RESPONSES})
 _ALL_FIT: Final[Mapping[int, str]] = MappingProxyType({})
+# The members that are content, or that adapters and writers look at wherever they are.
+_UNUSUAL: Final[Mapping[type, Callable[[Any], bool]]] = MappingProxyType(
+    {
+        Text: unusual(Text, "issuer", "structured"),
+        ToolUse: unusual(ToolUse, "issuer", "incomplete"),
+        ToolResult: unusual(ToolResult, "issuer", "content", "is_error"),
+        Thinking: unusual(Thinking, "issuer", "signature"),
+        RedactedThinking: unusual(RedactedThinking, "issuer"),
+        Image: unusual(Image, "issuer"),
+        Document: unusual(Document, "issuer", "title", "context", "citations"),
+    }
+)
 
 
 class _AbstractStruct(StructMeta, ABCMeta):
@@ -193,15 +206,11 @@ class BlockAdapter(Struct, metaclass=_AbstractStruct, kw_only=True, eq=False):
 
 def is_bare(piece: TrackedBlock) -> bool:
     """True if a piece has nothing that a provider may lack a field for, as most have not; the parts of a result too."""
-    block: Any = piece.block  # looked at by its class, for speed
-    kind = type(block)
-    if kind is Unknown or not (piece.own is block.own is block.cache_control is UNSET):
+    block = piece.block
+    is_unusual = _UNUSUAL.get(type(block))
+    if is_unusual is None or piece.own is not UNSET or is_unusual(block):
         return False
-    if kind is Text:
-        return block.citations is UNSET and not block.refusal
-    if kind is ToolResult:
-        return type(block.content) is not list
-    return kind is not ToolUse or block.caller is UNSET
+    return type(block) is not ToolResult or type(block.content) is not list
 
 
 def bare(
@@ -313,7 +322,7 @@ def system_rows(
 
 
 def touched(piece: TrackedBlock, code: str) -> TrackedBlock:
-    """Return a result of which a part has changed or was removed; a more severe outcome stays."""
+    """Return a result with a changed or removed part; a more severe outcome stays."""
     return structs.replace(piece, fate="rewritten", code=code) if piece.fate == "kept" else piece
 
 

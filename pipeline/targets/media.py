@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 
@@ -299,14 +299,20 @@ def inline(source: Raw) -> Base64Source | None:
 
 
 def fit_image(
-    piece: TrackedBlock, image: Image, book: FixLog, *, taken: Callable[[str], bool], limits: MediaLimits
+    piece: TrackedBlock, image: Image, book: FixLog, *, taken: Container[str], limits: MediaLimits
 ) -> TrackedBlock:
     """An image whose type is ``taken`` and whose size is within the ``limits``; else a line of text."""
     facts = inspect(image.source)
     if facts is None:
         return _stubbed("image_stubbed", "Image", piece, book, "it is not part of the request")
-    fault = facts.fault(taken, limits)
+    fault = facts.fault(taken.__contains__, limits)
     return stubbed_image(piece, book, fault) if fault else with_own_type(piece, image, facts, book)
+
+
+def image_stays(image: Image, taken: Container[str], limits: MediaLimits) -> bool:
+    """Return True if ``fit_image`` would return an image unchanged."""
+    facts = inspect(image.source)
+    return facts is not None and facts.media_type == facts.declared and not facts.fault(taken.__contains__, limits)
 
 
 def with_own_type(piece: TrackedBlock, image: Image, facts: Facts, book: FixLog) -> TrackedBlock:

@@ -122,23 +122,24 @@ def whole_history(options, target):
 
 
 def kinds(options, target):
-    """The same history with thinking, images and more in it, each against the plain one."""
+    """The same history with thinking, images and more in it, each against the plain one, also for each byte."""
     plain = histories.canonical(ROUNDS_OF_EIGHT)
     made = {kind: histories.of_kind(plain, kind) for kind in histories.KINDS}
-    sides = {
-        kind: ours(json.dumps(HEAD | {"messages": messages}).encode(), target)
-        for kind, messages in ({"plain": plain} | made).items()
+    made["own thinking"] = histories.issued(made["thinking"], target)
+    documents = {
+        kind: json.dumps(HEAD | {"messages": messages}).encode() for kind, messages in ({"plain": plain} | made).items()
     }
-    took = measure.medians(sides, options.rounds)
+    took = measure.medians({kind: ours(data, target) for kind, data in documents.items()}, options.rounds)
     for kind, messages in made.items():
         what = f"normalise + validate for {target}, with {kind}"
         ratio = took[kind] / took["plain"]
+        a_byte = ratio * len(documents["plain"]) / len(documents[kind])
         most = MOST_OF_PLAIN.get(kind)
         measure.report(
             what=what,
             ours=measure.duration(took[kind]),
             theirs=f"plain {measure.duration(took['plain'])}",
-            ratio=f"{ratio:.2f} times as long",
+            ratio=f"{ratio:.2f} times as long, {a_byte:.2f} for each byte",
             budget=f"at most {most:g} times" if most else "",
             met=ratio <= most if most else None,
         )

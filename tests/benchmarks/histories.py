@@ -95,6 +95,16 @@ def of_kind(history, kind):
     return made
 
 
+def issued(history, provider):
+    """The same history with its thinking issued by a provider, which is the only one that takes it back."""
+    made = deepcopy(history)
+    for message in made:
+        for block in message["content"]:
+            if block["type"] == "thinking":
+                block["issuer"] = {"provider": provider}
+    return made
+
+
 def openai_chat(history):
     """The same history as OpenAI's chat shape has it, which is what LiteLLM reads."""
     return [_openai_message(message) for message in history]

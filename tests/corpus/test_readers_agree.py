@@ -9,9 +9,9 @@ import pytest
 from recorded import accepted, needs_corpus
 
 from reknit.pipeline import normalize
-from reknit.pipeline.history.readers.message import healthy_message
+from reknit.pipeline.history.readers.message import valid_message
 from reknit.pipeline.history.readers.shapes import read
-from reknit.pipeline.history.readers.strict import Healthy, StrictReader
+from reknit.pipeline.history.readers.strict import StrictReader, ValidTurns
 from reknit.pipeline.registry import TARGETS
 
 # The share of each provider's messages that need a closer look at most, such as one with an item of the provider's own.
@@ -51,5 +51,5 @@ def test_each_is_read_alike(provider):
 def test_nearly_all_are_read_strictly(provider):
     root, most = TARGETS[provider].rules.key, MOST[provider]
     messages = [json.dumps(message).encode() for request in requests(provider) for message in request[root]]
-    taken = sum(isinstance(healthy_message(message, 0, provider), Healthy) for message in messages)
+    taken = sum(isinstance(valid_message(message, 0, provider), ValidTurns) for message in messages)
     assert taken >= len(messages) * (1 - most), f"{taken} of {len(messages)}"

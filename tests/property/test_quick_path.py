@@ -4,32 +4,40 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import SCALE, healthy_histories, perturbed_histories, policies
+from strategies import SCALE, TOOLS, healthy_histories, issued, perturbed_histories, policies
 
 from reknit.pipeline import normalize
-from reknit.pipeline.history.healthy import Stretch
+from reknit.pipeline.history.valid_runs import ValidRun
+from reknit.pipeline.providers.bedrock_converse import writer as converse
 from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.session.settled import SettledPart
 from reknit.pipeline.session.working import StructureRepair
 from reknit.pipeline.testing import Kit
 
+NO_HEAD = {}
 
-def told(messages, target, policy):
-    done = normalize(msgspec.json.encode(messages), to=target, policy=policy)
+
+def outcome(messages, target, policy, head):
+    done = normalize(msgspec.json.encode(head | {"messages": messages}), to=target, policy=policy)
     return done.body, done.sha256, done.fixes, done.ledger, done.ids, done.violations
 
 
-def assert_same_without_quick_path(messages, target, policy=None):
-    quick = told(messages, target, policy)
+def assert_same_without_quick_path(messages, target, policy=None, head=NO_HEAD):
+    quick = outcome(messages, target, policy, head)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Stretch, "holds", lambda *_: False)
-        assert told(messages, target, policy) == quick
+        patched.setattr(ValidRun, "holds", lambda *_: False)
+        patched.setattr(converse, "piece_stays", lambda _: False)
+        assert outcome(messages, target, policy, head) == quick
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @settings(max_examples=100 * SCALE)
-@given(messages=perturbed_histories(), policy=policies)
-def test_the_request_is_the_same_with_and_without_the_quick_path(target, messages, policy):
-    assert_same_without_quick_path(messages, target, policy if target == "anthropic" else None)
+# Converse has a quick path only with tools, and reasoning stays only if it is the target's own.
+@given(messages=perturbed_histories(), policy=policies, tools=st.sampled_from([[], TOOLS, TOOLS]), is_own=st.booleans())
+def test_the_request_is_the_same_with_and_without_the_quick_path(target, messages, policy, tools, is_own):
+    messages = issued(messages, target) if is_own else messages
+    head = {"tools": tools} if tools else NO_HEAD
+    assert_same_without_quick_path(messages, target, policy if target == "anthropic" else None, head)
 
 
 @st.composite
@@ -63,6 +71,11 @@ def test_incremental_and_whole_requests_are_equal(messages, policy):
     Kit("anthropic", policy).incremental(messages)
 
 
+def blank(text):
+    """An answer that begins with a blank text, and another one after it."""
+    return {"role": "assistant", "content": [{"type": "text", "text": each} for each in ("", text)]}
+
+
 HELLO = [{"role": role, "content": "hello"} for role in ("user", "assistant") * 4]
 CALL = {"type": "tool_use", "id": "t", "name": "read", "input": {}}
 TWO = [
@@ -75,6 +88,9 @@ TWO = [
     ("between", "taken"),
     [
         ([{"role": "user", "content": ""}], [7, 4]),
+        # What precedes an answer is settled if a text of the answer stays.
+        ([HELLO[0], blank("well"), HELLO[0]], [9, 6]),
+        ([HELLO[0], blank(" "), HELLO[0]], [7, 6]),
         ([{"role": "user", "content": "one"}, {"role": "user", "content": "two"}], [7, 6]),
         # A call without its result is waited for through eight exchanges, that is four pairs.
         ([{"role": "user", "content": "one"}, {"role": "assistant", "content": [CALL]}, *HELLO[:7]], [9, 4]),
@@ -86,7 +102,71 @@ def test_the_quick_path_resumes_after_a_repair(monkeypatch, between, taken):
     skipped = []
     skip = StructureRepair._skip
     monkeypatch.setattr(
-        StructureRepair, "_skip", lambda work, turns, stretch: skipped.append(len(turns)) or skip(work, turns, stretch)
+        StructureRepair, "_skip", lambda work, turns, run: skipped.append(len(turns)) or skip(work, turns, run)
     )
     normalize([*HELLO, *between, *HELLO[1:]])
     assert skipped == taken
+
+
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
+JPEG = {"type": "image", "source": {"type": "base64", "media_type": "image/jpeg", "data": PNG}}
+
+
+@pytest.fixture
+def written_one_by_one(monkeypatch):
+    """The indexes of the input messages that left the quick path."""
+    written = []
+    settle = SettledPart.settle_message
+    monkeypatch.setattr(
+        SettledPart,
+        "settle_message",
+        lambda part, message: written.append(message.pieces[0].turn) or settle(part, message),
+    )
+    return written
+
+
+def thought(**members):
+    return {"type": "thinking", "thinking": "hm", "signature": "EqQBCkYIAxgC", **members}
+
+
+def round_of(first, result, *, is_error=False):
+    """A question, a call with its result, and an answer, which begin with these blocks."""
+    answered = {"type": "tool_result", "tool_use_id": "t", "content": result, "is_error": is_error}
+    text = {"type": "text", "text": "well"}
+    return [
+        {"role": "user", "content": [text]},
+        {"role": "assistant", "content": [*first, text, CALL]},
+        {"role": "user", "content": [answered]},
+        {"role": "assistant", "content": [text]},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "careful"),
+    [
+        pytest.param(round_of([], "r"), [], id="plain"),
+        pytest.param(round_of([thought(issuer={"provider": "bedrock-converse"})], "r"), [], id="own reasoning"),
+        pytest.param(round_of([thought()], "r"), [1], id="foreign reasoning"),
+        pytest.param(round_of([], [IMAGE]), [], id="an image"),
+        pytest.param(round_of([], [JPEG]), [2], id="an image under another type"),
+        pytest.param(round_of([], "r", is_error=True), [], id="an error"),
+        pytest.param(round_of([], [{"type": "text", "text": "r"}], is_error=True), [], id="an error in parts"),
+        pytest.param(round_of([], " ", is_error=True), [2], id="an empty error"),
+        pytest.param(round_of([], [IMAGE], is_error=True), [2], id="an error with an image"),
+    ],
+)
+def test_converse_takes_only_messages_that_change_out_of_the_quick_path(written_one_by_one, blocks, careful):
+    normalize({"messages": [*blocks, *HELLO], "tools": TOOLS}, to="bedrock-converse")
+    assert [at for at in written_one_by_one if at < len(blocks)] == careful
+
+
+def test_media_beyond_a_limit_take_only_their_messages_out_of_the_quick_path(written_one_by_one):
+    shown = [{"role": "user", "content": [IMAGE]}, {"role": "assistant", "content": "well"}]
+    done = normalize({"messages": [*shown * 21, *HELLO[:-1]], "tools": TOOLS}, to="bedrock-converse")
+    # Of 21 images, 70 % of the limit of 20 are left. The last answer is the machine's.
+    stubbed = [0, 2, 4, 6, 8, 10, 12]
+    assert written_one_by_one == [*stubbed, 47]
+    assert [(fix.code, fix.path) for fix in done.fixes] == [
+        ("media_over_limit", f"messages.{at}.content.0") for at in stubbed
+    ]

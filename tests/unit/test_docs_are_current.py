@@ -49,6 +49,8 @@ def test_each_target_has_a_page_and_no_other_exists():
         "replay.md",
         "security.md",
         "shadow.md",
+        "transcripts.md",
+        "broken-sessions.md",
         "serve.md",
         "viewer.md",
         *PAGES,

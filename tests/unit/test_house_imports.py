@@ -12,6 +12,7 @@ from reknit.pipeline.rules.sets import RULE_SETS
 ROOT = Path(__file__).parents[2]
 
 FRONT_DOOR = ROOT / "pipeline" / "__init__.py"  # imports the core by name, when a name is first requested
+GENERATOR = ROOT / "pipeline" / "history" / "unusual.py"
 # Modules with access to the outside. Everything else in `pipeline` is the core, including later additions.
 EDGE = (
     "cli",
@@ -21,6 +22,7 @@ EDGE = (
     "demo",
     "engine",
     "explain",
+    "helper_process",
     "kafka",
     "metrics",
     "objects",
@@ -139,7 +141,10 @@ def test_the_core_is_pure():
     def judge(path):
         # The front door also reads the installed version once.
         own = {FRONT_DOOR: {"importlib: a way to the world", "importlib.metadata: a way to the world"}}
-        return [fault for fault in offences(path, allowed, pure=True) if fault not in excused | own.get(path, set())]
+        known = excused | own.get(path, set())
+        found = [fault for fault in offences(path, allowed, pure=True) if fault not in known]
+        # It compiles a comparison of the members of a struct, once at import.
+        return [fault for fault in found if path != GENERATOR or not fault.endswith(": exec()")]
 
     assert faults(modules(*CORE), judge) == {}
 

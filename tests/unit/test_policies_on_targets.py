@@ -10,7 +10,7 @@ from reader_results import hard, vectors
 
 from reknit.pipeline import Session, normalize, validate
 from reknit.pipeline.explain import written_out
-from reknit.pipeline.model import Policy
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.registry import TARGETS
 
 HEAD = {"gemini": "gemini-3-pro-preview", "bedrock-converse": "us.anthropic.claude-opus-4-8"}

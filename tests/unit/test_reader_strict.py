@@ -87,7 +87,7 @@ RESPONSES = [
     {"type": "message", "id": "m", "phase": "final", **said({"type": "refusal", "refusal": ""})},
     {"role": "developer", "content": "and"},
 ]
-HEALTHY = {
+VALID = {
     "anthropic": ("messages", CANONICAL),
     "openai-chat": ("messages", CHAT),
     "bedrock-converse": ("messages", CONVERSE),
@@ -145,14 +145,14 @@ def outcome(function, *arguments, **options):
         return error.code, str(error)
     if function is normalize:
         return value.unjudged, value.fixes, value.violations, value.ids, value.ledger
-    return msgspec.structs.replace(value, stretches=()) if function is read else value
+    return msgspec.structs.replace(value, valid_runs=()) if function is read else value
 
 
-@pytest.mark.parametrize("shape", HEALTHY)
+@pytest.mark.parametrize("shape", VALID)
 @settings(max_examples=100)
 @given(data=st.data(), named=st.booleans(), bare=st.booleans())
 def test_a_history_is_read_alike(shape, data, named, bare):
-    root, messages = HEALTHY[shape]
+    root, messages = VALID[shape]
     history = data.draw(perturbed(messages))
     source = shape if named else "auto"
     document = json.dumps(history if bare else {root: history, "model": "m"}).encode()
@@ -165,11 +165,11 @@ def test_a_history_is_read_alike(shape, data, named, bare):
         assert strictly == [outcome(function, *given, **options) for function, given, options in asked]
 
 
-@pytest.mark.parametrize("shape", HEALTHY)
+@pytest.mark.parametrize("shape", VALID)
 @settings(max_examples=30)
 @given(data=st.data())
 def test_both_readers_make_one_request(shape, data):
-    root, messages = HEALTHY[shape]
+    root, messages = VALID[shape]
     document = json.dumps({root: data.draw(perturbed(messages))}).encode()
     for target in (shape, "anthropic"):
         strictly = outcome(normalize, document, to=target)
@@ -179,7 +179,7 @@ def test_both_readers_make_one_request(shape, data):
 
 @pytest.mark.parametrize("shape", ["openai-chat", "openai-responses"])
 def test_deep_nesting_next_to_a_content_is_rejected_at_its_place(shape):
-    root, messages = HEALTHY[shape]
+    root, messages = VALID[shape]
     member = {"openai-chat": "annotations", "openai-responses": "status"}[shape]
     deep = [*messages, {"role": "assistant", "content": "a", member: "DEEP"}]
     document = json.dumps({root: deep}).replace('"DEEP"', "[" * 520 + "]" * 520).encode()

@@ -70,7 +70,7 @@ def test_a_faithful_target_keeps_every_promise(own):
 
 
 class OneByOne(AnthropicDialect):
-    encode_healthy = None
+    encode_valid_run = None
 
 
 def encoding(change, base=OneByOne):

@@ -408,7 +408,7 @@ def _placed(part: Any, path: str) -> list[Placed] | None:  # noqa: ANN401  a par
 
 
 def inner_of(content: str | tuple[Any, ...]) -> str | list[Inner] | None:
-    """A healthy result's content, or None."""
+    """A valid result's content, or None."""
     if isinstance(content, str):
         return content
     blocks = blocks_of(content)
@@ -416,12 +416,12 @@ def inner_of(content: str | tuple[Any, ...]) -> str | list[Inner] | None:
 
 
 def has_chats_parts(content: object) -> bool:
-    """Return True if a healthy content has parts that Responses writes in another form."""
+    """Return True if a valid content has parts that Responses writes in another form."""
     return isinstance(content, tuple) and any(isinstance(part, (_ImageUrl, _File)) for part in content)
 
 
 def has_parts(content: object) -> bool:
-    """Return True if a healthy content has parts that only chat or Responses has."""
+    """Return True if a valid content has parts that only chat or Responses has."""
     return isinstance(content, tuple) and any(type(part) in _BLOCK_OF for part in content)
 
 

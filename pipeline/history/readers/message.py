@@ -20,15 +20,16 @@ from reknit.pipeline.history.readers.strict import (
     CANONICAL,
     ROLES,
     FrameworkShape,
-    Healthy,
     Misfit,
     Shape,
     StrictReader,
+    ValidTurns,
     decoded,
 )
 from reknit.pipeline.history.readers.tolerant import as_kind
 from reknit.pipeline.model import Block, Issuer, RedactedThinking, Role, Thinking, Turn
 from reknit.pipeline.providers.bedrock_converse import reader as converse
+from reknit.pipeline.providers.bedrock_converse import wire
 from reknit.pipeline.providers.gemini import reader as gemini
 from reknit.pipeline.providers.openai_chat import reader as openai_chat
 from reknit.pipeline.providers.openai_responses import reader as openai_responses
@@ -72,8 +73,8 @@ STRICT: Final[dict[Shape, StrictReader[Any]]] = {
 }
 
 
-def healthy_message(item: Raw | bytes, index: int, shape: Shape | None) -> Healthy | Misfit:
-    """One message if it is healthy. Where no shape was named, what is written in it chooses which is tried."""
+def valid_message(item: Raw | bytes, index: int, shape: Shape | None) -> ValidTurns | Misfit:
+    """One message if it is valid. Where no shape was named, what is written in it chooses which is tried."""
     data = bytes(item)
     of_one = shape or _likely_shape(data)
     if of_one != "openai-responses":
@@ -81,7 +82,7 @@ def healthy_message(item: Raw | bytes, index: int, shape: Shape | None) -> Healt
     reader = openai_responses.MESSAGE if b'"role"' in data else openai_responses.STRICT
     found = reader.read_message(item, index)
     # A message that fits every shape is not an item of Responses, unless the caller says so.
-    is_any = shape is None and type(found) is Healthy and found.shape == CANONICAL
+    is_any = shape is None and type(found) is ValidTurns and found.shape == CANONICAL
     return Misfit(reader) if is_any else found
 
 
@@ -459,7 +460,7 @@ def shape_of_head(keys: dict[str, Raw]) -> Shape:
 def _shape_of_block(keys: dict[str, Raw]) -> Shape | None:
     kind = keys.get("type", _NULL)
     if starts_with(kind, b"n"):
-        return None if converse.BLOCK_KEYS.isdisjoint(keys) else "bedrock-converse"
+        return None if wire.BLOCK_KEYS.isdisjoint(keys) else "bedrock-converse"
     named = bytes(kind).strip(b'"').decode()
     if named == "input_file":
         return "openai-responses"

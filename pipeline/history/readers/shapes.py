@@ -1,6 +1,6 @@
 """Readers: histories of any shape in, canonical turns out. They change the shape and never the structure.
 
-A healthy history is read by one typed decode. A message that this refuses is read a second time, tolerantly, and
+A valid history is read by one typed decode. A message that this refuses is read a second time, tolerantly, and
 alone: whatever could be understood is taken, and each thing that had to change has a fix.
 """
 
@@ -26,19 +26,19 @@ from reknit.pipeline.history.frameworks import (
     read_items,
 )
 from reknit.pipeline.history.frameworks.base import Framed, Framework, ReadOther
-from reknit.pipeline.history.healthy import Stretch, healthy_stretches
 from reknit.pipeline.history.readers import canonical
 from reknit.pipeline.history.readers.fields import Notes, as_list, as_object, with_ids
 from reknit.pipeline.history.readers.head import DocumentHead, read_head
+from reknit.pipeline.history.readers.lines import from_items, utf8_lines
 from reknit.pipeline.history.readers.message import (
     ROOTS,
     STRICT,
     UNDECIDED,
     Decided,
     decided_by,
-    healthy_message,
     read_tolerantly,
     shape_of_head,
+    valid_message,
 )
 from reknit.pipeline.history.readers.rawjson import (
     Mask,
@@ -55,13 +55,14 @@ from reknit.pipeline.history.readers.rawjson import (
 from reknit.pipeline.history.readers.strict import (
     CANONICAL,
     FrameworkShape,
-    Healthy,
     Misfit,
     Shape,
     StrictReader,
+    ValidTurns,
     decoded,
 )
 from reknit.pipeline.history.readers.unknown import check_known, unknown_shape
+from reknit.pipeline.history.valid_runs import ValidRun, find_valid_runs
 from reknit.pipeline.model import Block, Conversation, Text, ToolResult, Turn
 from reknit.pipeline.providers.bedrock_converse import reader as converse
 from reknit.pipeline.providers.claude_cli import reader as claude_code
@@ -79,7 +80,7 @@ class ReadResult(Struct, frozen=True, kw_only=True):
     """The result of reading a history.
 
     ``shape`` is the shape that was named or detected; ``skipped`` counts what is outside the conversation, by type: the
-    lines of transcripts, and messages and parts that a framework does not send. ``stretches`` are known to need no
+    lines of transcripts, and messages and parts that a framework does not send. ``valid_runs`` are known to need no
     repair. ``received`` is the number of messages, where some of them may have no turn.
     """
 
@@ -87,7 +88,7 @@ class ReadResult(Struct, frozen=True, kw_only=True):
     fixes: tuple[Fix, ...]
     shape: str
     skipped: dict[str, int] = {}
-    stretches: Sequence[Stretch] = ()
+    valid_runs: Sequence[ValidRun] = ()
     received: int = 0
 
 
@@ -98,6 +99,8 @@ _ROOTS: Final = ("messages", *_SHAPES_BY_ROOT)
 _IN_MESSAGES: Final[list[StrictReader[Any]]] = [canonical.STRICT, openai_chat.STRICT, converse.STRICT]
 # Reads the lines of a transcript: the turns, the model, and the skipped lines by type.
 _LinesReader: TypeAlias = Callable[[bytes, Notes], tuple[list[Turn], str | None, dict[str, int]]]
+# At most this many items of a list are read to detect the lines of a transcript.
+_LINES_SEEN: Final = 50
 _VALUE: Final = b'"value"'
 _SOURCE: Final = b'"source"'
 # A single line is a document.
@@ -126,6 +129,11 @@ def read(data: bytes | str | list[Any] | dict[str, Any], source: str = "auto") -
         return _read(text, shape) if framework is None else _read_named(text, framework)
     except RecursionError:
         raise nesting_error(deep_place(text, ROOTS.get(shape or "", "messages"))) from None
+
+
+def is_transcript(text: bytes) -> bool:
+    """Return True if a text is the lines of a program's file."""
+    return gemini_chat.is_chat(text) or codex_rollout.is_rollout(text) or claude_code.is_transcript(text)
 
 
 def read_message(
@@ -162,10 +170,10 @@ def read_next(
         misfit: Misfit | None = None
         is_disguised = shape is None and _may_be_disguised(text)
         if not _has_line_breaks(text) and not (is_disguised and _framework_of_message(text, decided)):
-            healthy = _healthy(text, index, shape, decided)
-            if isinstance(healthy, Healthy):
-                return healthy.turns, [], _decided(healthy, index, shape, decided)
-            misfit = healthy
+            valid = _valid_message(text, index, shape, decided)
+            if isinstance(valid, ValidTurns):
+                return valid.turns, [], _decided(valid, index, shape, decided)
+            misfit = valid
         if shape is None and (framework := _framework_of_message(text, decided)) is not None:
             return *_read_framework_message(text, index, framework), decided.after(framework.name, index)
         if (
@@ -274,14 +282,14 @@ def _read(text: bytes, shape: Shape | None) -> ReadResult:
     if lines and shape is None and (rows := _rows(text)) is not None and (of_rows := decided_among(rows)) is not None:
         return _read_framework(of_rows[0], Framed(messages=rows), {}, None)
     is_disguised = shape is None and _may_be_disguised(text)
-    if not lines and not is_disguised and (healthy := _read_healthy(text, shape)):
-        return healthy
+    if not lines and not is_disguised and (valid := _read_valid(text, shape)):
+        return valid
     parsable, mask = _parsable(text)
     if is_disguised and (found := _found_framework(parsable)) is not None:
         framework, given, _, keys = found
         return _read_framework(framework, given, keys, mask)
-    if (lines or is_disguised) and mask is None and (healthy := _read_healthy(parsable, shape)):
-        return healthy
+    if (lines or is_disguised) and mask is None and (valid := _read_valid(parsable, shape)):
+        return valid
     if shape is None and (found := _found_framework(parsable)) is not None:
         framework, given, _, keys = found
         return _read_framework(framework, given, keys, mask)
@@ -416,30 +424,30 @@ def _read_framework_message(text: bytes, index: int, framework: Framework) -> tu
     return turns, with_ids(notes.fixes, turns)
 
 
-def _read_healthy(text: bytes, shape: Shape | None) -> ReadResult | None:
+def _read_valid(text: bytes, shape: Shape | None) -> ReadResult | None:
     """Return a document or list whose messages are all valid, or None."""
     readers = [STRICT[shape]] if shape else _IN_MESSAGES
-    healthy: Healthy | None = None
+    valid: ValidTurns | None = None
     listed: Shape | None = None
     keys: dict[str, Raw] = {}
     if not text.startswith(b"["):
         if shape not in ROOTS:
-            healthy, keys = next(filter(None, (reader.read_document(text) for reader in readers)), (None, keys))
-        if healthy is None:
+            valid, keys = next(filter(None, (reader.read_document(text) for reader in readers)), (None, keys))
+        if valid is None:
             keys = decoded(_OBJECT, text) or {}
             root = next((root for root in _ROOTS if root in keys), "")
             if not root or (shape is None and framed(keys) is not None):
                 return None
             text, listed = bytes(keys.pop(root)), _SHAPES_BY_ROOT.get(root)
             readers = [STRICT[named]] if (named := shape or listed) else readers
-    if healthy is None:
-        healthy = next(filter(None, (reader.read_list(text) for reader in readers)), None)
-    if healthy is None:
+    if valid is None:
+        valid = next(filter(None, (reader.read_list(text) for reader in readers)), None)
+    if valid is None:
         return None
     notes = Notes()
     head = read_head({key: Raw(to_utf8(bytes(value))) for key, value in keys.items()}, notes)
-    found = shape_of_head(keys) if healthy.shape == CANONICAL else healthy.shape
-    return _result(healthy.turns, head, notes, shape or listed or found, stretches=healthy.stretches)
+    found = shape_of_head(keys) if valid.shape == CANONICAL else valid.shape
+    return _result(valid.turns, head, notes, shape or listed or found, valid_runs=valid.valid_runs)
 
 
 def _read_document(text: bytes, shape: Shape | None, mask: Mask | None) -> ReadResult:
@@ -449,9 +457,8 @@ def _read_document(text: bytes, shape: Shape | None, mask: Mask | None) -> ReadR
     decided = UNDECIDED
     if starts_with(text, b"["):
         items = as_list(text, "")
-        first = as_object(items[0], "0") if shape is None and items and starts_with(items[0], b"{") else {}
-        if claude_code.is_transcript_line(first):
-            return _read_transcript(text, "claude-code", claude_code.read_lines)
+        if shape is None and (found_lines := _listed_lines(items)) is not None:
+            return _read_transcript(mask.show(text) if mask else text, *found_lines)
     elif starts_with(text, b"{"):
         keys = as_object(text, "")
         root = next((root for root in _ROOTS if root in keys), "")
@@ -486,6 +493,21 @@ def _read_document(text: bytes, shape: Shape | None, mask: Mask | None) -> ReadR
     return _result(turns, head, notes, found)
 
 
+def _listed_lines(items: Sequence[Raw]) -> tuple[Shape, _LinesReader] | None:
+    """The shape and the reader of a transcript whose lines are a list; a line that is not JSON is a string in it."""
+    for at, item in enumerate(items[:_LINES_SEEN]):
+        members = as_object(item, f"{at}") if starts_with(item, b"{") else {}
+        if claude_code.is_transcript_line(members):
+            return "claude-code", claude_code.read_lines
+        if codex_rollout.is_rollout_line(members):
+            return "codex-rollout", codex_rollout.read_lines
+        if "role" in members:
+            return None
+    # The older chat is one document, whose lines are no objects.
+    is_chat = bool(items) and starts_with(items[0], b'"') and gemini_chat.is_chat(from_items(items[:_LINES_SEEN]))
+    return ("gemini-chat", gemini_chat.read_lines) if is_chat else None
+
+
 def _listed(value: Raw, root: str) -> list[Raw]:
     """The messages of a document; Responses' input may be a text, which is the user's."""
     if root == "input" and starts_with(value, b'"'):
@@ -498,24 +520,24 @@ def _read_one(
 ) -> tuple[Turn, Shape, Decided]:
     """One message, fast or tolerantly: its turn, its shape, and what is decided after it."""
     masked = mask is not None and mask.is_in(bytes(item))
-    healthy = None if masked else _healthy(item, index, shape, decided)
-    if isinstance(healthy, Healthy):
-        return healthy.turns[0], healthy.shape, _decided(healthy, index, shape, decided)
-    turn, found, decided = read_tolerantly(item, index, shape, notes, decided=decided, misfit=healthy)
+    valid = None if masked else _valid_message(item, index, shape, decided)
+    if isinstance(valid, ValidTurns):
+        return valid.turns[0], valid.shape, _decided(valid, index, shape, decided)
+    turn, found, decided = read_tolerantly(item, index, shape, notes, decided=decided, misfit=valid)
     return (_unmask_turn(turn, mask, notes) if masked and mask else turn), found, decided
 
 
-def _healthy(item: Raw | bytes, index: int, shape: Shape | None, decided: Decided) -> Healthy | Misfit:
-    """One message if it is healthy, by its own shape if it has one, else by the shape that is decided."""
+def _valid_message(item: Raw | bytes, index: int, shape: Shape | None, decided: Decided) -> ValidTurns | Misfit:
+    """One message if it is valid, by its own shape if it has one, else by the shape that is decided."""
     if shape is None and decided.is_given:
         shape = decided.listed
-    found = healthy_message(item, index, shape)
-    if shape is None and decided.listed and isinstance(found, Healthy) and not found.decides:
-        return healthy_message(item, index, decided.listed)
+    found = valid_message(item, index, shape)
+    if shape is None and decided.listed and isinstance(found, ValidTurns) and not found.decides:
+        return valid_message(item, index, decided.listed)
     return found
 
 
-def _decided(found: Healthy, index: int, shape: Shape | None, decided: Decided) -> Decided:
+def _decided(found: ValidTurns, index: int, shape: Shape | None, decided: Decided) -> Decided:
     """Return the decided shape after a valid message; one whose shape was named decides nothing."""
     return decided.after(found.shape, index) if shape is None and found.decides else decided
 
@@ -539,9 +561,11 @@ def _notes(mask: Mask | None) -> Notes:
 
 
 def _read_transcript(text: bytes, shape: Shape, read_lines: _LinesReader) -> ReadResult:
-    text = to_utf8(text)
     if text.startswith(b"["):
-        text = b"\n".join(bytes(item) for item in as_list(compact(text), ""))
+        listed, hidden = _parsable(text)
+        text = from_items(as_list(listed, ""))
+        text = hidden.show(text) if hidden else text
+    text = utf8_lines(text)
     mask = find_mask(text)
     notes = _notes(mask)
     turns, model, skipped = read_lines(mask.hide(text) if mask else text, notes)
@@ -557,7 +581,7 @@ def _result(
     shape: str,
     *,
     skipped: dict[str, int] | None = None,
-    stretches: Sequence[Stretch] | None = None,
+    valid_runs: Sequence[ValidRun] | None = None,
 ) -> ReadResult:
     return ReadResult(
         conversation=Conversation(
@@ -566,7 +590,7 @@ def _result(
         fixes=tuple(with_ids(notes.fixes, turns)),
         shape=shape,
         skipped=skipped or {},
-        stretches=healthy_stretches(turns) if stretches is None else stretches,
+        valid_runs=find_valid_runs(turns) if valid_runs is None else valid_runs,
     )
 
 

@@ -14,10 +14,10 @@ from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from reknit.pipeline.history.healthy import IsSound, Stretch, healthy_stretches
 from reknit.pipeline.history.readers.fields import Fields
 from reknit.pipeline.history.readers.rawjson import MAX_NESTING, is_utf8, may_nest_too_deeply, starts_with
 from reknit.pipeline.history.readers.tolerant import MISFITS, Declared, declared_in, members_of
+from reknit.pipeline.history.valid_runs import IsSound, ValidRun, find_valid_runs
 from reknit.pipeline.model import Own, Role, Text, Turn
 
 Shape: TypeAlias = Literal[
@@ -81,7 +81,7 @@ _USUAL_KEYS: Final = (
 _USUAL: Final = tuple(_USUAL_KEYS.split())
 
 
-class Healthy(Struct, frozen=True):
+class ValidTurns(Struct, frozen=True):
     """Turns that are all valid as is, and the shape that they indicate; they may hold runs that need no repair.
 
     ``shape`` is the canonical one if nothing indicates another. ``decides``: a single message has a key by which only
@@ -90,12 +90,12 @@ class Healthy(Struct, frozen=True):
 
     turns: list[Turn]
     shape: Shape
-    stretches: Sequence[Stretch] = ()
+    valid_runs: Sequence[ValidRun] = ()
     decides: bool = False
 
 
 class Misfit(Struct, frozen=True):
-    """A message that is not healthy, and why its decode failed, if it did."""
+    """A message that is not valid, and why its decode failed, if it did."""
 
     reader: StrictReader[Any]
     reason: str = ""
@@ -142,20 +142,20 @@ class StrictReader(Generic[_T]):
         self._meant = frozenset(meant)
         self._kept_whole = frozenset(kept_whole)
 
-    def read_document(self, text: bytes) -> tuple[Healthy, dict[str, Raw]] | None:
+    def read_document(self, text: bytes) -> tuple[ValidTurns, dict[str, Raw]] | None:
         """Return a document of valid messages with only the usual keys besides them, and these keys; or None."""
         document = decoded(self._document, text)
-        healthy = None if document is None else self._healthy(document.messages)
-        if healthy is None:
+        found = None if document is None else self._valid_turns(document.messages)
+        if found is None:
             return None
-        return healthy, {key: value for key in _USUAL if (value := getattr(document, key)) is not UNSET}
+        return found, {key: value for key in _USUAL if (value := getattr(document, key)) is not UNSET}
 
-    def read_list(self, value: Raw | bytes) -> Healthy | None:
+    def read_list(self, value: Raw | bytes) -> ValidTurns | None:
         """Return a list whose messages are all valid, or None."""
         messages = decoded(self._list, value)
-        return None if messages is None else self._healthy(messages)
+        return None if messages is None else self._valid_turns(messages)
 
-    def read_message(self, value: Raw | bytes, index: int) -> Healthy | Misfit:
+    def read_message(self, value: Raw | bytes, index: int) -> ValidTurns | Misfit:
         try:
             message = self._message.decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -166,7 +166,7 @@ class StrictReader(Generic[_T]):
         if turn.own is not UNSET and not _is_own_harmless(turn.own):
             return Misfit(self)
         shape = self._shape if self._decides_shape(message) else CANONICAL
-        return Healthy([turn], shape, decides=self._decides(message))
+        return ValidTurns([turn], shape, decides=self._decides(message))
 
     def read_declared(self, fields: Fields, index: int, misfit: Misfit) -> Turn | None:
         """Return a message that is valid except for undeclared members, which are dropped with a fix each.
@@ -186,7 +186,7 @@ class StrictReader(Generic[_T]):
                 break
             is_tried = True
             found = self.read_message(msgspec.json.encode(kept), index)
-            if isinstance(found, Healthy):
+            if isinstance(found, ValidTurns):
                 for each, declared in odd:
                     each.ignore(*declared)
                     each.drop_rest()
@@ -247,7 +247,7 @@ class StrictReader(Generic[_T]):
             odd.append((fields, members))
         return kept
 
-    def _healthy(self, messages: Sequence[_T]) -> Healthy | None:
+    def _valid_turns(self, messages: Sequence[_T]) -> ValidTurns | None:
         turns: list[Turn] = []
         turn_of = self._turn_of
         for index, message in enumerate(messages):
@@ -256,21 +256,21 @@ class StrictReader(Generic[_T]):
                 return None
             turns.append(turn)
         if self._is_sound is None:
-            stretches = healthy_stretches(turns)
+            valid_runs = find_valid_runs(turns)
         else:
-            stretches = healthy_stretches(turns, self._is_sound)
-            if not _are_sound(_outside(turns, stretches), self._is_sound):
+            valid_runs = find_valid_runs(turns, self._is_sound)
+            if not _are_sound(_outside(turns, valid_runs), self._is_sound):
                 return None
         is_decided = self._shape != CANONICAL and any(map(self._decides_shape, messages))
-        return Healthy(turns, self._shape if is_decided else CANONICAL, stretches)
+        return ValidTurns(turns, self._shape if is_decided else CANONICAL, valid_runs)
 
 
-def _outside(turns: Sequence[Turn], stretches: Iterable[Stretch]) -> Iterator[Turn]:
+def _outside(turns: Sequence[Turn], valid_runs: Iterable[ValidRun]) -> Iterator[Turn]:
     """Yield the turns outside of the runs, whose free-form JSON has not been checked yet."""
     at = 0
-    for stretch in stretches:
-        yield from turns[at : stretch.start]
-        at = stretch.start + stretch.turns
+    for valid_run in valid_runs:
+        yield from turns[at : valid_run.start]
+        at = valid_run.start + valid_run.turns
     yield from turns[at:]
 
 

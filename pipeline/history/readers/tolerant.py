@@ -154,7 +154,7 @@ class ContentReader(Generic[_T]):
 
     Args:
         kind: the type of a valid part, or a union of such types.
-        healthy: returns the blocks of a valid part at a path, or None if it needs repair.
+        valid_blocks: returns the blocks of a valid part at a path, or None if it needs repair.
         mend_part: reads any other object.
         plain: returns the block for a string, a number or a boolean.
     """
@@ -162,13 +162,13 @@ class ContentReader(Generic[_T]):
     def __init__(
         self,
         kind: Any,  # noqa: ANN401  a type, or a union of types
-        healthy: Callable[[_T, str], list[Placed] | None],
+        valid_blocks: Callable[[_T, str], list[Placed] | None],
         repair_part: PartReader,
         plain: Callable[[Raw, str, Notes], Placed] = text_of,
     ) -> None:
         self._list: msgspec.json.Decoder[tuple[_T, ...]]
         self._list, self._declared = _compiled(kind)
-        self._healthy = healthy
+        self._valid_blocks = valid_blocks
         self._repair_part = repair_part
         self._plain = plain
 
@@ -218,12 +218,12 @@ class ContentReader(Generic[_T]):
         if not starts_with(value, b"["):
             return [self._plain(value, path, notes)]
         items = as_list(value, path)
-        healthy = {} if is_result else self._read_healthy(items, objects, path)
+        valid = {} if is_result else self._read_valid_parts(items, objects, path)
         placed: list[Placed] = []
         for i, item in enumerate(items):
             place = f"{path}.{i}"
-            if i in healthy:
-                placed += healthy[i]
+            if i in valid:
+                placed += valid[i]
             elif objects[i] is not None:
                 placed += repairer(Fields(item, place, notes, members=objects[i]))
             elif starts_with(item, b"[") or starts_with(item, b"n"):
@@ -232,10 +232,10 @@ class ContentReader(Generic[_T]):
                 placed.append(self._plain(item, place, notes))
         return placed
 
-    def _read_healthy(
+    def _read_valid_parts(
         self, items: Sequence[Raw], objects: Sequence[Mapping[str, Raw] | None], path: str
     ) -> dict[int, list[Placed]]:
-        """The blocks of each part that is healthy, in few decodes, by its index in the content at a path.
+        """The blocks of each part that is valid, in few decodes, by its index in the content at a path.
 
         A part that does not fit is left out and the others are decoded again; where many do not, none is read here.
         """
@@ -250,7 +250,7 @@ class ContentReader(Generic[_T]):
                     return {}
                 del left[int(misfit[1])]
                 continue
-            read = ((at, self._healthy(part, f"{path}.{at}")) for at, part in zip(left, parts, strict=True))
+            read = ((at, self._valid_blocks(part, f"{path}.{at}")) for at, part in zip(left, parts, strict=True))
             return {at: placed for at, placed in read if placed is not None}
         return {}
 

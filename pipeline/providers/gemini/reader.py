@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from reknit.pipeline.history.calls import made_id
+from reknit.pipeline.history.call_ids import made_id
 from reknit.pipeline.history.pieces import as_json
 from reknit.pipeline.history.readers.canonical import is_flat
 from reknit.pipeline.history.readers.fields import (
@@ -75,7 +75,7 @@ def repaired_turn(fields: Fields, index: int) -> Turn:
     if role is None:
         raise unknown_role(name, fields.at("role"), "user, model or function")
     parts = Parts()
-    placed = ContentReader[_Part](_Part, parts.healthy, parts.read).read(fields, "parts")
+    placed = ContentReader[_Part](_Part, parts.valid_blocks, parts.read).read(fields, "parts")
     return placed_turn(role, placed, index, "contents", ids_made=parts.ids_made)
 
 
@@ -118,7 +118,7 @@ class _Content(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     role: str | None = None
 
 
-# The members of which a part has one, in both spellings that the API takes; a text is one as well.
+# The alternative members of a part, in both spellings that the API takes; a text is one of them.
 _MEMBERS: Final = {
     spelt: name
     for field, name in zip(_Part.__struct_fields__, _Part.__struct_encode_fields__, strict=True)
@@ -146,7 +146,7 @@ def _turn_of(content: _Content, index: int) -> Turn | None:
     parts = Parts([found for part in content.parts if (found := part.function_response) is not None])
     placed: list[Placed] = []
     for at, part in enumerate(content.parts):
-        read = parts.healthy(part, f"contents.{index}.parts.{at}")
+        read = parts.valid_blocks(part, f"contents.{index}.parts.{at}")
         if read is None:
             return None
         placed += read
@@ -207,7 +207,7 @@ class Parts:
         escaped = [said[2] for each in given if b"\\" in bytes(each) and (said := _TEXT_SAID.fullmatch(each))]
         self._texts = dict(zip(escaped, as_strings(escaped), strict=True)) if escaped else {}
 
-    def healthy(self, part: _Part, path: str) -> list[Placed] | None:
+    def valid_blocks(self, part: _Part, path: str) -> list[Placed] | None:
         """Return a valid part as its block, after its signature; None if it needs repair."""
         # The quickest way to see that it is alone.
         if (text := part.text) is not None and part == _Part(text):

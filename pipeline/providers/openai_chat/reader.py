@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from reknit.pipeline.history.calls import NO_ID, derived_id, made_id
+from reknit.pipeline.history.call_ids import NO_ID, derived_id, made_id
 from reknit.pipeline.history.pieces import CHAT, as_json
 from reknit.pipeline.history.readers.canonical import (
     CHAT_CONTENT,
@@ -154,7 +154,7 @@ def _whole_turn(row: _Row, place: str, index: int) -> Turn | None:
 
 
 def _uses(calls: tuple[_Call, ...], place: str) -> list[Placed] | None:
-    """The blocks of healthy calls, or None."""
+    """The blocks of valid calls, or None."""
     inputs = inputs_of([call.function.arguments for call in calls if call.function is not None])
     if inputs is None:
         return None
@@ -241,7 +241,7 @@ STRICT: Final = StrictReader(
     _is_telling,
     decides=_decides,
     meant=("type", "object", "message_id", "closed", "cache_control", "args", "input", "arguments", *OF_BLOCKS),
-    # An older call has its name and arguments without a function around them, and so is never healthy.
+    # An older call has its name and arguments without a function around them, and so is never valid.
     kept_whole=("function_call",),
 )
 

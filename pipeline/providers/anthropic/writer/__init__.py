@@ -40,8 +40,8 @@ from reknit.pipeline.providers.anthropic.writer.parameters import tool_name, wri
 from reknit.pipeline.targets import (
     Encoded,
     Ending,
-    HealthyTurns,
     ListDialect,
+    RunMessages,
     Setting,
     first_given,
     in_common_words,
@@ -49,9 +49,10 @@ from reknit.pipeline.targets import (
     stub_for,
     without_trailing_space,
 )
+from reknit.pipeline.targets.bound import void_of
 from reknit.pipeline.targets.fitting import MOST_MARKS, newest_marks, unmarked
 from reknit.pipeline.targets.head import before_list
-from reknit.pipeline.targets.signatures import endpoint_of
+from reknit.pipeline.targets.signatures import endpoint_of, judged_as, takes_unsigned
 
 NAME: Final = "anthropic"
 
@@ -96,6 +97,9 @@ class AnthropicDialect(ListDialect):
         self.model = setting.model
         self._observed = setting.observed
         self._endpoint = endpoint_of(setting, NAME)
+        self._void = setting.void_at(self._endpoint)
+        self._takes_unsigned = takes_unsigned(setting, NAME)
+        self.judged_as = judged_as(setting, NAME)
         self._thinks = is_thinking(setting)
         # Adaptive thinking asks for none in a tool loop (recorded).
         self._thinks_first = b'"enabled"' in bytes(setting.params.get("thinking", b""))
@@ -120,16 +124,16 @@ class AnthropicDialect(ListDialect):
             state = _loop_after(state, message.role, blocks, lost=bool(message.changed))
         return Encoded(data=_encode(_Wire(message.role, _content(message.pieces, blocks))), state=state, rows=rows)
 
-    def encode_healthy(self, healthy: HealthyTurns, start: int, state: AnthropicProgress) -> tuple[Encoded, int] | None:
-        """Write healthy messages as they are, if their tools' names can stay."""
-        if any(self.name(name) != name for name in healthy.names):
+    def encode_valid_run(self, run: RunMessages, part: range, state: AnthropicProgress) -> tuple[Encoded, int] | None:
+        """Write the messages of a valid run as they are, if their tools' names can stay."""
+        if any(self.name(name) != name for name in run.names):
             return None
-        turns = healthy.turns
+        turns, void = run.turns, void_of(self._void, NAME)
         messages: list[_Wire] = []
-        for at in range(start, len(turns)):
+        for at in part:
             turn = turns[at]
-            if at in healthy.special:
-                next_turn = as_it_is(turn, state.images, self._endpoint, large=state.large)
+            if at in run.special:
+                next_turn = as_it_is(turn, state.images, self._endpoint, void, large=state.large)
                 if next_turn is None:
                     break
                 state = structs.replace(state, images=next_turn[0], large=next_turn[1])
@@ -138,9 +142,9 @@ class AnthropicDialect(ListDialect):
         if not messages:
             return None
         if self._thinks_first:
-            for turn in turns[start : start + len(messages)]:
+            for turn in turns[part.start : part.start + len(messages)]:
                 state = _loop_after(state, turn.role, turn.blocks, lost=False)
-        return Encoded(data=_encode(messages)[1:-1], state=state), start + len(messages)
+        return Encoded(data=_encode(messages)[1:-1], state=state), part.start + len(messages)
 
     def encode_ending(
         self, messages: Sequence[Message], state: AnthropicProgress, settled: int, *, final: bool
@@ -205,7 +209,14 @@ class AnthropicDialect(ListDialect):
         book = FixLog(NAME, self._observed)
         message = _taken(in_common_words(came, book), book, state.opened, paused=prefill)
         opened = left_open(message, state.opened) if message.role == "assistant" else state.opened
-        unfit = unfit_reasoning(message, self.model, self._observed, self._endpoint)
+        unfit = unfit_reasoning(
+            message,
+            self.model,
+            self._observed,
+            self._endpoint,
+            void_of(self._void, NAME),
+            unsigned=self._takes_unsigned,
+        )
         if prefill and not (self._thinks if thinks is None else thinks):
             # An answer that the model continues holds no reasoning, unless thinking is enabled (ANT-23b).
             reasoning = (at for at, piece in enumerate(message.pieces) if is_reasoning(piece))
@@ -283,7 +294,7 @@ def _content(pieces: Sequence[TrackedBlock], blocks: Sequence[Any]) -> Sequence[
 
 
 def _as_given(blocks: tuple[Block, ...], paths: tuple[str, ...]) -> tuple[Block, ...] | str:
-    """The same of a healthy turn, whose blocks have these places in the input."""
+    """The same of a valid turn, whose blocks have these places in the input."""
     if len(blocks) == 1 and is_whole(paths[0]) and isinstance(blocks[0], Text):
         return blocks[0].text
     return blocks
@@ -325,6 +336,7 @@ class Anthropic:
             ids_again=True,
             system_inside=system,
             system_blocks=SYSTEM_BLOCKS if system else frozenset(),
+            prefix_bound=setting.is_prefix_bound(endpoint_of(setting, NAME)),
         )
 
     def prepare(self, setting: Setting, system: Sequence[TrackedBlock]) -> AnthropicDialect:

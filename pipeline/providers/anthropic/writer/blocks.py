@@ -17,10 +17,10 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from reknit.pipeline.history.pieces import ANTHROPIC, SETTINGS, Message, TrackedBlock, code_for_unknown
 from reknit.pipeline.history.served import EARLIER, RESULTS, unpaired
+from reknit.pipeline.history.unusual import unusual
 from reknit.pipeline.model import (
     Block,
     Document,
-    Endpoint,
     Image,
     Issuer,
     RedactedThinking,
@@ -31,7 +31,9 @@ from reknit.pipeline.model import (
     Turn,
     Unknown,
 )
+from reknit.pipeline.policy import Endpoint
 from reknit.pipeline.targets import is_issued_by
+from reknit.pipeline.targets.bound import NOT_VOID, Void, is_void
 from reknit.pipeline.targets.fitting import POINT, BlockAdapter, is_mark, mark_of, without_own
 from reknit.pipeline.targets.limits import CLAUDE
 from reknit.pipeline.targets.media import (
@@ -43,7 +45,7 @@ from reknit.pipeline.targets.media import (
     with_own_type,
     with_source,
 )
-from reknit.pipeline.targets.signatures import UNKNOWN, has_foreign_signature, may_cross
+from reknit.pipeline.targets.signatures import UNKNOWN, has_foreign_signature, may_cross, wants_back
 
 # Calls that the provider runs itself: a turn that ends in one is paused, and any model continues it.
 PAUSING: Final = frozenset({"server_tool_use", "mcp_tool_use"})
@@ -113,11 +115,18 @@ _OTHER_TYPES: Final = ((3, 0), (3, 5))
 
 
 def unfit_reasoning(
-    message: Message, model: str | None, observed: Collection[str] = (), endpoint: Endpoint = UNKNOWN
+    message: Message,
+    model: str | None,
+    observed: Collection[str] = (),
+    endpoint: Endpoint = UNKNOWN,
+    void: Void = NOT_VOID,
+    *,
+    unsigned: bool = False,
 ) -> dict[int, str]:
     """Return the pieces of a message that cannot be sent back to an endpoint, each with its fix code.
 
-    Pieces that only an ``observed`` repair would leave out stay.
+    Pieces that only an ``observed`` repair would leave out stay. ``void`` are the messages whose reasoning was issued
+    after something that has changed. ``unsigned``: the endpoint wants reasoning back that is not signed.
     """
     pieces = message.pieces
     reasoning = [at for at, piece in enumerate(pieces) if isinstance(piece.block, (Thinking, RedactedThinking))]
@@ -126,7 +135,9 @@ def unfit_reasoning(
     unfit = {
         at: code
         for at in reasoning
-        if (code := _reasoning_fault(pieces[at], message, model, endpoint)) and code not in observed
+        if not (unsigned and _is_wanted(pieces[at].block, endpoint))
+        and (code := _reasoning_fault(pieces[at], message, model, endpoint, void))
+        and code not in observed
     }
     last = len(pieces) - 1 if "thinking_trailing" not in observed else -1
     # A breakpoint ends with the block before it.
@@ -136,12 +147,19 @@ def unfit_reasoning(
         last -= 1
     broken = {pieces[at].turn for at in unfit} if "thinking_of_changed_turn" not in observed else ()
     for at in reasoning:
-        if pieces[at].turn in broken:
+        if pieces[at].turn in broken and not (unsigned and _is_wanted(pieces[at].block, endpoint)):
             unfit.setdefault(at, "thinking_of_changed_turn")
     return unfit
 
 
-def _reasoning_fault(piece: TrackedBlock, message: Message, model: str | None, endpoint: Endpoint) -> str:
+def _is_wanted(block: Block, endpoint: Endpoint) -> bool:
+    """Return True if a block is readable reasoning without a signature that an endpoint wants back as it is."""
+    if not isinstance(block, Thinking) or block.signature or not block.thinking.strip():
+        return False
+    return wants_back(block.issuer if isinstance(block.issuer, Issuer) else None, endpoint)
+
+
+def _reasoning_fault(piece: TrackedBlock, message: Message, model: str | None, endpoint: Endpoint, void: Void) -> str:
     block = piece.block
     if not isinstance(block, (Thinking, RedactedThinking)):
         return ""
@@ -149,7 +167,7 @@ def _reasoning_fault(piece: TrackedBlock, message: Message, model: str | None, e
         known = block.issuer.provider == ANTHROPIC
         if not (known and may_cross(block.issuer, endpoint, version_of(model))):
             return "thinking_foreign"
-    if has_foreign_signature(block, endpoint):
+    if has_foreign_signature(block, endpoint) or (void and is_void(void, piece.turn)):
         return "reasoning_foreign"
     if isinstance(block, RedactedThinking):
         if not block.data:
@@ -309,12 +327,14 @@ def _image_fault(facts: Facts, images: int, *, large: bool) -> str:
     return fault
 
 
-def as_it_is(turn: Turn, images: int, endpoint: Endpoint, *, large: bool) -> tuple[int, bool] | None:
+def as_it_is(
+    turn: Turn, images: int, endpoint: Endpoint, void: Void = NOT_VOID, *, large: bool
+) -> tuple[int, bool] | None:
     """Return the count of images after a valid turn, and whether one is large, if an endpoint takes it unchanged.
 
     None if it is not, or if that needs a closer check.
     """
-    if turn.own is not UNSET:
+    if turn.own is not UNSET or (void and is_void(void, turn.index)):
         return None
     for block in turn.blocks:
         if not stays(block) or has_foreign_signature(block, endpoint):
@@ -331,16 +351,27 @@ def as_it_is(turn: Turn, images: int, endpoint: Endpoint, *, large: bool) -> tup
     return None if isinstance(block, (Thinking, RedactedThinking)) else (images, large)
 
 
+# The members that are content, or that ``stays`` looks at itself.
+_UNUSUAL: Final[Mapping[type, Callable[[Any], bool]]] = MappingProxyType(
+    {
+        Text: unusual(Text, "citations"),
+        ToolUse: unusual(ToolUse, "incomplete"),
+        ToolResult: unusual(ToolResult, "content", "is_error"),
+        Thinking: unusual(Thinking, "signature"),
+        RedactedThinking: unusual(RedactedThinking),
+        Image: unusual(Image),
+        Document: unusual(Document, "title", "context", "citations"),
+    }
+)
+
+
 def stays(block: Any) -> bool:  # noqa: ANN401  a block that the model knows; looked at by its class, for speed
     """Return True if a block, media excepted, has no content or member that the API does not take."""
-    if not (block.cache_control is block.issuer is block.own is UNSET):
-        return False
     kind = type(block)
+    if _UNUSUAL[kind](block):
+        return False
     if kind is Text:
-        plain = not block.refusal and not block.structured
-        return plain and (block.citations is UNSET or _are_citations(block.citations))
-    if kind is ToolUse:
-        return block.caller is UNSET
+        return block.citations is UNSET or _are_citations(block.citations)
     if kind is Thinking:
         return block.signature is not UNSET and bool(block.signature) and bool(block.thinking.strip())
     if kind is ToolResult and type(block.content) is list:

@@ -16,6 +16,7 @@ from reknit.pipeline.providers.bedrock_converse.rules.blocks import (
     ToolUse,
     are_plain_answers,
     is_one,
+    is_plain_name,
     judge_block,
     judge_id,
     judge_name,
@@ -61,11 +62,17 @@ class Turns(MediaWalk, kw_only=True, eq=False):
     tool_blocks: bool = False
 
     def judge_items(self, items: Sequence[Message | None]) -> None:
-        """Judge messages, the plain beginning of a request in one pass, which says the same as one by one."""
-        if not self.index:
-            pass_plain(self, items)
-            items = items[self.index :]
-        super().judge_items(items)
+        """Judge messages, those that are plain in one pass, which says the same as one by one."""
+        at = 0
+        while at < len(items):
+            if self.role != "user":
+                at += pass_plain(self, items, at)
+            if at < len(items):
+                message = items[at]
+                if message is not None:
+                    self.judge_item(message)
+                self.index += 1
+                at += 1
 
     def judge_item(self, message: Message) -> None:
         role = message.role
@@ -214,12 +221,19 @@ def _repeated(ids: Collection[str]) -> str:
 # A few comparisons for each block detect this. The rest is judged message by message.
 
 
-def pass_plain(walk: Turns, messages: Sequence[Message | None]) -> None:
-    """Take a walk that has not begun past as many pairs of a user's and an assistant's message as break nothing."""
+def pass_plain(walk: Turns, messages: Sequence[Message | None], start: int) -> int:
+    """Take a walk past the pairs of a user's and an assistant's message from an index on that break nothing.
+
+    The walk has not begun, or its last message is the assistant's. Returns the number of messages.
+    """
     known: set[str] = set()
-    calls: list[str] = []
-    count, tool_blocks = 0, False
-    for user, assistant in zip(messages[::2], messages[1::2], strict=False):
+    calls: Sequence[str] = walk.calls
+    # The results have the same ids.
+    if len(set(calls)) < len(calls) or not all(map(is_plain_name, calls)):
+        return 0
+    count, tool_blocks = 0, walk.tool_blocks
+    for at in range(start, len(messages) - 1, 2):
+        user, assistant = messages[at], messages[at + 1]
         if user is None or assistant is None or user.role != "user" or assistant.role != "assistant":
             break
         # A value that was read tolerantly may not be a list.
@@ -229,17 +243,18 @@ def pass_plain(walk: Turns, messages: Sequence[Message | None]) -> None:
             or not are_plain_answers(user.content, calls)
         ):
             break
-        asked = plain_calls(assistant.content)
+        asked = plain_calls(assistant.content, walk.family)
         known.update(calls)
-        if asked is None or len(set(asked)) < len(asked) or not known.isdisjoint(asked):
+        if asked is None or len(set(asked)) < len(asked) or not known.isdisjoint(asked) or walk.ids.has_any(asked):
             known.difference_update(calls)
             break
         tool_blocks = tool_blocks or bool(asked)
         calls = asked
         count += 2
     if count:
-        walk.index, walk.run_at, walk.role = count, count - 1, "assistant"
+        walk.index, walk.run_at, walk.role = walk.index + count, walk.index + count - 1, "assistant"
         walk.calls, walk.ids, walk.tool_blocks = tuple(calls), walk.ids.plus(known), tool_blocks
+    return count
 
 
 _PARAMETERS = frozenset(

@@ -15,18 +15,11 @@ from msgspec.structs import astuple
 
 from reknit.pipeline.providers.anthropic.rules.signatures import is_of_another_issuer, is_of_vertex
 from reknit.pipeline.providers.bedrock_converse.rules import catalogue as rules
-from reknit.pipeline.providers.bedrock_converse.rules.catalogue import member
+from reknit.pipeline.providers.bedrock_converse.rules.catalogue import Converse, member
 from reknit.pipeline.rules._fold import Walk
 from reknit.pipeline.rules._media import CONVERSE
-from reknit.pipeline.rules._misfits import (
-    Anything,
-    Report,
-    Spot,
-    Unreadable,
-    fit_with_items,
-    look,
-    without_unreadable,
-)
+from reknit.pipeline.rules._misfits import Anything, Report, Spot, Unreadable, fit_with_items, without_unreadable
+from reknit.pipeline.rules._pictures import look
 from reknit.pipeline.rules.base import Rule
 
 
@@ -305,16 +298,16 @@ def are_plain_answers(blocks: Sequence[Block], calls: Sequence[str]) -> bool:
     return True
 
 
-def plain_calls(blocks: Sequence[Block]) -> list[str] | None:
-    """The calls of an assistant's message that is plain text and calls; None if it is anything else."""
+def plain_calls(blocks: Sequence[Block], family: Converse) -> list[str] | None:
+    """The calls of an assistant's message that is plain text, reasoning and calls; None if it is anything else."""
     calls: list[str] = []
     for block in blocks:
         call = block.toolUse
         if call is None:
-            if not _says(block):
+            if not _says(block) and not _is_plain_reasoning(block, family):
                 return None
         elif type(call) is ToolUse and call.type is None and block == Block(toolUse=call):
-            if not (_is_plain_name(call.toolUseId) and _is_plain_name(call.name)):
+            if not (is_plain_name(call.toolUseId) and is_plain_name(call.name)):
                 return None
             calls.append(call.toolUseId)
         else:
@@ -322,11 +315,23 @@ def plain_calls(blocks: Sequence[Block]) -> list[str] | None:
     return calls if blocks else None
 
 
+def _is_plain_reasoning(block: Block, family: Converse) -> bool:
+    """Return True if a block is signed reasoning that a family may take."""
+    reasoning = block.reasoningContent
+    if type(reasoning) is not Reasoning or block != Block(reasoningContent=reasoning) or family.reasoning is False:
+        return False
+    text = reasoning.reasoningText
+    signature = text.signature if type(text) is ReasoningText else None
+    if type(signature) is not str or not signature:
+        return False
+    return not (is_of_another_issuer(signature) or is_of_vertex(signature))
+
+
 def _says(block: Block) -> bool:
     text = block.text
     return type(text) is str and bool(text) and not text.isspace() and block == Block(text)
 
 
-def _is_plain_name(name: object) -> bool:
+def is_plain_name(name: object) -> bool:
     """True if an id or a name is an identifier, as most are (tooluse_7, read_file); the service takes a few more."""
     return type(name) is str and len(name) <= _LONGEST and name.isascii() and name.isidentifier()

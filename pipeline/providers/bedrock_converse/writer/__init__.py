@@ -24,13 +24,12 @@ from reknit.pipeline.model import Role, Text, Tool, ToolResult, ToolUse, Unknown
 from reknit.pipeline.options import STRICT, HeadOptions, Structure
 from reknit.pipeline.providers.anthropic.writer import NO_PREFILL_SINCE, is_thinking
 from reknit.pipeline.providers.anthropic.writer.blocks import version_of
+from reknit.pipeline.providers.bedrock_converse.wire import written_message
 from reknit.pipeline.providers.bedrock_converse.writer.blocks import (
     ConverseBlockAdapter,
     is_document,
     point_after,
     tool_name,
-    written,
-    written_as_they_are,
 )
 from reknit.pipeline.providers.bedrock_converse.writer.fitness import (
     MARKERS,
@@ -39,16 +38,18 @@ from reknit.pipeline.providers.bedrock_converse.writer.fitness import (
     fit_reasoning,
     unpaired_halves,
 )
+from reknit.pipeline.providers.bedrock_converse.writer.unchanged import piece_stays, written_as_they_are
 from reknit.pipeline.targets import (
     Encoded,
     Ending,
-    HealthyTurns,
     ListDialect,
+    RunMessages,
     Setting,
     row,
     stub_for,
     without_trailing_space,
 )
+from reknit.pipeline.targets.bound import void_of
 from reknit.pipeline.targets.fitting import MOST_MARKS, mark_of, point_of
 from reknit.pipeline.targets.head import HeadWriter, Params, before_list
 from reknit.pipeline.targets.signatures import endpoint_of
@@ -241,6 +242,8 @@ class ConverseDialect(ListDialect):
         self._observed = setting.observed
         self._model = (setting.model or "").lower()
         self._endpoint = endpoint_of(setting, NAME, "bedrock")
+        self._bound = setting.is_prefix_bound(self._endpoint)
+        self._void = setting.void_at(self._endpoint)
         self._results_alone = any(name in self._model for name in _RESULTS_ALONE)
         self._results_alone = self._results_alone and "assistant_inserted" not in self._observed
         head = write_head(setting, system)
@@ -253,7 +256,15 @@ class ConverseDialect(ListDialect):
 
     def encode_message(self, message: Message, state: ConverseProgress, *, final: bool) -> Encoded:
         """Write one message; settled messages set no breakpoints, because only the newest ones are useful."""
-        return self._write(message, state, final=final)
+        is_plain = bool(self._tools and message.pieces) and not (final or state.held or self._results_alone)
+        if not is_plain or not all(map(piece_stays, message.pieces)):
+            return self._write(message, state, final=final)
+        count = state.count
+        return Encoded(
+            data=_encode(written_message(message.role, [piece.block for piece in message.pieces])),
+            state=structs.replace(state, count=count + 1),
+            rows=[row(piece, f"messages.{count}.content.{at}") for at, piece in enumerate(message.pieces)],
+        )
 
     def _write(self, message: Message, state: ConverseProgress, *, final: bool, points: Container[str] = ()) -> Encoded:
         book = FixLog(NAME, self._observed)
@@ -267,11 +278,12 @@ class ConverseDialect(ListDialect):
             results_follow=message.results_follow,
             held=state.held,
         )
-        halves = set[int]() if "claude" in self._model else unpaired_halves(message, self._model)
+        halves = () if "claude" in self._model else unpaired_halves(message, self._model)
         pieces = fitting.fit_message(message.pieces, dict.fromkeys(halves, "server_tool_unpaired"))
         # Reasoning is judged last: a turn that has lost a block to the fitting keeps none of it.
-        fitted = structs.replace(message, pieces=pieces, changed=message.changed | fitting.dropped)
-        pieces = fit_reasoning(fitted, self._model, self._endpoint, book)
+        changed = message.changed | fitting.dropped
+        void = void_of(self._void, NAME)
+        pieces = fit_reasoning(pieces, changed, self._model, self._endpoint, book, void=void, in_place=self._bound)
         if final:
             pieces = without_trailing_space(pieces, book)
         turns = self._turns(message, _worded(message, pieces, book), state.count, book)
@@ -280,9 +292,7 @@ class ConverseDialect(ListDialect):
             called = (piece.block.name for piece in fitting.out if isinstance(piece.block, ToolUse))
             tools = tuple(dict.fromkeys((*tools, *called)))
         return Encoded(
-            data=b",".join(
-                _encode({"role": role, "content": [written(p.block) for p in pieces]}) for role, pieces in turns
-            ),
+            data=b",".join(_encode(written_message(role, [piece.block for piece in pieces])) for role, pieces in turns),
             state=ConverseProgress(state.count + len(turns), fitting.titles, tools, fitting.numbers, fitting.held),
             rows=[
                 row(piece, f"messages.{number}.content.{at}")
@@ -293,13 +303,13 @@ class ConverseDialect(ListDialect):
             dropped=book.dropped,
         )
 
-    def encode_healthy(self, healthy: HealthyTurns, start: int, state: ConverseProgress) -> tuple[Encoded, int] | None:
-        """Write healthy messages, if their tools' names can stay and nothing is put between or into them."""
-        if self._results_alone or not self._tools or any(tool_name(name) != name for name in healthy.names):
+    def encode_valid_run(self, run: RunMessages, part: range, state: ConverseProgress) -> tuple[Encoded, int] | None:
+        """Write the messages of a valid run, if their tools' names can stay and nothing is put between or into them."""
+        if self._results_alone or not self._tools or any(tool_name(name) != name for name in run.names):
             return None
-        data, count = written_as_they_are(healthy, start, self._model, self._endpoint)
+        data, count = written_as_they_are(run, part, self._model, self._endpoint, void_of(self._void, NAME))
         next_state = structs.replace(state, count=state.count + count)
-        return (Encoded(data=data, state=next_state), start + count) if count else None
+        return (Encoded(data=data, state=next_state), part.start + count) if count else None
 
     def encode_ending(
         self, messages: Sequence[Message], state: ConverseProgress, settled: int, *, final: bool
@@ -323,10 +333,12 @@ class ConverseDialect(ListDialect):
 
     def _turns(
         self, message: Message, pieces: list[TrackedBlock], count: int, book: FixLog
-    ) -> list[tuple[str, list[TrackedBlock]]]:
+    ) -> list[tuple[Role, list[TrackedBlock]]]:
         """Return the message as one, or as three if its results must be separate."""
+        if not self._results_alone:
+            return [(message.role, pieces)]
         results = [piece for piece in pieces if isinstance(piece.block, ToolResult)]
-        if not self._results_alone or not results or len(results) == len(pieces):
+        if not results or len(results) == len(pieces):
             return [(message.role, pieces)]
         words = [piece for piece in pieces if not isinstance(piece.block, ToolResult)]
         book.note_fix("assistant_inserted", f"messages.{count + 1}.content.0")
@@ -363,7 +375,11 @@ def _structure_of_family(setting: Setting) -> Structure:
     if "claude" in model:
         version = version_of(model)
         prefill = version is not None and _PREFILL_SINCE <= version < NO_PREFILL_SINCE and not is_thinking(setting)
-        return Structure(assistant_first=version == _ASSISTANT_FIRST, assistant_last="text" if prefill else "never")
+        return Structure(
+            assistant_first=version == _ASSISTANT_FIRST,
+            assistant_last="text" if prefill else "never",
+            prefix_bound=setting.is_prefix_bound(endpoint_of(setting, NAME, "bedrock")),
+        )
     if "nova" in model:
         prefill = _NOVA_2.search(model) is not None
         last: Literal["text", "never"] = "text" if prefill else "never"

@@ -181,7 +181,7 @@ ENDS_WITH_ASSISTANT = rule(
 
 
 # Fields of items and parts, as the provider's own types have them (SDK 3.54, its beta included). Structs refuse unknown
-# keys, so one typed decode settles the shape of a healthy request; what fails it is read again, value by value.
+# keys, so one typed decode settles the shape of a valid request; what fails it is read again, value by value.
 # Free-form JSON is skipped, not kept.
 
 

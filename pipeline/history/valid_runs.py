@@ -13,33 +13,36 @@ from typing import Any, TypeAlias
 
 from msgspec import UNSET, Struct, structs
 
-from reknit.pipeline.history.calls import LONGEST_ID, LONGEST_PLACEHOLDER, is_legal, is_placeholder
+from reknit.pipeline.history.call_ids import LONGEST_ID, is_legal
 from reknit.pipeline.history.clean import with_plain_data
 from reknit.pipeline.history.pieces import is_whole
-from reknit.pipeline.model import (
-    Block,
-    Document,
-    Image,
-    Policy,
-    RedactedThinking,
-    Text,
-    Thinking,
-    ToolResult,
-    ToolUse,
-    Turn,
-)
+from reknit.pipeline.history.placeholders import LONGEST_PLACEHOLDER, is_placeholder
+from reknit.pipeline.history.unusual import unusual
+from reknit.pipeline.model import Block, Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn
+from reknit.pipeline.policy import Policy
 
 IsSound: TypeAlias = Callable[[Block], bool]
 
 # Up to this many bytes of ASCII nothing that a reader would have to look for can be wrong with a tool's input.
 _SHORT = 256
 
+_OF_ASSISTANTS = frozenset({Text, ToolUse, Thinking, RedactedThinking})
 
-class Stretch(Struct, frozen=True, kw_only=True):
+# Members with which a block is more than plain text, a call, or a result of text. The scan looks at the exempt ones
+# itself. All reasoning is more.
+_is_rare_text = unusual(Text)
+_is_rare_call = unusual(ToolUse, "incomplete")
+_is_rare_result = unusual(ToolResult, "content", "is_error")
+_is_rare_thinking = unusual(Thinking, "issuer", "signature")
+_is_rare_redacted = unusual(RedactedThinking, "issuer")
+
+
+class ValidRun(Struct, frozen=True, kw_only=True):
     """A run of turns that need no repair, and that settle where the machine has settled everything before them.
 
     Attributes:
-        start: the index of the first turn. The turn after the last is an assistant's that needs no repair either.
+        start: the index of the first turn. The turn after the last is an assistant's that says something, whatever a
+            repair changes in it, so nothing after it joins the run.
         opens: the history begins here, with a user turn; otherwise the first turn is an assistant's.
         turns: the number of turns.
         counted: for each assistant turn, and for the one after the last turn, its index from ``start``, and the number
@@ -47,7 +50,8 @@ class Stretch(Struct, frozen=True, kw_only=True):
         rows: the indexes, from ``start``, of results in a message of their own, which join the previous one.
         ids: the ids of the calls, all answered.
         names: the names of the called tools.
-        special: the indexes among ``messages`` of those that hold more than plain text, calls, and results of text.
+        special: the indexes among ``messages`` of those that hold more than plain text, calls, and results of text, or
+            the result of an error.
         reasons: whether they hold thinking.
     """
 
@@ -74,7 +78,7 @@ class Stretch(Struct, frozen=True, kw_only=True):
         starts = [at for at in range(self.turns) if at not in behind]
         return [_joined(turns[at:end]) for at, end in pairwise([*starts, self.turns])]
 
-    def without(self, pairs: int) -> Stretch:
+    def without(self, pairs: int) -> ValidRun:
         """Return the rest without the first pairs of an answer and a user turn, unless it opens the history."""
         if not pairs:
             return self
@@ -122,7 +126,7 @@ class _Scan:
         self.reasons = False
 
     def calls(self, turn: Turn, at: int) -> dict[str, str] | None:
-        """The names of a healthy assistant turn's calls, by id; None if it is not one. ``at`` is its place."""
+        """The names of a valid assistant turn's calls, by id; None if it is not one. ``at`` is its place."""
         if turn.role != "assistant" or turn.ids_made:
             return None
         calls: dict[str, str] = {}
@@ -137,8 +141,7 @@ class _Scan:
                 if calls or not block.text or block.text.isspace():
                     return None
                 says = True
-                rare = block.refusal or block.structured
-                rare = rare or not (block.cache_control is block.issuer is block.own is block.citations is UNSET)
+                rare = _is_rare_text(block)
             elif kind is ToolUse:
                 call, name, data = block.id, block.name, bytes(block.input)
                 if call in self._known or not name or name.isspace() or data[:1] != b"{" or block.incomplete:
@@ -150,10 +153,10 @@ class _Scan:
                     return None
                 self._known.add(call)
                 calls[call] = name
-                rare = not (block.cache_control is block.issuer is block.own is block.caller is UNSET)
+                rare = _is_rare_call(block)
             elif kind is Thinking or kind is RedactedThinking:
                 special = self.reasons = True
-                rare = not (block.cache_control is block.own is UNSET)
+                rare = _is_rare_thinking(block) if kind is Thinking else _is_rare_redacted(block)
             else:
                 return None
             if rare:
@@ -165,7 +168,7 @@ class _Scan:
         return calls if says or calls else None
 
     def user_says(self, turn: Turn, calls: dict[str, str], at: int) -> bool | None:
-        """Return True if a healthy user turn says something besides its results.
+        """Return True if a valid user turn says something besides its results.
 
         None if it is not such a turn, or begins with other than real results for some of ``calls``, which are used up.
         """
@@ -179,7 +182,8 @@ class _Scan:
                 content, name = block.content, calls.pop(block.tool_use_id, None)
                 if name is None or said:
                     return None
-                rare = not (block.cache_control is block.issuer is block.own is UNSET)
+                rare = _is_rare_result(block)
+                special = special or block.is_error
                 if type(content) is list:
                     if not content or not all(map(_is_fit, content)):
                         return None
@@ -222,9 +226,7 @@ def _is_row(turn: Turn) -> bool:
 
 def _is_plain(block: Block) -> bool:
     """Return True if a block is a text without other members."""
-    if type(block) is not Text or block.refusal or block.structured:
-        return False
-    return block.cache_control is block.issuer is block.own is block.citations is UNSET
+    return type(block) is Text and not _is_rare_text(block)
 
 
 def _is_fit(block: Block) -> bool:
@@ -235,27 +237,36 @@ def _is_fit(block: Block) -> bool:
     return isinstance(block, (Image, Document)) and with_plain_data(block.source) is None
 
 
-def healthy_stretches(turns: Sequence[Turn], is_sound: IsSound = lambda _: True) -> list[Stretch]:
+def _says_something(turn: Turn) -> bool:
+    """Return True if an assistant's turn keeps a text, and gives no block to the user, whatever is repaired in it."""
+    if turn.role != "assistant" or turn.ids_made or turn.incomplete:
+        return False
+    if not all(type(block) in _OF_ASSISTANTS for block in turn.blocks):
+        return False
+    return any(type(block) is Text and block.text and not block.text.isspace() for block in turn.blocks)
+
+
+def find_valid_runs(turns: Sequence[Turn], is_sound: IsSound = lambda _: True) -> list[ValidRun]:
     """Return the valid runs of a history, in whole pairs of an answer and a user turn.
 
     ``is_sound`` checks the free-form JSON in a block, where no reader has checked it yet. It is not called for calls
     with little plain input, nor for blocks without free-form JSON.
     """
-    found: list[Stretch] = []
+    found: list[ValidRun] = []
     known: set[str] = set()
     at = next((at for at, turn in enumerate(turns) if turn.role != "system"), len(turns))
     opens = True
     while at < len(turns):
-        stretch, at = _stretch_from(turns, at, _Scan(known, is_sound), opens=opens)
-        if stretch is not None:
-            found.append(stretch)
+        valid_run, at = _run_from(turns, at, _Scan(known, is_sound), opens=opens)
+        if valid_run is not None:
+            found.append(valid_run)
         opens = False
         while at < len(turns) and turns[at].role != "assistant":
             at += 1
     return found
 
 
-def _stretch_from(turns: Sequence[Turn], start: int, scan: _Scan, *, opens: bool) -> tuple[Stretch | None, int]:
+def _run_from(turns: Sequence[Turn], start: int, scan: _Scan, *, opens: bool) -> tuple[ValidRun | None, int]:
     """Return the run that begins at an index, or None, and the index after the scanned turns.
 
     ``opens`` says that it begins the history, and so with a user turn.
@@ -269,9 +280,11 @@ def _stretch_from(turns: Sequence[Turn], start: int, scan: _Scan, *, opens: bool
     rows: list[int] = []
     while at < len(turns):
         calls = scan.calls(turns[at], place)
-        if calls is None:
+        if calls is None and not _says_something(turns[at]):
             break
         counted.append((at - start, number, len(scan.ids)))
+        if calls is None:
+            break
         if calls:
             scan.ids += calls
             scan.names.update(calls.values())
@@ -286,7 +299,7 @@ def _stretch_from(turns: Sequence[Turn], start: int, scan: _Scan, *, opens: bool
         return None, at + 1
     count, _, called = counted[-1]
     rows = [row for row in rows if row < count]
-    stretch = Stretch(
+    valid_run = ValidRun(
         start=start,
         opens=opens,
         turns=count,
@@ -297,4 +310,4 @@ def _stretch_from(turns: Sequence[Turn], start: int, scan: _Scan, *, opens: bool
         special=[place for place in scan.special if place < count - len(rows)],
         reasons=scan.reasons,
     )
-    return stretch, at + 1
+    return valid_run, at + 1
