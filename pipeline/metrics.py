@@ -186,7 +186,8 @@ DEAD_LETTER_CODES = (
 )
 # Why a request does not begin with the settled part of the one before it.
 PREFIX_RESETS = (
-    "changed", "configured", "environment", "limits", "media", "mended", "replaced", "rewound", "thinking_disabled",
+    "changed", "configured", "environment", "fit", "limits", "media", "mended", "replaced", "rewound",
+    "thinking_disabled",
 )  # fmt: skip
 _TURN_TYPES = [str(kind.__struct_config__.tag) for kind in get_args(TurnRecord)]
 

@@ -14,7 +14,6 @@ import binascii
 import io
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
@@ -192,6 +191,10 @@ def scaler_for(objects: Objects | None, source: Objects | None) -> Scaler | None
     return Scaler(objects, [] if source is objects else [source])
 
 
+def _listed(value: bytes) -> list[str]:
+    return list(large_images(value))
+
+
 class Scaler:
     """Scales the images of records, each once: what the object stores have is reused.
 
@@ -223,8 +226,9 @@ class Scaler:
         if record.key is None or record.value is None:
             return record
         found: dict[str, Raw] = {}
-        look: Callable[[], list[str]] = partial(list, large_images(record.value))
-        for data in look() if len(record.value) < _LARGE_RECORD else await asyncio.to_thread(look):
+        is_small = len(record.value) < _LARGE_RECORD
+        images = _listed(record.value) if is_small else await asyncio.to_thread(_listed, record.value)
+        for data in images:
             name = digest_of(data)
             if name not in found and (source := await self._scaled(record.key, name, data)) is not None:
                 found[name] = source

@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 PYPROJECT = HERE.parents[1] / "pyproject.toml"
 PYTHON = "3.12"
 PROCESSOR = "x86_64"  # Faust has no wheels for others
-EXTRAS = ("disk", "objects")
+EXTRAS = ("disk", "media", "objects")
 IMAGE = {"python_version": PYTHON, "python_full_version": f"{PYTHON}.0", "sys_platform": "linux", "os_name": "posix"}
 EVERYWHERE = "python_version >= '3'"
 

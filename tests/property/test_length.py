@@ -6,8 +6,12 @@ from build import call, image, png, result, said, text, user
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
+from strategies import SCALE, policies
+from strategies import histories as broken_histories
 
 from reknit.pipeline import Session, normalize, validate
+from reknit.pipeline.registry import TARGETS
+from reknit.pipeline.testing.promises import check_ledger, lists_differ
 
 CLAUDE = "us.anthropic.claude-sonnet-4-20250514-v1:0"
 sides = st.sampled_from([10, 10, 10, 10, 2001, 8001])
@@ -82,3 +86,30 @@ def test_a_history_within_the_limits_is_the_same_in_every_way(media, fit, target
         assert done.unjudged == whole.unjudged
         assert done.fixes == whole.fixes
         assert done.ledger == whole.ledger
+
+
+@settings(max_examples=60 * SCALE)
+@given(
+    messages=broken_histories,
+    policy=policies,
+    fit=st.sampled_from([40, 80, 150, 300]),
+    target=st.sampled_from(sorted(TARGETS)),
+    observed=st.sampled_from([None, "turns_merged", "blank_dropped", "result_orphan"]),
+)
+def test_a_broken_history_is_cut_alike_in_every_way(messages, policy, fit, target, observed):
+    policy = {**policy, "fit": fit} | ({"mend": {observed: "observe"}} if observed else {})
+    session, reloaded = Session([target], policy), Session([target], policy)
+    segments = []
+    for message in messages:
+        for each in (session, reloaded):
+            each.append(msgspec.json.encode(message))
+            each.request()
+        segments += [data for _, data in reloaded.take_segments(flush=True)]
+        reloaded = Session.load(reloaded.head(), segments)
+    whole = normalize(msgspec.json.encode(messages), target, policy=policy)
+    check_ledger(whole, session.turns, None)
+    for done in (session.request(), reloaded.request()):
+        assert done.unjudged == whole.unjudged
+        # What reading took comes first in a whole history.
+        assert lists_differ(done.fixes, whole.fixes) == ""
+        assert lists_differ(done.ledger, whole.ledger) == ""
