@@ -7,9 +7,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 PYTEST := $(BIN)/python -m pytest
+# Without npm, the tests of the JavaScript SDKs are skipped with the reason.
+SDKS := $(if $(shell command -v npm),tests/js/node_modules)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format unit broker chaos bench mutants record kafka modules schemas docs deploy clean distclean
+.PHONY: help demo test lint format unit broker sdks chaos bench mutants record resume kafka modules schemas docs deploy clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,12 +35,18 @@ format: $(VENV)/.dev ## format, and fix what ruff can fix
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
 
-unit: $(VENV)/.dev ## tests that need no broker of their own, in parallel
+unit: $(VENV)/.dev $(SDKS) ## tests that need no broker of their own, in parallel
 	@$(PYTEST) -n $(WORKERS) --ignore=tests/broker --ignore=tests/benchmarks tests
 
 # Files in their order: those with few tests, which last longest, come early (test_chaos).
 broker: $(VENV)/.dev ## tests on a real Apache Kafka; without Java 17 skipped, or failed with REKNIT_REQUIRE_KAFKA=1
 	@$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/broker
+
+sdks: tests/js/node_modules ## install the JavaScript SDKs that tests run (npm)
+
+tests/js/node_modules: tests/js/package.json
+	@npm install --prefix tests/js --no-package-lock --no-audit --no-fund --loglevel=error
+	@touch $@
 
 chaos: $(VENV)/.dev ## let three brokers and two workers undergo every fault, with an audit after each; writes build/chaos.md
 	@$(BIN)/python tests/chaos/run.py $(ARGS)
@@ -53,6 +61,9 @@ mutants: ## change the core in small ways and show what no test notices (ARGS="-
 
 record: $(VENV)/.dev ## run the real Codex and Gemini CLIs (npm) against a scripted API, with no other network; needs root
 	@$(BIN)/python tests/record/agents.py $(ARGS)
+
+resume: $(VENV)/.dev ## resume damaged sessions with the real Claude Code, Codex and Gemini CLI (npm), before and after `reknit repair`
+	@$(BIN)/python tests/clients/resume.py $(ARGS)
 
 kafka: ## a local Apache Kafka on port 9092 until Ctrl-C (Java 17; Maven the first time)
 	@deploy/kafka/run $(ARGS)
@@ -76,7 +87,7 @@ clean: ## remove caches and local state
 	find reknit pipeline topics tests deploy -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environment and the broker's jars as well
-	rm -rf $(VENV) $(VENV)-mutants deploy/kafka/lib
+	rm -rf $(VENV) $(VENV)-mutants deploy/kafka/lib tests/js/node_modules
 
 # One stamp for each step, newer than what it was made from.
 $(VENV)/.python:

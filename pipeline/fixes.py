@@ -238,7 +238,7 @@ _DIALECT = (
          "Invalid `signature` in `thinking` block", "openclaw/openclaw#94228; anthropics/anthropic-sdk-python#1598"),
     _lost("reasoning_foreign", "dropped", "reasoning was left out whose signature the endpoint is known to refuse",
          "Invalid `signature` in `thinking` block",
-         "NanmiCoder/cc-haha#382; can1357/oh-my-pi#12006; router-for-me/CLIProxyAPI#1584"),
+         "NanmiCoder/cc-haha#382; can1357/oh-my-pi#12006; router-for-me/CLIProxyAPI#1584; pydantic/pydantic-ai#7984"),
     _lost("thinking_trailing", "dropped", "reasoning at the end of an assistant turn was left out",
          "The final block in an assistant message cannot be `thinking`"),
     _lost("thinking_of_changed_turn", "dropped", "a turn was mended, so its reasoning could not stay verbatim",
@@ -273,6 +273,15 @@ _DIALECT = (
     _lost("media_over_limit", "rewritten",
          "an image or document was replaced by a line of text, because the history has more than a request may hold",
          "Too much media: 0 document pages + 103 images > 100", "anthropics/claude-code#3397, #49836"),
+    _lost("image_scaled", "rewritten",
+         "an image that exceeds a limit of the target was scaled down",
+         "At least one of the image dimensions exceed max allowed size: 8000 pixels", "anthropics/claude-code#2939"),
+    _lost("exchange_cut", "dropped",
+         "a message was left out with its exchange, because the history is longer than policy fit allows",
+         "prompt is too long: 219898 tokens > 200000 maximum", "earendil-works/pi#102, stackblitz/bolt.new#1748"),
+    _added("summary_inserted", "the text of policy summary was inserted where exchanges were cut"),
+    _spared("fit_exceeded", "nothing is left out",
+         "the last user turn, with the last exchange, is longer than policy fit allows, and is sent"),
     _kept("prefill_trimmed", "rewritten", "whitespace at the end of a prefilled answer was cut",
          "messages: final assistant content cannot end with trailing whitespace", "tailcallhq/forgecode#1872"),
     _kept("cache_control_dropped", "rewritten", "a cache breakpoint beyond the fourth was taken off",
@@ -360,6 +369,10 @@ _READING = (
          "The request body is not valid JSON: no low surrogate in string", "anthropics/claude-code#60394"),
     _lost("line_unreadable", "dropped", "a transcript's line, or a message in it, could not be read and was left out",
          source="transcripts of programs that were killed while they wrote"),
+    _lost("line_cut", "rewritten", "a transcript's last line ends in the middle, and was read up to there",
+         source="transcripts of programs that were killed while they wrote"),
+    _lost("line_skipped", "dropped", "a transcript's line of an unknown type was left out, with its content",
+         source="transcripts of programs that are newer than the reader"),
 )  # fmt: skip
 
 # Changes to a stream's words, where its source writes calls and internals into its text.
@@ -379,7 +392,7 @@ _ALWAYS: Mapping[str, tuple[str, ...]] = {
     "it is made while a stream is read": tuple(entry.code for entry in _SPEECH),
     "an option of its own decides about it": (
         "tools_stripped", "reasoning_stripped", "cut_text_marked", "cut_text_dropped", "result_late_turn",
-        "result_replaced", "media_over_limit",
+        "result_replaced", "media_over_limit", "image_scaled", "exchange_cut", "summary_inserted",
     ),
     "the history has no place for the original content": (
         "block_moved", "call_incomplete", "call_incomplete_text", "result_moved", "system_block_as_text",
@@ -399,6 +412,7 @@ _ALWAYS: Mapping[str, tuple[str, ...]] = {
     "a request has a limited number of breakpoints, and the newest ones stay": ("cache_control_dropped",),
     "without it words of a tool or a model could make a program act": ("words_neutralised", "wrapper_broken"),
     "it changes nothing, and only says what was not understood": ("environment_missed",),
+    "it changes nothing, and only says what was not possible": ("fit_exceeded",),
 }  # fmt: skip
 _WHY_ALWAYS = {code: reason for reason, codes in _ALWAYS.items() for code in codes}
 

@@ -33,8 +33,8 @@ from reknit.pipeline.registry import SOURCES
 from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.stages import WRITTEN
 from reknit.pipeline.stages.base import Result
-from reknit.pipeline.stages.records import EVENT_HEADERS, TURN_HEADERS
-from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
+from reknit.pipeline.stages.envelope import EVENT_HEADERS, TURN_HEADERS
+from reknit.topics import AGENT_TURNS, INPUTS, PROVIDER_EVENTS
 from reknit.topics.items import Cause
 from reknit.topics.records import TurnRecord
 
@@ -185,7 +185,9 @@ DEAD_LETTER_CODES = (
     "wrong_type",
 )
 # Why a request does not begin with the settled part of the one before it.
-PREFIX_RESETS = ("configured", "replaced", "rewound", "thinking_disabled", "media", "environment", "mended")
+PREFIX_RESETS = (
+    "changed", "configured", "environment", "limits", "media", "mended", "replaced", "rewound", "thinking_disabled",
+)  # fmt: skip
 _TURN_TYPES = [str(kind.__struct_config__.tag) for kind in get_args(TurnRecord)]
 
 
@@ -345,7 +347,7 @@ class Metrics:
             "reknit_headers_dropped_total": chain(
                 product((AGENT_TURNS,), TURN_HEADERS), product((PROVIDER_EVENTS,), EVENT_HEADERS)
             ),
-            "reknit_dead_letters_total": product((AGENT_TURNS, PROVIDER_EVENTS), DEAD_LETTER_CODES),
+            "reknit_dead_letters_total": product(INPUTS, DEAD_LETTER_CODES),
         }
         for name, sets in bounded.items():
             for labels in sets:

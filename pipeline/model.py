@@ -8,10 +8,10 @@ free-form JSON stay raw bytes: ``1.0`` stays ``1.0``.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType, structs
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 Role: TypeAlias = Literal["user", "assistant", "system"]
 
@@ -136,7 +136,7 @@ class Turn(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
 
     ``root`` is the name of the list that holds the message. In OpenAI's ``input`` a message is an item, and several
     make one turn. ``ids_made`` says that the shape has calls without ids: a call without one has an id made from the
-    tool's name (``reknit.pipeline.history.calls.made_id``), and a result without one belongs to the first such call
+    tool's name (``reknit.pipeline.history.call_ids.made_id``), and a result without one belongs to the first such call
     that waits. ``synthetic`` marks a user turn that an agent program wrote itself, ``incomplete`` an assistant turn
     whose last text a stream never finished. ``own`` has the message's provider-specific members.
     """
@@ -167,136 +167,6 @@ class Tool(Struct, frozen=True, omit_defaults=True, kw_only=True):
     input_schema: Raw
     # A provider's own tool (web search, bash, ...) is kept whole and goes to its issuer only.
     raw: Raw | UnsetType = UNSET
-
-
-RepairMode: TypeAlias = Literal["on", "observe"]
-Platform: TypeAlias = Literal["", "anthropic", "azure", "bedrock", "deepseek", "glm", "minimax", "moonshot", "vertex"]
-IssuerName: TypeAlias = Literal["", "anthropic", "deepseek", "glm", "google", "minimax", "moonshot", "openai"]
-KeptReasoning: TypeAlias = Literal["keep", "same_issuer", "strip"]
-
-
-class Endpoint(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The endpoint of a target's requests. An empty member is unknown."""
-
-    platform: Annotated[
-        Platform, Meta(description="The service that runs the model, or one that answers in its place.")
-    ] = ""
-    issuer: Annotated[
-        IssuerName, Meta(description="Whose reasoning the model reads; empty: derived from the model's name.")
-    ] = ""
-
-
-class Policy(Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """Choices of repair (DESIGN section 3)."""
-
-    tail: Annotated[
-        Literal["auto", "continue", "prefill", "keep", "reject"],
-        Meta(
-            description="A history that ends with the assistant: a short user turn follows (`continue`), the model "
-            "continues the words (`prefill`), they stay for a next user turn (`keep`), no request is made"
-            " (`reject`), or the model's default (`auto`)."
-        ),
-    ] = "auto"
-    missing_result: Annotated[
-        Literal["synthesise", "drop"],
-        Meta(description="A call without a result: it gets an error as its result, or is left out."),
-    ] = "synthesise"
-    orphan_result: Annotated[
-        Literal["drop", "text"], Meta(description="A result without its call: it is left out, or stays as text.")
-    ] = "drop"
-    late_result: Annotated[
-        Literal["replace", "turn", "drop"],
-        Meta(
-            description="Another real result of a call that has one: until an assistant turn follows the first, it "
-            "replaces it, and after that it becomes a user turn (`replace`), it always becomes a user turn (`turn`),"
-            " or it is left out (`drop`)."
-        ),
-    ] = "replace"
-    incomplete_call: Annotated[
-        Literal["drop", "text"], Meta(description="A call that was cut off: it is left out, or stays as text.")
-    ] = "drop"
-    cut_text: Annotated[
-        Literal["auto", "keep", "mark", "drop"],
-        Meta(
-            description="A text that was cut off: it stays as it is (`keep`), a line after it says so (`mark`), it is "
-            "left out (`drop`), or `mark` for targets that take one text and `keep` for others (`auto`)."
-        ),
-    ] = "auto"
-    media: Annotated[
-        Literal["stub", "reject"],
-        Meta(
-            description="Media beyond a limit of the target: the oldest become lines of text, in steps (`stub`), or "
-            "the request is rejected, or sent as it is (`reject`)."
-        ),
-    ] = "stub"
-    reasoning: Annotated[
-        KeptReasoning,
-        Meta(
-            description="Reasoning that its target can express: it stays (`keep`), it goes where the endpoint is known "
-            "to refuse its signature (`same_issuer`), or it goes (`strip`)."
-        ),
-    ] = "same_issuer"
-    strip_tools: Annotated[bool, Meta(description="Whether calls and results are left out.")] = False
-    record_assistant: Annotated[
-        bool, Meta(description="Whether what a stream says is appended to the session's log.")
-    ] = False
-    open_exchanges: Annotated[
-        int, Meta(description="How many of the last exchanges may still wait for a real result before they settle.")
-    ] = 8
-    expires_after: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="Seconds without a record of the session's own in `agent.turns` after which it is over and "
-            "its state is freed; longer than any answer takes. 0: never.",
-        ),
-    ] = 0
-    mend: Annotated[
-        dict[str, RepairMode | dict[str, RepairMode]],
-        Meta(
-            description="Single mends by the code of their fix, or by target and code: each is made (`on`), or only "
-            "recorded (`observe`) as long as the target takes the request without it."
-        ),
-    ] = {}
-    endpoints: Annotated[
-        dict[str, Endpoint],
-        Meta(
-            description="Where requests go, by target: the `platform`, and the `issuer` of the reasoning that its "
-            "model reads. They decide which signatures of reasoning are foreign."
-        ),
-    ] = {}
-
-    def observed(self, target: str) -> frozenset[str]:
-        """Return the codes of repairs that are only observed for a target; its own entries take precedence."""
-        if not self.mend:
-            return frozenset()
-        of_all = {code: how for code, how in self.mend.items() if isinstance(how, str)}
-        its_own = self.mend.get(target)
-        chosen = of_all | its_own if isinstance(its_own, dict) else of_all
-        return frozenset(code for code, how in chosen.items() if how == "observe")
-
-
-class Limit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The limits of one tenant in one partition; null is unlimited."""
-
-    sessions: Annotated[
-        Annotated[int, Meta(ge=0)] | None, Meta(description="Sessions of one tenant in one partition at most.")
-    ] = None
-    bytes: Annotated[
-        Annotated[int, Meta(ge=0)] | None,
-        Meta(description="Bytes of the records that they are made of at most, in one partition."),
-    ] = None
-
-
-class Limits(Limit, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The limits of every tenant, and exceptions by tenant."""
-
-    separator: Annotated[
-        str, Meta(min_length=1, description="The part of a session's id before the first separator is its tenant.")
-    ] = "/"
-    tenants: Annotated[
-        dict[str, Limit], Meta(description="Tenants with limits of their own: `{acme = {sessions = 100}}`.")
-    ] = {}
 
 
 class Conversation(Struct, frozen=True, kw_only=True):

@@ -107,6 +107,21 @@ class Objects:
                 await asyncio.sleep(pause)
         raise InputError("object_missing", "the object store does not hold what the record names")
 
+    async def put_made(self, session: bytes, name: str, value: bytes) -> None:
+        """Write a value that was made of another one, under the digest ``name`` of the latter."""
+        checked = hashlib.sha256(value).digest() + value
+        with _answering():
+            await asyncio.to_thread(self._store.put, self._path(made_key(session, name)), checked)
+
+    async def get_made(self, session: bytes, name: str) -> bytes | None:
+        """Return such a value; None if it is not there, or is not what was written."""
+        with suppress(FileNotFoundError), _answering():
+            found = await asyncio.to_thread(self._read, made_key(session, name))
+            value = found[hashlib.sha256().digest_size :]
+            if hashlib.sha256(value).digest() + value == found:
+                return value
+        return None
+
     async def every(self, session: bytes | None = None) -> dict[str, datetime]:
         """Keys and when each was written; of one session's objects, or of all."""
         below = "" if session is None else f"/{hashlib.sha256(session).hexdigest()}"
@@ -134,6 +149,16 @@ class Objects:
 
     def _path(self, key: str) -> str:
         return f"{self._folder}/{key}"
+
+
+def made_key(session: bytes, name: str) -> str:
+    """Return the key of a value that was made of another one; no record names it."""
+    return f"{hashlib.sha256(session).hexdigest()}/made-{name}"
+
+
+def is_made(key: str) -> bool:
+    """Return True if a key is that of a value that was made of another one."""
+    return key.rpartition("/")[2].startswith("made-")
 
 
 @contextmanager

@@ -27,12 +27,12 @@ class Structure(Struct, frozen=True, kw_only=True):
         leads: if the assistant must not be first and is, a user turn is inserted before it.
         assistant_last: it may end with the assistant: with any content, or with text only.
         paused_by: types of blocks after which any model continues its own turn.
-        neighbours: the roles of which two messages may follow each other.
+        neighbours: the roles that may have two messages in a row.
         calls_apart: an assistant message with calls and one without text may follow each other, before the results.
         assistant_media: an assistant message may hold images and documents.
         flat: the assistant's blocks are items of a flat list: text may follow a call, and blank text may be next to it.
         unanswered: a turn's calls may have no result.
-        blank: the roles of which a message may consist of blank texts.
+        blank: the roles whose messages may consist of blank texts.
         blank_results: a result may hold blank texts.
         ids_again: a call may have the id of one in an earlier turn.
         system_inside: system messages of text may follow other messages.
@@ -43,6 +43,8 @@ class Structure(Struct, frozen=True, kw_only=True):
             item.
         own: the provider whose own items and parts it may hold; a message with only those of others is left out.
         cut_text: the treatment of a text that was cut off, where the policy leaves that to the target.
+        prefix_bound: the model's reasoning is bound to all that was sent before it: what an assistant turn has answered
+            never changes.
         observed: the codes of the repairs that are not made, because a policy only observes them.
     """
 
@@ -65,6 +67,7 @@ class Structure(Struct, frozen=True, kw_only=True):
     calls_elsewhere: Literal["never", "referred", "always"] = "never"
     own: str = ""
     cut_text: Literal["keep", "mark", "drop"] = "keep"
+    prefix_bound: bool = False
     observed: frozenset[str] = frozenset()
 
 

@@ -6,6 +6,7 @@ a log, the rules that each broke as it was sent. It keeps only counts, and diges
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -15,6 +16,7 @@ import msgspec
 from msgspec import UNSET, Struct, field
 
 from reknit.pipeline.fixes import FIXES
+from reknit.pipeline.inline_images import images_in
 from reknit.pipeline.letters import REFUSED, letter_kind
 from reknit.pipeline.rules.sets import RULES
 from reknit.topics import AGENT_TURNS
@@ -22,6 +24,13 @@ from reknit.topics import headers as names
 from reknit.topics.headers import DeadLetterHeaders
 from reknit.topics.records import FixRecord
 
+
+class _Typed(Struct, frozen=True):
+    type: str = ""
+
+
+_decode_type = msgspec.json.Decoder(_Typed).decode
+_RESTORED = b"history.restored"
 _DECODE_FIX = msgspec.json.Decoder(FixRecord).decode
 
 
@@ -106,6 +115,18 @@ class Day(Struct, frozen=True, kw_only=True):
     refused: int
 
 
+class EqualImages(Struct, frozen=True):
+    """Images that repeat an earlier one of their session: their number, the bytes of their base64 text, the sessions.
+
+    Requests have each of them, since a body has no other way to say that two are equal. Inputs in an object store do
+    not count.
+    """
+
+    images: int = 0
+    bytes: int = 0
+    sessions: int = 0
+
+
 class Report(Struct, frozen=True, kw_only=True):
     """All of it, each list with the most frequent first; days in order."""
 
@@ -118,6 +139,7 @@ class Report(Struct, frozen=True, kw_only=True):
     unjudged: list[Unjudged]
     answered: list[Answered]
     days: list[Day]
+    equal_images: EqualImages = EqualImages()
 
     @property
     def dead_letters(self) -> DeadLetters:
@@ -172,6 +194,10 @@ class Tally(Struct):
     # The sessions of each row; and the records of the sessions' logs that became dead letters, with their codes.
     sessions_by_row: dict[tuple[object, ...], set[int]] = field(default_factory=dict)
     letters: dict[tuple[int, int], str] = field(default_factory=dict)
+    # The digests of each session's images; of those that repeat one, the number, the bytes and the sessions.
+    images: dict[int, set[bytes]] = field(default_factory=dict)
+    equal_images: Counter[str] = field(default_factory=Counter)
+    equal_in: set[int] = field(default_factory=set)
 
     def count_letter(self, key: bytes | None, headers: Mapping[str, bytes | None], day: str) -> None:
         """Count a dead letter.
@@ -227,6 +253,19 @@ class Tally(Struct):
         for rule in broken:
             self.refusals[target, rule, producer] += 1
 
+    def count_images(self, key: bytes | None, value: bytes | None) -> None:
+        """Count the images in a record of a session's log that repeat an earlier one."""
+        session = hash(key)
+        if _RESTORED in (value or b"") and _decode_type(value or b"").type == _RESTORED.decode():
+            self.images.pop(session, None)  # the record has the whole history
+        for data in images_in(value or b""):
+            seen, digest = self.images.setdefault(session, set()), hashlib.sha256(data.encode()).digest()[:16]
+            if digest in seen:
+                self.equal_images["images"] += 1
+                self.equal_images["bytes"] += len(data)
+                self.equal_in.add(session)
+            seen.add(digest)
+
     def report(self) -> Report:
         return Report(
             sessions=len(self.sessions),
@@ -250,6 +289,7 @@ class Tally(Struct):
                 for (outcome, target, rule, message), count in _most(self.answered)
             ],
             days=self._days(),
+            equal_images=EqualImages(self.equal_images["images"], self.equal_images["bytes"], len(self.equal_in)),
         )
 
     def _note_session(self, row: tuple[object, ...], key: bytes | None) -> None:

@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 from msgspec import Meta, Raw, Struct
 
 from reknit.pipeline.kafka import KafkaSettings
-from reknit.pipeline.model import Limits, Policy
 from reknit.pipeline.objects import ObjectSettings
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.serve.upstreams import Upstream
+from reknit.pipeline.stages.tenants import Limits
 from reknit.pipeline.text.redaction import MARKER, SOURCE_ROOTS
 from reknit.topics import DEFAULT_PARTITIONS
 
@@ -46,14 +47,21 @@ class StateSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Literal[1, 2, 3],
         Meta(
             description="With 1, workers of 0.1 can run in the same group; 2 writes only what is new; 3 releases "
-            "parked sessions in slices, keeps endpoints and results that come late, and leaves out media beyond a "
-            "target's limits."
+            "parked sessions in slices, keeps endpoints, results that come late and what reasoning is bound to, leaves "
+            "out media beyond a target's limits, and cuts long histories."
         ),
     ] = 3
 
 
 # Features by the least format of state that they need; with a lower one they are off.
-NEEDS_FORMAT = {"sliced release": 3, "endpoints": 3, "late results": 3, "limits of media": 3}
+NEEDS_FORMAT = {
+    "sliced release": 3,
+    "endpoints": 3,
+    "late results": 3,
+    "limits of media": 3,
+    "cuts of histories": 3,
+    "prefix-bound reasoning": 3,
+}
 
 
 class RequestSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -212,3 +220,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Literal["debug", "info", "warning", "error"], Meta(description="The least that is logged.")
     ] = "info"
     log_format: Annotated[Literal["text", "json"], Meta(description="How, on stderr.")] = "text"
+
+    @property
+    def inputs_prefix(self) -> str:
+        """The prefix of the inputs, which may belong to another pipeline."""
+        return self.prefix if self.source_prefix is None else self.source_prefix

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
@@ -93,6 +94,37 @@ def status_app(live: Check, ready: Check, registry: CollectorRegistry) -> web.Ap
     app.router.add_get("/livez", answer(live))
     app.router.add_get("/readyz", answer(ready))
     return app
+
+
+def refuse_other_sites(
+    request: web.Request, *, host: str, scheme: str, names: Collection[str], remedy: str = ""
+) -> None:
+    """Refuse a request that another site's page makes a browser send.
+
+    Args:
+        request: the request.
+        host: as the client sent it, with or without a port.
+        scheme: that the client used.
+        names: the host names of this server. A page whose name was rebound to this address has another one.
+        remedy: a sentence for a person whose name for this server is unknown.
+
+    Raises:
+        web.HTTPMisdirectedRequest: the request is for another name.
+        web.HTTPForbidden: another site's page sent it.
+    """
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        name = ""
+    if name not in names:
+        raise web.HTTPMisdirectedRequest(text=f"This server is not known by that name. {remedy}".rstrip() + "\n")
+    origin = request.headers.get("Origin")
+    is_foreign = origin is not None and origin != f"{scheme}://{host}"
+    site = request.headers.get("Sec-Fetch-Site", "none")
+    # A link on another page may lead here; a picture, a frame or a script of it may not.
+    follows = request.method == "GET" and request.headers.get("Sec-Fetch-Dest") == "document"
+    if is_foreign or (site not in {"none", "same-origin"} and not follows):
+        raise web.HTTPForbidden(text="Another site's page asked for this.\n")
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -21,7 +21,7 @@ async def serving_nothing():
 
 
 @asynccontextmanager
-async def asking():
+async def page_getter():
     """Yield ``get(path, form=None, part=False)``: a form has the page's token, ``part`` sends the script's header."""
     async with serving_nothing() as url, aiohttp.ClientSession() as http:
         async with http.get(f"{url}explain/size") as answer:

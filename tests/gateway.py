@@ -101,7 +101,7 @@ def streamed(pieces, content_type="text/event-stream", *, breaks=False):
         for piece in pieces:
             await response.write(piece)
         if breaks:
-            # What was written is received before the connection ends.
+            # The client receives all written bytes before the connection ends.
             await asyncio.sleep(0.05)
             request.transport.abort()
         return response

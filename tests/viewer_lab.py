@@ -17,12 +17,13 @@ from reknit.pipeline.demo.recordings import Input, fleet, inputs
 from reknit.pipeline.stages.base import Record
 from reknit.pipeline.stages.events import EventsStage
 from reknit.pipeline.stages.turns import TurnsStage
+from reknit.pipeline.viewer.addresses import session_path
 from reknit.pipeline.viewer.guard import Guard
 from reknit.pipeline.viewer.index import Index
 from reknit.pipeline.viewer.index.reading import Behind
 from reknit.pipeline.viewer.index.records import entry_of
 from reknit.pipeline.viewer.index.values import Value, Values
-from reknit.pipeline.viewer.pages import VIEWER, Viewer, session_path, templates
+from reknit.pipeline.viewer.pages import VIEWER, Viewer, templates
 from reknit.pipeline.viewer.server import application, serving
 from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS, SESSION_ITEMS, TURNS_STATE
 

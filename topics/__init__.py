@@ -239,6 +239,8 @@ def topics_of(prefix: str, source_prefix: str | None) -> tuple[Topic, ...]:
 
 
 BY_NAME: dict[str, Topic] = {topic.name: topic for topic in TOPICS}
+# The topics that a worker reads.
+INPUTS = (AGENT_TURNS, PROVIDER_EVENTS)
 
 
 def name_of(topic: str, prefix: str, source_prefix: str | None) -> str:

@@ -249,7 +249,10 @@ class RequestHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     dataref: Dataref | UnsetType | None = UNSET
     prefix_reset: Annotated[
         str | UnsetType | None,
-        Meta(description="Why the body does not begin with the settled part of the request before it."),
+        Meta(
+            description="Why the body does not begin with the settled part of the request before it; then, where that "
+            "made reasoning void, `; reasoning from` and the first message of the body that lost it."
+        ),
     ] = UNSET
     producer: Producer | UnsetType | None = UNSET
     traceparent: Traceparent | UnsetType | None = UNSET

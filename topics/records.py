@@ -35,8 +35,9 @@ _Message: TypeAlias = Annotated[
 _Messages: TypeAlias = Annotated[
     Raw,
     Meta(
-        description="Messages, oldest first, each canonical or any other shape that Reknit reads.",
-        extra_json_schema={"type": "array", "items": {"type": "object"}},
+        description="Messages, oldest first, each canonical or any other shape that Reknit reads; or all lines of a "
+        "transcript, of which one that is no JSON object is the string of its text.",
+        extra_json_schema={"type": "array", "items": {"type": ["object", "string"]}},
     ),
 ]
 _System: TypeAlias = Annotated[
@@ -116,8 +117,18 @@ class PolicyChange(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         Meta(description="A text that a stream never finished: keep it, add a line that says so, or drop it."),
     ] = UNSET
     media: Annotated[
-        Literal["stub", "reject"] | UnsetType,
-        Meta(description="Media beyond a limit of the target: leave the oldest out, or do not send the request."),
+        Literal["stub", "shrink", "reject"] | UnsetType,
+        Meta(
+            description="Media beyond a limit of the target: leave the oldest out (stub), scale images first (shrink), "
+            "or do not send the request (reject)."
+        ),
+    ] = UNSET
+    fit: Annotated[
+        Literal["off"] | Annotated[int, Meta(ge=1)] | UnsetType,
+        Meta(description="The most tokens of a request, by an estimate; a longer history is cut to half of it."),
+    ] = UNSET
+    summary: Annotated[
+        str | UnsetType, Meta(description="A text that requests have at the place of a cut; empty: none.")
     ] = UNSET
     reasoning: Annotated[
         Literal["keep", "same_issuer", "strip"] | UnsetType,

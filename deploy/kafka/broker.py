@@ -4,7 +4,7 @@ People start it with ``deploy/kafka/run --dir DIR --port 9092`` (Ctrl-C stops it
 and, the first time, Maven; only the standard library is imported, so it runs with any Python 3.11.
 """
 
-# ruff: noqa: INP001, S603 - a script beside the jars, not a package; it starts java and mvn with its own arguments
+# ruff: noqa: INP001, S603 - a script next to the jars, not a package; it starts java and mvn with its own arguments
 from __future__ import annotations
 
 import argparse

@@ -39,6 +39,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "reknit.pipeline.cli.serve:serve_command",
         "Repair the requests of agents on their way to providers.",
     ),
+    "repair": (
+        "reknit.pipeline.cli.repair:repair_command",
+        "Repair a session file of Claude Code, Codex or the Gemini CLI.",
+    ),
     "worker": ("reknit.pipeline.cli.running:worker_command", "Run a worker until it is stopped."),
     "ingest": (
         "reknit.pipeline.cli.ingest:ingest_group",
@@ -259,7 +263,7 @@ class CalmHandler(logging.StreamHandler[TextIO]):
         "asyncio": (1, 10.0),
         "faust": (1, 10.0),
         "mode": (1, 10.0),
-        "reknit.pipeline.engine": (1, 10.0),  # what mode logs about services
+        "reknit.pipeline.engine": (1, 10.0),  # mode's log of services
         "reknit.dead-letters": (3, 1.0),
         "reknit.engine": (5, 10.0),
         "reknit.http": (3, 10.0),

@@ -29,7 +29,7 @@ from reknit.pipeline.errors import ReknitError
 from reknit.pipeline.kafka import connection
 from reknit.pipeline.settings import Config
 from reknit.pipeline.urls import mask_urls
-from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS, qualified
+from reknit.topics import INPUTS, qualified
 
 if TYPE_CHECKING:
     from reknit.pipeline.stages.defaults import Defaults
@@ -123,8 +123,10 @@ def session_defaults(config: Config) -> Defaults:
     Raises:
         UnknownTargetError: a target does not exist.
         InputError: a redaction root or its marker cannot be used, or a parameter leads outside of the request.
+        ScalingError: images are to be scaled, and Pillow or an object store is missing.
     """
     from reknit.pipeline.registry import target_named
+    from reknit.pipeline.scaling import check_worker
     from reknit.pipeline.session.arguments import policy_from
     from reknit.pipeline.stages.defaults import Defaults, refuse_chained
     from reknit.pipeline.text.redaction import Redactor
@@ -134,6 +136,7 @@ def session_defaults(config: Config) -> Defaults:
     for name in given.targets:
         target_named(name)
     refuse_chained(given.params)
+    policy = policy_from(given.policy)
     params = dict(given.params)
     if given.max_tokens is not None:
         params.setdefault("max_tokens", msgspec.Raw(msgspec.json.encode(given.max_tokens)))
@@ -143,7 +146,8 @@ def session_defaults(config: Config) -> Defaults:
         params=params,
         system=given.system,
         tools=given.tools,
-        policy=policy_from(given.policy),
+        policy=policy,
+        can_scale=check_worker(policy, config.objects.url),
         on_dead_letter=config.on_dead_letter,
         parked_records=config.parked_records,
         parked_bytes=config.parked_bytes,
@@ -219,8 +223,8 @@ def _topic_ids(config: Config) -> str:
 
     from reknit.pipeline.engine.topic_ids import ask
 
-    prefix = config.prefix if config.source_prefix is None else config.source_prefix
-    names = [qualified(topic, prefix) for topic in (AGENT_TURNS, PROVIDER_EVENTS)]
+    prefix = config.inputs_prefix
+    names = [qualified(topic, prefix) for topic in INPUTS]
 
     async def look() -> str:
         client = AIOKafkaClient(**connection(config))
@@ -250,9 +254,9 @@ _INTRO = """# Configuration
 
 A setting comes from a TOML file (`--config`, or `REKNIT_CONFIG`), from the environment, or from an option; each wins
 over the one before. Keys are the same everywhere: `session.policy.tail` is `tail` under `[session.policy]` in the file
-and `REKNIT_SESSION__POLICY__TAIL` in the environment, where two underscores go down a level (one, behind
+and `REKNIT_SESSION__POLICY__TAIL` in the environment, where two underscores go down a level (one, after
 `REKNIT_KAFKA`). In a variable lists and tables are JSON; a list of names may have commas instead. An empty variable
-counts as not set. Secrets stand in the environment or in files of their own, never in the file of all settings and
+counts as not set. Secrets are in the environment or in files of their own, never in the file of all settings and
 never in an option.
 
 ```sh

@@ -20,7 +20,7 @@ from reknit.pipeline.kafka.admin import connected
 from reknit.pipeline.kafka.partitions import every_place
 from reknit.pipeline.kafka.reading import read_partitions, reader
 from reknit.pipeline.kafka.sending import producing
-from reknit.pipeline.objects import Objects, open_objects
+from reknit.pipeline.objects import Objects, is_made, open_objects
 from reknit.pipeline.replay.replays import delete as delete_replay
 from reknit.pipeline.replay.replays import note_forgotten, replay_config, replay_of
 from reknit.pipeline.settings import Config
@@ -29,6 +29,7 @@ from reknit.topics import (
     AGENT_TURNS,
     DEAD_LETTERS,
     EVENTS_STATE,
+    MARKER_DAYS,
     PROVIDER_EVENTS,
     PROVIDER_REQUESTS,
     REPLAYS,
@@ -238,6 +239,9 @@ _TIMES = ("retention.ms", "segment.ms", "max.compaction.lag.ms", "delete.retenti
 
 # Objects that no record names.
 
+# Seconds for which scaled images stay: a record of the input is read as long.
+_MADE_SECONDS = MARKER_DAYS * 24 * 3600
+
 
 @click.group("objects", cls=Group)
 def objects_group() -> None:
@@ -274,7 +278,13 @@ def collect_command(config: Config, older: float, dry_run: bool) -> None:
 
 async def _collect(config: Config, objects: Objects, older: float, *, dry_run: bool) -> tuple[int, list[str]]:
     before = time.time() - older
-    old = {key for key, written in (await objects.every()).items() if written.timestamp() <= before}
+    # No record names what was made of a record's images. It is needed as long as the record can be read.
+    made_before = before if older > _MADE_SECONDS else time.time() - _MADE_SECONDS
+    old = {
+        key
+        for key, written in (await objects.every()).items()
+        if written.timestamp() <= (made_before if is_made(key) else before)
+    }
     async with reader(config) as consumer:
         there = await every_place(consumer)
         places = [place for topic in _NAMING for place in there.get(qualified(topic, config.prefix), ())]

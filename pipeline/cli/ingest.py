@@ -18,7 +18,7 @@ from reknit.pipeline.cli.config import with_config
 from reknit.pipeline.cli.inputs import documents, pieces
 from reknit.pipeline.cli.offline import FILE, SOURCE_NAMES, TARGET_NAMES
 from reknit.pipeline.cli.requests import Conversations, Places, read_line
-from reknit.pipeline.cli.turns import names_a_model, usable_records
+from reknit.pipeline.cli.turns import holds_transcript, names_a_model, usable_records
 from reknit.pipeline.errors import InputError, ReknitError
 from reknit.pipeline.kafka.partitions import topic_missing
 from reknit.pipeline.kafka.sending import Sender, producing
@@ -131,7 +131,8 @@ def ingest_turns(config: Config, session: str, mirror: bool, file: str) -> None:
     """Pipe turns: records of agent.turns.v1, bare messages, or a whole history, on one line each or over several.
 
     A document with a record's `type` is sent unchanged, a message becomes `turn.appended`. A history
-    ({"messages": [...]} or a list) opens the session, restores the history and makes a request due. Each record is
+    ({"messages": [...]}, a list, or the lines of a transcript of Claude Code, Codex or the Gemini CLI) opens the
+    session, restores the history and makes a request due. Each record is
     checked before it is sent; the first one that a worker could not use ends the command with 2 and its line number.
     With --mirror a turn gets `request: false` unless it has a `request` already, and a history is restored without a
     request.
@@ -139,11 +140,18 @@ def ingest_turns(config: Config, session: str, mirror: bool, file: str) -> None:
     run_with_broker(config, lambda: _send_turns(config, session, file, mirror=mirror))
 
 
+async def whole_transcripts(found: AsyncIterator[tuple[int, bytes]]) -> AsyncIterator[tuple[int, bytes]]:
+    """Yield documents; the lines of a transcript are one, since they have a meaning only together."""
+    async for number, document in found:
+        more = [each async for _, each in found] if holds_transcript(document) else []
+        yield number, b"".join([document, *more])
+
+
 async def _send_turns(config: Config, session: str, file: str, *, mirror: bool) -> None:
     has_model = config.session.model is not None
     async with _sending(config, AGENT_TURNS, session) as sending:
         try:
-            async for number, document in documents(file):
+            async for number, document in whole_transcripts(documents(file)):
                 for record in usable_records(document, number, mirror=mirror):
                     has_model = has_model or names_a_model(record)
                     await sending.send(record)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
@@ -28,7 +28,8 @@ from reknit.pipeline.registry import SOURCES, TARGETS, find_source, target_named
 from reknit.pipeline.rules.base import Violation
 from reknit.pipeline.session import Normalized
 from reknit.pipeline.session.arguments import POLICY_OPTIONS
-from reknit.pipeline.streams.recovery.beside import END_OF_INPUT
+from reknit.pipeline.session.scaled import Scale
+from reknit.pipeline.streams.recovery.diagnosis import END_OF_INPUT
 from reknit.pipeline.streams.recovery.likely import LOOKED_AT_BYTES, likely_source
 from reknit.pipeline.streams.session import Recovery
 from reknit.topics.items import AgentUnrecognized
@@ -49,6 +50,14 @@ _POLICIES = "; ".join(
     [f"{name}={' or '.join(words) or 'VALUE'}" for name, words in POLICY_OPTIONS.items() if name != "mend"]
     + ["mend.CODE or mend.TARGET.CODE=on or observe"]
 )
+
+
+# Fixes of a transcript's lines, each of which is reported by itself.
+_ABOUT_LINES: Final = {
+    "line_unreadable": "not readable, left out",
+    "line_cut": "cut off, read up to the cut",
+    "line_skipped": "of an unknown type, left out",
+}
 
 
 @click.command("normalize")
@@ -82,11 +91,18 @@ def normalize_command(
     try:
         policy = _policy(policies)
         documents = _documents(read_input(file), lines=lines)
-        settled = partial(pipeline.normalize, to=target, source=shape, policy=policy, model=model)
+        scale = _scale() if policy.get("media") == "shrink" else None
+        settled = partial(pipeline.normalize, to=target, source=shape, policy=policy, model=model, scale=scale)
         codes = [_normalize_one(partial(settled, document), report=report, lines=lines) for document in documents]
     except ReknitError as error:
         fail(error)
     raise SystemExit(int(worst(codes)))
+
+
+def _scale() -> Scale | None:
+    from reknit.pipeline.scaling import scale_if_installed
+
+    return scale_if_installed()
 
 
 def _normalize_one(normalized: Callable[[], Normalized], *, report: bool, lines: bool) -> Exit:
@@ -109,8 +125,8 @@ def _normalize_one(normalized: Callable[[], Normalized], *, report: bool, lines:
         for violation in done.violations:
             say(f"{violation.severity}: {violation.path}: {violation.message} [{violation.rule}]")
         for fix in done.fixes:
-            if fix.code == "line_unreadable":
-                say(f"reknit: not readable, left out: {fix.detail}")
+            if fix.code in _ABOUT_LINES:
+                say(f"reknit: {_ABOUT_LINES[fix.code]}: {fix.detail}")
         for (code, observed), count in Counter((fix.code, fix.observed) for fix in done.fixes).items():
             say(f"{'observed' if observed else 'mended'}: {code} x{count}")
     if done.body is None:

@@ -25,6 +25,7 @@ from reknit.topics import (
     DEAD_LETTERS,
     EVENTS_STATE,
     HISTORY_FIXES,
+    INPUTS,
     PROVIDER_EVENTS,
     PROVIDER_REQUESTS,
     SESSION_ITEMS,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from reknit.pipeline.stages.base import Output, Record
     from reknit.topics.positions import GroupPosition
 
-_INPUTS = (AGENT_TURNS, PROVIDER_EVENTS)
 _STATE_OF = {TURNS_STATE: AGENT_TURNS, EVENTS_STATE: PROVIDER_EVENTS}
 # Timestamps of outputs and inputs are from different clocks.
 _SKEW_MS = 60_000
@@ -74,13 +74,13 @@ def accept_command(config: Config, topic: str, start: Start, *, unverified: bool
     Sessions keep their state. Prints one line per partition. Exits with 2, and changes nothing, if the state is not
     whole or workers run.
     """
-    source = topic.removeprefix(config.prefix if config.source_prefix is None else config.source_prefix)
+    source = topic.removeprefix(config.inputs_prefix)
 
     async def work() -> list[Outcome]:
         from reknit.pipeline.engine.recreated import accept
 
-        if source not in _INPUTS:
-            raise InputError("unknown_topic", expected_one_of(_INPUTS, topic))
+        if source not in INPUTS:
+            raise InputError("unknown_topic", expected_one_of(INPUTS, topic))
         group = await _positions(config)
         stages = _stages(config)
         return await accept(
@@ -114,7 +114,7 @@ def rebuild_command(config: Config, topic: str | None, *, force: bool) -> None:
         if state_topic is not None and state_topic not in _STATE_OF:
             raise InputError("unknown_topic", expected_one_of(_STATE_OF, str(topic)))
         group = await _positions(config)
-        wanted = _INPUTS if state_topic is None else (_STATE_OF[state_topic],)
+        wanted = INPUTS if state_topic is None else (_STATE_OF[state_topic],)
         async with reader(config) as consumer:
             return await rebuild(
                 _in_memory(config),
@@ -157,7 +157,7 @@ async def _positions(config: Config) -> dict[tuple[str, int], GroupPosition]:
     from reknit.topics.positions import read_group_position
 
     group = f"{config.prefix}reknit"
-    prefix = config.prefix if config.source_prefix is None else config.source_prefix
+    prefix = config.inputs_prefix
     async with connected(config) as admin:
         # A killed worker stays a member of the group for this time.
         deadline = time.monotonic() + config.session_seconds
@@ -198,7 +198,7 @@ class PublishedOutputs:
         self._consumer = consumer
 
     async def __call__(self, topic: str, partition: int, offset: int) -> WasPublished:
-        prefix = self._config.prefix if self._config.source_prefix is None else self._config.source_prefix
+        prefix = self._config.inputs_prefix
         since_ms = None
         async for record in self._read(prefix + topic, partition, first=offset):
             since_ms = record.timestamp - _SKEW_MS
@@ -213,7 +213,7 @@ class PublishedOutputs:
 
     async def _published(self, partition: int, since_ms: int | None) -> _Identities:
         found = _Identities()
-        for topic in (PROVIDER_REQUESTS, HISTORY_FIXES, DEAD_LETTERS, SESSION_ITEMS, *_INPUTS):
+        for topic in (PROVIDER_REQUESTS, HISTORY_FIXES, DEAD_LETTERS, SESSION_ITEMS, *INPUTS):
             async for record in self._read(qualified(topic, self._config.prefix), partition, since_ms=since_ms):
                 for identity in _identities(topic, record):
                     found.add(identity)

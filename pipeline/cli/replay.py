@@ -29,12 +29,12 @@ from reknit.pipeline.cli.running import run, scope_of
 from reknit.pipeline.engine.runtime import StageFactory, Tuning
 from reknit.pipeline.errors import InputError, ReknitError, expected_one_of
 from reknit.pipeline.objects import open_objects
-from reknit.pipeline.replay import INPUTS, Place, Plan, PlannedStage, Selection, replays
+from reknit.pipeline.replay import Place, Plan, PlannedStage, Selection, replays, settling
 from reknit.pipeline.replay import folder as folders
 from reknit.pipeline.settings import Config, StateSettings
 from reknit.pipeline.stages import stages
 from reknit.pipeline.stages.base import Stage
-from reknit.topics import AGENT_TURNS
+from reknit.topics import AGENT_TURNS, INPUTS
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 _PLACE = re.compile(r"(?P<topic>.+)/(?P<partition>\d+)/(?P<first>\d+)(?:-(?P<last>\d+))?")
@@ -162,7 +162,7 @@ def _replay(config: Config, name: str, selection: Selection, rate: int | None) -
 async def _begun(config: Config, name: str, selection: Selection) -> Plan:
     found = await replays.plan_of(config, name)
     if found is None:
-        plan = await replays.settle(config, name, selection, int(time.time() * 1000), Progress())
+        plan = await settling.settle(config, name, selection, int(time.time() * 1000), Progress())
         found = await replays.begin(config, plan)
     elif selection not in {Selection(), found.selection}:
         raise InputError("replay_differs", f"replay {name!r} was begun for something else; give this one another --id")
@@ -179,7 +179,7 @@ def _dry_run(
             there = folders.plan_of(directory)
             asked = there.selection if selection == Selection() else selection
             return folders.begin(directory, structs.replace(there, source_prefix=config.prefix, selection=asked))
-        found = await replays.settle(config, name, selection, 0, Progress())
+        found = await settling.settle(config, name, selection, 0, Progress())
         return folders.begin(directory, found)
 
     plan = run_with_broker(config, settled)

@@ -27,8 +27,7 @@ from reknit.pipeline.kafka.admin import connected
 from reknit.pipeline.kafka.partitions import partitions_of
 from reknit.pipeline.kafka.reading import read_partitions, reader
 from reknit.pipeline.letters import LETTER_KINDS, REFUSED
-from reknit.pipeline.replay.reading import compared_sessions, fetching, read_folders, read_topics, want_topics
-from reknit.pipeline.replay.sides import Coverage, Spool
+from reknit.pipeline.replay.reading import compared_runs
 from reknit.pipeline.settings import Config
 from reknit.pipeline.text import visible
 from reknit.topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, qualified
@@ -71,7 +70,7 @@ def report_command(config: Config, *, since: int | None, as_json: bool, html: st
 async def _read(config: Config, since: int | None) -> Report:
     from reknit.pipeline import report  # it imports all rules, which a comparison does not need
 
-    source = config.prefix if config.source_prefix is None else config.source_prefix
+    source = config.inputs_prefix
     tally, strange, unread = report.Tally(), 0, 0
     async with reader(config) as consumer:
         turns = await _places(consumer, config, AGENT_TURNS, source)
@@ -91,6 +90,7 @@ async def _read(config: Config, since: int | None) -> Report:
                         place = TopicPartition(record.topic, record.partition)
                         unread += record.offset >= positions.get(place, 0)
                         tally.count_input(record.key, record.partition, record.offset, headers, day)
+                        tally.count_images(record.key, record.value)
                 except (msgspec.DecodeError, UnicodeDecodeError):
                     strange += 1
     if strange:
@@ -150,6 +150,11 @@ def lines_of(report: Report) -> Iterator[str]:
         "Not judged",
         [f"{row.records:>8}  {row.topic}  {row.code}, sessions: {row.sessions}" for row in report.unjudged],
     )
+    equal = report.equal_images
+    if equal.images:
+        yield ""
+        sizes = f"{equal.images} ({equal.bytes} bytes) in {equal.sessions} sessions"
+        yield f"Images that repeat one of their session: {sizes}"
     yield ""
     yield "Nor is judged what no request's shape shows: keys, quotas, tokens, bytes behind URLs, what models answer."
 
@@ -281,15 +286,11 @@ def diff_command(
     """
     summary, page = Summary(), _Page()
     try:
-        fetch = [fetching(config, name) for name in (before, after)]
-        with Spool(frozenset(name.encode() for name in sessions), fetch) as spool:
-            sides = read_folders(spool, (before, after))
-            if want_topics(sides):
-                sides = run_with_broker(config, partial(read_topics, config, spool, sides, Progress()))
-            for compared in compared_sessions(spool, Coverage(sides), summary):
-                page.keep(compared, is_example=summary.add_session(compared))
-                if as_lines and (compared.changes or compared.not_comparable):
-                    write_json(compared)
+        wanted, read = frozenset(name.encode() for name in sessions), partial(run_with_broker, config)
+        for compared in compared_runs(config, (before, after), wanted, summary, read=read, on_progress=Progress()):
+            page.keep(compared, is_example=summary.add_session(compared))
+            if as_lines and (compared.changes or compared.not_comparable):
+                write_json(compared)
     except ReknitError as error:
         fail(error)
     if as_lines:

@@ -29,8 +29,8 @@ from reknit.pipeline.settings import Config
 from reknit.pipeline.stages.base import POSITION, Record
 from reknit.pipeline.stages.defaults import Defaults
 from reknit.pipeline.stages.events import EventStates
-from reknit.pipeline.stages.records import unpacked
 from reknit.pipeline.stages.turn_state import Parked, TurnState, TurnStates, session_of
+from reknit.pipeline.stages.waiting import unpacked
 from reknit.topics import (
     AGENT_TURNS,
     DEAD_LETTERS,

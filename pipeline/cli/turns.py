@@ -6,10 +6,13 @@ import msgspec
 
 from reknit.pipeline.errors import InputError, ReknitError
 from reknit.pipeline.history.frameworks import framed, framework_of
+from reknit.pipeline.history.readers.lines import as_items, members_of
+from reknit.pipeline.history.readers.rawjson import to_bytes
+from reknit.pipeline.history.readers.shapes import is_transcript, read
 from reknit.pipeline.session import Session
 from reknit.pipeline.stages.base import Record
 from reknit.pipeline.stages.defaults import Defaults
-from reknit.pipeline.stages.records import decoded
+from reknit.pipeline.stages.turn_records import decoded
 from reknit.topics.records import HistoryRestored, SessionOpened, TurnAppended
 
 # Members of a history document besides its messages, as in the record that opens a session.
@@ -49,7 +52,7 @@ def records_of(document: bytes, *, mirror: bool = False) -> list[bytes]:
     """Return the records of ``agent.turns`` for a record, a message or a history; none for a blank document.
 
     Args:
-        document: JSON.
+        document: JSON, or the lines of a transcript.
         mirror: no turn or history makes a request due.
 
     Raises:
@@ -57,6 +60,8 @@ def records_of(document: bytes, *, mirror: bool = False) -> list[bytes]:
     """
     if not document.strip():
         return []
+    if holds_transcript(document):
+        return _transcript_records(document, wants_request=not mirror)
     try:
         fields = msgspec.json.decode(document, type=list[msgspec.Raw] | dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -79,6 +84,27 @@ def records_of(document: bytes, *, mirror: bool = False) -> list[bytes]:
     if mirror and bytes(fields.get("type", b"")) == b'"turn.appended"' and "request" not in fields:
         return [msgspec.json.encode(fields | {"request": False})]
     return [document.strip()]
+
+
+def holds_transcript(document: bytes) -> bool:
+    """Return True if these are lines of a transcript, one or all of them; its lines may also be a record's messages."""
+    if document.lstrip().startswith(b"["):
+        return False
+    members = members_of(document) or {}
+    # Only the types of records have a dot.
+    is_record = b"." in bytes(members.get("type", b"")) or ("messages" in members and "sessionId" not in members)
+    return not is_record and is_transcript(document)
+
+
+def _transcript_records(text: bytes, *, wants_request: bool) -> list[bytes]:
+    """The records that restore the history of a transcript, with the model of its last answer."""
+    text = to_bytes(text)
+    items = as_items(text)
+    model = read(text).conversation.model
+    fields = {"messages": msgspec.Raw(msgspec.json.encode(items))}
+    if model is not None:
+        fields["model"] = msgspec.Raw(msgspec.json.encode(model))
+    return _history_records(fields, wants_request=wants_request)
 
 
 def _history_records(fields: dict[str, msgspec.Raw], *, wants_request: bool) -> list[bytes]:

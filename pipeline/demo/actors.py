@@ -27,13 +27,14 @@ from reknit.pipeline.cli.running import DEFAULT_PORT
 from reknit.pipeline.demo.recordings import Input, Recording, Wait, inputs
 from reknit.pipeline.errors import ReknitError, error_name
 from reknit.pipeline.kafka import connection, opener
+from reknit.pipeline.kafka.reading import isolation_of
 from reknit.pipeline.kafka.sending import Sender, open_producer
 from reknit.pipeline.settings import Config
 from reknit.topics import (
     AGENT_TURNS,
     DEAD_LETTERS,
     HISTORY_FIXES,
-    PROVIDER_EVENTS,
+    INPUTS,
     PROVIDER_REQUESTS,
     SESSION_ITEMS,
     qualified,
@@ -100,8 +101,7 @@ async def _feed(
     await sender.flush()
 
 
-SOURCES = (AGENT_TURNS, PROVIDER_EVENTS)
-WATCHED = (*SOURCES, PROVIDER_REQUESTS, SESSION_ITEMS, HISTORY_FIXES, DEAD_LETTERS)
+WATCHED = (*INPUTS, PROVIDER_REQUESTS, SESSION_ITEMS, HISTORY_FIXES, DEAD_LETTERS)
 
 # Called with the topic's contract name and the record.
 OnRecord = Callable[[str, ConsumerRecord], None]
@@ -126,7 +126,7 @@ class Watch:
         ends = await self._consumer.end_offsets(self._places)
         for place, end in ends.items():
             self._consumer.seek(place, end)
-        self._read_to = {place: 0 for place in ends if self._names[place.topic] in SOURCES}
+        self._read_to = {place: 0 for place in ends if self._names[place.topic] in INPUTS}
         self.before = sum(end for place, end in ends.items() if self._names[place.topic] == AGENT_TURNS)
 
     async def read(self, on_record: OnRecord, fed: asyncio.Event) -> None:
@@ -160,7 +160,7 @@ async def watching(config: Config) -> AsyncIterator[Watch]:
     """A watch on the pipeline of this configuration; it sees what is committed and nothing else."""
     consumer = AIOKafkaConsumer(
         **connection(config),
-        isolation_level="read_committed" if config.delivery == "exactly-once" else "read_uncommitted",
+        isolation_level=isolation_of(config),
         # The worker's own group, to read its committed offsets; with assigned partitions, the consumer does not join
         # it.
         group_id=f"{config.prefix}reknit",

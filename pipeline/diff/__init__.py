@@ -183,7 +183,7 @@ class Summary(Struct, kw_only=True):
 
     Attributes:
         plain: sessions that one version wrote on each side.
-        mixed: sessions of which several versions wrote a side, listed separately.
+        mixed: sessions with a side that several versions wrote, listed separately.
         not_comparable: sessions, or the outputs of one of their inputs, that were not compared, by the reason.
         uncovered: the number of records that were left out because only one side can have them.
     """

@@ -27,11 +27,12 @@ from aiokafka.errors import KafkaError
 from msgspec import structs
 
 from reknit.pipeline.engine.batches import Span
+from reknit.pipeline.engine.client_patch import patch_aiokafka
+from reknit.pipeline.engine.connections import LoopPolicy
 from reknit.pipeline.engine.partition import Partition, Phase
 from reknit.pipeline.engine.runtime import NoMetrics, Runtime, TopicChangedError, Tuning
 from reknit.pipeline.engine.services import Progress
 from reknit.pipeline.engine.state import Restored
-from reknit.pipeline.engine.upstream import LoopPolicy, patch_aiokafka
 from reknit.pipeline.engine.worker import tune_collector
 from reknit.pipeline.errors import ReknitError
 from reknit.pipeline.kafka import explained
@@ -40,8 +41,8 @@ from reknit.pipeline.stages.base import POSITION, Output, Record, read_position
 from reknit.topics.positions import PositionMark, read_mark
 
 if TYPE_CHECKING:
+    from reknit.pipeline.engine.commit import Batch
     from reknit.pipeline.engine.runtime import EngineConfig, Scope, StageFactory
-    from reknit.pipeline.engine.writer import Batch
 
 # How long one fetch waits for records.
 _POLL_MS = 200

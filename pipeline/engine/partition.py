@@ -30,13 +30,12 @@ from reknit.pipeline.engine.batches import (
     smaller_letter,
     walk,
 )
+from reknit.pipeline.engine.commit import Batch, Writer, group_offset
 from reknit.pipeline.engine.limits import RefusedSizeError, StateSizeError
 from reknit.pipeline.engine.runtime import EngineError, LimitTooSmallError, PartitionLostError, log, where
 from reknit.pipeline.engine.state import PartitionState
-from reknit.pipeline.engine.writer import Batch, Writer, group_offset
 from reknit.pipeline.errors import ReknitError, error_name
 from reknit.pipeline.kafka import REFUSALS
-from reknit.pipeline.objects import with_objects
 from reknit.pipeline.stages.base import Output, Record, Result, Stage, StoppedError
 from reknit.topics import DEAD_LETTERS
 from reknit.topics.positions import PositionMark, group_metadata
@@ -388,7 +387,7 @@ class Partition:
             self._on_room()
         work, at = Work(), 0
         while at < len(records):
-            part = await with_objects(records[at : at + self._slices.length], self._runtime.source_objects)
+            part = await self._runtime.complete(records[at : at + self._slices.length], self._kept.stage)
             await self._runtime.pace(len(part))
             try:
                 made, took = await self._process(part)
@@ -420,6 +419,7 @@ class Partition:
         most = min(self._tuning.release_records, self._runtime.batch_records)
         record = self._kept.stage.due_record()
         while record is not None and self.phase is Phase.WORKING and len(work.records) < most:
+            (record,) = await self._runtime.complete([record], self._kept.stage)
             try:
                 made, _ = await self._process([record])
             except OSError:
@@ -562,7 +562,7 @@ class Partition:
         await self._rebuild()
         for record in work.records:
             # Due records are kept in state and have their values already.
-            given = [record] if work.is_due else list(await with_objects([record], self._runtime.source_objects))
+            given = [record] if work.is_due else list(await self._runtime.complete([record], self._kept.stage))
             one = Work(is_due=work.is_due, records=given)
             self._add_result(one, self._kept.stage.process(given), given)
             try:

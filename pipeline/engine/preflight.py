@@ -18,8 +18,8 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
+from reknit.pipeline.engine.client_requests import GroupRequest, TopicsRequest
 from reknit.pipeline.engine.runtime import NotAuthorizedError, StartupError
-from reknit.pipeline.engine.upstream import GroupRequest, TopicsRequest
 from reknit.pipeline.errors import BrokerDownError
 from reknit.pipeline.kafka import explained
 

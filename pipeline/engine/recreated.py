@@ -26,17 +26,17 @@ from aiokafka.errors import KafkaError
 from msgspec import Struct, structs
 
 from reknit.pipeline.engine import preflight
+from reknit.pipeline.engine.client_patch import patch_aiokafka
+from reknit.pipeline.engine.commit import Batch, Writer
 from reknit.pipeline.engine.dry import Fetched, feed
 from reknit.pipeline.engine.partition import Partition
 from reknit.pipeline.engine.runtime import NoMetrics, Runtime, Scope, TopicChangedError, Tuning
 from reknit.pipeline.engine.state import Restored, restore
 from reknit.pipeline.engine.stores import PackedRecords
 from reknit.pipeline.engine.topic_ids import TopicIds
-from reknit.pipeline.engine.upstream import patch_aiokafka
-from reknit.pipeline.engine.writer import Batch, Writer, writer_for
+from reknit.pipeline.engine.writer import writer_for
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.kafka import explained
-from reknit.pipeline.objects import with_objects
 from reknit.pipeline.stages.base import Output, Record
 from reknit.topics.positions import TAIL_RECORDS, GroupPosition, PositionMark
 
@@ -403,10 +403,10 @@ class _Rebuild:
         was_published = await self._published(topic, number, position if due_from is None else due_from)
         if due_from is not None:
             stage, stored = await self._restored_stage()
-            changes, _ = await _proven(stage, _due_records(stage), was_published)
+            changes, _ = await _proven(stage, _due_records(self._runtime, stage), was_published)
             await writer.write(self._repair.write_of(changes, position, stored, self._mark))
         stage, stored = await self._restored_stage()
-        changes, last = await _proven(stage, self._records(position, end), was_published)
+        changes, last = await _proven(stage, self._records(stage, position, end), was_published)
         if last is not None:
             position = last.offset + 1
             self._mark = structs.replace(self._mark, until=position)
@@ -421,15 +421,19 @@ class _Rebuild:
         stage.use_format(max(stored.state_format, self._runtime.state.format))
         return stage, stored
 
-    async def _records(self, start: int, end: int) -> AsyncIterator[Record]:
+    async def _records(self, stage: Stage, start: int, end: int) -> AsyncIterator[Record]:
         place, runtime = self._repair.place(*self._place), self._runtime
         consumer = self._repair.consumer
         consumer.assign([place])
         fetched = Fetched(consumer, place, end, runtime.tuning.poll_records)
         fetched.seek(start)
         while (chunk := await fetched.next_chunk()).records:
-            for record in await with_objects(chunk.records, runtime.source_objects):
-                yield structs.replace(record, base=self._mark.base)
+            at = 0
+            while at < len(chunk.records):
+                part = await runtime.complete(chunk.records[at:], stage)
+                at += len(part)
+                for record in part:
+                    yield structs.replace(record, base=self._mark.base)
 
     async def _work_to(self, end: int, first: int, *, holds_due: bool = False) -> None:
         """Process the input up to an offset, without its outputs."""
@@ -474,8 +478,9 @@ def _unchanged(found: _Found) -> Outcome:
     )
 
 
-async def _due_records(stage: Stage) -> AsyncIterator[Record]:
+async def _due_records(runtime: Runtime, stage: Stage) -> AsyncIterator[Record]:
     while (record := stage.due_record()) is not None:
+        (record,) = await runtime.complete([record], stage)
         yield record
 
 

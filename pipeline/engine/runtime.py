@@ -11,6 +11,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, get_args
 
@@ -21,8 +22,9 @@ from reknit.pipeline.engine.limits import TopicLimits
 from reknit.pipeline.engine.run_clock import RunClock
 from reknit.pipeline.errors import Fault, ReknitError, error_name
 from reknit.pipeline.kafka import REFUSALS, Cluster, connection, refusal
-from reknit.pipeline.objects import Objects
-from reknit.pipeline.stages.base import Result, Stage
+from reknit.pipeline.objects import Objects, with_objects
+from reknit.pipeline.scaling import Scaler, scaler_for
+from reknit.pipeline.stages.base import Record, Result, Stage
 from reknit.topics import RECORDED_PREFIX
 from reknit.topics.positions import GroupPosition, PositionMark
 
@@ -403,6 +405,20 @@ class Runtime:
         if self.objects is None or not self.reads_another:
             return self.objects
         return self.objects.of_pipeline(self.source_prefix)
+
+    @cached_property
+    def scaler(self) -> Scaler | None:
+        """Scales the images of records; None if this worker cannot."""
+        return scaler_for(self.objects, self.source_objects)
+
+    async def complete(self, records: Sequence[Record], stage: Stage) -> Sequence[Record]:
+        """Return the first of some records with the values that they refer to, and what has to be made of these.
+
+        Raises:
+            ConnectionError: the object store does not answer.
+        """
+        found = await with_objects(records, self.source_objects)
+        return found if self.scaler is None else await self.scaler.with_scaled(found, stage.scales)
 
     def destination(self, topic: str) -> str | None:
         """Return the topic for an output to this one, both by contract names; None if it is not published."""

@@ -25,8 +25,8 @@ from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
 from mode import Service
 from msgspec import Struct, structs
 
+from reknit.pipeline.engine.client_requests import TopicsRequest
 from reknit.pipeline.engine.runtime import TopicChangedError, log
-from reknit.pipeline.engine.upstream import TopicsRequest
 from reknit.pipeline.kafka import may_pass
 from reknit.topics.positions import GroupPosition, PositionMark
 

@@ -39,10 +39,10 @@ from faust.types import TP
 from mode import Service
 
 from reknit.pipeline.engine.batches import OffsetGap, Span
+from reknit.pipeline.engine.connections import close_client
 from reknit.pipeline.engine.offsets import OffsetCommits
 from reknit.pipeline.engine.partition import Partition, Phase
 from reknit.pipeline.engine.runtime import Runtime, TopicChangedError, log
-from reknit.pipeline.engine.upstream import close_client
 from reknit.pipeline.engine.writer import writer_for
 from reknit.pipeline.errors import error_name
 from reknit.pipeline.kafka import REFUSALS, may_pass

@@ -18,11 +18,13 @@ from faust.types import StreamT, TransportT
 
 from reknit.pipeline import __version__
 from reknit.pipeline.engine import preflight
+from reknit.pipeline.engine.client_patch import patch_aiokafka
+from reknit.pipeline.engine.connections import LoopPolicy
 from reknit.pipeline.engine.runtime import NoMetrics, Runtime, StartupError, Tuning, log, where
 from reknit.pipeline.engine.services import EXIT_FAILED, Deadman, Finish, Health, Progress, Watchdog, listen
 from reknit.pipeline.engine.topic_ids import TopicIds, TopicWatch
 from reknit.pipeline.engine.transport import SpanConsumer, SpanTransport
-from reknit.pipeline.engine.upstream import LoopPolicy, patch_aiokafka, verify_upstream
+from reknit.pipeline.engine.upstream import verify_upstream
 from reknit.pipeline.objects import Objects
 from reknit.topics import DEAD_LETTERS
 

@@ -35,6 +35,7 @@ class FixExample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
 
     ``source`` is the history's shape (``from`` in the data) and ``policy`` what differs from the default policy. A
     history that is a string is a transcript or JSON text as it is. ``also`` names the fixes that come with it.
+    ``scaled`` is the data of the image that each scaled one becomes.
     """
 
     code: str
@@ -43,6 +44,12 @@ class FixExample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     to: str = "anthropic"
     source: str = "auto"
     policy: dict[str, Any] = {}
+    scaled: str = ""
+
+    def scale(self, _data: str) -> msgspec.Raw:
+        """Return what an image of the example is scaled to, which does not depend on an installed library."""
+        source = {"type": "base64", "media_type": "image/png", "data": self.scaled}
+        return msgspec.Raw(msgspec.json.encode(source))
 
 
 class StreamExample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"source": "from"}):
@@ -225,7 +232,7 @@ def _key(code: str) -> str:
 def _repair_example(example: FixExample) -> RepairExample:
     history = written_out(example.history)
     given = history if isinstance(history, str) else msgspec.json.encode(history)
-    done = normalize(given, to=example.to, source=example.source, policy=example.policy)
+    done = normalize(given, to=example.to, source=example.source, policy=example.policy, scale=example.scale)
     return RepairExample(
         to=example.to,
         source=example.source,

@@ -78,7 +78,7 @@ _ACTS_INTRO = (
     "table lists the words that each of them acts on, their source, and the treatment in everything but the current "
     "user's own words: `broken` with one invisible U+200B ([words_neutralised](fixes.md#words_neutralised)), tags of "
     "the text protocol with a backslash ([wrapper_broken](fixes.md#wrapper_broken)); removing the added characters "
-    "restores the text. `told`: reported by a soft rule. `left`: unchanged."
+    "restores the text. `reported`: by a soft rule. `left`: unchanged."
 )
 _NATIVE_INTRO = (
     "Types of items, blocks and parts that only one provider has. Each is sent back to it unchanged, at its place. "
@@ -121,10 +121,15 @@ _BY_PROVIDERS = (
     ("openai-responses", "OpenAI Responses, OpenAI Agents SDK", "items, request bodies"),
     ("gemini", "Gemini", "contents, request bodies"),
     ("bedrock-converse", "Bedrock Converse, Strands", "messages, request bodies, `message_N.json`"),
-    ("claude-code", "Claude Code", "transcripts (`.jsonl`)"),
-    ("codex-rollout", "Codex CLI", "rollouts (`.jsonl`)"),
-    ("gemini-chat", "Gemini CLI", "chats"),
+    ("claude-code", "Claude Code", "[transcripts](transcripts.md) (`.jsonl`)"),
+    ("codex-rollout", "Codex CLI", "[rollouts](transcripts.md) (`.jsonl`)"),
+    ("gemini-chat", "Gemini CLI", "[chats](transcripts.md)"),
 )
+_TRIED = {
+    "claude-code": "1.0.0 to 2.1.332",
+    "codex-rollout": "0.44 to 0.169",
+    "gemini-chat": "0.12.0, 0.61.0",
+}
 _STREAMS_INTRO = (
     "A source streams attempts at messages, and an attempt may be cut and replaced without a notice. One table for "
     "all sources (`pipeline/streams/recovery/`), from which this page is made, defines the value of an attempt when "
@@ -167,16 +172,16 @@ def place_of(code: str) -> str:
 
 
 class Act(Struct, frozen=True, kw_only=True):
-    """Words that a target's program, or the model behind it, acts on without being asked.
+    """Words that a target's program, or its model, acts on without a request.
 
     Attributes:
         words: the form of the words.
         effect: their effect.
-        basis: ``measured`` on the program itself, ``documented`` by its makers or users, or ``ours``: the model would
+        basis: ``measured`` on the program itself, ``documented`` by its makers or users, or ``reknit``: the model would
             take a line for one that Reknit wrote.
         source: the source of that.
-        answer: ``broken`` in all but the current user's own words; ``told`` by a soft rule, since they are the current
-            user's own; ``left`` as ordinary words.
+        answer: ``broken`` in all but the current user's own words; ``reported`` by a soft rule, since they are the
+            current user's own; ``left`` as ordinary words.
         why: the reason for an answer other than breaking them.
         examples: texts with such words, as tools may return them.
     """
@@ -184,9 +189,9 @@ class Act(Struct, frozen=True, kw_only=True):
     target: str
     words: str
     effect: str
-    basis: Literal["measured", "documented", "ours"]
+    basis: Literal["measured", "documented", "reknit"]
     source: str
-    answer: Literal["broken", "told", "left"]
+    answer: Literal["broken", "reported", "left"]
     why: str = ""
     examples: tuple[str, ...]
 
@@ -221,7 +226,10 @@ def _works_page() -> Iterator[str]:
         ("Frameworks", (each.title, f"`{each.name}`", each.forms, each.tried))
         for each in sorted(FRAMEWORKS.values(), key=lambda each: each.title.lower())
     ]
-    rows += [("Providers and agent programs", (title, f"`{name}`", forms, "")) for name, title, forms in _BY_PROVIDERS]
+    rows += [
+        ("Providers and agent programs", (title, f"`{name}`", forms, _TRIED.get(name, "")))
+        for name, title, forms in _BY_PROVIDERS
+    ]
     return _tables("Works with", _WORKS_INTRO, columns, rows)
 
 

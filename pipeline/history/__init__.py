@@ -17,26 +17,22 @@ More results of one call, and results of calls that have settled without one, ar
 result is shown once an assistant turn follows it. One that is not shown yet may be replaced, so its exchange does not
 settle before. A late result that becomes user text is held until every call of the last exchange has its result, or the
 user has spoken over the open one; a request shows it after the last turn.
+
+Where a model's reasoning is bound to what was sent before it (``Structure.prefix_bound``), an assistant turn settles
+everything before it: the model has answered the repairs of the open end too. ``answered`` names the assistant turns
+that followed a request whose end a later turn would change, and whether that end was ``CONTINUE``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from msgspec import structs
 
-from reknit.pipeline.fixes import Fix, digest
-from reknit.pipeline.history.calls import (
-    NO_ID,
-    Call,
-    IdTable,
-    IdWriter,
-    SettledCall,
-    is_placeholder,
-    made_id,
-    orphan_pieces,
-    same_content,
-)
+from reknit.pipeline.fixes import Fix, digest, make
+from reknit.pipeline.history.call_ids import NO_ID, IdTable, IdWriter, SettledCall, made_id
+from reknit.pipeline.history.calls import Call
 from reknit.pipeline.history.clean import clean, structure_under, system_pieces
 from reknit.pipeline.history.exchanges import (
     Exchange,
@@ -59,7 +55,9 @@ from reknit.pipeline.history.pieces import (
     is_breakpoint,
     is_foreign,
 )
+from reknit.pipeline.history.placeholders import is_placeholder
 from reknit.pipeline.history.render import (
+    CONTINUE,
     LEAD,
     OpenEnd,
     Rendered,
@@ -69,10 +67,12 @@ from reknit.pipeline.history.render import (
     render_open,
     user_messages,
 )
+from reknit.pipeline.history.result_text import orphan_pieces, same_content
 from reknit.pipeline.history.served import in_flight, is_called_by_code
 from reknit.pipeline.history.valid_runs import ValidRun
-from reknit.pipeline.model import Block, Policy, Text, ToolResult, ToolUse, Turn, Unknown
+from reknit.pipeline.model import Block, Text, ToolResult, ToolUse, Turn, Unknown
 from reknit.pipeline.options import STRICT, Structure
+from reknit.pipeline.policy import Policy
 
 # Past this many, the turns that have been settled are taken out of ``History.changed``.
 _MANY_CHANGED = 64
@@ -102,6 +102,8 @@ class History:
         # Where the turns before are read from, to know what results a settled call has; set by the owner.
         self.log: Log | None = None
         self._earlier_calls: EarlierCalls | None = None
+        # By the index of the message; set by the owner, as the log is.
+        self.answered: Mapping[int, bool] = MappingProxyType({})
         self._book = FixLog(observed=self.structure.observed)
         self._settled: list[Message] = []
         self._calls: list[SettledCall] = []
@@ -114,6 +116,8 @@ class History:
             for at, block in enumerate(turn.blocks):
                 book.drop("item_repeated", TrackedBlock(block, turn.index, block_path(turn, at)))
             return book.fixes[before:]
+        if self.structure.prefix_bound:
+            self._keep_answered(turn)
         if turn.role == "assistant" and self.policy.late_result == "replace":
             self.spoken_at = self.turns
         if turn.role == "system":
@@ -131,6 +135,27 @@ class History:
             self._earlier_calls.add(turn)
         self._settle_exchanges()
         return book.fixes[before:]
+
+    def leave_out(self, turn: Turn) -> None:
+        """Count a turn that requests leave out. A result of one of its calls that comes later is a late one."""
+        self.turns += 1
+        self.last_item = ""
+        if turn.role == "assistant":
+            self.ids.begin_turn()
+        for block in turn.blocks:
+            # An id that the reader made of a tool's name stands for no single call.
+            if isinstance(block, ToolUse) and block.id not in {NO_ID, made_id(block.name) if turn.ids_made else NO_ID}:
+                call = SettledCall(block.id, self.ids.claim(block.id), answered=False)
+                self._calls.append(call)
+                self.ids.settle_call(call)
+
+    def insert(self, text: str, code: str, *, first: bool) -> Fix:
+        """Insert a text into the last user turn, before or after what the user says; return its fix."""
+        said = self._last_for_user().user
+        at = 0 if first else len(said)
+        turn = said[-1].turn if said else -1
+        said.insert(at, TrackedBlock(Text(text=text), turn, "", fate="synthesised", code=code))
+        return make(code, f"messages.{self.messages}.content.{at}")
 
     @property
     def rests(self) -> bool:
@@ -170,6 +195,11 @@ class History:
     def interrupted(self) -> bool:
         """True if a call of the last exchange has no real result yet; one before it was settled by what came since."""
         return bool(self.exchanges) and not self.exchanges[-1].answered
+
+    @property
+    def end_may_change(self) -> bool:
+        """True if a request shows repairs after the last assistant turn that the next one would undo or move."""
+        return bool(self.held) or (bool(self.exchanges) and bool(self.exchanges[-1].lacking(self.structure)))
 
     def open_messages(self, tail: str | None = None) -> Rendered:
         """The open exchanges as messages, as if nothing more came; ``tail`` instead of the policy's."""
@@ -355,6 +385,44 @@ class History:
         self.user_spoke_last = True
         return True
 
+    # What the model has answered.
+
+    def _keep_answered(self, turn: Turn) -> None:
+        """Before a turn, settle what an assistant turn has answered: as it was sent, where that is known.
+
+        State of before format 3 may have exchanges open that an assistant turn follows.
+        """
+        self._settle_exchanges()
+        continued = self.answered.get(turn.index) if turn.role == "assistant" else None
+        if continued is None or not self.exchanges:
+            return
+        *before, last = self.exchanges
+        if not (last.sealed or last.stays(self.structure)) or not all(each.sealed for each in before):
+            return
+        for exchange in before:
+            self._emit_user(exchange)
+        self.exchanges = [last]
+        if self.held:
+            last.add_said(self.held, Turn(role="user", blocks=(), index=self.held[0].turn), self.structure)
+            self.held = []
+        if last.sealed:
+            self._fill(last, last.lacking(self.structure), self.messages)
+        else:
+            self._give_up(last)
+        if continued:
+            self._continue(last)
+
+    def _continue(self, last: Exchange) -> None:
+        """Put the user turn after an exchange with which a request ended."""
+        before = self.messages if last.sealed else self.messages + len(self._spoken(last))
+        self._book.note_fix("tail_continued", f"messages.{before}.content.0")
+        last.user.append(TrackedBlock(Text(text=CONTINUE), -1, "", fate="synthesised", code="tail_continued"))
+
+    def _spoken(self, exchange: Exchange) -> list[Message]:
+        """The assistant's messages of an exchange, without a record of their repairs."""
+        spare = FixLog(observed=self.structure.observed)
+        return assistant_messages(exchange, self.structure, set(self.changed), spare)
+
     # Results that come late.
 
     def _late(self, turn: Turn, piece: TrackedBlock, result: ToolResult, exchange: Exchange, *, spoken: bool) -> bool:
@@ -424,7 +492,7 @@ class History:
         return shown
 
     def _give_way(self, earlier: TrackedBlock, call: Call) -> None:
-        """Remove a placeholder in favour of a real result; one of our own is in the first open user turn."""
+        """Remove a placeholder in favour of a real result. Reknit's own placeholder is in the first open user turn."""
         if earlier.fate == "synthesised":
             number, at = place_of_result(self.exchanges[0], call.result)
             place = f"messages.{self.messages + number}.content.{at}"
@@ -485,7 +553,7 @@ class History:
         if not (exchange.answered or self._give_up(exchange)):
             return True
         running, may_come = in_flight(self.exchanges, 0, self.structure)
-        if may_come and not self._expired(exchange):
+        if may_come and not self._is_old(exchange):
             return False
         if is_called_by_code(exchange):
             # Without the call of the code, the calls that it made would have no maker.
@@ -497,6 +565,10 @@ class History:
         return True
 
     def _expired(self, exchange: Exchange) -> bool:
+        # Every exchange but the last one is followed by an assistant turn.
+        return self._is_old(exchange) or (self.structure.prefix_bound and exchange is not self.exchanges[-1])
+
+    def _is_old(self, exchange: Exchange) -> bool:
         # Results may come in messages of their own, so the last exchange waits until something else has been said.
         return exchange.number <= self.number - max(self.policy.open_exchanges, 1)
 
@@ -507,9 +579,7 @@ class History:
             return self._drop_calls(exchange, missing)
         if missing:
             # The assistant's own messages are between the settled part and its results.
-            spare = FixLog(observed=self.structure.observed)
-            before = self.messages + len(assistant_messages(exchange, self.structure, set(self.changed), spare))
-            self._fill(exchange, missing, before)
+            self._fill(exchange, missing, self.messages + len(self._spoken(exchange)))
         return True
 
     def _fill(self, exchange: Exchange, missing: list[Call], before: int) -> None:

@@ -20,7 +20,6 @@ from reknit.pipeline.model import (
     Document,
     Image,
     Own,
-    Policy,
     RedactedThinking,
     Text,
     Thinking,
@@ -31,6 +30,7 @@ from reknit.pipeline.model import (
     on_the_wire,
 )
 from reknit.pipeline.options import Structure
+from reknit.pipeline.policy import Policy
 
 SpeakerRun: TypeAlias = tuple[Speaker, list[TrackedBlock]]
 

@@ -11,7 +11,8 @@ from itertools import takewhile
 
 from msgspec import UNSET, Struct, structs
 
-from reknit.pipeline.history.calls import NO_ID, Call, CallIndex, CallsWithId, made_id
+from reknit.pipeline.history.call_ids import NO_ID, made_id
+from reknit.pipeline.history.calls import Call, CallIndex, CallsWithId
 from reknit.pipeline.history.pieces import FixLog, TrackedBlock, is_blank, is_breakpoint, is_foreign, is_row
 from reknit.pipeline.model import Block, Issuer, RedactedThinking, Text, Thinking, ToolUse, Turn, Unknown
 from reknit.pipeline.options import Structure

@@ -16,9 +16,10 @@ import msgspec
 from msgspec import UNSET, Struct, structs
 
 from reknit.pipeline.fixes import digest
-from reknit.pipeline.history.calls import CallsWithId, as_words
+from reknit.pipeline.history.calls import CallsWithId
 from reknit.pipeline.history.clean import UNNAMED, with_plain_data
 from reknit.pipeline.history.pieces import FixLog, TrackedBlock
+from reknit.pipeline.history.result_text import as_words
 from reknit.pipeline.model import Document, Image, Text, ToolResult, ToolUse, Turn, Unknown, on_the_wire
 
 LATE: Final = "result_late_turn"

@@ -12,9 +12,10 @@ from typing import Final, Literal
 from msgspec import Struct, structs
 
 from reknit.pipeline.fixes import Fix
-from reknit.pipeline.history.calls import INTERRUPTED, Call
+from reknit.pipeline.history.calls import Call
 from reknit.pipeline.history.exchanges import Exchange, Start, calls_last, can_be_alone, is_paused_by, leave_out
 from reknit.pipeline.history.pieces import FixLog, LedgerEntry, Message, TrackedBlock, is_blank
+from reknit.pipeline.history.placeholders import INTERRUPTED
 from reknit.pipeline.history.served import in_flight
 from reknit.pipeline.model import Role, Text, ToolResult
 from reknit.pipeline.options import Structure

@@ -26,12 +26,14 @@ EARLIER: Final = -1
 _NONE: Final[frozenset[str]] = frozenset()
 
 
-class _Ids(Struct, frozen=True):
+class Ids(Struct, frozen=True):
+    """The id of a call, and that of the call that a result answers."""
+
     id: str = ""
     tool_use_id: str = ""
 
 
-_IDS: Final = msgspec.json.Decoder(_Ids)
+_IDS: Final = msgspec.json.Decoder(Ids)
 
 
 def unpaired(
@@ -95,9 +97,14 @@ def _has_call(exchange: Exchange, *, drops: bool) -> bool:
     return any(call.result >= 0 or not drops for call in exchange.calls)
 
 
-def _ids(piece: TrackedBlock) -> _Ids:
+def _ids(piece: TrackedBlock) -> Ids:
     assert isinstance(piece.block, Unknown)  # noqa: S101  only unknown blocks have such a type
+    return ids_of(piece.block)
+
+
+def ids_of(block: Unknown) -> Ids:
+    """Return the ids of a provider-run call or result."""
     try:
-        return _IDS.decode(piece.block.raw)
+        return _IDS.decode(block.raw)
     except msgspec.DecodeError:
-        return _Ids()
+        return Ids()

@@ -13,22 +13,13 @@ from typing import Any, TypeAlias
 
 from msgspec import UNSET, Struct, structs
 
-from reknit.pipeline.history.calls import LONGEST_ID, LONGEST_PLACEHOLDER, is_legal, is_placeholder
+from reknit.pipeline.history.call_ids import LONGEST_ID, is_legal
 from reknit.pipeline.history.clean import with_plain_data
 from reknit.pipeline.history.pieces import is_whole
+from reknit.pipeline.history.placeholders import LONGEST_PLACEHOLDER, is_placeholder
 from reknit.pipeline.history.unusual import unusual
-from reknit.pipeline.model import (
-    Block,
-    Document,
-    Image,
-    Policy,
-    RedactedThinking,
-    Text,
-    Thinking,
-    ToolResult,
-    ToolUse,
-    Turn,
-)
+from reknit.pipeline.model import Block, Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn
+from reknit.pipeline.policy import Policy
 
 IsSound: TypeAlias = Callable[[Block], bool]
 

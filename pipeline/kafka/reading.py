@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
@@ -16,6 +17,22 @@ from reknit.topics import LARGEST_OUTPUT
 POLL_MS = 50
 
 
+# Called with the number of offsets that were read, and of all.
+OnProgress: TypeAlias = Callable[[int, int], None]
+
+
+def isolation_of(config: Config) -> str:
+    """Return the isolation with which a pipeline's own outputs are read: committed records only, where it commits."""
+    return "read_committed" if config.delivery == "exactly-once" else "read_uncommitted"
+
+
+def groupless_consumer(config: Config, isolation: str, **options: Any) -> AIOKafkaConsumer:  # noqa: ANN401  the client's
+    """Return a consumer without a group, which moves no offsets. It is not started."""
+    # With the client's default for a missing offset, assign() starts at the end and overrides seek_to_beginning().
+    settings = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "fetch_max_wait_ms": POLL_MS, **options}
+    return AIOKafkaConsumer(**connection(config), isolation_level=isolation, **settings)
+
+
 @asynccontextmanager
 async def reader(config: Config) -> AsyncIterator[AIOKafkaConsumer]:
     """Yield a consumer without a group that reads committed records only.
@@ -23,15 +40,7 @@ async def reader(config: Config) -> AsyncIterator[AIOKafkaConsumer]:
     Raises:
         BrokerError: no broker answers, or it refuses.
     """
-    consumer = AIOKafkaConsumer(
-        **connection(config),
-        isolation_level="read_committed" if config.delivery == "exactly-once" else "read_uncommitted",
-        # With the default, assign() starts at the end and overrides seek_to_beginning().
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-        max_partition_fetch_bytes=LARGEST_OUTPUT,
-        fetch_max_wait_ms=POLL_MS,
-    )
+    consumer = groupless_consumer(config, isolation_of(config), max_partition_fetch_bytes=LARGEST_OUTPUT)
     try:
         await consumer.start()
         yield consumer
@@ -45,7 +54,7 @@ async def read_partitions(
     consumer: AIOKafkaConsumer,
     places: Collection[TopicPartition],
     since_ms: int | None = None,
-    on_progress: Callable[[int, int], None] = lambda _done, _all: None,
+    on_progress: OnProgress = lambda _done, _all: None,
     *,
     stretches: Mapping[TopicPartition, tuple[int, int]] | None = None,
 ) -> AsyncIterator[ConsumerRecord]:

@@ -20,7 +20,7 @@ from msgspec import Struct
 from reknit.pipeline.errors import ReknitError
 from reknit.pipeline.stages.base import Record, Result, Stage
 from reknit.pipeline.stages.kept import marker_digest
-from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
+from reknit.topics import PROVIDER_EVENTS
 from reknit.topics import headers as names
 
 # Each input, and in the order of its partitions.
@@ -28,7 +28,6 @@ Offsets: TypeAlias = dict[str, list[int]]
 # From the first offset to the one after the last.
 Stretch: TypeAlias = tuple[int, int]
 
-INPUTS = (AGENT_TURNS, PROVIDER_EVENTS)
 _PATTERN = frozenset("*?[")
 # The number of sessions for which the match of the patterns is cached: matching costs more than a record.
 _REMEMBERED = 10_000
@@ -154,7 +153,7 @@ class PlannedStage:
         self.keep_in, self.use_format, self.restore = stage.keep_in, stage.use_format, stage.restore
         self.committed, self.levels = stage.committed, stage.levels
         self.due_record, self.drop_due, self.has_room = stage.due_record, stage.drop_due, stage.has_room
-        self.released_at = stage.released_at
+        self.released_at, self.scales = stage.released_at, stage.scales
         self._stage = stage
         self._plan = plan
         self._skipped = {each.session for each in plan.uncompared if each.topic == stage.topic}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from msgspec import structs
@@ -14,14 +15,16 @@ from msgspec import structs
 from reknit.pipeline.diff import COMPARED_TOPICS, Compared, Summary, compare_session
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.kafka.partitions import every_place
-from reknit.pipeline.kafka.reading import read_partitions, reader
+from reknit.pipeline.kafka.reading import OnProgress, read_partitions, reader
 from reknit.pipeline.objects import open_objects
 from reknit.pipeline.replay.folder import plan_of, read_partition, unfinished
-from reknit.pipeline.replay.replays import Progress, plan_at
+from reknit.pipeline.replay.replays import plan_at
 from reknit.pipeline.replay.sides import Coverage, Fetch, Side, Spool, input_of, is_of_worker
 from reknit.pipeline.settings import Config
 from reknit.pipeline.stages.base import Record
 from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS, RECORDED_PREFIX, qualified
+
+Sides: TypeAlias = tuple[Side, Side]
 
 RECORDED = RECORDED_PREFIX + AGENT_TURNS
 # Beyond every offset.
@@ -33,7 +36,7 @@ def is_folder(name: str) -> bool:
     return "/" in name or bool(name and Path(name).is_dir())
 
 
-def read_folders(spool: Spool, names: tuple[str, str]) -> tuple[Side, Side]:
+def read_folders(spool: Spool, names: tuple[str, str]) -> Sides:
     """Return both sides; those that are folders are read into the spool.
 
     Raises:
@@ -46,7 +49,7 @@ def read_folders(spool: Spool, names: tuple[str, str]) -> tuple[Side, Side]:
     return one, other
 
 
-def want_topics(sides: tuple[Side, Side]) -> bool:
+def want_topics(sides: Sides) -> bool:
     """Return True if there is more to read than folders."""
     return not all(is_folder(side.name) for side in sides) or bool(_read_by_one(sides))
 
@@ -54,10 +57,10 @@ def want_topics(sides: tuple[Side, Side]) -> bool:
 async def read_topics(
     config: Config,
     spool: Spool,
-    sides: tuple[Side, Side],
-    on_progress: Progress,
+    sides: Sides,
+    on_progress: OnProgress,
     partitions: Collection[int] | None = None,
-) -> tuple[Side, Side]:
+) -> Sides:
     """Return both sides after those in topics are read into the spool too: of all partitions, or of these.
 
     Raises:
@@ -79,6 +82,38 @@ async def read_topics(
         async for record in read_partitions(consumer, stretches, on_progress=on_progress, stretches=stretches):
             found[0].went_on.add(record.key or b"")
     return found[0], found[1]
+
+
+def compared_runs(
+    config: Config,
+    names: tuple[str, str],
+    sessions: Collection[bytes],
+    summary: Summary,
+    *,
+    read: Callable[[Callable[[], Coroutine[Any, Any, Sides]]], Sides],
+    on_progress: OnProgress = lambda _done, _all: None,
+    partitions: Collection[int] | None = None,
+) -> Iterator[Compared]:
+    """Compare the outputs of two runs, and yield each session that can be compared; the summary counts all.
+
+    Args:
+        config: the cluster and the object stores.
+        names: the prefixes of topics, or the folders of dry runs.
+        sessions: only these; all if there are none.
+        summary: takes every session.
+        read: runs the coroutine that reads topics; it is not called if both sides are folders.
+        on_progress: as in ``read_partitions``.
+        partitions: only these; all if None.
+
+    Raises:
+        InputError: a side has no outputs, or a folder is not a complete dry run.
+        BrokerError: no broker answers, or it refuses.
+    """
+    with Spool(sessions, [fetching(config, name) for name in names]) as spool:
+        sides = read_folders(spool, names)
+        if want_topics(sides):
+            sides = read(partial(read_topics, config, spool, sides, on_progress, partitions))
+        yield from compared_sessions(spool, Coverage(sides), summary)
 
 
 def compared_sessions(spool: Spool, coverage: Coverage, summary: Summary) -> Iterator[Compared]:
@@ -140,7 +175,7 @@ async def _read_prefix(
     known: Mapping[str, list[TopicPartition]],
     prefix: str,
     keep: Callable[[str, Record], None],
-    on_progress: Progress,
+    on_progress: OnProgress,
 ) -> Side:
     # A pipeline that reads another one's inputs has what it would have recorded in a topic of its own.
     recorded = RECORDED if qualified(RECORDED, prefix) in known else AGENT_TURNS

@@ -25,9 +25,9 @@ from msgspec import Struct, field
 
 from reknit.pipeline.diff import LIMITED
 from reknit.pipeline.diff.outputs import Published, texts
-from reknit.pipeline.replay import INPUTS, Plan
+from reknit.pipeline.replay import Plan
 from reknit.pipeline.stages.base import Record
-from reknit.topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
+from reknit.topics import AGENT_TURNS, HISTORY_FIXES, INPUTS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
 from reknit.topics import headers as names
 from reknit.topics.headers import Headers
 

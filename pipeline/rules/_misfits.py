@@ -1,26 +1,19 @@
-"""Misfits: values that do not have their declared type, and images of another type than declared.
+"""Misfits: values that do not have their declared type.
 
 A rule set's fast path is msgspec's own typed decode. Only when that fails does ``fit`` walk the values, guided by the
 same structs: it names every misfit and repairs what it can, so that the other rules still see the rest. Its messages
 are pydantic's, as Anthropic's API sends them, and so are the paths: a tagged struct adds its tag. OpenAI's two APIs
-have their own messages (``Misfits``), and write paths with brackets (``messages[1].content[0].type``), Reknit with
-dots.
+have their own messages (``reknit.pipeline.providers.openai.rules``).
 """
 
 from __future__ import annotations
 
-import binascii
-import re
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct, inspect
-
-from reknit.pipeline.rules._fold import Walk
-from reknit.pipeline.rules.base import Rule
 
 Misfit: TypeAlias = Literal["missing", "extra", "type", "tag"]
 
@@ -179,203 +172,3 @@ def _stand_in(options: Sequence[inspect.Type]) -> object:
         case inspect.BoolType():
             return False
     return Unreadable()
-
-
-# Images by their first bytes: format and size in pixels, from base64 text, without decoding the picture.
-
-# Enough base64 for every fixed header (WebP's is the longest, 30 bytes), and a whole number of groups of four.
-_HEAD = 64
-# A JPEG's size comes after its metadata, which may be long; most have it within the first 48 KiB.
-_JPEG_HEAD = 65_536
-_JPEG_STANDALONE = {0x01, *range(0xD0, 0xD9)}
-_JPEG_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
-
-
-class Picture(Struct, frozen=True):
-    """Facts of the first bytes. ``media_type`` is None for an unknown format; a size of 0 was not found."""
-
-    media_type: str | None
-    width: int = 0
-    height: int = 0
-
-
-def look(data: str) -> Picture | None:
-    """Read the header of a base64 image; None when the data is empty, not base64, or ends inside the header."""
-    head = _decode(data[:_HEAD])
-    if not head:
-        return None
-    try:
-        if head.startswith(b"\x89PNG\r\n\x1a\n"):
-            return Picture("image/png", *struct.unpack_from(">II", head, 16))
-        if head.startswith((b"GIF87a", b"GIF89a")):
-            return Picture("image/gif", *struct.unpack_from("<HH", head, 6))
-        if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
-            return _webp(head)
-        if head.startswith(b"\xff\xd8\xff"):
-            return _jpeg(data)
-    except struct.error:
-        return None
-    return Picture(None)
-
-
-def _decode(data: str) -> bytes:
-    """Decode base64 text that may be cut anywhere; b"" where it is not base64."""
-    whole = data if len(data) % 4 == 0 else data[: len(data) - len(data) % 4]
-    try:
-        return binascii.a2b_base64(whole, strict_mode=True)
-    except ValueError:
-        return b""
-
-
-def _webp(head: bytes) -> Picture:
-    kind = head[12:16]
-    if kind == b"VP8 ":
-        width, height = struct.unpack_from("<HH", head, 26)
-        return Picture("image/webp", width & 0x3FFF, height & 0x3FFF)
-    if kind == b"VP8L":
-        (bits,) = struct.unpack_from("<I", head, 21)
-        return Picture("image/webp", (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1)
-    width, height = (int.from_bytes(head[at : at + 3], "little") + 1 for at in (24, 27))
-    return Picture("image/webp", width, height)
-
-
-def _jpeg(data: str) -> Picture:
-    """Walk the segments up to the frame header; one that is not there leaves the size unknown."""
-    found = _jpeg_size(_decode(data[:_JPEG_HEAD]))
-    if found is None and len(data) > _JPEG_HEAD:
-        found = _jpeg_size(_decode(data))
-    return Picture("image/jpeg", *(found or (0, 0)))
-
-
-def _jpeg_size(raw: bytes) -> tuple[int, int] | None:
-    at = 2
-    while at + 9 <= len(raw) and raw[at] == 0xFF:
-        marker = raw[at + 1]
-        if marker == 0xFF:  # fill byte
-            at += 1
-        elif marker in _JPEG_STANDALONE:
-            at += 2
-        elif marker in _JPEG_FRAMES:
-            height, width = struct.unpack_from(">HH", raw, at + 5)
-            return width, height
-        else:
-            at += 2 + int.from_bytes(raw[at + 2 : at + 4], "big")
-    return None
-
-
-# In OpenAI's words.
-
-legal_name = re.compile(r"[a-zA-Z0-9_-]+").fullmatch
-_DATA_URL = re.compile(r"data:([^;,]*)[^,]*;base64,", re.IGNORECASE)
-_IMAGES = frozenset({"image/png", "image/jpeg", "image/jpg", "image/gif", "image/webp"})
-
-_KINDS: dict[type, str] = {
-    type(None): "null",
-    bool: "a boolean",
-    int: "an integer",
-    float: "a decimal",
-    str: "a string",
-    list: "an array",
-    dict: "an object",
-}
-_ONE_OF = "Input should be '"
-_WANTED = {
-    "Input should be a valid string": "a string",
-    "Input should be a valid boolean": "a boolean",
-    "Input should be a valid list": "an array",
-    "Input should be a valid dictionary": "an object",
-}
-
-
-def bracketed(path: str) -> str:
-    return re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", path)
-
-
-def kind(value: object) -> str:
-    return _KINDS.get(type(value), "a value")
-
-
-class Misfits(Struct, frozen=True, kw_only=True):
-    """Reports the findings of the tolerant reader in one value of the body, in OpenAI's words.
-
-    Attributes:
-        walk: receives the violations.
-        rules: the rule of each kind of misfit; kinds without one are not reported.
-        supported: the values that the provider lists for a place in the structs (``content[]`` is an item of the list).
-        wanted: the provider's words for the expected type of a place, if they are not the plain ones.
-        own: rules of single places.
-    """
-
-    walk: Walk
-    rules: dict[Misfit, Rule]
-    supported: dict[str, str]
-    wanted: dict[str, str]
-    own: dict[tuple[str, Misfit], Rule]
-
-    def fit(self, value: object, wire: object, path: str) -> object:
-        """Read the ``value`` at ``path`` as the type ``wire``, reporting what does not fit."""
-
-        def report(spot: Spot, misfit: Misfit, words: str) -> None:
-            self._report(_value(value, spot.path[len(path) :]), spot, misfit, words)
-
-        return fit(value, wire, Spot(path, path), report)
-
-    def kind_of(self, tool: object, path: str) -> object:
-        """The type that a tool says it is of; "" where it cannot, which is reported."""
-        if not isinstance(tool, dict):
-            self.walk.refuse(self.rules["type"], path, at=bracketed(path), wanted="an object", got=kind(tool))
-        elif "type" not in tool:
-            self.walk.refuse(self.rules["missing"], f"{path}.type", at=bracketed(f"{path}.type"))
-        else:
-            return tool["type"]
-        return ""
-
-    def _report(self, value: object, spot: Spot, misfit: Misfit, words: str) -> None:
-        place = f"{spot.place}[]" if spot.path.rpartition(".")[2].isdecimal() else spot.place
-        if misfit == "type" and isinstance(value, str) and words.startswith(_ONE_OF):
-            misfit = "tag"
-        rule = self.own.get((place, misfit)) or self.rules.get(misfit)
-        if rule is None:
-            return
-        tagged = misfit == "tag" and isinstance(value, dict)
-        where = f"{spot.path}.type" if tagged else spot.path
-        fields: dict[str, Any] = {
-            "value": value["type"] if tagged and isinstance(value, dict) else value,
-            "supported": self.supported.get(place, ""),
-            "wanted": self.wanted.get(place) or _WANTED.get(words, words),
-            "got": kind(value),
-        }
-        self.walk.refuse(rule, where, at=bracketed(where), **fields)
-
-
-def _value(root: object, path: str) -> object:
-    node = root
-    for name in path.split(".")[1:]:
-        if isinstance(node, dict):
-            node = node.get(name)
-        elif isinstance(node, list) and name.isdecimal() and int(name) < len(node):
-            node = node[int(name)]
-        else:
-            return None
-    return node
-
-
-def listing(names: Sequence[str]) -> str:
-    """Write a list of values as the provider does: quoted, with a comma before the last word."""
-    quoted = [f"'{name}'" for name in names]
-    return f"{', '.join(quoted[:-1])}, and {quoted[-1]}" if len(quoted) > 2 else " and ".join(quoted)
-
-
-def media_type(url: str) -> str:
-    """Return the media type of a base64 data URL; "" if there is none."""
-    found = _DATA_URL.match(url)
-    return found[1].lower() if found else ""
-
-
-def unsupported_image(url: str) -> bool:
-    """Return the type of a data URL that is not png, jpeg, gif or webp, by its declared type or by its first bytes."""
-    found = _DATA_URL.match(url)
-    if found is None:
-        return False
-    picture = look(url[found.end() :])
-    return found[1].lower() not in _IMAGES or (picture is not None and picture.media_type is None)

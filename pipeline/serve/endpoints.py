@@ -1,4 +1,4 @@
-"""The URL paths at which providers take requests to a model, and the target of each.
+"""The hosts and URL paths at which providers take requests to a model, and the target of each.
 
 Sources: the API references of the providers; for Vertex and Bedrock the paths that their SDKs build. Other paths
 (models, tokens, files, batches) are no requests to a model.
@@ -26,8 +26,14 @@ _PATHS: Final = (
 _STREAMS: Final = re.compile(
     r"(/converse-stream|/invoke-with-response-stream|:streamGenerateContent|:streamRawPredict)$"
 )
-# Hosts whose chat requests OpenAI's rules judge; all other hosts are look-alikes.
-_OPENAI: Final = re.compile(r"(^|\.)(openai\.com|azure\.com)(:\d+)?$")
+# Hosts of the providers, and the targets of the requests that they take.
+_HOSTS: Final = (
+    (re.compile(r"(^|\.)anthropic\.com$"), frozenset({"anthropic"})),
+    (re.compile(r"(^|\.)(openai|azure)\.com$"), frozenset({"openai-chat", "openai-responses"})),
+    (re.compile(r"(^|\.)googleapis\.com$"), frozenset({"gemini"})),
+    (re.compile(r"(^|\.)amazonaws\.com$"), frozenset({"bedrock-converse"})),
+)
+_PORT: Final = re.compile(r":\d+$")
 
 
 class Endpoint(Struct, frozen=True):
@@ -43,11 +49,18 @@ def endpoint_of(path: str, host: str = "") -> Endpoint | None:
 
     Args:
         path: percent-encoded, as in the URL.
-        host: of the URL. Chat requests to a known host that is not OpenAI's have the target ``vllm``.
+        host: of the URL; "" for an unknown one. Chat requests to a known host that is not OpenAI's have the target
+            ``vllm``.
     """
     for pattern, target in _PATHS:
         if found := pattern.search(path):
             model = unquote(found.groupdict().get("model", ""))
-            imitates = target == "openai-chat" and host and not _OPENAI.search(host)
+            imitates = target == "openai-chat" and host and target not in targets_of(host)
             return Endpoint("vllm" if imitates else target, model, _STREAMS.search(path) is not None)
     return None
+
+
+def targets_of(host: str) -> frozenset[str]:
+    """Return the targets of the requests that a host, with or without a port, takes; none for an unknown host."""
+    name = _PORT.sub("", host.lower())
+    return next((targets for pattern, targets in _HOSTS if pattern.search(name)), frozenset())

@@ -16,9 +16,8 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import aiohttp
-import msgspec
 from aiohttp import HttpVersion11, hdrs, web
-from msgspec import Raw, Struct
+from msgspec import Struct
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -27,7 +26,8 @@ from reknit.pipeline.errors import error_name
 from reknit.pipeline.serve.errors import error_event
 from reknit.pipeline.serve.headers import to_client, to_upstream
 from reknit.pipeline.serve.metrics import GatewayMetrics
-from reknit.pipeline.serve.repair import MOST_BYTES, Repaired, Repairs, decoded
+from reknit.pipeline.serve.recent import Exchange
+from reknit.pipeline.serve.repair import MOST_BYTES, Repaired, Repairs, RequestBody, decoded
 from reknit.pipeline.serve.streams import StreamWatch, is_stream
 from reknit.pipeline.serve.upstreams import Destination, shapes_of
 from reknit.pipeline.urls import host_of
@@ -74,24 +74,30 @@ class Exchanges:
     Args:
         client: made by `new_client`.
         metrics: counted per exchange.
+        repairs: repair the requests.
         silence_seconds: an answer that sends nothing for longer is broken off.
     """
 
     def __init__(
-        self, client: aiohttp.ClientSession, metrics: GatewayMetrics, *, silence_seconds: float = SILENCE_SECONDS
+        self,
+        client: aiohttp.ClientSession,
+        metrics: GatewayMetrics,
+        repairs: Repairs,
+        *,
+        silence_seconds: float = SILENCE_SECONDS,
     ) -> None:
         self._client = client
         self._metrics = metrics
-        self._repairs = Repairs()
+        self._repairs = repairs
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=silence_seconds)
 
-    async def relay(self, request: web.Request, to: Destination) -> web.StreamResponse:
-        """Answer a request.
+    async def relay(self, request: web.Request, to: Destination, exchange: Exchange) -> web.StreamResponse:
+        """Answer a request, and note the result in ``exchange``.
 
         Raises:
             GatewayError: the request cannot be sent, or no answer came.
         """
-        request_id = uuid.uuid4().hex
+        exchange.request_id = uuid.uuid4().hex
         done = None
         if to.endpoint is None or request.method != hdrs.METH_POST:
             body: Any = request.content if request.can_read_body else None
@@ -104,27 +110,29 @@ class Exchanges:
             _refuse_signed(request)
             given = await _read_body(request)
             plain = decoded(given, request.headers.get(hdrs.CONTENT_ENCODING, ""))
-            done = await self._repair(plain, to)
+            readable = None if plain is None else RequestBody(plain)
+            done = await self._repair(readable, to, exchange)
             body = given if done.body is None else done.body
-            identity = to.endpoint.streams or (plain is not None and _asks_for_stream(plain))
+            identity = to.endpoint.streams or (readable is not None and readable.asks_for_stream)
             headers = to_upstream(request.headers, is_changed=done.body is not None, identity=identity, key=_key_of(to))
         answer = await self._send(_Sent(request.method, to.url, body, headers), to)
         try:
-            return await self._answer(request, answer, to, _added(request_id, done))
+            return await self._answer(request, answer, to, exchange, _added(exchange.request_id, done))
         finally:
             # Closed, not released: where the client left, the provider must stop generating.
             answer.close()
 
-    async def _repair(self, body: bytes | None, to: Destination) -> Repaired:
-        """Repair a body without its content encoding; None is one that cannot be decoded."""
+    async def _repair(self, body: RequestBody | None, to: Destination, exchange: Exchange) -> Repaired:
+        """Repair a body; None is one whose content encoding cannot be removed."""
         assert to.endpoint is not None  # noqa: S101  only requests to a model are repaired
         begun = time.perf_counter()
         done = (
             Repaired("failed", reason="content_encoding")
             if body is None
-            else await self._repairs.repair(body, to.endpoint, to.upstream.policy)
+            else await self._repairs.repair(body, to.endpoint, to.upstream)
         )
         self._metrics.repair_seconds.observe(time.perf_counter() - begun)
+        exchange.repair, exchange.fixes = done.outcome, done.fixes
         self._metrics.repairs.labels(to.endpoint.target, done.outcome).inc()
         for code, count in done.fixes.items():
             self._metrics.fixes.labels(code, to.endpoint.target).inc(count)
@@ -169,7 +177,12 @@ class Exchanges:
         raise AssertionError("the second attempt returns or raises")
 
     async def _answer(
-        self, request: web.Request, answer: aiohttp.ClientResponse, to: Destination, added: Mapping[str, str]
+        self,
+        request: web.Request,
+        answer: aiohttp.ClientResponse,
+        to: Destination,
+        exchange: Exchange,
+        added: Mapping[str, str],
     ) -> web.StreamResponse:
         if answer.status in _REDIRECTS and answer.status != _NOT_MODIFIED:
             where = host_of(answer.headers.get(hdrs.LOCATION, ""), to.url)
@@ -178,6 +191,7 @@ class Exchanges:
             )
         headers = to_client(answer.headers)
         headers.update(added)
+        exchange.status = answer.status
         response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=headers)
         watch = None
         is_readable = is_stream(answer.content_type) and hdrs.CONTENT_ENCODING not in answer.headers
@@ -205,6 +219,7 @@ class Exchanges:
                 log.warning("%s: a stream ended without its final event", to.upstream.name)
         finally:
             if watch is not None and to.endpoint is not None:
+                exchange.end = end
                 self._metrics.streams.labels(to.endpoint.target, end).inc()
         if end == "cut":
             await _abort(request, response, watch, "" if to.endpoint is None else to.endpoint.target)
@@ -213,7 +228,6 @@ class Exchanges:
         return response
 
     async def close(self) -> None:
-        self._repairs.close()
         await self._client.close()
 
 
@@ -257,17 +271,6 @@ def _refuse_signed(request: web.Request) -> None:
         raise GatewayError(400, message)
 
 
-def _asks_for_stream(body: bytes) -> bool:
-    try:
-        return msgspec.json.decode(body, type=_Streamed).stream == Raw(b"true")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-
-
-class _Streamed(Struct):
-    stream: Raw = Raw(b"false")
-
-
 def _key_of(to: Destination) -> tuple[str, str] | None:
     """Return the header with the gateway's own key for an upstream."""
     if not to.upstream.key_env:
@@ -284,6 +287,8 @@ def _added(request_id: str, done: Repaired | None) -> dict[str, str]:
     if done is not None and done.fixes:
         shown = list(done.fixes.items())[:_FIXES_SHOWN]
         added["x-reknit-fixes"] = ", ".join(f"{code}={count}" for code, count in shown)
+    if done is not None and done.params:
+        added["x-reknit-params"] = ", ".join(done.params)
     return added
 
 

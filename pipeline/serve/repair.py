@@ -7,21 +7,21 @@ forwarded as well: the gateway never makes a request fail that would have reache
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import zlib
 from collections import Counter
-from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from typing import Final, Literal
+from collections.abc import Callable, Mapping
+from typing import Final, Literal, TypeVar
 
 import cramjam
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, structs
 
 from reknit.pipeline.errors import ReknitError, error_name
-from reknit.pipeline.model import Policy
+from reknit.pipeline.helper_process import HelperProcess
+from reknit.pipeline.policy import Policy
+from reknit.pipeline.scaling import scale_again
 from reknit.pipeline.serve.endpoints import Endpoint
+from reknit.pipeline.serve.upstreams import Upstream
 from reknit.pipeline.session import normalize
 from reknit.pipeline.stages.defaults import chains_in
 
@@ -35,7 +35,10 @@ MOST_BYTES: Final = 64 * 1024 * 1024
 
 # JSON compresses by less than this.
 _MOST_RATIO: Final = 200
+# Errors of the helper process that mean that a body was not repaired in its time.
+_LATE: Final = frozenset({"too_long", "busy"})
 
+Result = TypeVar("Result")
 Outcome = Literal["unchanged", "repaired", "rejected", "skipped", "failed", "late"]
 _body_members = msgspec.json.Decoder(dict[str, Raw]).decode
 
@@ -47,24 +50,57 @@ class Repaired(Struct, frozen=True):
         outcome: ``unchanged``: it needs no repair; ``repaired``; ``rejected``: no repair makes it valid; ``skipped``:
             only the provider knows its history; ``failed``: Reknit could not read or repair it; ``late``: repair took
             too long.
-        body: the repaired bytes; None in every other case.
+        body: the bytes to send; None if they are the client's.
         fixes: the number of fixes by code.
         reason: the broken rule or the error, without content.
+        params: the names of parameters that the configuration added.
     """
 
     outcome: Outcome
     body: bytes | None = None
     fixes: Mapping[str, int] = {}
     reason: str = ""
+    params: tuple[str, ...] = ()
 
 
-def repaired(body: bytes, endpoint: Endpoint, policy: Policy) -> Repaired:
+class RequestBody:
+    """A body without its content encoding. Its members are decoded once, for everything that the gateway reads.
+
+    Args:
+        data: JSON; other bytes have no members.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.error = ""
+        try:
+            self.members = _body_members(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            self.members, self.error = {}, error_name(error)
+
+    @property
+    def asks_for_stream(self) -> bool:
+        return self.members.get("stream") == Raw(b"true")
+
+    @property
+    def model(self) -> str:
+        """The model that the body names, or ""."""
+        value = self.members.get("model")
+        try:
+            return "" if value is None else msgspec.json.decode(value, type=str)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return ""
+
+    def with_params(self, params: dict[str, Raw]) -> bytes:
+        """Return the bytes with members that the body does not have; the same bytes where none is added."""
+        return msgspec.json.encode(self.members | params) if params else self.data
+
+
+def repaired(data: bytes, endpoint: Endpoint, policy: Policy) -> Repaired:
     """Repair a body for its target; never raises an error of the input."""
     try:
-        members = _body_members(body)
-        if chains_in(members):
-            return Repaired("skipped", reason="chained")
-        done = normalize(body, endpoint.target, policy=policy, model=endpoint.model or None)
+        scale = scale_again if policy.media == "shrink" else None
+        done = normalize(data, endpoint.target, policy=policy, model=endpoint.model or None, scale=scale)
     except (ReknitError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Repaired("failed", reason=error.code if isinstance(error, ReknitError) else error_name(error))
     made = [fix for fix in done.fixes if not fix.observed]
@@ -100,34 +136,47 @@ class Repairs:
     """Repairs bodies within their time: small ones here, large ones in another process."""
 
     def __init__(self) -> None:
-        self._pool: ProcessPoolExecutor | None = None
+        self._helper = HelperProcess(repaired)
 
-    async def repair(self, body: bytes, endpoint: Endpoint, policy: Policy) -> Repaired:
+    async def repair(self, body: RequestBody, endpoint: Endpoint, upstream: Upstream) -> Repaired:
         """Return the result for a body. A large body that takes too long is ``late``."""
-        if len(body) <= LARGE_BYTES:
-            return self._here(body, endpoint, policy)
-        seconds = BUDGET_SECONDS + _SECONDS_PER_MIB * len(body) / 2**20
         try:
-            if self._pool is None:
-                # Not forked: the event loop and its threads must not be copied.
-                self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-            work = asyncio.get_running_loop().run_in_executor(self._pool, repaired, body, endpoint, policy)
-            return await asyncio.wait_for(work, seconds)
+            return await self._with_settings(body, endpoint, upstream)
         except TimeoutError:
             return Repaired("late")
-        except BrokenProcessPool:
-            self._pool = None
-            return Repaired("failed", reason="process_ended")
-        except Exception as error:  # noqa: BLE001  as in ``_here``
-            return Repaired("failed", reason=error_name(error))
-
-    @staticmethod
-    def _here(body: bytes, endpoint: Endpoint, policy: Policy) -> Repaired:
-        try:
-            return repaired(body, endpoint, policy)
+        except ReknitError as error:  # of the process: every error of the work is in its result
+            return Repaired("late" if error.code in _LATE else "failed", reason=error.code)
         except Exception as error:  # noqa: BLE001  a fault of Reknit must not stop the request
             return Repaired("failed", reason=error_name(error))
 
+    async def _with_settings(self, body: RequestBody, endpoint: Endpoint, upstream: Upstream) -> Repaired:
+        if body.error:
+            return Repaired("failed", reason=body.error)
+        if chains_in(body.members):
+            return Repaired("skipped", reason="chained")
+        settings = upstream.settings_of(endpoint.model or body.model)
+        added = {name: value for name, value in settings.params.items() if name not in body.members}
+        whole = body.with_params(added)
+        done = await self._within_time(whole, endpoint, settings.policy)
+        if done.outcome not in {"unchanged", "repaired"}:
+            return done
+        return structs.replace(done, body=done.body or (whole if added else None), params=tuple(added))
+
+    async def _within_time(self, data: bytes, endpoint: Endpoint, policy: Policy) -> Repaired:
+        # Decoding an image may take a second, however few bytes it has.
+        if len(data) <= LARGE_BYTES and policy.media != "shrink":
+            return repaired(data, endpoint, policy)
+        seconds = BUDGET_SECONDS + _SECONDS_PER_MIB * len(data) / 2**20
+        # The time in which it waits for the process and for other bodies counts too.
+        return await asyncio.wait_for(self._helper.run(seconds, repaired, data, endpoint, policy), seconds)
+
+    async def run(self, function: Callable[[bytes], Result], body: bytes) -> Result:
+        """Return a function's result for a body; a large body is processed in another process.
+
+        Raises:
+            ReknitError: as ``HelperProcess.run``.
+        """
+        return function(body) if len(body) <= LARGE_BYTES else await self._helper.run(None, function, body)
+
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        self._helper.stop()

@@ -1,11 +1,11 @@
-"""The gateway's server: what it refuses by itself, its life from start to drain, and its status."""
+"""The gateway's server: requests that it refuses itself, start and drain, and its status."""
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import ssl
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -18,8 +18,10 @@ from reknit.pipeline.errors import InputError
 from reknit.pipeline.serve.errors import error_body
 from reknit.pipeline.serve.exchange import Exchanges, GatewayError, new_client
 from reknit.pipeline.serve.headers import KEY, passed_already
+from reknit.pipeline.serve.local import LocalPaths, has_key
 from reknit.pipeline.serve.metrics import GatewayMetrics
-from reknit.pipeline.serve.repair import MOST_BYTES
+from reknit.pipeline.serve.recent import RecentExchanges
+from reknit.pipeline.serve.repair import MOST_BYTES, Repairs
 from reknit.pipeline.serve.upstreams import Destination, Upstreams
 from reknit.pipeline.urls import LOOPBACK
 from reknit.pipeline.web import listen, runner_of, status_app
@@ -39,32 +41,43 @@ class Gateway:
         upstreams: the configured upstreams.
         exchanges: relays the requests.
         metrics: counted per request.
+        recent: where each exchange is noted.
         key: that clients must send in ``x-reknit-key``; "" for none.
     """
 
-    def __init__(self, upstreams: Upstreams, exchanges: Exchanges, metrics: GatewayMetrics, key: str = "") -> None:
+    def __init__(
+        self,
+        upstreams: Upstreams,
+        exchanges: Exchanges,
+        metrics: GatewayMetrics,
+        recent: RecentExchanges,
+        key: str = "",
+    ) -> None:
         self._upstreams = upstreams
         self._exchanges = exchanges
         self._metrics = metrics
+        self._recent = recent
         self._key = key
         self.is_draining = False
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         to: Destination | None = None
-        status = "failed"
+        begun = time.perf_counter()
+        exchange = self._recent.begin(int(time.time() * 1000))
         self._metrics.in_flight.inc()
         try:
             to = self._destination_of(request)
-            response = await self._exchanges.relay(request, to)
-            status = f"{response.status // 100}xx"
+            exchange.upstream = to.upstream.name
+            exchange.target = "" if to.endpoint is None else to.endpoint.target
+            return await self._exchanges.relay(request, to, exchange)
         except GatewayError as error:
-            status = f"{error.status // 100}xx"
+            exchange.status = error.status
             return _error_response(error, to)
-        else:
-            return response
         finally:
+            exchange.seconds = time.perf_counter() - begun
+            status = f"{exchange.status // 100}xx" if exchange.status else "failed"
             self._metrics.in_flight.dec()
-            self._metrics.requests.labels("" if to is None else to.upstream.name, status).inc()
+            self._metrics.requests.labels(exchange.upstream, status).inc()
 
     def _destination_of(self, request: web.Request) -> Destination:
         """Return where a request goes.
@@ -77,7 +90,7 @@ class Gateway:
             raise GatewayError(400, "Reknit is no forward proxy: send requests to its own paths")
         if passed_already(request.headers):
             raise GatewayError(508, "the request has passed a Reknit gateway already: an upstream leads back to it")
-        if self._key and not hmac.compare_digest(request.headers.get(KEY, "").encode(), self._key.encode()):
+        if self._key and not has_key(request, self._key):
             raise GatewayError(401, f"the header {KEY} has no valid key")
         if hdrs.UPGRADE in request.headers:
             # Codex falls back to HTTPS at once after 426. After other statuses it tries again for seconds.
@@ -144,9 +157,11 @@ async def serve(
     """
     _check_key(upstreams, listening)
     metrics = GatewayMetrics()
-    exchanges = Exchanges(new_client(), metrics, silence_seconds=listening.silence_seconds)
-    gateway = Gateway(upstreams, exchanges, metrics, listening.key)
-    runner = _runner(gateway, listening)
+    recent, repairs = RecentExchanges(), Repairs()
+    exchanges = Exchanges(new_client(), metrics, repairs, silence_seconds=listening.silence_seconds)
+    gateway = Gateway(upstreams, exchanges, metrics, recent, listening.key)
+    local = LocalPaths(recent, repairs, key=listening.key, host=listening.host)
+    runner = _runner(gateway, local, listening)
     status: web.AppRunner | None = None
     try:
         await runner.setup()
@@ -165,6 +180,7 @@ async def serve(
         if status is not None:
             await status.cleanup()
         await exchanges.close()
+        repairs.close()
 
 
 def _check_key(upstreams: Upstreams, listening: Listening) -> None:
@@ -175,8 +191,9 @@ def _check_key(upstreams: Upstreams, listening: Listening) -> None:
         raise InputError("key_missing", f"{reason}, so clients need a key: give --key-file")
 
 
-def _runner(gateway: Gateway, listening: Listening) -> web.AppRunner:
+def _runner(gateway: Gateway, local: LocalPaths, listening: Listening) -> web.AppRunner:
     app = web.Application(client_max_size=MOST_BYTES)
+    local.add_to(app)
     app.router.add_route("*", "/{path:.*}", gateway.handle)
     return runner_of(
         app,

@@ -7,27 +7,39 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 
 from reknit.pipeline.errors import InputError, expected_one_of
-from reknit.pipeline.model import Policy
-from reknit.pipeline.serve.endpoints import Endpoint, endpoint_of
+from reknit.pipeline.policy import Policy
+from reknit.pipeline.serve.endpoints import Endpoint, endpoint_of, targets_of
 from reknit.pipeline.urls import LOOPBACK
 
 _PREFIX: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 # Targets whose requests have the same shape. An upstream's target replaces that of a path only within one shape.
 _SHAPES: Final[Mapping[str, str]] = {"vllm": "openai-chat"}
-_OPENAI_SHAPES: Final = frozenset({"openai-chat", "openai-responses"})
-# Hosts of the providers, for requests without a prefix.
-_HOSTS: Final = (
-    (re.compile(r"(^|\.)anthropic\.com$"), frozenset({"anthropic"})),
-    (re.compile(r"(^|\.)(openai|azure)\.com$"), _OPENAI_SHAPES),
-    (re.compile(r"(^|\.)googleapis\.com$"), frozenset({"gemini"})),
-    (re.compile(r"(^|\.)amazonaws\.com$"), frozenset({"bedrock-converse"})),
-)
+
+
+class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings for the requests to some models.
+
+    Attributes:
+        policy: of repair; None: that of the upstream.
+        params: members of the body, by the provider's names, for requests that do not have them.
+    """
+
+    policy: Policy | None = None
+    params: dict[str, Raw] = {}
+
+
+class SettingsOfRequest(Struct, frozen=True):
+    """The settings of one request: the policy of repair, and members for a body that does not have them."""
+
+    policy: Policy
+    params: Mapping[str, Raw] = {}
 
 
 class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,6 +51,7 @@ class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         to: the base URL, ``https`` unless the host is this machine.
         target: judges requests to an API that imitates another, such as ``vllm``; "": known by the path.
         policy: of repair, as in ``[session.policy]``.
+        models: settings by pattern of the model's name, such as ``claude-opus-*``; the first that matches applies.
         key_env: the environment variable of a key that replaces the client's; "": the client's key is forwarded.
         reject: an irreparable request is forwarded unchanged, or answered in the provider's words (``local``).
     """
@@ -48,8 +61,23 @@ class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     prefix: str = ""
     target: str = ""
     policy: Policy = Policy()
+    models: dict[str, ModelSettings] = {}
     key_env: str = ""
     reject: Literal["forward", "local"] = "forward"
+
+    def settings_of(self, model: str) -> SettingsOfRequest:
+        """Return the settings of requests to a model; "" for a body that names none."""
+        for pattern, settings in self.models.items():
+            if fnmatchcase(model, pattern):
+                return SettingsOfRequest(settings.policy or self.policy, settings.params)
+        return SettingsOfRequest(self.policy)
+
+    def policies(self) -> Iterator[Policy]:
+        """Yield every policy that a request may get."""
+        yield self.policy
+        for settings in self.models.values():
+            if settings.policy is not None:
+                yield settings.policy
 
 
 DEFAULT_UPSTREAMS: Final = (
@@ -136,7 +164,7 @@ def _unusable(message: str) -> InputError:
 
 
 def _destination(upstream: Upstream, rest: str) -> Destination:
-    host = urlsplit(upstream.to).netloc
+    host = urlsplit(upstream.to).hostname or ""
     endpoint = endpoint_of(rest.partition("?")[0], host)
     if endpoint is not None and upstream.target and _shape(upstream.target) == _shape(endpoint.target):
         endpoint = Endpoint(upstream.target, endpoint.model, endpoint.streams)
@@ -151,5 +179,4 @@ def shapes_of(upstream: Upstream) -> frozenset[str]:
     """Return the shapes of requests to an upstream, by its target or its host; none for an unknown host."""
     if upstream.target:
         return frozenset({_shape(upstream.target)})
-    host = urlsplit(upstream.to).hostname or ""
-    return next((shapes for pattern, shapes in _HOSTS if pattern.search(host)), frozenset())
+    return targets_of(urlsplit(upstream.to).hostname or "")

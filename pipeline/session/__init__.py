@@ -7,22 +7,26 @@ the body only when it is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
 from reknit.pipeline.errors import InputError, InternalError, UnknownTargetError
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.readers.message import UNDECIDED, Decided
 from reknit.pipeline.history.readers.shapes import TRANSCRIPTS, decided_in, read, read_next
-from reknit.pipeline.model import Policy, Role, Turn
+from reknit.pipeline.model import Role, Turn
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.registry import target_named
 from reknit.pipeline.session.arguments import GivenPolicy, GivenSystem, GivenTools, policy_from, setting_from
+from reknit.pipeline.session.fit import fit_for
 from reknit.pipeline.session.request import Normalized
+from reknit.pipeline.session.scaled import Scale, ScaledImages, check_scale, scaled_in
 from reknit.pipeline.session.state import LATE_RESULTS, LogEntry, decode_whole_log, encode_whole_log
+from reknit.pipeline.session.tokens import CountTokens
 from reknit.pipeline.session.working import WorkingHistory
 from reknit.pipeline.targets import Setting
 
@@ -37,7 +41,9 @@ class Session:
 
     ``targets`` are names of the registry. ``policy`` is a ``Policy``, a mapping of its fields (text such as ``"true"``
     is accepted) or None. ``system``, ``tools``, ``model`` and ``params`` are sent with the messages in every request.
-    ``state_format`` is that of the state which ``head`` returns; below 3, late results are dropped.
+    ``state_format`` is that of the state which ``head`` returns; below 3, late results are dropped. ``count_tokens``
+    counts the tokens of a text for policy ``fit``, in place of the estimate; ``scale`` scales images for policy
+    ``media = shrink``, which needs it (``reknit.media.scale``). A session that is loaded needs both again.
 
     Raises:
         UnknownTargetError: a target does not exist.
@@ -55,9 +61,14 @@ class Session:
         model: str | None = None,
         params: Mapping[str, Any] | None = None,
         state_format: int = LATE_RESULTS,
+        count_tokens: CountTokens | None = None,
+        scale: Scale | None = None,
     ) -> None:
-        setting = setting_from(system, tools, model, params)
-        self._begin(WorkingHistory(_named(targets), policy_from(policy), setting, state_format=state_format))
+        setting, given = setting_from(system, tools, model, params), policy_from(policy)
+        fit = fit_for(given, setting, count_tokens)
+        self.scale = scale
+        check_scale(given, scale)
+        self._begin(WorkingHistory(_named(targets), given, setting, state_format=state_format, fit=fit))
 
     def _begin(self, work: WorkingHistory) -> None:
         self._at_work = work
@@ -76,7 +87,8 @@ class Session:
         if self._configured is not None:
             (new, reasons), old = self._configured, self._at_work
             stubs = old.bounds.stubs if new.policy.media == "stub" else {}
-            self._work = new.again(old.archive.entries(), old.count, reasons, old.decided, stubs)
+            log, bindings = old.archive.entries(), old.carried()
+            self._work = new.again(log, old.count, reasons, old.decided, bindings=bindings, stubs=stubs)
         return self._at_work
 
     @_work.setter
@@ -145,12 +157,13 @@ class Session:
             InputError: the message cannot be used; the session is unchanged.
         """
         work = self._work
+        check_scale(work.policy, self.scale)
         turns, fixes, work.decided = _read_message(message, work.count, source, work.decided)
         work.count += 1
         work.note_fixes(fixes)
         self._has_grown = bool(turns)
         self._last_role = turns[-1].role if turns else self._last_role
-        return [*fixes, *work.take_turns(turns)]
+        return [*fixes, *work.take_turns(turns, self.scale)]
 
     def request(self, target: str | None = None) -> Normalized:
         """Return the request for one of the session's targets, by default the first.
@@ -188,13 +201,16 @@ class Session:
             given.model if model is UNSET else model,
             given.params if params is UNSET else params,
         )
+        new_policy = old.policy if policy is UNSET else policy_from(policy)
+        check_scale(new_policy, self.scale)
         new = WorkingHistory(
             old.targets if targets is UNSET else _named(targets),
-            old.policy if policy is UNSET else policy_from(policy),
+            new_policy,
             setting,
             self._at_work.archive,
             state_format=self._at_work.state_format,
             bounds=self._at_work.bounds.again({}),
+            fit=self._at_work.fit.again(new_policy, setting),
         )
         same = (new.policy, new.setting) == (old.policy, old.setting)
         if same and new.targets == old.targets:
@@ -229,8 +245,23 @@ class Session:
             for index, message in enumerate(messages):
                 turns, fixes, decided = _read_message(message, index, source, decided)
                 entries += [fixes, *turns]
-        self._work = self._given.again(entries, count, dict.fromkeys(self.targets, "replaced"), decided)
+        return self._replace(list(self._with_scaled(entries)), count, decided)
+
+    def _replace(self, entries: Sequence[LogEntry], count: int, decided: Decided) -> list[Fix]:
+        reasons, bindings = dict.fromkeys(self.targets, "replaced"), self._at_work.carried(entries)
+        self._work = self._given.again(entries, count, reasons, decided, bindings=bindings)
         return self._work.fixes
+
+    def _with_scaled(self, entries: Iterable[LogEntry]) -> Iterator[LogEntry]:
+        given, known = self._given, dict[str, Raw]()
+        is_on = given.policy.media == "shrink" and given.bounds.is_on
+        for entry in entries:
+            if is_on and self.scale is not None and isinstance(entry, Turn):
+                images = scaled_in(entry, self.scale, known)
+                known.update(images)
+                if images:
+                    yield ScaledImages(entry.index, images)
+            yield entry
 
     def rewind(self, to: str | int) -> None:
         """Go back: to the first ``to`` messages, or to the last message of the id ``to``, which stays.
@@ -267,14 +298,12 @@ class Session:
             InputError: it is not a log; the session is unchanged.
         """
         count, entries, decided = decode_whole_log(log)
-        self._work = self._given.again(entries, count, dict.fromkeys(self.targets, "replaced"), decided)
-        return self._work.fixes
+        return self._replace(entries, count, decided)
 
     def keep_limits(self, *, on: bool) -> None:
-        """Decide whether limits of media are kept; state of formats before 3 has no place for what they leave out."""
-        self._at_work.bounds.is_on = on
-        if self._configured is not None:
-            self._configured[0].bounds.is_on = on
+        """Decide whether limits of media and of length are kept; state before format 3 has no place for them."""
+        for work in (self._at_work, *(self._configured or ())[:1]):
+            work.bounds.is_on = work.fit.is_on = on
 
     # State.
 
@@ -302,18 +331,26 @@ class Session:
         return self._work.head()
 
     @classmethod
-    def load(cls, head: bytes, segments: Iterable[bytes], state_format: int = LATE_RESULTS) -> Session:
+    def load(
+        cls,
+        head: bytes,
+        segments: Iterable[bytes],
+        state_format: int = LATE_RESULTS,
+        count_tokens: CountTokens | None = None,
+        scale: Scale | None = None,
+    ) -> Session:
         """Restore a session from its records. It continues exactly as the saved one. Other segments are ignored.
 
         Raises:
             InternalError: the head cannot be read, or a segment is missing or has other content than was written.
         """
         try:
-            work = WorkingHistory.load(head, segments, state_format)
+            work = WorkingHistory.load(head, segments, state_format, count_tokens)
         except _UNREADABLE as error:
             raise InternalError("state_unreadable", f"a session's state cannot be read: {error}") from error
         # A history that is made only to be thrown away would take a quarter of the time.
         session = cls.__new__(cls)
+        session.scale = scale
         session._begin(work)  # noqa: SLF001  as __init__ does
         return session
 
@@ -330,12 +367,14 @@ def normalize(
     policy: GivenPolicy = None,
     *,
     model: str | None = None,
+    count_tokens: CountTokens | None = None,
+    scale: Scale | None = None,
 ) -> Normalized:
     """Repair a history into a request that the target ``to`` accepts.
 
     ``history`` is a list of messages, a document with ``messages`` and optionally ``system``, ``tools``, ``model`` and
     ``params``, the JSON of either, or a transcript. ``source`` names its shape if it should not be detected. ``model``
-    replaces the document's model.
+    replaces the document's model. ``count_tokens`` and ``scale`` are those of a ``Session``.
 
     Raises:
         InputError: the input cannot be used.
@@ -343,12 +382,13 @@ def normalize(
         PolicyError: the policy is not valid.
     """
     target, mended_by = target_named(to), policy_from(policy)
+    check_scale(mended_by, scale)
     found = read(history, source)
     given = found.conversation
     setting = Setting(system=given.system, tools=given.tools, model=model or given.model, params=given.params)
-    work = WorkingHistory((target,), mended_by, setting)
+    work = WorkingHistory((target,), mended_by, setting, fit=fit_for(mended_by, setting, count_tokens))
     work.note_fixes(found.fixes)
-    work.begin_history(given.turns, found.valid_runs)
+    work.begin_history(given.turns, found.valid_runs, scale)
     return work.request(to)
 
 

@@ -11,7 +11,8 @@ from msgspec import Raw
 from reknit.pipeline.errors import InputError, PolicyError, expected_one_of
 from reknit.pipeline.fixes import FIXES, OBSERVABLE
 from reknit.pipeline.history.readers.shapes import read_setting
-from reknit.pipeline.model import Policy, RepairMode, Tool
+from reknit.pipeline.model import Tool
+from reknit.pipeline.policy import Policy, RepairMode
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.targets import Setting
 

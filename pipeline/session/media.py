@@ -18,16 +18,19 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, structs
 
-from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock, block_path, part_of_result
 from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.model import Block, Document, Image, Text, ToolResult, Turn
+from reknit.pipeline.session.prefix import PrefixChange
+from reknit.pipeline.session.scaled import ScaledMedia
 from reknit.pipeline.targets import Setting
 from reknit.pipeline.targets.fitting import touched
 from reknit.pipeline.targets.limits import NO_LIMITS, MediaLimits, limits_of
 from reknit.pipeline.targets.media import Facts, document_fault, inspect
 
 CODE: Final = "media_over_limit"
+BEYOND_LIMITS: Final = "limits"
+"""The prefix reset of a request for which media of settled turns became lines of text."""
 # What a step leaves of a limit.
 _LEFT: Final = 0.7
 # A body is estimated, not measured: it may differ by the members around each block.
@@ -133,8 +136,11 @@ def holds_stub(turn: Turn, stubs: MediaStubs) -> bool:
 class MediaTally:
     """The media of a history that one target's requests hold, and those that became lines of text."""
 
-    def __init__(self, limits: MediaLimits, head_bytes: int, stubs: MediaStubs = NO_STUBS) -> None:
+    def __init__(
+        self, limits: MediaLimits, head_bytes: int, stubs: MediaStubs = NO_STUBS, scaled: ScaledMedia | None = None
+    ) -> None:
         self.stubs = stubs
+        self._scaled = scaled
         self._limits = limits
         self._keys: list[str] = []  # of all media after ``stubs.before``
         self._live: list[_Live] = []
@@ -162,11 +168,12 @@ class MediaTally:
             self._see()
             self._step()
 
-    def change(self, old: MediaStubs, first: int) -> bool:
-        """Return True if media before the message ``first`` are lines of text now and were not before."""
-        found = any(index_of(key) < first and self.stubs.has(key) != old.has(key) for key in self._keys)
+    def changed_since(self, old: MediaStubs, before: int) -> int:
+        """Return the first message before ``before`` whose media became lines of text since ``old``; -1 if none did."""
+        found = (index_of(key) for key in self._keys if self.stubs.has(key) != old.has(key))
+        first = min((index for index in found if index < before), default=-1)
         self._keys = [key for key in self._keys if index_of(key) >= self.stubs.before]
-        return found
+        return first
 
     def _may_exceed(self) -> bool:
         """Return False if the media are too few, and too small, to exceed a limit."""
@@ -184,12 +191,19 @@ class MediaTally:
     def _add(self, turn: Turn) -> None:
         for at, block in enumerate(turn.blocks):
             for key, _, medium in _keyed(block_path(turn, at), block):
-                size = len(bytes(medium.source))
-                self._rest -= size
+                self._rest -= len(bytes(medium.source))
                 self._keys.append(key)
                 if not self.stubs.has(key):
-                    self._unseen.append((key, medium))
-                    self._unseen_bytes += size
+                    sent = self._as_sent(medium)
+                    self._unseen.append((key, sent))
+                    self._unseen_bytes += len(bytes(sent.source))
+
+    def _as_sent(self, medium: _Medium) -> _Medium:
+        """Return a medium as requests have it: an image that was scaled is smaller."""
+        if self._scaled is None or not isinstance(medium, Image):
+            return medium
+        source = self._scaled.source_for(medium.source, self._limits)
+        return medium if source is medium.source else structs.replace(medium, source=source)
 
     def _counted(self, key: str, medium: _Medium) -> _Live | None:
         """Describe a medium as it counts for the limits; None if the target leaves it out for a reason of its own."""
@@ -259,6 +273,7 @@ class MediaBounds:
     def __init__(self, stubs: Mapping[str, MediaStubs] = MappingProxyType({}), *, is_new: bool = True) -> None:
         self.stubs = dict(stubs)
         self.is_on = True
+        self.scaled: ScaledMedia | None = None
         self._is_plain = is_new
         self._tallies: dict[str, MediaTally] | None = None
 
@@ -266,11 +281,11 @@ class MediaBounds:
         self,
         turns: Sequence[Turn],
         limits: Limits,
-        earlier: Callable[[], Iterable[Turn | list[Fix]]],
+        earlier: Callable[[], Iterable[Turn]],
         may_have_media: Callable[[], bool],
-    ) -> list[str]:
-        """Take turns; return the targets for which media of ``earlier`` turns of the log are newly left out."""
-        if not self.is_on or not turns:
+    ) -> list[PrefixChange]:
+        """Take turns after the ``earlier`` ones of the log; return the changes of media of earlier messages."""
+        if not self.is_on or not turns or not limits:
             return []
         if self._tallies is None:
             if self._is_plain and not any(map(has_media, turns)):
@@ -278,23 +293,30 @@ class MediaBounds:
             self._is_plain = not may_have_media()
             if self._is_plain and not any(map(has_media, turns)):
                 return []
-            before = [entry for entry in earlier() if isinstance(entry, Turn)]
             self._tallies = {
-                name: MediaTally(each, head, self.stubs.get(name, NO_STUBS)) for name, (each, head) in limits.items()
+                name: MediaTally(each, head, self.stubs.get(name, NO_STUBS), self.scaled)
+                for name, (each, head) in limits.items()
             }
-            turns_of_all = [*before, *turns]
-        else:
-            turns_of_all = list(turns)
-        changed = []
-        for name, tally in self._tallies.items():
-            old = self.stubs.get(name, NO_STUBS)
-            for turn in turns_of_all:
-                tally.take(turn)
-            if tally.stubs != old:
+            for turn in earlier():
+                self._take(turn)
+        return [change for turn in turns for change in self._take(turn)]
+
+    def _take(self, turn: Turn) -> list[PrefixChange]:
+        changes = []
+        for name, tally in (self._tallies or {}).items():
+            old = tally.stubs
+            tally.take(turn)
+            if tally.stubs is not old:
                 self.stubs[name] = tally.stubs
-                if tally.change(old, turns[0].index):
-                    changed.append(name)
-        return changed
+                first = tally.changed_since(old, turn.index)
+                if first >= 0:
+                    changes.append(PrefixChange(name, first, turn.index, BEYOND_LIMITS))
+        return changes
+
+    def weigh_again(self) -> None:
+        """Weigh the media of the log again with the next turn: some of it was cut."""
+        self._is_plain = self._is_plain and self._tallies is None
+        self._tallies = None
 
     def again(self, stubs: Mapping[str, MediaStubs]) -> MediaBounds:
         """Return bounds for a log that is read again."""
@@ -306,8 +328,7 @@ class MediaBounds:
         """Forget what came after the first ``count`` messages."""
         for name, stubs in list(self.stubs.items()):
             self.stubs[name] = stubs.upto(count)
-        self._is_plain = self._is_plain and self._tallies is None
-        self._tallies = None
+        self.weigh_again()
 
     def saved(self) -> dict[str, MediaStubs] | UnsetType:
         return {name: stubs for name, stubs in self.stubs.items() if stubs} or UNSET

@@ -15,15 +15,20 @@ from msgspec import Struct, structs
 
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history import History
-from reknit.pipeline.history.calls import IdWriter, SettledCall
+from reknit.pipeline.history.call_ids import IdWriter, SettledCall
 from reknit.pipeline.history.valid_runs import ValidRun
-from reknit.pipeline.model import Policy, Turn
+from reknit.pipeline.model import Turn
 from reknit.pipeline.options import Structure
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.providers.base import Target
+from reknit.pipeline.session.fit import EXCEEDED, SUMMARY, Shown
 from reknit.pipeline.session.media import MediaStubs
-from reknit.pipeline.session.settled import SettledPart, SettledSlice, Shared, Size
+from reknit.pipeline.session.scaled import ScaledMedia
+from reknit.pipeline.session.settled import SettledPart, Shared
+from reknit.pipeline.session.settled_state import SettledSlice, Size
 from reknit.pipeline.session.state import Mended, OpenEnd, SessionHead, Slice, load_open_end
 from reknit.pipeline.targets import RunMessages, Setting, images_of, structure_of
+from reknit.pipeline.targets.bound import Void
 
 _Fact = TypeVar("_Fact")
 
@@ -43,13 +48,15 @@ class RequestVariant(Struct, frozen=True):
         """The variant's name in a session's state."""
         return f"{self.target.name} unmended" if self.observed else self.target.name
 
-    def setting(self, setting: Setting, policy: Policy | None = None) -> Setting:
-        """A session's setting for the variant, with what writers need of its policy if there is one."""
-        if self.observed:
-            setting = structs.replace(setting, observed=self.observed)
-        if policy is None or (not policy.endpoints and policy.reasoning == setting.reasoning):
-            return setting
-        return structs.replace(setting, endpoints=policy.endpoints, reasoning=policy.reasoning)
+    def setting(self, setting: Setting, policy: Policy, void: Mapping[str, Void] | None) -> Setting:
+        """A session's setting for the variant, with what writers need of its policy and its state."""
+        return structs.replace(
+            setting,
+            observed=self.observed or setting.observed,
+            endpoints=policy.endpoints,
+            reasoning=policy.reasoning,
+            void=void,
+        )
 
 
 class StructureRepair:
@@ -61,12 +68,15 @@ class StructureRepair:
         setting: Setting,
         history: History,
         stubs: Mapping[str, MediaStubs] = MappingProxyType({}),
+        scaled: ScaledMedia | None = None,
+        *,
+        void: Mapping[str, Void] | None = None,
     ) -> None:
         self.variants = tuple(variants)
-        self._stubs = stubs
+        self._stubs, self._scaled = stubs, scaled
         # Each request of a target that observes repairs reports which of them were made.
         self.reports = not all(variant.tried for variant in variants)
-        self.setting = variants[0].setting(setting, history.policy)
+        self.setting = variants[0].setting(setting, history.policy, void)
         self.history = history
         self.shared = Shared()
         self.calls: list[SettledCall] = []
@@ -118,6 +128,23 @@ class StructureRepair:
         for turn in turns:
             certain += history.append(turn)
             self._settle_messages()
+        return certain
+
+    def take_shown(self, turns: Iterable[tuple[Turn, Shown]], summary: str) -> list[Fix]:
+        """Take turns of which requests leave something out; the fixes that are now certain."""
+        certain: list[Fix] = []
+        for turn, shown in turns:
+            self.shared.fixes += shown.fixes
+            self.shared.dropped += shown.dropped
+            certain += [fix for fix in shown.fixes if fix.code == EXCEEDED]
+            if shown.turn is None:
+                self.history.leave_out(turn)
+                self._settle_messages()
+                continue
+            certain += self.take_turns((shown.turn,))
+            if shown.summary:
+                fix = self.history.insert(summary, SUMMARY, first=shown.summary == "before")
+                self.shared.fixes.append(fix)
         return certain
 
     def _skip(self, turns: Sequence[Turn], valid_run: ValidRun) -> None:
@@ -190,16 +217,16 @@ class StructureRepair:
         return settled, {name: part.size(SettledSlice()) for name, part in self.parts.items()}
 
     def cut(self, segments: int, saved: OpenEnd) -> None:
-        """Restore the state at the time when the last of N segments was written."""
-        ids, log, parts = self.history.ids, self.history.log, self.parts
+        """Restore the state after N segments, of those that hold more than the log."""
+        ids, log, answered, parts = self.history.ids, self.history.log, self.history.answered, self.parts
         (id_count, fix_count, dropped_count, call_count), sizes = self._sizes[segments - 1]
         for exchange in self.history.exchanges:
             for call in exchange.calls if not exchange.sealed else ():
                 ids.take_back(call.original, exchange.tool_use(call).id)
         for settled in reversed(self.calls[call_count:]):
             ids.unsettle_call(settled)
-        self.history = History(self.history.policy, structure_for(self.variants[0], self.setting))
-        self.history.ids, self.history.log = ids, log
+        self.history = History(self.history.policy, structure_of(self.variants[0].target.writer, self.setting))
+        self.history.ids, self.history.log, self.history.answered = ids, log, answered
         load_open_end(saved.machine(self.names[0])[1], self.history)
         # Requests that were made read the lists, so these are copies, of pointers.
         shared, self.shared = self.shared, Shared()
@@ -239,7 +266,8 @@ class StructureRepair:
         self.shared.system = system
         self._system_rows = len(system)
         self._parts = {
-            variant.name: SettledPart(variant.target, self.setting, system, self._stubs) for variant in self.variants
+            variant.name: SettledPart(variant.target, self.setting, system, self._stubs, self._scaled)
+            for variant in self.variants
         }
 
     def _reopen_parts(self) -> None:
@@ -258,9 +286,11 @@ def variants_of(targets: Iterable[Target], policy: Policy) -> list[RequestVarian
     return [*variants, *(RequestVariant(target, observed) for target, observed in named if observed)]
 
 
-def structure_for(variant: RequestVariant, setting: Setting) -> Structure:
+def structure_for(
+    variant: RequestVariant, setting: Setting, policy: Policy, void: Mapping[str, Void] | None
+) -> Structure:
     """Return the structure that a variant allows. Variants that observe other repairs have different ones."""
-    return structure_of(variant.target.writer, variant.setting(setting))
+    return structure_of(variant.target.writer, variant.setting(setting, policy, void))
 
 
 def equal_variants(

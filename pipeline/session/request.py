@@ -23,7 +23,8 @@ from reknit.pipeline.model import Turn
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.rules.base import Violation
 from reknit.pipeline.rules.sets import RULES
-from reknit.pipeline.session.settled import Mark, SettledPart, Shared, expanded
+from reknit.pipeline.session.settled import SettledPart, Shared
+from reknit.pipeline.session.settled_state import Mark, expanded
 from reknit.pipeline.targets import Encoded, Ending, Row
 
 
@@ -91,6 +92,8 @@ class Account(Struct, frozen=True, gc=False):
     own_fix_count: int
     dropped_count: int
     own_dropped_count: int
+    # A later turn would undo or move a repair at the end; only where reasoning is bound to its prefix.
+    end_may_change: bool = False
 
     @property
     def shared_fixes(self) -> list[Fix]:
@@ -155,6 +158,8 @@ class Normalized:
         reset: why the settled part differs from the last request's, ``""`` where it does not.
         prefix_reset: why the body does not start with the last request's settled part, ``""`` where it does: ``reset``,
             or why this request alone has another head (`Ending.reset`), or ``mended``.
+        judged_as: the model by whose rules the body was judged: the session's, or one of those of the endpoint that a
+            policy names.
         watched: the effect of repairs that the policy observes: those that were not made, each ``observed``, or, where
             the request had to be ``mended`` after all, the additional repairs.
     """
@@ -175,10 +180,16 @@ class Normalized:
         self.prefix_bytes = prefix_bytes
         self.reset = reset
         self.prefix_reset = prefix_reset
+        self.judged_as = account.settled.model
         self.watched: Sequence[Fix] = ()
         self._reporting = account
         self._is_text = target.is_text
         self._body, self._account = body, account
+
+    @property
+    def account(self) -> Account:
+        """The account of the body, whatever the rules say of it."""
+        return self._account
 
     @property
     def rejected(self) -> bool:
@@ -252,6 +263,10 @@ class Normalized:
         """The outcome of every block: those in the system slot, those in the output, then those in neither."""
         return self._account.ledger
 
+    def note_void(self, message: int) -> None:
+        """Report the message from which on reasoning is left out because something before it has changed."""
+        self.prefix_reset = f"{self.prefix_reset}; reasoning from messages.{message}"
+
     def observing(self, fixes: Sequence[Fix]) -> Normalized:
         """Return this request with these repairs observed."""
         self.watched = [structs.replace(fix, observed=True, target=self.target) for fix in fixes]
@@ -304,6 +319,7 @@ def make_request(settled: SettledPart, shared: Shared, history: History) -> Norm
         len(settled.fixes),
         len(shared.dropped),
         len(settled.dropped),
+        history.structure.prefix_bound and history.end_may_change,
     )
     reset, settled.reset = settled.reset, ""
     return Normalized(

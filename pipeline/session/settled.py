@@ -9,7 +9,7 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -20,7 +20,17 @@ from reknit.pipeline.model import Turn
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.rules.base import RuleSet, Violation, WholeBody
 from reknit.pipeline.session.media import MediaStubs, holds_stub, stubbed_message
-from reknit.pipeline.targets import Ending, Row, RunMessages, Setting, first_given, valid_run_encoder
+from reknit.pipeline.session.scaled import ScaledMedia, scaled_message
+from reknit.pipeline.session.settled_state import Mark, SettledHead, SettledSlice, Size, expanded
+from reknit.pipeline.targets import (
+    Ending,
+    Row,
+    RunMessages,
+    Setting,
+    first_given,
+    valid_run_encoder,
+)
+from reknit.pipeline.targets.limits import NO_LIMITS, limits_of
 
 # Up to this many bytes of settled chunks are judged again with each request. A second judging step costs more.
 _LITTLE = 4096
@@ -34,40 +44,6 @@ class Shared:
         self.fixes: list[Fix] = []
         self.dropped: list[LedgerEntry] = []
         self.system: list[TrackedBlock] = []
-
-
-class Mark(Struct, frozen=True, array_like=True):
-    """A settled chunk with live cache breakpoints: its place, its bytes with them, their number, its input path.
-
-    ``tool_id`` is the id of the call that its first block makes or answers, if it does.
-    """
-
-    at: int
-    data: bytes
-    count: int
-    path: str
-    tool_id: str = ""
-
-
-class SettledSlice(Struct, array_like=True):
-    """The part that a target has gained since a size."""
-
-    chunks: list[bytes] = []
-    rows: list[list[Row]] = []
-    fixes: list[Fix] = []
-    dropped: list[LedgerEntry] = []
-
-
-class SettledHead(Struct, array_like=True):
-    """The state with which a target's part continues: its own state, breakpoints, and why its prefix was given up."""
-
-    state: Any
-    marks: list[Mark]
-    reset: str
-
-
-Size: TypeAlias = tuple[int, int, int, int]
-"""How many chunks, rows, fixes and blocks that went a part has."""
 
 
 class Milestone(Struct, frozen=True, gc=False):
@@ -93,12 +69,15 @@ class SettledPart:
         setting: Setting,
         system: Sequence[TrackedBlock],
         stubs: Mapping[str, MediaStubs] = MappingProxyType({}),
+        scaled: ScaledMedia | None = None,
     ) -> None:
         self.target = target
         self._stubs = stubs  # by target; they grow
+        self._scaled = scaled if scaled is not None and limits_of(target.name, setting.model) != NO_LIMITS else None
+        self._limits = limits_of(target.name, setting.model)
         self.dialect = target.writer.prepare(setting, system)
         self._encode_valid_run = valid_run_encoder(self.dialect)
-        self.model = setting.model
+        self.model: str | None = getattr(self.dialect, "judged_as", setting.model)
         self.state: Any = self.dialect.state
         self.chunks: list[bytes] = []
         self.rows: list[Sequence[Row] | Turn] = []
@@ -138,16 +117,20 @@ class SettledPart:
         return len(part.data)
 
     def with_stubs(self, messages: Sequence[Message]) -> tuple[Sequence[Message], list[Fix]]:
-        """Return messages with lines of text for media beyond the target's limits, and the fixes."""
-        stubs = self._stubs.get(self.target.name)
-        if not stubs:
+        """Return messages with scaled images, or lines of text, for media beyond the target's limits, and the fixes."""
+        stubs, scaled = self._stubs.get(self.target.name), self._scaled
+        if not stubs and scaled is None:
             return messages, []
         book = FixLog(self.target.name)
-        return [stubbed_message(message, stubs, book) for message in messages], book.fixes
+        if stubs:
+            messages = [stubbed_message(message, stubs, book) for message in messages]
+        if scaled is not None:
+            messages = [scaled_message(message, scaled, self._limits, book) for message in messages]
+        return messages, book.fixes
 
     def settle_valid_run(self, run: RunMessages) -> int:
         """Write the messages of a valid run permanently, in one pass for as many as the target takes unchanged."""
-        encode, turns = self._encode_valid_run, run.turns
+        encode, turns = None if self._scaled is not None else self._encode_valid_run, run.turns
         stubs = self._stubs.get(self.target.name)
         stops = [at for at, turn in enumerate(turns) if holds_stub(turn, stubs)] if stubs else []
         stops.append(len(turns))
@@ -352,11 +335,3 @@ class SettledPart:
         while sum(mark.count for mark in self.marks) > self.dialect.marks_left:
             mark = self.marks.pop(0)
             self.fixes.append(make("cache_control_dropped", mark.path, target=self.target.name, tool_id=mark.tool_id))
-
-
-def expanded(row: Sequence[Row] | Turn) -> list[Row]:
-    """Return the rows of one message; a turn that is valid as is represents itself."""
-    if not isinstance(row, Turn):
-        return list(row)
-    paths = row.paths or [f"messages.{row.index}.content.{at}" for at in range(len(row.blocks))]
-    return [(path, "kept", "") for path in paths]

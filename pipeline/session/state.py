@@ -18,29 +18,36 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from reknit.pipeline.errors import InputError, InternalError
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history import History
-from reknit.pipeline.history.calls import SettledCall
+from reknit.pipeline.history.call_ids import SettledCall
 from reknit.pipeline.history.exchanges import Exchange
 from reknit.pipeline.history.pieces import LedgerEntry, TrackedBlock
 from reknit.pipeline.history.readers.message import Decided, DecidedShape
-from reknit.pipeline.model import Policy, Tool, Turn
+from reknit.pipeline.model import Tool, Turn
+from reknit.pipeline.policy import Policy
+from reknit.pipeline.session.bindings import SavedBindings
+from reknit.pipeline.session.fit import SavedFit
 from reknit.pipeline.session.media import MediaStubs, has_media
-from reknit.pipeline.session.settled import SettledHead, SettledSlice
+from reknit.pipeline.session.scaled import ScaledImages
+from reknit.pipeline.session.settled_state import SettledHead, SettledSlice
 from reknit.pipeline.targets import Setting
 
 # The layout of heads and segments. A session of another layout is read from its log.
 LAYOUT = 1
 # The first format of state that has late results; below it they are left out.
 LATE_RESULTS = 3
+# The first format with segments of which only the log holds.
+LOG_ONLY = 3
 
 
 class Logged(Struct, frozen=True, omit_defaults=True):
-    """One entry of the saved log: a turn, or the fixes that reading a message took."""
+    """One entry of the saved log: a turn, scaled images of the next one, or the fixes that reading a message took."""
 
     turn: Turn | None = None
     fixes: list[Fix] = []
+    scaled: ScaledImages | None = None
 
 
-LogEntry: TypeAlias = Turn | list[Fix]
+LogEntry: TypeAlias = Turn | ScaledImages | list[Fix]
 
 
 class WholeLog(Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,7 +128,9 @@ class SessionHead(OpenEnd, kw_only=True):
 
     ``shape`` and ``shape_since`` are the shape that the messages decided (`Decided`). State without them is of a
     version that read each message separately, and continues to do so. ``media`` are the media of each target that are
-    lines of text; format 3 has it, where there are any.
+    lines of text, ``fit`` what is cut of a long history, and ``bound`` what was sent to a model whose reasoning is
+    bound to it; format 3 has them, where there are any. Of the first ``log_only`` segments only the log holds
+    (``Archive``).
     """
 
     layout: int
@@ -134,6 +143,9 @@ class SessionHead(OpenEnd, kw_only=True):
     shape: DecidedShape = "each"
     shape_since: int = -1
     media: dict[str, MediaStubs] | UnsetType = UNSET
+    log_only: int | UnsetType = UNSET
+    fit: SavedFit | UnsetType = UNSET
+    bound: SavedBindings | UnsetType = UNSET
 
 
 class HistoryState(Struct, omit_defaults=True, kw_only=True):
@@ -163,9 +175,14 @@ class SavedSetting(Struct, omit_defaults=True, kw_only=True):
 
 
 class Archive:
-    """The log of a session, and the list of its segments. ``log`` is what no segment holds yet."""
+    """The log of a session, and the list of its segments. ``log`` is what no segment holds yet.
+
+    Of the first ``log_only`` segments only the log holds: the history was repaired and encoded again after them. So a
+    change of the prefix does not write the log again.
+    """
 
     def __init__(self, next_segment: int = 0) -> None:
+        self.log_only = 0
         self.log: list[LogEntry] = []
         self.packed: list[bytes] = []
         self.open_ends: list[bytes] = []
@@ -209,6 +226,13 @@ class Archive:
             yield from decode_log(packed)
         yield from self.log
 
+    def scaled(self) -> Iterator[ScaledImages]:
+        """The scaled images of the log; only what is packed with some is read."""
+        for packed in self.packed:
+            if _SCALED in packed:
+                yield from (entry for entry in decode_log(packed) if isinstance(entry, ScaledImages))
+        yield from (entry for entry in self.log if isinstance(entry, ScaledImages))
+
     def may_have_media(self) -> bool:
         """Return False if no turn of the log holds an image or a document, by the bytes of what is packed."""
         if any(media in packed for packed in self.packed for media in _MEDIA):
@@ -237,19 +261,43 @@ class Archive:
         at = bisect_left(self.segments, (number,))
         return at < len(self.segments) and self.segments[at][0] == number
 
+    def pack_log(self) -> list[tuple[int, bytes]]:
+        """Pack the beginning of a large log into segments that hold nothing else, where no other segment does.
+
+        A history that was read again has its whole log to write, which may be more than one record can hold.
+        """
+        packed: list[tuple[int, bytes]] = []
+        if self.log_only < len(self.segments):
+            return packed
+        first, size = 0, 0
+        for at, entry in enumerate(self.log[:-1], 1):
+            size += len(_encode_json(_as_logged(entry)))
+            if size >= _LARGE_LOG:
+                packed.append(self._add_segment(Slice(log=encode_log(self.log[first:at])), b""))
+                first, size = at, 0
+        self.log = self.log[first:]
+        self.log_only = len(self.segments)
+        return packed
+
     def pack(self, gained: Slice, end: OpenEnd) -> tuple[int, bytes]:
         """Pack what was gained, its log included, into a new segment, with the open end after it."""
-        number, open_end = self.next_segment, _encode(end)
+        packed = self._add_segment(gained, _encode(end))
+        self.log = []
+        return packed
+
+    def _add_segment(self, gained: Slice, open_end: bytes) -> tuple[int, bytes]:
+        number = self.next_segment
         record = _encode(Segment(number, LAYOUT, gained, open_end))
         self.open_ends.append(open_end)
         self.segments.append((number, _digest(record)))
         self.next_segment += 1
         self.packed.append(gained.log)
-        self.log = []
         return number, record
 
     def unpack(self, head: SessionHead, records: Iterable[bytes]) -> list[Slice]:
         """Take back the segments that a head names, in order; others are leftovers of an abandoned history.
+
+        Returns what was gained in those that hold more than the log.
 
         Raises:
             InternalError: one is missing, or is not what was written.
@@ -270,11 +318,16 @@ class Archive:
         self._named = None
         self.next_segment = head.next_segment
         self.log = decode_log(head.gained.log)
-        return slices
+        self.log_only = 0 if head.log_only is UNSET else head.log_only
+        return slices[self.log_only :]
 
 
 # The tags of images and documents in the log's JSON; text has its quotes escaped.
 _MEDIA = (b'"type":"image"', b'"type":"document"')
+# A segment that holds only a part of the log is at least this large, and larger by less than one message.
+_LARGE_LOG = 1024 * 1024
+# Where the log's JSON has scaled images.
+_SCALED = b'"scaled":{'
 _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
 encode_head = _encode
@@ -292,11 +345,21 @@ def encode_log(log: list[LogEntry]) -> bytes:
 
 
 def _logged(log: list[LogEntry]) -> list[Logged]:
-    return [Logged(turn=entry) if isinstance(entry, Turn) else Logged(fixes=entry) for entry in log]
+    return [_as_logged(entry) for entry in log]
+
+
+def _as_logged(entry: LogEntry) -> Logged:
+    if isinstance(entry, Turn):
+        return Logged(turn=entry)
+    return Logged(scaled=entry) if isinstance(entry, ScaledImages) else Logged(fixes=entry)
+
+
+def _entry(logged: Logged) -> LogEntry:
+    return logged.turn or logged.scaled or logged.fixes
 
 
 def decode_log(log: bytes) -> list[LogEntry]:
-    return [entry.fixes if entry.turn is None else entry.turn for entry in _LOG.decode(log)]
+    return [_entry(logged) for logged in _LOG.decode(log)]
 
 
 def encode_whole_log(count: int, log: list[LogEntry], decided: Decided) -> bytes:
@@ -319,8 +382,7 @@ def decode_whole_log(data: bytes) -> tuple[int, list[LogEntry], Decided]:
         raise InputError("bad_log", "the log's turns are not in order", path="log")
     if any(turn.paths is not None and len(turn.paths) != len(turn.blocks) for turn in turns):
         raise InputError("bad_log", "a turn of the log names other blocks than it has", path="log")
-    entries: list[LogEntry] = [entry.fixes if entry.turn is None else entry.turn for entry in found.entries]
-    return found.messages, entries, Decided(found.shape, found.shape_since)
+    return found.messages, [_entry(logged) for logged in found.entries], Decided(found.shape, found.shape_since)
 
 
 def save_history(history: History) -> bytes:

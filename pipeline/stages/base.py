@@ -11,9 +11,10 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
-from msgspec import Struct, field
+from msgspec import Raw, Struct, field
 
 from reknit.pipeline import __version__
 from reknit.pipeline.errors import ReknitError
@@ -28,6 +29,8 @@ class Record(Struct, frozen=True, kw_only=True):
     """One source record as the broker holds it. ``timestamp`` is in milliseconds since the epoch.
 
     ``base`` is 0, unless the input topic was re-created and accepted: the offsets of its former topics end before it.
+    ``scaled`` are the smaller sources of the value's images, by the digests of their data
+    (``reknit.pipeline.session.scaled``).
     """
 
     partition: int
@@ -37,6 +40,7 @@ class Record(Struct, frozen=True, kw_only=True):
     headers: Headers = ()
     timestamp: int = 0
     base: int = 0
+    scaled: Mapping[str, Raw] = MappingProxyType({})
 
     @property
     def unique_offset(self) -> int:
@@ -164,6 +168,11 @@ class Stage(Protocol):
         Raises:
             StoppedError: by policy the worker ends at such a record.
         """
+
+    def scales(self, key: bytes) -> bool:
+        """Return True if the images of a session's next record may have to be scaled first."""
+        del key
+        return False
 
     def due_record(self) -> Record | None:
         """The record, kept in state, whose turn has come; the next one to be given to ``process``, alone.

@@ -1,8 +1,4 @@
-"""Defaults of sessions, and the limits of their tenants.
-
-A tenant is the part of a session's id before the separator. Sizes are the bytes of the received records of a session's
-history: a measure of its state that does not depend on batches and restarts.
-"""
+"""The worker's defaults for sessions, and the changes that a session makes to them."""
 
 from __future__ import annotations
 
@@ -12,15 +8,17 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, Struct, structs, to_builtins
 
-from reknit.pipeline.errors import InputError, ReknitError
-from reknit.pipeline.model import Endpoint, Limits, Policy
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.policy import Endpoint, Policy
 from reknit.pipeline.providers.cascade.stream.speech import OutputFilters
 from reknit.pipeline.session import Session
 from reknit.pipeline.session.arguments import with_repair_modes
+from reknit.pipeline.session.scaled import scale_from
 from reknit.pipeline.stages.base import STATE_FORMATS
+from reknit.pipeline.stages.tenants import Limits
 from reknit.pipeline.text.redaction import MARKER, SOURCE_ROOTS
 from reknit.topics import DAY_MS, MARKER_DAYS
-from reknit.topics.records import HistoryRestored, PolicyChange, SessionOpened, TurnAppended, TurnRecord
+from reknit.topics.records import PolicyChange, SessionOpened
 
 # The first format of state in which a policy may have endpoints: builds of earlier formats refuse a policy with members
 # that they do not know.
@@ -43,7 +41,8 @@ class Defaults(Struct, frozen=True, kw_only=True):
     waiting ones. ``limits`` are the limits of tenants. ``source`` is the source of events that do not name one.
     ``marker_ms`` is how long ended sessions are remembered. ``redact_roots`` are the paths that a text-only planner
     must not reveal, and ``redact_marker`` replaces them. ``withdraw``: withdraw a published request that the log
-    answers. ``endpoints``: the state may hold the endpoints of policies.
+    answers. ``endpoints``: the state may hold the endpoints of policies. ``can_scale``: records
+    come with scaled images, where their sessions' policies ask for these.
     """
 
     targets: tuple[str, ...] = ("anthropic",)
@@ -62,6 +61,7 @@ class Defaults(Struct, frozen=True, kw_only=True):
     redact_marker: str = MARKER
     withdraw: bool = False
     endpoints: bool = True
+    can_scale: bool = True
 
     def session(self, state_format: int = STATE_FORMATS[-1]) -> Session:
         """A session that has said nothing yet; its state is written in a format."""
@@ -73,6 +73,7 @@ class Defaults(Struct, frozen=True, kw_only=True):
             model=self.model,
             params=self.params,
             state_format=state_format,
+            scale=scale_from({}) if self.can_scale else None,
         )
 
     def speech(self) -> OutputFilters:
@@ -143,108 +144,3 @@ def _decoded(value: Raw, path: str) -> Any:  # noqa: ANN401  whatever JSON holds
         return msgspec.json.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError("not_json", f"not JSON: {error}", path=path) from error
-
-
-# Of a changelog record that holds a session's size, the first byte of its key.
-SIZE = b"z"
-
-
-class LimitError(ReknitError):
-    """A record was refused because of what its tenant has already. ``limit`` is which one, for the letter's header."""
-
-    fault = "caller"
-
-    def __init__(self, code: str, name: str, most: int) -> None:
-        self.limit = f"{name}={most}"
-        super().__init__(code, f"its tenant has all that it may have: {self.limit}")
-        self._given = code, name, most
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return LimitError, self._given
-
-
-class Usage:
-    """The usage of the tenants of one partition.
-
-    It has one kind of changelog record, identified by its key's first byte: ``z`` + session holds the session's size.
-    None is written while there are no limits; older sessions are counted when their next record arrives.
-    """
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._separator = limits.separator.encode()
-        self._on = bool(limits.tenants) or limits.sessions is not None or limits.bytes is not None
-        self._sizes: dict[bytes, int] = {}
-        self._sessions: dict[bytes, int] = {}
-        self._bytes: dict[bytes, int] = {}
-        self._changes: dict[bytes, bytes | None] = {}
-
-    def restore(self, key: bytes, value: bytes | None) -> None:
-        """Take one changelog record of this kind, oldest first."""
-        self._set_size(key[1:], None if value is None else int(value))
-
-    def admit(self, key: bytes, event: TurnRecord, size: int, *, begins: bool) -> None:
-        """Look whether a record of ``size`` bytes may be taken; ``begins`` is whether its session would begin with it.
-
-        Raises:
-            LimitError: its tenant has as much as it may have.
-        """
-        if not self._on:
-            return
-        tenant = self._tenant(key)
-        limit = self._limits.tenants.get(tenant.decode("utf-8", "replace"), self._limits)
-        if begins and limit.sessions is not None and self._sessions.get(tenant, 0) >= limit.sessions:
-            raise LimitError("limit_sessions", "sessions", limit.sessions)
-        before, after = self._sizes.get(key, 0), self._size_after(key, event, size)
-        if limit.bytes is not None and after > before and self._bytes.get(tenant, 0) - before + after > limit.bytes:
-            raise LimitError("limit_bytes", "bytes", limit.bytes)
-
-    def note_taken(self, key: bytes, event: TurnRecord, size: int) -> None:
-        """A record was taken."""
-        if self._on:
-            self._change_size(key, self._size_after(key, event, size))
-
-    def note_begun(self, key: bytes) -> None:
-        """There is a session now, also where none of its records was taken."""
-        if self._on:
-            self._change_size(key, self._sizes.get(key, 0))
-
-    def note_freed(self, key: bytes) -> None:
-        """A session is over."""
-        if key in self._sizes:
-            self._change_size(key, None)
-
-    def changes(self) -> dict[bytes, bytes | None]:
-        """The changelog records since the last call, always in the same order."""
-        changes, self._changes = self._changes, {}
-        return dict(sorted(changes.items()))
-
-    def _tenant(self, key: bytes) -> bytes:
-        tenant, separator, _ = key.partition(self._separator)
-        return tenant if separator else b""
-
-    def _size_after(self, key: bytes, event: TurnRecord, size: int) -> int:
-        match event:
-            case HistoryRestored():
-                return size
-            case TurnAppended() | SessionOpened():
-                return self._sizes.get(key, 0) + size
-            case _:
-                return self._sizes.get(key, 0)
-
-    def _change_size(self, key: bytes, size: int | None) -> None:
-        if self._sizes.get(key) != size:
-            self._changes[SIZE + key] = None if size is None else b"%d" % size
-            self._set_size(key, size)
-
-    def _set_size(self, key: bytes, size: int | None) -> None:
-        tenant, before = self._tenant(key), self._sizes.pop(key, None)
-        if size is not None:
-            self._sizes[key] = size
-        for counts, change in (
-            (self._sessions, (size is not None) - (before is not None)),
-            (self._bytes, (size or 0) - (before or 0)),
-        ):
-            counts[tenant] = counts.get(tenant, 0) + change
-            if not counts[tenant]:
-                del counts[tenant]

@@ -23,22 +23,12 @@ from reknit.pipeline.providers.cascade.stream.speech import OutputFilters
 from reknit.pipeline.registry import SOURCES, source_of_transcript
 from reknit.pipeline.stages.base import Output, Record, Result, count_dropped, dead_letter, stopped
 from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.stages.envelope import EVENT_HEADERS, OWN_ORIGIN, header_text, is_session, key_of, without_value
+from reknit.pipeline.stages.event_records import EventDetails, event_details, runs
+from reknit.pipeline.stages.joined_items import joined
 from reknit.pipeline.stages.kept import EndedError, KeepsSessions, Kept, SessionLifetimes, Why
-from reknit.pipeline.stages.records import (
-    CHANGE,
-    EVENT_HEADERS,
-    OWN_ORIGIN,
-    EventDetails,
-    WrittenHead,
-    event_details,
-    header_text,
-    is_session,
-    joined,
-    key_of,
-    runs,
-    without_value,
-)
 from reknit.pipeline.stages.requests import crossing, publish_stream_fixes
+from reknit.pipeline.stages.written_head import CHANGE, WrittenHead
 from reknit.pipeline.streams.recovery.render import FinishedTurn
 from reknit.pipeline.streams.session import Recovery
 from reknit.topics import AGENT_TURNS, EVENTS_STATE, PROVIDER_EVENTS, SESSION_ITEMS

@@ -436,5 +436,9 @@ class KeepsSessions:
     def released_at(self) -> int | None:
         return None
 
+    def scales(self, key: bytes) -> bool:
+        del key
+        return False
+
     def has_room(self) -> bool:
         return True

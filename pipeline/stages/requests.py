@@ -25,7 +25,7 @@ from reknit.pipeline.rules.refusals import Doubt, Refusal, read_refusal
 from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.session import Normalized
 from reknit.pipeline.stages.base import Output, Record, Result, dead_letter, passed_on, place_of
-from reknit.pipeline.stages.records import EventDetails
+from reknit.pipeline.stages.event_records import EventDetails
 from reknit.pipeline.stages.turn_state import Sent, SentRequests, TurnState
 from reknit.topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_REQUESTS
 from reknit.topics import headers as names
@@ -239,7 +239,7 @@ class Publisher:
         self._tally["reknit_request_written_bytes_total", done.target] += size
         self._tally["reknit_prefix_kept_bytes_total", done.target] += done.prefix_bytes
         if done.prefix_reset:
-            self._tally["reknit_prefix_resets_total", done.prefix_reset] += 1
+            self._tally["reknit_prefix_resets_total", done.prefix_reset.partition(";")[0]] += 1
 
     # Fixes.
 

@@ -36,10 +36,11 @@ from reknit.pipeline.errors import InputError, InternalError, ReknitError
 from reknit.pipeline.rules.refusals import Doubt
 from reknit.pipeline.session import Session
 from reknit.pipeline.stages.base import Live, Record
-from reknit.pipeline.stages.defaults import SIZE, Usage
 from reknit.pipeline.stages.kept import DEADLINE, Kept, SessionLifetimes
-from reknit.pipeline.stages.records import CHANGE, WrittenHead, unpacked
-from reknit.pipeline.stages.releases import RELEASE, Releases, Waiting
+from reknit.pipeline.stages.releases import RELEASE, Releases
+from reknit.pipeline.stages.tenants import SIZE, Usage
+from reknit.pipeline.stages.waiting import Waiting, unpacked
+from reknit.pipeline.stages.written_head import CHANGE, WrittenHead
 from reknit.topics.records import TurnAppended, TurnRecord
 
 

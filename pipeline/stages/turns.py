@@ -15,13 +15,16 @@ from msgspec import UNSET, Struct, field, structs
 from reknit.pipeline.errors import InputError, InternalError, ReknitError
 from reknit.pipeline.registry import target_named
 from reknit.pipeline.session import Session
+from reknit.pipeline.session.scaled import scale_from
 from reknit.pipeline.stages.base import Output, Record, Result, count_dropped, dead_letter, place_of, stopped
-from reknit.pipeline.stages.defaults import ENDPOINTS, Defaults, LimitError, Usage
+from reknit.pipeline.stages.defaults import ENDPOINTS, Defaults
+from reknit.pipeline.stages.envelope import OWN_ORIGIN, TURN_HEADERS, is_session
 from reknit.pipeline.stages.kept import EndedError, KeepsSessions, SessionLifetimes
-from reknit.pipeline.stages.records import OWN_ORIGIN, TURN_HEADERS, decoded, is_session, packed, unpacked
 from reknit.pipeline.stages.releases import SLICED_RELEASES, Release
 from reknit.pipeline.stages.requests import Publisher, judge_answer
 from reknit.pipeline.stages.session_status import STEPS, Kind, Status, Step, kind_of
+from reknit.pipeline.stages.tenants import LimitError, Usage
+from reknit.pipeline.stages.turn_records import decoded
 from reknit.pipeline.stages.turn_state import (
     Parked,
     ParkedFullError,
@@ -33,6 +36,7 @@ from reknit.pipeline.stages.turn_state import (
     kept_by,
     seen_before,
 )
+from reknit.pipeline.stages.waiting import packed, unpacked
 from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS, TURNS_STATE
 from reknit.topics import headers as names
 from reknit.topics.records import (
@@ -103,6 +107,14 @@ class TurnsStage(KeepsSessions):
 
     def due_record(self) -> Record | None:
         return self._states.due_record()
+
+    def scales(self, key: bytes) -> bool:
+        if self._defaults.policy.media == "shrink":
+            return True
+        with suppress(InternalError):  # a session whose state cannot be read takes no record
+            entry = self._states.find(key)
+            return entry is not None and entry.session.policy.media == "shrink"
+        return False
 
     def drop_due(self, record: Record) -> dict[bytes, bytes | None]:
         return self._states.drop_due(record.key or b"", record.unique_offset)
@@ -271,6 +283,7 @@ class TurnsStage(KeepsSessions):
             self._endings.prolong(key, entry.session.policy.expires_after, self._time)
             batch.count_turn(event, "repeated")
             return
+        entry.session.scale = scale_from(record.scaled) if self._defaults.can_scale else None
         try:
             self._usage.admit(key, event, size, begins=False)
             self._apply(entry, event, Publisher(key, entry, record, batch.result, batch.tally))

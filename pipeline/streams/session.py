@@ -22,7 +22,7 @@ from reknit.pipeline.streams.events import Event, RunEnded, unrecognized
 from reknit.pipeline.streams.framing import Tail
 from reknit.pipeline.streams.framing.repair import Halves
 from reknit.pipeline.streams.recovery import Machine
-from reknit.pipeline.streams.recovery.beside import END_OF_INPUT
+from reknit.pipeline.streams.recovery.diagnosis import END_OF_INPUT
 from reknit.pipeline.streams.recovery.memory import EXCERPT, Context, Ids, Memory
 from reknit.pipeline.streams.recovery.render import FinishedTurn
 from reknit.pipeline.streams.recovery.session_file import SessionFile

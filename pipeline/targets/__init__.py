@@ -6,7 +6,7 @@ chunks + the ending's parts) + suffix``.
 
 Names of tools and ids of calls are written in a target's alphabet and length: the same name gives the same result, and
 different names never give the same. For ids the structure repair ensures the latter: it never gives a call an id that a
-target of the session would write like another's (``reknit.pipeline.history.calls.IdTable``).
+target of the session would write like another's (``reknit.pipeline.history.call_ids.IdTable``).
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from msgspec import UNSET, Raw, Struct, structs
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.pieces import FixLog, LedgerEntry, Message, TrackedBlock
 from reknit.pipeline.history.readers.strict import decoded
-from reknit.pipeline.model import Block, Endpoint, Issuer, KeptReasoning, Role, Text, Tool, Turn, Unknown
+from reknit.pipeline.model import Block, Issuer, Role, Text, Tool, Turn, Unknown
 from reknit.pipeline.options import STRICT, Structure
+from reknit.pipeline.policy import Endpoint, KeptReasoning
+from reknit.pipeline.targets.bound import Void, is_prefix_bound
 
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]+")
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9_-]+")
@@ -94,7 +96,8 @@ class Setting(Struct, frozen=True, kw_only=True):
     """The parts of a request besides the messages: system prompt, tools, model and parameters.
 
     ``observed`` are the codes of the repairs that are not made (``mend.CODE=observe``). ``endpoints`` and ``reasoning``
-    are those of the policy.
+    are those of the policy. ``void`` are the messages of each target whose reasoning is void, which become more; None
+    where the state has no place for them.
     """
 
     system: str | Raw | None = None
@@ -104,6 +107,15 @@ class Setting(Struct, frozen=True, kw_only=True):
     observed: frozenset[str] = frozenset()
     endpoints: Mapping[str, Endpoint] = MappingProxyType({})
     reasoning: KeptReasoning = "same_issuer"
+    void: Mapping[str, Void] | None = MappingProxyType({})
+
+    def is_prefix_bound(self, endpoint: Endpoint) -> bool:
+        """True if the reasoning of the model is bound to its prefix, and the state has a place for what was sent."""
+        return self.void is not None and is_prefix_bound(self.model, endpoint)
+
+    def void_at(self, endpoint: Endpoint) -> Mapping[str, Void] | None:
+        """The messages whose reasoning an endpoint would refuse, by target; None if it does not, or by policy."""
+        return self.void if self.reasoning != "keep" and self.is_prefix_bound(endpoint) else None
 
 
 def is_issued_by(block: Block, providers: Collection[str], model: str | None) -> bool:

@@ -322,7 +322,7 @@ def system_rows(
 
 
 def touched(piece: TrackedBlock, code: str) -> TrackedBlock:
-    """Return a result of which a part has changed or was removed; a more severe outcome stays."""
+    """Return a result with a changed or removed part; a more severe outcome stays."""
     return structs.replace(piece, fate="rewritten", code=code) if piece.fate == "kept" else piece
 
 

@@ -1,4 +1,4 @@
-"""Whose signature is on reasoning, by its form, and which endpoints refuse the signatures of others.
+"""Issuers of signatures on reasoning, by their form, and the endpoints that refuse signatures of other issuers.
 
 A signature cannot be checked without its issuer, but its form often names the issuer. ``FORMS`` lists the known forms
 with the number of distinct signatures of each in recorded traffic. A signature of no known form may be anyone's.
@@ -17,7 +17,8 @@ from typing import Final, get_args
 
 from msgspec import Struct
 
-from reknit.pipeline.model import Block, Endpoint, Issuer, IssuerName, Platform, RedactedThinking, Thinking
+from reknit.pipeline.model import Block, Issuer, RedactedThinking, Thinking
+from reknit.pipeline.policy import Endpoint, IssuerName, Platform
 from reknit.pipeline.targets import Setting
 
 
@@ -162,6 +163,41 @@ nothing is removed there.
 """
 
 
+WANTING_BACK: Final[Mapping[IssuerName, str]] = MappingProxyType(
+    {
+        "deepseek": "`content[].thinking` in the thinking mode must be passed back: NousResearch/hermes-agent#17992",
+        "minimax": "wants its reasoning back in a tool loop, signed or not: NousResearch/hermes-agent#75779, #85251",
+        "moonshot": "thinking is enabled but reasoning_content is missing: openclaw/openclaw#74846",
+    }
+)
+"""Issuers whose endpoints want reasoning back whether or not it is signed, with the source.
+
+Other services serve models under these names too, and may check requests as Anthropic does. So a policy has to name the
+endpoint before reasoning without a signature is sent there.
+"""
+
+
+def takes_unsigned(setting: Setting, target: str) -> bool:
+    """Return True if a policy names the endpoint of a target, and it wants reasoning back that is not signed."""
+    return target in setting.endpoints and _issuer_named(setting, target) in WANTING_BACK
+
+
+def judged_as(setting: Setting, target: str) -> str | None:
+    """Return the model by whose rules a request is judged: a look-alike has its own, whatever it calls the model."""
+    is_alias = takes_unsigned(setting, target) and issuer_of(setting.model) == "anthropic"
+    return _issuer_named(setting, target) if is_alias else setting.model
+
+
+def _issuer_named(setting: Setting, target: str) -> IssuerName:
+    return _issuer_at(setting, target, setting.endpoints.get(target, UNKNOWN).platform)
+
+
+def wants_back(issuer: Issuer | None, endpoint: Endpoint) -> bool:
+    """Return True if an endpoint that takes reasoning unsigned wants that of an issuer; MiniMax its own."""
+    of = "" if issuer is None else issuer_of(issuer.model) or issuer_of(issuer.provider)
+    return endpoint.issuer != "minimax" or of in {"", "minimax"}
+
+
 class Crossing(Struct, frozen=True, kw_only=True):
     """Reasoning of one issuer at the endpoint of another, where the history states the issuer.
 
@@ -202,7 +238,7 @@ service of GPT (BerriAI/litellm#40245, manaflow-ai/subrouter#259), of another Ge
 def may_cross(issuer: Issuer, endpoint: Endpoint, version: tuple[int, int] | None = None) -> bool:
     """Return True if reasoning of another model may be sent to an endpoint; ``version`` is that of its Claude model.
 
-    An endpoint of which nothing is known may have the same model under another name.
+    An unknown endpoint may have the same model under another name.
     """
     if not endpoint.issuer:
         return True
@@ -234,7 +270,7 @@ def issuer_of(model: str | None) -> IssuerName:
 
 
 UNKNOWN: Final = Endpoint()
-"""An endpoint of which nothing is known: it may take every signature."""
+"""An unknown endpoint: it may take every signature."""
 
 
 def endpoint_of(setting: Setting, target: str, platform: Platform = "") -> Endpoint:
@@ -242,10 +278,15 @@ def endpoint_of(setting: Setting, target: str, platform: Platform = "") -> Endpo
 
     ``platform`` is that of a target that has only one.
     """
-    given = setting.endpoints.get(target, UNKNOWN)
-    platform = given.platform or platform
-    issuer: IssuerName = given.issuer or _LOOK_ALIKES.get(platform) or issuer_of(setting.model)
+    platform = setting.endpoints.get(target, UNKNOWN).platform or platform
+    issuer = _issuer_at(setting, target, platform)
     return UNKNOWN if setting.reasoning == "keep" and issuer in CHECKING else Endpoint(platform, issuer)
+
+
+def _issuer_at(setting: Setting, target: str, platform: Platform) -> IssuerName:
+    """Return whose models a target's endpoint has: as a policy says, or by the names of its platform and model."""
+    given = setting.endpoints.get(target, UNKNOWN).issuer
+    return given or _LOOK_ALIKES.get(platform) or issuer_of(setting.model)
 
 
 def is_foreign(signature: str, endpoint: Endpoint) -> bool:

@@ -13,12 +13,13 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.readers.shapes import read
-from reknit.pipeline.model import Policy
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.registry import target_named
 from reknit.pipeline.rules.base import Violation
 from reknit.pipeline.session import Normalized, Session, normalize
 from reknit.pipeline.session.arguments import GivenPolicy, policy_from
-from reknit.pipeline.session.working import BEYOND_LIMITS
+from reknit.pipeline.session.fit import BEYOND_FIT
+from reknit.pipeline.session.media import BEYOND_LIMITS
 from reknit.pipeline.testing.promises import (
     ConformanceError,
     Promise,
@@ -160,7 +161,7 @@ class Kit:
                 _refuse_hard(done.violations, self.target.name)
             _refuse_hard(self._normalized(given.document, tail="continue").violations, self.target.name)
             return done
-        found = validate(done.body, self.target.name, given.model) if done.body else []
+        found = validate(done.body, self.target.name, done.judged_as) if done.body else []
         # A restored history has no end yet that could be judged.
         writer = self.target.writer
         exempt = writer.tail_rules | {writer.tail_rule} if self.policy.tail == "keep" else frozenset()
@@ -245,7 +246,7 @@ class Kit:
             done = step
         if done is None or not done.body or self.policy.tail == "keep":
             return
-        differs = lists_differ(done.violations, validate(done.body, self.target.name, given.model))
+        differs = lists_differ(done.violations, validate(done.body, self.target.name, done.judged_as))
         self._no_difference("folded", "", differs and f"violations, step by step against whole: {differs}")
 
     def healthy(self, history: History, allowed: Collection[str] = ()) -> Normalized:
@@ -286,8 +287,8 @@ class Kit:
             yield session.request()
 
     def _settled(self, before: Normalized, now: Normalized, where: str) -> None:
-        if now.reset == BEYOND_LIMITS:
-            # Media of settled turns became lines of text: the settled part is another one from here on.
+        if now.reset in {BEYOND_LIMITS, BEYOND_FIT}:
+            # Media of settled turns became lines of text, or exchanges were cut: it is another one from here on.
             return
         if now.prefix_reset:
             # It has another head, or all repairs where the others lack some, and is a prefix of none.

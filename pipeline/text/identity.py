@@ -285,7 +285,7 @@ class IdentityRewriter:
 
 
 def _anchors(text: str, span: Span) -> list[int]:
-    """Return the positions of words of which every phrase has one, in order."""
+    """Return the positions of words, in order; every phrase has one of these words."""
     # One byte for each character, so that positions are the same; the names are ASCII.
     lowered = text[span.begin : span.end].encode("ascii", "replace").lower()
     found: list[int] = []

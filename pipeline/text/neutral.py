@@ -17,10 +17,10 @@ from typing import Any, Final
 
 from msgspec import Raw, Struct, structs
 
-from reknit.pipeline.history.calls import ORPHAN_MARK
 from reknit.pipeline.history.clean import SYSTEM_MARK
 from reknit.pipeline.history.late import LATE, LATE_ERROR, LATE_RESULT
 from reknit.pipeline.history.pieces import FixLog, TrackedBlock
+from reknit.pipeline.history.result_text import ORPHAN_MARK
 from reknit.pipeline.model import Text, ToolResult, ToolUse
 from reknit.pipeline.text.jsontext import spaced
 

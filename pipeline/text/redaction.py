@@ -285,6 +285,6 @@ def _known(names: list[str]) -> Part:
 
 
 def _anchors(roots: list[list[str]]) -> list[str]:
-    """Return texts of which every text with a root has at least one: the longest literal of each root."""
+    """Return texts such that every text with a root contains at least one of them: the longest literal of each root."""
     found = {max((piece for name in names for piece in name.split(_ID)), key=len) for names in roots}
     return sorted(one for one in found if not any(other != one and other in one for other in found))

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from difflib import SequenceMatcher
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 from msgspec import Struct, structs
@@ -18,9 +18,8 @@ from msgspec import Struct, structs
 from reknit.pipeline.diff import Compared, Summary
 from reknit.pipeline.diff.values import ABSENT, Json, aligned, apart, read_json, unified
 from reknit.pipeline.errors import InputError
-from reknit.pipeline.replay.reading import compared_sessions, fetching, read_folders, read_topics
+from reknit.pipeline.replay.reading import Sides, compared_runs
 from reknit.pipeline.replay.replays import every_plan, prefix_of
-from reknit.pipeline.replay.sides import Coverage, Spool
 from reknit.pipeline.settings import Config
 from reknit.pipeline.targets import Setting
 from reknit.pipeline.viewer.aligned import LISTS, Aligned
@@ -35,7 +34,7 @@ _CHOICES: Final = 60
 _REQUESTS: Final = ("request",)
 # Differences of a session, and sessions of a replay, that a page shows.
 _CHANGES_SHOWN, _SESSIONS_SHOWN = 200, 200
-# So long a page may read the topics of a replay; `reknit diff` has all the time that it takes.
+# A page may read the topics of a replay for N seconds; `reknit diff` has no limit.
 SECONDS: Final = 60.0
 # Equal rows around different ones; the number of rows below which nothing is folded; rows of one page.
 _AROUND, _FEW, _MOST_ROWS = 1, 100, 400
@@ -364,23 +363,24 @@ def compare_replay(
     if not _reading.acquire(blocking=False):
         raise InputError("busy", "another replay is being compared; try again in a moment")
     try:
-        names = config.prefix, prefix
         summary = Summary()
         found: list[Compared] = []
         wanted = frozenset({session.encode("utf-8", "surrogateescape")} if session else ())
-        with Spool(wanted, [fetching(config, name) for name in names]) as spool:
-            reading = read_topics(config, spool, read_folders(spool, names), lambda _done, _all: None, partitions)
-            sides = asyncio.run(asyncio.wait_for(reading, SECONDS))
-            for each in compared_sessions(spool, Coverage(sides), summary):
-                summary.add_session(each)
-                if each.changes and len(found) < _SESSIONS_SHOWN:
-                    found.append(each)
+        names = config.prefix, prefix
+        for each in compared_runs(config, names, wanted, summary, read=_within_time, partitions=partitions):
+            summary.add_session(each)
+            if each.changes and len(found) < _SESSIONS_SHOWN:
+                found.append(each)
     except TimeoutError:
         words = f"reading both took more than {SECONDS:g} seconds; `reknit diff` takes all the time that it needs"
         raise InputError("too_long", words) from None
     finally:
         _reading.release()
     return summary, found
+
+
+def _within_time(reading: Callable[[], Coroutine[Any, Any, Sides]]) -> Sides:
+    return asyncio.run(asyncio.wait_for(reading(), SECONDS))
 
 
 async def _replays(request: web.Request) -> web.Response:

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any, Final, TypeAlias
-from urllib.parse import urlsplit
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -25,6 +24,7 @@ from multidict import MultiDictProxy
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.urls import LOOPBACK
+from reknit.pipeline.web import refuse_other_sites
 
 Network: TypeAlias = IPv4Network | IPv6Network
 
@@ -144,7 +144,8 @@ class Guard:
         peer = self.peer(request)
         status = 500
         try:
-            self._refuse_strangers(request, peer)
+            remedy = "--allow-host adds one."
+            refuse_other_sites(request, host=peer.host, scheme=peer.scheme, names=self.names, remedy=remedy)
             first = self._log_in_by_address(request, peer) or self._ask_to_log_in(request)
             if first is None:
                 self._refuse_without_token(request, await self._token_of(request))
@@ -209,21 +210,6 @@ class Guard:
             return any(ip_address(address) in network for network in self.proxies)
         except ValueError:
             return False
-
-    def _refuse_strangers(self, request: web.Request, peer: Peer) -> None:
-        try:
-            name = urlsplit(f"//{peer.host}").hostname or ""
-        except ValueError:
-            name = ""
-        if name not in self.names:
-            raise web.HTTPMisdirectedRequest(text="This viewer is not known by that name; --allow-host adds one.\n")
-        origin = request.headers.get("Origin")
-        is_foreign = origin is not None and origin != f"{peer.scheme}://{peer.host}"
-        site = request.headers.get("Sec-Fetch-Site", "none")
-        # A link on another page may lead here; a picture, a frame or a script of it may not.
-        follows = request.method == "GET" and request.headers.get("Sec-Fetch-Dest") == "document"
-        if is_foreign or (site not in {"none", "same-origin"} and not follows):
-            raise web.HTTPForbidden(text="Another site's page asked for this.\n")
 
     def _log_in_by_address(self, request: web.Request, peer: Peer) -> web.Response | None:
         """Remove a login token from the address immediately: addresses are stored in histories and shared."""

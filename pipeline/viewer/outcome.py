@@ -1,24 +1,16 @@
 """Computes the result of a text for a target: request, fixes, violations and both sides, as in `reknit normalize`.
 
-The work runs in a separate process, because any user may paste the text: work that takes too long is ended with its
-process. A thread could not be ended, and every other page would wait for the interpreter. So this module imports only
-what the work needs, and its result is no longer than a page shows.
+The work runs in another process, because any user may paste the text (``reknit.pipeline.helper_process``). So this
+module imports only what the work needs, and its result is no longer than a page shows.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-import signal
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
-from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import msgspec
 from msgspec import Struct, structs
@@ -26,13 +18,14 @@ from msgspec import Struct, structs
 from reknit import pipeline
 from reknit.pipeline.cli.offline import reported
 from reknit.pipeline.diff.values import encodable
-from reknit.pipeline.errors import InputError, InternalError, ReknitError, error_name
+from reknit.pipeline.errors import ReknitError
 from reknit.pipeline.explain import shortened
 from reknit.pipeline.fixes import FIXES, Fix, severity_of
 from reknit.pipeline.history.readers.shapes import read
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.base import Violation
 from reknit.pipeline.rules.sets import RULES
+from reknit.pipeline.scaling import scale_if_installed
 from reknit.pipeline.session.arguments import POLICY_OPTIONS
 from reknit.pipeline.targets import Setting
 from reknit.pipeline.viewer.aligned import Aligned
@@ -114,7 +107,12 @@ def outcome_of(text: str, choice: Choice) -> Outcome:
     """Return the result of `reknit normalize` for a text. Runs in the helper's process, since it may take long."""
     try:
         done = pipeline.normalize(
-            text, to=choice.target, source=choice.shape, policy=choice.policy, model=choice.model or None
+            text,
+            to=choice.target,
+            source=choice.shape,
+            policy=choice.policy,
+            model=choice.model or None,
+            scale=scale_if_installed(),
         )
         report = reported(done)
     except ReknitError as error:
@@ -203,121 +201,3 @@ def _wrong(error: ReknitError, text: str) -> Wrong:
     value = _value_at(_document(text), error.path)
     rule = error.rule if error.rule in RULES else ""
     return Wrong(error.code, error.message, error.path, rule or "", line, column, value)
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
-Answer: TypeAlias = tuple[Any, ReknitError | None]
-
-# Not multiprocessing's own processes: a fork takes over locks that other threads hold, and what it spawns runs the
-# program's main module again.
-_PROGRAM = f"from {__name__} import answer; answer()"
-# The number of jobs that wait for the current one; of one user's typing only the last matters.
-_MOST_WAITING = 8
-# The time limit for starting a process on a busy machine, in addition to that of the work.
-_START_SECONDS = 60.0
-
-
-class Helper(Generic[P, T]):
-    """Runs ``work``, a function of a module, one call at a time, with a time limit for each.
-
-    Its process starts with ``warm``, or when it is first needed.
-    """
-
-    def __init__(self, work: Callable[P, T], seconds: float) -> None:
-        self._work, self._seconds = work, seconds
-        # Waits for the process in place of the event loop; it is also the queue.
-        self._thread = ThreadPoolExecutor(1, "viewer-helper")
-        self._waiting = 0
-        self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection[Any, Any] | None = None
-
-    def warm(self) -> None:
-        self._thread.submit(self._connected)
-
-    async def run(self, *arguments: P.args, **named: P.kwargs) -> T:
-        """Return the result of the work for these arguments.
-
-        Raises:
-            InputError: ``too_long`` or ``busy``.
-            ReknitError: any error of the work.
-        """
-        if self._waiting >= _MOST_WAITING:
-            raise InputError("busy", "too much is waiting already; try again in a moment")
-        self._waiting += 1
-        try:
-            loop = asyncio.get_running_loop()
-            given, error = await loop.run_in_executor(self._thread, self._ask, (arguments, named))
-        finally:
-            self._waiting -= 1
-        if error is not None:
-            raise error
-        found: T = given
-        return found
-
-    def stop(self) -> None:
-        """End the process, and what it works on; it starts again when it is needed."""
-        process = self._process
-        if process is not None:
-            process.kill()
-            process.wait()
-
-    def _ask(self, given: object) -> Answer:
-        try:
-            connection = self._connected()
-            connection.send(given)
-            if connection.poll(self._seconds):
-                answer: Answer = connection.recv()
-                return answer
-        except (EOFError, OSError):
-            self._end()
-            return None, InternalError("helper_ended", "the process that worked on it ended; try again")
-        self._end()
-        return None, InputError("too_long", f"it was given up after {self._seconds:g} seconds")
-
-    def _connected(self) -> Connection[Any, Any]:
-        if self._connection is None or self._process is None or self._process.poll() is not None:
-            self._end()
-            self._connection, theirs = Pipe()
-            with theirs:
-                place = theirs.fileno()
-                command = [sys.executable, "-c", _PROGRAM, str(place)]
-                self._process = subprocess.Popen(  # noqa: S603  what runs is this module
-                    command, stdin=subprocess.DEVNULL, pass_fds=[place]
-                )
-            self._connection.send(self._work)
-            if self._connection.poll(_START_SECONDS):
-                self._connection.recv()
-        return self._connection
-
-    def _end(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-
-def answer() -> None:
-    """Serve jobs until the connection ends; the first message says that everything is loaded."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the viewer ends it
-    asked: Connection[Any, Any] = Connection(int(sys.argv[1]))
-    try:
-        work = asked.recv()
-        asked.send("ready")
-        while True:
-            arguments, named = asked.recv()
-            asked.send(_answered(work, arguments, named))
-    except EOFError:
-        return
-
-
-def _answered(work: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> Answer:
-    try:
-        return work(*arguments, **named), None
-    except ReknitError as error:
-        return None, error
-    except Exception as error:  # noqa: BLE001  a traceback on stderr would hold what was pasted
-        return None, InternalError("helper_failed", f"it ended with {error_name(error)}, a fault of Reknit")

@@ -22,11 +22,14 @@ from reknit.pipeline.fixes import FIXES
 from reknit.pipeline.letters import LETTER_KINDS
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.sets import RULES
+from reknit.pipeline.viewer.addresses import with_query
 from reknit.pipeline.viewer.cells import as_text
 from reknit.pipeline.viewer.index import Reader, timeline
+from reknit.pipeline.viewer.index.activity import Count, Overview, overview
 from reknit.pipeline.viewer.index.entries import FOLLOWED, LETTER_OF, Entry
-from reknit.pipeline.viewer.index.search import Count, Overview, Page, Search, milliseconds, overview, sessions
-from reknit.pipeline.viewer.pages import VIEWER, page, with_query
+from reknit.pipeline.viewer.index.search import Search, milliseconds
+from reknit.pipeline.viewer.index.sessions import Page, sessions
+from reknit.pipeline.viewer.pages import VIEWER, page
 from reknit.pipeline.viewer.progress_page import followed
 from reknit.topics import DEAD_LETTERS
 from reknit.topics.headers import ERROR_PREFIX, as_texts

@@ -34,15 +34,17 @@ from reknit.pipeline.explain import (
 )
 from reknit.pipeline.explain.page_text import PageText, as_text
 from reknit.pipeline.fixes import FIXES, OBSERVABLE, severity_of
+from reknit.pipeline.helper_process import HelperProcess
 from reknit.pipeline.history.readers.shapes import SHAPES
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.session.arguments import POLICY_OPTIONS
 from reknit.pipeline.text import visible
+from reknit.pipeline.viewer.addresses import with_query
 from reknit.pipeline.viewer.guard import form_of
 from reknit.pipeline.viewer.index.search import MOST_WORDS
-from reknit.pipeline.viewer.outcome import Choice, Helper, Outcome, Wrong, outcome_of
-from reknit.pipeline.viewer.pages import VIEWER, is_part, page, with_query
+from reknit.pipeline.viewer.outcome import Choice, Outcome, Wrong, outcome_of
+from reknit.pipeline.viewer.pages import VIEWER, is_part, page
 
 # Text that a person can still read; repairing it takes two seconds at most.
 LARGEST: Final = 2 << 20
@@ -78,6 +80,8 @@ def _examples() -> Iterator[tuple[str, Example]]:
             text = _indented(sent.head | {"messages": sent.messages})
             yield recording.session, Example(HISTORIES, recording.title, recording.source, text, choice)
     for code, fix in FIX_EXAMPLES.items():
+        if fix.scaled:
+            continue  # its image is no real one
         known, text = FIXES[code], _indented(fix.history)
         yield code, Example("Fixes", known.summary, known.source, text, _choice_of_fix(fix))
     for code, broken in RULE_EXAMPLES.items():
@@ -125,7 +129,7 @@ def _options() -> Iterator[Option]:
 
 OPTIONS: Final = tuple(_options())
 
-_helper = Helper(outcome_of, SECONDS)
+_helper = HelperProcess(outcome_of)
 
 
 def setup(app: web.Application) -> None:
@@ -142,7 +146,7 @@ async def _open(request: web.Request) -> web.Response:
     name = request.query.get("example", "")
     example = EXAMPLES.get(name)
     choice = Choice.of(request.query, example.choice if example else None)
-    outcome = await _helper.run(example.text, choice) if example else None
+    outcome = await _helper.run(SECONDS, outcome_of, example.text, choice) if example else None
     return _page(request, choice, outcome, text=example.text if example else "", example=name if example else "")
 
 
@@ -157,7 +161,7 @@ async def _try(request: web.Request) -> web.Response:
         outcome = None
     else:
         try:
-            outcome = await _helper.run(text, choice)
+            outcome = await _helper.run(SECONDS, outcome_of, text, choice)
         except ReknitError as error:
             outcome = Outcome(wrong=Wrong(error.code, error.message))
     if is_part(request):

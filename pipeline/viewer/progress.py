@@ -17,7 +17,7 @@ from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct, structs
 
-from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
+from reknit.topics import INPUTS
 
 # A look is made every two seconds and may take three: without a newer one for this long, none succeeded.
 FRESH_SECONDS: Final = 6.0
@@ -29,7 +29,6 @@ STUCK_SECONDS: Final = 30.0
 Level: TypeAlias = Literal["good", "warn", "bad", "unknown"]
 # A partition of an input: the contract's name of the topic, and the number.
 Place: TypeAlias = tuple[str, int]
-INPUTS: Final = (AGENT_TURNS, PROVIDER_EVENTS)
 
 
 class Seen(Struct, frozen=True, kw_only=True):

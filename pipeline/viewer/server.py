@@ -21,10 +21,12 @@ from reknit.pipeline.errors import BrokerError, InputError, ReknitError, error_n
 from reknit.pipeline.objects import open_objects
 from reknit.pipeline.settings import Config
 from reknit.pipeline.viewer import compare, overview, playground, progress_page, sessions, streams
+from reknit.pipeline.viewer.addresses import STATIC
 from reknit.pipeline.viewer.guard import BINDING, HEALTH, LOGIN, Guard, form_of, local
 from reknit.pipeline.viewer.index.reading import Follower, open_index
 from reknit.pipeline.viewer.index.values import Values
-from reknit.pipeline.viewer.pages import LIVE_PAGES, STATIC, VIEWER, Viewer, page, templates
+from reknit.pipeline.viewer.live import LIVE_PAGES
+from reknit.pipeline.viewer.pages import VIEWER, Viewer, page, templates
 from reknit.pipeline.viewer.pools import BusyError, pools
 from reknit.pipeline.viewer.watch import Watch
 from reknit.pipeline.web import listen, runner_of

@@ -15,34 +15,28 @@ from msgspec import Struct
 
 from reknit.pipeline import __version__
 from reknit.pipeline.cli.sessions import as_json
+from reknit.pipeline.viewer.addresses import SESSION, session_of, session_path
 from reknit.pipeline.viewer.aligned import Aligned
 from reknit.pipeline.viewer.cells import as_text
 from reknit.pipeline.viewer.index import Reader, timeline
 from reknit.pipeline.viewer.index.entries import FORGOTTEN, Entry
 from reknit.pipeline.viewer.index.timeline import BEGINNING
 from reknit.pipeline.viewer.index.values import Value
-from reknit.pipeline.viewer.pages import (
+from reknit.pipeline.viewer.live import (
     AT_ONCE,
     MOST_VIEWINGS,
     NOWHERE,
-    SESSION,
-    VIEWER,
     Message,
     Position,
-    Viewer,
     Viewing,
     by_session,
     cursor_of,
-    is_part,
     last_seen,
     live_page,
-    page,
-    row_of,
     send_messages,
-    session_of,
-    session_path,
     subscribe,
 )
+from reknit.pipeline.viewer.pages import VIEWER, Viewer, is_part, page, row_of
 from reknit.pipeline.viewer.requests import REQUESTS, Requests, case_of, find_request
 from reknit.topics import SESSION_ITEMS
 from reknit.topics.headers import as_texts

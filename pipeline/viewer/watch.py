@@ -23,11 +23,11 @@ from reknit.pipeline.errors import BrokerDownError, BrokerError, ReknitError, er
 from reknit.pipeline.kafka import connection, explained
 from reknit.pipeline.kafka.admin import Admin
 from reknit.pipeline.kafka.partitions import every_place
-from reknit.pipeline.kafka.reading import POLL_MS
+from reknit.pipeline.kafka.reading import POLL_MS, groupless_consumer, isolation_of
 from reknit.pipeline.settings import Config
 from reknit.pipeline.viewer.index import Index
-from reknit.pipeline.viewer.progress import INPUTS, Look, Loss, Place, Progress, Seen
-from reknit.topics import DAY_MS, name_of
+from reknit.pipeline.viewer.progress import Look, Loss, Place, Progress, Seen
+from reknit.topics import DAY_MS, INPUTS, name_of
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Watch:
         self._config = config
         self._index = index
         self._progress = progress
-        self._source_prefix = config.prefix if config.source_prefix is None else config.source_prefix
+        self._source_prefix = config.inputs_prefix
         self._group = f"{config.prefix}reknit"
         self._places: dict[TopicPartition, Place] = {}
         self._places_at = float("-inf")
@@ -104,14 +104,7 @@ class Watch:
         self._progress.note_problem(words)
 
     def _consumer(self, isolation_level: str) -> AIOKafkaConsumer:
-        return AIOKafkaConsumer(
-            **connection(self._config),
-            isolation_level=isolation_level,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            request_timeout_ms=int(_LOOK_SECONDS * 1000),
-            fetch_max_wait_ms=POLL_MS,
-        )
+        return groupless_consumer(self._config, isolation_level, request_timeout_ms=int(_LOOK_SECONDS * 1000))
 
     async def _look(self, admin: Admin, consumer: AIOKafkaConsumer) -> Look:
         if time.monotonic() > self._places_at + _TOPICS_SECONDS or not self._places:
@@ -163,8 +156,7 @@ class Watch:
 
     async def _probe(self, positions: Mapping[TopicPartition, int]) -> None:
         """Look for the first record from each position on, with the isolation of a worker."""
-        isolation = "read_committed" if self._config.delivery == "exactly-once" else "read_uncommitted"
-        consumer = self._consumer(isolation)
+        consumer = self._consumer(isolation_of(self._config))
         try:
             await consumer.start()
             ends = await consumer.end_offsets(positions)

@@ -17,7 +17,7 @@ from reknit import pipeline
 from reknit.pipeline.registry import TARGETS
 
 LENGTHS = (20, 200, 2_000)
-# Rounds of four user turns, of which three have a result: one that is not measured, then the measured ones.
+# Rounds of four user turns, three with a result: one that is not measured, then the measured ones.
 WARM, TURNS = 4, 16
 # Per target: the longest that a turn may take, where DESIGN has a budget.
 LONGEST_TURN = {"anthropic": 60e-6}

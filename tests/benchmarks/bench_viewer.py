@@ -33,11 +33,11 @@ from yarl import URL
 
 from reknit.pipeline.config import load_config
 from reknit.pipeline.fixes import FIXES
-from reknit.pipeline.viewer.index import search, timeline
+from reknit.pipeline.viewer.addresses import session_path, with_query
+from reknit.pipeline.viewer.index import activity, sessions, timeline
 from reknit.pipeline.viewer.index.entries import Entry
 from reknit.pipeline.viewer.index.reading import Follower, open_index
 from reknit.pipeline.viewer.index.search import Search
-from reknit.pipeline.viewer.pages import session_path, with_query
 from reknit.topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS, TURNS_STATE
 
 LEAST_RATE = 20_000
@@ -99,17 +99,17 @@ async def follow(bench):
     while not follower.caught_up.is_set() and not running.done():
         await asyncio.sleep(0.05)
         since = time.perf_counter()
-        await asyncio.to_thread(search.sessions, index.reader, Search())
+        await asyncio.to_thread(sessions.sessions, index.reader, Search())
         took.append((time.perf_counter() - since) * 1000)
     seconds, spent = time.perf_counter() - began, time.process_time() - spent
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running
-    (sessions,) = index.reader.rows("SELECT count(*) FROM sessions")[0]
+    (count,) = index.reader.rows("SELECT count(*) FROM sessions")[0]
     index.close()
     rate = total / seconds
     measure.report(
-        what=f"the viewer's index follows {total:,} records of {sessions:,} sessions",
+        what=f"the viewer's index follows {total:,} records of {count:,} sessions",
         ours=f"{rate:,.0f} records/s ({spent / total * 1e6:.0f} µs CPU a record)",
         theirs=f"{LEAST_RATE:,} records/s",
         ratio=f"{rate / LEAST_RATE:.2f} times as fast; a list of sessions meanwhile {bench_worker.percentiles(took)}",
@@ -196,7 +196,7 @@ def queries(directory, sessions):
     r, chance = index.reader, random.Random(3)  # noqa: S311  no secret
     rare, common = CODES[-1], CODES[0]
     now = r.rows("SELECT max(last_ms) FROM sessions")[0][0]
-    middle = search.sessions(r, Search(), limit=2000).after
+    middle = sessions.sessions(r, Search(), limit=2000).after
 
     def name(_):
         return f"tenant-{(number := chance.randrange(sessions // 2)) % 50}/session-{number:06d}"
@@ -205,25 +205,29 @@ def queries(directory, sessions):
         return chance.choice(WORDS)
 
     found = {
-        "sessions": lambda _: search.sessions(r, Search()),
-        "sessions, part 41": lambda _: search.sessions(r, Search(), middle),
-        "by a common code": lambda _: search.sessions(r, Search(codes=(common,))),
-        "by a rare code": lambda _: search.sessions(r, Search(codes=(rare,))),
-        "by two codes": lambda _: search.sessions(r, Search(codes=(CODES[1], CODES[2]))),
-        "by code, target and severity": lambda at: search.sessions(
+        "sessions": lambda _: sessions.sessions(r, Search()),
+        "sessions, part 41": lambda _: sessions.sessions(r, Search(), middle),
+        "by a common code": lambda _: sessions.sessions(r, Search(codes=(common,))),
+        "by a rare code": lambda _: sessions.sessions(r, Search(codes=(rare,))),
+        "by two codes": lambda _: sessions.sessions(r, Search(codes=(CODES[1], CODES[2]))),
+        "by code, target and severity": lambda at: sessions.sessions(
             r, Search(codes=(CODES[at % 20],), target="gemini", severity="lossy")
         ),
-        "by a beginning of 2,000 names": lambda at: search.sessions(r, Search(session=f"tenant-{at % 50}/")),
-        "by a name": lambda at: search.sessions(r, Search(session=name(at))),
-        "parked": lambda _: search.sessions(r, Search(parked=True)),
-        "by time": lambda _: search.sessions(r, Search(until="2025-10-09T08:55")),
-        "by a word": lambda at: search.sessions(r, Search(words=word(at))),
-        "by two words": lambda at: search.sessions(r, Search(words=f"{word(at)} {word(at)}")),
-        "by three words that meet nowhere": lambda at: search.sessions(r, Search(words=f"{word(at)} {word(at)} none")),
-        "by a word and a rare code": lambda at: search.sessions(r, Search(words=word(at), codes=(rare,))),
-        "by a word and a common code": lambda at: search.sessions(r, Search(words=word(at), codes=(common,))),
-        "by a word and a name": lambda at: search.sessions(r, Search(words=word(at), session="tenant-7/session-0000")),
-        "one session": lambda at: search.session(r, name(at)),
+        "by a beginning of 2,000 names": lambda at: sessions.sessions(r, Search(session=f"tenant-{at % 50}/")),
+        "by a name": lambda at: sessions.sessions(r, Search(session=name(at))),
+        "parked": lambda _: sessions.sessions(r, Search(parked=True)),
+        "by time": lambda _: sessions.sessions(r, Search(until="2025-10-09T08:55")),
+        "by a word": lambda at: sessions.sessions(r, Search(words=word(at))),
+        "by two words": lambda at: sessions.sessions(r, Search(words=f"{word(at)} {word(at)}")),
+        "by three words that meet nowhere": lambda at: sessions.sessions(
+            r, Search(words=f"{word(at)} {word(at)} none")
+        ),
+        "by a word and a rare code": lambda at: sessions.sessions(r, Search(words=word(at), codes=(rare,))),
+        "by a word and a common code": lambda at: sessions.sessions(r, Search(words=word(at), codes=(common,))),
+        "by a word and a name": lambda at: sessions.sessions(
+            r, Search(words=word(at), session="tenant-7/session-0000")
+        ),
+        "one session": lambda at: sessions.session(r, name(at)),
         "its timeline": lambda at: timeline.timeline(r, name(at)),
         f"timeline of {SHORT}": lambda _: timeline.timeline(r, SHORT),
         f"timeline of {LONG}": lambda _: timeline.timeline(r, LONG),
@@ -235,8 +239,8 @@ def queries(directory, sessions):
         f"items of a run of {LONG}": lambda at: timeline.items(r, LONG, f"r{at}"),
         f"runs of {LONG}": lambda _: timeline.runs(r, LONG),
         "letters": lambda _: timeline.letters(r),
-        "overview of an hour": lambda _: search.overview(r, now - 3_600_000, now),
-        "overview of a month": lambda _: search.overview(r, now - 30 * 86_400_000, now),
+        "overview of an hour": lambda _: activity.overview(r, now - 3_600_000, now),
+        "overview of a month": lambda _: activity.overview(r, now - 30 * 86_400_000, now),
     }
     return index, found
 
@@ -266,7 +270,7 @@ def report_times(what, took):
     )
 
 
-# Sessions with one request each, of so many turns; their names sort before those that fill the index.
+# Sessions with one request of N turns each; their names sort before those that fill the index.
 LONG_REQUEST, SHORT_REQUEST = "a-request-of-5000-turns", "a-request-of-10-turns"
 
 
@@ -284,7 +288,7 @@ def whole_topics():
 def pages(reader, sessions):
     """The address of each kind of page, by what it is, for the number of a round."""
     chance = random.Random(4)  # noqa: S311  no secret
-    further = search.sessions(reader, Search(), limit=2000).after
+    further = sessions.sessions(reader, Search(), limit=2000).after
 
     def any_session(_):
         number = chance.randrange(sessions // 2)

@@ -33,10 +33,10 @@ from viewer_lab import served
 
 from reknit.pipeline.config import load_config
 from reknit.pipeline.viewer import overview, pools
+from reknit.pipeline.viewer.addresses import session_path, with_query
 from reknit.pipeline.viewer.guard import Guard
-from reknit.pipeline.viewer.index import search
+from reknit.pipeline.viewer.index import sessions
 from reknit.pipeline.viewer.index.search import MOST_WORDS, Search
-from reknit.pipeline.viewer.pages import session_path, with_query
 from reknit.pipeline.viewer.server import run_viewer
 from reknit.pipeline.web import IDLE_SECONDS
 from reknit.topics import AGENT_TURNS
@@ -62,7 +62,7 @@ OTHERS = {
 
 def endless(reader, wanted, *rest):
     """A search that ends only by being stopped, in place of the real one."""
-    return search.sessions(reader, wanted, *rest) if wanted == Search() else reader.rows(ENDLESS)
+    return sessions.sessions(reader, wanted, *rest) if wanted == Search() else reader.rows(ENDLESS)
 
 
 @contextlib.asynccontextmanager
@@ -135,7 +135,7 @@ async def searches(sessions):
                     "viewer, a search without end is stopped", time.perf_counter() - since, pools.SECONDS * 1.1
                 )
             finally:
-                overview.sessions = search.sessions
+                overview.sessions = sessions.sessions
 
 
 async def connections():

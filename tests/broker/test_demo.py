@@ -53,7 +53,7 @@ def start(tmp_path):
             demo.kill()
 
 
-def told(stdout):
+def rows_of(stdout):
     rows = [json.loads(line) for line in stdout.splitlines()]
     return [{name: value for name, value in row.items() if name not in {"title", "source"}} for row in rows]
 
@@ -95,7 +95,7 @@ def test_once_reports_every_session_exactly_and_leaves_nothing(embedded_broker, 
     stdout, _ = demo.communicate(timeout=PATIENCE)
     words = said.read_text()
     assert demo.returncode == 0, words
-    assert told(stdout) == EXPECTED
+    assert rows_of(stdout) == EXPECTED
     assert "Summary" in words
     assert "all valid by the provider's rules" in words
     assert left_behind(wait_for(said, r"broker +(127\.0\.0\.1:\d+)")[1]) == []
@@ -193,7 +193,7 @@ def test_on_a_real_broker_each_run_reports_the_same(broker, start, prefix):
         demo, said = start("--once", "--json", "--bootstrap-servers", broker.bootstrap, "--prefix", prefix)
         stdout, _ = demo.communicate(timeout=PATIENCE)
         assert demo.returncode == 0, said.read_text()
-        assert told(stdout) == EXPECTED
+        assert rows_of(stdout) == EXPECTED
         assert "exactly-once" in said.read_text()
 
 

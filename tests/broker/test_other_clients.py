@@ -30,7 +30,7 @@ async def test_strangers_programs_feed_and_read_the_pipeline(broker, prefix, tmp
     asking = {f"{name}-{number}": name for name in PROGRAMS for number in range(2)}
     async with lab.workers(broker.bootstrap, prefix, tmp_path, free_port) as fleet:
         await fleet.start().ready(60)
-        each = (asked(name, broker.bootstrap, prefix, session) for session, name in asking.items())
+        each = (answer_of_program(name, broker.bootstrap, prefix, session) for session, name in asking.items())
         bodies = await asyncio.gather(*each)
     said = [{"role": "user", "content": "What is there?"}]
     assert [(body["model"], body["messages"]) for body in bodies] == [("claude-sonnet-4-5", said)] * len(asking)
@@ -39,7 +39,7 @@ async def test_strangers_programs_feed_and_read_the_pipeline(broker, prefix, tmp
     assert placed == {session: (murmur2(session.encode()) & 0x7FFFFFFF) % lab.PARTITIONS for session in asking}
 
 
-async def asked(name, bootstrap, prefix, session):
+async def answer_of_program(name, bootstrap, prefix, session):
     process = await asyncio.create_subprocess_exec(
         *PROGRAMS[name], bootstrap, prefix, session, "What is there?", stdout=-1, stderr=-1
     )

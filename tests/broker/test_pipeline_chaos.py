@@ -9,7 +9,7 @@ from chaos.run import undergo
 pytestmark = pytest.mark.broker
 
 
-# About 8 minutes on two cores of their own, twice as long beside other tests.
+# About 8 minutes on two cores of their own, twice as long with other tests.
 @pytest.mark.timeout(1_800)
 async def test_what_readers_see_after_each_fault_is_what_a_calm_run_makes(kafka_is_there, tmp_path):
     rows = await undergo(tmp_path, [fault for fault in FAULTS if fault.quick], seconds=1_500)

@@ -13,6 +13,7 @@ import toy_worker
 
 from reknit.__main__ import main
 from reknit.pipeline.engine import epochs, state, writer
+from reknit.pipeline.engine.commit import Batch
 
 WHILE_RESTORING = "killed while state is read back"
 BEFORE_A_SLICE, AFTER_A_SLICE = "killed before a slice's commit", "killed after a slice's commit"
@@ -41,7 +42,7 @@ def die_before_state() -> None:
     count = itertools.count(1)
 
     class Writer(writer.AtLeastOnceWriter):
-        async def write(self, batch: writer.Batch) -> int | None:
+        async def write(self, batch: Batch) -> int | None:
             if batch.outputs and next(count) == _BATCHES:
                 await self._sender.send_outputs(batch.outputs)
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -63,7 +64,7 @@ def die_in_a_release(point: str) -> None:
             await plain(self, producer, position)
 
     class Writer(writer.ExactlyOnceWriter):
-        async def write(self, batch: writer.Batch) -> int | None:
+        async def write(self, batch: Batch) -> int | None:
             self._epochs.is_slice = batch.has_due
             return await super().write(batch)
 

@@ -44,6 +44,7 @@ def test_a_near_miss_needs_no_such_fix(code):
         to=vector.get("to", "anthropic"),
         source=vector.get("from", "auto"),
         policy=vector.get("policy"),
+        scale=example.scale,
     )
     assert {fix.code for fix in done.fixes} == set(vector.get("also", ()))
     assert done.body is not None

@@ -181,7 +181,7 @@ def next_request(source, row, target):
 
 
 def disturbed(row, other):
-    """A stream of which some events are lost and some are repeated, late or early, and another stream in the middle.
+    """A stream with lost, repeated, late and early events, and with another stream in the middle.
 
     It is deterministic for each recording.
     """

@@ -15,7 +15,7 @@ from stream_lab import fed
 from stream_lab import sse as event_bytes
 from stream_runs import only
 
-from reknit.pipeline.history.calls import derived_id
+from reknit.pipeline.history.call_ids import derived_id
 from reknit.topics.items import AgentUnrecognized, ItemCompleted, TurnDelta, TurnStop, Usage
 from reknit.topics.reducer import reduce
 

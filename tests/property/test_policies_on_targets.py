@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from strategies import SCALE, histories, policies
 
 from reknit.pipeline import normalize
-from reknit.pipeline.history.calls import INTERRUPTED, ORPHAN_MARK
 from reknit.pipeline.history.clean import CUT_MARK
+from reknit.pipeline.history.placeholders import INTERRUPTED
 from reknit.pipeline.history.render import CONTINUE
+from reknit.pipeline.history.result_text import ORPHAN_MARK
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.targets import Setting, structure_of
 

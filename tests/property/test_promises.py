@@ -5,11 +5,11 @@ import json
 
 import msgspec
 import pytest
-from asked import ASKED, PROVIDERS
 from build import session_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import SCALE, TOOLS, healthy_histories, histories, own, policies, reasoned, spiced, with_members
+from target_cases import PROVIDERS, TARGET_CASES
 
 from reknit.pipeline import Session, normalize
 from reknit.pipeline.fixes import FIXES
@@ -17,9 +17,9 @@ from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.testing import Kit
 from reknit.pipeline.testing.strategies import broken_histories, mixed_histories, open_histories, perturbed_histories
 
-everybody = pytest.mark.parametrize("asked", ASKED, ids=str)
-READABLE = [asked for asked in ASKED if asked.shape]
-ROOTED = [asked for asked in ASKED if asked.root]
+each_target = pytest.mark.parametrize("target_case", TARGET_CASES, ids=str)
+READABLE = [target_case for target_case in TARGET_CASES if target_case.shape]
+ROOTED = [target_case for target_case in TARGET_CASES if target_case.root]
 data = st.data()
 
 
@@ -34,18 +34,18 @@ def test_every_target_is_covered():
     assert PROVIDERS.keys() == TARGETS.keys()
 
 
-@everybody
+@each_target
 @settings(max_examples=100 * SCALE)
 @given(data=data, policy=policies)
-def test_output_is_valid_and_its_fixes_are_in_the_catalogue(asked, data, policy):
-    done = Kit(asked.target, policy).valid(data.draw(asked.documents))
+def test_output_is_valid_and_its_fixes_are_in_the_catalogue(target_case, data, policy):
+    done = Kit(target_case.target, policy).valid(data.draw(target_case.documents))
     hard = {violation.rule for violation in done.violations if violation.severity == "hard"}
     if done.body is None:
-        # The only allowed violations are those that the policy or the caller asked for. Otherwise there is nothing to
+        # The only allowed violations are those that the policy or the caller requested. Otherwise there is nothing to
         # send.
         assert not done.ids or policy["tail"] in {"reject", "prefill"}
         assert not done.ids or policy["tail"] == "reject" or hard <= {"BED-11", "BED-11b"}
-        assert hard <= asked.provider.refusals
+        assert hard <= target_case.provider.refusals
         assert len(hard) == 1
     else:
         assert hard == set()
@@ -54,18 +54,18 @@ def test_output_is_valid_and_its_fixes_are_in_the_catalogue(asked, data, policy)
         assert msgspec.json.decode(msgspec.json.encode(fix), type=type(fix)) == fix
 
 
-@everybody
+@each_target
 @settings(max_examples=80 * SCALE)
 @given(data=data, policy=policies)
-def test_each_input_block_has_one_outcome_and_each_output_block_a_source(asked, data, policy):
-    Kit(asked.target, policy).accounted(data.draw(asked.documents))
+def test_each_input_block_has_one_outcome_and_each_output_block_a_source(target_case, data, policy):
+    Kit(target_case.target, policy).accounted(data.draw(target_case.documents))
 
 
-@everybody
+@each_target
 @settings(max_examples=15 * SCALE)
 @given(messages=with_members, policy=policies)
-def test_members_of_one_provider_keep_every_promise(asked, messages, policy):
-    Kit(asked.target, policy, setting={"model": asked.model} if asked.model else {}).check(messages)
+def test_members_of_one_provider_keep_every_promise(target_case, messages, policy):
+    Kit(target_case.target, policy, setting={"model": target_case.model} if target_case.model else {}).check(messages)
 
 
 NEWEST = (("anthropic", "claude-opus-4-8"), ("openai-responses", "gpt-5"), ("openai-chat", "gpt-4o"))
@@ -108,13 +108,13 @@ def found(body, place):
     return value
 
 
-@pytest.mark.parametrize("asked", ROOTED, ids=str)
+@pytest.mark.parametrize("target_case", ROOTED, ids=str)
 @settings(max_examples=80 * SCALE)
 @given(data=data, policy=policies)
-def test_ledger_places_exist_in_the_body_and_hold_the_kept_blocks(asked, data, policy):
-    document = data.draw(asked.documents)
-    done = normalize(msgspec.json.encode(document), to=asked.target, policy=policy)
-    body, root = json.loads(done.unjudged), asked.root
+def test_ledger_places_exist_in_the_body_and_hold_the_kept_blocks(target_case, data, policy):
+    document = data.draw(target_case.documents)
+    done = normalize(msgspec.json.encode(document), to=target_case.target, policy=policy)
+    body, root = json.loads(done.unjudged), target_case.root
     entries = [entry for entry in done.ledger if entry.output not in {"", "system"}]
     for entry in entries:
         assert entry.output.startswith(f"{root}.")
@@ -148,11 +148,11 @@ def test_the_fix_count_equals_the_number_of_fixes(messages, policy):
             assert done.fix_count == len(done.fixes)
 
 
-@everybody
+@each_target
 @settings(max_examples=60 * SCALE)
 @given(data=data, policy=policies)
-def test_incremental_requests_equal_whole_ones_and_settled_bytes_stay(asked, data, policy):
-    Kit(asked.target, policy).incremental(data.draw(asked.documents))
+def test_incremental_requests_equal_whole_ones_and_settled_bytes_stay(target_case, data, policy):
+    Kit(target_case.target, policy).incremental(data.draw(target_case.documents))
 
 
 @pytest.mark.parametrize("model", [None, "claude-sonnet-4-5", "meta-llama/Llama-3.1-8B-Instruct", "mistral-7b"])
@@ -187,15 +187,15 @@ def test_a_rewound_session_equals_one_without_the_dropped_messages(model, messag
     Earlier results of requests stay as is.
     """
     session, segments = Session(TARGETS, policy, model=model), []
-    asked = data.draw(st.sampled_from(sorted(TARGETS)))
+    target_case = data.draw(st.sampled_from(sorted(TARGETS)))
     for _ in range(3):
         for message in messages[session.count :]:
             session.append(message)
             if data.draw(st.booleans()):
                 segments += session.take_segments(flush=True)
             if data.draw(st.booleans()):
-                session.request(asked)
-        before = session.request(asked)
+                session.request(target_case)
+        before = session.request(target_case)
         expected = (before.fixes, before.ledger, before.ids)
         if data.draw(st.booleans()):
             session = Session.load(session.head(), [record for _, record in segments])
@@ -237,58 +237,64 @@ def test_all_promises_hold_for_mixed_shapes_and_single_bad_blocks(target, messag
     Kit(target).check(messages)
 
 
-@pytest.mark.parametrize("asked", READABLE, ids=str)
+@pytest.mark.parametrize("target_case", READABLE, ids=str)
 @settings(max_examples=100 * SCALE)
 @given(data=data, policy=policies, named=st.booleans())
-def test_normalizing_twice_changes_nothing_and_reports_nothing(asked, data, policy, named):
-    kit = Kit(asked.target, policy, shape=asked.shape if named else "auto")
-    document = data.draw(asked.documents)
+def test_normalizing_twice_changes_nothing_and_reports_nothing(target_case, data, policy, named):
+    kit = Kit(target_case.target, policy, shape=target_case.shape if named else "auto")
+    document = data.draw(target_case.documents)
     body = kit.normalize(document).body
     # A history has no place for a prefix, and a system prompt that became a user message stays one.
-    if body is not None and b'"prefix":true' not in body and asked.model != "o1-mini":
+    if body is not None and b'"prefix":true' not in body and target_case.model != "o1-mini":
         kit.idempotent(document)
 
 
-@pytest.mark.parametrize("asked", [asked for asked in ASKED if asked.root in {"input", "contents"}], ids=str)
+@pytest.mark.parametrize(
+    "target_case", [target_case for target_case in TARGET_CASES if target_case.root in {"input", "contents"}], ids=str
+)
 @settings(max_examples=80 * SCALE)
 @given(data=data, policy=policies)
-def test_a_request_fed_item_by_item_gives_the_same_request(asked, data, policy):
-    once = normalize(msgspec.json.encode(data.draw(asked.documents)), to=asked.target, policy=policy)
+def test_a_request_fed_item_by_item_gives_the_same_request(target_case, data, policy):
+    once = normalize(msgspec.json.encode(data.draw(target_case.documents)), to=target_case.target, policy=policy)
     if once.body is None:
         return
-    session, root = Session((asked.target,), policy, model=asked.model), asked.root
+    session, root = Session((target_case.target,), policy, model=target_case.model), target_case.root
     items = msgspec.json.decode(once.body, type=dict[str, msgspec.Raw])[root]
     for item in msgspec.json.decode(items, type=list[msgspec.Raw]):
-        session.append(bytes(item), source=asked.target)
+        session.append(bytes(item), source=target_case.target)
     step = session.request()
     assert json.loads(step.unjudged)[root] == json.loads(once.body)[root]
     assert step.fixes == []
 
 
-@everybody
+@each_target
 @settings(max_examples=40 * SCALE)
 @given(data=data, policy=policies)
-def test_incremental_rules_equal_the_rules_over_the_whole_body(asked, data, policy):
-    Kit(asked.target, policy).folded(data.draw(asked.documents))
+def test_incremental_rules_equal_the_rules_over_the_whole_body(target_case, data, policy):
+    Kit(target_case.target, policy).folded(data.draw(target_case.documents))
 
 
-@everybody
+@each_target
 @settings(max_examples=50 * SCALE)
 @given(messages=healthy_histories(), policy=policies)
-def test_a_valid_history_has_only_the_models_fixes_and_round_trips(asked, messages, policy):
-    needed = asked.provider.models[asked.model]
-    kit = Kit(asked.target, policy | {"strip_tools": False}, setting={**asked.provider.setting, **asked.named})
+def test_a_valid_history_has_only_the_models_fixes_and_round_trips(target_case, messages, policy):
+    needed = target_case.provider.models[target_case.model]
+    kit = Kit(
+        target_case.target,
+        policy | {"strip_tools": False},
+        setting={**target_case.provider.setting, **target_case.named},
+    )
     done = kit.healthy(messages, allowed=needed)
     if (
-        asked.target.endswith("-cli")
-        or asked.target in {"cascade", "bedrock-converse"}
+        target_case.target.endswith("-cli")
+        or target_case.target in {"cascade", "bedrock-converse"}
         or needed - {"tools_stubbed", "signature_skipped"}
     ):
         return
-    body = msgspec.json.encode(asked.named | msgspec.json.decode(done.body, type=dict[str, msgspec.Raw]))
-    back = normalize(body, to="anthropic", policy={"tail": "keep"}, source=asked.shape)
+    body = msgspec.json.encode(target_case.named | msgspec.json.decode(done.body, type=dict[str, msgspec.Raw]))
+    back = normalize(body, to="anthropic", policy={"tail": "keep"}, source=target_case.shape)
     # Older Geminis get no ids; the history read back has different ids in the same places.
-    read = numbered if asked.target == "gemini" and not needed else list
+    read = numbered if target_case.target == "gemini" and not needed else list
     assert read([in_blocks(message) for message in json.loads(back.body)["messages"]]) == read(messages)
     assert {fix.code for fix in back.fixes} <= {"thinking_foreign"}
 

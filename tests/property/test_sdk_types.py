@@ -3,13 +3,13 @@
 import json
 
 import pytest
-from asked import ASKED, Asked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reader_results import vectors
 from sdk_types import fault
 from sdk_walk import WALKS, requests
 from strategies import SCALE, healthy_histories, issued, policies
+from target_cases import TARGET_CASES, TargetCase
 
 from reknit.pipeline import Session, normalize
 from reknit.pipeline.history.readers.shapes import read
@@ -17,8 +17,8 @@ from reknit.pipeline.registry import TARGETS as DESCRIBED
 from reknit.pipeline.testing import broken_histories
 from reknit.pipeline.testing.promises import differences
 
-JSON_BODIES = [asked for asked in ASKED if asked.shape not in {None, "auto"}]
-TARGETS = sorted({asked.target for asked in JSON_BODIES})
+JSON_BODIES = [target_case for target_case in TARGET_CASES if target_case.shape not in {None, "auto"}]
+TARGETS = sorted({target_case.target for target_case in JSON_BODIES})
 TOOLS = [
     {"name": "read", "description": "Read a file.", "input_schema": {"type": "object", "properties": {}}},
     {"name": "mcp.server/read file", "input_schema": {"type": "object", "properties": {"a": {"type": "string"}}}},
@@ -59,7 +59,7 @@ def test_the_histories_of_the_kit_have_the_types_of_the_client_library(target, m
 @settings(max_examples=65 * SCALE)
 @given(data=st.data(), policy=policies, own=st.booleans())
 def test_any_history_has_the_types_of_the_client_library(target, model, data, policy, own):
-    document = data.draw(Asked(target, model).documents)
+    document = data.draw(TargetCase(target, model).documents)
     if own:
         document["messages"] = issued(document["messages"], target)
     body = normalize(json.dumps(document), to=target, policy=policy).body

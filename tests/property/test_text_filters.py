@@ -116,7 +116,7 @@ def streamed(make, pieces, *, saved=False):
     return [*outputs, one.flush()]
 
 
-def told(outputs):
+def joined_outputs(outputs):
     """Join neighbouring texts in outputs. Removed parts are kept apart, because their place among texts may differ."""
     shown, removed = [""], []
     for output in (one for some in outputs for one in some):
@@ -149,7 +149,7 @@ def test_streamed_identity_equals_whole(case, saved):
 def test_streamed_parsing_equals_whole(case, saved, limit):
     text, pieces = case
     make = partial(ToolCallParser, limit=limit)
-    assert told(streamed(make, pieces, saved=saved)) == told(streamed(make, [text]))
+    assert joined_outputs(streamed(make, pieces, saved=saved)) == joined_outputs(streamed(make, [text]))
 
 
 @settings(max_examples=400 * SCALE)
@@ -157,7 +157,7 @@ def test_streamed_parsing_equals_whole(case, saved, limit):
 def test_all_three_filters_streamed_equal_whole(case, saved):
     text, pieces = case
     make = partial(OutputFilter, MODEL, limit=100)
-    assert told(streamed(make, pieces, saved=saved)) == told(streamed(make, [text]))
+    assert joined_outputs(streamed(make, pieces, saved=saved)) == joined_outputs(streamed(make, [text]))
 
 
 # An independent definition: a root between two boundaries. Lookbehind is one character, so the leading boundary is

@@ -1,10 +1,10 @@
 """An API that a plan scripts: it answers agent programs request by request, and aborts as the plan says.
 
-A step of a plan has ``blocks`` of content (``text``, ``reasoning``, ``call``, ``search``) and the fault of the answer,
-after N events: ``drop_after`` (the connection closes inside the body), ``eof_after`` (the body ends), ``rst_after``
-(TCP reset), ``stall_after`` (nothing follows), ``failed_after``, ``error_after`` (the API reports it). ``stop`` is
-another stop reason, ``status`` a refusal, ``reset`` a connection that is reset immediately, ``gap`` milliseconds
-between events.
+A step of a plan has ``blocks`` of content (``text``, ``reasoning``, ``call``, ``search``; reasoning and calls may have
+a ``signature``) and the fault of the answer, after N events: ``drop_after`` (the connection closes inside the body),
+``eof_after`` (the body ends), ``rst_after`` (TCP reset), ``stall_after`` (nothing follows), ``failed_after``,
+``error_after`` (the API reports it). ``stop`` is another stop reason, ``status`` a refusal, ``reset`` a connection that
+is reset immediately, ``gap`` milliseconds between events.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ def _item(block: dict[str, Any], number: str) -> tuple[dict[str, Any], dict[str,
             return call | {"arguments": ""}, call | {"arguments": arguments, "status": "completed"}, deltas
         case "reasoning":
             item = {"id": f"rs_{number}", "type": "reasoning"}
+            if "signature" in block:
+                item["encrypted_content"] = block["signature"]
             summary = [{"type": "summary_text", "text": block["text"]}]
             kind = {"type": "response.reasoning_summary_text.delta", "summary_index": 0}
             return (
@@ -87,7 +89,8 @@ def gemini_events(step: Step, turn: int) -> Iterator[dict[str, Any]]:
             parts = [part | {"thought": True} for part in parts]
         if block["type"] == "call":
             named = {"id": block["id"]} if block.get("id") else {}
-            parts = [{"functionCall": {"name": block["name"], "args": block["args"], **named}}]
+            signed = {"thoughtSignature": block["signature"]} if "signature" in block else {}
+            parts = [{"functionCall": {"name": block["name"], "args": block["args"], **named}, **signed}]
         for part in parts:
             yield head | {"candidates": [{"index": 0, "content": {"role": "model", "parts": [part]}}]}
     reason = {

@@ -382,6 +382,12 @@ def test_normalize_names_the_line_of_a_transcript_that_cannot_be_read():
     assert damaged.returncode == 3
     assert "not readable, left out: line 3, 14 bytes\n" in damaged.stderr.decode()
     assert "mended: line_unreadable x1\n" in damaged.stderr.decode()
+    cut = reknit("normalize", given=whole_file + json.dumps(first | {"uuid": "u2", "parentUuid": "u1"})[:-4])
+    assert cut.returncode == 3
+    assert "cut off, read up to the cut: line 3, " in cut.stderr.decode()
+    skipped = reknit("normalize", given=whole_file + '{"type":"aside","content":"more"}\n')
+    assert (skipped.returncode, skipped.stdout) == (3, damaged.stdout)
+    assert "of an unknown type, left out: line 3, type 'aside', 33 bytes\n" in skipped.stderr.decode()
     sound = reknit("normalize", given=whole_file)
     assert (sound.returncode, sound.stdout) == (0, damaged.stdout)
     assert "not readable" not in sound.stderr.decode()

@@ -7,7 +7,7 @@ from msgspec import Raw, structs
 
 from reknit.pipeline.config import ConfigError, load_config
 from reknit.pipeline.engine.runtime import DEFAULT_METRICS_PORT, Tuning
-from reknit.pipeline.model import Policy
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.settings import Config
 
 

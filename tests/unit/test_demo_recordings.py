@@ -124,7 +124,7 @@ def gathered(records):
     return found
 
 
-def told(records, recording):
+def report_of(records, recording):
     report = msgspec.to_builtins(gathered(records).report(recording))
     del report["title"], report["source"]
     return report
@@ -137,7 +137,7 @@ def test_every_session_has_an_expectation():
 @pytest.mark.parametrize("session", SESSIONS)
 def test_the_report_is_exact(session):
     recording = SESSIONS[session]
-    assert told(published(recording), recording) == EXPECTED[session]
+    assert report_of(published(recording), recording) == EXPECTED[session]
 
 
 @pytest.mark.parametrize(
@@ -147,8 +147,8 @@ def test_duplicate_records_change_nothing(session):
     # At least once: a batch that was not committed is delivered again, from its first record.
     recording = SESSIONS[session]
     records = published(recording)
-    assert told(records + records, recording) == EXPECTED[session]
-    assert told([record for record in records for _ in range(2)], recording) == EXPECTED[session]
+    assert report_of(records + records, recording) == EXPECTED[session]
+    assert report_of([record for record in records for _ in range(2)], recording) == EXPECTED[session]
 
 
 def test_a_recovered_answer_is_in_the_next_request():

@@ -24,7 +24,7 @@ QUIET = SessionReport(
 )  # fmt: skip
 
 
-def told(**changes):
+def story_lines(**changes):
     lines = show.story(msgspec.structs.replace(QUIET, **changes))
     return [re.sub(r" {2,}", " ", click.unstyle(line)).strip() for line in lines[2:]]
 
@@ -84,7 +84,7 @@ STORIES = {
 @pytest.mark.parametrize("name", STORIES)
 def test_a_report_describes_the_outcome_of_a_session(name):
     changes, *lines = STORIES[name]
-    assert told(**changes) == lines
+    assert story_lines(**changes) == lines
 
 
 def test_titles_fit_a_terminal_of_a_hundred_columns():

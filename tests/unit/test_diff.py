@@ -23,11 +23,12 @@ from published_records import (
 
 from reknit.pipeline.diff import COMPARED_TOPICS, LIMITED, Summary, compare_session, values
 from reknit.pipeline.diff.values import ABSENT, aligned, differing, read_json, unified
-from reknit.pipeline.model import Limits, Policy
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.providers.openai_chat import writer as openai_chat
 from reknit.pipeline.rules.base import Rule
 from reknit.pipeline.stages.base import Output
 from reknit.pipeline.stages.defaults import Defaults
+from reknit.pipeline.stages.tenants import Limits
 from reknit.topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS
 from reknit.topics import headers as names
 from reknit.topics.items import (

@@ -11,6 +11,7 @@ import pytest
 from build import said, user
 from msgspec import Raw, structs
 from stage_runs import records, turn
+from stored import without_kinds
 
 from reknit.pipeline.engine import partition
 from reknit.pipeline.engine import state as module
@@ -22,7 +23,6 @@ from reknit.pipeline.engine.stores import Belonging, DiskRecords, StoreError
 from reknit.pipeline.settings import Config, StateSettings
 from reknit.pipeline.stages.base import POSITION, position_value, read_position
 from reknit.pipeline.stages.defaults import Defaults
-from reknit.pipeline.stages.kept import KINDS
 from reknit.pipeline.stages.turns import TurnsStage
 from reknit.topics import AGENT_TURNS, TURNS_STATE
 
@@ -170,7 +170,7 @@ async def test_no_file_has_anything_left_of_a_forgotten_session(worker, tmp_path
     else:
         again = first
     assert files_with(tmp_path, gone) == []
-    assert again.kept() == {key: value for key, value in changelog.whole().items() if key[:1] not in KINDS}
+    assert again.kept() == without_kinds(changelog.whole(), "deadline", "marker", "time")
     assert files_with(tmp_path, SESSIONS[1])
     assert again.close() == []
 

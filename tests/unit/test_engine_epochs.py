@@ -11,9 +11,10 @@ from msgspec import structs
 
 from reknit.pipeline.engine import epochs
 from reknit.pipeline.engine import writer as writers
+from reknit.pipeline.engine.commit import Batch
 from reknit.pipeline.engine.limits import RefusedSizeError
 from reknit.pipeline.engine.runtime import NoMetrics, PartitionLostError, Runtime, Tuning
-from reknit.pipeline.engine.writer import Batch, writer_for
+from reknit.pipeline.engine.writer import writer_for
 from reknit.pipeline.settings import Config
 from reknit.pipeline.stages.base import POSITION, Output, position_value
 

@@ -10,8 +10,9 @@ import pytest
 from aiokafka.errors import MessageSizeTooLargeError, RecordListTooLargeError
 from aiokafka.producer.message_accumulator import BatchBuilder
 
+from reknit.pipeline.engine.commit import Batch
 from reknit.pipeline.engine.limits import RefusedSizeError, TopicLimits
-from reknit.pipeline.engine.writer import Batch, Sender, packed_size
+from reknit.pipeline.engine.sending import Sender, packed_size
 from reknit.pipeline.stages.base import Output
 
 KIBI = 1024

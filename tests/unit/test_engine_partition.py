@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 from aiokafka.errors import KafkaConnectionError, TransactionalIdAuthorizationFailed
-from msgspec import structs
+from msgspec import Raw, structs
 
 from reknit.pipeline.engine import partition as module
 from reknit.pipeline.engine import state as state_module
@@ -602,6 +602,36 @@ async def test_an_unavailable_store_delays_its_partition_and_loses_nothing(make)
     actor.offer(span(0, *log))
     await until(lambda: actor.next == 2)
     assert (broker.values, runtime.objects.asked, runtime.failure) == ([b"0:1", b"1:2"], 2, None)
+
+
+class Scaling:
+    """Scales the image of each record of a session that asks for it."""
+
+    async def with_scaled(self, records, scales):
+        scaled = {"digest": Raw(b"{}")}
+        return [structs.replace(each, scaled=scaled) if scales(each.key) else each for each in records]
+
+
+class Scaled(Counting):
+    def scales(self, key):
+        return key == b"wide"
+
+    def process(self, records):
+        result = super().process(records)
+        result.outputs += [Output("out.v1", each.key, b"scaled %d" % each.offset) for each in records if each.scaled]
+        return result
+
+
+async def test_a_stage_gets_the_scaled_images_of_its_records(make):
+    runtime = Runtime(CONFIG, {"in.v1": Scaled}, Recording(), Tuning(slice_records=1))
+    runtime.scaler = Scaling()
+    broker, actor, _ = await make(runtime=runtime)
+    # A record that makes the stage raise has the others processed again.
+    log = [fetched(0, key=b"wide"), fetched(1, b"poison"), fetched(2), fetched(3, key=b"wide")]
+    actor.offer(span(0, *log))
+    await until(lambda: actor.next == 4)
+    shown = [output.value for batch in broker.batches for output in batch.outputs if output.topic == "out.v1"]
+    assert shown == [b"0:1", b"scaled 0", b"2:2", b"3:3", b"scaled 3"]
 
 
 @pytest.mark.parametrize("error", [LOST, KafkaConnectionError("gone")], ids=["fenced", "cut off"])

@@ -8,6 +8,7 @@ import pytest
 from aiokafka import TopicPartition
 from build import said, user
 from stage_runs import OPENED, Sliced, restored, turn
+from stored import key_for
 
 from reknit.pipeline.engine import recreated as module
 from reknit.pipeline.engine import state as state_module
@@ -230,7 +231,8 @@ async def test_records_after_the_groups_position_count_if_their_outputs_exist(cl
 
 async def test_the_content_of_a_recreated_changelog_is_replaced(cluster):
     cluster.input = log(TALK)
-    cluster.rows = [(b"hs", b"left", ()), (POSITION, b"5 3", (("input-id", b"in"), ("state-id", b"former")))]
+    mark = (("input-id", b"in"), ("state-id", b"former"))
+    cluster.rows = [(key_for("head", b"s"), b"left", ()), (POSITION, b"5 3", mark)]
     outcome = await rebuild(GroupPosition(2))
     assert (outcome.before, outcome.position) == (5, 5)
     assert cluster.state.keys() == worked(cluster.input[:5]).state.keys()
@@ -284,7 +286,7 @@ async def test_nothing_is_rebuilt_if_nothing_was_processed(cluster):
 async def test_force_rebuilds_existing_state(cluster):
     cluster.input = log(TALK)
     mark = (("input-id", b"in"), ("state-id", b"state"))
-    cluster.rows = [(b"hs", b"left", ()), (POSITION, b"6 3", mark)]
+    cluster.rows = [(key_for("head", b"s"), b"left", ()), (POSITION, b"6 3", mark)]
     assert (await rebuild()).status == "unchanged"
     assert (await rebuild(force=True)).status == "rebuilt"
     assert cluster.state.keys() == worked(cluster.input).state.keys()

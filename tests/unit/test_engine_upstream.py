@@ -1,15 +1,6 @@
 from __future__ import annotations
 
-import asyncio
-import socket
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
-from aiokafka import conn
-from aiokafka.conn import CloseReason
-from aiokafka.consumer import fetcher
-from aiokafka.errors import KafkaConnectionError
-from aiokafka.protocol.admin import ApiVersionRequest
 
 from reknit.pipeline.engine import upstream
 from reknit.pipeline.engine.runtime import UpstreamChangedError
@@ -57,92 +48,3 @@ def test_the_table_can_be_printed(capsys):
     assert upstream.main() == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed == [f'    "{part}": "{digest}",' for part, digest in upstream.PARTS.items()]
-
-
-def in_a_loop(work):
-    """Run a coroutine function with the engine's event loop."""
-
-    async def run():
-        return await work(asyncio.get_running_loop())
-
-    with asyncio.Runner(loop_factory=upstream.Loop) as runner:
-        return runner.run(run())
-
-
-def test_a_connection_ends_when_the_peer_acknowledges_nothing():
-    async def options(loop):
-        transport, _ = await loop.create_connection(asyncio.Protocol, *server.getsockname())
-        made = transport.get_extra_info("socket")
-        found = made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        dead = made.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
-        transport.close()
-        return found, dead
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        assert in_a_loop(options) == (1, 1000 * upstream._DEAD_SECONDS)
-
-
-def test_a_connection_that_is_not_accepted_is_given_up(monkeypatch):
-    monkeypatch.setattr(upstream, "_CONNECT_SECONDS", 0.05)
-
-    async def connect(loop):
-        await loop.create_connection(asyncio.Protocol, *server.getsockname())
-
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen(0)
-        with socket.create_connection(server.getsockname()), pytest.raises(TimeoutError):  # its queue is full now
-            in_a_loop(connect)
-
-
-def answer_versions(server):
-    """Answer the first request of a connection, for the API versions of a broker, with an empty list."""
-    accepted, _ = server.accept()
-    with accepted:
-        size = int.from_bytes(accepted.recv(4, socket.MSG_WAITALL))
-        correlation_id = accepted.recv(size, socket.MSG_WAITALL)[4:8]
-        answer = correlation_id + bytes(2) + bytes(4)
-        accepted.sendall(len(answer).to_bytes(4) + answer)
-        accepted.recv(1)  # until the client closes
-
-
-@pytest.fixture
-def broker():
-    """The address of a broker that answers one connection."""
-    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
-        answered = pool.submit(answer_versions, server)
-        yield server.getsockname()
-        answered.result()
-
-
-@pytest.mark.parametrize(
-    "send",
-    [lambda connection: connection.send(ApiVersionRequest()), lambda connection: connection._send_sasl_token(b"token")],
-    ids=["a request", "a token"],
-)
-def test_a_request_over_a_transport_that_failed_is_an_error_of_the_connection(broker, send):
-    lost = []
-
-    async def send_after_failure(_loop):
-        connection = upstream.Connection(*broker, on_close=lambda _, reason: lost.append(reason))
-        await connection.connect()
-        connection._writer.transport.abort()
-        with pytest.raises(KafkaConnectionError, match="its transport is closed"):
-            await send(connection)
-        await connection.close()
-        return connection.connected()
-
-    assert (in_a_loop(send_after_failure), lost) == (False, [CloseReason.CONNECTION_BROKEN])
-
-
-def test_a_worker_creates_these_connections(broker, monkeypatch):
-    monkeypatch.setattr(conn, "AIOKafkaConnection", conn.AIOKafkaConnection)
-    monkeypatch.setattr(fetcher, "PartitionRecords", fetcher.PartitionRecords)
-    upstream.patch_aiokafka()
-
-    async def connect(_loop):
-        connection = await conn.create_conn(*broker)
-        await connection.close()
-        return type(connection)
-
-    assert in_a_loop(connect) is upstream.Connection

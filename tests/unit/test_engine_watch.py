@@ -15,10 +15,11 @@ from prometheus_client import CollectorRegistry, Counter
 
 from reknit.pipeline.engine import services
 from reknit.pipeline.engine import writer as writers
+from reknit.pipeline.engine.commit import Batch
 from reknit.pipeline.engine.partition import Phase
 from reknit.pipeline.engine.runtime import EngineError, NoMetrics, Runtime, StartupError, Tuning
+from reknit.pipeline.engine.sending import side_by_side
 from reknit.pipeline.engine.services import Health, listen
-from reknit.pipeline.engine.writer import Batch, side_by_side
 from reknit.pipeline.settings import Config
 from reknit.pipeline.stages.base import POSITION, Output
 

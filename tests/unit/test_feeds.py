@@ -1,5 +1,6 @@
 """The commands `reknit ingest turns --mirror` and `reknit send`: records made from input, and errors at start-up."""
 
+import asyncio
 import json
 import sys
 
@@ -7,6 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from reknit.pipeline.cli import main
+from reknit.pipeline.cli.ingest import whole_transcripts
+from reknit.pipeline.cli.inputs import documents
 from reknit.pipeline.cli.turns import records_of
 
 MESSAGE = {"role": "user", "content": "hi"}
@@ -44,6 +47,34 @@ def made(document, **options):
 def test_mirrored_input_requests_nothing_unless_a_record_asks_for_it(document, plain, mirrored):
     assert made(document) == plain
     assert made(document, mirror=True) == mirrored
+
+
+LINES = [
+    {"type": "user", "uuid": "u1", "parentUuid": None, "sessionId": "s", "message": MESSAGE},
+    {
+        "type": "assistant",
+        "uuid": "a1",
+        "parentUuid": "u1",
+        "message": {"role": "assistant", "model": "m", "content": "x"},
+    },
+]
+
+
+def test_the_lines_of_a_transcript_are_one_history(tmp_path):
+    async def read_all(path):
+        return [found async for found in whole_transcripts(documents(str(path)))]
+
+    text = "\n".join(map(json.dumps, LINES)) + '\n{"type":'
+    (tmp_path / "session.jsonl").write_text(text, encoding="utf-8")
+    (tmp_path / "turns.jsonl").write_text("\n".join(map(json.dumps, (MESSAGE, TURN))), encoding="utf-8")
+    assert asyncio.run(read_all(tmp_path / "session.jsonl")) == [(1, text.encode())]
+    assert [number for number, _ in asyncio.run(read_all(tmp_path / "turns.jsonl"))] == [1, 2]
+    records = [json.loads(record) for record in records_of(text.encode())]
+    assert records == [
+        {"type": "session.opened", "model": "m"},
+        {"type": "history.restored", "messages": [*LINES, '{"type":']},
+        {"type": "request.wanted"},
+    ]
 
 
 # `reknit send` reports configuration errors at the start, before it connects to a broker.

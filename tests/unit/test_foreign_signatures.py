@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from reknit.pipeline import Session, normalize, validate
 from reknit.pipeline.config import ConfigError, load_config
 from reknit.pipeline.errors import PolicyError
-from reknit.pipeline.model import Endpoint, Policy
+from reknit.pipeline.policy import Endpoint, Policy
 from reknit.pipeline.providers.anthropic.rules.signatures import is_of_another_issuer, is_of_vertex
 from reknit.pipeline.session.arguments import policy_from
 from reknit.pipeline.stages.defaults import Defaults

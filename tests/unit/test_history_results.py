@@ -10,7 +10,7 @@ from build import call, image, png, result, said, session_of, text, thinking, us
 from work_counter import lines
 
 from reknit.pipeline import normalize
-from reknit.pipeline.history.calls import INTERRUPTED, PLACEHOLDERS, TEMPLATES
+from reknit.pipeline.history.placeholders import INTERRUPTED, PLACEHOLDERS, TEMPLATES
 from reknit.pipeline.registry import TARGETS
 
 
@@ -206,7 +206,7 @@ def test_each_repaired_medium_of_a_result_is_reported():
 # Large numbers of calls, results and duplicates: pairing takes constant time per result, so the total is linear.
 
 
-def asked(calls, results):
+def with_results(calls, results):
     return [user("q"), said(*calls), user(*results)]
 
 
@@ -218,7 +218,7 @@ def test_results_in_the_opposite_order_are_paired_with_their_calls():
     count = 3_000
     calls = [call(f"c{at}") for at in range(count)]
     results = [result(f"c{at}", f"r{at}") for at in range(count)]
-    done = normalize(asked(calls, results[::-1]))
+    done = normalize(with_results(calls, results[::-1]))
     assert [fix.code for fix in done.fixes] == []
     body = json.loads(done.body)["messages"]
     assert {block["tool_use_id"]: block["content"] for block in body[2]["content"]} == {
@@ -228,7 +228,7 @@ def test_results_in_the_opposite_order_are_paired_with_their_calls():
 
 def test_differing_calls_of_one_id_get_the_results_in_order():
     calls = [call("same", at=at) for at in range(50)]
-    done = normalize(asked(calls, [result("same", f"r{at}") for at in range(50)]))
+    done = normalize(with_results(calls, [result("same", f"r{at}") for at in range(50)]))
     body = json.loads(done.body)["messages"]
     answers = {block["tool_use_id"]: block["content"] for block in body[2]["content"]}
     assert [answers[block["id"]] for block in body[1]["content"]] == [f"r{at}" for at in range(50)]
@@ -236,7 +236,7 @@ def test_differing_calls_of_one_id_get_the_results_in_order():
 
 def test_the_same_call_in_another_order_of_keys_collapses():
     done = normalize(
-        asked([call("a", x=1, y={"p": 1, "q": 2}), call("a", y={"q": 2, "p": 1}, x=1)], [result("a", "r")])
+        with_results([call("a", x=1, y={"p": 1, "q": 2}), call("a", y={"q": 2, "p": 1}, x=1)], [result("a", "r")])
     )
     assert [fix.code for fix in done.fixes] == ["call_repeated"]
 
@@ -254,7 +254,7 @@ def test_the_work_is_linear_in_the_number_of_calls(target):
     def of(count):
         calls = [call("same" if at % 2 else f"c{at}", at=at) for at in range(count)]
         results = [result(block["id"], str(at)) for at, block in enumerate(calls)]
-        return lines(partial(written, asked(calls, results[::-1]), target))
+        return lines(partial(written, with_results(calls, results[::-1]), target))
 
     of(10)  # work that is done once
     assert of(800) < 4.2 * of(200)

@@ -11,7 +11,8 @@ from work_counter import function_calls
 
 from reknit.pipeline import Session, normalize
 from reknit.pipeline.history import History
-from reknit.pipeline.model import Policy, Text, Turn
+from reknit.pipeline.model import Text, Turn
+from reknit.pipeline.policy import Policy
 
 
 def user(words="go on"):

@@ -145,7 +145,7 @@ USER = user("Read the README.")
 DATED = {"type": "ephemeral"}
 
 
-def asked(call_id, name="read"):
+def said_call(call_id, name="read"):
     return said(call(call_id, name))
 
 
@@ -157,7 +157,7 @@ def marked(role, times=1):
     return {"role": role, "content": [text("Well.", cache_control=DATED)] * times}
 
 
-def told(done):
+def fixes_in(done):
     return [(fix.code, fix.path, fix.id) for fix in done.fixes]
 
 
@@ -175,35 +175,41 @@ CONTENTS = [
 ]
 NAMED = {
     "both sides of a rewritten id": (
-        [USER, asked("call:1", name="a b"), answered("call:1")],
+        [USER, said_call("call:1", name="a b"), answered("call:1")],
         ("id_rewritten", "messages.1.content.0", "call:1"),
         ("id_rewritten", "messages.2.content.0", "call:1"),
         ("tool_name_rewritten", "messages.1.content.0", "call:1"),
     ),
     "what stands in a result": (
-        [USER, asked("a"), answered("a", [IMAGE, {"type": "text", "text": " "}])],
+        [USER, said_call("a"), answered("a", [IMAGE, {"type": "text", "text": " "}])],
         ("blank_in_result", "messages.2.content.0", "a"),
         ("image_stubbed", "messages.2.content.0.content.0", "a"),
     ),
     "what was added, of the call that it answers": (
-        [USER, asked("call:1"), USER],
+        [USER, said_call("call:1"), USER],
         ("id_rewritten", "messages.1.content.0", "call:1"),
         ("result_synthesised", "messages.2.content.0", "call:1"),
     ),
     "a breakpoint too many beside a result of our own": (
-        [USER, asked("a"), *[each for _ in range(3) for each in (marked("user"), marked("assistant"))]],
+        [USER, said_call("a"), *[each for _ in range(3) for each in (marked("user"), marked("assistant"))]],
         ("result_synthesised", "messages.2.content.0", "a"),
         ("tail_continued", "messages.8.content.0", ""),
         ("cache_control_dropped", "messages.2.content.0", ""),
         ("cache_control_dropped", "messages.3.content.0", ""),
     ),
     "several of them": (
-        [USER, asked("a"), marked("user", 6)],
+        [USER, said_call("a"), marked("user", 6)],
         ("result_synthesised", "messages.2.content.0", "a"),
         ("cache_control_dropped", "messages.2.content.0", ""),
     ),
     "one in a result": (
-        [USER, asked("a"), asked("b"), answered("a", cache_control=DATED), *[marked("assistant"), marked("user")] * 2],
+        [
+            USER,
+            said_call("a"),
+            said_call("b"),
+            answered("a", cache_control=DATED),
+            *[marked("assistant"), marked("user")] * 2,
+        ],
         ("result_synthesised", "messages.3.content.1", "b"),
         ("cache_control_dropped", "messages.3.content.0", "a"),
     ),
@@ -233,16 +239,16 @@ NAMED = {
 @pytest.mark.parametrize("name", NAMED)
 def test_a_fix_names_the_call_by_its_input_id(name):
     given, *fixes = NAMED[name]
-    assert told(normalize(given)) == fixes
+    assert fixes_in(normalize(given)) == fixes
 
 
 def test_a_call_without_an_id_has_the_one_from_the_reader():
-    assert told(normalize({"contents": CONTENTS}))[0] == ("result_synthesised", "messages.2.content.0", "call_read")
+    assert fixes_in(normalize({"contents": CONTENTS}))[0] == ("result_synthesised", "messages.2.content.0", "call_read")
 
 
 def test_a_result_that_became_text_still_names_its_call():
     given = [USER, answered("gone", [{"type": "text", "text": "x\0"}, IMAGE])]
-    assert told(normalize(given, to="copilot-cli", policy={"orphan_result": "text"})) == [
+    assert fixes_in(normalize(given, to="copilot-cli", policy={"orphan_result": "text"})) == [
         ("result_orphan_text", "messages.1.content.0", "gone"),
         ("turns_merged", "messages.1", ""),
         ("nul_replaced", "messages.1.content.0", "gone"),
@@ -251,7 +257,7 @@ def test_a_result_that_became_text_still_names_its_call():
 
 
 def test_the_fix_of_a_dropped_breakpoint_of_a_result_names_its_call():
-    turns = [turn for n in range(6) for turn in (asked(f"c{n}"), answered(f"c{n}", cache_control=DATED))]
+    turns = [turn for n in range(6) for turn in (said_call(f"c{n}"), answered(f"c{n}", cache_control=DATED))]
     session = session_of(USER, *turns)
     expected = [("cache_control_dropped", f"messages.{2 * n + 2}.content.0", f"c{n}") for n in range(2)]
-    assert told(session.request()) == told(Session.load(session.head(), []).request()) == expected
+    assert fixes_in(session.request()) == fixes_in(Session.load(session.head(), []).request()) == expected

@@ -217,8 +217,8 @@ def test_config_show_names_every_value_with_its_source_and_hides_secrets(tmp_pat
 @pytest.mark.parametrize(
     ("state_format", "off"),
     [
-        ("1", ["sliced release", "endpoints", "late results", "limits of media"]),
-        ("2", ["sliced release", "endpoints", "late results", "limits of media"]),
+        ("1", ["sliced release", "endpoints", "late results", "limits of media", "prefix-bound reasoning"]),
+        ("2", ["sliced release", "endpoints", "late results", "limits of media", "prefix-bound reasoning"]),
         ("3", []),
     ],
 )

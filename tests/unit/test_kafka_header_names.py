@@ -11,7 +11,7 @@ from aiokafka.consumer.fetcher import READ_COMMITTED
 from aiokafka.errors import CorruptRecordException
 from raw_batches import CODECS, raw_batch
 
-from reknit.pipeline.engine.upstream import StageRecords
+from reknit.pipeline.engine.client_patch import StageRecords
 from reknit.pipeline.kafka import connection
 from reknit.pipeline.kafka.header_names import TolerantRecords
 from reknit.pipeline.settings import Config

@@ -11,8 +11,8 @@ from reader_results import vectors
 from stage_runs import OPENED, Sliced, bodies, processed, records, restored, turn
 
 from reknit.pipeline import Session, normalize
-from reknit.pipeline.history.calls import INTERRUPTED
-from reknit.pipeline.model import Policy
+from reknit.pipeline.history.placeholders import INTERRUPTED
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.stages.defaults import Defaults
 from reknit.pipeline.stages.turns import TurnsStage

@@ -12,7 +12,7 @@ from reknit.pipeline.letters import LETTER_KINDS, LETTER_MATCHERS, letter_kind
 from reknit.pipeline.metrics import DEAD_LETTER_CODES, Metrics
 from reknit.pipeline.report import Tally
 from reknit.pipeline.viewer import overview
-from reknit.pipeline.viewer.index import search, timeline
+from reknit.pipeline.viewer.index import activity, sessions, timeline
 from reknit.topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_REQUESTS
 from reknit.topics.headers import ERROR_LETTER
 
@@ -92,12 +92,12 @@ def topics():
 def test_the_viewer_the_report_and_the_metrics_count_the_same(topics, tmp_path):
     index = index_of(tmp_path / "index", topics)
     reader, now = index.reader, topics.now_ms
-    found = overview.summed(search.overview(reader, now - DAY_MS, now + 1)).figures
+    found = overview.summed(activity.overview(reader, now - DAY_MS, now + 1)).figures
     figures = {figure.name: figure.count for figure in found}
     shown = {kind: figures[words] for kind, words in LETTER_KINDS.items()}
     lists = {kind: len(timeline.letters(reader, kind=kind).rows) for kind in LETTER_KINDS}
     counts = {kind: timeline.count_letters(reader, 100, kind=kind) for kind in LETTER_KINDS}
-    rows = [search.session(reader, name) for name in ("s", "s/rejected", "s/refused")]
+    rows = [sessions.session(reader, name) for name in ("s", "s/rejected", "s/refused")]
     tally = Tally()
     for record in topics.logs[DEAD_LETTERS, 0]:
         tally.count_letter(record.key, dict(record.headers), "a day")

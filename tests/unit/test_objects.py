@@ -13,7 +13,8 @@ from obstore.store import MemoryStore
 from reknit.pipeline import objects as module
 from reknit.pipeline.client import Brokers, Place
 from reknit.pipeline.client.consumers import Request, with_body
-from reknit.pipeline.engine.writer import Batch, ObjectWriter
+from reknit.pipeline.engine.commit import Batch
+from reknit.pipeline.engine.large_values import ObjectWriter
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.objects import Objects, ObjectSettings, ObjectStoreError, open_objects, with_objects
 from reknit.pipeline.settings import Config

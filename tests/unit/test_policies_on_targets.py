@@ -5,12 +5,12 @@ from itertools import pairwise
 
 import msgspec
 import pytest
-from build import session_of
+from build import png, session_of
 from reader_results import hard, vectors
 
 from reknit.pipeline import Session, normalize, validate
 from reknit.pipeline.explain import written_out
-from reknit.pipeline.model import Policy
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.registry import TARGETS
 
 HEAD = {"gemini": "gemini-3-pro-preview", "bedrock-converse": "us.anthropic.claude-opus-4-8"}
@@ -21,6 +21,10 @@ VECTORS = [
     for vector in vectors("policies")
 ]
 each_vector = pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
+
+
+def scaled(_data):
+    return msgspec.Raw(msgspec.json.encode({"type": "base64", "media_type": "image/png", "data": png(2000, 400)}))
 
 
 def said(done):
@@ -35,7 +39,7 @@ def said(done):
 
 @each_vector
 def test_a_policy_on_a_target(vector):
-    done = normalize({"messages": vector["messages"]}, to=vector["target"], policy=vector["policy"])
+    done = normalize({"messages": vector["messages"]}, to=vector["target"], policy=vector["policy"], scale=scaled)
     assert said(done) == vector["expect"]
     assert [fix.code for fix in done.fixes] == vector["fixes"]
     assert [violation.rule for violation in hard(done)] == ([vector["rule"]] if vector["expect"] is None else [])
@@ -43,7 +47,7 @@ def test_a_policy_on_a_target(vector):
 
 @each_vector
 def test_a_policy_turn_by_turn(vector):
-    session = Session([vector["target"]], vector["policy"])
+    session = Session([vector["target"]], vector["policy"], scale=scaled)
     for message in vector["messages"]:
         session.append(msgspec.json.encode(message))
         session.request()
@@ -60,14 +64,20 @@ def test_every_policy_value_has_a_vector_for_every_target():
         "late_result": ("replace", "turn", "drop"),
         "incomplete_call": ("drop", "text"),
         "cut_text": ("auto", "keep", "mark", "drop"),
-        "media": ("stub", "reject"),
+        "media": ("stub", "shrink", "reject"),
         "reasoning": ("keep", "same_issuer", "strip"),
         "strip_tools": (True,),
     }
     emulated = {"cascade"}  # tools emulated in text have vectors of their own
-    assert values.keys() | {"record_assistant", "open_exchanges", "expires_after", "mend", "endpoints"} == set(
-        Policy.__struct_fields__
-    )
+    assert values.keys() | {
+        "fit",
+        "summary",
+        "record_assistant",
+        "open_exchanges",
+        "expires_after",
+        "mend",
+        "endpoints",
+    } == set(Policy.__struct_fields__)
     wanted = {(target, name, value) for target in TARGETS for name, given in values.items() for value in given}
     assert {row for row in wanted if row[0] not in emulated} == {row for row in shown if row[0] not in emulated}
 

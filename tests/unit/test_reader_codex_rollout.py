@@ -20,7 +20,7 @@ def message(role, text, **more):
     return ("response_item", {"type": "message", "role": role, "content": [{"type": kind, "text": text}], **more})
 
 
-def asked(text):
+def user_line(text):
     return message("user", text)
 
 
@@ -49,10 +49,10 @@ def written(kind, payload, **more):
 
 
 USER = [
-    pytest.param(asked("Go."), "user", id="the user"),
-    pytest.param(asked("<environment_context>\n</environment_context>"), "user*", id="the environment"),
-    pytest.param(asked("<turn_aborted>\n</turn_aborted>"), "user*", id="an abort"),
-    pytest.param(asked("see <turn_aborted>"), "user", id="its name further on"),
+    pytest.param(user_line("Go."), "user", id="the user"),
+    pytest.param(user_line("<environment_context>\n</environment_context>"), "user*", id="the environment"),
+    pytest.param(user_line("<turn_aborted>\n</turn_aborted>"), "user*", id="an abort"),
+    pytest.param(user_line("see <turn_aborted>"), "user", id="its name further on"),
     pytest.param(noted("Go.", "harness"), "user*", id="noted as Codex's"),
     pytest.param(noted("<environment_context>", "user"), "user", id="noted as the user's"),
     pytest.param(noted("<turn_aborted>", "user", "harness"), "user", id="both"),
@@ -68,7 +68,16 @@ def test_a_message_that_codex_wrote_in_the_users_name_is_marked(line, role):
 def test_items_are_read_and_the_events_that_repeat_them_are_counted():
     thought = ("response_item", {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]})
     snapshot = ("response_item", {"type": "ghost_snapshot", "ghost_commit": {}})
-    lines = [META, CONTEXT, snapshot, message("developer", "Be brief."), asked("Go."), thought, EVENT, said("Hello.")]
+    lines = [
+        META,
+        CONTEXT,
+        snapshot,
+        message("developer", "Be brief."),
+        user_line("Go."),
+        thought,
+        EVENT,
+        said("Hello."),
+    ]
     found = rollout(*lines, CALL, ("world_state", {}), OUTPUT, EVENT, said("Done."), '{"type": "response_i')
     assert shown(found) == [
         ("system", "Be brief."),
@@ -95,12 +104,16 @@ def test_items_are_read_and_the_events_that_repeat_them_are_counted():
 
 MOVED = {
     "a history in its place": (
-        [asked("A"), said("B"), ("compacted", {"message": "S", "replacement_history": [asked("C")[1], said("D")[1]]})],
+        [
+            user_line("A"),
+            said("B"),
+            ("compacted", {"message": "S", "replacement_history": [user_line("C")[1], said("D")[1]]}),
+        ],
         [("user", "C"), ("assistant", "D")],
         {"response_item/message/compacted": 2},
     ),
     "a summary in its place": (
-        [asked("<environment_context>"), asked("A"), said("B"), CALL, OUTPUT, ("compacted", {"message": "S"})],
+        [user_line("<environment_context>"), user_line("A"), said("B"), CALL, OUTPUT, ("compacted", {"message": "S"})],
         [("user", "A"), ("user*", "S")],
         {
             "response_item/message/compacted": 2,
@@ -108,33 +121,44 @@ MOVED = {
             "response_item/function_call_output/compacted": 1,
         },
     ),
+    "another agent's message": (
+        [user_line("A"), ("inter_agent_communication", {"author": "/root", "recipient": "/root/a", "content": "B"})],
+        [("user", "A"), ("user*", "B")],
+        {},
+    ),
     "rolled back": (
-        [asked("A"), said("B"), asked("C"), said("D"), ("event_msg", {"type": "thread_rolled_back", "num_turns": 1})],
+        [
+            user_line("A"),
+            said("B"),
+            user_line("C"),
+            said("D"),
+            ("event_msg", {"type": "thread_rolled_back", "num_turns": 1}),
+        ],
         [("user", "A"), ("assistant", "B")],
         {"response_item/message/rolled-back": 2, "event_msg/thread_rolled_back": 1},
     ),
     "rolled back beyond its beginning": (
-        [asked("A"), said("B"), ("event_msg", {"type": "thread_rolled_back", "num_turns": 9}), asked("C")],
+        [user_line("A"), said("B"), ("event_msg", {"type": "thread_rolled_back", "num_turns": 9}), user_line("C")],
         [("user", "C")],
         {"response_item/message/rolled-back": 2, "event_msg/thread_rolled_back": 1},
     ),
     "a fork, which begins with its parent": (
-        [META, asked("A"), said("B"), asked("C")],
+        [META, user_line("A"), said("B"), user_line("C")],
         [("user", "A"), ("assistant", "B"), ("user", "C")],
         {"session_meta": 2},
     ),
     "an ordinal that was given twice": (
-        [written(*asked("A"), ordinal=3), written(*asked("A"), ordinal=3), written(*asked("B"), ordinal=3)],
+        [written(*user_line("A"), ordinal=3), written(*user_line("A"), ordinal=3), written(*user_line("B"), ordinal=3)],
         [("user", "A"), ("user", "B")],
         {"response_item/repeated": 1},
     ),
     "a text that a retry repeats": (
-        [asked("A"), said("B"), said("B")],
+        [user_line("A"), said("B"), said("B")],
         [("user", "A"), ("assistant", "B"), ("assistant", "B")],
         {},
     ),
     "a message without parts": (
-        [asked("A"), message("assistant", "", content=[])],
+        [user_line("A"), message("assistant", "", content=[])],
         [("user", "A")],
         {"response_item/message/empty": 1},
     ),
@@ -146,6 +170,32 @@ def test_the_models_input_at_the_end(lines, turns, skipped):
     found = rollout(META, *lines)
     assert shown(found) == turns
     assert found.skipped == {"session_meta": 1, **skipped}
+
+
+UNKNOWN = {
+    "a line with a message": ("aside", {"type": "message", "content": [{"type": "input_text", "text": "B"}]}),
+    "an item without a type": ("response_item", {"role": "user", "content": "B"}),
+    "another agent's encrypted message": ("inter_agent_communication", {"content": "", "encrypted_content": "B"}),
+}
+
+
+@pytest.mark.parametrize("other", UNKNOWN.values(), ids=UNKNOWN)
+def test_a_line_of_an_unknown_type_with_content_is_a_fix(other):
+    found = rollout(META, user_line("A"), other, said("C"))
+    assert shown(found) == [("user", "A"), ("assistant", "C")]
+    assert named(found.fixes) == [("line_skipped", "lines.2")]
+
+
+def test_a_line_of_an_unknown_type_without_content_is_only_counted():
+    found = rollout(META, user_line("A"), ("aside", {"type": "mark", "number": 5}), ("world_state", {"content": "B"}))
+    assert (shown(found), found.fixes) == ([("user", "A")], ())
+    assert found.skipped == {"session_meta": 1, "aside/mark": 1, "world_state": 1}
+
+
+def test_an_item_whose_members_have_other_types_is_unreadable():
+    found = rollout(META, user_line("A"), ("response_item", {"type": 5, "content": "B"}), ("compacted", [1]))
+    assert shown(found) == [("user", "A")]
+    assert named(found.fixes) == [("line_unreadable", "lines.2"), ("line_unreadable", "lines.3")]
 
 
 def test_a_damaged_item_is_repaired_in_its_place():
@@ -161,7 +211,7 @@ def test_a_damaged_item_is_repaired_in_its_place():
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
 def test_it_can_be_sent_to_every_target(target):
-    lines = "\n".join(written(*line) for line in (META, CONTEXT, asked("Go."), said("I look."), CALL, OUTPUT))
+    lines = "\n".join(written(*line) for line in (META, CONTEXT, user_line("Go."), said("I look."), CALL, OUTPUT))
     done = normalize(lines, to=target)
     assert done.body is not None
     assert {fix.code for fix in done.fixes} <= {"tools_stubbed"}

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from reader_results import shown
+from reader_results import named, shown
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.readers.shapes import read
@@ -112,6 +112,23 @@ def test_the_result_of_replaced_set_and_rewound_lines(lines, turns, skipped):
     assert (shown(found), found.skipped) == (turns, skipped)
 
 
+LOST = {
+    "a message of an unknown type": (said("x", "more") | {"type": "aside"}, "line_skipped"),
+    "an unknown line with content": ({"content": "more"}, "line_skipped"),
+    "a message of an unknown type without content": ({"id": "x", "type": "aside"}, None),
+    "a notice": (said("x", "more") | {"type": "warning"}, None),
+    "a rewind to no id": ({"$rewindTo": 5}, "line_unreadable"),
+    "messages that are no list": ({"$set": {"messages": "more"}}, None),
+}
+
+
+@pytest.mark.parametrize(("other", "code"), LOST.values(), ids=LOST)
+def test_lines_that_are_left_out(other, code):
+    found = chat(said("u", "q"), other, answer("a", "yes"))
+    assert shown(found) == [("user", "q"), ("assistant", "yes")]
+    assert named(found.fixes) == ([] if code is None else [(code, "lines.2")])
+
+
 def test_errors_and_notices_of_the_program_are_marked():
     found = chat(
         said("c", "<session_context>\nToday"), said("u", "q"), user("v", response("1", output="gone", key="error"))
@@ -127,8 +144,9 @@ def test_the_older_document_on_one_line_or_many_and_a_truncated_line():
         found = read(text)
         assert (found.shape, shown(found), found.skipped) == ("gemini-chat", turns, {"session": 1})
     cut = "\n".join([json.dumps(HEAD), json.dumps(said("u", "q")), json.dumps(answer("a", "yes"))[:-9]])
-    assert read(cut).skipped == {"session": 1, "unreadable": 1}
-    assert [(fix.code, fix.path) for fix in read(cut).fixes] == [("line_unreadable", "lines.2")]
+    assert shown(read(cut)) == [("user", "q"), ("assistant", "yes")]
+    assert (read(cut).skipped, named(read(cut).fixes)) == ({"session": 1}, [("line_cut", "lines.2")])
+    assert named(read(cut[:-70]).fixes) == [("line_unreadable", "lines.2")]
 
 
 def test_other_input_is_rejected():

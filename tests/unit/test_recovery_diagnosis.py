@@ -9,7 +9,7 @@ from stream_runs import items_of, only
 
 from reknit.pipeline.stages.base import Record
 from reknit.pipeline.stages.events import EventsStage
-from reknit.pipeline.streams.recovery.beside import cause_of, is_loop
+from reknit.pipeline.streams.recovery.diagnosis import cause_of, is_loop
 from reknit.pipeline.streams.session import Recovery, recover
 from reknit.topics.items import TurnDiagnosis
 from reknit.topics.reducer import reduce

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis.strategies import lists, sampled_from
 
 from reknit.pipeline.errors import StreamError
-from reknit.pipeline.streams.recovery import MEANINGS, TABLE, attempts, beside, transition
+from reknit.pipeline.streams.recovery import MEANINGS, TABLE, attempts, complete, out_of_band, run_end, transition
 from reknit.pipeline.streams.recovery.attempts import (
     extend_block,
     ignore,
@@ -18,14 +18,16 @@ from reknit.pipeline.streams.recovery.attempts import (
     stop_block,
     take_stray,
 )
-from reknit.pipeline.streams.recovery.beside import end_run, replace_said_again, replace_unconfirmed, show_aside
+from reknit.pipeline.streams.recovery.complete import replace_said_again, replace_unconfirmed
 from reknit.pipeline.streams.recovery.memory import Input
 from reknit.pipeline.streams.recovery.memory import MessageState as State
+from reknit.pipeline.streams.recovery.out_of_band import show_aside
+from reknit.pipeline.streams.recovery.run_end import end_run
 
 # Functions that take an event and return items, in any module.
 ACTIONS = {
     action
-    for module in (attempts, beside)
+    for module in (attempts, complete, out_of_band, run_end)
     for called, action in vars(module).items()
     if not called.startswith("_")
     and [name.strip("_") for name in getattr(action, "__annotations__", ())] == ["context", "event", "return"]

@@ -7,12 +7,12 @@ import json
 import msgspec
 import pytest
 from browser import HOSTILE, needs_browser, open_page
-from build import called, said, user
+from build import called, image, png, result, said, user
 
 from reknit.pipeline.cli.reports import lines_of
 from reknit.pipeline.cli.requests import Conversations, Places, read_line
 from reknit.pipeline.pages import render
-from reknit.pipeline.report import Answered, Day, Logged, Mend, Refusal, Report, Tally, Unjudged
+from reknit.pipeline.report import Answered, Day, EqualImages, Logged, Mend, Refusal, Report, Tally, Unjudged
 from reknit.pipeline.stages.base import Record
 from reknit.pipeline.stages.turns import TurnsStage
 from reknit.topics import DEAD_LETTERS, HISTORY_FIXES
@@ -219,3 +219,24 @@ def test_an_empty_report_says_so():
     page = render("report.html", report=Tally().report(), prefix="", since="")
     assert "<svg" not in page
     assert "All that the topics hold." in page
+
+
+def test_equal_images_of_a_session_are_counted():
+    tally, shot = Tally(), png(1, 1)
+
+    def count(session, message, kind="turn.appended"):
+        tally.count_images(session, msgspec.json.encode({"type": kind, "message": message}))
+
+    for _ in range(3):
+        count(b"one", user(image(shot)))
+    count(b"one", user(result("a", [image(shot), image(png(2, 2))])))
+    linked = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{shot}"}}
+    count(b"two", {"role": "user", "content": [linked]})
+    count(b"two", {"role": "user", "parts": [{"inlineData": {"mimeType": "image/png", "data": shot}}]})
+    # A restored history has the images of the former one.
+    count(b"one", [user(image(shot)), user(image(png(2, 2)))], "history.restored")
+    tally.count_images(b"one", None)
+    tally.count_images(b"one", b"{")
+    assert tally.report().equal_images == EqualImages(4, 4 * len(shot), 2)
+    line = f"Images that repeat one of their session: 4 ({4 * len(shot)} bytes) in 2 sessions"
+    assert line in list(lines_of(tally.report()))

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from reknit.pipeline.rules._misfits import Picture, look
+from reknit.pipeline.rules._pictures import Picture, look
 
 
 def jpeg(width: int, height: int, metadata: int = 0) -> bytes:

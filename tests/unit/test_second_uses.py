@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from request_bodies import BODIES
 
 from reknit.pipeline import Session, normalize
-from reknit.pipeline.history.calls import IdTable, SettledCall
+from reknit.pipeline.history.call_ids import IdTable, SettledCall
 from reknit.pipeline.providers.openai_chat.writer import Waiting, _in_turn
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.streams.recovery.message import Block

@@ -9,7 +9,8 @@ from msgspec import structs
 from sender_runs import Events, Requests, Route, anthropic, request, sending, until, withdrawal
 
 from reknit.pipeline.client.consumers import Mark
-from reknit.pipeline.client.sender import Answer, RouteError, TryAgainError
+from reknit.pipeline.client.routes import RouteError, TryAgainError
+from reknit.pipeline.client.sender import Answer
 from reknit.pipeline.errors import BrokerDownError, BrokerError, InputError
 
 WHOLE = b"".join(anthropic())

@@ -11,7 +11,8 @@ from build import answered, called, rounds, said, session_of, text, user
 
 from reknit.pipeline import Session, normalize
 from reknit.pipeline.errors import InputError, InternalError, PolicyError, UnknownTargetError
-from reknit.pipeline.model import Policy, Text, Turn
+from reknit.pipeline.model import Text, Turn
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.registry import TARGETS
 
 

@@ -8,7 +8,8 @@ from reader_results import refusal
 
 from reknit.pipeline import Session
 from reknit.pipeline.errors import PolicyError
-from reknit.pipeline.model import Policy, Tool
+from reknit.pipeline.model import Tool
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.session.arguments import policy_from, setting_from
 
 TOOL = {"name": "ls", "description": "Lists.", "input_schema": {"type": "object"}}

@@ -24,7 +24,7 @@ WANTED = {"type": "request.wanted"}
 DEFAULTS = Defaults(model="m", params={"max_tokens": msgspec.Raw(b"9")})
 
 
-def asked(events: list, defaults: Defaults = DEFAULTS) -> tuple[list[bytes], list[tuple[str, str]], TurnsStage]:
+def requests_of(events: list, defaults: Defaults = DEFAULTS) -> tuple[list[bytes], list[tuple[str, str]], TurnsStage]:
     """Return the bodies of the requests, the reasons for missing ones, and the stage afterwards."""
     stage = TurnsStage(defaults)
     found = stage.process(stage_runs.records(map(msgspec.json.encode, events), key=b"s"))
@@ -41,9 +41,9 @@ def again(stage: TurnsStage) -> list:
 
 def check(opened: dict, messages: object) -> None:
     events = [{"type": "session.opened", **opened}, {"type": "history.restored", "messages": messages}, WANTED]
-    bodies, why, stage = asked(events)
+    bodies, why, stage = requests_of(events)
     elsewhere = Defaults(targets=("vllm",), model="another", system="Other words.")
-    found, other, _ = asked(again(stage), elsewhere)
+    found, other, _ = requests_of(again(stage), elsewhere)
     assert (found, other) == (bodies, why)
 
 
@@ -63,7 +63,7 @@ def test_provider_specific_content_is_restored(vector):
 
 def test_a_document_is_accepted_by_normalize():
     history = [user("hi"), said("yes?"), user("go")]
-    _, _, stage = asked(
+    _, _, stage = requests_of(
         [{"type": "session.opened", "system": "Be brief."}, {"type": "history.restored", "messages": history}]
     )
     found = export("s", stage._states.find(b"s").session)

@@ -197,6 +197,52 @@ def test_stubs_of_a_shorter_history():
     assert stubs.upto(2) == MediaStubs(2)
 
 
+def kept_in_segments(session, segments):
+    """Take the session's new segments; return their sizes."""
+    new = session.take_segments()
+    segments.update(new)
+    used = set(session.segments)
+    for number in segments.keys() - used:
+        del segments[number]
+    return [len(data) for _, data in new]
+
+
+def test_a_step_does_not_write_the_log_again():
+    session, segments, written = Session(["anthropic"], model=MODEL), {}, []
+    messages = [*shots(240, size=20_000), user("go on")]
+    for message in messages:
+        session.append(message)
+        written += kept_in_segments(session, segments)
+    # The body after a step has 70 images, in one segment; the log of 240 images is in others, once.
+    assert max(written) < 70 * 30_000 + 30_000
+    assert sum(written) < 2 * 240 * 30_000 + 5 * 70 * 30_000
+    loaded = Session.load(session.head(), segments.values())
+    assert loaded.request().body == session.request().body == whole(messages).body
+    for count in (480, 400, 90):
+        loaded.rewind(count)
+        session.rewind(count)
+        assert loaded.request().body == session.request().body
+        assert loaded.request().fixes == session.request().fixes
+
+
+def test_a_history_that_is_read_again_is_in_many_segments():
+    session, segments = Session(["anthropic"], model=MODEL), {}
+    messages = [turn for at in range(60) for turn in (user("x" * 200_000, f"{at}"), said("ok"))]
+    for message in messages:
+        session.append(message)
+        kept_in_segments(session, segments)
+    session.configure(system="Another.")
+    session.append(user("go on"))
+    sizes = kept_in_segments(session, segments)
+    assert len(sizes) == 11
+    assert max(sizes[:-1]) < 1_300_000
+    loaded = Session.load(session.head(), segments.values())
+    assert loaded.request().body == session.request().body
+    loaded.rewind(41)
+    session.rewind(41)
+    assert loaded.request().body == session.request().body
+
+
 sizes = st.sampled_from([10, 10, 10, 2001, 8001])
 turns = st.lists(st.lists(sizes, max_size=9), min_size=1, max_size=24)
 

@@ -9,7 +9,7 @@ import pytest
 from build import answered, called, said, user
 from stage_runs import OPENED, in_batches, letters, of, processed, records, restored, turn
 
-from reknit.pipeline.model import Policy
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.refusals import read_refusal
 from reknit.pipeline.stages.defaults import Defaults
@@ -69,7 +69,7 @@ class Sides:
         return self
 
 
-def asked(**defaults):
+def sides_with_request(**defaults):
     return Sides(**defaults).take(OPENED, turn(user("hi")))
 
 
@@ -88,7 +88,7 @@ def asked(**defaults):
     ],
 )
 def test_a_refusal_is_counted_by_its_verdict(words, status, labels, code):
-    sides = asked().take(*map(turn, DOUBTED))
+    sides = sides_with_request().take(*map(turn, DOUBTED))
     assert sides.tally["reknit_requests_doubted_total", "anthropic", "ANT-31c"] == 1
     assert sides.answer(words, status) == {("anthropic", *labels): 1}
     why = [decode(letter.headers, DeadLetterHeaders) for letter in sides.letters]
@@ -101,7 +101,7 @@ def test_a_refusal_is_counted_by_its_verdict(words, status, labels, code):
 
 
 def test_a_refusal_is_judged_once_also_after_a_restart_and_transient_errors_each_time():
-    sides = asked()
+    sides = sides_with_request()
     assert sides.answer("busy", b"503") == sides.answer("busy", b"503") == {("anthropic", "not_shape", ""): 1}
     assert sides.answer(UNKNOWN) == {("anthropic", "unknown", ""): 1}
     assert sides.restart().answer(UNKNOWN) == {}
@@ -109,7 +109,7 @@ def test_a_refusal_is_judged_once_also_after_a_restart_and_transient_errors_each
 
 
 def test_a_superseded_request_stays_known_until_the_model_answers():
-    sides = asked().take(turn(user("and")), turn(user("more")))
+    sides = sides_with_request().take(turn(user("and")), turn(user("more")))
     assert sides.restart().answer(UNKNOWN, request=0) == {("anthropic", "unknown", ""): 1}
     assert sides.answer(UNKNOWN, request=1) == {("anthropic", "unknown", ""): 1}
     sides.take(turn(said("yes")), turn(user("so?")))
@@ -118,15 +118,15 @@ def test_a_superseded_request_stays_known_until_the_model_answers():
 
 
 def test_the_number_of_stored_requests_is_bounded():
-    sides = asked().take(*[turn(user(f"{n}")) for n in range(50)])
+    sides = sides_with_request().take(*[turn(user(f"{n}")) for n in range(50)])
     kept = [n for n in range(51) if ("anthropic", "unknown", "") in sides.answer(UNKNOWN, request=n)]
     assert kept == list(range(42, 51))
 
 
 def test_an_answer_does_not_affect_later_requests():
-    told = asked()
+    told = sides_with_request()
     told.answer(UNKNOWN)
-    other = asked()
+    other = sides_with_request()
     for sides in (told, other):
         sides.take(turn(said("ok")), turn(user("go")))
     assert [each.value for each in told.requests] == [each.value for each in other.requests]
@@ -140,13 +140,13 @@ def test_an_answer_creates_no_session():
 
 
 def test_answers_are_counted_for_a_session_that_follows_a_dead_letter():
-    sides = asked(on_dead_letter="follow").take(b"not JSON")
+    sides = sides_with_request(on_dead_letter="follow").take(b"not JSON")
     assert sides.answer(UNKNOWN) == {("anthropic", "unknown", ""): 1}
 
 
 @pytest.mark.parametrize("status", [b"200", b"302"])
 def test_only_a_refusal_passes_to_the_history_side(status):
-    assert asked().answer(b'{"type": "ping"}', status) == {}
+    assert sides_with_request().answer(b'{"type": "ping"}', status) == {}
 
 
 def test_an_event_without_a_request_id_does_not_pass():

@@ -15,7 +15,7 @@ from reknit.pipeline.cli.config import session_defaults
 from reknit.pipeline.config import load_config
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.metrics import Metrics
-from reknit.pipeline.model import Policy
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.settings import Config
 from reknit.pipeline.stages.base import Output, Record, Result
 from reknit.pipeline.stages.defaults import Defaults

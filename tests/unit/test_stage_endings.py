@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 from stage_runs import bodies, letters, of, processed, turn
+from stored import of_session
 
-from reknit.pipeline.model import Limits
 from reknit.pipeline.stages.base import Record, Result
 from reknit.pipeline.stages.defaults import Defaults
 from reknit.pipeline.stages.events import EventsStage
+from reknit.pipeline.stages.tenants import Limits
 from reknit.pipeline.stages.turns import TurnsStage
 from reknit.topics import DEAD_LETTERS, PROVIDER_EVENTS
 
@@ -55,7 +56,7 @@ def requested(found: Result) -> list[list[str]]:
     return [[block["text"] for message in body["messages"] for block in message["content"]] for body in bodies(found)]
 
 
-def told(found: Result) -> list[tuple[bytes, str]]:
+def stream_records(found: Result) -> list[tuple[bytes, str]]:
     """Return the records for the stream side: the session and the first header of each."""
     return [(output.key, output.headers[0][0]) for output in of(found, PROVIDER_EVENTS)]
 
@@ -128,7 +129,7 @@ def test_a_late_record_neither_stops_a_worker_nor_parks_a_session():
         stage = turns(on_dead_letter=policy)
         found = stage.process(log(("a", 0, FORGOTTEN), ("a", 1, hello())))
         assert letters(found.outputs) == [(1, "forgotten")]
-        assert [key for key, value in found.changes.items() if value is not None and key.endswith(b"a")] == []
+        assert of_session(found.changes, b"a") == {}
 
 
 def test_another_sessions_record_frees_an_expired_session_on_both_sides():
@@ -136,9 +137,9 @@ def test_another_sessions_record_frees_an_expired_session_on_both_sides():
     for record in log(("a", 0, OPENED), ("a", 1, hello()), ("b", 61, hello()), ("b", 61.001, hello())):
         found = stage.process([record])
         state |= found.changes
-    assert told(found) == [(b"a", "expired")]
+    assert stream_records(found) == [(b"a", "expired")]
     assert found.tally["reknit_sessions_ended_total", "expired"] == 1
-    assert not [key for key, value in state.items() if key.endswith(b"a") and value is not None]
+    assert of_session(state, b"a") == {}
 
 
 def test_sessions_that_expire_together_are_freed_a_few_per_record():
@@ -146,7 +147,7 @@ def test_sessions_that_expire_together_are_freed_a_few_per_record():
     stage = turns()
     stage.process(log(*((name, 0, OPENED) for name in names)))
     freed = [
-        [key.decode() for key, _ in told(stage.process([record]))]
+        [key.decode() for key, _ in stream_records(stage.process([record]))]
         for record in log(*(("late", 100 + n, hello(str(n))) for n in range(5)))
     ]
     assert list(map(len, freed)) == [64, 64, 64, 8, 0]
@@ -182,7 +183,7 @@ def test_the_dead_letter_of_a_forgotten_session_has_none_of_its_content():
 def test_a_session_can_be_forgotten_twice_and_after_it_expired():
     found = turns().process(log(("a", 0, OPENED), ("b", 70, hello()), ("a", 71, FORGOTTEN), ("a", 72, FORGOTTEN)))
     assert letters(found.outputs) == []
-    assert told(found)[1:] == [(b"a", "expired"), (b"a", "forgotten"), (b"a", "forgotten")]
+    assert stream_records(found)[1:] == [(b"a", "expired"), (b"a", "forgotten"), (b"a", "forgotten")]
 
 
 # The stream side.
@@ -255,7 +256,7 @@ def run(make, batches: list[list[Record]], *, restarted: bool) -> tuple[dict, di
     for output in found:
         outputs.setdefault((output.topic, output.key), []).append(output)
     over = {name for name in (b"a", b"b", b"c") if stage._endings.why_over(name)}
-    assert not [key for key in state if key[:1] not in (b"t", b"x") and key[-1:] in over]
+    assert not any(of_session(state, name) for name in over)
     return outputs, state
 
 

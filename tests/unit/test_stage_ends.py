@@ -11,6 +11,7 @@ import claude_lines as cli
 import pytest
 from build import answered, call, called, said, user
 from stage_runs import KEY, OPENED, bodies, letters, of, processed, records, restored, turn
+from stored import key_for
 
 from reknit.pipeline import Session
 from reknit.pipeline.errors import InputError, InternalError
@@ -182,26 +183,26 @@ def test_a_damaged_snapshot_is_a_typed_error_or_a_recovery():
 @pytest.mark.parametrize("policy", ["go-on", "follow", "park"])
 def test_an_unreadable_session_is_never_treated_as_new(policy):
     stage = TurnsStage(Defaults(on_dead_letter=policy))
-    stage.restore(b"h" + KEY, b"\xc1 not a head")
+    stage.restore(key_for("head", KEY), b"\xc1 not a head")
     for at in range(3):
         found = stage.process(records([turn(user("hi")), b"not json"], first=2 * at))
         assert [output.topic for output in found.outputs] == [DEAD_LETTERS] * 2
         assert codes(found) == ["state_unreadable", "not_json"]
         assert found.changes == {}
     found = stage.process(records([CLOSED, turn(user("hi"))], first=9))
-    assert found.changes[b"h" + KEY] is not None
+    assert found.changes[key_for("head", KEY)] is not None
     assert codes(found)[:1] in ([], ["rejected"])
 
 
 def test_an_unreadable_stream_is_never_treated_as_new():
     stage = EventsStage()
-    stage.restore(b"e" + KEY, b"\xc1 not a state")
+    stage.restore(key_for("stream", KEY), b"\xc1 not a state")
     for at in range(2):
         found = stage.process(opened_answer("x", first=3 * at))
         assert {output.topic for output in found.outputs} == {DEAD_LETTERS}
         assert set(codes(found)) == {"state_unreadable"}
     found = stage.process(closing(9))
-    assert found.changes == {b"e" + KEY: None}
+    assert found.changes == {key_for("stream", KEY): None}
 
 
 # The order of changelog records.

@@ -10,10 +10,11 @@ import stage_runs
 from build import user
 from claude_lines import RETRY, block_delta, end, finish, result, said, start, stop, text, whole
 from stage_runs import KEY, in_batches, of, processed, restored
+from stored import of_kinds
 
 from reknit.pipeline.history import History
 from reknit.pipeline.history.readers.shapes import read_message
-from reknit.pipeline.model import Policy
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.stages.base import Record
 from reknit.pipeline.stages.defaults import Defaults
 from reknit.pipeline.stages.events import EventsStage
@@ -130,7 +131,7 @@ def test_a_prompt_that_the_cli_wrote_itself_is_marked_in_the_log_and_in_the_hist
 
 def test_waiting_turns_leave_the_changelog_once_they_are_recorded():
     stage = EventsStage()
-    (waiting,) = [key for key in stage.process(ended("Hi there")).changes if key[:1] == b"w"]
+    (waiting,) = of_kinds(stage.process(ended("Hi there")).changes, "waiting record")
     assert stage.process(policy(record=True, first=20)).changes[waiting] is None
 
 

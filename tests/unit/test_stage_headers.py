@@ -20,14 +20,14 @@ PASSED = (("producer", b"crew/1.4"), ("traceparent", b"00-0af7651916cd43dd8448eb
 INTERRUPTED = [turn(user("hi")), turn(called("call_1", "ls")), turn(user("never mind"))]
 
 
-def told(stage, events: list[dict], topic: str, headers: tuple = (), first: int = 0) -> list[dict[str, str]]:
+def headers_of(stage, events: list[dict], topic: str, headers: tuple = (), first: int = 0) -> list[dict[str, str]]:
     """Return the headers of a stage's outputs for a topic."""
     found = of(stage.process(records(events, headers, first=first)), topic)
     return [{k: v.decode() for k, v in each.headers} for each in found]
 
 
 def requests(*events: dict, first: int = 0) -> list[dict[str, str]]:
-    return told(TurnsStage(), list(events), PROVIDER_REQUESTS, first=first)
+    return headers_of(TurnsStage(), list(events), PROVIDER_REQUESTS, first=first)
 
 
 def test_a_request_names_its_cause_and_the_first_record_of_its_session():
@@ -84,7 +84,7 @@ def test_a_request_has_the_reason_for_a_new_prefix():
 def test_producer_and_trace_of_a_turn_are_passed_to_requests_and_fixes():
     broken = turn(user("hi", " "))
     for topic in (PROVIDER_REQUESTS, HISTORY_FIXES):
-        found = told(TurnsStage(), [OPENED, broken], topic, PASSED)
+        found = headers_of(TurnsStage(), [OPENED, broken], topic, PASSED)
         assert found
         for each in found:
             assert {name: each[name].encode() for name, _ in PASSED} == dict(PASSED)
@@ -92,7 +92,7 @@ def test_producer_and_trace_of_a_turn_are_passed_to_requests_and_fixes():
 
 def test_a_release_of_a_session_that_is_not_parked_is_a_dead_letter():
     mended = {"type": "session.released", "record": turn(user("mended"))}
-    (letter,) = told(TurnsStage(), [mended], DEAD_LETTERS)
+    (letter,) = headers_of(TurnsStage(), [mended], DEAD_LETTERS)
     assert letter["reknit.error.code"] == "not_parked"
 
 

@@ -4,14 +4,16 @@ import random
 
 import pytest
 from stage_runs import deltas, records, settling, with_calls_open, written_bytes
+from stored import key_for, kind_of
 
 from reknit.pipeline.engine.stores import PackedRecords
 from reknit.pipeline.stages.events import EventsStage
-from reknit.pipeline.stages.records import WrittenHead
 from reknit.pipeline.stages.turns import TurnsStage
+from reknit.pipeline.stages.written_head import WrittenHead, change_key
 
 ROOM = 1 << 40
 SMALL_BYTES = 1 << 13
+HEAD = key_for("head", b"s")
 
 
 def processed(stage, values, keys=(b"session",), room=ROOM, state=None):
@@ -60,16 +62,16 @@ def test_a_head_is_read_as_last_written_after_any_changes(seed):
     head, written, state, kinds = chance.randbytes(2 * SMALL_BYTES), WrittenHead(SMALL_BYTES), {}, set()
     for _ in range(200):
         head = edited(head, chance) or chance.randbytes(100)
-        changes = written.write(b"hs", b"s", head, 2)
-        kinds |= {(key[:1], value is None) for key, value in changes.items()}
+        changes = written.write(HEAD, b"s", head, 2)
+        kinds |= {(kind_of(key), value is None) for key, value in changes.items()}
         state |= changes
         state = {key: value for key, value in state.items() if value is not None}
-        of_head = {int.from_bytes(key[1:5], "big"): value for key, value in state.items() if key[:1] == b"c"}
-        again, found = WrittenHead.read(state[b"hs"], of_head, SMALL_BYTES)
+        of_head = {number: state[key] for number in range(200) if (key := change_key(number, b"s")) in state}
+        again, found = WrittenHead.read(state[HEAD], of_head, SMALL_BYTES)
         assert found == head
         if chance.randrange(3) == 0:
             written = again
-    assert kinds >= {(b"c", False), (b"c", True), (b"h", False)}
+    assert kinds >= {("change of a head", False), ("change of a head", True), ("head", False)}
 
 
 def test_a_head_that_has_changed_completely_is_written_whole():
@@ -79,9 +81,9 @@ def test_a_head_that_has_changed_completely_is_written_whole():
         for _ in range(2)
     )
     written = WrittenHead(SMALL_BYTES)
-    written.write(b"hs", b"s", first, 2)
-    ((key, change),) = written.write(b"hs", b"s", second, 2).items()
-    found = WrittenHead.read(first, {0: change}, SMALL_BYTES)[1] if key[:1] == b"c" else change
+    written.write(HEAD, b"s", first, 2)
+    ((key, change),) = written.write(HEAD, b"s", second, 2).items()
+    found = WrittenHead.read(first, {0: change}, SMALL_BYTES)[1] if key == change_key(0, b"s") else change
     assert found == second
     assert second[len(second) // 2 :] in change
 
@@ -89,19 +91,19 @@ def test_a_head_that_has_changed_completely_is_written_whole():
 def test_a_head_of_format_1_is_always_written_whole():
     head, written = b"x" * 3 * SMALL_BYTES, WrittenHead(SMALL_BYTES)
     for more in range(3):
-        assert written.write(b"hs", b"s", head + b"%d" % more, 1) == {b"hs": head + b"%d" % more}
+        assert written.write(HEAD, b"s", head + b"%d" % more, 1) == {HEAD: head + b"%d" % more}
 
 
 def test_leftover_changes_of_an_earlier_head_are_ignored():
     first, second = (bytes([byte]) * 2 * SMALL_BYTES for byte in b"ab")
     written = WrittenHead(SMALL_BYTES)
-    state = written.write(b"hs", b"s", first, 2) | written.write(b"hs", b"s", first + b"c", 2)
-    whole = written.write(b"hs", b"s", second, 1)
-    changes = {0: state[b"c\0\0\0\0s"]}
-    assert whole == {b"c\0\0\0\0s": None, b"hs": second}
+    state = written.write(HEAD, b"s", first, 2) | written.write(HEAD, b"s", first + b"c", 2)
+    whole = written.write(HEAD, b"s", second, 1)
+    changes = {0: state[change_key(0, b"s")]}
+    assert whole == {change_key(0, b"s"): None, HEAD: second}
     again, found = WrittenHead.read(second, changes, SMALL_BYTES)
     assert found == second
-    assert again.write(b"hs", b"s", first, 1) == {b"c\0\0\0\0s": None, b"hs": first}
+    assert again.write(HEAD, b"s", first, 1) == {change_key(0, b"s"): None, HEAD: first}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from build import answered, called, said, user
 from stage_runs import KEY, OPENED, bodies, in_batches, of, processed, records, restored, turn
 
 from reknit import pipeline
-from reknit.pipeline.model import Policy
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.stages.defaults import Defaults
 from reknit.pipeline.stages.turns import TurnsStage
 from reknit.topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS
@@ -196,7 +196,7 @@ WATCHED = {
 }
 
 
-def told(found) -> list[tuple[str, bool]]:
+def fix_codes(found) -> list[tuple[str, bool]]:
     return [(fix["code"], fix.get("observed", False)) for fix in fixes_of(found)]
 
 
@@ -204,7 +204,7 @@ def test_an_observed_repair_is_reported_once_and_again_when_it_had_to_be_made():
     questions = [turn(user("q")), turn(said("a")), turn(user("q"))]
     found = run(WATCHED, *questions)
     assert [body["seed"] for body in bodies(found)] == [7, 7]
-    assert told(found) == [("param_dropped", True)]
+    assert fix_codes(found) == [("param_dropped", True)]
     assert found.tally["reknit_fixes_observed_total", "param_dropped", "bedrock-converse"] == 1
     assert ("reknit_fixes_total", "param_dropped", "bedrock-converse") not in found.tally
     assert found.tally["reknit_requests_total", "bedrock-converse", "clean"] == 2
@@ -214,7 +214,7 @@ def test_an_observed_repair_is_reported_once_and_again_when_it_had_to_be_made():
     assert [("seed" in body, "toolConfig" in body) for body in bodies(found)] == [(True, False)] * 2 + [
         (False, True)
     ] * 3
-    assert told(found) == [("param_dropped", True), ("tools_stubbed", False), ("param_dropped", False)]
+    assert fix_codes(found) == [("param_dropped", True), ("tools_stubbed", False), ("param_dropped", False)]
     assert [header(each, "prefix-reset") for each in requests] == [None, None, "mended", "mended", "mended"]
     assert [header(each, "fixes") for each in requests] == ["0", "0", "2", "2", "2"]
 
@@ -223,7 +223,7 @@ def test_a_sessions_setting_for_one_repair_leaves_the_others_unchanged():
     defaults = Defaults(policy=Policy(mend={"param_dropped": "observe", "turns_merged": "observe"}))
     change = {"mend": {"turns_merged": "on", "vllm": {"param_dropped": "on"}}}
     opened = {**OPENED, "targets": ["bedrock-converse"], "params": {"max_tokens": 100, "seed": 7}, "policy": change}
-    assert told(run(opened, turn(user("a")), turn(user("b")), defaults=defaults)) == [
+    assert fix_codes(run(opened, turn(user("a")), turn(user("b")), defaults=defaults)) == [
         ("param_dropped", True),
         ("turns_merged", False),
     ]

@@ -25,7 +25,7 @@ def thought(words, signature, provider):
     return thinking(words, provider, signature=signature)
 
 
-def asked(to, messages, **beside):
+def request_of(to, messages, **beside):
     done = normalize({"messages": messages, **beside}, to=to)
     return json.loads(done.body), [fix.code for fix in done.fixes]
 
@@ -48,23 +48,23 @@ def test_all_three_are_in_the_registry():
 )
 def test_parameters_get_the_targets_names(params):
     messages = [user("q")]
-    body, fixes = asked("bedrock-converse", messages, params=params)
+    body, fixes = request_of("bedrock-converse", messages, params=params)
     assert (body["inferenceConfig"], fixes) == ({"maxTokens": 5, "topP": 0.5, "stopSequences": ["x"]}, [])
-    body, fixes = asked("gemini", messages, params=params)
+    body, fixes = request_of("gemini", messages, params=params)
     assert (body["generationConfig"], fixes) == ({"maxOutputTokens": 5, "topP": 0.5, "stopSequences": ["x"]}, [])
 
 
 def test_unsupported_parameters_are_recorded():
-    body, fixes = asked("bedrock-converse", [user("q")], model=LLAMA, params={"top_k": 3, "logprobs": True})
+    body, fixes = request_of("bedrock-converse", [user("q")], model=LLAMA, params={"top_k": 3, "logprobs": True})
     assert (list(body), fixes) == (["messages"], ["param_dropped", "param_dropped"])
-    body, fixes = asked("bedrock-converse", [user("q")], model=CLAUDE, params={"top_k": 3})
+    body, fixes = request_of("bedrock-converse", [user("q")], model=CLAUDE, params={"top_k": 3})
     assert (body["additionalModelRequestFields"], fixes) == ({"top_k": 3}, [])
 
 
 def test_tools_follow_the_messages_for_converse():
     tools = [{"name": "read file", "description": "reads", "input_schema": {"type": "object"}}]
     choice = {"type": "tool", "name": "read file"}
-    body, fixes = asked("bedrock-converse", [user("q")], tools=tools, params={"tool_choice": choice})
+    body, fixes = request_of("bedrock-converse", [user("q")], tools=tools, params={"tool_choice": choice})
     name = body["toolConfig"]["tools"][0]["toolSpec"]["name"]
     assert list(body) == ["messages", "toolConfig"]
     assert name.startswith("read_file-")
@@ -76,7 +76,7 @@ def test_tools_follow_the_messages_for_converse():
 
 
 def test_called_tools_are_declared_if_none_are_given():
-    body, fixes = asked("bedrock-converse", [*LOOP, said(call("b", "list")), user(result("b"))])
+    body, fixes = request_of("bedrock-converse", [*LOOP, said(call("b", "list")), user(result("b"))])
     assert [tool["toolSpec"]["name"] for tool in body["toolConfig"]["tools"]] == ["read", "list"]
     assert fixes == ["tools_stubbed"]
 
@@ -94,16 +94,16 @@ def test_a_tool_called_later_does_not_change_the_settled_bytes():
 
 def test_results_are_separate_messages_for_llama():
     history = [user("go"), said(call("a")), user(result("a"), "and")]
-    body, fixes = asked("bedrock-converse", history, model=LLAMA)
+    body, fixes = request_of("bedrock-converse", history, model=LLAMA)
     assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user", "assistant", "user"]
     blocks = [list(block) for message in body["messages"][2:] for block in message["content"]]
     assert blocks == [["toolResult"], ["text"], ["text"]]
     assert fixes == ["assistant_inserted", "tools_stubbed"]
-    assert len(asked("bedrock-converse", history, model=CLAUDE)[0]["messages"]) == 3
+    assert len(request_of("bedrock-converse", history, model=CLAUDE)[0]["messages"]) == 3
 
 
 def test_an_empty_error_gets_a_text_for_converse():
-    body, fixes = asked("bedrock-converse", [user("go"), said(call("a")), user(result("a", "", is_error=True))])
+    body, fixes = request_of("bedrock-converse", [user("go"), said(call("a")), user(result("a", "", is_error=True))])
     shown = {"toolUseId": "a", "content": [{"text": "(no output)"}], "status": "error"}
     assert body["messages"][2]["content"] == [{"toolResult": shown}]
     assert fixes == ["error_filled", "tools_stubbed"]
@@ -111,20 +111,20 @@ def test_an_empty_error_gets_a_text_for_converse():
 
 def test_reasoning_is_sent_back_to_converse_first_in_its_turn():
     history = [user("q"), said("a", thought("hm", "s", "bedrock-converse")), user("go")]
-    body, fixes = asked("bedrock-converse", history, model=CLAUDE)
+    body, fixes = request_of("bedrock-converse", history, model=CLAUDE)
     assert body["messages"][1]["content"] == [
         {"reasoningContent": {"reasoningText": {"text": "hm", "signature": "s"}}},
         {"text": "a"},
     ]
     assert fixes == ["thinking_moved"]
     history[1] = said(thought("hm", "s", "anthropic"), "a")
-    assert asked("bedrock-converse", history, model=CLAUDE)[1] == ["thinking_foreign"]
+    assert request_of("bedrock-converse", history, model=CLAUDE)[1] == ["thinking_foreign"]
 
 
 def test_documents_get_unique_names_and_a_text_block():
     source = {"type": "text", "media_type": "text/plain", "data": "w"}
     pair = [{"type": "document", "title": "a", "source": source}] * 2
-    body, fixes = asked("bedrock-converse", [user(*pair)])
+    body, fixes = request_of("bedrock-converse", [user(*pair)])
     content = body["messages"][0]["content"]
     assert [block["document"]["name"] for block in content[:2]] == ["a", "a (2)"]
     assert content[0]["document"] == {"name": "a", "format": "txt", "source": {"bytes": "dw=="}}
@@ -145,7 +145,7 @@ def test_documents_in_converses_format_are_kept():
     own = {"document": {"format": "txt", "name": "a", "source": {"text": "words"}}}
     ill = {"document": {"format": "txt", "name": "b", "source": {"text": "words", "bytes": "dw=="}}}
     history = [user({"text": "q"}, own, own, ill)]
-    body, fixes = asked("bedrock-converse", history)
+    body, fixes = request_of("bedrock-converse", history)
     second = {"document": own["document"] | {"name": "a (2)"}}
     assert body["messages"][0]["content"] == [{"text": "q"}, own, second]
     assert fixes == ["document_renamed", "unknown_dropped"]
@@ -163,7 +163,7 @@ def test_gemini_matches_responses_by_order_and_names_them():
         said(call("a", "one"), call("b", "two")),
         user(result("b", "2"), result("a", [text("1"), PICTURE])),
     ]
-    body, fixes = asked("gemini", history, model="gemini-2.5-flash")
+    body, fixes = request_of("gemini", history, model="gemini-2.5-flash")
     assert body["contents"][2]["parts"] == [
         {"functionResponse": {"name": "one", "response": {"result": "1"}}},
         {"functionResponse": {"name": "two", "response": {"result": "2"}}},
@@ -174,21 +174,21 @@ def test_gemini_matches_responses_by_order_and_names_them():
 
 def test_gemini_3_gets_its_signatures_back_and_a_placeholder_for_foreign_ones():
     history = [user("go"), said(thought("", "s", "gemini"), call("a"), call("b")), user(result("a"), result("b"))]
-    body, fixes = asked("gemini", history, model="gemini-3-pro-preview")
+    body, fixes = request_of("gemini", history, model="gemini-3-pro-preview")
     parts = body["contents"][1]["parts"]
     assert [part.get("thoughtSignature") for part in parts] == ["s", None]
     assert [part["functionCall"]["id"] for part in parts] == ["a", "b"]
     assert fixes == ["signature_joined"]
-    body, fixes = asked("gemini", LOOP, model="gemini-3-pro-preview")
+    body, fixes = request_of("gemini", LOOP, model="gemini-3-pro-preview")
     assert body["contents"][1]["parts"][0]["thoughtSignature"] == "skip_thought_signature_validator"
     assert fixes == ["signature_skipped"]
-    assert "thoughtSignature" not in asked("gemini", LOOP, model="gemini-2.5-pro")[0]["contents"][1]["parts"][0]
+    assert "thoughtSignature" not in request_of("gemini", LOOP, model="gemini-2.5-pro")[0]["contents"][1]["parts"][0]
 
 
 def test_schemas_for_gemini_are_unchanged():
     schema = {"type": "object", "properties": {}, "additionalProperties": False}
     tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}, {"googleSearch": {}}]
-    body, fixes = asked("gemini", [user("q")], tools=tools, params={"tool_choice": "required"}, system="be")
+    body, fixes = request_of("gemini", [user("q")], tools=tools, params={"tool_choice": "required"}, system="be")
     assert body["systemInstruction"] == {"parts": [{"text": "be"}]}
     assert body["tools"] == [{"functionDeclarations": [{"name": "f", "parametersJsonSchema": schema}]}, tools[1]]
     assert body["toolConfig"] == {"functionCallingConfig": {"mode": "ANY"}}

@@ -23,7 +23,7 @@ SENT = {
 }
 
 
-def told(sent, came, *fixes, provider="anthropic"):
+def places_of_differences(sent, came, *fixes, provider="anthropic"):
     found = differences(json.dumps(sent).encode(), json.dumps(came).encode(), TARGETS[provider].equalities, fixes)
     return [(each.kind, each.path) for each in found]
 
@@ -40,7 +40,7 @@ def with_content(at, content):
 
 @pytest.mark.parametrize("provider", [each.name for each in TARGETS.values() if each.equalities])
 def test_a_body_equals_itself_whatever_the_order_of_its_members(provider):
-    assert told(SENT, dict(reversed(SENT.items())), provider=provider) == []
+    assert places_of_differences(SENT, dict(reversed(SENT.items())), provider=provider) == []
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_a_body_equals_itself_whatever_the_order_of_its_members(provider):
     ],
 )  # fmt: skip
 def test_equivalent_spellings_are_equal(provider, one, other):
-    assert told(one, other, provider=provider) == []
-    assert told(other, one, provider=provider) == []
+    assert places_of_differences(one, other, provider=provider) == []
+    assert places_of_differences(other, one, provider=provider) == []
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,9 @@ def test_a_difference_is_reported_with_its_place(came, found):
     kinds = [kind for kind, _ in found]
     if kinds == ["missing"] and found[0][1].startswith("messages.1.content"):
         # Compared position by position: the block after a missing one takes its place.
-        assert told(SENT, came)
+        assert places_of_differences(SENT, came)
         return
-    assert told(SENT, came) == found
+    assert places_of_differences(SENT, came) == found
 
 
 @pytest.mark.parametrize(
@@ -121,45 +121,49 @@ def test_a_difference_is_reported_with_its_place(came, found):
     ],
 )  # fmt: skip
 def test_nearly_equivalent_bodies_differ(provider, one, other):
-    assert told(one, other, provider=provider)
+    assert places_of_differences(one, other, provider=provider)
 
 
 def test_blocks_that_changed_places_are_reported():
-    assert told(SENT, with_content(2, [text("and?"), RESULT]))
+    assert places_of_differences(SENT, with_content(2, [text("and?"), RESULT]))
 
 
 def test_true_is_not_one_and_a_text_is_not_a_number():
     for one, other in ((True, 1), ("1", 1), (0, False)):
-        assert told({"top_k": one}, {"top_k": other}) == [("changed", "top_k")]
+        assert places_of_differences({"top_k": one}, {"top_k": other}) == [("changed", "top_k")]
 
 
 def test_a_fix_excuses_only_the_difference_that_it_names():
     came = with_content(1, [text("well"), CALL | {"id": "toolu_2"}])
     named = make("id_rewritten", "messages.1.content.1")
-    assert told(SENT, came, named) == []
-    assert told(SENT, came, make("id_rewritten", "messages.1.content.0")) == [("changed", "messages.1.content.1.id")]
-    assert told(SENT, came | {"max_tokens": 1}, named) == [("changed", "max_tokens")]
+    assert places_of_differences(SENT, came, named) == []
+    assert places_of_differences(SENT, came, make("id_rewritten", "messages.1.content.0")) == [
+        ("changed", "messages.1.content.1.id")
+    ]
+    assert places_of_differences(SENT, came | {"max_tokens": 1}, named) == [("changed", "max_tokens")]
 
 
 def test_a_dropped_block_may_be_missing_and_the_rest_is_compared_in_place():
     came = with_content(1, [CALL])
     dropped = make("blank_dropped", "messages.1.content.0")
-    assert told(SENT, came, dropped) == []
-    assert told(SENT, with_content(1, [CALL | {"name": "rm"}]), dropped) == [("changed", "messages.1.content.1.name")]
+    assert places_of_differences(SENT, came, dropped) == []
+    assert places_of_differences(SENT, with_content(1, [CALL | {"name": "rm"}]), dropped) == [
+        ("changed", "messages.1.content.1.name")
+    ]
 
 
 def test_a_moved_block_is_found_at_its_new_place_and_only_once():
     came = changed(messages=[SENT["messages"][0], SENT["messages"][1] | {"content": [
         *SENT["messages"][1]["content"], *SENT["messages"][2]["content"]]}])  # fmt: skip
     moved = make("turns_merged", "messages.2")
-    assert told(SENT, came, moved) == []
+    assert places_of_differences(SENT, came, moved) == []
     came["messages"][1]["content"].append(RESULT)
-    assert told(SENT, came, moved) == [("added", "messages.1.content.4")]
+    assert places_of_differences(SENT, came, moved) == [("added", "messages.1.content.4")]
 
 
 def test_each_adding_fix_excuses_one_existing_block():
     more = user("Continue.")
     added = make("tail_continued", "messages.3.content.0")
-    assert told(SENT, changed(messages=[*SENT["messages"], more]), added) == []
+    assert places_of_differences(SENT, changed(messages=[*SENT["messages"], more]), added) == []
     twice = changed(messages=[*SENT["messages"], more, more])
-    assert told(SENT, twice, added) == [("added", "messages.4")]
+    assert places_of_differences(SENT, twice, added) == [("added", "messages.4")]

@@ -37,7 +37,7 @@ def test_an_example_is_neutralized_or_left_as_the_list_says(act, example):
         assert codes == set()
 
 
-@pytest.mark.parametrize("act", [act for act in ACTS if act.answer == "told"], ids=lambda act: act.words)
+@pytest.mark.parametrize("act", [act for act in ACTS if act.answer == "reported"], ids=lambda act: act.words)
 def test_a_listed_warning_is_given_for_user_text(act):
     for example in act.examples:
         done = normalize([{"role": "user", "content": example}], to=act.target)

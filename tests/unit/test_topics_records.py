@@ -8,7 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from reknit import topics
-from reknit.pipeline.model import Policy
+from reknit.pipeline.policy import Policy
 from reknit.topics import documents, headers
 from reknit.topics.records import RECORD_KINDS, TURN_RECORDS, PolicyChange, SessionOpened, StreamPolicy, TurnAppended
 

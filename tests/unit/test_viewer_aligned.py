@@ -24,9 +24,9 @@ from reknit.topics.records import FixRecord
 HEALTHY = (user("Hi."), said("Hello.", call("a")), answered("a"), said("Two files."), user("Which?"))
 
 
-def records_of(told, target):
+def records_of(rows_of, target):
     """Return the records of one of the demo's histories, for this target."""
-    found = [each for feed in told["feed"] if feed["to"] == "agent.turns.v1" for each in feed.get("records", ())]
+    found = [each for feed in rows_of["feed"] if feed["to"] == "agent.turns.v1" for each in feed.get("records", ())]
     return turns(
         {"type": "session.opened"}, *[{**each, "targets": [target]} if "targets" in each else each for each in found]
     )
@@ -56,7 +56,7 @@ def of(messages, target="anthropic", **opened):
     return aligned(records, described, Defaults())
 
 
-def told(found):
+def rows_of(found):
     """Return each row: its kind, and both places with their notes and fixes."""
     return [(row.how, side(row.left), side(row.right)) for row in found.rows(0, len(found))]
 
@@ -94,7 +94,7 @@ def test_every_published_fix_is_at_exactly_one_place(name, target):
 def test_unchanged_blocks_are_aligned_with_themselves():
     found = of(HEALTHY)
     rows = found.rows(0, len(found))
-    assert told(found) == [("same", path, path) for path in (
+    assert rows_of(found) == [("same", path, path) for path in (
         "messages.0.content.0", "messages.1.content.0", "messages.1.content.1", "messages.2.content.0",
         "messages.3.content.0", "messages.4.content.0",
     )]  # fmt: skip
@@ -159,7 +159,7 @@ MENDED = {
 @pytest.mark.parametrize("case", MENDED)
 def test_a_fix_is_shown_at_its_block(case):
     messages, rows = MENDED[case]
-    assert told(of(messages))[1 : len(rows) + 1] == rows
+    assert rows_of(of(messages))[1 : len(rows) + 1] == rows
 
 
 def test_a_text_has_one_cell_for_each_of_its_messages():
@@ -186,7 +186,7 @@ def test_members_other_than_the_messages_are_a_separate_row():
     assert [(mark.code, mark.severity) for mark in head.left.fixes] == [("param_dropped", "lossy")]
     assert json.loads(head.left.text)["system"] == "Be kind."
     assert json.loads(head.right.text) == {"model": "claude-sonnet-4-5", "max_tokens": 5}
-    assert told(found)[0] == ("same", "messages.0.content in the system prompt", None)
+    assert rows_of(found)[0] == ("same", "messages.0.content in the system prompt", None)
 
 
 def test_a_session_that_was_parked_is_shown_as_of_its_request():
@@ -211,14 +211,14 @@ def test_without_its_beginning_both_sides_are_aligned_by_position():
     records = turns(*appended(user("Hello."), said("Yes."), user("Go.")))
     session = session_until(records, b"s1", 2, Defaults())
     found = Aligned.by_position(session.turns, body.encode(), "openai-chat", Setting(), fixes)
-    assert told(found) == [
+    assert rows_of(found) == [
         ("same", "messages.0.content.0", "messages.0.content.0"),
         ("same", "messages.1.content.0", "messages.0.content.1"),
         ("same", "messages.2.content.0 lossless result_moved", "messages.1"),
         ("same", None, "messages.1.tool_calls.0"),
     ]
     assert not found.exact
-    assert told(Aligned.by_position([], b"\xff no JSON", "anthropic", Setting(), fixes)) == [("same", None, "")]
+    assert rows_of(Aligned.by_position([], b"\xff no JSON", "anthropic", Setting(), fixes)) == [("same", None, "")]
 
 
 CELLS = {

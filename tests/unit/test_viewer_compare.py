@@ -13,10 +13,8 @@ from viewer_lab import Topics, pages_of, session_of
 
 from reknit.pipeline.diff import COMPARED_TOPICS
 from reknit.pipeline.pages import shown
-from reknit.pipeline.replay.sides import Side as ReplaySide
 from reknit.pipeline.session import Session
 from reknit.pipeline.targets import Setting
-from reknit.pipeline.viewer import compare
 from reknit.pipeline.viewer.aligned import Aligned
 from reknit.pipeline.viewer.compare import Side, compared
 from reknit.topics import AGENT_TURNS, PROVIDER_REQUESTS
@@ -200,8 +198,7 @@ def replayed(monkeypatch):
                         spool.add_record(number, topic, record)
         return sides
 
-    monkeypatch.setattr(compare, "read_topics", read_topics)
-    monkeypatch.setattr(compare, "read_folders", lambda _spool, names: tuple(ReplaySide(name=name) for name in names))
+    monkeypatch.setattr("reknit.pipeline.replay.reading.read_topics", read_topics)
     return both[0]
 
 
@@ -220,7 +217,7 @@ async def test_a_replay_that_takes_too_long_is_given_up(replayed, monkeypatch, t
     async def read_topics(*_):
         raise TimeoutError
 
-    monkeypatch.setattr(compare, "read_topics", read_topics)
+    monkeypatch.setattr("reknit.pipeline.replay.reading.read_topics", read_topics)
     async with pages_of(replayed, tmp_path) as ask:
         for _ in range(2):
             status, page = await ask("/compare?replay=replay.r1.")

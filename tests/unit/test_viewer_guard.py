@@ -46,7 +46,7 @@ ROUTES = [
 
 
 @asynccontextmanager
-async def asked(**options):
+async def viewer_with(**options):
     """Yield a function that sends requests to a viewer, and the list of changes made there."""
     viewer = viewer_of(guard=Guard(LOCAL, **options))
     app = application(viewer, ROUTES, pages=())
@@ -88,13 +88,13 @@ def token_in(text):
     ],
 )
 async def test_requests_by_another_name_or_from_another_site_are_rejected(headers, status):
-    async with asked(names=["Viewer.internal"]) as (ask, _):
+    async with viewer_with(names=["Viewer.internal"]) as (ask, _):
         answer, text = await ask("GET", "/", headers=headers)
     assert (answer.status, "what agents said" in text) == (status, status == 200)
 
 
 async def test_a_name_that_is_not_allowed_is_rejected():
-    async with asked() as (ask, _):
+    async with viewer_with() as (ask, _):
         answer, _ = await ask("GET", "/", headers={"Host": "viewer.internal"})
     assert answer.status == 421
 
@@ -114,7 +114,7 @@ async def test_a_name_that_is_not_allowed_is_rejected():
     ],
 )
 async def test_a_page_of_another_site_changes_nothing(headers, status):
-    async with asked() as (ask, done):
+    async with viewer_with() as (ask, done):
         _, text = await ask("GET", "/")
         given = {name: value.format(own=ask.origin) for name, value in headers.items()} | {HEADER: token_in(text)}
         answer, _ = await ask("POST", "/change/it", headers=given)
@@ -124,7 +124,7 @@ async def test_a_page_of_another_site_changes_nothing(headers, status):
 @pytest.mark.parametrize("where", ["header", "field"])
 @pytest.mark.parametrize(("given", "status"), [("right", 200), ("wrong", 403), ("", 403), (None, 403), ("ü", 403)])
 async def test_a_change_requires_the_token_of_the_viewers_page(where, given, status):
-    async with asked() as (ask, done):
+    async with viewer_with() as (ask, done):
         _, text = await ask("GET", "/")
         token = token_in(text) if given == "right" else given
         if given is None:
@@ -150,7 +150,7 @@ async def test_a_change_requires_the_token_of_the_viewers_page(where, given, sta
     ],
 )
 async def test_proxy_headers_count_only_if_the_proxy_is_named(proxies, forwarded, status):
-    async with asked(proxies=proxies, names=["viewer.internal"], login=LOGIN) as (ask, _):
+    async with viewer_with(proxies=proxies, names=["viewer.internal"], login=LOGIN) as (ask, _):
         host = ask.origin.removeprefix("http://")
         await ask("GET", f"/?token={LOGIN}")
         headers = {name: value.format(host=host) for name, value in forwarded.items()}
@@ -170,7 +170,7 @@ async def test_proxy_headers_count_only_if_the_proxy_is_named(proxies, forwarded
 )
 async def test_the_audit_log_has_user_page_and_status(proxies, forwarded, peer):
     lines = []
-    async with asked(proxies=proxies, login=LOGIN, audit=lines.append) as (ask, _):
+    async with viewer_with(proxies=proxies, login=LOGIN, audit=lines.append) as (ask, _):
         headers = {"X-Forwarded-For": forwarded, "X-Forwarded-User": "ada"}
         await ask("GET", f"/?q=a&token={LOGIN}", headers=headers)
         await ask("GET", "/?q=a", headers=headers)
@@ -186,7 +186,7 @@ async def test_the_audit_log_has_user_page_and_status(proxies, forwarded, peer):
 
 
 async def test_a_login_token_is_removed_from_the_address_immediately():
-    async with asked(login=LOGIN) as (ask, _):
+    async with viewer_with(login=LOGIN) as (ask, _):
         before, _ = await ask("GET", "/?q=a")
         wrong, _ = await ask("GET", "/?token=something-else&q=a")
         first, _ = await ask("GET", f"/?token={LOGIN}&q=a")
@@ -201,7 +201,7 @@ async def test_a_login_token_is_removed_from_the_address_immediately():
 
 
 async def test_with_tls_the_cookie_is_secure():
-    async with asked(login=LOGIN, proxies=[LOCAL]) as (ask, _):
+    async with viewer_with(login=LOGIN, proxies=[LOCAL]) as (ask, _):
         answer, _ = await ask("GET", f"/?token={LOGIN}", headers={"X-Forwarded-Proto": "https"})
     [cookie] = answer.cookies.values()
     assert cookie["secure"] is True
@@ -209,7 +209,7 @@ async def test_with_tls_the_cookie_is_secure():
 
 @pytest.mark.parametrize(("given", "status"), [(LOGIN, 303), ("something-else", 403), ("", 403)])
 async def test_login_by_the_form(given, status):
-    async with asked(login=LOGIN) as (ask, _):
+    async with viewer_with(login=LOGIN) as (ask, _):
         answer, text = await ask("POST", "/login", data={"login": given, "next": "//evil.example/a"})
         after, _ = await ask("GET", "/")
     assert (answer.status, after.status) == (status, 200 if status == 303 else 303)
@@ -219,7 +219,7 @@ async def test_login_by_the_form(given, status):
 
 @pytest.mark.parametrize("forged", ["", ".", "9999999999.a.{mark}", "9999999999.a.", "1.a.{mark}", "ü.ü.ü"])
 async def test_a_cookie_cannot_be_forged(forged):
-    async with asked(login=LOGIN) as (ask, _):
+    async with viewer_with(login=LOGIN) as (ask, _):
         cookie = {ask.token.cookie: forged.format(mark="0" * 64)}
         answer, _ = await ask("GET", "/", headers={"Cookie": "; ".join(f"{k}={v}" for k, v in cookie.items())})
     assert answer.status == 303
@@ -227,7 +227,7 @@ async def test_a_cookie_cannot_be_forged(forged):
 
 async def test_a_login_expires(monkeypatch):
     monkeypatch.setattr("reknit.pipeline.viewer.guard.LOGGED_IN_SECONDS", -1)
-    async with asked(login=LOGIN) as (ask, _):
+    async with viewer_with(login=LOGIN) as (ask, _):
         first, _ = await ask("GET", f"/?token={LOGIN}")
         [cookie] = first.cookies.values()
         answer, _ = await ask("GET", "/", headers={"Cookie": f"{cookie.key}={cookie.value}"})
@@ -235,7 +235,7 @@ async def test_a_login_expires(monkeypatch):
 
 
 async def test_without_a_login_no_further_links_are_shown():
-    async with asked(login=LOGIN) as (ask, _):
+    async with viewer_with(login=LOGIN) as (ask, _):
         _, outside = await ask("GET", "/login")
         await ask("GET", f"/?token={LOGIN}")
         _, inside = await ask("GET", "/login")
@@ -244,7 +244,7 @@ async def test_without_a_login_no_further_links_are_shown():
 
 
 async def test_a_logout_ends_the_login():
-    async with asked(login=LOGIN) as (ask, _):
+    async with viewer_with(login=LOGIN) as (ask, _):
         await ask("GET", f"/?token={LOGIN}")
         _, text = await ask("GET", "/")
         out, _ = await ask("POST", "/logout", data={FIELD: token_in(text)})
@@ -253,7 +253,7 @@ async def test_a_logout_ends_the_login():
 
 
 async def test_a_part_of_a_page_is_not_answered_by_the_login_page():
-    async with asked(login=LOGIN) as (ask, done):
+    async with viewer_with(login=LOGIN) as (ask, done):
         part, _ = await ask("GET", "/", headers={"HX-Request": "true"})
         change, _ = await ask("POST", "/change/it")
         assert (part.status, change.status, part.headers["HX-Redirect"], done) == (401, 401, "/login", [])
@@ -309,7 +309,7 @@ def test_a_local_path_is_followed_unchanged(path):
 
 @pytest.mark.parametrize("path", ELSEWHERE)
 async def test_a_login_never_redirects_to_another_site(path, caplog):
-    async with asked(login=LOGIN) as (ask, _):
+    async with viewer_with(login=LOGIN) as (ask, _):
         form, _ = await ask("GET", "/login", params={"next": path})
         answer, _ = await ask("POST", "/login", data={"login": LOGIN, "next": path})
     assert (form.status, answer.status, answer.headers["Location"]) == (200, 303, "/")
@@ -321,7 +321,7 @@ async def test_a_login_never_redirects_to_another_site(path, caplog):
     "path", ["/%09/127.0.0.1:9/x", "/%5C127.0.0.1:9/x", "//127.0.0.1:9/x", "/%0D%0A/127.0.0.1:9/x"]
 )
 async def test_no_browser_leaves_the_viewer_by_a_login(path):
-    async with asked(login=LOGIN) as (ask, _), browsing() as browser, browser.tab() as page:
+    async with viewer_with(login=LOGIN) as (ask, _), browsing() as browser, browser.tab() as page:
         assert await page.go(f"{ask.origin}/login?next={path}") == 200
         await page.type("#login", LOGIN)
         await page.press("Enter")
@@ -347,7 +347,7 @@ MULTIPART = "multipart/form-data; boundary=b"
     ],
 )
 async def test_an_invalid_form_body_is_the_senders_fault(kind, body, caplog):
-    async with asked() as (ask, done):
+    async with viewer_with() as (ask, done):
         answer, _ = await ask("POST", "/change/it", data=body, headers={"Content-Type": kind})
     assert (answer.status in {400, 403}, done) == (True, [])
     assert "secret" not in caplog.text
@@ -356,7 +356,7 @@ async def test_an_invalid_form_body_is_the_senders_fault(kind, body, caplog):
 
 async def test_bytes_that_are_not_utf8_are_no_token(caplog):
     lines = []
-    async with asked(login=LOGIN, proxies=[LOCAL], audit=lines.append) as (ask, done):
+    async with viewer_with(login=LOGIN, proxies=[LOCAL], audit=lines.append) as (ask, done):
         odd = {"Cookie": f"{ask.token.cookie}=9.\udcff.\udcff", HEADER: "\udcff", "X-Forwarded-User": "\udcff"}
         raw = "".join(f"{name}: {value}\r\n" for name, value in odd.items()).encode("utf-8", "surrogateescape")
         answer = await raw_answer(ask.origin, b"GET / HTTP/1.1\r\nHost: localhost\r\n" + raw + b"\r\n")
@@ -394,7 +394,7 @@ async def raw_answer(origin, request):
 )
 async def test_a_malformed_request_leaves_none_of_its_content_in_a_log(request_bytes, caplog):
     caplog.set_level("DEBUG")
-    async with asked() as (ask, _):
+    async with viewer_with() as (ask, _):
         answer = await raw_answer(ask.origin, request_bytes)
         # The server still answers other clients.
         healthy, _ = await ask("GET", "/healthz")
@@ -407,7 +407,7 @@ async def test_a_malformed_request_leaves_none_of_its_content_in_a_log(request_b
 
 async def test_half_open_requests_are_closed_and_others_are_answered_meanwhile(monkeypatch):
     monkeypatch.setattr("reknit.pipeline.web.IDLE_SECONDS", 0.5)
-    async with asked() as (ask, _):
+    async with viewer_with() as (ask, _):
         _, _, port = ask.origin.rpartition(":")
         begun = [b"", b"GET / HTTP/1.1\r\nHo", b"GET / HTTP/1.1\r\nHost: localhost\r\n", b"P"]
         open_ones = [await asyncio.open_connection(LOCAL, int(port)) for _ in range(60)]
@@ -423,14 +423,14 @@ async def test_half_open_requests_are_closed_and_others_are_answered_meanwhile(m
 async def test_an_endless_body_times_out(monkeypatch):
     monkeypatch.setattr("reknit.pipeline.viewer.guard.BODY_SECONDS", 0.1)
     head = b"POST /change/it HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n"
-    async with asked() as (ask, done):
+    async with viewer_with() as (ask, done):
         answer = await raw_answer(ask.origin, head + b"Content-Type: application/x-www-form-urlencoded\r\n\r\ntok")
     assert (answer, done) == (b"HTTP/1.1 408 Request Timeout\r\n", [])
 
 
 @pytest.mark.parametrize("path", ["/", "/nothing", "/static/viewer.css", "/static/../pages.py", "/healthz", "/fails"])
 async def test_every_response_has_the_security_headers(path):
-    async with asked() as (ask, _):
+    async with viewer_with() as (ask, _):
         answer, _ = await ask("GET", path)
     policy = answer.headers["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
@@ -441,7 +441,7 @@ async def test_every_response_has_the_security_headers(path):
 
 
 async def test_errors_are_reported_without_content(caplog):
-    async with asked() as (ask, _):
+    async with viewer_with() as (ask, _):
         ours, text = await ask("GET", "/fails")
         theirs, words = await ask("GET", "/refused")
         nowhere, _ = await ask("GET", "/nowhere")

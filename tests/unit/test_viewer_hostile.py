@@ -13,8 +13,8 @@ from multidict import MultiDict
 from viewer_lab import followed, index_of, pages_of, served, session_of
 
 from reknit.pipeline.errors import InputError
-from reknit.pipeline.viewer import overview, pages, pools
-from reknit.pipeline.viewer.index import search
+from reknit.pipeline.viewer import live, overview, pools
+from reknit.pipeline.viewer.index import sessions
 from reknit.pipeline.viewer.index.search import MOST_CODES, MOST_WORDS, Search, terms_of
 from reknit.pipeline.viewer.pages import VIEWER
 from reknit.pipeline.viewer.pools import BusyError, Pool
@@ -103,7 +103,7 @@ class Endless:
 
     def __call__(self, reader, wanted, *rest):
         if wanted == Search():  # the list of all sessions, which is not a search
-            return search.sessions(reader, wanted, *rest)
+            return sessions.sessions(reader, wanted, *rest)
         with self._lock:
             self.running += 1
         try:
@@ -130,7 +130,7 @@ async def test_a_slow_search_is_stopped_and_the_next_one_is_not(tmp_path, monkey
     monkeypatch.setattr(pools, "SECONDS", 0.1)
     async with pages_of(topics(), tmp_path) as ask:
         slow = await ask("/sessions?q=first")
-        monkeypatch.setattr(overview, "sessions", search.sessions)
+        monkeypatch.setattr(overview, "sessions", sessions.sessions)
         # More than there are threads, so that each is reused after it was stopped.
         after = [await ask("/sessions?q=first") for _ in range(4)]
     assert (slow[0], "too_slow" in slow[1], endless.stopped) == (503, True, 1)
@@ -317,7 +317,7 @@ async def test_no_text_in_an_address_is_a_server_error(tmp_path, caplog, place):
 
 
 @asynccontextmanager
-async def live(http, viewer, kind):
+async def live_answer(http, viewer, kind):
     async with http.get(viewer.path(kind)) as answer:
         if answer.status == 200:
             await answer.content.readline()
@@ -325,7 +325,7 @@ async def live(http, viewer, kind):
 
 
 async def test_the_number_of_live_pages_per_peer_is_limited(tmp_path, monkeypatch):
-    monkeypatch.setattr(pages, "MOST_OF_A_PEER", 3)
+    monkeypatch.setattr(live, "MOST_OF_A_PEER", 3)
     topics = session_of("a", user("hello"))
     async with followed(topics, "a", tmp_path / "index") as viewer, aiohttp.ClientSession() as http:
         peers = iter("11123")
@@ -335,15 +335,18 @@ async def test_the_number_of_live_pages_per_peer_is_limited(tmp_path, monkeypatc
             type(viewer.app[VIEWER].guard), "peer", lambda _self, request: replaced(peer(request), address["now"])
         )
         async with AsyncExitStack() as stack:
-            first = [await stack.enter_async_context(live(http, viewer, kind)) for kind in ("live", "timeline", "live")]
-            refused = await stack.enter_async_context(live(http, viewer, "timeline"))
+            first = [
+                await stack.enter_async_context(live_answer(http, viewer, kind))
+                for kind in ("live", "timeline", "live")
+            ]
+            refused = await stack.enter_async_context(live_answer(http, viewer, "timeline"))
             address["now"] = "2"
-            other = await stack.enter_async_context(live(http, viewer, "timeline"))
+            other = await stack.enter_async_context(live_answer(http, viewer, "timeline"))
         address["now"] = "1"
         async with asyncio.timeout(60):
-            while viewer.app[pages.LIVE_PAGES]:  # noqa: ASYNC110  a viewer has no event for it
+            while viewer.app[live.LIVE_PAGES]:  # noqa: ASYNC110  a viewer has no event for it
                 await asyncio.sleep(0.01)
-        async with live(http, viewer, "live") as again:
+        async with live_answer(http, viewer, "live") as again:
             pass
     assert (first, refused, other, again) == ([200] * 3, 503, 200, 200)
 
@@ -353,7 +356,7 @@ def replaced(peer, address):
 
 
 async def test_by_default_one_peer_has_a_tenth_of_all_live_pages():
-    assert pages.MOST_OF_A_PEER * 10 <= pages.MOST_VIEWINGS
+    assert live.MOST_OF_A_PEER * 10 <= live.MOST_VIEWINGS
 
 
 def test_pages_wait_for_no_thread_that_a_search_may_occupy():

@@ -14,7 +14,7 @@ from published_records import OPENED, answers, appended
 from viewer_lab import Topics, contents, index_of
 
 from reknit.pipeline.config import load_config
-from reknit.pipeline.viewer.index import Index, IndexFileError, reading, search, timeline
+from reknit.pipeline.viewer.index import Index, IndexFileError, reading, search, sessions, timeline
 from reknit.pipeline.viewer.index.reading import Follower
 from reknit.topics import AGENT_TURNS, DAY_MS, PROVIDER_EVENTS, SESSION_ITEMS
 from reknit.topics.items import AnyItem, ItemCompleted, ItemRetracted, ItemStarted, TurnStop
@@ -103,7 +103,7 @@ def test_an_item_counts_once_by_its_outcome(tmp_path, items, counted, marks, siz
     sql = "SELECT code, sum(count) FROM counters WHERE unit = ? AND code <> '' GROUP BY code"
     rows = index.reader.rows(sql, DAY_MS)
     assert dict(rows) == counted
-    assert [row.marks for row in search.sessions(index.reader, search.Search()).rows] == [marks] * (marks is not None)
+    assert [row.marks for row in sessions.sessions(index.reader, search.Search()).rows] == [marks] * (marks is not None)
     assert contents(index) == contents(whole)
     for each in (index, whole):
         each.close()
@@ -122,7 +122,7 @@ def test_items_reduce_to_the_same_view_as_those_of_the_topic(index, topics):
 
 
 def test_text_streamed_in_pieces_is_found_and_shown(index):
-    assert [row.name for row in search.sessions(index.reader, search.Search(words='"s1 answers"')).rows] == ["s1"]
+    assert [row.name for row in sessions.sessions(index.reader, search.Search(words='"s1 answers"')).rows] == ["s1"]
     shown = timeline.timeline(index.reader, "s1", kinds=("item/completed",)).entries
     assert [entry.summary for entry in shown] == ["s1 answers"]
 
@@ -145,7 +145,7 @@ def test_an_index_of_another_cluster_or_prefix_is_rejected_and_rebuilt_on_reques
         Index.open(tmp_path / "index", **other)
     assert raised.value.code == "index_foreign"
     anew = Index.open(tmp_path / "index", **other, rebuild=True)
-    assert (anew.positions, search.sessions(anew.reader, search.Search()).rows) == ({}, [])
+    assert (anew.positions, sessions.sessions(anew.reader, search.Search()).rows) == ({}, [])
     anew.close()
 
 
@@ -183,7 +183,7 @@ def test_a_forgotten_session_is_in_no_table_and_no_file(index, topics):
     index.write(topics.entries(), topics.positions())
     while index.erase():
         pass
-    assert search.session(index.reader, "s2") is None
+    assert sessions.session(index.reader, "s2") is None
     found = contents(index)
     assert [row["name"] for row in found["sessions"]] == ["s1"]
     assert all(row["session"] == "s1" for table in ("entries", "runs", "facets") for row in found[table])
@@ -196,11 +196,11 @@ def test_late_records_of_a_forgotten_session_are_ignored(index, topics):
     index.write(behind, {})
     talk(topics, "s2", "hello again")
     index.write(topics.entries(), topics.positions())
-    assert search.session(index.reader, "s2") is None
+    assert sessions.session(index.reader, "s2") is None
     topics.now_ms += 33 * DAY_MS
     topics.put_turns("s2", OPENED)
     index.write(topics.entries(), topics.positions())
-    assert search.session(index.reader, "s2") is not None
+    assert sessions.session(index.reader, "s2") is not None
 
 
 def test_records_that_a_topic_no_longer_has_are_removed(tmp_path, index, topics):
@@ -235,7 +235,7 @@ def test_a_batch_is_written_completely_or_not_at_all(index, topics):
         index.write([*entries, structs.replace(last, turn=1 << 80)], topics.positions())
     assert (contents(index), index.positions) == (before, positions)
     index.write(topics.entries(), topics.positions())
-    assert search.session(index.reader, "s3") is not None
+    assert sessions.session(index.reader, "s3") is not None
 
 
 class ToldTooEarly:

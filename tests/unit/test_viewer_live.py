@@ -10,9 +10,9 @@ from msgspec import structs
 from stream_pages import START, TEMPLATES, Rows, delta, entries, html_of, recorded
 
 from reknit.pipeline.stages.base import Record
-from reknit.pipeline.viewer import pages
+from reknit.pipeline.viewer import live
 from reknit.pipeline.viewer.index.records import entry_of
-from reknit.pipeline.viewer.pages import AT_ONCE, NOWHERE
+from reknit.pipeline.viewer.live import AT_ONCE, NOWHERE
 from reknit.pipeline.viewer.streams import Drawing, Live, position_of
 from reknit.pipeline.viewer.streams.screen import Screen
 from reknit.topics import AGENT_TURNS
@@ -151,7 +151,7 @@ async def test_a_session_is_loaded_once_for_all_viewers():
 
 
 async def test_a_slow_reader_is_cut_off_and_delays_no_other(monkeypatch):
-    monkeypatch.setattr(pages, "_WAITING", 3)
+    monkeypatch.setattr(live, "_WAITING", 3)
     log = Log(START, *[delta("x", at) for at in range(5)])
     async with log.live.watching("s") as slow, log.live.watching("s") as quick:
         read = 0
@@ -163,7 +163,7 @@ async def test_a_slow_reader_is_cut_off_and_delays_no_other(monkeypatch):
 
 
 async def test_large_unread_texts_are_not_kept(monkeypatch):
-    monkeypatch.setattr(pages, "_WAITING_BYTES", 1000)
+    monkeypatch.setattr(live, "_WAITING_BYTES", 1000)
     log = Log(START, delta("x" * 500), delta("x" * 500, 500))
     async with log.live.watching("s") as viewing:
         log.publish()

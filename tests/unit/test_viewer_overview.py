@@ -13,9 +13,10 @@ from published_records import OPENED, appended
 from viewer_lab import BEGAN_MS, Still, filled, pages_of
 
 from reknit.pipeline.viewer import overview
+from reknit.pipeline.viewer.index.activity import Count, Overview
 from reknit.pipeline.viewer.index.entries import TOLD_OF_ITEMS
 from reknit.pipeline.viewer.index.reading import Behind
-from reknit.pipeline.viewer.index.search import Count, Overview, Search
+from reknit.pipeline.viewer.index.search import Search
 from reknit.pipeline.viewer.overview import STREAMED, chips, meaning, stamp, summed
 from reknit.topics import AGENT_TURNS, SESSION_ITEMS
 
@@ -141,7 +142,7 @@ def test_each_condition_of_a_search_can_be_removed():
 
 
 @asynccontextmanager
-async def asked(tmp_path, monkeypatch, after_ms=HOUR):
+async def overview_pages(tmp_path, monkeypatch, after_ms=HOUR):
     """Yield a function that requests pages of three sessions, some time later: valid as is, repaired, unreadable."""
     topics = filled()
     topics.put_turns("healthy/one", OPENED, *appended(user("hello"), said("well")))
@@ -164,7 +165,7 @@ def sessions_of(text):
 
 
 async def test_every_number_links_to_sessions_and_zero_to_none(tmp_path, monkeypatch):
-    async with asked(tmp_path, monkeypatch) as ask:
+    async with overview_pages(tmp_path, monkeypatch) as ask:
         status, text = await ask("/?span=24h")
         assert status == 200
         found = Counter()
@@ -193,7 +194,7 @@ async def test_every_number_links_to_sessions_and_zero_to_none(tmp_path, monkeyp
     ],
 )
 async def test_a_search_is_an_address(tmp_path, monkeypatch, query, names):
-    async with asked(tmp_path, monkeypatch) as ask:
+    async with overview_pages(tmp_path, monkeypatch) as ask:
         status, text = await ask(f"/sessions?{query}")
     assert (status, sessions_of(text)) == (200, names)
     assert ("No session fits." in text) == (not names)
@@ -201,7 +202,7 @@ async def test_a_search_is_an_address(tmp_path, monkeypatch, query, names):
 
 async def test_a_list_continues_where_it_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(overview, "ROWS", 2)
-    async with asked(tmp_path, monkeypatch) as ask:
+    async with overview_pages(tmp_path, monkeypatch) as ask:
         _, first = await ask("/sessions")
         [href] = re.findall(r'rel="next" href="([^"]*)"', first)
         _, second = await ask(html.unescape(href))
@@ -210,14 +211,14 @@ async def test_a_list_continues_where_it_ended(tmp_path, monkeypatch):
 
 
 async def test_a_recent_start_is_shown_by_minutes(tmp_path, monkeypatch):
-    async with asked(tmp_path, monkeypatch, after_ms=600_000) as ask:
+    async with overview_pages(tmp_path, monkeypatch, after_ms=600_000) as ask:
         _, text = await ask("/")
     assert re.findall(r'href="([^"]*)" aria-current="true">1h<', text) == ["/?span=1h"]
     assert text.count('<th scope="row"') == 61
 
 
 async def test_earlier_times_can_be_shown(tmp_path, monkeypatch):
-    async with asked(tmp_path, monkeypatch, after_ms=400 * 24 * HOUR) as ask:
+    async with overview_pages(tmp_path, monkeypatch, after_ms=400 * 24 * HOUR) as ask:
         _, now = await ask("/")
         [older] = re.findall(r'The newest record is older: <a href="([^"]*)">', now)
         _, text = await ask(html.unescape(older))
@@ -277,7 +278,7 @@ async def test_the_lag_of_the_index_is_shown(tmp_path, behind, says):
 
 
 async def test_self_refreshing_parts_can_be_requested_alone(tmp_path, monkeypatch):
-    async with asked(tmp_path, monkeypatch) as ask:
+    async with overview_pages(tmp_path, monkeypatch) as ask:
         _, figures = await ask("/?part=figures", part=True)
         _, charts = await ask("/?part=charts", part=True)
     assert (figures.count("<html"), figures.count('id="figures"')) == (0, 1)
@@ -288,7 +289,7 @@ async def test_self_refreshing_parts_can_be_requested_alone(tmp_path, monkeypatc
     ("path", "status"), [("/?span=9y", 404), ("/?by=session", 404), ("/sessions?since=soon", 400), ("/sessions/", 404)]
 )
 async def test_an_invalid_address_is_reported(tmp_path, monkeypatch, path, status):
-    async with asked(tmp_path, monkeypatch) as ask:
+    async with overview_pages(tmp_path, monkeypatch) as ask:
         assert (await ask(path))[0] == status
 
 
@@ -306,7 +307,7 @@ CLICK_ON_THE_BAR = """(() => {
 @needs_browser
 @pytest.mark.parametrize("dark", [False, True])
 async def test_the_chart_is_drawn_and_links_to_sessions(tmp_path, monkeypatch, dark):
-    async with asked(tmp_path, monkeypatch) as ask, browsing() as browser, browser.tab(dark=dark) as page:
+    async with overview_pages(tmp_path, monkeypatch) as ask, browsing() as browser, browser.tab(dark=dark) as page:
         await page.go(ask.url)
         await page.until("!!document.querySelector('#fixes-chart canvas')")
         drawn = await page.until(

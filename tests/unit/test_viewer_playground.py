@@ -6,24 +6,21 @@ Each code has a page with the catalogue's text, and every link to a code resolve
 import html
 import io
 import json
-import os
 import re
-from contextlib import contextmanager
 
 import pytest
 from browser import ELSEWHERE, browsing, needs_browser
 from browser import HOSTILE as HOSTILE_TEXTS
-from empty_viewer import asking, serving_nothing, words
+from empty_viewer import page_getter, serving_nothing, words
 
 from reknit import pipeline
 from reknit.pipeline.cli.offline import reported
-from reknit.pipeline.errors import InputError, InternalError, PolicyError
+from reknit.pipeline.errors import InputError
 from reknit.pipeline.explain import FIX_EXAMPLES, explain, summaries
 from reknit.pipeline.explain.page_text import as_text
 from reknit.pipeline.fixes import FIXES
 from reknit.pipeline.rules.sets import RULES
-from reknit.pipeline.session.arguments import policy_from
-from reknit.pipeline.viewer.outcome import Choice, Helper, outcome_of
+from reknit.pipeline.viewer.outcome import Choice, outcome_of
 from reknit.pipeline.viewer.playground import EXAMPLES, LARGEST, linked, path_of
 
 LOST = EXAMPLES["lost-result"].text
@@ -97,7 +94,7 @@ def test_a_choice_is_an_address_and_an_address_a_choice():
 
 
 async def test_a_form_without_scripts_gets_the_page_with_its_text_and_the_outcome():
-    async with asking() as get:
+    async with page_getter() as get:
         text = LOST.replace("Run the tests.", HOSTILE)
         status, page = await get("/playground", {"text": text, "target": "openai-chat", "missing_result": "drop"})
         assert status == 200
@@ -125,7 +122,7 @@ async def test_each_fix_is_shown_at_its_block_between_input_and_output():
 
 
 async def test_a_script_gets_the_outcome_alone():
-    async with asking() as get:
+    async with page_getter() as get:
         status, part = await get("/playground", {"text": LOST, "target": "anthropic"}, part=True)
         assert status == 200
         assert "<html" not in part
@@ -136,14 +133,14 @@ async def test_a_script_gets_the_outcome_alone():
 
 
 async def test_a_file_is_read_in_place_of_the_text():
-    async with asking() as get:
+    async with page_getter() as get:
         status, page = await get("/playground", multipart(text="[]", file=LOST.encode(), target="anthropic"))
         assert status == 200
         assert "Sent mended, with 1 fix" in words(page)
 
 
 async def test_an_overlong_text_is_rejected_before_it_is_read():
-    async with asking() as get:
+    async with page_getter() as get:
         long = json.dumps([{"role": "user", "content": "é" * (LARGEST // 2)}], ensure_ascii=False)
         assert len(long) < LARGEST
         _, part = await get("/playground", multipart(file=long.encode()), part=True)
@@ -151,7 +148,7 @@ async def test_an_overlong_text_is_rejected_before_it_is_read():
 
 
 async def test_an_example_and_a_choice_can_be_in_an_address():
-    async with asking() as get:
+    async with page_getter() as get:
         status, page = await get("/playground?example=rejected")
         assert status == 200
         assert "Rejected: nothing would be sent" in words(page)
@@ -215,7 +212,7 @@ CODES = [code for codes in summaries().values() for code in codes]
 
 
 async def test_every_fix_and_every_rule_has_a_page_with_the_text_of_explain():
-    async with asking() as get:
+    async with page_getter() as get:
         for code in CODES:
             status, page = await get(f"/explain/{code}")
             said = as_text(explain(code))
@@ -229,7 +226,7 @@ async def test_every_fix_and_every_rule_has_a_page_with_the_text_of_explain():
 
 
 async def test_all_codes_are_in_one_list_that_words_filter():
-    async with asking() as get:
+    async with page_getter() as get:
         _, page = await get("/explain")
         assert re.findall(r'<td class="mono"><a href="/explain/([^"]+)">', page) == CODES
         _, page = await get("/explain?q=OUT+of+scope+result_mov")
@@ -242,7 +239,7 @@ async def test_all_codes_are_in_one_list_that_words_filter():
 
 
 async def test_a_code_is_matched_leniently_and_an_unknown_one_names_its_neighbours():
-    async with asking() as get:
+    async with page_getter() as get:
         status, page = await get("/explain/ant-7")
         assert (status, "<code>ANT-07</code>" in page) == (200, True)
         status, page = await get("/explain/result_mooved")
@@ -260,47 +257,3 @@ async def test_a_code_is_matched_leniently_and_an_unknown_one_names_its_neighbou
 )
 def test_codes_in_a_text_are_links(text, expected):
     assert linked(text) == expected
-
-
-# The helper process of the viewer.
-
-
-PID = "__import__('os').getpid()"
-
-
-@contextmanager
-def helping(work, seconds=0.5):
-    made = Helper(work, seconds)
-    try:
-        yield made.run
-    finally:
-        made.stop()
-
-
-async def test_slow_work_is_ended_and_the_next_is_done():
-    with helping(eval) as run:
-        first = await run(PID)
-        with pytest.raises(InputError, match="too_long"):
-            await run("__import__('time').sleep(60)")
-        assert len({first, await run(PID), os.getpid()}) == 3
-
-
-async def test_an_error_of_the_work_is_returned_with_its_place():
-    with helping(policy_from) as run, pytest.raises(PolicyError) as found:
-        await run({"tail": "wag"})
-    assert (found.value.code, found.value.path) == ("policy", "policy.tail")
-
-
-async def test_an_internal_error_has_none_of_the_pasted_text():
-    with helping(int) as run:
-        with pytest.raises(InternalError, match="ValueError") as failed:
-            await run("what was pasted")
-        assert "pasted" not in str(failed.value)
-        assert await run("1") == 1
-
-
-async def test_a_process_that_dies_is_reported_and_restarted():
-    with helping(eval) as run:
-        with pytest.raises(InternalError, match="helper_ended"):
-            await run("__import__('os')._exit(1)")
-        assert await run("1 + 1") == 2

@@ -8,7 +8,7 @@ from stream_pages import CALL, START, Rows, answer, completed, delta, entries, h
 from reknit.pipeline.viewer.streams.screen import DEEPEST, TEXT, Screen
 
 
-def told(row):
+def words_of(row):
     """Return a row in words: its depth, its kind, and its marks without their signs."""
     return ">" * row["depth"] + " ".join([row["kind"], *(mark for mark in row["badges"] if len(mark) > 1)])
 
@@ -37,7 +37,7 @@ STREAMS = {
 @pytest.mark.parametrize("session", STREAMS)
 def test_a_stream_is_shown_by_its_outcome(session):
     rows = shown(*recorded(session))
-    assert ", ".join(told(row) for row in rows if "kind-aside" not in row["classes"]) == STREAMS[session]
+    assert ", ".join(words_of(row) for row in rows if "kind-aside" not in row["classes"]) == STREAMS[session]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_an_item_shows_its_text_and_its_outcome(items, words, meaning):
 def test_a_repeated_text_links_to_its_first_occurrence():
     said = {**START, "item_id": "b", "repeats": "a", "text": "x"}
     first, again = shown(START, completed(text="x"), said, completed("b"))
-    assert (told(again), again["links"]) == ("text said again", [f"#{first['id']}"])
+    assert (words_of(again), again["links"]) == ("text said again", [f"#{first['id']}"])
 
 
 def test_a_result_is_shown_at_its_call_and_the_last_one_counts():
@@ -73,9 +73,9 @@ def test_a_result_is_shown_at_its_call_and_the_last_one_counts():
 
 def test_a_result_before_its_call_is_attached_to_it_later():
     alone = shown(answer())
-    assert [told(row) for row in alone] == ["answer no call"]
+    assert [words_of(row) for row in alone] == ["answer no call"]
     (row,) = shown(answer(), CALL)
-    assert (told(row), row["answers"]) == ("call streaming", ["files"])
+    assert (words_of(row), row["answers"]) == ("call streaming", ["files"])
 
 
 def test_result_blocks_that_are_not_text_are_shown_as_json():

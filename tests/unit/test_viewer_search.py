@@ -10,7 +10,7 @@ from viewer_lab import Topics, index_of
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.stages.defaults import Defaults
-from reknit.pipeline.viewer.index import search, timeline
+from reknit.pipeline.viewer.index import activity, sessions, timeline
 from reknit.pipeline.viewer.index.search import Search
 from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
 
@@ -84,7 +84,7 @@ EVERY = ["streamed", "restored", "gemini/1", "rejected", "parked", "mended"]
 )
 def test_a_search_finds(reader, query, expected):
     wanted = Search.from_query(MultiDict(query))
-    assert names(search.sessions(reader, wanted)) == expected
+    assert names(sessions.sessions(reader, wanted)) == expected
     # It is a URL: parsing the URL gives the same search.
     assert Search.from_query(MultiDict([pair for pair in query if pair[0] != "nonsense"])) == wanted
 
@@ -110,27 +110,27 @@ def test_an_invalid_time_is_the_callers_fault(name, value):
 @pytest.mark.parametrize("after", ["x", "1", "1-x"])
 def test_an_invalid_cursor_is_the_callers_fault(reader, after):
     with pytest.raises(InputError, match="bad_search"):
-        search.sessions(reader, Search(), after)
+        sessions.sessions(reader, Search(), after)
 
 
 def test_a_session_has_the_sums_of_its_records(reader):
-    row = search.session(reader, "mended")
+    row = sessions.session(reader, "mended")
     assert (row.turns, row.requests, row.fixes, row.lossy, row.letters) == (3, 3, 1, 1, 0)
     assert (row.targets, row.parked) == (("anthropic",), False)
-    assert search.session(reader, "restored").turns == 3
-    assert search.session(reader, "parked").parked
-    assert search.session(reader, "no such session") is None
+    assert sessions.session(reader, "restored").turns == 3
+    assert sessions.session(reader, "parked").parked
+    assert sessions.session(reader, "no such session") is None
 
 
 def test_a_released_session_is_not_parked(tmp_path, topics):
     topics.put_turns("parked", {"type": "session.released"})
     index = index_of(tmp_path / "other", topics)
-    assert names(search.sessions(index.reader, Search(parked=True))) == []
+    assert names(sessions.sessions(index.reader, Search(parked=True))) == []
     index.close()
 
 
 def test_found_words_are_marked(reader):
-    (row,) = search.sessions(reader, Search(words="answer")).rows
+    (row,) = sessions.sessions(reader, Search(words="answer")).rows
     assert row.excerpt == "no <\x02answer\x03> & on"
 
 
@@ -138,14 +138,14 @@ def test_found_words_are_marked(reader):
 @pytest.mark.parametrize("bound", ["few", "many"])
 def test_each_session_is_on_one_page_while_new_ones_arrive(tmp_path, monkeypatch, wanted, bound):
     if bound == "many":  # as with more sessions than can be sorted
-        monkeypatch.setattr(search, "_FEW", 0)
-        monkeypatch.setattr(search, "_FEW_WITH_WORDS", 0)
+        monkeypatch.setattr(sessions, "_FEW", 0)
+        monkeypatch.setattr(sessions, "_FEW_WITH_WORDS", 0)
     topics = Topics()
     for number in range(25):
         topics.put_turns(f"s{number}", OPENED, *appended(user("hello"), said(call("a")), user("hello again")))
     index = index_of(tmp_path / "index", topics)
     seen = []
-    for page in walk(lambda after: search.sessions(index.reader, wanted, after, limit=4), "after"):
+    for page in walk(lambda after: sessions.sessions(index.reader, wanted, after, limit=4), "after"):
         seen += names(page)
         topics.put_turns(f"new{len(seen)}", OPENED, *appended(user("hello"), said(call("a")), user("go on")))
         index.write(topics.entries(), topics.positions())
@@ -156,15 +156,15 @@ def test_each_session_is_on_one_page_while_new_ones_arrive(tmp_path, monkeypatch
 @pytest.mark.parametrize("wanted", [Search(target="gemini"), Search(words="hello", target="gemini")])
 def test_a_search_with_few_results_ends_page_by_page_too(tmp_path, monkeypatch, wanted):
     for bound in ("_FEW", "_FEW_WITH_WORDS"):
-        monkeypatch.setattr(search, bound, 0)
-    monkeypatch.setattr(search, "_MOST", 6)
-    monkeypatch.setattr(search, "_CHUNK", 2)
+        monkeypatch.setattr(sessions, bound, 0)
+    monkeypatch.setattr(sessions, "_MOST", 6)
+    monkeypatch.setattr(sessions, "_CHUNK", 2)
     topics = Topics()
     for number in range(20):
         opened = OPENED | {"targets": ["gemini" if number in {3, 17} else "anthropic"]}
         topics.put_turns(f"s{number}", opened, *appended(user("hello"), said(call("a")), user("go on")))
     index = index_of(tmp_path / "index", topics)
-    parts = [names(page) for page in walk(lambda after: search.sessions(index.reader, wanted, after), "after")]
+    parts = [names(page) for page in walk(lambda after: sessions.sessions(index.reader, wanted, after), "after")]
     assert [name for part in parts for name in part] == ["s17", "s3"]
     assert len(parts) > 2
     index.close()
@@ -218,10 +218,10 @@ def test_dead_letters_are_listed_by_code_and_session(reader):
 
 
 def test_an_overview_counts_records(reader, topics):
-    found = search.overview(reader, topics.now_ms - 3_000_000, topics.now_ms)
+    found = activity.overview(reader, topics.now_ms - 3_000_000, topics.now_ms)
     counted = {
         (each.kind, each.target): each.count for each in found.counts if each.kind in {"fix", "request", "session"}
     }
     assert counted == {("fix", ""): 1, ("request", "anthropic"): 3, ("request", "gemini"): 1, ("session", ""): 6}
     assert (found.sessions, found.parked, found.latest_ms) == (6, 1, topics.now_ms)
-    assert search.overview(reader, topics.now_ms + 9_000_000, topics.now_ms + 9_900_000).counts == []
+    assert activity.overview(reader, topics.now_ms + 9_000_000, topics.now_ms + 9_900_000).counts == []

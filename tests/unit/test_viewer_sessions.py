@@ -18,7 +18,7 @@ from reknit.pipeline.stages.base import Record
 from reknit.pipeline.stages.defaults import Defaults
 from reknit.pipeline.viewer import overview
 from reknit.pipeline.viewer import requests as viewed
-from reknit.pipeline.viewer.pages import session_path
+from reknit.pipeline.viewer.addresses import session_path
 from reknit.topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
 
 BROKEN = (user("Run."), called("a"), user("Wait.", result("a")), said("Yes."), user("Go.", result("x")))

@@ -6,7 +6,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 
-from reknit.pipeline.viewer.pages import STATIC, static_path
+from reknit.pipeline.viewer.addresses import STATIC, static_path
 
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "pipeline/viewer/static"

@@ -8,8 +8,8 @@ from browser import ELSEWHERE, HOSTILE, Opened, browsing, needs_browser
 from stream_pages import START, Rows, completed, delta, recorded
 from viewer_lab import Topics, followed, listening
 
-from reknit.pipeline.viewer import pages, streams
-from reknit.pipeline.viewer.pages import session_path
+from reknit.pipeline.viewer import live, streams
+from reknit.pipeline.viewer.addresses import session_path
 
 NAME = "a/session <b>"
 
@@ -114,7 +114,7 @@ async def test_viewers_beyond_the_limit_are_rejected(tmp_path, monkeypatch):
 
 
 async def test_a_browser_that_reads_nothing_is_disconnected(tmp_path, monkeypatch):
-    monkeypatch.setattr(pages, "_SLOW_SECONDS", 0.01)
+    monkeypatch.setattr(live, "_SLOW_SECONDS", 0.01)
     async with served(tmp_path) as viewer, aiohttp.ClientSession(read_bufsize=1 << 22) as http:
         viewer.publish(START)
         slow = aiohttp.ClientSession()

@@ -19,7 +19,7 @@ class Clock:
 
 
 @pytest.fixture
-def told():
+def log_window():
     """Yield a function that logs, the clock, and a function that returns the written lines."""
     clock, stream = Clock(), io.StringIO()
     handler = CalmHandler(stream, clock)
@@ -33,8 +33,8 @@ def told():
     handler.close()
 
 
-def test_a_clients_line_is_logged_once_in_ten_seconds_with_a_count(told):
-    log, clock, lines = told
+def test_a_clients_line_is_logged_once_in_ten_seconds_with_a_count(log_window):
+    log, clock, lines = log_window
     for n in range(400):
         log("aiokafka.conn", "no node %d", n)
         clock.now += 0.02
@@ -52,15 +52,15 @@ def test_a_clients_line_is_logged_once_in_ten_seconds_with_a_count(told):
 @pytest.mark.parametrize(
     ("name", "shown"), [("reknit.engine", 5), ("reknit.dead-letters", 3), ("reknit.worker", 50), ("aiokafkaish", 50)]
 )
-def test_rate_limits_by_logger(told, name, shown):
-    log, _, lines = told
+def test_rate_limits_by_logger(log_window, name, shown):
+    log, _, lines = log_window
     for n in range(50):
         log(name, "one %d", n)
     assert lines() == [f"one {n}" for n in range(shown)]
 
 
-def test_a_different_wording_is_logged_and_a_clients_traceback_is_not(told):
-    log, _, lines = told
+def test_a_different_wording_is_logged_and_a_clients_traceback_is_not(log_window):
+    log, _, lines = log_window
     log("faust.worker", "crashed", exc_info=(ValueError, ValueError("content"), None))
     log("mode", "crashed")
     log("faust.worker", "stopped")

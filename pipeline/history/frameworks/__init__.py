@@ -72,7 +72,7 @@ FRAMEWORKS: Final[Mapping[str, Framework]] = MappingProxyType(
 """All shapes of frameworks by name; of two that a message could decide, the first one is meant."""
 
 # Members and types without which no message or document is of a framework's shape, as they are written. Words that
-# occur in messages of providers are left out, or have what is next to them, so that those are not decoded for nothing.
+# occur in messages of providers are left out, or include their neighbours, so that those messages are not decoded.
 _MARKS: Final = re.compile(
     rb'"(?:lc|additional_kwargs|response_metadata|channel_values|values|part_kind|sessionID|projectID|parentId|cwd|'
     rb"jsonrpc|sessionUpdate|message_type|content_type|threadId|agentVisible|toolRequest|toolResponse|"
@@ -85,7 +85,7 @@ _MARKS: Final = re.compile(
     rb'|"kind"\s*:\s*"re(?:quest|sponse)"|"(?:time|data)"\s*:\s*\{|"format"\s*:\s*2|"ts"\s*:|"value"\s*:'
     rb'|"role"\s*:\s*"(?:reasoning|activity)"|"image"\s*:\s*(?:"|\{\s*"(?:type|0)")'
 )
-# Gemini's contents have parts too, of which none has a type.
+# Gemini's contents have parts too, without types.
 _PARTS: Final = b'"parts"'
 _TYPE: Final = b'"type"'
 
@@ -96,12 +96,12 @@ def may_be_framework(text: bytes) -> bool:
 
 
 def framework_of(members: Members) -> Framework | None:
-    """The shape that a message's own keys decide, or None."""
+    """Return the shape that a message's own keys decide, or None."""
     return next((each for each in FRAMEWORKS.values() if each.decides(members)), None)
 
 
 def framed(members: Members) -> tuple[Framework, Framed] | None:
-    """The messages of a document in a framework's frame, or None."""
+    """Return the messages of a document in a framework's frame, or None."""
     for each in FRAMEWORKS.values():
         found = each.frame(members)
         if found is not None:
@@ -110,7 +110,7 @@ def framed(members: Members) -> tuple[Framework, Framed] | None:
 
 
 def decided_among(items: Sequence[Raw]) -> tuple[Framework, int] | None:
-    """The shape that the first message with deciding keys decides, and its index.
+    """Return the shape that the first message with deciding keys decides, and the index of that message.
 
     Raises:
         InputError: two messages decide for different shapes.

@@ -1,8 +1,7 @@
-"""Logs of the Agent Client Protocol: what a client shows of a session.
+"""Logs of the Agent Client Protocol: the updates that a client shows to its user.
 
-A log is a view: it has no system prompt, no signatures and no model, and not the results as the model got them. Chunks
-of one kind are joined until another kind of update comes. A tool that has no name has only the title that the client
-shows.
+A log has no system prompt, no signatures, no model, and no results in the form in which the model received them. Chunks
+of one kind are joined until another kind of update follows. A tool without a name has the title that the client shows.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from reknit.pipeline.history.frameworks import parts
 from reknit.pipeline.history.frameworks.base import NULL, Framework, Item, Members, Reading, is_object, is_string, word
-from reknit.pipeline.history.frameworks.parts import call, mcp_part, result, thinking, value_text
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.tolerant import INNER, Inner, Placed, kind_named
@@ -119,9 +118,9 @@ class _Log:
         placed = _part(Fields(content, path, item.fields.notes))
         for block, where in placed:
             if kind == "agent_thought_chunk" and isinstance(block, Text):
-                before = self._placed.pop()[0] if self._placed else thinking("", "", None)
+                before = self._placed.pop()[0] if self._placed else parts.thinking("", "", None)
                 text = getattr(before, "thinking", "") + block.text
-                self._placed.append((thinking(text, "", None), where))
+                self._placed.append((parts.thinking(text, "", None), where))
             elif isinstance(block, Text) and self._placed and isinstance((last := self._placed[-1][0]), Text):
                 self._placed[-1] = Text(text=last.text + block.text), self._placed[-1][1]
             else:
@@ -134,14 +133,14 @@ class _Log:
         if not known:
             self._begin("tool_call", "assistant", item)
             name = word(update, "name") or word(update, "title")
-            block: ToolUse = call(
+            block: ToolUse = parts.call(
                 self._reading, called, name, update.get("rawInput"), item.fields.at("update.rawInput")
             )
             self._placed.append((block, item.fields.at("update")))
         self._end_of_call(called, item)
 
     def _end_of_call(self, called: str, item: Item) -> None:
-        """The result of a call that has ended."""
+        """Add the result of a call that has ended."""
         state = self._calls[called]
         status = word(state, "status")
         if status not in _ENDS or called in self._results:
@@ -161,20 +160,20 @@ class _Log:
                 blocks += [block for block, _ in _part(inner) if isinstance(block, INNER)]
         is_error = status == "failed"
         if blocks:
-            block = result(called, blocks, is_error=is_error)
+            block = parts.result(called, blocks, is_error=is_error)
         else:
-            block = result(called, value_text(state.get("rawOutput")), is_error=is_error, is_value=True)
+            block = parts.result(called, parts.value_text(state.get("rawOutput")), is_error=is_error, is_value=True)
         self._placed.append((block, item.fields.at("update")))
         self.end()
 
 
 def _part(fields: Fields) -> list[Placed]:
-    """A content block of the protocol; a link is its address."""
+    """Return a block for a content block of the protocol; a link becomes its address."""
     if kind_named(fields) == "resource_link":
         text = fields.take_text("uri")
         fields.clear()
         return [(Text(text=text), fields.path)]
-    return mcp_part(fields)
+    return parts.mcp_part(fields)
 
 
 FRAMEWORK: Final = Framework(

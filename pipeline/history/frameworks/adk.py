@@ -1,7 +1,7 @@
 """Events of Google's Agent Development Kit, alone or in a session; their contents are Gemini's.
 
 Both spellings of members occur, and bytes are in the URL-safe alphabet. A partial event is a fragment of a later one.
-Events that a rewind has taken back are left out, and a compaction's summary takes the place of the events between its
+Events that a rewind removes are left out, and a compaction's summary takes the place of the events between its
 times. Questions of the framework to a person look like calls, and ADK does not send them.
 """
 
@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from reknit.pipeline.history.frameworks import parts
 from reknit.pipeline.history.frameworks.base import (
     Framed,
     Framework,
@@ -26,7 +27,6 @@ from reknit.pipeline.history.frameworks.base import (
     is_string,
     word,
 )
-from reknit.pipeline.history.frameworks.parts import issuer_of, standard_base64
 from reknit.pipeline.history.pieces import GEMINI
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
@@ -99,7 +99,7 @@ def _read(reading: Reading, items: Sequence[Item]) -> None:
 
 
 def _kept(reading: Reading, items: Sequence[Item]) -> list[Item]:
-    """The events that no later rewind has taken back."""
+    """Return the events that no later rewind removes."""
     kept: list[Item] = []
     at = len(items) - 1
     while at >= 0:
@@ -135,7 +135,7 @@ def _number(value: Raw | None) -> float:
 
 
 def _summaries(items: Sequence[Item]) -> list[tuple[float, float, int, Raw]]:
-    """The times between which events are compacted, with the index of the event that has the summary, and that."""
+    """Return the compacted spans of time, the index of each summary's event, and the summary."""
     found: list[tuple[float, float, int, Raw]] = []
     for item in items:
         actions = _actions(item.fields)
@@ -152,7 +152,7 @@ def _summaries(items: Sequence[Item]) -> list[tuple[float, float, int, Raw]]:
 
 
 def _leave_partial(reading: Reading, item: Item, items: Sequence[Item]) -> None:
-    """A fragment of a later event, which is only recorded as lost where the whole never came."""
+    """Leave out a fragment of a later event; it is recorded as lost only if that event is missing."""
     named = item.fields.peek("author"), _invocation(item.fields)
     followed = any(
         each.index > item.index
@@ -169,7 +169,7 @@ def _leave_partial(reading: Reading, item: Item, items: Sequence[Item]) -> None:
 
 
 def _drop_actions(fields: Fields) -> None:
-    """Record the actions that say something; most events have them all, empty."""
+    """Record the actions that have content. Most events have all of them, empty."""
     actions = fields.take_object("actions")
     if actions is not None:
         actions.ignore("compaction")
@@ -184,13 +184,13 @@ def _read_content(reading: Reading, item: Item, content: Raw | None, path: str) 
     model = word(fields.members(), "modelVersion") or word(fields.members(), "model_version") or None
     # Models of other providers run through LiteLLM, whose names begin with the provider's.
     provider, _, base = (model or "").rpartition("/")
-    issuer = issuer_of(provider.rpartition("/")[2], base) if provider else Issuer(provider=GEMINI, model=model)
+    issuer = parts.issuer_of(provider.rpartition("/")[2], base) if provider else Issuer(provider=GEMINI, model=model)
     named = inner.take_text("role")
     is_users = word(fields.members(), "author") == "user" or named in ("user", "function")
     role: Role = "user" if is_users else "assistant"
     value, place = inner.take("parts"), inner.at("parts")
     listed = [] if value is None else as_list(value, place)
-    parts = Parts()
+    reader = Parts()
     placed: list[Placed] = []
     for at, each in enumerate(listed):
         if not starts_with(each, b"{"):
@@ -199,9 +199,9 @@ def _read_content(reading: Reading, item: Item, content: Raw | None, path: str) 
         if _asks(part):
             reading.leave_out(part, "question")
             continue
-        placed += [(_issued(block, issuer), where) for block, where in parts.read(part)]
+        placed += [(_issued(block, issuer), where) for block, where in reader.read(part)]
     inner.drop_rest()
-    reading.ids_made = parts.ids_made
+    reading.ids_made = reader.ids_made
     turn_id = word(fields.members(), "id") or None
     if role == "assistant" and any(isinstance(block, ToolResult) for block, _ in placed):
         reading.add_steps(placed, item, turn_id=turn_id)
@@ -210,12 +210,12 @@ def _read_content(reading: Reading, item: Item, content: Raw | None, path: str) 
 
 
 def _issued(block: Block, issuer: Issuer | None) -> Block:
-    """A block of Gemini's with the model that wrote it; signatures and thoughts are only valid with it."""
+    """Add the model to a block of Gemini's: signatures and thoughts are valid only with the model that wrote them."""
     return replace(block, issuer=issuer) if isinstance(block, Thinking) and issuer is not None else block
 
 
 def _asks(part: Fields) -> bool:
-    """Return True if a part is the framework's question to a person, or the answer."""
+    """Return True if a part is the framework's question to a person, or its answer."""
     for name in _CALLS:
         value = part.peek(name)
         if value is not None and starts_with(value, b"{"):
@@ -224,7 +224,7 @@ def _asks(part: Fields) -> bool:
 
 
 def _part(value: Raw, path: str, fields: Fields) -> Fields:
-    """A part with its bytes in the standard alphabet."""
+    """Return a part with its base64 in the standard alphabet."""
     members = as_object(value, path)
     changed = _standard(members)
     if changed == members:
@@ -236,19 +236,19 @@ def _standard(members: Members) -> dict[str, Raw]:
     changed = {**members}
     for name in _SIGNATURES:
         if is_string(changed, name):
-            changed[name] = Raw(msgspec.json.encode(standard_base64(word(changed, name))))
+            changed[name] = Raw(msgspec.json.encode(parts.standard_base64(word(changed, name))))
     for name in _BLOBS:
         if is_object(changed, name):
             blob = as_object(changed[name], "")
             if is_string(blob, "data"):
-                blob["data"] = Raw(msgspec.json.encode(standard_base64(word(blob, "data"))))
+                blob["data"] = Raw(msgspec.json.encode(parts.standard_base64(word(blob, "data"))))
                 changed[name] = Raw(msgspec.json.encode(blob))
     for name in _HOLDERS:
         if is_object(changed, name) and is_list(response := as_object(changed[name], ""), "parts"):
-            parts = as_list(response["parts"], "")
+            listed = as_list(response["parts"], "")
             response["parts"] = Raw(
                 msgspec.json.encode(
-                    [_standard(as_object(each, "")) if starts_with(each, b"{") else each for each in parts]
+                    [_standard(as_object(each, "")) if starts_with(each, b"{") else each for each in listed]
                 )
             )
             changed[name] = Raw(msgspec.json.encode(response))

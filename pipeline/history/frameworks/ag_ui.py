@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
+from reknit.pipeline.history.frameworks import parts
 from reknit.pipeline.history.frameworks.base import (
     NULL,
     Framed,
@@ -26,26 +27,13 @@ from reknit.pipeline.history.frameworks.base import (
     role_of,
     word,
 )
-from reknit.pipeline.history.frameworks.parts import (
-    call,
-    id_made,
-    inner_blocks,
-    issuer_of,
-    media,
-    media_or_unknown,
-    redacted,
-    result,
-    sealed,
-    thinking,
-    value_text,
-)
 from reknit.pipeline.history.pieces import GEMINI
 from reknit.pipeline.history.readers.canonical import PART
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.history.readers.tolerant import Placed, kind_named
-from reknit.pipeline.model import Role, Text
+from reknit.pipeline.model import Role
 
 _ROLES: Final[dict[str, Role]] = {
     "user": "user",
@@ -131,17 +119,17 @@ def _opaque(value: str) -> Members | None:
 
 
 def _reasoning(fields: Fields) -> list[Placed]:
-    text, value = value_text(fields.take("content")), fields.take_text("encryptedValue")
+    text, value = parts.value_text(fields.take("content")), fields.take_text("encryptedValue")
     if not text and not value:
         return []
     told = _opaque(value)
     if told is None:
-        return [(thinking(text, value, None), fields.at("content"))]
-    issuer = issuer_of(word(told, "provider_name"))
+        return [(parts.thinking(text, value, None), fields.at("content"))]
+    issuer = parts.issuer_of(word(told, "provider_name"))
     signature = word(told, "signature")
     if word(told, "id") in ("redacted_thinking", "redacted_content") and not text:
-        return [(redacted(signature, issuer), fields.at("content"))]
-    return [(thinking(text, signature, issuer), fields.at("content"))]
+        return [(parts.redacted(signature, issuer), fields.at("content"))]
+    return [(parts.thinking(text, signature, issuer), fields.at("content"))]
 
 
 def _calls(reading: Reading, fields: Fields) -> list[Placed]:
@@ -152,14 +140,14 @@ def _calls(reading: Reading, fields: Fields) -> list[Placed]:
         called = one.take_text("id")
         function = one.take_object("function") or Fields(b"{}", one.path, fields.notes)
         name, arguments = function.take_text("name"), function.take("arguments")
-        block = call(reading, called, name, arguments, function.at("arguments"))
+        block = parts.call(reading, called, name, arguments, function.at("arguments"))
         value_of_call = one.peek("encryptedValue")
         signature = ""
-        if value_of_call is not None and (told := _opaque(value_text(value_of_call))) is not None:
+        if value_of_call is not None and (told := _opaque(parts.value_text(value_of_call))) is not None:
             one.ignore("encryptedValue")
-            issuer = issuer_of(word(told, "provider_name"))
+            issuer = parts.issuer_of(word(told, "provider_name"))
             signature = word(told, "signature") if issuer is not None and issuer.provider == GEMINI else ""
-        placed += sealed(block, signature, one.path)
+        placed += parts.sealed(block, signature, one.path)
         function.drop_rest()
         # A signature of the call without an issuer: no provider takes it.
         finish(one, "type")
@@ -168,32 +156,19 @@ def _calls(reading: Reading, fields: Fields) -> list[Placed]:
 
 def _result(reading: Reading, fields: Fields) -> list[Placed]:
     called = fields.take_text("toolCallId")
-    error = value_text(fields.take("error"))
+    error = parts.value_text(fields.take("error"))
     value, path = fields.take("content"), fields.at("content")
     told = _opaque(fields.take_text("encryptedValue")) or {}
     inner = as_object(told["pydantic_ai"], "") if is_object(told, "pydantic_ai") else {}
     is_error = bool(error) or word(inner, "outcome") in ("failed", "retried")
-    called = called or id_made(reading, "")
+    called = called or parts.id_made(reading, "")
     if value is not None and starts_with(value, b"["):
-        return [(result(called, inner_blocks(value, path, fields.notes, _part), is_error=is_error), path)]
-    return [(result(called, value_text(value) or error, is_error=is_error), path)]
+        return [(parts.result(called, parts.inner_blocks(value, path, fields.notes, _part), is_error=is_error), path)]
+    return [(parts.result(called, parts.value_text(value) or error, is_error=is_error), path)]
 
 
 def _content(fields: Fields) -> list[Placed]:
-    value, path = fields.take("content"), fields.at("content")
-    if value is None:
-        return []
-    if not starts_with(value, b"["):
-        text = value_text(value)
-        return [(Text(text=text), path)] if text else []
-    placed: list[Placed] = []
-    for at, each in enumerate(as_list(value, path)):
-        place = f"{path}.{at}"
-        if starts_with(each, b"{"):
-            placed += _part(Fields(each, place, fields.notes))
-        else:
-            placed.append((Text(text=value_text(each)), place))
-    return placed
+    return parts.content_blocks(fields, "content", _part)
 
 
 def _part(fields: Fields) -> list[Placed]:
@@ -206,7 +181,7 @@ def _part(fields: Fields) -> list[Placed]:
     source = as_object(members.get("source", NULL), "") if kind != "binary" else members
     form = word(source, "type")
     value = word(source, "value")
-    block = media(
+    block = parts.media(
         word(source, "mimeType"),
         data=word(source, "data") if kind == "binary" else value if form == "data" else "",
         url=word(source, "url") if kind == "binary" else value if form == "url" else "",
@@ -214,7 +189,7 @@ def _part(fields: Fields) -> list[Placed]:
         title=word(members, "filename") or None,
         kind="" if kind == "binary" else kind,
     )
-    placed_part = media_or_unknown(block, fields, kind)
+    placed_part = parts.media_or_unknown(block, fields, kind)
     finish(fields, "type", "source", "mimeType", "data", "url", "id", "filename", *_IGNORED)
     return [placed_part]
 

@@ -1,7 +1,7 @@
 """Events of Bedrock AgentCore's memory, and snapshots of Strands: Converse's messages in other frames.
 
 A memory lists its events newest first. With Strands the text of an event is the JSON of a session's message, whose own
-role counts, and a text that is too long for an event is in a blob together with its role.
+role counts, and a text that is too long for an event is stored in a blob with its role.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _of_memory(events: Sequence[dict[str, Raw]]) -> list[Raw]:
 
 
 def _message(payload: Members) -> Raw | None:
-    """The message of a payload; None where it has none, and for a text that says nothing."""
+    """Return the message of a payload; None for a payload without a message, and for an empty text."""
     if is_object(payload, "conversational"):
         inner = as_object(payload["conversational"], "conversational")
         content = as_object(inner["content"], "content") if is_object(inner, "content") else {}

@@ -1,4 +1,4 @@
-"""The values that the messages of Vercel's AI SDK have in common: provider options, files and tool outputs."""
+"""Values that all messages of Vercel's AI SDK share: provider options, files and tool outputs."""
 
 from __future__ import annotations
 
@@ -7,19 +7,8 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
+from reknit.pipeline.history.frameworks import parts
 from reknit.pipeline.history.frameworks.base import Members, finish, word
-from reknit.pipeline.history.frameworks.parts import (
-    issuer_of,
-    made_reasoning_item,
-    mcp_blocks,
-    media,
-    media_or_unknown,
-    native,
-    redacted,
-    result,
-    thinking,
-    value_text,
-)
 from reknit.pipeline.history.readers.fields import Fields, Notes, as_list, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.strict import decoded
@@ -38,7 +27,7 @@ _BUFFER: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
 def options(fields: Fields) -> dict[str, Members]:
-    """Take the options of a part, by the provider that each belongs to."""
+    """Take the options of a part, by provider."""
     found: dict[str, Members] = {}
     for name in _OPTIONS:
         value = fields.peek(name)
@@ -52,12 +41,12 @@ def options(fields: Fields) -> dict[str, Members]:
 
 
 def signature_of_gemini(given: dict[str, Members]) -> str:
-    """The thought signature of a part; a platform's belongs to that platform, and is not used elsewhere."""
+    """Return the thought signature of a part. A signature of another platform is not used."""
     return next((found for key in _GOOGLE if (found := word(given.get(key, {}), "thoughtSignature"))), "")
 
 
 class Reasoning:
-    """Reads reasoning parts. Those of one item of Responses are its summaries, and make one block.
+    """Reads reasoning parts. The parts of one Responses item are its summaries, and become one block.
 
     Args:
         model: the model that wrote them, if the shape names it.
@@ -74,7 +63,7 @@ class Reasoning:
         self.issuers: set[str] = set()
 
     def add(self, placed: list[Placed], text: str, given: dict[str, Members], path: str) -> None:
-        """Add the block of a reasoning part, or add the part to the item that it belongs to."""
+        """Add a block for a reasoning part, or add the part to its item."""
         if (own := given.get("pydantic_ai")) is not None:
             self._add_by_pydantic_ai(placed, text, own, path)
             return
@@ -84,33 +73,33 @@ class Reasoning:
                 return
             if data := word(members, "redactedData"):
                 self._note(key)
-                placed.append((redacted(data, issuer_of(key, self._model)), path))
+                placed.append((parts.redacted(data, parts.issuer_of(key, self._model)), path))
                 return
             signature = word(members, "signature") or word(members, "thoughtSignature")
             if signature:
                 self._note(key)
-                placed.append((thinking(text, signature, issuer_of(key, self._model)), path))
+                placed.append((parts.thinking(text, signature, parts.issuer_of(key, self._model)), path))
                 return
         if text:
-            placed.append((thinking(text, "", issuer_of(self._provider, self._model)), path))
+            placed.append((parts.thinking(text, "", parts.issuer_of(self._provider, self._model)), path))
 
     def _note(self, key: str) -> None:
-        issuer = issuer_of(key)
+        issuer = parts.issuer_of(key)
         if issuer is not None:
             self.issuers.add(issuer.provider)
 
     def _add_by_pydantic_ai(self, placed: list[Placed], text: str, own: Members, path: str) -> None:
-        issuer, signature = issuer_of(word(own, "provider_name"), self._model), word(own, "signature")
+        issuer, signature = parts.issuer_of(word(own, "provider_name"), self._model), word(own, "signature")
         if word(own, "id") in ("redacted_thinking", "redacted_content") and not text:
-            placed.append((redacted(signature, issuer), path))
+            placed.append((parts.redacted(signature, issuer), path))
         elif text or signature:
-            placed.append((thinking(text, signature, issuer), path))
+            placed.append((parts.thinking(text, signature, issuer), path))
 
     def _add_to_item(self, placed: list[Placed], item_id: str, text: str, encrypted: str, path: str) -> None:
         at, texts, known = self._items.get(item_id, (len(placed), [], ""))
         texts, known = [*texts, text], encrypted or known
         self._items[item_id] = at, texts, known
-        block = made_reasoning_item(item_id, texts, known, self._model)
+        block = parts.made_reasoning_item(item_id, texts, known, self._model)
         if at == len(placed):
             placed.append((block, path))
         else:
@@ -118,7 +107,7 @@ class Reasoning:
 
 
 def file_part(fields: Fields) -> list[Placed]:
-    """A file: ``data`` or ``url``, or in version 7 an object that names the form."""
+    """Read a file: ``data`` or ``url``, or in version 7 an object that names the form."""
     kind, members = word(fields.members(), "type"), fields.members()
     media_type = word(members, "mediaType") or word(members, "mimeType") or word(members, "mime")
     data, url, file_id = "", word(members, "url") or word(members, "uri"), ""
@@ -139,8 +128,8 @@ def file_part(fields: Fields) -> list[Placed]:
         elif starts_with(value, b"["):
             data = _encoded(value)
         else:
-            data = value_text(value)
-    block = media(
+            data = parts.value_text(value)
+    block = parts.media(
         media_type,
         data=data,
         url=url,
@@ -149,14 +138,14 @@ def file_part(fields: Fields) -> list[Placed]:
         kind="image" if kind.startswith("image") else "",
     )
     options(fields)
-    placed = media_or_unknown(block, fields, kind)
+    placed = parts.media_or_unknown(block, fields, kind)
     finish(fields, "type", "data", "image", "url", "uri", "mediaType", "mimeType", "mime", "filename", "name",
            "providerReference", "fileId", "id")  # fmt: skip
     return [placed]
 
 
 def _bytes_of(value: Raw) -> str:
-    """Bytes that an app wrote as the JSON of a buffer or of a typed array, as base64."""
+    """Return base64 for bytes that an app wrote as the JSON of a buffer or of a typed array."""
     found = decoded(_BUFFER, value)
     if found is not None and word(found, "type") == "Buffer" and "data" in found:
         return _encoded(found["data"])
@@ -177,7 +166,7 @@ def output_part(fields: Fields) -> list[Placed]:
     """A part of a tool's output."""
     kind = word(fields.members(), "type")
     if kind == "text":
-        block = Text(text=value_text(fields.take("text")))
+        block = Text(text=parts.value_text(fields.take("text")))
         options(fields)
         finish(fields, "type")
         return [(block, fields.path)]
@@ -193,33 +182,33 @@ def output_part(fields: Fields) -> list[Placed]:
         "image-file-id",
     ):
         return file_part(fields)
-    return [(native(fields, kind), fields.path)]
+    return [(parts.native(fields, kind), fields.path)]
 
 
 def output_result(call_id: str, output: Raw | None, path: str, notes: Notes) -> ToolResult:
-    """The result of a model message's ``output``, whose type says what its value is."""
+    """Return the result of a model message's ``output``, whose type names the form of its value."""
     if output is None or not starts_with(output, b"{"):
         return value_result(call_id, output, path, notes)
     fields = Fields(output, path, notes)
     kind, value = fields.take_text("type"), fields.take("value")
-    reason = value_text(fields.take("reason"))
+    reason = parts.value_text(fields.take("reason"))
     options(fields)
     fields.drop_rest()
     if kind == "execution-denied":
-        return result(call_id, reason or DENIED)
+        return parts.result(call_id, reason or DENIED)
     if kind == "content" and value is not None and starts_with(value, b"["):
         blocks: list[Inner] = []
         for at, each in enumerate(as_list(value, path)):
             placed = output_part(Fields(each, f"{path}.value.{at}", notes))
             blocks += [block for block, _ in placed if isinstance(block, INNER)]
-        return result(call_id, blocks)
+        return parts.result(call_id, blocks)
     is_error = kind in ("error-text", "error-json")
-    return result(call_id, value_text(value), is_error=is_error, is_value=kind.endswith("json"))
+    return parts.result(call_id, parts.value_text(value), is_error=is_error, is_value=kind.endswith("json"))
 
 
 def value_result(call_id: str, value: Raw | None, path: str, notes: Notes, *, is_error: bool = False) -> ToolResult:
-    """The result of a tool's own value: MCP's content as blocks, anything else as its text or its JSON."""
-    if value is not None and (blocks := mcp_blocks(value, path, notes)) is not None:
+    """Return the result of a tool's own value: MCP's content as blocks, any other value as its text or its JSON."""
+    if value is not None and (blocks := parts.mcp_blocks(value, path, notes)) is not None:
         flag = as_object(value, path).get("isError")
-        return result(call_id, blocks, is_error=is_error or (flag is not None and bytes(flag) == b"true"))
-    return result(call_id, value_text(value), is_error=is_error, is_value=True)
+        return parts.result(call_id, blocks, is_error=is_error or (flag is not None and bytes(flag) == b"true"))
+    return parts.result(call_id, parts.value_text(value), is_error=is_error, is_value=True)

@@ -1,7 +1,7 @@
 """ModelMessages of Vercel's AI SDK, versions 5 to 7, and CoreMessages of version 4.
 
-A message of strings and text parts is OpenAI's chat as well, and reads the same. The key of a part's provider options
-names the issuer of a signature; the model is not stored.
+A message of strings and text parts is a message of OpenAI's Chat Completions API too, with the same result. The key of
+a part's provider options names the issuer of a signature; the model is not stored.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Final
 
 from msgspec import UNSET, Raw
 
+from reknit.pipeline.history.frameworks import parts
 from reknit.pipeline.history.frameworks.ai_sdk import (
     DENIED,
     Reasoning,
@@ -31,7 +32,6 @@ from reknit.pipeline.history.frameworks.base import (
     role_of,
     word,
 )
-from reknit.pipeline.history.frameworks.parts import call, id_made, issuer_of, native, result, sealed, value_text
 from reknit.pipeline.history.pieces import GEMINI
 from reknit.pipeline.history.readers.canonical import PART
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
@@ -84,17 +84,17 @@ def _read(reading: Reading, items: Sequence[Item]) -> None:
         given = options(fields)
         value, path = fields.take("content"), fields.at("content")
         if value is None or not starts_with(value, b"["):
-            text = value_text(value)
+            text = parts.value_text(value)
             placed: list[Placed] = [(Text(text=text), path)] if text else []
         else:
-            parts = _Parts(reading, asked, answered)
+            listed = _Parts(reading, asked, answered)
             placed = []
             for at, each in enumerate(as_list(value, path)):
                 place = f"{path}.{at}"
                 if starts_with(each, b"{"):
-                    parts.read(placed, Fields(each, place, fields.notes))
+                    listed.read(placed, Fields(each, place, fields.notes))
                 else:
-                    placed.append((Text(text=value_text(each)), place))
+                    placed.append((Text(text=parts.value_text(each)), place))
         if given and placed:
             placed[-1] = _marked(placed[-1], given)
         reading.add(role, placed, item, turn_id=turn_id)
@@ -102,7 +102,7 @@ def _read(reading: Reading, items: Sequence[Item]) -> None:
 
 
 def _marked(placed: Placed, given: dict[str, Members]) -> Placed:
-    """A block with the cache breakpoint that Anthropic's options of its message or part have."""
+    """Add the cache breakpoint that the Anthropic options of a message or part name."""
     block, path = placed
     mark = given.get("anthropic", {}).get("cacheControl")
     if mark is None or not starts_with(mark, b"{") or isinstance(block, Unknown) or block.cache_control is not UNSET:
@@ -111,7 +111,7 @@ def _marked(placed: Placed, given: dict[str, Members]) -> Placed:
 
 
 def _approvals(items: Sequence[Item]) -> tuple[dict[str, str], set[str]]:
-    """The calls for which an approval was asked, by its id, and the calls that have a result."""
+    """Return the calls that wait for an approval, by the approval's id, and the calls that have a result."""
     asked: dict[str, str] = {}
     answered: set[str] = set()
     for item in items:
@@ -143,16 +143,16 @@ class _Parts:
         match kind:
             case "text":
                 given = options(fields)
-                text = Text(text=value_text(fields.take("text")))
-                found = sealed(text, signature_of_gemini(given), path)
+                text = Text(text=parts.value_text(fields.take("text")))
+                found = parts.sealed(text, signature_of_gemini(given), path)
                 found[-1] = _marked(found[-1], given)
                 placed += found
             case "reasoning":
-                # Version 4 has the signature in the part, and only Anthropic's reasoning had one there.
+                # Version 4 has the signature in the part; only Anthropic's reasoning had one.
                 given = options(fields)
                 if (signature := fields.take("signature")) is not None:
                     given |= {"anthropic": {"signature": signature}}
-                self._reasoning.add(placed, value_text(fields.take("text")), given, path)
+                self._reasoning.add(placed, parts.value_text(fields.take("text")), given, path)
             case "tool-call":
                 placed += self._call(fields)
             case "tool-result":
@@ -163,8 +163,8 @@ class _Parts:
                 placed += self._denial(fields)
             case "custom":
                 provider = word(fields.members(), "kind").partition(".")[0]
-                issuer = issuer_of(provider)
-                placed.append((native(fields, kind, issuer), path))
+                issuer = parts.issuer_of(provider)
+                placed.append((parts.native(fields, kind, issuer), path))
                 fields.clear()
             case _:
                 placed += PART(fields)
@@ -176,7 +176,7 @@ class _Parts:
             return [self._native(fields)]
         name = "args" if "args" in fields and "input" not in fields else "input"
         given = options(fields)
-        block = call(
+        block = parts.call(
             self._reading,
             fields.take_text("toolCallId"),
             fields.take_text("toolName"),
@@ -184,10 +184,10 @@ class _Parts:
             fields.at(name),
         )
         fields.ignore("providerExecuted", "dynamic", "invalid", "error", "title")
-        return sealed(block, self._signature(given, path), path)
+        return parts.sealed(block, self._signature(given, path), path)
 
     def _signature(self, given: dict[str, Members], path: str) -> str:
-        """The signature of a call, which is only valid where the reasoning of its message is not another provider's."""
+        """Return the signature of a call. It is valid unless the reasoning of its message is another provider's."""
         signature = signature_of_gemini(given)
         if signature and self._reasoning.issuers - {GEMINI}:
             self._reading.notes.add_fix("field_dropped", f"{path}.providerOptions", "thoughtSignature")
@@ -197,14 +197,14 @@ class _Parts:
     def _native(self, fields: Fields) -> Placed:
         """A call that the provider ran itself, or its result."""
         given = options(Fields(fields.whole, fields.path, fields.notes))
-        issuer = issuer_of(next(iter(given), ""))
-        block = native(fields, kind_named(fields), issuer)
+        issuer = parts.issuer_of(next(iter(given), ""))
+        block = parts.native(fields, kind_named(fields), issuer)
         fields.clear()
         return block, fields.path
 
     def _result(self, fields: Fields) -> Placed:
         called, name = fields.take_text("toolCallId"), fields.take_text("toolName")
-        called = called or id_made(self._reading, name)
+        called = called or parts.id_made(self._reading, name)
         options(fields)
         fields.ignore("dynamic", "preliminary", "providerExecuted")
         if "output" in fields:
@@ -217,7 +217,7 @@ class _Parts:
         return block, fields.path
 
     def _denial(self, fields: Fields) -> list[Placed]:
-        """A denial is the result of its call, unless the call has one of its own."""
+        """Return a denial as the result of its call, unless the call has a result."""
         called = self._asked.get(word(fields.members(), "approvalId"), "")
         denied = bytes(fields.peek("approved") or b"") == b"false"
         reason = word(fields.members(), "reason")
@@ -228,7 +228,7 @@ class _Parts:
             self._reading.leave_out(fields, "tool-approval-response")
             return []
         fields.clear()
-        return [(result(called, reason or DENIED), fields.path)]
+        return [(parts.result(called, reason or DENIED), fields.path)]
 
 
 FRAMEWORK: Final = Framework(

@@ -1,4 +1,4 @@
-"""UIMessages of Vercel's AI SDK, versions 4 to 7: what the screen shows, with calls and results in one part.
+"""UIMessages of Vercel's AI SDK, versions 4 to 7: the messages on the screen, with a call and its result in one part.
 
 One assistant message holds several steps, and the results of a step are a user's turn before the next one. A part's
 state says whether a call has a result, was denied, waits for an approval, or never finished.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from reknit.pipeline.history.frameworks import parts
 from reknit.pipeline.history.frameworks.ai_sdk import (
     DENIED,
     Reasoning,
@@ -27,16 +28,6 @@ from reknit.pipeline.history.frameworks.base import (
     is_string,
     role_of,
     word,
-)
-from reknit.pipeline.history.frameworks.parts import (
-    call,
-    cut_call,
-    id_made,
-    issuer_of,
-    native,
-    result,
-    sealed,
-    value_text,
 )
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
@@ -61,16 +52,16 @@ def _decides(members: Members) -> bool:
         return False
     if not (is_string(members, "id") or "content" not in members):
         return False
-    parts = as_list(members["parts"], "")
-    if not parts:
+    listed = as_list(members["parts"], "")
+    if not listed:
         return is_string(members, "id")
-    found = [as_object(each, "") for each in parts if starts_with(each, b"{")]
+    found = [as_object(each, "") for each in listed if starts_with(each, b"{")]
     typed = [each for each in found if word(each, "type")]
-    return bool(typed) and len(typed) == len(parts) and any(_is_own(each) for each in typed)
+    return bool(typed) and len(typed) == len(listed) and any(_is_own(each) for each in typed)
 
 
 def _is_own(part: Members) -> bool:
-    """Return True if a part is of a UIMessage: OpenTelemetry's texts are in ``content``."""
+    """Return True if a part is a UIMessage's; a text of OpenTelemetry's is in ``content``."""
     kind = word(part, "type")
     if kind in ("text", "reasoning"):
         return "text" in part or "reasoning" in part
@@ -91,15 +82,15 @@ def _read(reading: Reading, items: Sequence[Item]) -> None:
         fields = item.fields
         role = role_of(fields, _ROLES)
         turn_id = fields.take_string("id")
-        parts = UIParts(reading, item, role, turn_id)
+        listed = UIParts(reading, item, role, turn_id)
         value, path = fields.take("parts"), fields.at("parts")
         for at, each in enumerate([] if value is None else as_list(value, path)):
             place = f"{path}.{at}"
             if starts_with(each, b"{"):
-                parts.read(Fields(each, place, fields.notes))
+                listed.read(Fields(each, place, fields.notes))
             else:
-                parts.add((Text(text=value_text(each)), place))
-        parts.end()
+                listed.add((Text(text=parts.value_text(each)), place))
+        listed.end()
         finish(fields, *_IGNORED)
 
 
@@ -126,14 +117,14 @@ class UIParts:
         self._streaming = False
 
     def add(self, placed: Placed, *, streaming: bool = False) -> None:
-        """Add what the role says; what follows results begins a new step."""
+        """Add blocks of the role; blocks after results begin a new step."""
         if self._results:
             self.end()
         self._placed.append(placed)
         self._streaming = streaming
 
     def end(self) -> None:
-        """End a step: what was said, then the results."""
+        """End a step: a turn of its blocks, then a turn of its results."""
         placed, results = self._placed, self._results
         incomplete = self._streaming and bool(placed) and isinstance(placed[-1][0], Text)
         self._reading.add(self._role, placed, self._item, turn_id=self._id, incomplete=incomplete)
@@ -150,10 +141,10 @@ class UIParts:
                 self.end()
             case "text":
                 given = options(fields)
-                text = value_text(fields.take("text"))
+                text = parts.value_text(fields.take("text"))
                 if text:
                     streaming = word(fields.members(), "state") == "streaming"
-                    for placed in sealed(Text(text=text), signature_of_gemini(given), path, self._model):
+                    for placed in parts.sealed(Text(text=text), signature_of_gemini(given), path, self._model):
                         self.add(placed, streaming=streaming)
             case "reasoning":
                 self._read_reasoning(fields)
@@ -169,7 +160,7 @@ class UIParts:
             case _ if kind in _SCREEN or kind.startswith("data-"):
                 self._reading.leave_out(fields, kind)
             case _:
-                self.add((native(fields, kind), path))
+                self.add((parts.native(fields, kind), path))
                 fields.clear()
         finish(fields, "type", "state", "id")
 
@@ -178,7 +169,7 @@ class UIParts:
         if self._results:
             self.end()
         given, path = options(fields), fields.path
-        text = value_text(fields.take("text") or fields.take("reasoning"))
+        text = parts.value_text(fields.take("text") or fields.take("reasoning"))
         details = fields.objects("details")
         fields.ignore("details", "reasoning")
         signed = [each for each in details if each is not None and (word(each, "signature") or word(each, "data"))]
@@ -192,7 +183,7 @@ class UIParts:
             self._reasoning.add(self._placed, word(each, "text"), {"anthropic": members}, path)
 
     def _steer(self, fields: Fields) -> None:
-        """A user's words inside of the assistant's message."""
+        """Add a user's words inside of an assistant's message as a turn."""
         self.end()
         inner = UIParts(self._reading, self._item, "user", fields.take_string("id"))
         value, path = fields.take("parts"), fields.at("parts")
@@ -205,7 +196,7 @@ class UIParts:
         kind = kind_named(fields)
         given = options(Fields(fields.whole, fields.path, fields.notes))
         provider = word(fields.members(), "kind").partition(".")[0] or next(iter(given), "")
-        block = native(fields, kind, issuer_of(provider, self._model))
+        block = parts.native(fields, kind, parts.issuer_of(provider, self._model))
         fields.clear()
         return block
 
@@ -221,18 +212,18 @@ class UIParts:
             self.add((self._native(fields), path))
             return
         name = fields.take_text("toolName") or kind.removeprefix("tool-")
-        called = fields.take_text("toolCallId") or id_made(self._reading, name)
+        called = fields.take_text("toolCallId") or parts.id_made(self._reading, name)
         state = fields.take_text("state")
         given = options(fields)
         raw, arguments = fields.take("rawInput"), fields.take("input") or fields.take("args")
         if state in _CUT:
-            block = cut_call(self._reading, called, name, value_text(raw if raw is not None else arguments))
+            block = parts.cut_call(self._reading, called, name, parts.value_text(raw if raw is not None else arguments))
         else:
             if arguments is None and raw is not None:
                 arguments = raw
-            block = call(self._reading, called, name, arguments, fields.at("input"))
+            block = parts.call(self._reading, called, name, arguments, fields.at("input"))
         # Parallel calls follow each other, with their results next to them.
-        for placed in sealed(block, signature_of_gemini(given), path, self._model):
+        for placed in parts.sealed(block, signature_of_gemini(given), path, self._model):
             self._placed.append(placed)
         self._streaming = False
         self._add_result(fields, called, state)
@@ -241,7 +232,7 @@ class UIParts:
         fields.drop_rest()
 
     def _add_result(self, fields: Fields, called: str, state: str) -> None:
-        """The result that a part's state gives; an open call, a cut one and one that waits have none."""
+        """Add the result that a part's state gives. A call that is open, cut or waiting has none."""
         path = fields.at("output" if "output" in fields else "result")
         output = fields.take("output") or fields.take("result")
         error = fields.take("errorText")
@@ -255,10 +246,10 @@ class UIParts:
         if state == "output-denied" or (
             state == "approval-responded" and approved is not None and bytes(approved) == b"false"
         ):
-            self._results.append((result(called, reason or DENIED), path))
+            self._results.append((parts.result(called, reason or DENIED), path))
         elif state == "output-error":
-            text = value_text(error if error is not None else output)
-            self._results.append((result(called, text, is_error=True), fields.at("errorText")))
+            text = parts.value_text(error if error is not None else output)
+            self._results.append((parts.result(called, text, is_error=True), fields.at("errorText")))
         elif state not in _OPEN:
             found = value_result(called, output, path, fields.notes, is_error=flag)
             self._results.append((found, path))

@@ -1,7 +1,7 @@
 """AutoGen's messages: those of a model's context (autogen-core), and the events of a team (autogen-agentchat).
 
-Of a team, the source ``user`` is the user, and any other source is an agent. A summary message repeats the exchange of
-the events before it, and its text is the agent's answer.
+In a team, the source ``user`` is the user, and every other source is an agent. A summary message repeats the events
+before it, and its text is the agent's answer.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from reknit.pipeline.errors import InputError
+from reknit.pipeline.history.frameworks import parts
 from reknit.pipeline.history.frameworks.base import (
     Framed,
     Framework,
@@ -20,15 +21,6 @@ from reknit.pipeline.history.frameworks.base import (
     is_list,
     is_object,
     word,
-)
-from reknit.pipeline.history.frameworks.parts import (
-    call,
-    id_made,
-    media,
-    media_or_unknown,
-    result,
-    thinking,
-    value_text,
 )
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
@@ -94,11 +86,11 @@ def _read_core(reading: Reading, fields: Fields, item: Item, kind: str) -> None:
     if kind == "FunctionExecutionResultMessage":
         reading.add("user", _results(reading, fields), item)
     elif kind == "AssistantMessage":
-        thought, path = value_text(fields.take("thought")), fields.at("thought")
+        thought, path = parts.value_text(fields.take("thought")), fields.at("thought")
         calls = _calls(reading, fields)
         if not calls:
             # Next to a text a thought is reasoning, next to calls it is the text that came with them.
-            said: list[Placed] = [(thinking(thought, "", None), path)] if thought else []
+            said: list[Placed] = [(parts.thinking(thought, "", None), path)] if thought else []
             reading.add("assistant", said + _content(fields), item)
         else:
             reading.add("assistant", [*([(Text(text=thought), path)] if thought else []), *calls], item)
@@ -143,7 +135,7 @@ def _calls(reading: Reading, fields: Fields, key: str = "content") -> list[Place
         if "name" not in one or "arguments" not in one:
             continue
         name, called = one.take_text("name"), one.take_text("id")
-        placed.append((call(reading, called, name, one.take("arguments"), one.at("arguments")), one.path))
+        placed.append((parts.call(reading, called, name, one.take("arguments"), one.at("arguments")), one.path))
         one.drop_rest()
     if placed:
         fields.ignore(key)
@@ -157,29 +149,29 @@ def _results(reading: Reading, fields: Fields, key: str = "content") -> list[Pla
         one = Fields(each, f"{path}.{at}", fields.notes)
         name, called = one.take_text("name"), one.take_text("call_id")
         is_error = one.take_flag("is_error")
-        text = value_text(one.take("content"))
-        placed.append((result(called or id_made(reading, name), text, is_error=is_error), one.path))
+        text = parts.value_text(one.take("content"))
+        placed.append((parts.result(called or parts.id_made(reading, name), text, is_error=is_error), one.path))
         one.drop_rest()
     return placed
 
 
 def _content(fields: Fields) -> list[Placed]:
-    """A text, texts and images, or the object of a structured message as its JSON."""
+    """Return blocks for a text, for texts and images, or for a structured message, whose object becomes its JSON."""
     value, path = fields.take("content"), fields.at("content")
     if value is None:
         return []
     if not starts_with(value, b"["):
-        text = value_text(value)
+        text = parts.value_text(value)
         return [(Text(text=text), path)] if text else []
     placed: list[Placed] = []
     for at, each in enumerate(as_list(value, path)):
         place = f"{path}.{at}"
         if starts_with(each, b"{") and "data" in (members := as_object(each, place)):
             # All images are PNGs.
-            block = media("image/png", data=word(members, "data"))
-            placed.append(media_or_unknown(block, Fields(each, place, fields.notes), "image"))
+            block = parts.media("image/png", data=word(members, "data"))
+            placed.append(parts.media_or_unknown(block, Fields(each, place, fields.notes), "image"))
         else:
-            placed.append((Text(text=value_text(each)), place))
+            placed.append((Text(text=parts.value_text(each)), place))
     return placed
 
 

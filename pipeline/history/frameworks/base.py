@@ -42,7 +42,7 @@ class Item(Struct, frozen=True):
 
 
 class Framed(Struct, frozen=True, kw_only=True):
-    """The messages of a document, with what the document says next to them.
+    """The messages of a document, with the other members that the document has.
 
     ``system`` and ``tools`` are in one of the forms that `reknit.pipeline.history.readers.head` reads.
     """
@@ -56,13 +56,13 @@ class Framed(Struct, frozen=True, kw_only=True):
 
 
 class Reading:
-    """The turns of messages as they are read, with the fixes and with what is no part of the conversation.
+    """Collects the turns of messages, the fixes, and the members that are no part of the conversation.
 
     Attributes:
         system: texts that the shape keeps apart from the messages.
         provider: the provider that the document names, if it does.
         model: the model that the document names.
-        whole: whether the list is the whole history, and not one message of it.
+        whole: True if the list is a whole history; False for a single message.
         ids_made: whether a call or result of the turn that is read has an id that its tool's name gives.
     """
 
@@ -99,7 +99,7 @@ class Reading:
         synthetic: bool = False,
         incomplete: bool = False,
     ) -> None:
-        """Add a turn of these blocks; without blocks there is none."""
+        """Add a turn of these blocks; no blocks add no turn."""
         if not placed:
             return
         ids_made, self.ids_made = self.ids_made, False
@@ -124,7 +124,7 @@ class Reading:
         fields.clear()
 
     def add_steps(self, placed: Sequence[Placed], item: Item, *, turn_id: str | None, incomplete: bool = False) -> None:
-        """Add an assistant's message in which results are next to their calls: each run of results is a user's turn."""
+        """Add an assistant's message that has results next to their calls: each group of results is a user's turn."""
         run: list[Placed] = []
         held: list[Placed] = []
         is_first = True
@@ -154,7 +154,7 @@ class Framework(Struct, frozen=True, kw_only=True):
     Attributes:
         name: its name for ``source``.
         title: the frameworks and programs that write it, for people.
-        forms: what of them is read.
+        forms: the forms that are read.
         tried: the versions whose histories were read.
         decides: whether the members of a message can only be of this shape.
         fits: whether a message that decides no shape can be one of this shape.
@@ -175,7 +175,7 @@ class Framework(Struct, frozen=True, kw_only=True):
 
 
 def finish(fields: Fields, *known: str) -> None:
-    """Ignore members that describe the run, and record those that nothing has taken."""
+    """Ignore members that describe the run, and record the members that were not read."""
     fields.ignore(*known)
     fields.drop_rest()
 
@@ -211,7 +211,7 @@ def role_of(fields: Fields, roles: Mapping[str, Role]) -> Role:
 
 
 def cached(block: Block, mark: Raw) -> Block:
-    """A block with a cache breakpoint after it; blocks that cannot have one stay as they are."""
+    """Return a block with a cache breakpoint; a block that cannot have one is unchanged."""
     return (
         block
         if not hasattr(block, "cache_control") or block.cache_control is not UNSET

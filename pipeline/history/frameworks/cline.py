@@ -1,7 +1,7 @@
 """Histories of Cline and Roo Code: Anthropic's messages with members of the programs' own.
 
 Roo keeps the messages that it has condensed or truncated in the file, and does not send them. The provider that Cline
-names is the issuer of the reasoning, also where it only passed it on.
+names is the issuer of the reasoning, even if it only forwarded it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Final
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
+from reknit.pipeline.history.frameworks import parts
 from reknit.pipeline.history.frameworks.base import (
     Framework,
     Item,
@@ -23,7 +24,6 @@ from reknit.pipeline.history.frameworks.base import (
     role_of,
     word,
 )
-from reknit.pipeline.history.frameworks.parts import issuer_of, reasoning_item, value_text
 from reknit.pipeline.history.pieces import as_json
 from reknit.pipeline.history.readers.canonical import CONTENT
 from reknit.pipeline.history.readers.fields import Fields, as_object
@@ -32,7 +32,7 @@ from reknit.pipeline.history.readers.tolerant import Placed
 from reknit.pipeline.model import Block, Issuer, RedactedThinking, Role, Thinking
 
 _ROLES: Final[dict[str, Role]] = {"user": "user", "assistant": "assistant"}
-# Members that only Roo writes, and those by which it marks what it does not send.
+# Members that only Roo writes, and the members that mark messages which it does not send.
 _MARKS: Final = frozenset(
     {"condenseId", "condenseParent", "truncationId", "truncationParent", "isTruncationMarker", "isSummary"}
 )
@@ -68,23 +68,25 @@ def _read(reading: Reading, items: Sequence[Item]) -> None:
             members = {name: value for name, value in fields.members().items() if name not in _OF_ITEMS}
             if bytes(members.get("content", b"")) == b"[]":
                 del members["content"]
-            reading.add("assistant", [(reasoning_item(as_json(members), None), fields.path)], item)
+            reading.add("assistant", [(parts.reasoning_item(as_json(members), None), fields.path)], item)
             fields.clear()
             continue
         info = fields.peek("modelInfo")
         told = _object({"modelInfo": info}, "modelInfo") if info is not None and starts_with(info, b"{") else {}
-        issuer = issuer_of(word(told, "providerId"), word(told, "modelId"))
+        issuer = parts.issuer_of(word(told, "providerId"), word(told, "modelId"))
         role = role_of(fields, _ROLES)
         placed: list[Placed] = []
         if (text := fields.take("reasoning_content")) is not None:
-            placed.append((Thinking(thinking=value_text(text), issuer=issuer or UNSET), fields.at("reasoning_content")))
+            placed.append(
+                (Thinking(thinking=parts.value_text(text), issuer=issuer or UNSET), fields.at("reasoning_content"))
+            )
         placed += [(_issued(block, issuer), path) for block, path in CONTENT.read(fields, "content")]
         reading.add(role, placed, item)
         finish(fields, *_IGNORED)
 
 
 def _issued(block: Block, issuer: Issuer | None) -> Block:
-    """Reasoning with its issuer; an empty signature is none."""
+    """Add the issuer to reasoning, and remove an empty signature."""
     if isinstance(block, Thinking) and not block.signature:
         return replace(block, signature=UNSET)
     if isinstance(block, (Thinking, RedactedThinking)) and block.issuer is UNSET and issuer is not None:
@@ -93,7 +95,7 @@ def _issued(block: Block, issuer: Issuer | None) -> Block:
 
 
 def _sent(reading: Reading, items: Sequence[Item]) -> list[Item]:
-    """The messages that Roo sends: from the last summary on, without those that a present summary or mark hides."""
+    """Return the messages that Roo sends: from the last summary on, without messages that a summary or mark hides."""
     named = {key: {word(item.fields.members(), key) for item in items} - {""} for key in _HIDDEN_BY.values()}
     last = max((at for at, item in enumerate(items) if _flag(item.fields, "isSummary")), default=0)
     kept: list[Item] = []

@@ -1,6 +1,6 @@
-"""Events of the Copilot CLI (``events.jsonl``): a line for each thing that happened, of which few are conversation.
+"""Events of the Copilot CLI (``events.jsonl``): one line for each event. Few events belong to the conversation.
 
-Reasoning is bound to the session at Copilot's API, whatever its form, so that its issuer is Copilot. Events of
+Reasoning of any form is bound to the session at Copilot's API, so its issuer is Copilot. Events of
 subagents belong to other conversations.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from reknit.pipeline.history.frameworks import parts
 from reknit.pipeline.history.frameworks.base import (
     Framework,
     Item,
@@ -18,17 +19,6 @@ from reknit.pipeline.history.frameworks.base import (
     is_object,
     is_string,
     word,
-)
-from reknit.pipeline.history.frameworks.parts import (
-    call,
-    inner_blocks,
-    mcp_part,
-    media,
-    media_or_unknown,
-    redacted,
-    result,
-    thinking,
-    value_text,
 )
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
@@ -76,7 +66,7 @@ def _read_event(reading: Reading, data: Fields, item: Item, kind: str, places: d
         reading.add("assistant", _answer(reading, data), item, turn_id=word(data.members(), "messageId") or turn_id)
     elif kind == "tool.execution_complete":
         if bytes(data.peek("isUserRequested") or b"") == b"true":
-            # The person ran the tool, so that no call has this result.
+            # The person ran the tool, so this result has no call.
             reading.leave_out(data, kind)
             return
         reading.add("user", [_result(data)], item, turn_id=turn_id)
@@ -101,7 +91,7 @@ def _read_event(reading: Reading, data: Fields, item: Item, kind: str, places: d
 
 
 def _text(data: Fields, key: str) -> list[Placed]:
-    text = value_text(data.take(key))
+    text = parts.value_text(data.take(key))
     return [(Text(text=text), data.at(key))] if text else []
 
 
@@ -115,8 +105,10 @@ def _attachments(reading: Reading, data: Fields) -> list[Placed]:
             # A path: its file is never read.
             reading.leave_out(one, word(members, "type") or "attachment")
             continue
-        found = media(word(members, "mimeType"), data=word(members, "data"), title=word(members, "displayName") or None)
-        placed.append(media_or_unknown(found, one, word(members, "type")))
+        found = parts.media(
+            word(members, "mimeType"), data=word(members, "data"), title=word(members, "displayName") or None
+        )
+        placed.append(parts.media_or_unknown(found, one, word(members, "type")))
     return placed
 
 
@@ -126,23 +118,16 @@ def _answer(reading: Reading, data: Fields) -> list[Placed]:
     placed: list[Placed] = []
     if is_object(members, "reasoningBlocks"):
         inner = Fields(members["reasoningBlocks"], data.at("reasoningBlocks"), data.notes)
-        for at, block in enumerate(inner.objects("blocks")):
-            if block is None:
-                continue
-            place = f"{inner.path}.blocks.{at}"
-            if word(block, "type") == "redacted_thinking":
-                placed.append((redacted(word(block, "data"), issuer), place))
-            else:
-                placed.append((thinking(word(block, "thinking"), word(block, "signature"), issuer), place))
+        placed += parts.thinking_blocks(inner, "blocks", issuer)
     elif text := word(members, "reasoningText"):
         signature = word(members, "reasoningOpaque") or word(members, "encryptedContent")
-        placed.append((thinking(text, signature, issuer), data.at("reasoningText")))
+        placed.append((parts.thinking(text, signature, issuer), data.at("reasoningText")))
     placed += _text(data, "content")
     value, path = data.take("toolRequests"), data.at("toolRequests")
     for at, each in enumerate([] if value is None else as_list(value, path)):
         one = Fields(each, f"{path}.{at}", data.notes)
         name, called = one.take_text("name"), one.take_text("toolCallId")
-        placed.append((call(reading, called, name, one.take("arguments"), one.at("arguments")), one.path))
+        placed.append((parts.call(reading, called, name, one.take("arguments"), one.at("arguments")), one.path))
         finish(one, "type", "toolTitle", "mcpServerName", "intentionSummary")
     return placed
 
@@ -154,14 +139,14 @@ def _result(data: Fields) -> Placed:
     found = data.take_object("result")
     if found is None:
         told = as_object(error, "") if error is not None and starts_with(error, b"{") else {}
-        return result(called, value_text(told.get("message", error)), is_error=failed), path
+        return parts.result(called, parts.value_text(told.get("message", error)), is_error=failed), path
     found.ignore("detailedContent", "binaryResultsForLlm")
-    text, contents = value_text(found.take("content")), found.take("contents")
+    text, contents = parts.value_text(found.take("content")), found.take("contents")
     found.drop_rest()
     if contents is None or not starts_with(contents, b"["):
-        return result(called, text, is_error=failed), path
-    blocks = inner_blocks(contents, f"{path}.contents", data.notes, mcp_part)
-    return result(called, blocks or text, is_error=failed), path
+        return parts.result(called, text, is_error=failed), path
+    blocks = parts.inner_blocks(contents, f"{path}.contents", data.notes, parts.mcp_part)
+    return parts.result(called, blocks or text, is_error=failed), path
 
 
 FRAMEWORK: Final = Framework(

@@ -1,7 +1,7 @@
 """Goose's messages, alone or in a session: contents of MCP with Goose's own calls, results and questions.
 
-What is not visible to the agent is not sent: the originals of a compaction, and notices. Questions to a person are no
-part of the conversation.
+Messages that the agent does not see are not sent: the originals of a compaction, and notices. Questions to a person are
+no part of the conversation.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
+from reknit.pipeline.history.frameworks import parts
 from reknit.pipeline.history.frameworks.base import (
     Framed,
     Framework,
@@ -23,21 +24,6 @@ from reknit.pipeline.history.frameworks.base import (
     is_object,
     role_of,
     word,
-)
-from reknit.pipeline.history.frameworks.parts import (
-    call,
-    cut_call,
-    inner_blocks,
-    issuer_of,
-    mcp_part,
-    media,
-    media_or_unknown,
-    native,
-    redacted,
-    result,
-    sealed,
-    thinking,
-    value_text,
 )
 from reknit.pipeline.history.pieces import GEMINI
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
@@ -58,8 +44,8 @@ def _decides(members: Members) -> bool:
         return False
     if "created" in members and is_object(members, "metadata") and b'"agentVisible"' in bytes(members["metadata"]):
         return True
-    parts = [as_object(each, "") for each in as_list(members["content"], "") if starts_with(each, b"{")]
-    return any(word(each, "type") in _KINDS for each in parts)
+    listed = [as_object(each, "") for each in as_list(members["content"], "") if starts_with(each, b"{")]
+    return any(word(each, "type") in _KINDS for each in listed)
 
 
 def _fits(members: Members) -> bool:
@@ -81,12 +67,12 @@ def _read(reading: Reading, items: Sequence[Item]) -> None:
             continue
         role = role_of(fields, _ROLES)
         turn_id = fields.take_string("id")
-        parts = _Parts(reading, _issuer(metadata))
+        listed = _Parts(reading, _issuer(metadata))
         value, path = fields.take("content"), fields.at("content")
         placed: list[Placed] = []
         for at, each in enumerate([] if value is None else as_list(value, path)):
             if starts_with(each, b"{"):
-                placed += parts.read(Fields(each, f"{path}.{at}", fields.notes))
+                placed += listed.read(Fields(each, f"{path}.{at}", fields.notes))
         reading.add(role, placed, item, turn_id=turn_id)
         finish(fields, "created")
 
@@ -96,7 +82,7 @@ def _issuer(metadata: Fields | None) -> Issuer | None:
     if inference is None or not starts_with(inference, b"{"):
         return None
     told = as_object(inference, "")
-    return issuer_of(word(told, "provider"), word(told, "resolvedModel") or word(told, "requestedModel"))
+    return parts.issuer_of(word(told, "provider"), word(told, "resolvedModel") or word(told, "requestedModel"))
 
 
 class _Parts:
@@ -113,27 +99,27 @@ class _Parts:
         placed: list[Placed]
         match kind:
             case "text":
-                placed = [(Text(text=value_text(fields.take("text"))), path)]
+                placed = [(Text(text=parts.value_text(fields.take("text"))), path)]
                 fields.ignore("annotations")
             case "image":
-                block = media(fields.take_text("mimeType"), data=fields.take_text("data"), kind="image")
-                placed = [media_or_unknown(block, fields, kind)]
+                block = parts.media(fields.take_text("mimeType"), data=fields.take_text("data"), kind="image")
+                placed = [parts.media_or_unknown(block, fields, kind)]
                 fields.ignore("annotations")
             case "thinking":
                 signature = fields.take_text("signature")
                 placed = [
-                    (thinking(fields.take_text("thinking"), signature, self._issuer if signature else None), path)
+                    (parts.thinking(fields.take_text("thinking"), signature, self._issuer if signature else None), path)
                 ]
             case "redactedThinking":
-                placed = [(redacted(fields.take_text("data"), self._issuer), path)]
+                placed = [(parts.redacted(fields.take_text("data"), self._issuer), path)]
             case "reasoning":
-                placed = [(thinking(fields.take_text("text"), "", None), path)]
+                placed = [(parts.thinking(fields.take_text("text"), "", None), path)]
             case "toolRequest" | "frontendToolRequest":
                 placed = self._call(fields)
             case "toolResponse":
                 placed = [self._result(fields)]
             case _:
-                placed = [(native(fields, kind), path)]
+                placed = [(parts.native(fields, kind), path)]
                 fields.clear()
         finish(fields, "type")
         return placed
@@ -152,27 +138,27 @@ class _Parts:
         if outcome.take_text("status") == "error" or "value" not in outcome:
             # The name and the arguments are lost; only the error of the parser is stored.
             outcome.drop_rest()
-            return [(cut_call(self._reading, called, "", ""), path)]
+            return [(parts.cut_call(self._reading, called, "", ""), path)]
         value = outcome.take_object("value") or Fields(b"{}", path, fields.notes)
         name, arguments = value.take_text("name"), value.take("arguments")
-        block = call(self._reading, called, name, arguments, value.at("arguments"))
+        block = parts.call(self._reading, called, name, arguments, value.at("arguments"))
         finish(value, "_meta", "meta", "task")
-        return sealed(block, signature, path, None if self._issuer is None else self._issuer.model)
+        return parts.sealed(block, signature, path, None if self._issuer is None else self._issuer.model)
 
     def _result(self, fields: Fields) -> Placed:
         called, path = fields.take_text("id"), fields.path
         outcome = fields.take_object("toolResult") or Fields(b"{}", path, fields.notes)
         fields.ignore("metadata")
         if outcome.take_text("status") == "error":
-            text = value_text(outcome.take("error"))
+            text = parts.value_text(outcome.take("error"))
             outcome.drop_rest()
-            return result(called, text, is_error=True), path
+            return parts.result(called, text, is_error=True), path
         value, place = outcome.take("value"), outcome.at("value")
         outcome.drop_rest()
         if value is not None and starts_with(value, b"["):
-            return result(called, inner_blocks(value, place, fields.notes, self._inner)), path
+            return parts.result(called, parts.inner_blocks(value, place, fields.notes, self._inner)), path
         if value is None or not starts_with(value, b"{"):
-            return result(called, value_text(value)), path
+            return parts.result(called, parts.value_text(value)), path
         return self._mcp_result(called, Fields(value, place, fields.notes)), path
 
     def _mcp_result(self, called: str, value: Fields) -> ToolResult:
@@ -180,13 +166,13 @@ class _Parts:
         content = value.take("content") or Raw(b"[]")
         structured = value.take("structuredContent")
         finish(value, "_meta", "meta")
-        blocks = inner_blocks(content, value.at("content"), value.notes, self._inner)
+        blocks = parts.inner_blocks(content, value.at("content"), value.notes, self._inner)
         if not blocks and structured is not None:
-            return result(called, value_text(structured), is_error=is_error, is_value=True)
-        return result(called, blocks, is_error=is_error)
+            return parts.result(called, parts.value_text(structured), is_error=is_error, is_value=True)
+        return parts.result(called, blocks, is_error=is_error)
 
     def _inner(self, fields: Fields) -> list[Placed]:
-        """A content of a result; what is not for the assistant is not sent."""
+        """Return a content of a result; content that is not for the assistant is left out."""
         annotations = fields.take("annotations")
         if annotations is not None and starts_with(annotations, b"{"):
             audience = as_object(annotations, "").get("audience")
@@ -195,7 +181,7 @@ class _Parts:
                 if named and "assistant" not in named:
                     self._reading.leave_out(fields, "hidden")
                     return []
-        return mcp_part(fields)
+        return parts.mcp_part(fields)
 
 
 FRAMEWORK: Final = Framework(

@@ -1,6 +1,6 @@
 """Haystack's ChatMessages, whose content parts each have one key and no type.
 
-A result holds its whole call in ``origin``, which pairs the two where neither has an id.
+A result holds its whole call in ``origin``. It pairs the two if neither has an id.
 """
 
 from __future__ import annotations
@@ -10,28 +10,8 @@ from typing import Final
 
 from msgspec import Raw
 
-from reknit.pipeline.history.frameworks.base import (
-    Framework,
-    Item,
-    Members,
-    Reading,
-    finish,
-    is_list,
-    role_of,
-    word,
-)
-from reknit.pipeline.history.frameworks.parts import (
-    call,
-    id_made,
-    inner_blocks,
-    media,
-    media_or_unknown,
-    native,
-    redacted,
-    result,
-    thinking,
-    value_text,
-)
+from reknit.pipeline.history.frameworks import parts
+from reknit.pipeline.history.frameworks.base import Framework, Item, Members, Reading, finish, is_list, role_of, word
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.tolerant import Placed
@@ -48,12 +28,12 @@ def _decides(members: Members) -> bool:
         return True
     if not (word(members, "role") in _ROLES and is_list(members, "content") and {"meta", "name"} <= members.keys()):
         return False
-    parts = as_list(members["content"], "")
-    return all(starts_with(each, b"{") and _key(as_object(each, "")) for each in parts)
+    listed = as_list(members["content"], "")
+    return all(starts_with(each, b"{") and _key(as_object(each, "")) for each in listed)
 
 
 def _key(part: Members) -> str:
-    """The one key of a part, ``""`` where there is another."""
+    """Return the key of a part with one key, else ``""``."""
     return next(iter(part)) if len(part) == 1 and next(iter(part)) in _KEYS else ""
 
 
@@ -67,7 +47,7 @@ def _read(reading: Reading, items: Sequence[Item]) -> None:
         value, path = fields.take("content"), fields.at("content")
         placed: list[Placed] = []
         if value is not None and not starts_with(value, b"["):
-            placed.append((Text(text=value_text(value)), path))
+            placed.append((Text(text=parts.value_text(value)), path))
         else:
             for at, each in enumerate([] if value is None else as_list(value, path)):
                 placed += _part(reading, Fields(each, f"{path}.{at}", fields.notes))
@@ -78,27 +58,27 @@ def _read(reading: Reading, items: Sequence[Item]) -> None:
 def _part(reading: Reading, fields: Fields) -> list[Placed]:
     key, path = _key(fields.members()), fields.path
     if key == "text":
-        return [(Text(text=value_text(fields.take("text"))), path)]
+        return [(Text(text=parts.value_text(fields.take("text"))), path)]
     inner = fields.take_object(key) if key else None
     if inner is None:
-        return [(native(fields, key), path)]
+        return [(parts.native(fields, key), path)]
     placed: list[Placed]
     if key == "tool_call":
         name, called = inner.take_text("tool_name"), inner.take_text("id")
-        placed = [(call(reading, called, name, inner.take("arguments"), inner.at("arguments")), path)]
+        placed = [(parts.call(reading, called, name, inner.take("arguments"), inner.at("arguments")), path)]
     elif key == "tool_call_result":
         placed = [_result(reading, inner, path)]
     elif key == "reasoning":
         placed = _reasoning(inner, path)
     else:
         members = inner.members()
-        block = media(
+        block = parts.media(
             word(members, "mime_type"),
             data=word(members, "base64_image") or word(members, "base64_data"),
             title=word(members, "filename") or None,
             kind="image" if key == "image" else "document",
         )
-        found, _ = media_or_unknown(block, inner, key)
+        found, _ = parts.media_or_unknown(block, inner, key)
         placed = [(found, path)]
         inner.ignore("base64_image", "base64_data", "mime_type", "filename", "detail", "validation")
     finish(inner, "extra", "meta")
@@ -107,18 +87,18 @@ def _part(reading: Reading, fields: Fields) -> list[Placed]:
 
 def _result(reading: Reading, inner: Fields, path: str) -> Placed:
     origin = inner.take_object("origin") or Fields(b"{}", inner.path, inner.notes)
-    called = origin.take_text("id") or id_made(reading, origin.take_text("tool_name"))
+    called = origin.take_text("id") or parts.id_made(reading, origin.take_text("tool_name"))
     is_error = inner.take_flag("error")
     value, place = inner.take("result"), inner.at("result")
     if value is not None and starts_with(value, b"["):
-        blocks = inner_blocks(value, place, inner.notes, lambda part: _part(reading, part))
-        return result(called, blocks, is_error=is_error), path
-    return result(called, value_text(value), is_error=is_error), path
+        blocks = parts.inner_blocks(value, place, inner.notes, lambda part: _part(reading, part))
+        return parts.result(called, blocks, is_error=is_error), path
+    return parts.result(called, parts.value_text(value), is_error=is_error), path
 
 
 def _reasoning(inner: Fields, path: str) -> list[Placed]:
     """Reasoning; Anthropic's integration keeps its signed and redacted pieces in ``extra``."""
-    text = value_text(inner.take("reasoning_text"))
+    text = parts.value_text(inner.take("reasoning_text"))
     extra = inner.peek("extra")
     is_told = extra is not None and starts_with(extra, b"{")
     pieces = Fields(extra, "", inner.notes).objects("reasoning_contents") if is_told and extra else []
@@ -129,10 +109,10 @@ def _reasoning(inner: Fields, path: str) -> list[Placed]:
         content = as_object(piece["reasoning_content"], "")
         if _is_object(content.get("reasoning_text")):
             signed = as_object(content["reasoning_text"], "")
-            placed.append((thinking(word(signed, "text"), word(signed, "signature"), None), path))
+            placed.append((parts.thinking(word(signed, "text"), word(signed, "signature"), None), path))
         elif data := word(content, "redacted_thinking"):
-            placed.append((redacted(data, None), path))
-    return placed or [(thinking(text, "", None), path)]
+            placed.append((parts.redacted(data, None), path))
+    return placed or [(parts.thinking(text, "", None), path)]
 
 
 def _is_object(value: Raw | None) -> bool:

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from reknit.pipeline.errors import InputError
+from reknit.pipeline.history.frameworks import parts
 from reknit.pipeline.history.frameworks.base import (
     NULL,
     Framed,
@@ -27,22 +28,6 @@ from reknit.pipeline.history.frameworks.base import (
     is_list,
     is_object,
     word,
-)
-from reknit.pipeline.history.frameworks.parts import (
-    call,
-    cut_call,
-    id_made,
-    inner_blocks,
-    issuer_of,
-    media,
-    media_or_unknown,
-    native,
-    reasoning_item,
-    redacted,
-    result,
-    sealed,
-    thinking,
-    value_text,
 )
 from reknit.pipeline.history.pieces import GEMINI
 from reknit.pipeline.history.readers.canonical import PART
@@ -84,7 +69,7 @@ REMOVE_ALL: Final = "__remove_all__"
 
 
 def _kind(name: str) -> str:
-    """The kind of a message by its ``type`` or by the name of its class, ``""`` for no kind of message."""
+    """Return the kind of a message by its ``type`` or its class, ``""`` for other values."""
     if name in _NAMES:
         return name
     found = _CLASS.fullmatch(name)
@@ -93,7 +78,7 @@ def _kind(name: str) -> str:
 
 
 def _constructor(members: Members) -> str:
-    """The class that a constructor names, ``""`` where it is none."""
+    """Return the class that a constructor names, ``""`` for other values."""
     if not (word(members, "type") == "constructor" and "lc" in members and is_list(members, "id")):
         return ""
     names = as_list(members["id"], "id")
@@ -163,7 +148,7 @@ def _read(reading: Reading, items: Sequence[Item]) -> None:
 
 
 def _remove(reading: Reading, fields: Fields) -> None:
-    """An order to the reducer of a state: the message of the id, or all messages before, are deleted."""
+    """Delete the message of an id, or all messages before: an instruction to the reducer of a state."""
     named = fields.take_text("id")
     if named == REMOVE_ALL:
         reading.turns.clear()
@@ -178,10 +163,10 @@ def _read_result(reading: Reading, fields: Fields, item: Item) -> None:
     message = _Message(reading, fields)
     value, path = fields.take("content"), fields.at("content")
     if value is not None and starts_with(value, b"["):
-        content = inner_blocks(value, path, reading.notes, message.read_part)
-        block = result(called or id_made(reading, name), content, is_error=is_error)
+        content = parts.inner_blocks(value, path, reading.notes, message.read_part)
+        block = parts.result(called or parts.id_made(reading, name), content, is_error=is_error)
     else:
-        block = result(called or id_made(reading, name), value_text(value), is_error=is_error)
+        block = parts.result(called or parts.id_made(reading, name), parts.value_text(value), is_error=is_error)
     turn_id = fields.take_string("id")
     reading.add("user", [(block, path)], item, turn_id=turn_id)
     _finish(fields)
@@ -206,7 +191,7 @@ class _Message:
         metadata = fields.peek("response_metadata")
         told = as_object(metadata, "") if metadata is not None and starts_with(metadata, b"{") else {}
         self._model = word(told, "model_name") or word(told, "model") or reading.model
-        self._issuer = issuer_of(word(told, "model_provider") or reading.provider, self._model)
+        self._issuer = parts.issuer_of(word(told, "model_provider") or reading.provider, self._model)
         extra = fields.take("additional_kwargs")
         self._extra = Fields(
             extra if extra is not None and starts_with(extra, b"{") else b"{}",
@@ -236,24 +221,10 @@ class _Message:
         finish(fields, *_IGNORED)
 
     def _content(self) -> list[Placed]:
-        fields = self._fields
-        value, path = fields.take("content"), fields.at("content")
-        if value is None:
-            return []
-        if not starts_with(value, b"["):
-            text = value_text(value)
-            return [(Text(text=text), path)] if text else []
-        placed: list[Placed] = []
-        for at, each in enumerate(as_list(value, path)):
-            place = f"{path}.{at}"
-            if starts_with(each, b"{"):
-                placed += self.read_part(Fields(each, place, fields.notes))
-            else:
-                placed.append((Text(text=value_text(each)), place))
-        return placed
+        return parts.content_blocks(self._fields, "content", self.read_part)
 
     def _called(self) -> Iterator[list[Placed]]:
-        """The calls next to the content, each after Google's signature of it."""
+        """Return the calls next to the content, each after its Google signature."""
         fields = self._fields
         if fields.objects("tool_call_chunks"):
             yield from self._chunks()
@@ -267,9 +238,9 @@ class _Message:
                 each = Fields(b"{}", f"{fields.at(name)}.{at}", fields.notes, members=members)
                 call_id, tool = each.take_text("id"), each.take_text("name")
                 if name == "tool_calls":
-                    block = call(self._reading, call_id, tool, each.take("args"), each.at("args"))
+                    block = parts.call(self._reading, call_id, tool, each.take("args"), each.at("args"))
                 else:
-                    block = cut_call(self._reading, call_id, tool, value_text(each.take("args")))
+                    block = parts.cut_call(self._reading, call_id, tool, parts.value_text(each.take("args")))
                 yield self._signed(block, each.path)
         extra = self._extra
         if named:
@@ -288,10 +259,10 @@ class _Message:
 
     def _function(self, call_id: str, function: Fields) -> ToolUse:
         name, arguments = function.take_text("name"), function.take("arguments")
-        return call(self._reading, call_id, name, arguments, function.at("arguments"))
+        return parts.call(self._reading, call_id, name, arguments, function.at("arguments"))
 
     def _chunks(self) -> Iterator[list[Placed]]:
-        """The calls of a chunk: the texts of one index, joined."""
+        """Return the calls of a chunk, with the texts of one index joined."""
         path = self._fields.at("tool_call_chunks")
         joined: dict[str, tuple[str, str, str, str]] = {}
         for at, members in enumerate(self._fields.objects("tool_call_chunks")):
@@ -300,24 +271,24 @@ class _Message:
             key = bytes(members.get("index", NULL)).decode()
             key = key if key != "null" else f"at {at}"
             call_id, name, arguments, place = joined.get(key, ("", "", "", f"{path}.{at}"))
-            arguments += value_text(members.get("args"))
+            arguments += parts.value_text(members.get("args"))
             joined[key] = (call_id or word(members, "id"), name or word(members, "name"), arguments, place)
         for call_id, name, arguments, place in joined.values():
             given = Raw(msgspec.json.encode(arguments)) if arguments else None
-            yield self._signed(call(self._reading, call_id, name, given, place), place)
+            yield self._signed(parts.call(self._reading, call_id, name, given, place), place)
 
     def _signed(self, block: ToolUse, path: str) -> list[Placed]:
         signature = self._signatures.take_string(block.id) if self._signatures is not None else None
-        return sealed(block, signature or "", path, self._model)
+        return parts.sealed(block, signature or "", path, self._model)
 
     def _reasoning(self) -> list[Placed]:
-        """Reasoning that is stored next to the content, as Responses' item or as a text."""
+        """Return reasoning that is stored next to the content, as a Responses item or as a text."""
         extra = self._extra
         path = extra.at("reasoning")
         placed: list[Placed] = []
         if (item := extra.peek("reasoning")) is not None and starts_with(item, b"{"):
             extra.ignore("reasoning")
-            placed.append((reasoning_item(item, self._model), path))
+            placed.append((parts.reasoning_item(item, self._model), path))
         path = extra.at("reasoning_content")
         if (text := extra.peek("reasoning_content")) is not None and starts_with(text, b'"'):
             extra.ignore("reasoning_content")
@@ -325,7 +296,7 @@ class _Message:
         return placed
 
     def read_part(self, fields: Fields) -> list[Placed]:
-        """A content block: LangChain's own, or one of the provider's."""
+        """Read a content block: LangChain's own, or a provider's."""
         kind, path = kind_named(fields), fields.path
         if kind in _CALLS:
             return self._call(fields, kind)
@@ -335,7 +306,7 @@ class _Message:
             block = Text(text=fields.take_text("text"))
             finish(fields, "type")
             signature = extras.take_text("signature") if extras is not None else ""
-            return sealed(block, signature if self._is(GEMINI) else "", path, self._model)
+            return parts.sealed(block, signature if self._is(GEMINI) else "", path, self._model)
         if kind in ("reasoning", "thinking", "redacted_thinking", "reasoning_content"):
             return self._thought(fields, kind)
         if kind in _MEDIA and "source" not in fields:
@@ -354,10 +325,10 @@ class _Message:
     def _native(self, fields: Fields) -> Placed:
         """A block of the provider's own, such as the call of a tool that the provider runs."""
         kind = kind_named(fields)
-        return native(fields, kind, self._issuer, is_raw=True), fields.path
+        return parts.native(fields, kind, self._issuer, is_raw=True), fields.path
 
     def _call(self, fields: Fields, kind: str) -> list[Placed]:
-        """The call at its place in the content, by what ``tool_calls`` says of the call of its id."""
+        """Return the call at its place in the content, with the values that ``tool_calls`` has for its id."""
         named = fields.take_text("call_id") if kind == "function_call" else fields.take_text("id")
         known = self._calls.pop(named, None)
         if known is not None:
@@ -366,9 +337,9 @@ class _Message:
         name = fields.take_text("name")
         arguments = next((found for key in ("input", "args", "arguments") if (found := fields.take(key))), None)
         if kind == "invalid_tool_call":
-            block = cut_call(self._reading, named, name, value_text(arguments))
+            block = parts.cut_call(self._reading, named, name, parts.value_text(arguments))
         else:
-            block = call(self._reading, named, name, arguments, fields.path)
+            block = parts.call(self._reading, named, name, arguments, fields.path)
         finish(fields, "type", "index", "id", "status", "extras", "caller", "error")
         return self._signed(block, fields.path)
 
@@ -376,7 +347,7 @@ class _Message:
         path, whole = fields.path, Raw(fields.whole)
         if kind == "reasoning" and ("summary" in fields or "encrypted_content" in fields):
             fields.clear()
-            return [(reasoning_item(_without(whole, "index"), self._model), path)]
+            return [(parts.reasoning_item(_without(whole, "index"), self._model), path)]
         extras = fields.take_object("extras")
         inner = fields.take_object("reasoning_content") or fields
         text = next((found for name in ("thinking", "reasoning", "text") if (found := inner.take_string(name))), "")
@@ -384,9 +355,9 @@ class _Message:
         signature = inner.take_text("signature") or (extras.take_text("signature") if extras is not None else "")
         block: Thinking | RedactedThinking
         if sealed_data and not text:
-            block = redacted(sealed_data, self._issuer)
+            block = parts.redacted(sealed_data, self._issuer)
         else:
-            block = thinking(text, signature, self._issuer)
+            block = parts.thinking(text, signature, self._issuer)
         fields.ignore("type", "index", "id")
         inner.ignore("type", "index")
         inner.drop_rest()
@@ -402,7 +373,7 @@ class _Message:
             return [(Text(text=text), fields.path)]
         extras = fields.peek("extras") or fields.peek("metadata")
         told = as_object(extras, "") if extras is not None and starts_with(extras, b"{") else {}
-        block = media(
+        block = parts.media(
             word(fields.members(), "mime_type"),
             data=word(fields.members(), "base64") or word(fields.members(), "data"),
             url=word(fields.members(), "url"),
@@ -410,7 +381,7 @@ class _Message:
             title=word(fields.members(), "filename") or word(told, "filename") or None,
             kind="document" if kind == "file" else kind,
         )
-        placed = media_or_unknown(block, fields, kind)
+        placed = parts.media_or_unknown(block, fields, kind)
         finish(fields, "type", "base64", "data", "url", "file_id", "mime_type", "id", "index", "filename", "metadata",
                "extras")  # fmt: skip
         return [placed]

@@ -1,6 +1,6 @@
-"""Letta's messages, as its API lists them: a row for each thing that was said, in the order of their dates.
+"""Letta's messages, as its API lists them: one row for each part of a message, in the order of their dates.
 
-Several rows have one id, that of the model's message. ``tool_call`` repeats the first of ``tool_calls``. A denied
+Rows of one model message share its id. ``tool_call`` repeats the first of ``tool_calls``. A denied
 approval is the result of its call, without an error flag.
 """
 
@@ -13,19 +13,8 @@ import msgspec
 from msgspec import Raw
 
 from reknit.pipeline.errors import InputError
+from reknit.pipeline.history.frameworks import parts
 from reknit.pipeline.history.frameworks.base import Framework, Item, Members, Reading, finish, is_string, word
-from reknit.pipeline.history.frameworks.parts import (
-    call,
-    id_made,
-    inner_blocks,
-    media,
-    media_or_unknown,
-    native,
-    redacted,
-    result,
-    thinking,
-    value_text,
-)
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.strict import decoded
@@ -70,12 +59,14 @@ def _read_row(reading: Reading, item: Item) -> None:
         placed = _content(fields, key)
         reading.add(_WORDS[kind], placed, item, turn_id=turn_id, synthetic=kind == "summary_message")
     elif kind == "reasoning_message":
-        block = thinking(value_text(fields.take("reasoning")), fields.take_text("signature"), None)
+        block = parts.thinking(parts.value_text(fields.take("reasoning")), fields.take_text("signature"), None)
         reading.add("assistant", [(block, fields.at("reasoning"))], item, turn_id=turn_id)
     elif kind == "hidden_reasoning_message":
         data = fields.take_text("hidden_reasoning")
         if data:
-            reading.add("assistant", [(redacted(data, None), fields.at("hidden_reasoning"))], item, turn_id=turn_id)
+            reading.add(
+                "assistant", [(parts.redacted(data, None), fields.at("hidden_reasoning"))], item, turn_id=turn_id
+            )
         fields.ignore("state")
     elif kind in ("tool_call_message", "approval_request_message"):
         reading.add("assistant", _calls(reading, fields), item, turn_id=turn_id)
@@ -102,7 +93,7 @@ def _calls(reading: Reading, fields: Fields) -> list[Placed]:
     for at, each in enumerate(calls):
         one = Fields(each, f"{path}.{at}", fields.notes)
         name, called = one.take_text("name"), one.take_text("tool_call_id")
-        placed.append((call(reading, called, name, one.take("arguments"), one.at("arguments")), one.path))
+        placed.append((parts.call(reading, called, name, one.take("arguments"), one.at("arguments")), one.path))
         one.drop_rest()
     return placed
 
@@ -122,16 +113,16 @@ def _returns(reading: Reading, fields: Fields) -> list[Placed]:
 
 
 def _return(reading: Reading, fields: Fields, name: str) -> Placed:
-    called = fields.take_text("tool_call_id") or id_made(reading, name)
+    called = fields.take_text("tool_call_id") or parts.id_made(reading, name)
     is_error = fields.take_text("status") == "error"
     value, path = fields.take("tool_return"), fields.at("tool_return")
     if value is not None and starts_with(value, b"[") and b'"type"' in bytes(value):
-        return result(called, inner_blocks(value, path, fields.notes, _part), is_error=is_error), path
-    return result(called, value_text(value), is_error=is_error), path
+        return parts.result(called, parts.inner_blocks(value, path, fields.notes, _part), is_error=is_error), path
+    return parts.result(called, parts.value_text(value), is_error=is_error), path
 
 
 def _approvals(reading: Reading, fields: Fields) -> list[Placed]:
-    """A denial is its call's result; an approval is none, and a tool's return among the answers is one."""
+    """Return the results of denials, and the tool returns among the answers. An approval is not a result."""
     placed: list[Placed] = []
     value, path = fields.take("approvals"), fields.at("approvals")
     fields.ignore("approve", "approval_request_id", "reason")
@@ -141,7 +132,7 @@ def _approvals(reading: Reading, fields: Fields) -> list[Placed]:
             placed.append(_return(reading, one, word(one.members(), "name")))
         elif bytes(one.peek("approve") or b"") == b"false":
             reason = one.take_text("reason")
-            placed.append((result(one.take_text("tool_call_id"), reason or _DENIED), one.path))
+            placed.append((parts.result(one.take_text("tool_call_id"), reason or _DENIED), one.path))
         else:
             one.ignore("tool_call_id", "reason")
         finish(one, "type", "approve", *_IGNORED)
@@ -149,24 +140,11 @@ def _approvals(reading: Reading, fields: Fields) -> list[Placed]:
 
 
 def _content(fields: Fields, key: str) -> list[Placed]:
-    value, path = fields.take(key), fields.at(key)
-    if value is None:
-        return []
-    if not starts_with(value, b"["):
-        text = _unwrapped(value_text(value))
-        return [(Text(text=text), path)] if text else []
-    placed: list[Placed] = []
-    for at, each in enumerate(as_list(value, path)):
-        place = f"{path}.{at}"
-        if starts_with(each, b"{"):
-            placed += _part(Fields(each, place, fields.notes))
-        else:
-            placed.append((Text(text=value_text(each)), place))
-    return placed
+    return parts.content_blocks(fields, key, _part, words=_unwrapped)
 
 
 def _unwrapped(text: str) -> str:
-    """The words of a user's message that the server has wrapped in an envelope."""
+    """Return a user's words without the envelope that the server adds."""
     if not text.startswith("{"):
         return text
     told = decoded(_OBJECT, text.encode("utf-8", "replace"))
@@ -178,23 +156,23 @@ def _unwrapped(text: str) -> str:
 def _part(fields: Fields) -> list[Placed]:
     kind, path = kind_named(fields), fields.path
     if kind == "text":
-        block = Text(text=value_text(fields.take("text")))
+        block = Text(text=parts.value_text(fields.take("text")))
         finish(fields, "type", "signature")
         return [(block, path)]
     source = fields.peek("source")
     if kind == "image" and source is not None and starts_with(source, b"{"):
         told = as_object(source, "")
-        found = media(
+        found = parts.media(
             word(told, "media_type"),
             data=word(told, "data"),
             url=word(told, "url"),
             file_id=word(told, "file_id"),
             kind="image",
         )
-        placed = media_or_unknown(found, fields, kind)
+        placed = parts.media_or_unknown(found, fields, kind)
         finish(fields, "type", "source")
         return [placed]
-    return [(native(fields, kind), path)]
+    return [(parts.native(fields, kind), path)]
 
 
 FRAMEWORK: Final = Framework(

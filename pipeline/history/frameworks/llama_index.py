@@ -1,7 +1,7 @@
 """LlamaIndex's ChatMessages: blocks of a ``block_type``, alone or in a chat store.
 
-A result names its call in ``additional_kwargs``, or only its tool. No message names a provider. A file that a block
-names by its path is never read.
+A result names its call in ``additional_kwargs``, or it names only its tool. No message names a provider. A file that a
+block names by its path is never read.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Final
 from msgspec import Raw
 
 from reknit.pipeline.errors import InputError
+from reknit.pipeline.history.frameworks import parts
 from reknit.pipeline.history.frameworks.base import (
     NULL,
     Framed,
@@ -25,16 +26,6 @@ from reknit.pipeline.history.frameworks.base import (
     is_object,
     role_of,
     word,
-)
-from reknit.pipeline.history.frameworks.parts import (
-    call,
-    id_made,
-    media,
-    media_or_unknown,
-    native,
-    result,
-    thinking,
-    value_text,
 )
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
@@ -98,7 +89,9 @@ def _read(reading: Reading, items: Sequence[Item]) -> None:
             is_error = extra.take_flag("is_error")
             inner = [block for block, _ in blocks if isinstance(block, INNER)]
             text = inner[0].text if len(inner) == 1 and isinstance(inner[0], Text) else None
-            block = result(called or id_made(reading, name), inner if text is None else text, is_error=is_error)
+            block = parts.result(
+                called or parts.id_made(reading, name), inner if text is None else text, is_error=is_error
+            )
             blocks = [(block, fields.at("content"))]
         elif role == "assistant":
             blocks += _old_calls(reading, extra)
@@ -108,14 +101,14 @@ def _read(reading: Reading, items: Sequence[Item]) -> None:
 
 
 def _old_calls(reading: Reading, extra: Fields) -> list[Placed]:
-    """Calls in OpenAI's form, as they were before they had a block."""
+    """Return calls in OpenAI's form, which preceded the block for calls."""
     value, path = extra.take("tool_calls"), extra.at("tool_calls")
     placed: list[Placed] = []
     for at, each in enumerate([] if value is None else as_list(value, path)):
         one = Fields(each, f"{path}.{at}", extra.notes)
         function = one.take_object("function") or Fields(b"{}", one.path, one.notes)
         name, arguments = function.take_text("name"), function.take("arguments")
-        block = call(reading, one.take_text("id"), name, arguments, function.at("arguments"))
+        block = parts.call(reading, one.take_text("id"), name, arguments, function.at("arguments"))
         placed.append((block, one.path))
         finish(one, "type", "index")
     return placed
@@ -124,31 +117,31 @@ def _old_calls(reading: Reading, extra: Fields) -> list[Placed]:
 def _blocks(reading: Reading, fields: Fields) -> list[Placed]:
     placed: list[Placed] = []
     if (text := fields.take("content")) is not None and not starts_with(text, b"["):
-        placed.append((Text(text=value_text(text)), fields.at("content")))
+        placed.append((Text(text=parts.value_text(text)), fields.at("content")))
     value, path = fields.take("blocks"), fields.at("blocks")
     for at, each in enumerate([] if value is None else as_list(value, path)):
         place = f"{path}.{at}"
         if starts_with(each, b"{"):
             _add_block(reading, placed, Fields(each, place, fields.notes))
         else:
-            placed.append((Text(text=value_text(each)), place))
+            placed.append((Text(text=parts.value_text(each)), place))
     return placed
 
 
 def _add_block(reading: Reading, placed: list[Placed], fields: Fields) -> None:
     kind, path = fields.take_text("block_type"), fields.path
     if kind == "text":
-        placed.append((Text(text=value_text(fields.take("text"))), path))
+        placed.append((Text(text=parts.value_text(fields.take("text"))), path))
     elif kind in _MEDIA:
         members = fields.members()
-        block = media(
+        block = parts.media(
             word(members, f"{kind}_mimetype"),
             data=word(members, "image") or word(members, "data"),
             url=word(members, "url"),
             title=word(members, "title") or None,
             kind=kind,
         )
-        placed.append(media_or_unknown(block, fields, kind))
+        placed.append(parts.media_or_unknown(block, fields, kind))
         fields.ignore(*_OF_MEDIA)
     elif kind == "cache":
         mark = fields.take("cache_control") or NULL
@@ -158,15 +151,15 @@ def _add_block(reading: Reading, placed: list[Placed], fields: Fields) -> None:
     elif kind == "thinking":
         told = fields.take_object("additional_information")
         signature = "" if told is None else told.take_text("signature")
-        placed.append((thinking(value_text(fields.take("content")), signature, None), path))
+        placed.append((parts.thinking(parts.value_text(fields.take("content")), signature, None), path))
         fields.ignore("num_tokens")
     elif kind == "tool_call":
         name = fields.take_text("tool_name")
         called = fields.take_text("tool_call_id")
-        block_of_call = call(reading, called, name, fields.take("tool_kwargs"), fields.at("tool_kwargs"))
+        block_of_call = parts.call(reading, called, name, fields.take("tool_kwargs"), fields.at("tool_kwargs"))
         placed.append((block_of_call, path))
     else:
-        placed.append((native(fields, kind), path))
+        placed.append((parts.native(fields, kind), path))
         fields.clear()
     finish(fields)
 

@@ -8,19 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from reknit.pipeline.history.frameworks import ai_sdk_model
+from reknit.pipeline.history.frameworks import ai_sdk_model, parts
 from reknit.pipeline.history.frameworks.ai_sdk_ui import UIParts
-from reknit.pipeline.history.frameworks.base import (
-    Framework,
-    Item,
-    Members,
-    Reading,
-    finish,
-    is_object,
-    role_of,
-    word,
-)
-from reknit.pipeline.history.frameworks.parts import value_text
+from reknit.pipeline.history.frameworks.base import Framework, Item, Members, Reading, finish, is_object, role_of, word
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.tolerant import kind_named
@@ -55,19 +45,19 @@ def _read(reading: Reading, items: Sequence[Item]) -> None:
         turn_id = fields.take_string("id")
         content = fields.take_object("content") or Fields(b"{}", fields.at("content"), fields.notes)
         value, path = content.take("parts"), content.at("parts")
-        parts = UIParts(reading, item, role, turn_id)
+        listed = UIParts(reading, item, role, turn_id)
         for at, each in enumerate([] if value is None else as_list(value, path)):
             place = f"{path}.{at}"
             if not starts_with(each, b"{"):
-                parts.add((Text(text=value_text(each)), place))
+                listed.add((Text(text=parts.value_text(each)), place))
                 continue
             part = Fields(each, place, fields.notes)
             part.ignore("createdAt")
             if kind_named(part) == "error":
                 reading.leave_out(part, "error")
                 continue
-            parts.read(part)
-        parts.end()
+            listed.read(part)
+        listed.end()
         finish(content, *_REPEATED)
         finish(fields, *_OF_ROWS)
 

@@ -1,7 +1,7 @@
 """Session items of the OpenAI Agents SDK that another model than OpenAI's wrote: Responses items with provider data.
 
-Such an item has a false id. The encrypted content of its reasoning is the signatures of the thinking blocks, which the
-provider data has apart, and its model names the provider before a slash.
+Such an item has a false id. The encrypted content of its reasoning holds the signatures of the thinking blocks; the
+blocks are in the provider data. The model's name begins with the provider and a slash.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
+from reknit.pipeline.history.frameworks import parts
 from reknit.pipeline.history.frameworks.base import Framework, Item, Members, Reading, is_list, is_object, word
-from reknit.pipeline.history.frameworks.parts import issuer_of, redacted, thinking, value_text
 from reknit.pipeline.history.pieces import RESPONSES
 from reknit.pipeline.history.readers.fields import Fields, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
@@ -40,7 +40,7 @@ def _read(reading: Reading, items: Sequence[Item]) -> None:
         members = fields.members()
         data = as_object(members[_DATA], fields.at(_DATA)) if is_object(members, _DATA) else {}
         provider, _, model = word(data, "model").rpartition("/")
-        issuer = issuer_of(provider.rpartition("/")[2], model)
+        issuer = parts.issuer_of(provider.rpartition("/")[2], model)
         is_foreign = word(members, "id") == _FAKE or (issuer is not None and issuer.provider != RESPONSES)
         if is_foreign and word(members, "type") == "reasoning":
             reading.add("assistant", _thinking(fields, data, issuer), item)
@@ -55,27 +55,17 @@ def _read(reading: Reading, items: Sequence[Item]) -> None:
 
 
 def _thinking(fields: Fields, data: Members, issuer: Issuer | None) -> list[Placed]:
-    placed: list[Placed] = []
     if is_list(data, "thinking_blocks"):
-        path = fields.at(_DATA)
-        for at, block in enumerate(
-            Fields(Raw(msgspec.json.encode(data)), path, fields.notes).objects("thinking_blocks")
-        ):
-            if block is None:
-                continue
-            place = f"{path}.thinking_blocks.{at}"
-            if word(block, "type") == "redacted_thinking":
-                placed.append((redacted(word(block, "data"), issuer), place))
-            else:
-                placed.append((thinking(word(block, "thinking"), word(block, "signature"), issuer), place))
-        return placed
+        given = Fields(Raw(msgspec.json.encode(data)), fields.at(_DATA), fields.notes)
+        return parts.thinking_blocks(given, "thinking_blocks", issuer)
+    placed: list[Placed] = []
     texts = fields.objects("content") or fields.objects("summary")
-    signatures = value_text(fields.peek("encrypted_content")).split("\n")
+    signatures = parts.value_text(fields.peek("encrypted_content")).split("\n")
     for at, part in enumerate(texts):
         if part is not None and starts_with(part.get("text", Raw(b"null")), b'"'):
-            # The signatures are in the order of the texts where both are as many.
+            # If their numbers are equal, the signatures are in the order of the texts.
             signature = signatures[at] if len(signatures) == len(texts) else ""
-            placed.append((thinking(word(part, "text"), signature, issuer), fields.path))
+            placed.append((parts.thinking(word(part, "text"), signature, issuer), fields.path))
     return placed
 
 

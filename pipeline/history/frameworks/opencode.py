@@ -1,6 +1,6 @@
 """OpenCode's messages: ``info`` and ``parts`` of its first store, and the typed messages of its second.
 
-A tool part is the call and its result in one. OpenCode does not send hidden texts, nor the parts for undoing changes,
+A tool part is a call with its result. OpenCode does not send hidden texts, nor the parts for undoing changes,
 nor an assistant message that ended with an error, unless the user aborted it with more than reasoning in it.
 """
 
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from reknit.pipeline.errors import InputError
+from reknit.pipeline.history.frameworks import parts
 from reknit.pipeline.history.frameworks.ai_sdk import Reasoning, file_part, options, output_part, signature_of_gemini
 from reknit.pipeline.history.frameworks.base import (
     Framed,
@@ -22,22 +23,12 @@ from reknit.pipeline.history.frameworks.base import (
     is_object,
     word,
 )
-from reknit.pipeline.history.frameworks.parts import (
-    call,
-    cut_call,
-    id_made,
-    inner_blocks,
-    native,
-    result,
-    sealed,
-    value_text,
-)
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.tolerant import INNER, Inner, Placed, kind_named
 from reknit.pipeline.model import Text, ToolResult, ToolUse
 
-# What OpenCode writes in place of an old output, of an interrupted compaction's question and of a user's command.
+# Texts that OpenCode writes in place of an old output, an interrupted compaction's question and a user's command.
 _CLEARED: Final = "[Old tool result content cleared]"
 _COMPACTION: Final = "What did we do so far?"
 _SUBTASK: Final = "The following tool was executed by the user"
@@ -94,11 +85,11 @@ def _read_first(reading: Reading, fields: Fields, item: Item) -> None:
     told = info.members()
     role, model = word(told, "role"), word(told, "modelID")
     value, path = fields.take("parts"), fields.at("parts")
-    listed = [] if value is None else as_list(value, path)
-    parts = [Fields(each, f"{path}.{at}", fields.notes) for at, each in enumerate(listed) if starts_with(each, b"{")]
-    if role == "assistant" and _is_unsent(told, parts):
+    values = [] if value is None else as_list(value, path)
+    listed = [Fields(each, f"{path}.{at}", fields.notes) for at, each in enumerate(values) if starts_with(each, b"{")]
+    if role == "assistant" and _is_unsent(told, listed):
         reading.leave_out(item.fields, "failed")
-        for part in parts:
+        for part in listed:
             reading.leave_out(part, kind_named(part))
         return
     if role not in ("user", "assistant"):
@@ -107,31 +98,31 @@ def _read_first(reading: Reading, fields: Fields, item: Item) -> None:
     if role == "user":
         if text := word(told, "system"):
             reading.add("system", [(Text(text=text), info.at("system"))], item)
-        for synthetic, placed in _users(reading, parts):
+        for synthetic, placed in _users(reading, listed):
             reading.add("user", placed, item, turn_id=turn_id, synthetic=synthetic)
             turn_id = None
     else:
         placed = []
         reasoning = Reasoning(model, word(told, "providerID"))
-        for part in parts:
+        for part in listed:
             _add_part(reading, placed, part, reasoning, model)
         reading.add_steps(placed, item, turn_id=turn_id, incomplete="error" in told)
     fields.drop_rest()
 
 
-def _is_unsent(told: Members, parts: Sequence[Fields]) -> bool:
+def _is_unsent(told: Members, listed: Sequence[Fields]) -> bool:
     if not is_object(told, "error"):
         return False
     if word(as_object(told["error"], ""), "name") != "MessageAbortedError":
         return True
-    return all(kind_named(part) in ("reasoning", *_SILENT) for part in parts)
+    return all(kind_named(part) in ("reasoning", *_SILENT) for part in listed)
 
 
-def _users(reading: Reading, parts: Sequence[Fields]) -> list[tuple[bool, list[Placed]]]:
-    """The blocks of a user's message; those that the program wrote are apart where nothing else is in it."""
+def _users(reading: Reading, listed: Sequence[Fields]) -> list[tuple[bool, list[Placed]]]:
+    """Return the blocks of a user's message; blocks by the program are separate if there are no others."""
     placed: list[Placed] = []
     typed = False
-    for part in parts:
+    for part in listed:
         kind = kind_named(part)
         if kind == "compaction":
             placed.append((Text(text=_COMPACTION), part.path))
@@ -157,12 +148,12 @@ def _add_part(reading: Reading, placed: list[Placed], part: Fields, reasoning: R
                 reading.leave_out(part, "ignored")
                 return
             given = options(part)
-            text = Text(text=value_text(part.take("text")))
+            text = Text(text=parts.value_text(part.take("text")))
             part.ignore("synthetic", "ignored")
-            placed += sealed(text, signature_of_gemini(given), path, model or None)
+            placed += parts.sealed(text, signature_of_gemini(given), path, model or None)
         case "reasoning":
             given = options(part)
-            reasoning.add(placed, value_text(part.take("text")), given, path)
+            reasoning.add(placed, parts.value_text(part.take("text")), given, path)
         case "file":
             if word(part.members(), "mime") in _EXPANDED and not word(part.members(), "url").startswith("data:"):
                 # Its text is in a synthetic part of the same message.
@@ -175,25 +166,25 @@ def _add_part(reading: Reading, placed: list[Placed], part: Fields, reasoning: R
         case "patch":
             reading.leave_out(part, kind)
         case _:
-            placed.append((native(part, kind), path))
+            placed.append((parts.native(part, kind), path))
             part.clear()
     finish(part, *_IGNORED)
 
 
 def _tool(reading: Reading, part: Fields, model: str) -> list[Placed]:
-    """A call, and the result that its state has."""
+    """Return a call, and the result in its state."""
     name = part.take_text("tool") or part.take_text("name")
-    called = part.take_text("callID") or part.take_text("id") or id_made(reading, name)
+    called = part.take_text("callID") or part.take_text("id") or parts.id_made(reading, name)
     state = part.take_object("state") or Fields(b"{}", part.at("state"), part.notes)
     given = options(part)
     part.ignore("provider", "executed")
     status, arguments, raw = state.take_text("status"), state.take("input"), state.take("raw")
     block: ToolUse
     if status == "pending" and (raw is not None or (arguments is not None and starts_with(arguments, b'"'))):
-        block = cut_call(reading, called, name, value_text(raw if raw is not None else arguments))
+        block = parts.cut_call(reading, called, name, parts.value_text(raw if raw is not None else arguments))
     else:
-        block = call(reading, called, name, arguments, state.at("input"))
-    placed = sealed(block, signature_of_gemini(given), part.path, model or None)
+        block = parts.call(reading, called, name, arguments, state.at("input"))
+    placed = parts.sealed(block, signature_of_gemini(given), part.path, model or None)
     if status in ("completed", "error"):
         placed.append((_outcome(called, status, state), state.path))
     state.ignore("status", "title", "time", "metadata", "structured", "content", "result", "outputPaths")
@@ -207,31 +198,33 @@ def _outcome(called: str, status: str, state: Fields) -> ToolResult:
         before = state.take("output")
         state.ignore("attachments")
         state.notes.add_fix("field_dropped", state.at("output"), "output", before=bytes(before or b""))
-        return result(called, _CLEARED)
+        return parts.result(called, _CLEARED)
     metadata = state.peek("metadata")
     told = as_object(metadata, "") if metadata is not None and starts_with(metadata, b"{") else {}
     output, error = state.take("output"), state.take("error")
     if status == "error" and bytes(told.get("interrupted", b"")) == b"true" and "output" in told:
-        # What the tool had written when it was interrupted counts, and not the error.
-        return result(called, value_text(told["output"]))
+        # The output of an interrupted tool is its result, not the error.
+        return parts.result(called, parts.value_text(told["output"]))
     blocks: list[Inner] = []
     content = state.peek("content")
     if content is not None and starts_with(content, b"["):
-        blocks += inner_blocks(content, state.at("content"), state.notes, output_part)
+        blocks += parts.inner_blocks(content, state.at("content"), state.notes, output_part)
     if status == "error":
         if error is not None and starts_with(error, b"{"):
             error = as_object(error, "").get("message", error)
-        return result(called, [*blocks, Text(text=value_text(error))] if blocks else value_text(error), is_error=True)
+        return parts.result(
+            called, [*blocks, Text(text=parts.value_text(error))] if blocks else parts.value_text(error), is_error=True
+        )
     attachments = state.take("attachments")
     listed = [] if attachments is None else as_list(attachments, state.at("attachments"))
     for at, each in enumerate(listed):
         attached = Fields(each, f"{state.at('attachments')}.{at}", state.notes)
         attached.ignore("id", "sessionID", "messageID", "source")
         blocks += [block for block, _ in file_part(attached) if isinstance(block, INNER)]
-    text = value_text(output)
+    text = parts.value_text(output)
     if not blocks:
-        return result(called, text)
-    return result(called, [*([Text(text=text)] if text else []), *blocks])
+        return parts.result(called, text)
+    return parts.result(called, [*([Text(text=text)] if text else []), *blocks])
 
 
 def _read_second(reading: Reading, fields: Fields, item: Item) -> None:
@@ -269,7 +262,7 @@ def _read_second(reading: Reading, fields: Fields, item: Item) -> None:
 
 
 def _texts(fields: Fields, name: str) -> list[Placed]:
-    text = value_text(fields.take(name))
+    text = parts.value_text(fields.take(name))
     return [(Text(text=text), fields.at(name))] if text else []
 
 

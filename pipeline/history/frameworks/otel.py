@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from reknit.pipeline.errors import InputError
+from reknit.pipeline.history.frameworks import parts
 from reknit.pipeline.history.frameworks.base import (
     Framed,
     Framework,
@@ -23,18 +24,6 @@ from reknit.pipeline.history.frameworks.base import (
     is_list,
     role_of,
     word,
-)
-from reknit.pipeline.history.frameworks.parts import (
-    call,
-    id_made,
-    inner_blocks,
-    issuer_of,
-    media,
-    media_or_unknown,
-    native,
-    result,
-    thinking,
-    value_text,
 )
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object, as_string
 from reknit.pipeline.history.readers.rawjson import starts_with
@@ -88,7 +77,7 @@ def _frame(members: Members) -> Framed | None:
     system = None
     if _SYSTEM in attributes:
         texts = [as_object(each, _SYSTEM) for each in _listed(attributes[_SYSTEM], _SYSTEM)]
-        system = _blocks_of([value_text(each.get("content")) for each in texts])
+        system = _blocks_of([parts.value_text(each.get("content")) for each in texts])
     return Framed(
         messages=messages,
         system=system,
@@ -102,7 +91,7 @@ def _blocks_of(texts: Sequence[str]) -> Raw | None:
 
 
 def _listed(value: Raw, name: str) -> list[Raw]:
-    """A list, or a string of its JSON."""
+    """Return a list that may be a string of its JSON."""
     if starts_with(value, b'"'):
         value = Raw(as_string(value, name).encode())
     return as_list(value, name)
@@ -120,7 +109,7 @@ def _read(reading: Reading, items: Sequence[Item]) -> None:
             if starts_with(each, b"{"):
                 placed += _part(reading, Fields(each, place, fields.notes))
             else:
-                placed.append((Text(text=value_text(each)), place))
+                placed.append((Text(text=parts.value_text(each)), place))
         if role == "assistant":
             is_cut = finish_reason == "error" and bool(placed) and isinstance(placed[-1][0], Text)
             said = [each for each in placed if not isinstance(each[0], ToolResult)]
@@ -135,48 +124,48 @@ def _part(reading: Reading, fields: Fields) -> list[Placed]:
     kind, path = kind_named(fields), fields.path
     if kind in _TEXTS:
         if "content" not in fields:
-            # The instrumentation left the content out, which is no empty text.
+            # The instrumentation left the content out. That is not an empty text.
             reading.leave_out(fields, kind)
             return []
-        text = value_text(fields.take("content"))
-        issuer = issuer_of(reading.provider, reading.model)
-        placed: list[Placed] = [(Text(text=text) if kind == "text" else thinking(text, "", issuer), path)]
+        text = parts.value_text(fields.take("content"))
+        issuer = parts.issuer_of(reading.provider, reading.model)
+        placed: list[Placed] = [(Text(text=text) if kind == "text" else parts.thinking(text, "", issuer), path)]
     elif kind == "tool_call":
-        name, called = fields.take_text("name"), value_text(fields.take("id"))
-        placed = [(call(reading, called, name, fields.take("arguments"), fields.at("arguments")), path)]
+        name, called = fields.take_text("name"), parts.value_text(fields.take("id"))
+        placed = [(parts.call(reading, called, name, fields.take("arguments"), fields.at("arguments")), path)]
     elif kind == "tool_call_response":
         placed = [(_response(reading, fields), path)]
     elif kind in _SERVERS:
-        issuer = issuer_of(reading.provider, reading.model)
-        placed = [(native(fields, kind, issuer), path)]
+        issuer = parts.issuer_of(reading.provider, reading.model)
+        placed = [(parts.native(fields, kind, issuer), path)]
         fields.clear()
     elif kind in ("blob", "uri", "file"):
         members = fields.members()
-        block = media(
+        block = parts.media(
             word(members, "mime_type"),
             data=word(members, "content") or word(members, "data"),
             url=word(members, "uri"),
             file_id=word(members, "file_id"),
             kind=word(members, "modality"),
         )
-        placed = [media_or_unknown(block, fields, kind)]
+        placed = [parts.media_or_unknown(block, fields, kind)]
         fields.ignore("mime_type", "modality", "content", "data", "uri", "file_id")
     else:
-        placed = [(native(fields, kind), path)]
+        placed = [(parts.native(fields, kind), path)]
         fields.clear()
     finish(fields, "type")
     return placed
 
 
 def _response(reading: Reading, fields: Fields) -> ToolResult:
-    called, name = value_text(fields.take("id")), fields.take_text("name")
+    called, name = parts.value_text(fields.take("id")), fields.take_text("name")
     key = "response" if "response" in fields else "result"
     value, path = fields.take(key), fields.at(key)
-    called = called or id_made(reading, name)
+    called = called or parts.id_made(reading, name)
     if value is not None and starts_with(value, b"[") and _are_parts(value):
-        blocks = inner_blocks(value, path, fields.notes, lambda part: _part(reading, part))
-        return result(called, blocks)
-    return result(called, value_text(value), is_value=True)
+        blocks = parts.inner_blocks(value, path, fields.notes, lambda part: _part(reading, part))
+        return parts.result(called, blocks)
+    return parts.result(called, parts.value_text(value), is_value=True)
 
 
 def _are_parts(value: Raw) -> bool:

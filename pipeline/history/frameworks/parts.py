@@ -1,4 +1,4 @@
-"""The values that all frameworks write in their own forms: media, calls, results, reasoning and its issuer."""
+"""Values that each framework writes in its own form: media, calls, results, reasoning and its issuer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import msgspec
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
-from reknit.pipeline.history.calls import made_id
+from reknit.pipeline.history.call_ids import made_id
 from reknit.pipeline.history.clean import url_source
-from reknit.pipeline.history.frameworks.base import Reading
+from reknit.pipeline.history.frameworks.base import Reading, word
 from reknit.pipeline.history.pieces import ANTHROPIC, CONVERSE, GEMINI, RESPONSES, as_json, is_native
 from reknit.pipeline.history.readers.fields import (
     EMPTY_OBJECT,
@@ -59,7 +59,7 @@ _PROVIDERS: Final = {
 }
 UNKNOWN_ISSUER: Final = Issuer(provider="unknown")
 """The issuer of a signature that no part of the history names: no provider takes it."""
-# What signatures of one issuer begin with: a protobuf of Anthropic's, and a Fernet token of OpenAI's.
+# The beginnings of signatures: a protobuf of Anthropic's, and a Fernet token of OpenAI's.
 _ANTHROPIC_SIGNATURE: Final = re.compile(r"E[a-zA-Z0-9+/_-]{19}")
 _OPENAI_SIGNATURE: Final = "gAAAA"
 # The media types of common files, by the beginning of their base64.
@@ -75,7 +75,7 @@ _SIGNATURE: Final = "thoughtSignature"
 
 
 def issuer_of(provider: str, model: str | None = None) -> Issuer | None:
-    """The issuer that a framework names; None where it names none."""
+    """Return the issuer that a framework names, or None."""
     if not provider:
         return None
     known = _PROVIDERS.get(provider.lower(), provider)
@@ -124,20 +124,20 @@ def media(
     if family == "image" or (kind == "image" and (not family or "*" in media_type)):
         return Image(source=as_json(source))
     if not family and kind != "document":
-        # An address without a type, where any other medium names its type.
+        # An address without a type; all other media name their type.
         return Image(source=as_json(source)) if source["type"] == "url" else None
     return Document(source=as_json(source), title=title or UNSET)
 
 
 def media_or_unknown(block: Image | Document | None, fields: Fields, kind: str) -> Placed:
-    """A medium at its place, or the whole part where no provider has a block for it."""
+    """Return a medium, or the whole part if no provider has a block for it."""
     if block is not None:
         return block, fields.path
     return native(fields, kind), fields.path
 
 
 def native(fields: Fields, kind: str, issuer: Issuer | None = None, *, is_raw: bool = False) -> Unknown:
-    """A part that only one provider has, kept whole, or one that no provider has in this form.
+    """Return a part that only one provider has, kept whole, or a part that no provider has in this form.
 
     Args:
         fields: the part.
@@ -150,13 +150,13 @@ def native(fields: Fields, kind: str, issuer: Issuer | None = None, *, is_raw: b
     if is_raw and (issuer is None or is_native(issuer.provider, kind)):
         return Unknown(kind=kind, raw=whole, issuer=issuer or UNSET)
     if any(is_native(provider, kind) for provider in (ANTHROPIC, CONVERSE, GEMINI, RESPONSES)):
-        # Writers know their own types by name, and this is another form of one.
+        # Writers know their own types by name, and this is another form of such a type.
         kind = f"framework.{kind}"
     return Unknown(kind=kind, raw=whole, issuer=UNSET if issuer is None else UNKNOWN_ISSUER)
 
 
 def call(reading: Reading, call_id: str, name: str, arguments: Raw | None, path: str) -> ToolUse:
-    """A call; arguments are an object or a string of JSON, and a text that is no whole JSON is incomplete."""
+    """Return a call. Arguments are an object or a string of JSON; an incomplete JSON text makes it incomplete."""
     call_id = call_id or id_made(reading, name)
     if arguments is None or starts_with(arguments, b"n"):
         return ToolUse(id=call_id, name=name, input=EMPTY_OBJECT)
@@ -165,13 +165,13 @@ def call(reading: Reading, call_id: str, name: str, arguments: Raw | None, path:
 
 
 def cut_call(reading: Reading, call_id: str, name: str, arguments: str) -> ToolUse:
-    """A call whose arguments never finished: the text that the model wrote, neither parsed nor closed."""
+    """Return a call whose arguments were cut, with the text that the model wrote, neither parsed nor closed."""
     written = Raw(msgspec.json.encode(arguments))
     return ToolUse(id=call_id or id_made(reading, name), name=name, input=written, incomplete=True)
 
 
 def id_made(reading: Reading, name: str) -> str:
-    """The id of a call without one, and of its result, which then names the tool."""
+    """Return the id for a call without an id, and for its result, which names the tool."""
     reading.ids_made = True
     return made_id(name)
 
@@ -179,7 +179,7 @@ def id_made(reading: Reading, name: str) -> str:
 def result(
     call_id: str, content: str | Sequence[Inner], *, is_error: bool = False, is_value: bool = False
 ) -> ToolResult:
-    """A result of a text or of blocks; ``is_value`` says that the text is the JSON of the tool's value."""
+    """Return a result of a text or of blocks. With ``is_value`` the text is the JSON of the tool's value."""
     if is_value and isinstance(content, str) and content.startswith("{"):
         content = [Text(text=content, structured=True)]
     return ToolResult(
@@ -188,14 +188,55 @@ def result(
 
 
 def value_text(value: Raw | None) -> str:
-    """A tool's value as the model is shown it: a string as it is, anything else as its JSON."""
+    """Return the text of a tool's value: a string unchanged, any other value as its JSON."""
     if value is None or starts_with(value, b"n"):
         return ""
     return as_string(value, "") if starts_with(value, b'"') else compact(bytes(value)).decode()
 
 
+def content_blocks(
+    fields: Fields, name: str, read_part: Callable[[Fields], list[Placed]], *, words: Callable[[str], str] = str
+) -> list[Placed]:
+    """Return the blocks of a member that holds a text, or a list of texts and parts.
+
+    Args:
+        fields: the message or part.
+        name: the member.
+        read_part: reads a part.
+        words: changes a text that is the whole member.
+    """
+    value, path = fields.take(name), fields.at(name)
+    if value is None:
+        return []
+    if not starts_with(value, b"["):
+        text = words(value_text(value))
+        return [(Text(text=text), path)] if text else []
+    placed: list[Placed] = []
+    for at, each in enumerate(as_list(value, path)):
+        place = f"{path}.{at}"
+        if starts_with(each, b"{"):
+            placed += read_part(Fields(each, place, fields.notes))
+        else:
+            placed.append((Text(text=value_text(each)), place))
+    return placed
+
+
+def thinking_blocks(fields: Fields, name: str, issuer: Issuer | None) -> list[Placed]:
+    """Return reasoning from a member that lists Anthropic's thinking blocks."""
+    placed: list[Placed] = []
+    for at, block in enumerate(fields.objects(name)):
+        if block is None:
+            continue
+        place = f"{fields.path}.{name}.{at}"
+        if word(block, "type") == "redacted_thinking":
+            placed.append((redacted(word(block, "data"), issuer), place))
+        else:
+            placed.append((thinking(word(block, "thinking"), word(block, "signature"), issuer), place))
+    return placed
+
+
 def inner_blocks(value: Raw, path: str, notes: Notes, read_part: Callable[[Fields], list[Placed]]) -> list[Inner]:
-    """The parts of a result, of which a string is a text."""
+    """Return the blocks of a result's parts; a string is a text."""
     blocks: list[Inner] = []
     for at, each in enumerate(as_list(value, path)):
         place = f"{path}.{at}"
@@ -243,7 +284,7 @@ def mcp_part(fields: Fields) -> list[Placed]:
 
 
 def thinking(text: str, signature: str, issuer: Issuer | None) -> Thinking:
-    """Reasoning; a signature without an issuer stays only where its form proves one."""
+    """Return reasoning. A signature without an issuer stays only if its form proves the issuer."""
     if not signature:
         return Thinking(thinking=text, issuer=issuer or UNSET)
     if issuer is None and not _ANTHROPIC_SIGNATURE.match(signature):
@@ -256,7 +297,7 @@ def redacted(data: str, issuer: Issuer | None) -> RedactedThinking:
 
 
 def reasoning_item(item: Raw, model: str | None) -> Block:
-    """An item of Responses, with its issuer."""
+    """Return a Responses item with its issuer."""
     issuer = Issuer(provider=RESPONSES, model=model or None)
     found = openai_responses.STRICT.read_message(item, 0)
     if not isinstance(found, ValidTurns):
@@ -265,7 +306,7 @@ def reasoning_item(item: Raw, model: str | None) -> Block:
 
 
 def made_reasoning_item(item_id: str, summaries: Sequence[str], encrypted: str, model: str | None) -> Block:
-    """An item of Responses of which a framework stores the parts."""
+    """Return a Responses item made from the parts that a framework stores."""
     members: dict[str, object] = {"type": "reasoning"}
     if item_id:
         members["id"] = item_id
@@ -276,7 +317,7 @@ def made_reasoning_item(item_id: str, summaries: Sequence[str], encrypted: str, 
 
 
 def sealed(block: Block, signature: str, path: str, model: str | None = None) -> list[Placed]:
-    """A block after Gemini's signature of it, as Gemini's own reader has the two."""
+    """Return a block after its Gemini signature, in the form of Gemini's reader."""
     if not signature:
         return [(block, path)]
     issuer = Issuer(provider=GEMINI, model=model or None)

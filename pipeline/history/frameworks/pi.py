@@ -1,4 +1,4 @@
-"""Session files of pi and OpenClaw: entries that form a tree, of which one path is the conversation.
+"""Session files of pi and OpenClaw: entries in a tree. One path through it is the conversation.
 
 The path leads from the last entry to the root. After its last compaction the conversation is the summary, then the
 entries from the first one that was kept. The wire form of a message decides the form of its signatures.
@@ -13,6 +13,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from reknit.pipeline.errors import InputError
+from reknit.pipeline.history.frameworks import parts
 from reknit.pipeline.history.frameworks.base import (
     Framework,
     Item,
@@ -22,20 +23,6 @@ from reknit.pipeline.history.frameworks.base import (
     is_object,
     is_string,
     word,
-)
-from reknit.pipeline.history.frameworks.parts import (
-    call,
-    inner_blocks,
-    issuer_of,
-    media,
-    media_or_unknown,
-    native,
-    reasoning_item,
-    redacted,
-    result,
-    sealed,
-    thinking,
-    value_text,
 )
 from reknit.pipeline.history.pieces import GEMINI, RESPONSES
 from reknit.pipeline.history.readers.fields import Fields, as_list
@@ -103,7 +90,7 @@ def _add_text(reading: Reading, fields: Fields, item: Item, words: str) -> None:
 
 
 def _conversation(reading: Reading, items: Sequence[Item]) -> list[Item]:
-    """The entries on the path from the root to the last one, after its last compaction."""
+    """Return the entries on the path from the root to the last entry, after the last compaction."""
     by_id = {word(item.fields.members(), "id"): item for item in items if "parentId" in item.fields.members()}
     path: dict[int, Item] = {}
     step = next((item for item in reversed(items) if "parentId" in item.fields.members()), None)
@@ -141,10 +128,10 @@ def _read_message(reading: Reading, message: Fields, item: Item, turn_id: str | 
         is_error = message.take_flag("isError")
         value, path = message.take("content"), message.at("content")
         if value is not None and starts_with(value, b"["):
-            blocks = inner_blocks(value, path, message.notes, lambda part: _part(reading, part, None))
-            block = result(called, blocks, is_error=is_error)
+            blocks = parts.inner_blocks(value, path, message.notes, lambda part: _part(reading, part, None))
+            block = parts.result(called, blocks, is_error=is_error)
         else:
-            block = result(called, value_text(value), is_error=is_error)
+            block = parts.result(called, parts.value_text(value), is_error=is_error)
         reading.add("user", [(block, path)], item, turn_id=turn_id)
     elif role == "bashExecution":
         _read_command(reading, message, item, turn_id)
@@ -162,7 +149,7 @@ def _read_message(reading: Reading, message: Fields, item: Item, turn_id: str | 
 
 
 def _read_command(reading: Reading, message: Fields, item: Item, turn_id: str | None) -> None:
-    """A command that the person ran, in the words in which pi tells the model of it."""
+    """Add a command that the person ran, in the words that pi sends to the model."""
     command, output = message.take_text("command"), message.take_text("output")
     excluded = message.take_flag("excludeFromContext")
     if excluded:
@@ -196,10 +183,10 @@ def _read_answer(reading: Reading, message: Fields, item: Item, turn_id: str | N
 
 def _issuer(api: str, provider: str, model: str) -> Issuer | None:
     if api.startswith("google-"):
-        return issuer_of("google" if api == "google-generative-ai" else provider, model)
+        return parts.issuer_of("google" if api == "google-generative-ai" else provider, model)
     if api in _RESPONSES_APIS:
         return Issuer(provider=RESPONSES, model=model or None)
-    return issuer_of(provider, model)
+    return parts.issuer_of(provider, model)
 
 
 def _content(reading: Reading, fields: Fields, answer: tuple[str, Issuer | None] | None) -> list[Placed]:
@@ -207,7 +194,7 @@ def _content(reading: Reading, fields: Fields, answer: tuple[str, Issuer | None]
     if value is None:
         return []
     if not starts_with(value, b"["):
-        return [(Text(text=value_text(value)), path)]
+        return [(Text(text=parts.value_text(value)), path)]
     placed: list[Placed] = []
     for at, each in enumerate(as_list(value, path)):
         if starts_with(each, b"{"):
@@ -219,23 +206,23 @@ def _part(reading: Reading, fields: Fields, answer: tuple[str, Issuer | None] | 
     kind, path = kind_named(fields), fields.path
     placed: list[Placed]
     if kind == "text":
-        placed = [(Text(text=value_text(fields.take("text"))), path)]
+        placed = [(Text(text=parts.value_text(fields.take("text"))), path)]
         fields.ignore("textSignature")
     elif kind == "image":
-        found = media(fields.take_text("mimeType"), data=fields.take_text("data"), kind="image")
-        placed = [media_or_unknown(found, fields, kind)]
+        found = parts.media(fields.take_text("mimeType"), data=fields.take_text("data"), kind="image")
+        placed = [parts.media_or_unknown(found, fields, kind)]
     elif kind == "toolCall":
         # The id of Responses' item follows the id of the call.
         called, name = fields.take_text("id").partition("|")[0], fields.take_text("name")
         signature = fields.take_text("thoughtSignature")
         issuer = None if answer is None else answer[1]
         is_geminis = issuer is not None and issuer.provider == GEMINI
-        block = call(reading, called, name, fields.take("arguments"), fields.at("arguments"))
-        placed = sealed(block, signature if is_geminis else "", path, None if issuer is None else issuer.model)
+        block = parts.call(reading, called, name, fields.take("arguments"), fields.at("arguments"))
+        placed = parts.sealed(block, signature if is_geminis else "", path, None if issuer is None else issuer.model)
     elif kind == "thinking":
         placed = _thinking(fields, *(answer or ("", None)))
     else:
-        placed = [(native(fields, kind), path)]
+        placed = [(parts.native(fields, kind), path)]
         fields.clear()
     finish(fields, "type")
     return placed
@@ -244,14 +231,14 @@ def _part(reading: Reading, fields: Fields, answer: tuple[str, Issuer | None] | 
 def _thinking(fields: Fields, api: str, issuer: Issuer | None) -> list[Placed]:
     text, signature, path = fields.take_text("thinking"), fields.take_text("thinkingSignature"), fields.path
     if fields.take_flag("redacted"):
-        return [(redacted(signature, issuer), path)]
+        return [(parts.redacted(signature, issuer), path)]
     if api in _RESPONSES_APIS and signature.startswith("{"):
         item = Raw(compact(signature.encode("utf-8", "replace")))
-        return [(reasoning_item(item, None if issuer is None else issuer.model), path)]
+        return [(parts.reasoning_item(item, None if issuer is None else issuer.model), path)]
     if api == "openai-completions":
         # The name of the field that held the reasoning, and no signature.
         signature = ""
-    return [(thinking(text, signature, issuer), path)]
+    return [(parts.thinking(text, signature, issuer), path)]
 
 
 FRAMEWORK: Final = Framework(

@@ -1,7 +1,7 @@
 """pydantic-ai's ModelMessages: requests and responses of parts, each part of a ``part_kind``.
 
-Bytes are in the URL-safe alphabet. Reasoning names its provider, and the response its model. Of the ``instructions`` of
-requests only the last ones are in force; they follow the system prompt.
+Bytes are in the URL-safe alphabet. Reasoning names its provider, and the response its model. Only the last
+``instructions`` of the requests apply; they follow the system prompt.
 """
 
 from __future__ import annotations
@@ -13,30 +13,8 @@ import msgspec
 from msgspec import Raw
 
 from reknit.pipeline.errors import InputError
-from reknit.pipeline.history.frameworks.base import (
-    Framework,
-    Item,
-    Members,
-    Reading,
-    cached,
-    finish,
-    is_list,
-    word,
-)
-from reknit.pipeline.history.frameworks.parts import (
-    call,
-    id_made,
-    issuer_of,
-    made_reasoning_item,
-    media,
-    media_or_unknown,
-    native,
-    redacted,
-    result,
-    sealed,
-    thinking,
-    value_text,
-)
+from reknit.pipeline.history.frameworks import parts
+from reknit.pipeline.history.frameworks.base import Framework, Item, Members, Reading, cached, finish, is_list, word
 from reknit.pipeline.history.pieces import ANTHROPIC, GEMINI, RESPONSES, as_json
 from reknit.pipeline.history.readers.fields import Fields, arguments_object, as_list
 from reknit.pipeline.history.readers.rawjson import starts_with
@@ -44,7 +22,7 @@ from reknit.pipeline.history.readers.tolerant import INNER, Inner, Placed
 from reknit.pipeline.model import Issuer, Role, Text, ToolResult, Turn, Unknown
 
 _OF_SYSTEM: Final = frozenset({"system-prompt", "instruction", "instruction-baseline"})
-# What a request says about the run, and not to the model.
+# Members of a request that describe the run. The model does not see them.
 _BOOKKEEPING: Final = frozenset(
     {
         "instruction-delta", "tool-availability-delta", "capability-load-delta", "model-settings-delta",
@@ -99,7 +77,7 @@ def _read(reading: Reading, items: Sequence[Item]) -> None:
 
 
 def _add_instructions(reading: Reading, fields: Fields, given: Raw, item: Item) -> None:
-    path, text = fields.at("instructions"), value_text(given)
+    path, text = fields.at("instructions"), parts.value_text(given)
     if not reading.whole:
         # The system prompt belongs to the session, and its turns cannot change it.
         reading.notes.add_fix("field_dropped", path, "instructions", before=bytes(given))
@@ -132,13 +110,13 @@ def _read_request(reading: Reading, fields: Fields, item: Item) -> None:
 
 
 def _request_part(reading: Reading, part: Fields, kind: str) -> tuple[Role, bool, list[Placed]]:
-    """The role, whether the program wrote the part, and its blocks."""
+    """Return the role, True if the program wrote the part, and its blocks."""
     path = part.at("content")
     if kind in _BOOKKEEPING:
         reading.leave_out(part, kind)
         return "user", False, []
     if kind in _OF_SYSTEM:
-        placed: list[Placed] = [(Text(text=value_text(part.take("content"))), path)]
+        placed: list[Placed] = [(Text(text=parts.value_text(part.take("content"))), path)]
         role: Role = "system"
     elif kind == "user-prompt":
         placed, role = _content(part), "user"
@@ -146,14 +124,14 @@ def _request_part(reading: Reading, part: Fields, kind: str) -> tuple[Role, bool
         placed, role = [(_tool_return(reading, part, kind), path)], "user"
     elif kind in ("retry-prompt", "retry-feedback", "compaction"):
         part.ignore("tool_call_id", "tool_name")
-        text = value_text(part.take("content"))
+        text = parts.value_text(part.take("content"))
         finish(part, *_OF_PARTS)
         return "user", True, [(Text(text=text), path)]
     elif kind == "speech":
         placed, role = [(Text(text=part.take_text("transcript")), part.at("transcript"))], "user"
         part.ignore("speaker")
     else:
-        return "user", False, [(native(part, kind), part.path)]
+        return "user", False, [(parts.native(part, kind), part.path)]
     finish(part, *_OF_PARTS)
     return role, False, placed
 
@@ -163,18 +141,18 @@ def _tool_return(reading: Reading, part: Fields, kind: str) -> ToolResult:
     outcome = part.take_text("outcome")
     is_error = outcome in _OF_ERRORS or kind == "retry-prompt"
     value, path = part.take("content"), part.at("content")
-    called = called or id_made(reading, name)
+    called = called or parts.id_made(reading, name)
     if value is not None and starts_with(value, b"[") and b'"kind"' in bytes(value):
-        return result(called, _inner(value, path, reading), is_error=is_error)
+        return parts.result(called, _inner(value, path, reading), is_error=is_error)
     if value is not None and starts_with(value, b"{") and b'"kind":"binary"' in bytes(value).replace(b" ", b""):
-        return result(called, _inner(Raw(b"[%b]" % bytes(value)), path, reading), is_error=is_error)
+        return parts.result(called, _inner(Raw(b"[%b]" % bytes(value)), path, reading), is_error=is_error)
     if kind == "retry-prompt" and value is not None and starts_with(value, b"["):
-        return result(called, _validation_errors(value), is_error=True)
-    return result(called, value_text(value), is_error=is_error, is_value=True)
+        return parts.result(called, _validation_errors(value), is_error=True)
+    return parts.result(called, parts.value_text(value), is_error=is_error, is_value=True)
 
 
 def _validation_errors(value: Raw) -> str:
-    """The words in which pydantic-ai tells the model of arguments that do not validate."""
+    """Return the words with which pydantic-ai reports invalid arguments to the model."""
     count = len(as_list(value, ""))
     listed = msgspec.json.format(bytes(value), indent=2).decode()
     plural = "s" if count != 1 else ""
@@ -182,14 +160,14 @@ def _validation_errors(value: Raw) -> str:
 
 
 def _inner(value: Raw, path: str, reading: Reading) -> list[Inner]:
-    """The content of a result: values of the tool, among which files are blocks."""
+    """Return the content of a result: values of the tool; files become blocks."""
     blocks: list[Inner] = []
     for at, each in enumerate(as_list(value, path)):
         place = f"{path}.{at}"
         if starts_with(each, b"{") and word(Fields(each, place, reading.notes).members(), "kind") in _FILES:
             blocks += [block for block, _ in _file(Fields(each, place, reading.notes)) if isinstance(block, INNER)]
         else:
-            blocks.append(Text(text=value_text(each)))
+            blocks.append(Text(text=parts.value_text(each)))
     return blocks
 
 
@@ -199,12 +177,12 @@ def _content(part: Fields) -> list[Placed]:
     if value is None:
         return []
     if not starts_with(value, b"["):
-        return [(Text(text=value_text(value)), path)]
+        return [(Text(text=parts.value_text(value)), path)]
     placed: list[Placed] = []
     for at, each in enumerate(as_list(value, path)):
         place = f"{path}.{at}"
         if not starts_with(each, b"{"):
-            placed.append((Text(text=value_text(each)), place))
+            placed.append((Text(text=parts.value_text(each)), place))
             continue
         fields = Fields(each, place, part.notes)
         kind = word(fields.members(), "kind")
@@ -215,7 +193,7 @@ def _content(part: Fields) -> list[Placed]:
                 block, where = placed[-1]
                 placed[-1] = cached(block, mark), where
         elif kind in ("text-content", "structured-content"):
-            placed.append((Text(text=value_text(fields.take("content"))), place))
+            placed.append((Text(text=parts.value_text(fields.take("content"))), place))
             fields.ignore("value", "metadata")
             finish(fields, *_OF_FILES)
         else:
@@ -226,16 +204,16 @@ def _content(part: Fields) -> list[Placed]:
 def _file(fields: Fields) -> list[Placed]:
     kind = fields.take_text("kind")
     if kind not in _FILES:
-        return [(native(fields, kind), fields.path)]
+        return [(parts.native(fields, kind), fields.path)]
     members = fields.members()
-    block = media(
+    block = parts.media(
         word(members, "media_type"),
         data=word(members, "data"),
         url=word(members, "url"),
         file_id=word(members, "file_id"),
         kind=_FILES[kind],
     )
-    placed = media_or_unknown(block, fields, kind)
+    placed = parts.media_or_unknown(block, fields, kind)
     finish(fields, "data", "url", "file_id", "media_type", "provider_name", *_OF_FILES)
     return [placed]
 
@@ -257,20 +235,20 @@ def _read_response(reading: Reading, fields: Fields, item: Item) -> None:
 
 def _response_part(reading: Reading, part: Fields, provider: str, model: str) -> list[Placed]:
     kind, path = part.take_text("part_kind"), part.path
-    issuer = issuer_of(provider, model)
+    issuer = parts.issuer_of(provider, model)
     details = part.take_object("provider_details")
     signature = details.take_text("thought_signature") if details is not None else ""
     if kind == "text":
         block = Text(text=part.take_text("content"))
         part.ignore("citations")
         finish(part, *_OF_PARTS)
-        return sealed(block, signature, path, model)
+        return parts.sealed(block, signature, path, model)
     if kind == "thinking":
         placed = _thinking(part, issuer, model)
     elif kind == "tool-call":
         name, called = part.take_text("tool_name"), part.take_text("tool_call_id")
-        block_of_call = call(reading, called, name, part.take("args"), part.at("args"))
-        placed = sealed(block_of_call, signature, path, model)
+        block_of_call = parts.call(reading, called, name, part.take("args"), part.at("args"))
+        placed = parts.sealed(block_of_call, signature, path, model)
     elif kind == "file":
         content = part.take_object("content")
         placed = [] if content is None else _file(content)
@@ -280,7 +258,7 @@ def _response_part(reading: Reading, part: Fields, provider: str, model: str) ->
         placed = [(Text(text=part.take_text("transcript")), path)]
         part.ignore("speaker")
     else:
-        return [(native(part, kind, issuer), path)]
+        return [(parts.native(part, kind, issuer), path)]
     finish(part, *_OF_PARTS)
     return placed
 
@@ -288,19 +266,22 @@ def _response_part(reading: Reading, part: Fields, provider: str, model: str) ->
 def _thinking(part: Fields, issuer: Issuer | None, model: str) -> list[Placed]:
     text, signature, named = part.take_text("content"), part.take_text("signature"), part.take_text("id")
     if named in _REDACTED and not text:
-        return [(redacted(signature, issuer), part.path)]
+        return [(parts.redacted(signature, issuer), part.path)]
     if issuer is not None and issuer.provider == RESPONSES and (signature or named):
-        return [(made_reasoning_item(named, [text], signature, model), part.path)]
+        return [(parts.made_reasoning_item(named, [text], signature, model), part.path)]
     if issuer is not None and issuer.provider == GEMINI and signature:
-        # Gemini's signature is that of the part that follows the thought.
-        return [(thinking(text, "", issuer), part.path), (thinking("", signature, issuer), part.at("signature"))]
-    return [(thinking(text, signature, issuer), part.path)]
+        # Gemini's signature belongs to the part after the thought.
+        return [
+            (parts.thinking(text, "", issuer), part.path),
+            (parts.thinking("", signature, issuer), part.at("signature")),
+        ]
+    return [(parts.thinking(text, signature, issuer), part.path)]
 
 
 def _native(part: Fields, kind: str, issuer: Issuer | None) -> Unknown:
-    """A call that the provider ran itself, or its result, in the provider's own form where that is known."""
+    """Return a call that the provider ran itself, or its result, in the provider's own form if that is known."""
     if issuer is None or issuer.provider != ANTHROPIC:
-        return native(part, kind, issuer)
+        return parts.native(part, kind, issuer)
     name, called = part.take_text("tool_name"), part.take_text("tool_call_id")
     if kind == "builtin-tool-call":
         given = part.take("args")

@@ -1,6 +1,6 @@
 """Semantic Kernel's chat history, as its Python version writes it: messages of items with a ``content_type``.
 
-There is no error flag. A call's name for the model is that of its plugin and function together.
+Results have no error flag. The name of a call combines those of its plugin and function.
 """
 
 from __future__ import annotations
@@ -8,17 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from reknit.pipeline.history.frameworks import parts
 from reknit.pipeline.history.frameworks.base import Framework, Item, Members, Reading, finish, is_list, role_of, word
-from reknit.pipeline.history.frameworks.parts import (
-    call,
-    id_made,
-    media,
-    media_or_unknown,
-    native,
-    result,
-    thinking,
-    value_text,
-)
 from reknit.pipeline.history.readers.fields import Fields, as_list
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.tolerant import Placed
@@ -51,7 +42,7 @@ def _read(reading: Reading, items: Sequence[Item]) -> None:
             if starts_with(each, b"{"):
                 placed += _item(reading, Fields(each, place, fields.notes))
             else:
-                placed.append((Text(text=value_text(each)), place))
+                placed.append((Text(text=parts.value_text(each)), place))
         reading.add(role, placed, item)
         finish(fields, *_IGNORED)
 
@@ -61,34 +52,34 @@ def _item(reading: Reading, fields: Fields) -> list[Placed]:
     members = fields.members()
     placed: Placed
     if kind == "text":
-        placed = Text(text=value_text(fields.take("text"))), path
+        placed = Text(text=parts.value_text(fields.take("text"))), path
     elif kind == "reasoning":
         told = fields.take_object("metadata")
         signature = "" if told is None else told.take_text("signature")
-        placed = thinking(value_text(fields.take("text")), signature, None), path
+        placed = parts.thinking(parts.value_text(fields.take("text")), signature, None), path
     elif kind == "function_call":
         name = fields.take_text("name") or word(members, "function_name")
         called = word(members, "call_id") or word(members, "id")
-        placed = call(reading, called, name, fields.take("arguments"), fields.at("arguments")), path
+        placed = parts.call(reading, called, name, fields.take("arguments"), fields.at("arguments")), path
         fields.ignore("id")
     elif kind == "function_result":
         name = fields.take_text("name") or word(members, "function_name")
-        called = word(members, "call_id") or word(members, "id") or id_made(reading, name)
-        placed = result(called, value_text(fields.take("result")), is_value=True), path
+        called = word(members, "call_id") or word(members, "id") or parts.id_made(reading, name)
+        placed = parts.result(called, parts.value_text(fields.take("result")), is_value=True), path
         fields.ignore("id")
     elif kind in ("image", "audio", "binary", "file_reference"):
-        block = media(
+        block = parts.media(
             word(members, "mime_type"),
             url=word(members, "data_uri") or word(members, "uri"),
             file_id=word(members, "file_id"),
             kind=kind if kind in ("image", "audio") else "document",
         )
-        placed = media_or_unknown(block, fields, kind)
+        placed = parts.media_or_unknown(block, fields, kind)
     elif kind == "annotation":
         reading.leave_out(fields, kind)
         return []
     else:
-        placed = native(fields, kind), path
+        placed = parts.native(fields, kind), path
         fields.clear()
     finish(fields, *_OF_ITEMS)
     return [placed]

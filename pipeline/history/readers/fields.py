@@ -61,6 +61,19 @@ class Notes:
         """Record a line of a transcript that is left out; ``number`` counts from 0, as paths do."""
         self.add_fix("line_unreadable", f"lines.{number}", f"line {number + 1}, {len(raw)} bytes")
 
+    def add_unusable_line(self, number: int, error: InputError) -> None:
+        """Record a line of a transcript that is left out because something in it has no meaning as a message."""
+        self.add_fix("line_unreadable", f"lines.{number}", f"line {number + 1}, {error.message} at {error.path}")
+
+    def add_cut_line(self, number: int, raw: bytes, place: Sequence[str | int]) -> None:
+        """Record a line that ends in the middle, and is read up to there."""
+        where = f", cut in {'.'.join(map(str, place))}" if place else ""
+        self.add_fix("line_cut", f"lines.{number}", f"line {number + 1}, {len(raw)} bytes{where}")
+
+    def add_skipped_line(self, number: int, kind: str, raw: bytes) -> None:
+        """Record a line of a type that is not known, with content that is left out."""
+        self.add_fix("line_skipped", f"lines.{number}", f"line {number + 1}, type {kind[:40]!r}, {len(raw)} bytes")
+
     def drop_members(self, members: Mapping[str, Raw], path: str) -> None:
         """Record members of an object that are left out, but for those that say nothing."""
         for key, value in members.items():

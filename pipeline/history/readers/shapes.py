@@ -29,6 +29,7 @@ from reknit.pipeline.history.frameworks.base import Framed, Framework, ReadOther
 from reknit.pipeline.history.readers import canonical
 from reknit.pipeline.history.readers.fields import Notes, as_list, as_object, with_ids
 from reknit.pipeline.history.readers.head import DocumentHead, read_head
+from reknit.pipeline.history.readers.lines import from_items, utf8_lines
 from reknit.pipeline.history.readers.message import (
     ROOTS,
     STRICT,
@@ -98,6 +99,8 @@ _ROOTS: Final = ("messages", *_SHAPES_BY_ROOT)
 _IN_MESSAGES: Final[list[StrictReader[Any]]] = [canonical.STRICT, openai_chat.STRICT, converse.STRICT]
 # Reads the lines of a transcript: the turns, the model, and the skipped lines by type.
 _LinesReader: TypeAlias = Callable[[bytes, Notes], tuple[list[Turn], str | None, dict[str, int]]]
+# At most this many items of a list are read to detect the lines of a transcript.
+_LINES_SEEN: Final = 50
 _VALUE: Final = b'"value"'
 _SOURCE: Final = b'"source"'
 # A single line is a document.
@@ -126,6 +129,11 @@ def read(data: bytes | str | list[Any] | dict[str, Any], source: str = "auto") -
         return _read(text, shape) if framework is None else _read_named(text, framework)
     except RecursionError:
         raise nesting_error(deep_place(text, ROOTS.get(shape or "", "messages"))) from None
+
+
+def is_transcript(text: bytes) -> bool:
+    """Return True if a text is the lines of a program's file."""
+    return gemini_chat.is_chat(text) or codex_rollout.is_rollout(text) or claude_code.is_transcript(text)
 
 
 def read_message(
@@ -449,9 +457,8 @@ def _read_document(text: bytes, shape: Shape | None, mask: Mask | None) -> ReadR
     decided = UNDECIDED
     if starts_with(text, b"["):
         items = as_list(text, "")
-        first = as_object(items[0], "0") if shape is None and items and starts_with(items[0], b"{") else {}
-        if claude_code.is_transcript_line(first):
-            return _read_transcript(text, "claude-code", claude_code.read_lines)
+        if shape is None and (found_lines := _listed_lines(items)) is not None:
+            return _read_transcript(mask.show(text) if mask else text, *found_lines)
     elif starts_with(text, b"{"):
         keys = as_object(text, "")
         root = next((root for root in _ROOTS if root in keys), "")
@@ -484,6 +491,21 @@ def _read_document(text: bytes, shape: Shape | None, mask: Mask | None) -> ReadR
     head = read_head(keys, notes)
     found = shape or decided.listed or (found if found != CANONICAL else shape_of_head(keys))
     return _result(turns, head, notes, found)
+
+
+def _listed_lines(items: Sequence[Raw]) -> tuple[Shape, _LinesReader] | None:
+    """The shape and the reader of a transcript whose lines are a list; a line that is not JSON is a string in it."""
+    for at, item in enumerate(items[:_LINES_SEEN]):
+        members = as_object(item, f"{at}") if starts_with(item, b"{") else {}
+        if claude_code.is_transcript_line(members):
+            return "claude-code", claude_code.read_lines
+        if codex_rollout.is_rollout_line(members):
+            return "codex-rollout", codex_rollout.read_lines
+        if "role" in members:
+            return None
+    # The older chat is one document, whose lines are no objects.
+    is_chat = bool(items) and starts_with(items[0], b'"') and gemini_chat.is_chat(from_items(items[:_LINES_SEEN]))
+    return ("gemini-chat", gemini_chat.read_lines) if is_chat else None
 
 
 def _listed(value: Raw, root: str) -> list[Raw]:
@@ -539,9 +561,11 @@ def _notes(mask: Mask | None) -> Notes:
 
 
 def _read_transcript(text: bytes, shape: Shape, read_lines: _LinesReader) -> ReadResult:
-    text = to_utf8(text)
     if text.startswith(b"["):
-        text = b"\n".join(bytes(item) for item in as_list(compact(text), ""))
+        listed, hidden = _parsable(text)
+        text = from_items(as_list(listed, ""))
+        text = hidden.show(text) if hidden else text
+    text = utf8_lines(text)
     mask = find_mask(text)
     notes = _notes(mask)
     turns, model, skipped = read_lines(mask.hide(text) if mask else text, notes)

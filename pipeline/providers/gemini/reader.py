@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from reknit.pipeline.history.calls import made_id
+from reknit.pipeline.history.call_ids import made_id
 from reknit.pipeline.history.pieces import as_json
 from reknit.pipeline.history.readers.canonical import is_flat
 from reknit.pipeline.history.readers.fields import (
@@ -118,7 +118,7 @@ class _Content(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     role: str | None = None
 
 
-# The members of which a part has one, in both spellings that the API takes; a text is one as well.
+# The alternative members of a part, in both spellings that the API takes; a text is one of them.
 _MEMBERS: Final = {
     spelt: name
     for field, name in zip(_Part.__struct_fields__, _Part.__struct_encode_fields__, strict=True)

@@ -14,16 +14,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Raw, Struct
 
 from reknit.pipeline.errors import InputError
+from reknit.pipeline.history.readers.cut import Cut, Needs, read_cut, whole_tail
 from reknit.pipeline.history.readers.fields import Fields, Notes
+from reknit.pipeline.history.readers.lines import holds_content, members_of
 from reknit.pipeline.history.readers.rawjson import check_nesting, starts_with
+from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.history.readers.tolerant import Placed
-from reknit.pipeline.model import Issuer, Role, Thinking, ToolResult, Turn
+from reknit.pipeline.model import Issuer, Role, Text, Thinking, ToolResult, Turn
 from reknit.pipeline.providers.gemini.reader import ISSUER, Parts
 
 # The beginning of the program's own message to the model, in the user's name.
@@ -31,6 +34,10 @@ _INJECTED: Final = "<session_context>"
 _NOTHING: Final = Raw(b'""')
 # The lines before and after the pieces of an older document.
 _OPENS, _CLOSES = b"{", b"}"
+
+
+Loss: TypeAlias = Literal["", "unreadable", "skipped"]
+"""The loss of a line: none, what could not be read of it, or the content of a line of an unknown type."""
 
 
 class Thought(Struct, frozen=True):
@@ -55,6 +62,23 @@ class Message(Struct, frozen=True, rename="camel", kw_only=True):
     model: str | None = None
 
 
+# The members without which a part of a chat that was cut is of no use.
+NEEDS: Final = Needs(
+    texts=frozenset({"content", "text", "description", "output"}),
+    types={"user": frozenset({"id", "content"}), "gemini": frozenset({"id"})},
+    members={
+        "messages": [],
+        "content": [frozenset({"text"}), frozenset({"functionResponse"}), frozenset({"functionCall"})],
+        "functionResponse": [frozenset({"name", "response"})],
+        "response": [frozenset({"output"})],
+        "thoughts": [frozenset({"description"})],
+        "toolCalls": [frozenset({"id", "name", "args"})],
+        "result": [frozenset({"functionResponse"}), frozenset({"text"})],
+    },
+    opaque=frozenset({"args"}),
+)
+
+
 class Entry(Struct, array_like=True):
     """A message as the file has it, and the number of the line that has it, from 0."""
 
@@ -73,57 +97,74 @@ class Chat(Struct):
     # The lines of an older document so far.
     begun: list[bytes] = []
 
-    def read_line(self, line: bytes) -> None:
-        """Take the next line, whatever it is."""
+    def read_line(self, line: bytes) -> Loss:
+        """Take the next line, whatever it is; return what is lost of it."""
         number, self.lines = self.lines, self.lines + 1
+        line = line.lstrip(b"\0")
         if self.begun or line.strip() == _OPENS:
             self.begun.append(line)
             if line.rstrip() != _CLOSES:
-                return
+                return ""
             line, self.begun = b"\n".join(self.begun), []
         if not line.strip():
-            return
-        try:
-            keys = msgspec.json.decode(line, type=dict[str, Raw])
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self._skip("unreadable")  # the last line of a session that was killed is often cut
-            return
-        self._read_object(keys, number, line)
+            return ""
+        keys = members_of(line)
+        # The last line of a session that was killed is often cut.
+        return self.skip_unreadable() if keys is None else self._read_object(keys, number, line)
 
-    def _read_object(self, keys: dict[str, Raw], number: int, line: bytes) -> None:
+    def read_cut_line(self, line: bytes) -> Cut | None:
+        """Take the last line up to its cut; None, and nothing is taken, if it is whole or of no use.
+
+        A message that would replace a longer one of the same id is of no use.
+        """
+        whole = b"\n".join([*self.begun, line]).lstrip(b"\0")
+        cut = None if members_of(whole) is not None else read_cut(whole, NEEDS)
+        keys = {} if cut is None else members_of(cut.data) or {}
+        message = None if cut is None or "id" not in keys else decoded(_MESSAGE, cut.data)
+        if cut is None or not (_is_longer(message, self.entries.get(message.id)) if message else "sessionId" in keys):
+            return None
+        self._read_object(keys, self.lines, cut.data)
+        self.begun = []
+        return cut
+
+    def _read_object(self, keys: dict[str, Raw], number: int, line: bytes) -> Loss:
+        """Take an object, in the order in which the program asks for its kind."""
         if "$rewindTo" in keys:
+            if not starts_with(keys["$rewindTo"], b'"'):
+                return self.skip_unreadable()
             self._skip("$rewindTo")
             self._rewind(_string(keys["$rewindTo"]))
-        elif "$set" in keys:
+            return ""
+        if "$set" in keys:
             self._skip("$set")
-            self._set_members(_members(keys["$set"]), number)
-        elif "id" in keys and "type" in keys:
-            self._put(line, number)
-        elif "sessionId" in keys:
+            return self._set_members(_members(keys["$set"]), number)
+        if "id" in keys and "type" in keys:
+            return self._put(line, number)
+        if "sessionId" in keys:
             self._skip("session")
             self.session_id = _string(keys["sessionId"])
-            self._set_members(keys, number)
-        else:
-            self._skip("unknown")
+            return self._set_members(keys, number)
+        self._skip("unknown")
+        return "skipped" if holds_content(keys) else ""
 
-    def _set_members(self, keys: dict[str, Raw], number: int) -> None:
-        if "messages" not in keys:
-            return
+    def _set_members(self, keys: dict[str, Raw], number: int) -> Loss:
+        if "messages" not in keys or not starts_with(keys["messages"], b"["):
+            return ""
         self._remove(list(self.entries), "replaced")
-        for raw in _items(keys["messages"]):
-            self._put(bytes(raw), number)
+        lost = [self._put(bytes(raw), number) for raw in _items(keys["messages"])]
+        return "unreadable" if any(lost) else ""
 
-    def _put(self, raw: bytes, number: int) -> None:
+    def _put(self, raw: bytes, number: int) -> Loss:
         """Add a message at the end, or in place of the one with its id."""
         try:
             message = _MESSAGE.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self._skip("unreadable")
-            return
+            return self.skip_unreadable()
         before = self.entries.get(message.id)
         if before is not None:
             self._skip(f"{before.kind}/replaced")
         self.entries[message.id] = Entry(number, raw, message.type)
+        return ""
 
     def _rewind(self, message_id: str) -> None:
         ids = list(self.entries)
@@ -132,6 +173,11 @@ class Chat(Struct):
     def _remove(self, ids: Iterable[str], why: str) -> None:
         for message_id in ids:
             self._skip(f"{self.entries.pop(message_id).kind}/{why}")
+
+    def skip_unreadable(self) -> Loss:
+        """Count a line, or a message in it, that cannot be read."""
+        self._skip("unreadable")
+        return "unreadable"
 
     def _skip(self, kind: str) -> None:
         self.skipped[kind] = self.skipped.get(kind, 0) + 1
@@ -142,6 +188,10 @@ class Chat(Struct):
 
 
 _MESSAGE: Final = msgspec.json.Decoder(Message)
+# Messages to the user, which the model is never sent.
+_MARKS: Final = frozenset({"id", "$set", "$rewindTo"})
+_NOTICES: Final = frozenset({"info", "warning", "error"})
+_MESSAGES: Final = frozenset({"user", "gemini"})
 
 
 def is_chat(text: bytes) -> bool:
@@ -159,26 +209,80 @@ def read_lines(text: bytes, notes: Notes) -> tuple[list[Turn], str | None, dict[
     Raises:
         InputError: no readable line, or nested too deeply.
     """
-    chat = Chat()
-    for number, raw in enumerate(text.split(b"\n")):
-        check_nesting(raw, f"lines.{number}")
-        before = chat.skipped.get("unreadable", 0)
-        chat.read_line(raw)
-        if chat.skipped.get("unreadable", 0) > before:
-            notes.add_unreadable_line(number, raw)
+    chat, cut = _read_chat(text, notes)
     if not chat.entries and not chat.session_id:
         raise InputError("no_messages", "expected the lines of a chat, found no readable line")
     skipped = Counter(chat.skipped)
     turns: list[Turn] = []
     messages = chat.messages()
     for message, line in messages:
-        placed = turns_of(message, line, messages, notes)
+        attempt = notes.attempt()
+        try:
+            placed = turns_of(message, line, messages, attempt)
+        except InputError as error:
+            notes.add_unusable_line(line, error)
+            skipped["unreadable"] += 1
+            continue
+        notes.fixes += attempt.fixes
         if not placed:
             skipped[message.type] += 1
+            _note_content(chat.entries[message.id], notes)
         for role, blocks in placed:
             turns.append(_turn(role, blocks, message, len(turns)))
+    if turns and turns[-1].role == "assistant" and _ends_in_text(cut):
+        turns[-1] = msgspec.structs.replace(turns[-1], incomplete=isinstance(turns[-1].blocks[-1], Text))
     models = [message.model for message, _ in messages if message.model]
     return turns, models[-1] if models else None, dict(skipped)
+
+
+def _read_chat(text: bytes, notes: Notes) -> tuple[Chat, Cut | None]:
+    """Take all lines; return also the cut of the last, if it is read up to there."""
+    chat = Chat()
+    lines = text.rstrip().split(b"\n")
+    for number, raw in enumerate(lines):
+        check_nesting(raw, f"lines.{number}")
+        is_last = number == len(lines) - 1
+        if is_last and (cut := chat.read_cut_line(raw)) is not None:
+            notes.add_cut_line(number, raw, cut.place)
+            return chat, cut
+        is_whole = bool(chat.begun) or members_of(raw) is not None
+        rest = None if is_whole else whole_tail(raw, _MARKS)
+        lost = chat.read_line(raw if rest is None else rest)
+        if is_last and chat.begun:
+            lost = chat.skip_unreadable()
+        if rest is not None:
+            # Half of another line is before it.
+            chat.skip_unreadable()
+            notes.add_unreadable_line(number, raw[: -len(rest)])
+        if lost == "unreadable":
+            notes.add_unreadable_line(number, raw)
+        elif lost:
+            notes.add_skipped_line(number, "", raw)
+    return chat, None
+
+
+def _ends_in_text(cut: Cut | None) -> bool:
+    """Return True if the text of an answer ends at the cut, which is not in a thought or a call."""
+    return cut is not None and cut.in_text and "content" in cut.place
+
+
+def _is_longer(message: Message, before: Entry | None) -> bool:
+    """Return True if a message that was cut has what the one of its id had."""
+    if before is None:
+        return True
+    earlier = _MESSAGE.decode(before.raw)
+    said, was_said = bytes(message.content).rstrip(b'"]}'), bytes(earlier.content).rstrip(b'"]}')
+    thoughts = [thought.description for thought in message.thoughts]
+    return (
+        said.startswith(was_said)
+        and thoughts[: len(earlier.thoughts)] == [thought.description for thought in earlier.thoughts]
+        and len(message.tool_calls) >= len(earlier.tool_calls)
+    )
+
+
+def _note_content(entry: Entry, notes: Notes) -> None:
+    if entry.kind not in _MESSAGES | _NOTICES and holds_content(members_of(entry.raw) or {}):
+        notes.add_skipped_line(entry.line, entry.kind, entry.raw)
 
 
 def turns_of(

@@ -1,1 +1,1 @@
-"""Parts that the writers of both OpenAI APIs share."""
+"""Parts that both OpenAI APIs share, of their writers and of their rules."""

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from reknit.pipeline.history.calls import NO_ID, derived_id, made_id
+from reknit.pipeline.history.call_ids import NO_ID, derived_id, made_id
 from reknit.pipeline.history.pieces import CHAT, as_json
 from reknit.pipeline.history.readers.canonical import (
     CHAT_CONTENT,

@@ -1,4 +1,4 @@
-"""OpenAI's Responses shape: a flat list of items, of which several make one turn.
+"""OpenAI's Responses shape: a flat list of items. Several items make one turn.
 
 A message is an item, and so is each call, each result and each piece of reasoning. Ids of items name objects that the
 provider stores, and are the turns' ids here; ``call_id`` pairs calls and results.
@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field, structs
 
 from reknit.pipeline.errors import InputError
-from reknit.pipeline.history.calls import derived_id
+from reknit.pipeline.history.call_ids import derived_id
 from reknit.pipeline.history.pieces import NATIVE_TYPES, REFERENCE, RESPONSES, NativeType, as_json, native_type
 from reknit.pipeline.history.readers.canonical import (
     OF_BLOCKS,

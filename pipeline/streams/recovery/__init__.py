@@ -43,18 +43,15 @@ from reknit.pipeline.streams.recovery.attempts import (
     take_stray,
     take_usage,
 )
-from reknit.pipeline.streams.recovery.beside import (
+from reknit.pipeline.streams.recovery.complete import (
     confirm_blocks,
-    end_run,
     promote_next,
     replace_said_again,
     replace_unconfirmed,
-    report_result,
-    show_aside,
-    start_run,
-    sum_up,
 )
 from reknit.pipeline.streams.recovery.memory import Context, Input, MessageState, input_of, is_another
+from reknit.pipeline.streams.recovery.out_of_band import show_aside
+from reknit.pipeline.streams.recovery.run_end import end_run, report_result, start_run, sum_up
 from reknit.topics.items import Item, ItemDelta
 
 # An action takes the events of the inputs that lead to it, and no others.

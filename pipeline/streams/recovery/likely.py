@@ -6,7 +6,7 @@ from typing import Final
 
 from reknit.pipeline.errors import ReknitError
 from reknit.pipeline.registry import SOURCES
-from reknit.pipeline.streams.recovery.beside import END_OF_INPUT
+from reknit.pipeline.streams.recovery.diagnosis import END_OF_INPUT
 from reknit.pipeline.streams.session import Recovery
 from reknit.topics.items import AgentError, AgentUnrecognized, TurnDiagnosis
 

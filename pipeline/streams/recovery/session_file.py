@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from reknit.pipeline.providers.anthropic.stream.wire import whole_block
-from reknit.pipeline.providers.claude_cli.reader import Line
+from reknit.pipeline.providers.claude_cli.lines import Line
 from reknit.pipeline.streams import fields as read
 from reknit.pipeline.streams.framing import Tail, whole_lines
 from reknit.pipeline.streams.recovery.attempts import withdraw_block

@@ -212,7 +212,7 @@ class Follower:
 
 
 async def _served_end(consumer: AIOKafkaConsumer, place: TopicPartition, position: int) -> int:
-    """Return the end of a partition by the records that it serves, of which those before this position are wanted.
+    """Return the end of a partition by the records that it serves; the wanted records are before this position.
 
     The embedded broker reports ends that are some records too early: after the first record of the last batch.
     """

@@ -19,7 +19,7 @@ from reknit.pipeline.viewer.index.entries import (
     record_at,
 )
 from reknit.pipeline.viewer.index.numbers import read_cursor, read_place
-from reknit.pipeline.viewer.index.search import Page
+from reknit.pipeline.viewer.index.sessions import Page
 from reknit.topics import AGENT_TURNS
 
 _SELECT: Final = f"SELECT place, s.name, {', '.join(f'e.{name}' for name in COLUMNS)} FROM entries AS e"  # noqa: S608  constant

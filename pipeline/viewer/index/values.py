@@ -17,7 +17,7 @@ from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 from msgspec import Struct
 
 from reknit.pipeline.errors import InputError
-from reknit.pipeline.kafka import connection
+from reknit.pipeline.kafka.reading import groupless_consumer
 from reknit.pipeline.objects import Objects
 from reknit.pipeline.settings import Config
 from reknit.pipeline.stages.base import Record
@@ -142,13 +142,9 @@ class Values:
     async def _record(self, place: TopicPartition, offset: int) -> Any:  # noqa: ANN401  aiokafka has no types here
         consumer = self._consumer
         if consumer is None:
-            consumer = AIOKafkaConsumer(
-                **connection(self._config),
-                # Records in the index are committed; a reader of all records does not wait for open transactions.
-                isolation_level="read_uncommitted",
-                auto_offset_reset="none",
-                enable_auto_commit=False,
-                max_partition_fetch_bytes=_FETCH_BYTES,
+            # Records in the index are committed; a reader of all records does not wait for open transactions.
+            consumer = groupless_consumer(
+                self._config, "read_uncommitted", auto_offset_reset="none", max_partition_fetch_bytes=_FETCH_BYTES
             )
             try:
                 await consumer.start()

@@ -16,31 +16,26 @@ from jinja2 import Environment
 from msgspec import Struct, structs
 
 from reknit.pipeline.pages import shown
+from reknit.pipeline.viewer.addresses import SESSION, session_of, session_path
 from reknit.pipeline.viewer.index import Reader, timeline
 from reknit.pipeline.viewer.index.entries import FORGOTTEN, Entry
 from reknit.pipeline.viewer.index.numbers import read_position
-from reknit.pipeline.viewer.pages import (
+from reknit.pipeline.viewer.live import (
     AT_ONCE,
     MOST_VIEWINGS,
     NOWHERE,
-    SESSION,
-    VIEWER,
     Message,
     Position,
-    Viewer,
     Viewing,
     by_session,
     cursor_of,
     event_of,
     last_seen,
     live_page,
-    page,
-    row_of,
     send_messages,
-    session_of,
-    session_path,
     subscribe,
 )
+from reknit.pipeline.viewer.pages import VIEWER, Viewer, page, row_of
 from reknit.pipeline.viewer.streams.screen import TEXT, Change, Screen, StreamRow
 from reknit.topics import SESSION_ITEMS
 

@@ -11,7 +11,13 @@ from msgspec.structs import replace
 
 from reknit.pipeline.providers.anthropic.rules import catalogue as rules
 from reknit.pipeline.providers.anthropic.rules.blocks import Messages, judge_blank
-from reknit.pipeline.providers.anthropic.rules.catalogue import CATALOGUE, family_of, is_other_vendors, rule
+from reknit.pipeline.providers.anthropic.rules.catalogue import (
+    CATALOGUE,
+    family_of,
+    is_other_vendors,
+    reasons_unsigned,
+    rule,
+)
 from reknit.pipeline.providers.anthropic.rules.wire import BETA_PARAMETERS, BETA_TOOLS, PARAMETERS, Block, Message, Text
 from reknit.pipeline.rules._fold import BadJSON, Fold
 from reknit.pipeline.rules._misfits import Misfit, Spot, fit, fit_with_items
@@ -100,6 +106,7 @@ class Anthropic(Fold[Messages, Message]):
         walk = Messages(
             family=family_of(model),
             other_vendor=is_other_vendors(model),
+            unsigned=reasons_unsigned(model),
             thinking=kind if isinstance(kind, str) else "",
             tools=bool(head.get("tools")),
             betas=self._betas | _each(head.get("anthropic_beta")) | _each(head.get("betas")),
@@ -124,6 +131,8 @@ class Anthropic(Fold[Messages, Message]):
 
         def report(spot: Spot, misfit: Misfit, words: str) -> None:
             rule = _OWN_RULES.get((spot.place, misfit), _RULES[misfit])
+            if rule is rules.SIGNATURE and walk.unsigned:
+                return
             walk.refuse(rule, spot.path, at=spot.at, words=words)
 
         message, blocks = fit_with_items(value, Message, Spot(path, path), report, field="content", item=Block)

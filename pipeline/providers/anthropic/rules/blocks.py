@@ -30,7 +30,8 @@ from reknit.pipeline.providers.anthropic.rules.wire import (
     ToolUse,
 )
 from reknit.pipeline.rules._media import CLAUDE, pages_of
-from reknit.pipeline.rules._misfits import Unreadable, look
+from reknit.pipeline.rules._misfits import Unreadable
+from reknit.pipeline.rules._pictures import look
 
 IMAGE_BYTES = CLAUDE.image_bytes  # base64 text of one image: the provider counts that, not the decoded bytes
 
@@ -256,6 +257,8 @@ def _thinking(walk: Turns, block: Thinking, at: int) -> None:
     walk.judge_role_of("thinking", "assistant")
     path = walk.path(at)
     if not block.signature:
+        if walk.unsigned:
+            return
         walk.refuse(rules.BAD_SIGNATURE, f"{path}.signature", at=path)
     elif not walk.other_vendor and is_of_another_issuer(block.signature):
         walk.refuse(rules.FOREIGN_SIGNATURE, f"{path}.signature", at=path)

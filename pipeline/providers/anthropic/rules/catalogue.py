@@ -64,7 +64,7 @@ _BY_VERSION: dict[tuple[int, int] | tuple[int, int, str], Claude] = {
 FAMILIES = tuple(_BY_VERSION.values())
 
 # As claude-3-5-sonnet-20240620, us.anthropic.claude-opus-4-8-v1:0, anthropic/claude-sonnet-4.5:beta, claude-opus-4@1. A
-# longer name (claude-sonnet-4-5-acme) is another model, of which nothing is known.
+# longer name (claude-sonnet-4-5-acme) is an unknown model.
 _NAME = re.compile(
     r"(?:.*[./]|databricks-)?claude-(?:(?P<line>opus|sonnet|haiku|instant|fable|mythos)-)?"
     r"(?P<major>\d{1,2})(?:[-.](?P<minor>\d{1,2}))?(?:-(?P<old_line>opus|sonnet|haiku))?"
@@ -75,6 +75,16 @@ _NAME = re.compile(
 def is_other_vendors(model: str | None) -> bool:
     """Return True if a model is named, and not as one of Claude's."""
     return bool(model) and "claude" not in str(model).lower()
+
+
+# The look-alikes' models whose reasoning goes back signed or not (NousResearch/hermes-agent#17992, #75779;
+# openclaw/openclaw#74846).
+_UNSIGNED = re.compile(r"deepseek|kimi|moonshot|minimax")
+
+
+def reasons_unsigned(model: str | None) -> bool:
+    """Return True if a model is named as one of those that take back reasoning without a signature."""
+    return _UNSIGNED.search((model or "").lower()) is not None
 
 
 def family_of(model: str | None) -> Claude:

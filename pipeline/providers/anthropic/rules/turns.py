@@ -42,6 +42,7 @@ class Turns(Walk, kw_only=True, eq=False):
 
     Attributes:
         other_vendor: the model is named as another vendor's, whose signatures are not known.
+        unsigned: the model takes reasoning back that is not signed.
         thinking: the parameter's ``type``, "" where it is absent.
         betas: the requested beta features, if a header or the body names them.
         tools: the request has tools.
@@ -65,6 +66,7 @@ class Turns(Walk, kw_only=True, eq=False):
 
     family: Claude = UNKNOWN
     other_vendor: bool = False
+    unsigned: bool = False
     thinking: str = ""
     betas: frozenset[str] = frozenset()
     tools: bool = False

@@ -50,9 +50,10 @@ from reknit.pipeline.targets import (
     stub_for,
     without_trailing_space,
 )
+from reknit.pipeline.targets.bound import void_of
 from reknit.pipeline.targets.fitting import MOST_MARKS, newest_marks, unmarked
 from reknit.pipeline.targets.head import before_list
-from reknit.pipeline.targets.signatures import endpoint_of
+from reknit.pipeline.targets.signatures import endpoint_of, judged_as, takes_unsigned
 
 NAME: Final = "anthropic"
 
@@ -97,6 +98,9 @@ class AnthropicDialect(ListDialect):
         self.model = setting.model
         self._observed = setting.observed
         self._endpoint = endpoint_of(setting, NAME)
+        self._void = setting.void_at(self._endpoint)
+        self._takes_unsigned = takes_unsigned(setting, NAME)
+        self.judged_as = judged_as(setting, NAME)
         self._thinks = is_thinking(setting)
         # Adaptive thinking asks for none in a tool loop (recorded).
         self._thinks_first = b'"enabled"' in bytes(setting.params.get("thinking", b""))
@@ -125,13 +129,13 @@ class AnthropicDialect(ListDialect):
         """Write the messages of a valid run as they are, if their tools' names can stay."""
         if any(self.name(name) != name for name in run.names):
             return None
-        turns = run.turns
+        turns, void = run.turns, void_of(self._void, NAME)
         messages: list[_Wire] = []
         for at in part:
             turn = turns[at]
             blocks = turn.blocks
             if at in run.special:
-                next_turn = as_it_is(turn, state.images, self.model, self._endpoint, large=state.large)
+                next_turn = as_it_is(turn, state.images, self.model, self._endpoint, void, large=state.large)
                 if next_turn is None:
                     break
                 state = structs.replace(state, images=next_turn[0], large=next_turn[1])
@@ -208,7 +212,14 @@ class AnthropicDialect(ListDialect):
         book = FixLog(NAME, self._observed)
         message = _taken(in_common_words(came, book), book, state.opened, paused=prefill)
         opened = left_open(message, state.opened) if message.role == "assistant" else state.opened
-        unfit = unfit_reasoning(message, self.model, self._observed, self._endpoint)
+        unfit = unfit_reasoning(
+            message,
+            self.model,
+            self._observed,
+            self._endpoint,
+            void_of(self._void, NAME),
+            unsigned=self._takes_unsigned,
+        )
         if prefill and not (self._thinks if thinks is None else thinks):
             # An answer that the model continues holds no reasoning, unless thinking is enabled (ANT-23b).
             reasoning = (at for at, piece in enumerate(message.pieces) if is_reasoning(piece))
@@ -328,6 +339,7 @@ class Anthropic:
             ids_again=True,
             system_inside=system,
             system_blocks=SYSTEM_BLOCKS if system else frozenset(),
+            prefix_bound=setting.is_prefix_bound(endpoint_of(setting, NAME)),
         )
 
     def prepare(self, setting: Setting, system: Sequence[TrackedBlock]) -> AnthropicDialect:

@@ -21,7 +21,6 @@ from reknit.pipeline.history.unusual import unusual
 from reknit.pipeline.model import (
     Block,
     Document,
-    Endpoint,
     Image,
     Issuer,
     RedactedThinking,
@@ -32,7 +31,9 @@ from reknit.pipeline.model import (
     Turn,
     Unknown,
 )
+from reknit.pipeline.policy import Endpoint
 from reknit.pipeline.targets import is_issued_by
+from reknit.pipeline.targets.bound import NOT_VOID, Void, is_void
 from reknit.pipeline.targets.fitting import POINT, BlockAdapter, is_mark, mark_of, without_own
 from reknit.pipeline.targets.limits import CLAUDE
 from reknit.pipeline.targets.media import (
@@ -44,7 +45,7 @@ from reknit.pipeline.targets.media import (
     with_own_type,
     with_source,
 )
-from reknit.pipeline.targets.signatures import UNKNOWN, has_foreign_signature, may_cross
+from reknit.pipeline.targets.signatures import UNKNOWN, has_foreign_signature, may_cross, wants_back
 
 # Calls that the provider runs itself: a turn that ends in one is paused, and any model continues it.
 PAUSING: Final = frozenset({"server_tool_use", "mcp_tool_use"})
@@ -114,11 +115,18 @@ _OTHER_TYPES: Final = ((3, 0), (3, 5))
 
 
 def unfit_reasoning(
-    message: Message, model: str | None, observed: Collection[str] = (), endpoint: Endpoint = UNKNOWN
+    message: Message,
+    model: str | None,
+    observed: Collection[str] = (),
+    endpoint: Endpoint = UNKNOWN,
+    void: Void = NOT_VOID,
+    *,
+    unsigned: bool = False,
 ) -> dict[int, str]:
     """Return the pieces of a message that cannot be sent back to an endpoint, each with its fix code.
 
-    Pieces that only an ``observed`` repair would leave out stay.
+    Pieces that only an ``observed`` repair would leave out stay. ``void`` are the messages whose reasoning was issued
+    after something that has changed. ``unsigned``: the endpoint wants reasoning back that is not signed.
     """
     pieces = message.pieces
     reasoning = [at for at, piece in enumerate(pieces) if isinstance(piece.block, (Thinking, RedactedThinking))]
@@ -127,7 +135,9 @@ def unfit_reasoning(
     unfit = {
         at: code
         for at in reasoning
-        if (code := _fault_in(pieces[at], message, model, endpoint)) and code not in observed
+        if not (unsigned and _is_wanted(pieces[at].block, endpoint))
+        and (code := _fault_in(pieces[at], message, model, endpoint, void))
+        and code not in observed
     }
     last = len(pieces) - 1 if "thinking_trailing" not in observed else -1
     # A breakpoint ends with the block before it.
@@ -137,25 +147,35 @@ def unfit_reasoning(
         last -= 1
     broken = {pieces[at].turn for at in unfit} if "thinking_of_changed_turn" not in observed else ()
     for at in reasoning:
-        if pieces[at].turn in broken:
+        if pieces[at].turn in broken and not (unsigned and _is_wanted(pieces[at].block, endpoint)):
             unfit.setdefault(at, "thinking_of_changed_turn")
     return unfit
 
 
-def _fault_in(piece: TrackedBlock, message: Message, model: str | None, endpoint: Endpoint) -> str:
+def _is_wanted(block: Block, endpoint: Endpoint) -> bool:
+    """Return True if a block is readable reasoning without a signature that an endpoint wants back as it is."""
+    if not isinstance(block, Thinking) or block.signature or not block.thinking.strip():
+        return False
+    return wants_back(block.issuer if isinstance(block.issuer, Issuer) else None, endpoint)
+
+
+def _fault_in(piece: TrackedBlock, message: Message, model: str | None, endpoint: Endpoint, void: Void) -> str:
     if not isinstance(piece.block, (Thinking, RedactedThinking)):
         return ""
+    voided = bool(void) and is_void(void, piece.turn)
     changed = "thinking_of_changed_turn" if piece.turn in message.changed else ""
-    return _reasoning_fault(piece.block, model, endpoint) or changed
+    return _reasoning_fault(piece.block, model, endpoint, voided=voided) or changed
 
 
-def _reasoning_fault(block: Thinking | RedactedThinking, model: str | None, endpoint: Endpoint) -> str:
-    """Why reasoning cannot be sent back, as the code of a fix; ``""`` if it can."""
+def _reasoning_fault(
+    block: Thinking | RedactedThinking, model: str | None, endpoint: Endpoint, *, voided: bool = False
+) -> str:
+    """Why reasoning cannot be sent back, as the code of a fix; ``""`` if it can. ``voided``: its turn is void."""
     if isinstance(block.issuer, Issuer) and not is_issued_by(block, _OWN, model):
         known = block.issuer.provider == ANTHROPIC
         if not (known and may_cross(block.issuer, endpoint, version_of(model))):
             return "thinking_foreign"
-    if has_foreign_signature(block, endpoint):
+    if has_foreign_signature(block, endpoint) or voided:
         return "reasoning_foreign"
     if isinstance(block, RedactedThinking):
         if not block.data:
@@ -315,12 +335,14 @@ def _image_fault(facts: Facts, images: int, *, large: bool) -> str:
     return fault
 
 
-def as_it_is(turn: Turn, images: int, model: str | None, endpoint: Endpoint, *, large: bool) -> tuple[int, bool] | None:
+def as_it_is(
+    turn: Turn, images: int, model: str | None, endpoint: Endpoint, void: Void = NOT_VOID, *, large: bool
+) -> tuple[int, bool] | None:
     """Return the count of images after a valid turn, and whether one is large, if an endpoint takes it unchanged.
 
     None if it is not, or if that needs a closer check.
     """
-    if turn.own is not UNSET:
+    if turn.own is not UNSET or (void and is_void(void, turn.index)):
         return None
     for block in turn.blocks:
         if not stays(block):

@@ -18,15 +18,8 @@ from reknit.pipeline.providers.bedrock_converse.rules import catalogue as rules
 from reknit.pipeline.providers.bedrock_converse.rules.catalogue import Converse, member
 from reknit.pipeline.rules._fold import Walk
 from reknit.pipeline.rules._media import CONVERSE
-from reknit.pipeline.rules._misfits import (
-    Anything,
-    Report,
-    Spot,
-    Unreadable,
-    fit_with_items,
-    look,
-    without_unreadable,
-)
+from reknit.pipeline.rules._misfits import Anything, Report, Spot, Unreadable, fit_with_items, without_unreadable
+from reknit.pipeline.rules._pictures import look
 from reknit.pipeline.rules.base import Rule
 
 

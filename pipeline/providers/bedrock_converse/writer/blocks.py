@@ -20,7 +20,10 @@ from reknit.pipeline.model import (
     ToolResult,
     Unknown,
 )
-from reknit.pipeline.providers.bedrock_converse.wire import FORMATS, is_empty_error
+from reknit.pipeline.providers.bedrock_converse.wire import (
+    FORMATS,
+    is_empty_error,
+)
 from reknit.pipeline.providers.bedrock_converse.writer.fitness import (
     NAME,
     SYSTEM_BLOCKS,

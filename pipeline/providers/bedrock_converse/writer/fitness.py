@@ -7,7 +7,7 @@ or none.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Final, Literal, TypeAlias
 
@@ -15,7 +15,9 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock
-from reknit.pipeline.model import Block, Endpoint, Issuer, RedactedThinking, Thinking, Turn, Unknown
+from reknit.pipeline.model import Block, Issuer, RedactedThinking, Thinking, Turn, Unknown
+from reknit.pipeline.policy import Endpoint
+from reknit.pipeline.targets.bound import NOT_VOID, Void, is_void
 from reknit.pipeline.targets.media import decodes
 from reknit.pipeline.targets.signatures import has_foreign_signature
 
@@ -262,14 +264,27 @@ _UNSIGNED = ("nova", "gpt-oss", "qwen", "kimi", "minimax")
 
 
 def fit_reasoning(
-    pieces: list[TrackedBlock], changed: Collection[int], model: str, endpoint: Endpoint, book: FixLog
+    pieces: list[TrackedBlock],
+    changed: Collection[int],
+    model: str,
+    endpoint: Endpoint,
+    book: FixLog,
+    *,
+    void: Void = NOT_VOID,
+    in_place: bool = False,
 ) -> list[TrackedBlock]:
-    """A message's pieces, reasoning that may be sent to an endpoint first; ``changed`` turns have lost a block."""
+    """A message's pieces, reasoning that may be sent to an endpoint first; ``changed`` turns have lost a block.
+
+    The reasoning of ``void`` messages may not be sent. ``in_place``: reasoning that is bound to the blocks before it
+    stays where it is; it does not end a message.
+    """
     reasoning = [at for at, piece in enumerate(pieces) if isinstance(piece.block, (Thinking, RedactedThinking))]
     if not reasoning:
         return pieces
-    faults = {at: _fault_in(pieces[at], changed, model, endpoint) for at in reasoning}
+    faults = {at: _fault_in(pieces[at], changed, model, endpoint, void) for at in reasoning}
     unfit = {at: code for at, code in faults.items() if code and book.makes(code)}
+    if in_place:
+        unfit |= dict.fromkeys(_trailing(pieces, unfit), "thinking_trailing") if book.makes("thinking_trailing") else {}
     broken = {pieces[at].turn for at in unfit} if book.makes("thinking_of_changed_turn") else ()
     for at in reasoning:
         if pieces[at].turn in broken:
@@ -284,26 +299,38 @@ def fit_reasoning(
         for at in kept:
             book.drop("thinking_trailing", pieces[at])
         kept = []
-    if not book.makes("thinking_moved"):
+    if in_place or not book.makes("thinking_moved"):
         return [piece for at, piece in enumerate(pieces) if at in kept or at not in reasoning]
     rest = [at for at in range(len(pieces)) if at not in reasoning]
     first = [book.change("thinking_moved", pieces[at]) if rest and rest[0] < at else pieces[at] for at in kept]
     return [*first, *(pieces[at] for at in rest)]
 
 
-def reasoning_stays(turn: Turn, model: str, endpoint: Endpoint) -> bool:
+def _trailing(pieces: Sequence[TrackedBlock], unfit: Container[int]) -> list[int]:
+    """The places of reasoning after which nothing of a message stays."""
+    found = []
+    for at in range(len(pieces) - 1, -1, -1):
+        if not isinstance(pieces[at].block, (Thinking, RedactedThinking)) and not _is_marker(pieces[at]):
+            break
+        if not _is_marker(pieces[at]) and at not in unfit:
+            found.append(at)
+    return found
+
+
+def reasoning_stays(turn: Turn, model: str, endpoint: Endpoint, void: Void = NOT_VOID) -> bool:
     """Return True if all reasoning of a valid turn is first in it, and may be sent to an endpoint."""
     others = 0
     for block in turn.blocks:
         if not isinstance(block, (Thinking, RedactedThinking)):
             others += 1
-        elif others or _fault(block, model, endpoint):
+        elif others or _fault(block, model, endpoint) or is_void(void, turn.index):
             return False
     return others > 0
 
 
-def _fault_in(piece: TrackedBlock, changed: Collection[int], model: str, endpoint: Endpoint) -> str:
-    return _fault(piece.block, model, endpoint) or ("thinking_of_changed_turn" if piece.turn in changed else "")
+def _fault_in(piece: TrackedBlock, changed: Collection[int], model: str, endpoint: Endpoint, void: Void) -> str:
+    fault = _fault(piece.block, model, endpoint) or ("reasoning_foreign" if is_void(void, piece.turn) else "")
+    return fault or ("thinking_of_changed_turn" if piece.turn in changed else "")
 
 
 def _fault(block: Block, model: str, endpoint: Endpoint) -> str:

@@ -13,7 +13,6 @@ from reknit.pipeline.history.pieces import TrackedBlock
 from reknit.pipeline.history.unusual import unusual
 from reknit.pipeline.model import (
     Block,
-    Endpoint,
     Image,
     RedactedThinking,
     Text,
@@ -22,10 +21,12 @@ from reknit.pipeline.model import (
     ToolUse,
     Turn,
 )
+from reknit.pipeline.policy import Endpoint
 from reknit.pipeline.providers.bedrock_converse.wire import Message, is_empty_error, written_message
 from reknit.pipeline.providers.bedrock_converse.writer.blocks import tool_name
 from reknit.pipeline.providers.bedrock_converse.writer.fitness import reasoning_stays
 from reknit.pipeline.targets import RunMessages
+from reknit.pipeline.targets.bound import NOT_VOID, Void
 from reknit.pipeline.targets.limits import CONVERSE
 from reknit.pipeline.targets.media import MEDIA_TYPES as IMAGE_TYPES
 from reknit.pipeline.targets.media import image_stays
@@ -33,12 +34,14 @@ from reknit.pipeline.targets.media import image_stays
 _encode = msgspec.json.Encoder().encode
 
 
-def written_as_they_are(run: RunMessages, part: range, model: str, endpoint: Endpoint) -> tuple[bytes, int]:
+def written_as_they_are(
+    run: RunMessages, part: range, model: str, endpoint: Endpoint, void: Void = NOT_VOID
+) -> tuple[bytes, int]:
     """The first messages of a part of a valid run that stay as they are, joined by commas; and their number."""
     messages: list[Message] = []
     for at in part:
         turn = run.turns[at]
-        if at in run.special and not _turn_stays(turn, model, endpoint):
+        if at in run.special and not _turn_stays(turn, model, endpoint, void):
             break
         messages.append(written_message(turn.role, turn.blocks))
     return _encode(messages)[1:-1], len(messages)
@@ -57,8 +60,8 @@ _UNUSUAL: Final[Mapping[type, Callable[[Any], bool]]] = MappingProxyType(
 )
 
 
-def _turn_stays(turn: Turn, model: str, endpoint: Endpoint) -> bool:
-    return turn.own is UNSET and reasoning_stays(turn, model, endpoint) and all(map(_stays, turn.blocks))
+def _turn_stays(turn: Turn, model: str, endpoint: Endpoint, void: Void) -> bool:
+    return turn.own is UNSET and reasoning_stays(turn, model, endpoint, void) and all(map(_stays, turn.blocks))
 
 
 def piece_stays(piece: TrackedBlock) -> bool:

@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from reknit.pipeline.history.calls import made_id
+from reknit.pipeline.history.call_ids import made_id
 from reknit.pipeline.providers.gemini.stream.wire import (
     EMPTY,
     Arguments,

@@ -1,6 +1,6 @@
 """One message's blocks as Gemini's parts: first adapted, then written.
 
-A signature seals the thoughts behind a part, and is sent back on that very part (GEM-04). In the canonical form it is
+A signature seals the thoughts that led to a part, and is sent back on that part (GEM-04). In the canonical form it is
 on a thinking block of Gemini's, and belongs to the part after that. A call of another model has none; Gemini 3 then
 requires the documented placeholder on the first call of a step.
 
@@ -17,11 +17,10 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, structs
 
-from reknit.pipeline.history.calls import made_id
+from reknit.pipeline.history.call_ids import made_id
 from reknit.pipeline.history.pieces import FixLog, LedgerEntry, Message, TrackedBlock
 from reknit.pipeline.model import (
     Document,
-    Endpoint,
     Image,
     Issuer,
     Own,
@@ -32,6 +31,7 @@ from reknit.pipeline.model import (
     ToolUse,
     Unknown,
 )
+from reknit.pipeline.policy import Endpoint
 from reknit.pipeline.providers.gemini.reader import NOTES, OF_CALLS, OF_RESPONSES, SIGNATURE, UNSIGNED
 from reknit.pipeline.targets import is_issued_by, legal_name
 from reknit.pipeline.targets.fitting import BlockAdapter, bare

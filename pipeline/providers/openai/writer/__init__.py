@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from msgspec import UNSET, Raw, UnsetType, structs
 
-from reknit.pipeline.history.calls import INTERRUPTED
 from reknit.pipeline.history.clean import SYSTEM_MARK
 from reknit.pipeline.history.pieces import CHAT, RESPONSES, FixLog, Message, TrackedBlock
+from reknit.pipeline.history.placeholders import INTERRUPTED
 from reknit.pipeline.model import Block, Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
 from reknit.pipeline.options import MessageOptions, Parts
 from reknit.pipeline.providers.openai.writer.parameters import tool_name

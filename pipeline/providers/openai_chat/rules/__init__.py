@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 import msgspec
 from msgspec import UNSET, field, structs
 
+from reknit.pipeline.providers.openai.rules import Misfits, bracketed, kind, legal_name, listing, unsupported_image
 from reknit.pipeline.providers.openai_chat.rules import catalogue as rules
 from reknit.pipeline.providers.openai_chat.rules.catalogue import (
     CATALOGUE,
@@ -30,7 +31,7 @@ from reknit.pipeline.providers.openai_chat.rules.catalogue import (
     family_of,
 )
 from reknit.pipeline.rules._fold import Fold, Walk
-from reknit.pipeline.rules._misfits import Misfits, Unreadable, bracketed, kind, legal_name, listing, unsupported_image
+from reknit.pipeline.rules._misfits import Unreadable
 from reknit.pipeline.rules.base import Severity
 
 __all__ = ["CATALOGUE", "RULE_SET", "OpenAIChat", "Turns"]

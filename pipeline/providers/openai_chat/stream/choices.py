@@ -24,7 +24,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from reknit.pipeline.history.calls import derived_id
+from reknit.pipeline.history.call_ids import derived_id
 from reknit.pipeline.providers.openai_chat.stream import wire
 from reknit.pipeline.providers.openai_chat.stream.wire import Choice, Delta, Function, ToolCall
 from reknit.pipeline.streams import fields as read

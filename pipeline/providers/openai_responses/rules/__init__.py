@@ -9,6 +9,15 @@ from typing import Any, ClassVar, Self
 import msgspec
 from msgspec import Struct, field, structs
 
+from reknit.pipeline.providers.openai.rules import (
+    Misfits,
+    bracketed,
+    kind,
+    legal_name,
+    listing,
+    media_type,
+    unsupported_image,
+)
 from reknit.pipeline.providers.openai_responses.rules import catalogue as rules
 from reknit.pipeline.providers.openai_responses.rules.catalogue import (
     CATALOGUE,
@@ -37,16 +46,7 @@ from reknit.pipeline.providers.openai_responses.rules.catalogue import (
     Refusal,
 )
 from reknit.pipeline.rules._fold import Fold, Walk
-from reknit.pipeline.rules._misfits import (
-    Misfits,
-    Unreadable,
-    bracketed,
-    kind,
-    legal_name,
-    listing,
-    media_type,
-    unsupported_image,
-)
+from reknit.pipeline.rules._misfits import Unreadable
 from reknit.pipeline.rules.base import NONE_SEEN, Seen
 
 __all__ = ["CATALOGUE", "RULE_SET", "Items", "OpenAIResponses"]

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from reknit.pipeline.history.calls import derived_id
+from reknit.pipeline.history.call_ids import derived_id
 from reknit.pipeline.history.readers.fields import EMPTY_OBJECT, arguments_object
 from reknit.pipeline.providers.openai_responses.reader import ISSUER
 from reknit.pipeline.providers.openai_responses.stream import wire

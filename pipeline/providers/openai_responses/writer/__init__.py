@@ -379,7 +379,7 @@ class ResponsesDialect(OpenAIDialect):
 
 
 def _leaves_nothing(message: Message, *, final: bool) -> bool:
-    """Return True if a message of which nothing is written needs no replacement."""
+    """Return True if a message without any output needs no replacement."""
     reasons = final and all(is_reasoning_block(piece.block) for piece in message.pieces)
     return reasons or all(piece.code == STRIPPED for piece in message.pieces)
 

@@ -26,19 +26,9 @@ from reknit.pipeline.history.pieces import (
     native_type,
 )
 from reknit.pipeline.history.readers.strict import decoded
-from reknit.pipeline.model import (
-    Block,
-    Document,
-    Endpoint,
-    Image,
-    RedactedThinking,
-    Text,
-    Thinking,
-    ToolResult,
-    ToolUse,
-    Unknown,
-)
+from reknit.pipeline.model import Block, Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
 from reknit.pipeline.options import NO_EXTRAS, Parts
+from reknit.pipeline.policy import Endpoint
 from reknit.pipeline.providers.openai.writer import is_native_item
 from reknit.pipeline.providers.openai.writer.parts import own_members
 from reknit.pipeline.targets import is_issued_by

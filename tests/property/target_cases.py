@@ -91,7 +91,7 @@ PROVIDERS = {
 }
 
 
-class Asked(NamedTuple):
+class TargetCase(NamedTuple):
     """A target and one of its models."""
 
     target: str
@@ -125,4 +125,4 @@ class Asked(NamedTuple):
         return f"{self.target}-{self.model}"
 
 
-ASKED = [Asked(target, model) for target, provider in PROVIDERS.items() for model in provider.models]
+TARGET_CASES = [TargetCase(target, model) for target, provider in PROVIDERS.items() for model in provider.models]

@@ -1,0 +1,241 @@
+"""An API on the loopback that judges every request before it answers, as the providers do.
+
+A request that breaks a rule of its provider is refused with the provider's sentence. The rules are those of
+``reknit.validate``; the judge also knows the signatures that it issued, and refuses all others.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar, Final, NamedTuple
+
+from reknit.pipeline.targets.limits import limits_of
+from reknit.pipeline.validation import validate
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "record"))
+from scripted_api import gemini_events, responses_events
+
+# Signatures in the providers' own forms, so that the repair takes them for theirs.
+SIGNATURES: Final = {
+    "anthropic": "EqQBCkYIBxgCKkDjudge" + "A" * 80,
+    "openai-responses": "gAAAAABo" + "y" * 120,
+    "gemini": "CiQB" + "z" * 60,
+}
+# The count of a Gemini turn's responses. The Gemini CLI sends each response twice when it resumes (0.61.0), in every
+# session with tools. So the judge compares the calls with the calls that have a response.
+_COUNTS: Final = ("GEM-03", "GEM-03b")
+_SIGNED: Final = {
+    "anthropic": ("signature", "messages.{}: Invalid `signature` in `thinking` block"),
+    "openai-responses": ("encrypted_content", "The encrypted content for item {} could not be verified."),
+    "gemini": ("thoughtSignature", "Corrupted thought signature."),
+}
+_TEXT_ONLY: Final = [{"type": "text", "text": "Fine."}]
+
+Step = dict[str, Any]
+
+
+class Asked(NamedTuple):
+    """A request of a program: its body, and the sentence that refused it, or ""."""
+
+    body: Any
+    refusal: str
+
+
+class Judge:
+    """Answers by a script, step by step, what it does not refuse.
+
+    Attributes:
+        asked: the requests of the conversation in order. Programs' other requests (titles, quotas) have no tools.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.asked: list[Asked] = []
+        self._steps: list[Step] = []
+        self._lock = threading.Lock()
+        handler = type("Handler", (_Handler,), {"judge": self})
+        self._server = _Server(("127.0.0.1", port), handler)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def begin(self, *steps: Step) -> None:
+        """Take a new script, and forget the requests so far."""
+        with self._lock:
+            self.asked, self._steps = [], list(steps)
+
+    def decide(self, target: str, model: str | None, data: bytes) -> tuple[str, Step]:
+        """Return the refusal of a request, or "" and the step that answers it."""
+        body = json.loads(data)
+        refusal = refusal_of(target, model, data, body)
+        if not body.get("tools"):
+            return refusal, {"blocks": _TEXT_ONLY}
+        with self._lock:
+            self.asked.append(Asked(body, refusal))
+            if refusal or not self._steps:
+                return refusal, {"blocks": _TEXT_ONLY}
+            return "", self._steps.pop(0)
+
+
+def refusal_of(target: str, model: str | None, data: bytes, body: Any) -> str:
+    """Return the provider's sentence for a request that it refuses, or ""."""
+    most = limits_of(target, model).body_bytes
+    if most and len(data) > most:
+        return f"Request payload size exceeds the limit: {most} bytes."
+    for violation in validate(data, target, model):
+        is_count = violation.rule in _COUNTS
+        if _has_open_call(body) if is_count else violation.severity == "hard":
+            return violation.message
+    member, sentence = _SIGNED[target]
+    foreign = next((found for found in _values(body, member) if found != SIGNATURES[target]), None)
+    return "" if foreign is None else sentence.format(foreign[:8])
+
+
+def _has_open_call(body: Any) -> bool:
+    """Return True if a Gemini call is not answered in the content that follows it, or a response has no call."""
+    called: set[str] = set()
+    for content in body["contents"]:
+        parts = content["parts"]
+        answered = {part["functionResponse"].get("id", "") for part in parts if "functionResponse" in part}
+        if called != answered:
+            return True
+        called = {part["functionCall"].get("id", "") for part in parts if "functionCall" in part}
+    return bool(called)
+
+
+def _values(value: Any, member: str) -> Iterator[str]:
+    """Yield the values of a member, at any depth."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            if name == member and isinstance(each, str) and each not in ("", "skip_thought_signature_validator"):
+                yield each
+            else:
+                yield from _values(each, member)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _values(each, member)
+
+
+# Answers.
+
+
+def anthropic_events(step: Step, turn: int) -> Iterator[dict[str, Any]]:
+    usage = {"input_tokens": 10, "output_tokens": 1}
+    head = {"id": f"msg_{turn:024d}", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5-20250929"}
+    rest = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+    yield {"type": "message_start", "message": head | rest}
+    for at, block in enumerate(step["blocks"]):
+        begun, deltas = _anthropic_block(block)
+        yield {"type": "content_block_start", "index": at, "content_block": begun}
+        for delta in deltas:
+            yield {"type": "content_block_delta", "index": at, "delta": delta}
+        yield {"type": "content_block_stop", "index": at}
+    reason = "tool_use" if any(block["type"] == "call" for block in step["blocks"]) else "end_turn"
+    yield {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}, "usage": usage}
+    yield {"type": "message_stop"}
+
+
+def _anthropic_block(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    if block["type"] == "call":
+        begun = {"type": "tool_use", "id": block["id"], "name": block["name"], "input": {}}
+        return begun, [{"type": "input_json_delta", "partial_json": json.dumps(block["args"])}]
+    if block["type"] == "reasoning":
+        said = {"type": "thinking_delta", "thinking": block["text"]}
+        signed = {"type": "signature_delta", "signature": block["signature"]}
+        return {"type": "thinking", "thinking": "", "signature": ""}, [said, signed]
+    return {"type": "text", "text": ""}, [{"type": "text_delta", "text": block["text"]}]
+
+
+_EVENTS: Final = {
+    "anthropic": anthropic_events,
+    "openai-responses": responses_events,
+    "gemini": gemini_events,
+}
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Report errors but those of a program that closed its connection."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    judge: ClassVar[Judge]
+    turns: ClassVar[list[None]] = []
+
+    def do_POST(self) -> None:
+        data = self._body()
+        path = self.path.partition("?")[0]
+        if path == "/v1/messages":
+            self._answer("anthropic", json.loads(data).get("model"), data)
+        elif path == "/v1/responses":
+            self._answer("openai-responses", json.loads(data).get("model"), data)
+        elif "enerateContent" in path:
+            self._answer("gemini", path.rpartition("/")[2].partition(":")[0], data)
+        else:
+            self._reply(200, {"totalTokens": 1, "input_tokens": 1})
+
+    def do_GET(self) -> None:
+        self._reply(404, {"error": {"type": "not_found_error", "message": "not here"}})
+
+    do_HEAD = do_GET  # noqa: N815  the name is that of the HTTP method
+
+    def log_message(self, *_arguments: object) -> None:
+        """Write no log."""
+
+    def _body(self) -> bytes:
+        if "content-length" in self.headers:
+            return self.rfile.read(int(self.headers["content-length"]))
+        parts = []
+        while size := int(self.rfile.readline(), 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(parts)
+
+    def _answer(self, target: str, model: str | None, data: bytes) -> None:
+        refusal, step = self.judge.decide(target, model, data)
+        if refusal:
+            code = {"code": 400, "status": "INVALID_ARGUMENT"} if target == "gemini" else {"code": None}
+            kind = {"type": "invalid_request_error"}
+            self._reply(400, {"type": "error", "error": {**kind, **code, "message": refusal}})
+            return
+        self.turns.append(None)
+        events = list(_EVENTS[target](step, len(self.turns)))
+        if target == "gemini" and "stream" not in self.path:
+            self._reply(200, _joined(events))
+            return
+        frames = (
+            (f"event: {event['type']}\n" if "type" in event else "") + f"data: {json.dumps(event)}\n\n"
+            for event in events
+        )
+        self._send(200, "text/event-stream", "".join(frames).encode())
+
+    def _reply(self, status: int, body: dict[str, Any]) -> None:
+        self._send(status, "application/json", json.dumps(body).encode())
+
+    def _send(self, status: int, kind: str, data: bytes) -> None:
+        self.send_response(status)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+
+def _joined(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the events of a Gemini stream as one answer."""
+    parts = [part for event in events for part in event["candidates"][0]["content"]["parts"]]
+    last = events[-1]
+    candidate = last["candidates"][0] | {"content": {"role": "model", "parts": parts}}
+    return last | {"candidates": [candidate]}
