@@ -135,6 +135,8 @@ _object: Final = msgspec.json.Decoder(dict[str, Raw])
 
 def is_rollout(text: bytes) -> bool:
     """Return True if these are the lines of a rollout, by the first of them that can be read and has a payload."""
+    if b'"payload"' not in text:
+        return False  # each document is looked at, and a split copies it
     for line in text.split(b"\n", _LINES_SEEN)[:_LINES_SEEN]:
         if b'"payload"' in line and (keys := members_of(line)) is not None:
             return is_rollout_line(keys)

@@ -162,20 +162,20 @@ def _is_wanted(block: Block, endpoint: Endpoint) -> bool:
 def _fault_in(piece: TrackedBlock, message: Message, model: str | None, endpoint: Endpoint, void: Void) -> str:
     if not isinstance(piece.block, (Thinking, RedactedThinking)):
         return ""
+    voided = bool(void) and is_void(void, piece.turn)
     changed = "thinking_of_changed_turn" if piece.turn in message.changed else ""
-    void_here = bool(void) and is_void(void, piece.turn)
-    return _reasoning_fault(piece.block, model, endpoint, void_here=void_here) or changed
+    return _reasoning_fault(piece.block, model, endpoint, voided=voided) or changed
 
 
 def _reasoning_fault(
-    block: Thinking | RedactedThinking, model: str | None, endpoint: Endpoint, *, void_here: bool = False
+    block: Thinking | RedactedThinking, model: str | None, endpoint: Endpoint, *, voided: bool = False
 ) -> str:
-    """Return why reasoning cannot be sent back, as the code of a fix; ``""`` if it can."""
+    """Return the code of the fix for reasoning that cannot be sent back, or ""; ``voided``: its turn is void."""
     if isinstance(block.issuer, Issuer) and not is_issued_by(block, _OWN, model):
         known = block.issuer.provider == ANTHROPIC
         if not (known and may_cross(block.issuer, endpoint, version_of(model))):
             return "thinking_foreign"
-    if void_here or has_foreign_signature(block, endpoint):
+    if has_foreign_signature(block, endpoint) or voided:
         return "reasoning_foreign"
     if isinstance(block, RedactedThinking):
         if not block.data:
