@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.late import LATE_ERROR, LATE_RESULT
 from reknit.pipeline.history.placeholders import INTERRUPTED
 from reknit.pipeline.history.readers.cut import Needs, read_cut
@@ -59,6 +60,9 @@ def drop_unreadable(
         changes: get the fixes.
         needs: the use of the program's shape for a cut line.
         members: without all of these the program does not read a line.
+
+    Raises:
+        InputError: ``unreadable``: the file is one document that cannot be read, and was not cut.
     """
     dropped = []
     unreadable = lines.unreadable()
@@ -67,6 +71,8 @@ def drop_unreadable(
         if cut is not None and lines.restore(line, cut.data, members):
             changes.add_fix("line_cut", f"lines.{line.number}", f"line {line.number + 1}, {len(line.raw)} bytes")
             continue
+        if line.is_document:
+            raise InputError("unreadable", "the file is one JSON document, and is damaged in the middle")
         changes.add_unreadable_line(line.number, line.raw)
         lines.drop(line)
         dropped.append(line)
