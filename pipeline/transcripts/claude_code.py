@@ -11,6 +11,7 @@ import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
@@ -97,7 +98,7 @@ def _complete(lines: list[TranscriptLine]) -> None:
         if name in near:
             line.members.setdefault(name, near[name])
     line.members.setdefault("uuid", _uuid_of(f"reknit:{near.get('sessionId')}:{near.get('uuid')}:cut"))
-    line.members.setdefault("timestamp", near.get("timestamp"))
+    line.members.setdefault("timestamp", _just_after(text_in(near.get("timestamp"))))
     line.change()
 
 
@@ -357,6 +358,14 @@ class _Pairing:
                 step.change()
                 return
             step = by_uuid.get(text_in(step.members.get("parentUuid")))
+
+
+def _just_after(stamp: str) -> str:
+    """Return the next millisecond: the program resumes from the newest line (2.0.37)."""
+    try:
+        return f"{datetime.fromisoformat(stamp) + timedelta(milliseconds=1):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"
+    except (ValueError, OverflowError):
+        return stamp
 
 
 def _uuid_of(text: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.late import LATE_ERROR, LATE_RESULT
 from reknit.pipeline.history.placeholders import INTERRUPTED
 from reknit.pipeline.history.readers.cut import Needs, read_cut, whole_tail
@@ -66,6 +67,9 @@ def drop_unreadable(
         needs: the use of the program's shape for a cut line.
         marks: a whole line has one of these members.
         members: without all of these the program does not read a line.
+
+    Raises:
+        InputError: ``unreadable``: the file is one document that cannot be read, and was not cut.
     """
     dropped = []
     unreadable = lines.unreadable()
@@ -74,6 +78,8 @@ def drop_unreadable(
         if cut is not None and lines.restore(line, cut.data, members):
             changes.add_fix("line_cut", f"lines.{line.number}", f"line {line.number + 1}, {len(line.raw)} bytes")
             continue
+        if line.is_document:
+            raise InputError("unreadable", "the file is one JSON document, and is damaged in the middle")
         rest = whole_tail(line.raw, marks)
         if rest is not None and lines.restore(line, rest):
             changes.add_unreadable_line(line.number, line.raw[: -len(rest)])

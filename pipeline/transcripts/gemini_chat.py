@@ -59,6 +59,8 @@ def _restore_session(lines: TranscriptLines, changes: Changes) -> None:
     if any("sessionId" in line.members for line in lines):
         return
     for line in lines.unreadable():
+        if line.is_document:
+            return
         found = {name.decode(): value.decode("utf-8", "replace") for name, value in _SESSION.findall(line.raw)}
         if {"sessionId", "projectHash"} <= found.keys():
             changes.add_change("line_restored", f"lines.{line.number}", "the session's own members")

@@ -58,6 +58,9 @@ class TranscriptLines:
         if document is not None:
             self._lines = [TranscriptLine(0, data, document, _is_utf8(data), is_document=b"\n" in data.strip())]
             return
+        if data.lstrip().partition(b"\n")[0].strip() == b"{":
+            self._lines = [TranscriptLine(0, data, None, is_document=True)]
+            return
         self._lines = [
             TranscriptLine(number, raw, None if not raw.strip() else _object(raw), _is_utf8(raw))
             for number, raw in enumerate(data.split(b"\n"))
@@ -81,6 +84,8 @@ class TranscriptLines:
         if value is None or not value.keys() >= set(members):
             return False
         line.raw, line.value, line.is_utf8 = data, value, True
+        if line.is_document:
+            line.change()
         return True
 
     def end_last(self) -> None:

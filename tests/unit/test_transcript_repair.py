@@ -347,6 +347,29 @@ def test_an_older_chat_of_one_document_is_repaired_as_a_whole():
     assert normalize(done.data, "gemini").fixes == []
 
 
+def older_chat():
+    head, *lines = session_files.gemini_chat()
+    return json.dumps(head | {"messages": [line for line in lines if "id" in line]}, indent=2).encode()
+
+
+def test_an_older_chat_that_was_cut_is_written_up_to_the_cut():
+    data = older_chat()
+    done = repair_transcript(data[: data.index(b"Both are listed") + 8], "session-1.json")
+    made = json.loads(done.data)
+    assert [(fix.code, fix.path) for fix in done.fixes] == [("line_cut", "lines.0")]
+    whole = json.loads(data)["messages"]
+    assert made["messages"][:5] == whole[:5]
+    assert [message["content"] for message in made["messages"][5:]] == ["Both are"]
+    assert (normalize(done.data, "gemini").fixes, repair_transcript(done.data).fixes) == ([], ())
+
+
+def test_an_older_chat_with_damage_in_the_middle_is_refused():
+    data = older_chat().replace(b'"ls__2"', bytes(8), 1)
+    with pytest.raises(InputError) as raised:
+        repair_transcript(data, "session-1.json")
+    assert raised.value.code == "unreadable"
+
+
 @pytest.mark.parametrize(
     "data", [b"", b"\n\n", b"{}", b'[{"role": "user"}]', b"\xff\xfe", b"tickets\n", b"[" * 100_000]
 )
