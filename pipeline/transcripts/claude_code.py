@@ -11,7 +11,6 @@ import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
@@ -41,6 +40,7 @@ from reknit.pipeline.transcripts.lines import JsonObject, TranscriptLine, Transc
 
 _UUID: Final = re.compile(rb'"uuid"\s*:\s*"([0-9a-fA-F-]{36})"')
 _PARENT: Final = re.compile(rb'"parentUuid"\s*:\s*(?:null|"([0-9a-fA-F-]{36})")')
+_SECONDS: Final = re.compile(r":(\d\d)\.(\d\d\d)Z$")
 _LINE: Final = msgspec.json.Decoder(Line)
 _REASONING: Final = msgspec.json.Decoder(Thinking | RedactedThinking)
 # The members of a line that its neighbours share.
@@ -361,11 +361,12 @@ class _Pairing:
 
 
 def _just_after(stamp: str) -> str:
-    """Return the next millisecond: the program resumes from the newest line (2.0.37)."""
-    try:
-        return f"{datetime.fromisoformat(stamp) + timedelta(milliseconds=1):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"
-    except (ValueError, OverflowError):
+    """Return the next millisecond within the minute: the program resumes from the newest line (2.0.37)."""
+    found = _SECONDS.search(stamp)
+    count = 0 if found is None else int(found[1] + found[2]) + 1
+    if found is None or count == 60_000:
         return stamp
+    return f"{stamp[: found.start()]}:{count // 1000:02d}.{count % 1000:03d}Z"
 
 
 def _uuid_of(text: str) -> str:

@@ -27,6 +27,7 @@ from judge import SIGNATURES, Judge
 from programs import PORT, PROGRAMS, environment, install
 
 from reknit.pipeline import normalize
+from reknit.pipeline.errors import InputError
 from reknit.pipeline.transcripts import repair_transcript
 
 ROOT: Final = Path(__file__).parents[2]
@@ -152,14 +153,18 @@ def _outcome(lab: Lab, damaged: bytes, had: list[str]) -> dict[str, Any]:
     kept.unlink(missing_ok=True)
     said = [line.split(": ")[1] for line in done.stderr.splitlines() if line.startswith("line ")]
     after = lab.resume(session, had)
-    again = normalize(repaired, lab.program.target)
+    try:
+        again = [fix.code for fix in normalize(repaired, lab.program.target).fixes]
+        same = repair_transcript(repaired, session.name).data == repaired
+    except InputError as error:
+        again, same = [str(error)], done.returncode == 2
     return {
         "before": before,
         "exit": done.returncode,
-        "repair": said or done.stderr[-300:],
+        "repair": said or [done.stderr.strip()],
         "after": after,
-        "normalize": [fix.code for fix in again.fixes],
-        "idempotent": repair_transcript(repaired, session.name).data == repaired,
+        "normalize": again,
+        "idempotent": same,
     }
 
 
