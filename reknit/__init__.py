@@ -11,12 +11,12 @@ from reknit.pipeline import __version__
 from reknit.pipeline.errors import ReknitError
 
 if TYPE_CHECKING:
-    from reknit.pipeline import Session, normalize, recover, validate
+    from reknit.pipeline import Session, heal, normalize, recover, validate
 
-__all__ = ["ReknitError", "Session", "__version__", "normalize", "recover", "validate"]
+__all__ = ["ReknitError", "Session", "__version__", "heal", "normalize", "recover", "validate"]
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401  one of the four functions and classes
+def __getattr__(name: str) -> Any:  # noqa: ANN401  one of the functions and classes
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from reknit import pipeline  # noqa: PLC0415  loaded already; the name is not for users of this module

@@ -43,6 +43,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "reknit.pipeline.cli.repair:repair_command",
         "Repair a session file of Claude Code, Codex or the Gemini CLI.",
     ),
+    "heal": (
+        "reknit.pipeline.cli.heal:heal_command",
+        "Print a request without what its provider refused.",
+    ),
     "worker": ("reknit.pipeline.cli.running:worker_command", "Run a worker until it is stopped."),
     "ingest": (
         "reknit.pipeline.cli.ingest:ingest_group",

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from reknit.pipeline.explain import explain, summaries
 from reknit.pipeline.explain.page_text import Said, as_text, written
+from reknit.pipeline.healing.table import HEALINGS
 from reknit.pipeline.history.frameworks import FRAMEWORKS
 from reknit.pipeline.history.pieces import NATIVE_TYPES
 from reknit.pipeline.rules.sets import RULES
@@ -130,6 +131,18 @@ _TRIED = {
     "codex-rollout": "0.44 to 0.169",
     "gemini-chat": "0.12.0, 0.61.0",
 }
+_HEALING_INTRO = (
+    "Some causes of a refusal are in no request: a signature that the provider no longer accepts, an item that it did "
+    "not store, a file that expired. The provider states them in its refusal, and refuses every later request of the "
+    "session too. `reknit heal --target anthropic --status 400 --error error.json < body.json` prints the request "
+    "without what was refused (exit code 3), or says why there is none (4); `reknit.heal(body, target=…, status=…, "
+    "error=…)` returns the same, or `None`. The provider's own sentence is found under the envelopes of clouds and "
+    "routers, and the first row below that has it decides the change. Each change is a fix `healed_` with the name of "
+    "the row. A sentence without a row is never interpreted, so keys, quotas, lengths, policies and overload are not "
+    "healed. What may pass by itself, such as a timeout of a download, is healed at the second refusal (`--attempt "
+    "2`). A healed request breaks no rule that the refused one kept. Chained responses, compactions and caches need "
+    "the history of the session, and are not healed yet."
+)
 _STREAMS_INTRO = (
     "A source streams attempts at messages, and an attempt may be cut and replaced without a notice. One table for "
     "all sources (`pipeline/streams/recovery/`), from which this page is made, defines the value of an attempt when "
@@ -156,6 +169,7 @@ def documents() -> Mapping[str, str]:
     return {
         _FIXES: "\n".join(_page("Fixes", _FIXES_INTRO, fixes)),
         "acts.md": "\n".join(_acts_page()),
+        "healing.md": "\n".join(_healing_page()),
         "native.md": "\n".join(_native_page()),
         "works-with.md": "\n".join(_works_page()),
         "shares.md": "\n".join(_shares_page()),
@@ -199,6 +213,18 @@ class Act(Struct, frozen=True, kw_only=True):
 _ACTS_FILE: Final = Path(__file__).with_name("acts.jsonl")
 # ``reknit.pipeline.text.neutral`` defines which words are neutralized, and how.
 ACTS: Final = tuple(msgspec.json.decode(line, type=Act) for line in _ACTS_FILE.read_bytes().splitlines())
+
+
+def _healing_page() -> Iterator[str]:
+    yield from ("# Healing", "", _HEALING_INTRO, "")
+    yield from (
+        "| name | targets | sentence (a regular expression) | the model loses | seen in |",
+        "|---|---|---|---|---|",
+    )
+    for row in HEALINGS:
+        sentence = row.pattern.pattern.replace("|", "\\|") or f"`param` is {row.param}"
+        targets = ", ".join(sorted(row.targets))
+        yield f"| `{row.name}` | {targets} | `` {sentence} `` | {row.loss or 'nothing'} | {row.source} |"
 
 
 def _acts_page() -> Iterator[str]:

@@ -59,6 +59,7 @@ def test_each_target_has_a_page_and_no_other_exists():
     assert set(PAGES) == {
         "fixes.md",
         "acts.md",
+        "healing.md",
         "configuration.md",
         "native.md",
         "refusals.md",

@@ -25,7 +25,7 @@ def _missing():
     return "" if (SCRIPT.parent / "node_modules").is_dir() else "needs the packages of tests/js: run `make sdks`"
 
 
-if _missing() and os.environ.get("REKNIT_REQUIRE_NODE"):
+if _missing() and os.environ.get("REQUIRE_NODE"):
     raise RuntimeError(_missing())
 pytestmark = pytest.mark.skipif(bool(_missing()), reason=_missing())
 

@@ -1,0 +1,23 @@
+"""Repairs for look-alikes of Chat Completions that want their reasoning back."""
+
+from __future__ import annotations
+
+from reknit.pipeline.healing.body import RefusedBody
+from reknit.pipeline.healing.errors import Refusal
+
+Words = dict[str, str]
+
+
+def disable_thinking(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
+    """Switch thinking off: the reasoning that DeepSeek wants back is not known."""
+    if body.value.get("thinking") != {"type": "disabled"}:
+        body.value["thinking"] = {"type": "disabled"}
+        body.note("thinking", "disabled")
+
+
+def add_empty_reasoning(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
+    """Add an empty ``reasoning_content`` to every message with calls: Kimi wants the member, not its text."""
+    for at, turn in enumerate(body.turns):
+        if turn.get("role") == "assistant" and turn.get("tool_calls") and "reasoning_content" not in turn:
+            turn["reasoning_content"] = ""
+            body.note(f"messages.{at}.reasoning_content", "empty")

@@ -1,0 +1,195 @@
+"""Repairs of Claude's reasoning, searches and tool references, in the shapes of Anthropic and Converse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+from reknit.pipeline.healing.body import JsonObject, RefusedBody, indexes_of, items_in, members_of, text_in
+from reknit.pipeline.healing.errors import Refusal
+from reknit.pipeline.providers.anthropic.writer.blocks import refuses_bare_loop
+from reknit.pipeline.targets.signatures import form_of
+
+Words = dict[str, str]
+_REASONING: Final = ("thinking", "redacted_thinking")
+
+
+def is_reasoning(block: object) -> bool:
+    members = members_of(block)
+    return members.get("type") in _REASONING or "reasoningContent" in members
+
+
+def drop_named(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
+    """Drop the named block of a closed turn; all reasoning of an open tool loop.
+
+    The provider stops at the first block that it refuses, so blocks with a signature of the same foreign form go in the
+    same step. Where the named place holds no reasoning, the message as it was sent counts otherwise: then all reasoning
+    of that message goes, or of the last answer.
+    """
+    at, place = _named(body, words["path"])
+    last = body.last_answer()
+    if at == last and _is_open(body, last):
+        _drop(body, range(_begin_of_loop(body, last), last + 1))
+        if body.changes and "thinking" in body.value and refuses_bare_loop(body.model):
+            del body.value["thinking"]
+            body.note("thinking", "left out: this model refuses a tool loop that does not begin with it")
+        return
+    if place < 0:
+        _drop(body, [at if _has_reasoning(body, at) else last])
+        return
+    form = _foreign_form(_content(body, at)[place])
+    _drop(
+        body,
+        range(len(body.turns)),
+        lambda turn, block_at, block: (
+            (turn, block_at) == (at, place) or (form is not None and _foreign_form(block) == form)
+        ),
+    )
+
+
+def drop_named_only(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
+    """Drop the named block alone."""
+    at, place = _named(body, words["path"])
+    _drop(body, [at], lambda _turn, block_at, _block: block_at == place)
+
+
+def drop_from_named(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
+    """Drop the named block and all later reasoning: a change before it made all of them invalid."""
+    at, place = _named(body, words["path"])
+    first = 0 if at == body.last_answer() else place
+    _drop(body, range(len(body.turns)), lambda turn, block_at, _: turn > at or (turn == at and block_at >= first))
+
+
+def drop_of_last_answer(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
+    """Drop all reasoning of the last answer: all of it, or none, is accepted."""
+    _drop(body, [body.last_answer()])
+
+
+def switch_off(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
+    """Leave the parameter ``thinking`` out of this request."""
+    if body.value.pop("thinking", None) is not None:
+        body.note("thinking", "left out")
+
+
+def drop_of_named_turn(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
+    """Drop all reasoning of the named message."""
+    _drop(body, [_named(body, words["path"])[0]])
+
+
+def write_search(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
+    """Write the named search as text: its encrypted results are not accepted any more."""
+    at, place = _named(body, words["path"])
+    content = _content(body, at)
+    if not 0 <= place < len(content):
+        return
+    result = content[place]
+    call_id = text_in(result.get("tool_use_id"))
+    pages = [
+        f"- {text_in(page.get('title'))} {text_in(page.get('url') or page.get('source'))}".rstrip()
+        for page in map(members_of, items_in(result.get("content")))
+    ]
+    text = {"type": "text", "text": "\n".join(["[Results of a search:]", *pages])}
+    kept = [text if block is result else block for block in content if block.get("id") != call_id or not call_id]
+    body.turns[at]["content"] = kept
+    body.note(f"{body.turns_name}.{at}.content.{place}", "written as text")
+
+
+def drop_reference(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
+    """Drop references to a tool that is not declared, from results, searches and ``tools``."""
+    name = words["name"]
+
+    def is_named(entry: object) -> bool:
+        members = members_of(entry)
+        return members.get("type") == "tool_reference" and members.get("tool_name") == name
+
+    def without(entries: list[Any], path: str) -> list[Any]:
+        kept = [entry for entry in entries if not is_named(entry)]
+        if len(kept) < len(entries):
+            body.note(path, f"reference to {name} left out")
+        return kept
+
+    tools = items_in(body.value.get("tools"))
+    body.value["tools"] = without(tools, "tools")
+    for at, turn in enumerate(body.turns):
+        content = items_in(turn.get("content"))
+        for place, block in enumerate(content):
+            inner = members_of(members_of(block).get("content"))
+            path = f"{body.turns_name}.{at}.content.{place}"
+            if "tool_references" in inner:
+                inner["tool_references"] = without(items_in(inner["tool_references"]), path)
+                if not inner["tool_references"]:
+                    _write_references(turn, block, name)
+            elif block.get("type") == "tool_result" and isinstance(block.get("content"), list):
+                block["content"] = without(block["content"], path) or f"[Tools found: {name}]"
+
+
+def _write_references(turn: JsonObject, result: JsonObject, name: str) -> None:
+    """Write a search whose only reference was dropped, and its call, as text."""
+    call_id = result.get("tool_use_id")
+    text = {"type": "text", "text": f"[Tools found: {name}]"}
+    turn["content"] = [text if block is result else block for block in turn["content"] if block.get("id") != call_id]
+
+
+def _content(body: RefusedBody, at: int) -> list[JsonObject]:
+    turns = body.turns
+    return [members_of(block) for block in items_in(turns[at].get("content"))] if 0 <= at < len(turns) else []
+
+
+def _named(body: RefusedBody, path: str) -> tuple[int, int]:
+    """Return the message and the block that a path names; -1 for a block that is not there or is no reasoning."""
+    numbers = [*indexes_of(path), -1, -1]
+    at, place = numbers[0], numbers[1]
+    content = _content(body, at)
+    known = is_reasoning(content[place]) if 0 <= place < len(content) else False
+    is_search = 0 <= place < len(content) and text_in(content[place].get("type")).endswith("_tool_result")
+    return at, place if known or is_search else -1
+
+
+def _has_reasoning(body: RefusedBody, at: int) -> bool:
+    return any(is_reasoning(block) for block in _content(body, at))
+
+
+def _is_open(body: RefusedBody, last: int) -> bool:
+    """Return True if only results follow the last answer."""
+    after = body.turns[last + 1 :]
+    return all(_only_results(turn) for turn in after) and any(_calls(block) for block in _content(body, last))
+
+
+def _begin_of_loop(body: RefusedBody, last: int) -> int:
+    """Return the first message after the last one in which the user says something."""
+    said = [at for at, turn in enumerate(body.turns[:last]) if turn.get("role") == "user" and not _only_results(turn)]
+    return said[-1] + 1 if said else 0
+
+
+def _only_results(turn: JsonObject) -> bool:
+    content = items_in(turn.get("content"))
+    return bool(content) and all(
+        members_of(block).get("type") == "tool_result" or "toolResult" in members_of(block) for block in content
+    )
+
+
+def _calls(block: JsonObject) -> bool:
+    return block.get("type") == "tool_use" or "toolUse" in block
+
+
+def _foreign_form(block: JsonObject) -> object:
+    """Return the form of a signature that is known not to be Anthropic's, else None."""
+    inner = members_of(members_of(block.get("reasoningContent")).get("reasoningText"))
+    form = form_of(text_in(block.get("signature") or block.get("data") or inner.get("signature")))
+    return None if form is None or "anthropic" in form.issuers else form
+
+
+def _drop(
+    body: RefusedBody,
+    messages: Collection[int],
+    is_dropped: Callable[[int, int, JsonObject], bool] = lambda _turn, _at, _block: True,
+) -> None:
+    """Drop the reasoning of some messages for which ``is_dropped``."""
+    for at in messages:
+        content = _content(body, at)
+        gone = {place for place, block in enumerate(content) if is_reasoning(block) and is_dropped(at, place, block)}
+        if not gone:
+            continue
+        body.turns[at]["content"] = [block for place, block in enumerate(content) if place not in gone]
+        for place in sorted(gone):
+            body.note(f"{body.turns_name}.{at}.content.{place}", "reasoning left out")

@@ -1,0 +1,198 @@
+"""Repairs of media: the named one, those since the last answer, the oldest, or all become a line of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from msgspec import Struct
+
+from reknit.pipeline.healing.body import (
+    CHAT,
+    GEMINI,
+    RESPONSES,
+    JsonObject,
+    RefusedBody,
+    indexes_of,
+    items_in,
+    members_of,
+    text_in,
+)
+from reknit.pipeline.healing.errors import Refusal
+
+Words = dict[str, str]
+_MEDIA_TYPES: Final = frozenset(
+    {"image", "document", "image_url", "input_audio", "file", "input_image", "input_file", "video_url"}
+)
+_CONVERSE: Final = ("image", "document", "video")
+_GEMINI: Final = ("inlineData", "inline_data", "fileData", "file_data")
+# Base64 text of media that may stay of a body that is too large: well below every provider's limit.
+_ROOM: Final = 16 * 1024 * 1024
+
+
+class Medium(Struct, frozen=True):
+    """A medium: the list that holds it, its place there, the index of its turn, and its path."""
+
+    holder: list[Any]
+    at: int
+    turn: int
+    path: str
+
+    @property
+    def part(self) -> JsonObject:
+        return members_of(self.holder[self.at])
+
+    @property
+    def address(self) -> str:
+        """The URL, the file's id or its name, where the medium lies elsewhere; else ""."""
+        for value in _values(self.part):
+            for name in ("url", "file_id", "fileUri", "file_uri", "image_url", "file_url"):
+                found = text_in(value.get(name))
+                if found and not found.startswith("data:"):
+                    return found
+        return ""
+
+    @property
+    def size(self) -> int:
+        return sum(len(text) for value in _values(self.part) for text in value.values() if isinstance(text, str))
+
+
+def media_in(body: RefusedBody) -> list[Medium]:
+    """Return the media of a body, the oldest first; those of results too."""
+    found: list[Medium] = []
+    for turn, each in enumerate(body.turns):
+        for name in ("parts",) if body.target in GEMINI else ("content", "output"):
+            found += _in_list(body, items_in(each.get(name)), turn, f"{body.turns_name}.{turn}.{name}")
+    return found
+
+
+def _in_list(body: RefusedBody, holder: list[Any], turn: int, path: str) -> Iterator[Medium]:
+    for at, part in enumerate(holder):
+        place = f"{path}.{at}"
+        members = members_of(part)
+        if _is_medium(body.target, members):
+            yield Medium(holder, at, turn, place)
+        elif members.get("type") == "tool_result":
+            yield from _in_list(body, items_in(members.get("content")), turn, f"{place}.content")
+        elif "toolResult" in members:
+            inner = members_of(members["toolResult"])
+            yield from _in_list(body, items_in(inner.get("content")), turn, f"{place}.toolResult.content")
+
+
+def _is_medium(target: str, part: JsonObject) -> bool:
+    if target in GEMINI:
+        return any(name in part for name in _GEMINI)
+    if target == "bedrock-converse":
+        return any(name in part for name in _CONVERSE)
+    return part.get("type") in _MEDIA_TYPES
+
+
+def _values(value: object) -> Iterator[JsonObject]:
+    """Yield an object and the objects within it."""
+    if isinstance(value, dict):
+        yield value
+        for each in value.values():
+            yield from _values(each)
+
+
+def stub(body: RefusedBody, media: Iterable[Medium], why: str, *, is_addressed: bool = False) -> None:
+    """Replace media by a line of text that says why; ``is_addressed``: and names their address."""
+    for medium in media:
+        where = f" ({medium.address})" if is_addressed else ""
+        text = f"[Image or file left out: {why}{where}]"
+        if body.target in RESPONSES:
+            part: JsonObject = {"type": "input_text", "text": text}
+        elif body.target in GEMINI or body.target == "bedrock-converse":
+            part = {"text": text}
+        else:
+            part = {"type": "text", "text": text}
+        medium.holder[medium.at] = part
+        body.note(medium.path, why)
+
+
+_REFUSED: Final = "the provider cannot process it"
+
+
+def stub_named(body: RefusedBody, words: Words, refusal: Refusal) -> None:
+    """Replace the medium at the named place; without a place, those that no answer has followed yet, or all."""
+    wanted = indexes_of(words.get("path") or "")
+    if not wanted:
+        stub_since_answer(body, words, refusal)
+        return
+    stub(body, [medium for medium in media_in(body) if _is_at(medium, wanted)], _REFUSED)
+
+
+def _is_at(medium: Medium, wanted: list[int]) -> bool:
+    """Return True if a place is that of a medium; the names between indexes are those of unions and fields."""
+    numbers = indexes_of(medium.path)
+    return wanted[: len(numbers)] == numbers
+
+
+def stub_since_answer(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
+    """Replace the media after the last answer: a request with the others was accepted. Without such media, all."""
+    every = media_in(body)
+    begin = _begin_of_turn(body)
+    stub(body, [medium for medium in every if medium.turn >= begin] or every, _REFUSED)
+
+
+def stub_new_only(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
+    """Replace the media after the last answer; for a sentence that says nothing, so never all."""
+    begin = _begin_of_turn(body)
+    stub(body, [medium for medium in media_in(body) if medium.turn >= begin], _REFUSED)
+
+
+def _begin_of_turn(body: RefusedBody) -> int:
+    return body.last_answer() + 1
+
+
+def stub_address(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
+    """Replace the medium with the named address, or all that lie elsewhere if none is named."""
+    name = words.get("name") or ""
+    remote = [medium for medium in media_in(body) if medium.address]
+    named = [medium for medium in remote if name and (medium.address == name or medium.address.endswith(f"/{name}"))]
+    if body.target in GEMINI and not name:
+        remote = [medium for medium in remote if "/files/" not in medium.address and "gs://" not in medium.address]
+    is_download = "://" in name or not name
+    why = "it cannot be downloaded" if is_download else "the provider does not have the file any more"
+    stub(body, named if name else remote, why, is_addressed=is_download)
+
+
+def stub_oldest(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
+    """Replace as many of the oldest media as are too many by the sentence."""
+    media = media_in(body)
+    count = int(words.get("documents") or 0) + int(words["images"]) - int(words["most"])
+    stub(body, media[: max(count, 0)], "the request has too many")
+
+
+def keep_newest(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
+    """Keep as many of the newest media as the sentence allows."""
+    media = media_in(body)
+    stub(body, media[: max(len(media) - int(words["most"]), 0)], "the request has too many")
+
+
+def stub_until_small(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
+    """Replace the oldest media until few bytes of media are left; at least one."""
+    media = media_in(body)
+    left = sum(medium.size for medium in media)
+    for count, medium in enumerate(media):
+        if count and left <= _ROOM:
+            return
+        left -= medium.size
+        stub(body, [medium], "the request is too large")
+
+
+def stub_all(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
+    """Replace all media: the model takes none."""
+    stub(body, media_in(body), "the model takes none")
+
+
+def join_tool_texts(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
+    """Write the contents of tool messages as strings; for chat servers that take nothing else."""
+    if body.target not in CHAT:
+        return
+    for at, turn in enumerate(body.turns):
+        parts = turn.get("content")
+        if turn.get("role") == "tool" and isinstance(parts, list):
+            texts = [text_in(members_of(part).get("text")) for part in parts]
+            turn["content"] = "\n".join(filter(None, texts))
+            body.note(f"messages.{at}.content", "joined")
