@@ -140,7 +140,8 @@ _HEALING_INTRO = (
     "routers, and the first row below that has it decides the change. Each change is a fix `healed_` with the name of "
     "the row. A sentence without a row is never interpreted, so keys, quotas, lengths, policies and overload are not "
     "healed. What may pass by itself, such as a timeout of a download, is healed at the second refusal (`--attempt "
-    "2`). A healed request breaks no rule that the refused one kept. Chained responses, compactions and caches need "
+    "2`). A healed request breaks no rule that the refused one kept. [The gateway](serve.md) heals requests on their "
+    "way; the pipeline does not yet. Chained responses, compactions and caches need "
     "the history of the session, and are not healed yet."
 )
 _STREAMS_INTRO = (

@@ -18,13 +18,14 @@ from typing import Any, Final
 import aiohttp
 from aiohttp import HttpVersion11, hdrs, web
 from msgspec import Struct
-from multidict import CIMultiDict
+from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from reknit.pipeline.client.routes import SILENCE_SECONDS
 from reknit.pipeline.errors import error_name
 from reknit.pipeline.serve.errors import error_event
 from reknit.pipeline.serve.headers import to_client, to_upstream
+from reknit.pipeline.serve.healing import Refused, healed
 from reknit.pipeline.serve.metrics import GatewayMetrics
 from reknit.pipeline.serve.recent import Exchange
 from reknit.pipeline.serve.repair import MOST_BYTES, Repaired, Repairs, RequestBody, decoded
@@ -98,7 +99,7 @@ class Exchanges:
             GatewayError: the request cannot be sent, or no answer came.
         """
         exchange.request_id = uuid.uuid4().hex
-        done = None
+        done, readable = None, None
         if to.endpoint is None or request.method != hdrs.METH_POST:
             body: Any = request.content if request.can_read_body else None
             # A length that the client declared stays, so that the upstream need not read chunks.
@@ -109,18 +110,50 @@ class Exchanges:
         else:
             _refuse_signed(request)
             given = await _read_body(request)
-            plain = decoded(given, request.headers.get(hdrs.CONTENT_ENCODING, ""))
-            readable = None if plain is None else RequestBody(plain)
+            data = decoded(given, request.headers.get(hdrs.CONTENT_ENCODING, ""))
+            readable = None if data is None else RequestBody(data)
             done = await self._repair(readable, to, exchange)
             body = given if done.body is None else done.body
             identity = to.endpoint.streams or (readable is not None and readable.asks_for_stream)
             headers = to_upstream(request.headers, is_changed=done.body is not None, identity=identity, key=_key_of(to))
-        answer = await self._send(_Sent(request.method, to.url, body, headers), to)
+        sent = _Sent(request.method, to.url, body, headers)
+        plain = None if done is None else done.body or (None if readable is None else readable.data)
+        refused = await self._send_healed(sent, plain, request.headers, to, exchange)
         try:
-            return await self._answer(request, answer, to, exchange, _added(exchange.request_id, done))
+            return await self._answer(request, refused, to, exchange, _added(exchange, done))
         finally:
             # Closed, not released: where the client left, the provider must stop generating.
-            answer.close()
+            refused.answer.close()
+
+    async def _send_healed(
+        self, sent: _Sent, plain: bytes | None, given: CIMultiDictProxy[str], to: Destination, exchange: Exchange
+    ) -> Refused:
+        """Send a request, and narrower ones after refusals that can be healed; return the last answer.
+
+        Args:
+            sent: the request.
+            plain: its body without content encoding, if it is one to a model.
+            given: the client's headers.
+            to: where it goes.
+            exchange: notes the healings.
+        """
+        refused = Refused(await self._send(sent, to))
+        if plain is None or to.endpoint is None:
+            return refused
+        target, identity = to.endpoint.target, sent.headers.get(hdrs.ACCEPT_ENCODING) == "identity"
+        for _ in range(to.upstream.most_healings):
+            found = await healed(refused, plain, target, self._repairs)
+            if found is None:
+                break
+            refused.answer.close()
+            plain = found.body
+            name = found.fixes[0].code.removeprefix("healed_")
+            exchange.healed = (*exchange.healed, name)
+            headers = to_upstream(given, is_changed=True, identity=identity, key=_key_of(to))
+            refused = Refused(await self._send(_Sent(sent.method, sent.url, plain, headers), to))
+            outcome = "accepted" if refused.answer.status < web.HTTPBadRequest.status_code else "refused"
+            self._metrics.healed.labels(target, name, outcome).inc()
+        return refused
 
     async def _repair(self, body: RequestBody | None, to: Destination, exchange: Exchange) -> Repaired:
         """Repair a body; None is one whose content encoding cannot be removed."""
@@ -179,11 +212,12 @@ class Exchanges:
     async def _answer(
         self,
         request: web.Request,
-        answer: aiohttp.ClientResponse,
+        refused: Refused,
         to: Destination,
         exchange: Exchange,
         added: Mapping[str, str],
     ) -> web.StreamResponse:
+        answer = refused.answer
         if answer.status in _REDIRECTS and answer.status != _NOT_MODIFIED:
             where = host_of(answer.headers.get(hdrs.LOCATION, ""), to.url)
             raise GatewayError(
@@ -200,6 +234,8 @@ class Exchanges:
         await response.prepare(request)
         end = "whole"
         try:
+            if refused.begin:
+                await response.write(refused.begin)
             async for data in answer.content.iter_any():
                 await response.write(data)
                 if watch is not None:
@@ -281,9 +317,11 @@ def _key_of(to: Destination) -> tuple[str, str] | None:
     return (name, key) if name else ("authorization", f"Bearer {key}")
 
 
-def _added(request_id: str, done: Repaired | None) -> dict[str, str]:
+def _added(exchange: Exchange, done: Repaired | None) -> dict[str, str]:
     """Return the headers that the gateway adds to an answer."""
-    added = {"x-reknit-request-id": request_id}
+    added = {"x-reknit-request-id": exchange.request_id}
+    if exchange.healed:
+        added["x-reknit-healed"] = ", ".join(exchange.healed)
     if done is not None and done.fixes:
         shown = list(done.fixes.items())[:_FIXES_SHOWN]
         added["x-reknit-fixes"] = ", ".join(f"{code}={count}" for code, count in shown)

@@ -23,6 +23,11 @@ class GatewayMetrics:
             *("target", "outcome"),
         )
         self.fixes = counter("reknit_serve_fixes_total", "Fixes by code and target.", "code", "target")
+        self.healed = counter(
+            "reknit_serve_healed_total",
+            "Refusals by target, healing and outcome: the narrower request was accepted, or refused again.",
+            *("target", "healing", "outcome"),
+        )
         self.streams = counter(
             "reknit_serve_streams_total",
             "Streamed answers by target and end: whole, cut by the upstream, left by the client.",

@@ -22,6 +22,7 @@ class Exchange(Struct, kw_only=True):
         status: of the answer; 0 before it.
         repair: the outcome of repair, or "".
         fixes: the number of fixes by code.
+        healed: the healings, by name, in order.
         end: of a streamed answer: ``whole``, ``cut`` or ``left``; else "".
         seconds: its duration; None while it is in progress.
     """
@@ -33,6 +34,7 @@ class Exchange(Struct, kw_only=True):
     status: int = 0
     repair: str = ""
     fixes: Mapping[str, int] = {}
+    healed: tuple[str, ...] = ()
     end: str = ""
     seconds: float | None = None
 

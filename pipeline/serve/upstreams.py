@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
@@ -21,6 +22,11 @@ from reknit.pipeline.urls import LOOPBACK
 _PREFIX: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 # Targets whose requests have the same shape. An upstream's target replaces that of a path only within one shape.
 _SHAPES: Final[Mapping[str, str]] = {"vllm": "openai-chat"}
+
+
+Heal = Literal["off", "once", "on"]
+# Healings of one request at most.
+_HEALINGS: Final[Mapping[Heal, int]] = MappingProxyType({"off": 0, "once": 1, "on": 3})
 
 
 class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,6 +59,8 @@ class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         policy: of repair, as in ``[session.policy]``.
         models: settings by pattern of the model's name, such as ``claude-opus-*``; the first that matches applies.
         key_env: the environment variable of a key that replaces the client's; "": the client's key is forwarded.
+        heal: how often one request is sent again without what the provider refused: never, ``once``, or three times
+            (``on``).
         reject: an irreparable request is forwarded unchanged, or answered in the provider's words (``local``).
     """
 
@@ -63,7 +71,12 @@ class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     policy: Policy = Policy()
     models: dict[str, ModelSettings] = {}
     key_env: str = ""
+    heal: Heal = "on"
     reject: Literal["forward", "local"] = "forward"
+
+    @property
+    def most_healings(self) -> int:
+        return _HEALINGS[self.heal]
 
     def settings_of(self, model: str) -> SettingsOfRequest:
         """Return the settings of requests to a model; "" for a body that names none."""
