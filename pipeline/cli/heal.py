@@ -16,7 +16,7 @@ _WHY = {
     "unknown": "this sentence is in no row of the table, or its cause is not in the request",
     "retry": "this may pass by itself: send the same request again, and heal it with --attempt 2",
     "no_change": "the request has nothing of what the sentence names",
-    "invalid": "what is left of the request breaks another rule",
+    "invalid": "the narrower request breaks another rule",
 }
 
 

@@ -132,17 +132,17 @@ _TRIED = {
     "gemini-chat": "0.12.0, 0.61.0",
 }
 _HEALING_INTRO = (
-    "Some causes of a refusal are in no request: a signature that the provider no longer accepts, an item that it did "
-    "not store, a file that expired. The provider states them in its refusal, and refuses every later request of the "
-    "session too. `reknit heal --target anthropic --status 400 --error error.json < body.json` prints the request "
-    "without what was refused (exit code 3), or says why there is none (4); `reknit.heal(body, target=…, status=…, "
-    "error=…)` returns the same, or `None`. The provider's own sentence is found under the envelopes of clouds and "
-    "routers, and the first row below that has it decides the change. Each change is a fix `healed_` with the name of "
-    "the row. A sentence without a row is never interpreted, so keys, quotas, lengths, policies and overload are not "
-    "healed. What may pass by itself, such as a timeout of a download, is healed at the second refusal (`--attempt "
-    "2`). A healed request breaks no rule that the refused one kept. [The gateway](serve.md) heals requests on their "
-    "way; the pipeline does not yet. Chained responses, compactions and caches need "
-    "the history of the session, and are not healed yet."
+    "Some causes of a refusal are in no request: a signature that the provider no longer accepts, an item that it "
+    "did not store, a file that expired. The provider states them in its refusal, and refuses every later request "
+    "of the session too. `reknit heal --target anthropic --status 400 --error error.json < body.json` prints the "
+    "request without what was refused (exit code 3), or says why no change is known (4); `reknit.heal(body, "
+    "target=…, status=…, error=…)` returns the same, or `None`. The provider's own sentence is found under the "
+    "envelopes of clouds and routers, and the first row below that has it decides the change. Each change is a fix "
+    "`healed_` with the name of the row. A sentence without a row is never interpreted, so keys, quotas, lengths, "
+    "policies and overload are not healed. A cause that may pass by itself, such as a timeout of a download, is "
+    "healed at the second refusal (`--attempt 2`). A healed request breaks no rule that the refused one kept. [The "
+    "gateway](serve.md) heals requests on their way; the pipeline does not yet. Chained responses, compactions and "
+    "caches need the history of the session, and are not healed yet."
 )
 _STREAMS_INTRO = (
     "A source streams attempts at messages, and an attempt may be cut and replaced without a notice. One table for "

@@ -30,7 +30,7 @@ class Healed(Struct, frozen=True):
 
     Attributes:
         body: the JSON of the request.
-        fixes: what was changed, with the code ``healed_`` and the name of the row in the table. A path is the place in
+        fixes: the changes, with the code ``healed_`` and the name of the row in the table. A path is the place in
             the refused body. A fix is lossless where the model sees everything that it saw before.
         sentence: the provider's own.
     """
@@ -45,8 +45,8 @@ class NotHealed(Struct, frozen=True):
 
     Attributes:
         reason: ``unknown``: the sentence is in no row, or the cause is not in the request; ``retry``: the same request
-            may be accepted later; ``no_change``: the request has nothing of what the sentence names; ``invalid``: what
-            is left breaks another rule.
+            may be accepted later; ``no_change``: the request has nothing of what the sentence names; ``invalid``: the
+            narrower request breaks another rule.
         sentence: the provider's own.
     """
 
@@ -62,10 +62,10 @@ def heal(
     error: bytes | str | dict[str, Any],
     attempt: int = 1,
 ) -> Healed | None:
-    """Return a request without what the provider refused; None if there is none.
+    """Return a request without what the provider refused, or None if no change is known.
 
     Args:
-        body: the request that was refused, as it was sent.
+        body: the refused request, as it was sent.
         target: that it was sent to.
         status: of the answer.
         error: the body of the answer, or of an error event in a stream.
@@ -74,7 +74,7 @@ def heal(
 
     Raises:
         InputError: the body is not a JSON object, or the target takes a text.
-        UnknownTargetError: there is no such target.
+        UnknownTargetError: the target does not exist.
     """
     found = try_healing(body, target, status=status, error=error, attempt=attempt)
     return found if isinstance(found, Healed) else None

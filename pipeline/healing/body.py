@@ -31,7 +31,7 @@ class RefusedBody:
     Attributes:
         target: that refused it.
         value: the body, changed by repairs.
-        changes: what was changed.
+        changes: the changes so far.
     """
 
     def __init__(self, target: str, value: JsonObject) -> None:
@@ -57,7 +57,7 @@ class RefusedBody:
         return "contents" if self.target == "gemini" else "input" if self.target == "openai-responses" else "messages"
 
     def last_answer(self) -> int:
-        """Return the index of the last turn of the assistant; -1 if there is none."""
+        """Return the index of the last turn of the assistant, or -1."""
         return max((at for at, turn in enumerate(self.turns) if is_answer(turn)), default=-1)
 
 

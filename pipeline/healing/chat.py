@@ -9,14 +9,14 @@ Words = dict[str, str]
 
 
 def disable_thinking(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
-    """Switch thinking off: the reasoning that DeepSeek wants back is not known."""
+    """Switch thinking off: the reasoning that DeepSeek requires is not known."""
     if body.value.get("thinking") != {"type": "disabled"}:
         body.value["thinking"] = {"type": "disabled"}
         body.note("thinking", "disabled")
 
 
 def add_empty_reasoning(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
-    """Add an empty ``reasoning_content`` to every message with calls: Kimi wants the member, not its text."""
+    """Add an empty ``reasoning_content`` to every message with calls: Kimi requires the member, not its text."""
     for at, turn in enumerate(body.turns):
         if turn.get("role") == "assistant" and turn.get("tool_calls") and "reasoning_content" not in turn:
             turn["reasoning_content"] = ""

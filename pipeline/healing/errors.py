@@ -23,7 +23,7 @@ _SUFFIX: Final = re.compile(r"\s*\(request_id: [^)]*\)\s*$")
 
 
 class Refusal(Struct, frozen=True):
-    """What a provider said of a request.
+    """The provider's statement about a request.
 
     Attributes:
         status: of the answer.

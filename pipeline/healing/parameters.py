@@ -14,7 +14,7 @@ Words = dict[str, str]
 # Levels of effort, in order. A wish gets the nearest level that is not above it, else the lowest.
 _EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _LEAST_BUDGET: Final = 1024
-# What a caller asked for in its answer is never left out.
+# Parameters that decide the shape of the answer are never left out.
 _KEPT: Final = frozenset({"response_format", "text", "tools", "tool_choice", "stop", "stop_sequences", "messages"})
 _LISTED: Final = re.compile(r"[a-z]+")
 # Where Converse and Gemini keep parameters that sentences name by Anthropic's or Gemini's own words.
@@ -79,7 +79,7 @@ def lower_budget(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
 
 
 def rename(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
-    """Give a parameter the name that the sentence wants."""
+    """Give a parameter the name that the sentence states."""
     if words["name"] in body.value and words["other"] not in body.value:
         body.value[words["other"]] = body.value.pop(words["name"])
         body.note(words["name"], f"renamed to {words['other']}")

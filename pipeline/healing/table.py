@@ -1,8 +1,8 @@
 """The table of repairs: for each sentence of a provider the narrowest change, what it loses, and where it was seen.
 
 The first row that has the target and whose pattern is in the sentence applies. Sentences are matched case-sensitively,
-backticks optional, and their variable parts are groups. What is not in the table is not healed: keys, rights, quotas,
-models, lengths, policies and overload, whose sentences have no row.
+backticks optional, and their variable parts are groups. Keys, rights, quotas, models, lengths, policies and overload
+have no row, so their refusals are not healed.
 
 Rows for what only a session can repair are not here: a chained response, a compaction and a cache need the history.
 """
@@ -27,10 +27,10 @@ class Healing(Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: of the row.
-        targets: whose sentence it is.
+        targets: the targets that write this sentence.
         pattern: finds the sentence; its named groups are what the sentence names.
         repair: changes the body.
-        loss: what the model does not see any more: ``""``, ``reasoning``, ``media`` or ``setting``.
+        loss: the content that the model does not see any more: ``""``, ``reasoning``, ``media`` or ``setting``.
         source: where the sentence was seen.
         retry_first: the cause may pass by itself.
         param: the parameter that the error names, instead of a sentence.

@@ -1,9 +1,9 @@
 """Repair of the files in which agent programs keep their sessions, each in its own shape (``reknit repair``).
 
 ``lines`` is a file whose unchanged lines keep their bytes. ``claude_code``, ``codex`` and ``gemini_chat`` repair one
-program's lines each: what a program cannot resume from, and nothing else. Every change is a fix with the number of its
-line. A call at the end of a file has no result because the program was ended; each program knows that, so such a call
-stays.
+program's lines each, and change only damage from which a program cannot resume. Every change is a fix with the number
+of its line. A call at the end of a file has no result because the program was ended; each program knows that, so such a
+call stays.
 """
 
 from __future__ import annotations

@@ -328,7 +328,7 @@ class _Pairing:
                 self._edits[other.line][other.at] = late_text(other.block, call.name, call.id)
 
     def _answer(self, call: _Call, path: list[TranscriptLine]) -> None:
-        """Insert a line with a result that says that there was none, after the call's message."""
+        """Insert an error result for a call without one, after the call's message."""
         place = f"lines.{call.line.number}.message.content.{call.at}"
         self._changes.add_fix("result_synthesised", place, call.name)
         tail = call.tail.members

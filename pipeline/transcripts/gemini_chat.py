@@ -232,7 +232,7 @@ def _drop_parts(lines: TranscriptLines, message: _Message, places: set[int]) -> 
 
 
 def _answer(changes: Changes, call: _Call, follower: _Message) -> None:
-    """Put a result that says that there was none with the call, and with the other results of its message."""
+    """Add an error result to the call, and to the other results of its message."""
     call_id, name = text_in(call.members.get("id")), text_in(call.members.get("name"))
     changes.add_fix("result_synthesised", f"{call.message.place}.toolCalls.{call.at}", name)
     part = {"functionResponse": {"id": call_id, "name": name, "response": {"error": MISSING}}}
