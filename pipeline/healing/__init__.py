@@ -16,7 +16,8 @@ from msgspec import Struct
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.healing.body import JsonObject, RefusedBody
-from reknit.pipeline.healing.errors import Refusal, read_refusal
+from reknit.pipeline.healing.claude import drop_unbound
+from reknit.pipeline.healing.errors import Refusal, read_error
 from reknit.pipeline.healing.table import HEALINGS, Healing
 from reknit.pipeline.registry import target_named
 from reknit.pipeline.session import normalize
@@ -60,6 +61,7 @@ def heal(
     *,
     status: int = 400,
     error: bytes | str | dict[str, Any],
+    model: str | None = None,
     attempt: int = 1,
 ) -> Healed | None:
     """Return a request without what the provider refused, or None if no change is known.
@@ -69,6 +71,7 @@ def heal(
         target: that it was sent to.
         status: of the answer.
         error: the body of the answer, or of an error event in a stream.
+        model: that it was sent to, where the body does not name it.
         attempt: 2 if the same body was refused with the same sentence before. A cause that may pass by itself, such as
             a download, is healed only then.
 
@@ -76,7 +79,7 @@ def heal(
         InputError: the body is not a JSON object, or the target takes a text.
         UnknownTargetError: the target does not exist.
     """
-    found = try_healing(body, target, status=status, error=error, attempt=attempt)
+    found = try_healing(body, target, status=status, error=error, model=model, attempt=attempt)
     return found if isinstance(found, Healed) else None
 
 
@@ -86,22 +89,24 @@ def try_healing(
     *,
     status: int,
     error: bytes | str | dict[str, Any],
+    model: str | None = None,
     attempt: int = 1,
 ) -> Healed | NotHealed:
     """Return the same as ``heal``, or the reason why there is no request."""
     name = target_named(target).name
     given = _given(body, name)
-    refusal = read_refusal(status, error)
+    refusal = read_error(status, error)
     found = _row_for(name, refusal)
     if found is None:
         return NotHealed("unknown", refusal.sentence)
     row, words = found
     if row.retry_first and attempt < _SECOND:
         return NotHealed("retry", refusal.sentence)
-    refused = RefusedBody(name, given)
+    refused = RefusedBody(name, given, model or "")
     row.repair(refused, words, refusal)
     if not refused.changes:
         return NotHealed("no_change", refusal.sentence)
+    drop_unbound(refused)
     return _judged(given, refused, row, refusal)
 
 

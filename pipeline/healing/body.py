@@ -32,10 +32,16 @@ class RefusedBody:
         target: that refused it.
         value: the body, changed by repairs.
         changes: the changes so far.
+
+    Args:
+        target: that refused it.
+        value: the body.
+        model: that it was sent to, where the body does not name it.
     """
 
-    def __init__(self, target: str, value: JsonObject) -> None:
+    def __init__(self, target: str, value: JsonObject, model: str = "") -> None:
         self.target = target
+        self._model = model
         self.value = copied(value)
         self.changes: list[Change] = []
 
@@ -44,7 +50,7 @@ class RefusedBody:
 
     @property
     def model(self) -> str:
-        return text_in(self.value.get("model"))
+        return self._model or text_in(self.value.get("model"))
 
     @property
     def turns(self) -> list[JsonObject]:

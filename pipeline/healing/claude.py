@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
-from reknit.pipeline.healing.body import JsonObject, RefusedBody, indexes_of, items_in, members_of, text_in
+from reknit.pipeline.healing.body import CLAUDE, JsonObject, RefusedBody, indexes_of, items_in, members_of, text_in
 from reknit.pipeline.healing.errors import Refusal
 from reknit.pipeline.providers.anthropic.writer.blocks import refuses_bare_loop
-from reknit.pipeline.targets.signatures import form_of
+from reknit.pipeline.targets.bound import is_prefix_bound
+from reknit.pipeline.targets.signatures import UNKNOWN, form_of
 
 Words = dict[str, str]
 _REASONING: Final = ("thinking", "redacted_thinking")
@@ -63,6 +64,17 @@ def drop_from_named(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
 def drop_of_last_answer(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
     """Drop all reasoning of the last answer: all of it, or none, is accepted."""
     _drop(body, [body.last_answer()])
+
+
+def drop_unbound(body: RefusedBody) -> None:
+    """Drop the reasoning after a changed message, on models whose reasoning is bound to all that came before it."""
+    if body.target not in CLAUDE or not is_prefix_bound(body.model, UNKNOWN):
+        return
+    changed = [indexes_of(change.path) for change in body.changes if change.path.startswith("messages.")]
+    if any(change.path.startswith("tools") for change in body.changes):
+        changed.append([-1])
+    if changed:
+        _drop(body, range(min(numbers[0] for numbers in changed) + 1, len(body.turns)))
 
 
 def switch_off(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:

@@ -40,7 +40,7 @@ class Refusal(Struct, frozen=True):
     param: str = ""
 
 
-def read_refusal(status: int, error: bytes | str | dict[str, Any]) -> Refusal:
+def read_error(status: int, error: bytes | str | dict[str, Any]) -> Refusal:
     """Return what an answer says. An answer that is no JSON is its own sentence."""
     value: object = error
     if isinstance(error, (bytes, str)):

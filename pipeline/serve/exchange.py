@@ -142,7 +142,7 @@ class Exchanges:
             return refused
         target, identity = to.endpoint.target, sent.headers.get(hdrs.ACCEPT_ENCODING) == "identity"
         for _ in range(to.upstream.most_healings):
-            found = await healed(refused, plain, target, self._repairs)
+            found = await healed(refused, plain, to.endpoint, self._repairs)
             if found is None:
                 break
             refused.answer.close()

@@ -15,6 +15,7 @@ from aiohttp import hdrs
 
 from reknit.pipeline.errors import ReknitError, error_name
 from reknit.pipeline.healing import Healed, try_healing
+from reknit.pipeline.serve.endpoints import Endpoint
 from reknit.pipeline.serve.repair import Repairs, decoded
 
 log = logging.getLogger("reknit.serve")
@@ -52,20 +53,26 @@ class Refused:
         return decoded(self.begin, self.answer.headers.get(hdrs.CONTENT_ENCODING, ""))
 
 
-async def healed(refused: Refused, body: bytes, target: str, repairs: Repairs) -> Healed | None:
+async def healed(refused: Refused, body: bytes, endpoint: Endpoint, repairs: Repairs) -> Healed | None:
     """Return a narrower request after an answer; None if it is no refusal that can be healed.
 
     Args:
         refused: the answer, which is read.
         body: the request, without content encoding.
-        target: of the request.
+        endpoint: of the request.
         repairs: runs large bodies in another process.
     """
     try:
         error = await refused.read()
         if error is None:
             return None
-        work = partial(try_healing, target=target, status=refused.answer.status, error=error)
+        work = partial(
+            try_healing,
+            target=endpoint.target,
+            status=refused.answer.status,
+            error=error,
+            model=endpoint.model or None,
+        )
         found = await repairs.run(work, body)
     except (aiohttp.ClientError, TimeoutError, ReknitError) as error:
         log.info("a refusal was not read: %s", error_name(error))

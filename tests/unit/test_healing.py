@@ -14,7 +14,7 @@ from reknit.pipeline.cli import main
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.healing import Healed, NotHealed, heal, try_healing
 from reknit.pipeline.healing.body import EVERY
-from reknit.pipeline.healing.errors import read_refusal
+from reknit.pipeline.healing.errors import read_error
 from reknit.pipeline.healing.table import HEALINGS
 from reknit.pipeline.validation import validate
 
@@ -110,7 +110,7 @@ PLAIN = {"type": "error", "error": {"type": "invalid_request_error", "message": 
     ],
 )
 def test_the_sentence_is_found_in_every_envelope(error):
-    assert read_refusal(400, error).sentence == SENTENCE
+    assert read_error(400, error).sentence == SENTENCE
 
 
 @pytest.mark.parametrize(
@@ -224,6 +224,26 @@ def test_the_public_function_gives_the_body_and_the_fixes_or_none():
     assert "temperature" not in json.loads(done.body)
     assert [fix.code for fix in done.fixes] == ["healed_deprecated"]
     assert reknit.heal(case["request"], status=400, error="another sentence") is None
+
+
+@pytest.mark.parametrize(("model", "left"), [("claude-fable-5-1", 1), ("claude-opus-4-7", 2)])
+def test_reasoning_after_a_change_goes_where_it_is_bound_to_its_prefix(model, left):
+    picture = {"type": "image", "source": {"type": "url", "url": "https://a.example/gone.png"}}
+    body = {
+        "model": model,
+        "max_tokens": 9,
+        "messages": [
+            user("hi"),
+            {"role": "assistant", "content": [thought("EpwBAAAA"), {"type": "text", "text": "a"}]},
+            {"role": "user", "content": [picture, {"type": "text", "text": "b"}]},
+            {"role": "assistant", "content": [thought("EpwBBBBB"), {"type": "text", "text": "c"}]},
+            user("d"),
+        ],
+    }
+    error = "Unable to download the file. Please verify the URL and try again."
+    done = heal({name: value for name, value in body.items() if name != "model"}, error=error, model=model)
+    assert done.body.decode().count('"thinking":"hm"') == left
+    assert heal(body, error=error).body.decode().count('"thinking":"hm"') == left
 
 
 # The table.
