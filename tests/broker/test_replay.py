@@ -401,7 +401,7 @@ def test_every_command_of_the_guide_is_run_with_two_builds(live, tmp_path):
     other = tmp_path / "other"
     for package in ("pipeline", "topics", "reknit"):
         shutil.copytree(ROOT / package, other / package, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    place = other / "pipeline" / "history" / "calls.py"
+    place = other / "pipeline" / "history" / "placeholders.py"
     words = place.read_text(encoding="utf-8")
     assert words.count("[No result was recorded for this tool call") == 1
     place.write_text(words.replace("[No result was recorded", "[No result has been recorded"), encoding="utf-8")
