@@ -23,7 +23,7 @@ from compare_builds import ROOT, say, unpacked
 PLACES = ("pipeline/history", "pipeline/session", "pipeline/streams/recovery", "pipeline/rules", "pipeline/providers")
 # Tests whose failure kills a mutant. Other tests, and those that take minutes, only execute the code in passing.
 TESTS = {
-    "bad", "fix", "history", "ids", "policies", "reader", "recovery", "responses", "rules", "session", "stage", "state",
+    "bad", "engine", "fix", "history", "ids", "policies", "reader", "recovery", "responses", "rules", "session", "stage", "state",
     "streams", "switching", "target",
 }  # fmt: skip
 SLOW = ("test_rules_text_ends.py", "test_stage_headers.py")
@@ -34,11 +34,15 @@ SURVIVED = {0, 5, 33}  # mutmut's exit codes: all tests passed, no test was foun
 def prepare(folder: Path, places: list[str]) -> None:
     """Unpack the last commit and configure there what is mutated and which tests judge it."""
     unpacked("HEAD", folder)
+    # mutmut recognises a function by its module, and derives the module from the path.
+    (folder / "reknit/pipeline").unlink()
+    (folder / "pipeline").rename(folder / "reknit/pipeline")
+    (folder / "pipeline").symlink_to("reknit/pipeline")
     judges = [path for path in sorted((ROOT / "tests/unit").glob("test_*.py")) if path.stem.split("_")[1] in TESTS]
     settings = {
-        "source_paths": ["pipeline"],
-        "only_mutate": [f"{place}/*" for place in places],
-        "also_copy": ["topics", "reknit", "docs"],
+        "source_paths": ["reknit"],
+        "only_mutate": [f"reknit/{place}/*" for place in places],
+        "also_copy": ["topics", "pipeline", "docs"],
         "track_dependencies": False,
         "pytest_add_cli_args": ["-p", "no:cacheprovider", "-p", "no:xdist", "-k", UNSUITED],
         "pytest_add_cli_args_test_selection": [

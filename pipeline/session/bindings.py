@@ -19,8 +19,8 @@ from reknit.pipeline.model import RedactedThinking, Thinking, Turn
 from reknit.pipeline.session.prefix import PrefixChange
 from reknit.pipeline.session.request import Account
 from reknit.pipeline.session.settled import SettledPart
-from reknit.pipeline.targets import Row
 from reknit.pipeline.targets.bound import NOT_VOID, Void, has_reasoning, is_answer, is_void
+from reknit.pipeline.targets.valid_run import Origins, expanded
 
 CHANGED: Final = "changed"
 """The prefix reset of a request whose earlier messages differ for no other reason."""
@@ -28,7 +28,7 @@ CHANGED: Final = "changed"
 _DIGEST: Final = 16
 _REASONING: Final = (Thinking, RedactedThinking)
 _Parts: TypeAlias = Mapping[str, SettledPart]
-_Rows: TypeAlias = Sequence[Sequence[Row] | Turn]
+_Rows: TypeAlias = Sequence[Origins]
 
 
 class SentMessage(Struct, frozen=True, array_like=True):
@@ -285,11 +285,11 @@ def _sent_messages(parts: Iterable[bytes], rows: _Rows) -> list[SentMessage]:
     return [SentMessage(_message_digest(message), min(_indices(row), default=-1)) for message, row in pairs]
 
 
-def _indices(rows: Sequence[Row] | Turn) -> list[int]:
+def _indices(rows: Origins) -> list[int]:
     """The indexes of the input messages that a message of the body has something of."""
     if isinstance(rows, Turn):
         return [rows.index]
-    places = (path.split(".", 2) for path, *_ in rows)
+    places = (path.split(".", 2) for path, *_ in expanded(rows))
     return [int(place[1]) for place in places if len(place) > 1 and place[1].isdecimal()]
 
 

@@ -27,8 +27,9 @@ from reknit.pipeline.session.scaled import ScaledMedia
 from reknit.pipeline.session.settled import SettledPart, Shared
 from reknit.pipeline.session.settled_state import SettledSlice, Size
 from reknit.pipeline.session.state import Mended, OpenEnd, SessionHead, Slice, load_open_end
-from reknit.pipeline.targets import RunMessages, Setting, images_of, structure_of
+from reknit.pipeline.targets import Setting, images_of, structure_of
 from reknit.pipeline.targets.bound import Void
+from reknit.pipeline.targets.valid_run import RunMessages
 
 _Fact = TypeVar("_Fact")
 

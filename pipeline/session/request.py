@@ -24,8 +24,9 @@ from reknit.pipeline.providers.base import Target
 from reknit.pipeline.rules.base import Violation
 from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.session.settled import SettledPart, Shared
-from reknit.pipeline.session.settled_state import Mark, expanded
-from reknit.pipeline.targets import Encoded, Ending, Row
+from reknit.pipeline.session.settled_state import Mark
+from reknit.pipeline.targets import Encoded, Ending
+from reknit.pipeline.targets.valid_run import Origins, expanded
 
 
 class Body:
@@ -123,11 +124,11 @@ class Account(Struct, frozen=True, gc=False):
     def _written(self, ids: Sequence[str | None]) -> Iterator[tuple[int, str | None]]:
         """Each message or item of the body with the id of its turn, for targets that distinguish turns."""
         for identity, row in zip(ids, self._all_rows(), strict=False):
-            for _, _, _, *place in () if isinstance(row, Turn) else row:
+            for _, _, _, *place in () if isinstance(row, Turn) else expanded(row):
                 if place:
                     yield int(place[0].split(".")[1]), identity
 
-    def _all_rows(self) -> Iterator[Sequence[Row] | Turn]:
+    def _all_rows(self) -> Iterator[Origins]:
         return chain(islice(self.settled.rows, self.row_count), (part.rows for part in self.ending.parts))
 
     @property
@@ -411,7 +412,7 @@ def _as_read(entry: LedgerEntry, touched: dict[str, str]) -> LedgerEntry:
     return LedgerEntry(entry.path, "rewritten", entry.output, touched[entry.path])
 
 
-def _entries(at: int, row: Sequence[Row] | Turn) -> list[LedgerEntry]:
+def _entries(at: int, row: Origins) -> list[LedgerEntry]:
     return [
         LedgerEntry(path, fate, where[0] if where else f"messages.{at}.content.{place}", code)  # type: ignore[arg-type] # rows hold outcomes as text
         for place, (path, fate, code, *where) in enumerate(expanded(row))

@@ -16,21 +16,18 @@ from msgspec import Struct
 
 from reknit.pipeline.fixes import Fix, make
 from reknit.pipeline.history.pieces import FixLog, LedgerEntry, Message, TrackedBlock, message_of
-from reknit.pipeline.model import Turn
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.rules.base import RuleSet, Violation, WholeBody
 from reknit.pipeline.session.media import MediaStubs, holds_stub, stubbed_message
 from reknit.pipeline.session.scaled import ScaledMedia, scaled_message
-from reknit.pipeline.session.settled_state import Mark, SettledHead, SettledSlice, Size, expanded
+from reknit.pipeline.session.settled_state import Mark, SettledHead, SettledSlice, Size
 from reknit.pipeline.targets import (
     Ending,
-    Row,
-    RunMessages,
     Setting,
     first_given,
-    valid_run_encoder,
 )
 from reknit.pipeline.targets.limits import NO_LIMITS, limits_of
+from reknit.pipeline.targets.valid_run import Origins, RunMessages, expanded, valid_run_encoder
 
 # Up to this many bytes of settled chunks are judged again with each request. A second judging step costs more.
 _LITTLE = 4096
@@ -80,7 +77,7 @@ class SettledPart:
         self.model: str | None = getattr(self.dialect, "judged_as", setting.model)
         self.state: Any = self.dialect.state
         self.chunks: list[bytes] = []
-        self.rows: list[Sequence[Row] | Turn] = []
+        self.rows: list[Origins] = []
         self.fixes: list[Fix] = list(self.dialect.fixes)
         self.dropped: list[LedgerEntry] = []
         self.marks: list[Mark] = []
@@ -142,15 +139,14 @@ class SettledPart:
                 length += self.settle_message(message_of(turns[at]))
                 at += 1
                 continue
-            part, end = written
-            self.state = part.state
-            self.chunks.append(part.data)
-            self.rows += turns[at:end]
-            length += len(part.data)
-            at = end
-            if end < stop:
+            self.state = written.state
+            self.chunks.append(written.data)
+            self.rows += written.origins or turns[at : written.end]
+            length += len(written.data)
+            at = written.end
+            if at < stop:
                 # It needs a change, so that part ended there.
-                length += self.settle_message(message_of(turns[end]))
+                length += self.settle_message(message_of(turns[at]))
                 at += 1
         return length
 

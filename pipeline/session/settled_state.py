@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from msgspec import Struct
 
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.pieces import LedgerEntry
-from reknit.pipeline.model import Turn
 from reknit.pipeline.targets import Row
 
 
@@ -45,11 +43,3 @@ class SettledHead(Struct, array_like=True):
 
 Size: TypeAlias = tuple[int, int, int, int]
 """How many chunks, rows, fixes and blocks that went a part has."""
-
-
-def expanded(row: Sequence[Row] | Turn) -> list[Row]:
-    """Return the rows of one message; a turn that is valid as is represents itself."""
-    if not isinstance(row, Turn):
-        return list(row)
-    paths = row.paths or [f"messages.{row.index}.content.{at}" for at in range(len(row.blocks))]
-    return [(path, "kept", "") for path in paths]

@@ -26,7 +26,7 @@ from msgspec import UNSET, Raw, Struct, structs
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.pieces import FixLog, LedgerEntry, Message, TrackedBlock
 from reknit.pipeline.history.readers.strict import decoded
-from reknit.pipeline.model import Block, Issuer, Role, Text, Tool, Turn, Unknown
+from reknit.pipeline.model import Block, Issuer, Role, Text, Tool, Unknown
 from reknit.pipeline.options import STRICT, Structure
 from reknit.pipeline.policy import Endpoint, KeptReasoning
 from reknit.pipeline.targets.bound import Void, is_prefix_bound
@@ -287,31 +287,6 @@ class ListDialect(ABC):
 
     def encode_ending(self, messages: Sequence[Message], state: Any, settled: int, *, final: bool) -> Ending:  # noqa: ANN401, ARG002  the target's own; most bodies do not depend on it
         return Ending(parts=self.encode_open(messages, state, final=final), suffix=b"]}")
-
-
-class RunMessages(Struct, frozen=True):
-    """The turns of a valid run, each of which is one message.
-
-    ``names`` are the tools that they call; ``special`` are the indexes of those that hold more than plain text, calls,
-    and results of text, or the result of an error.
-    """
-
-    turns: Sequence[Turn]
-    names: Collection[str]
-    special: Collection[int]
-
-
-EncodeValidRun: TypeAlias = Callable[[RunMessages, range, Any], tuple[Encoded, int] | None]
-"""Writes the first messages of a part of a run that need no change, after a state, and returns the index after them.
-
-The data are the messages joined by the separator; rows are left out. None if the first message needs a change.
-"""
-
-
-def valid_run_encoder(dialect: Dialect) -> EncodeValidRun | None:
-    """Return a dialect's method ``encode_valid_run``, which writes valid messages in one pass, or None."""
-    encode: EncodeValidRun | None = getattr(dialect, "encode_valid_run", None)
-    return encode
 
 
 class Writer(Protocol):

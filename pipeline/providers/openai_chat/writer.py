@@ -27,10 +27,12 @@ from reknit.pipeline.providers.openai.writer import (
     system_message,
     system_messages,
 )
-from reknit.pipeline.providers.openai.writer.parameters import PARAMETERS, chat_model, write_chat_head
+from reknit.pipeline.providers.openai.writer.parameters import PARAMETERS, chat_model, tool_name, write_chat_head
 from reknit.pipeline.providers.openai.writer.parts import ChatParts, call, custom_call, encode, own_members
+from reknit.pipeline.providers.openai_chat.valid_run import written_in_one_pass
 from reknit.pipeline.targets import STUB, Encoded, Row, Setting, in_common_words, nine, row, shortened, stub_for
 from reknit.pipeline.targets.head import WrittenHead, prompt_as_text
+from reknit.pipeline.targets.valid_run import EncodedRun, RunMessages
 
 # The assistant's text between results and the user, if the model requires one.
 ANSWERED: Final = "Understood."
@@ -98,6 +100,19 @@ class ChatDialect(OpenAIDialect):
         data = b",".join(map(encode, [*first, *written]))
         after = ChatProgress(count + len(written), waiting, held)
         return Encoded(data=data, state=after, rows=rows, fixes=book.fixes, dropped=book.dropped)
+
+    def encode_valid_run(self, run: RunMessages, part: range, state: ChatProgress) -> EncodedRun | None:
+        """Write the messages of a valid run as they are, if their tools' names can stay and calls are calls."""
+        if state.waiting or state.held or self._options.calls_as_text:
+            return None
+        if any(tool_name(name) != name for name in run.names):
+            return None
+        first = [] if state.count else self.system
+        data, origins, count = written_in_one_pass(run, part, state.count + len(first), self._options, self._model)
+        if not origins:
+            return None
+        data = b",".join([*map(encode, first), data])
+        return EncodedRun(data=data, state=ChatProgress(count), end=part.start + len(origins), origins=origins)
 
     def _assistant(
         self, message: Message, count: int, book: FixLog, rows: list[Row], *, final: bool

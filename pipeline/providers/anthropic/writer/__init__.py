@@ -42,7 +42,6 @@ from reknit.pipeline.targets import (
     Encoded,
     Ending,
     ListDialect,
-    RunMessages,
     Setting,
     first_given,
     in_common_words,
@@ -54,6 +53,7 @@ from reknit.pipeline.targets.bound import void_of
 from reknit.pipeline.targets.fitting import MOST_MARKS, newest_marks, unmarked
 from reknit.pipeline.targets.head import before_list
 from reknit.pipeline.targets.signatures import endpoint_of, judged_as, takes_unsigned
+from reknit.pipeline.targets.valid_run import EncodedRun, RunMessages
 
 NAME: Final = "anthropic"
 
@@ -125,7 +125,7 @@ class AnthropicDialect(ListDialect):
             state = _loop_after(state, message.role, blocks, lost=bool(message.changed))
         return Encoded(data=_encode(_Wire(message.role, _content(message.pieces, blocks))), state=state, rows=rows)
 
-    def encode_valid_run(self, run: RunMessages, part: range, state: AnthropicProgress) -> tuple[Encoded, int] | None:
+    def encode_valid_run(self, run: RunMessages, part: range, state: AnthropicProgress) -> EncodedRun | None:
         """Write the messages of a valid run as they are, if their tools' names can stay."""
         if any(self.name(name) != name for name in run.names):
             return None
@@ -147,7 +147,7 @@ class AnthropicDialect(ListDialect):
         if self._thinks_first:
             for turn in turns[part.start : part.start + len(messages)]:
                 state = _loop_after(state, turn.role, turn.blocks, lost=False)
-        return Encoded(data=_encode(messages)[1:-1], state=state), part.start + len(messages)
+        return EncodedRun(data=_encode(messages)[1:-1], state=state, end=part.start + len(messages))
 
     def encode_ending(
         self, messages: Sequence[Message], state: AnthropicProgress, settled: int, *, final: bool

@@ -43,7 +43,6 @@ from reknit.pipeline.targets import (
     Encoded,
     Ending,
     ListDialect,
-    RunMessages,
     Setting,
     row,
     stub_for,
@@ -53,6 +52,7 @@ from reknit.pipeline.targets.bound import void_of
 from reknit.pipeline.targets.fitting import MOST_MARKS, mark_of, point_of
 from reknit.pipeline.targets.head import HeadWriter, Params, before_list
 from reknit.pipeline.targets.signatures import endpoint_of
+from reknit.pipeline.targets.valid_run import EncodedRun, RunMessages
 
 # Families that keep a prompt in a cache; the others refuse breakpoints.
 _CACHED: Final = ("claude", "nova")
@@ -303,13 +303,13 @@ class ConverseDialect(ListDialect):
             dropped=book.dropped,
         )
 
-    def encode_valid_run(self, run: RunMessages, part: range, state: ConverseProgress) -> tuple[Encoded, int] | None:
+    def encode_valid_run(self, run: RunMessages, part: range, state: ConverseProgress) -> EncodedRun | None:
         """Write the messages of a valid run, if their tools' names can stay and nothing is put between or into them."""
         if self._results_alone or not self._tools or any(tool_name(name) != name for name in run.names):
             return None
         data, count = written_as_they_are(run, part, self._model, self._endpoint, void_of(self._void, NAME))
         next_state = structs.replace(state, count=state.count + count)
-        return (Encoded(data=data, state=next_state), part.start + count) if count else None
+        return EncodedRun(data=data, state=next_state, end=part.start + count) if count else None
 
     def encode_ending(
         self, messages: Sequence[Message], state: ConverseProgress, settled: int, *, final: bool

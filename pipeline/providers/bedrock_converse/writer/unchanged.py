@@ -25,11 +25,11 @@ from reknit.pipeline.policy import Endpoint
 from reknit.pipeline.providers.bedrock_converse.wire import Message, is_empty_error, written_message
 from reknit.pipeline.providers.bedrock_converse.writer.blocks import tool_name
 from reknit.pipeline.providers.bedrock_converse.writer.fitness import reasoning_stays
-from reknit.pipeline.targets import RunMessages
 from reknit.pipeline.targets.bound import NOT_VOID, Void
 from reknit.pipeline.targets.limits import CONVERSE
 from reknit.pipeline.targets.media import MEDIA_TYPES as IMAGE_TYPES
 from reknit.pipeline.targets.media import image_stays
+from reknit.pipeline.targets.valid_run import RunMessages
 
 _encode = msgspec.json.Encoder().encode
 

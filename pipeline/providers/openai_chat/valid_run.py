@@ -1,0 +1,143 @@
+"""Messages of a valid run in Chat Completions' form, written in one pass.
+
+Turns of plain text, calls, and results of text need none of the writer's work on single blocks. A test compares the
+bytes and the ledger with those of the writer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from reknit.pipeline.model import Text, ToolResult, ToolUse, Turn
+from reknit.pipeline.options import MessageOptions, ModelOptions
+from reknit.pipeline.providers.openai.writer import content_of, result_content
+from reknit.pipeline.targets import Row
+from reknit.pipeline.targets.valid_run import PlacedTurn, RunMessages, input_paths
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Function(Struct, gc=False):
+    name: str
+    arguments: str
+
+
+class _Call(Struct, tag_field="type", tag="function"):
+    id: str
+    function: _Function
+
+
+class _Assistant(Struct, tag_field="role", tag="assistant"):
+    content: str | list[Any] | None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[_Call] | UnsetType = UNSET
+
+
+class _Result(Struct, tag_field="role", tag="tool"):
+    tool_call_id: str
+    content: str | list[Any]
+
+
+class _User(Struct, tag_field="role", tag="user"):
+    content: str | list[Any]
+
+
+def written_in_one_pass(
+    run: RunMessages, part: range, count: int, options: MessageOptions, model: ModelOptions
+) -> tuple[bytes, list[PlacedTurn], int]:
+    """Write the first messages of a part of a valid run that the model takes as they are.
+
+    Args:
+        run: the messages, whose tools' names can stay.
+        part: the indexes of those to write.
+        count: the number of messages of the body before them.
+        options: the target's options.
+        model: the model's options.
+
+    Returns:
+        The messages, joined by commas; the origins of each turn; and the number of the body's messages after them.
+    """
+    written: list[Any] = []
+    rows: list[PlacedTurn] = []
+    call_id = options.call_id
+    for at in part:
+        if at in run.special:
+            break
+        turn, before = run.turns[at], len(written)
+        if turn.role == "assistant":
+            fits = _add_assistant(written, turn, options, model)
+        else:
+            fits = _add_user(written, turn, options, model)
+        if not fits or any(call_id(used) != used for used in _ids(written[before:])):
+            del written[before:]
+            break
+        rows.append(PlacedTurn(turn, count + before, _rows))
+    return _encode(written)[1:-1], rows, count + len(written)
+
+
+def _add_assistant(written: list[Any], turn: Turn, options: MessageOptions, model: ModelOptions) -> bool:
+    """Add an assistant's message; False if the model does not take it as it is."""
+    texts: list[Text] = []
+    calls: list[_Call] = []
+    for block in turn.blocks:
+        if type(block) is ToolUse:
+            calls.append(_Call(block.id, _Function(block.name, bytes(block.input).decode().strip())))
+        elif type(block) is Text:
+            texts.append(block)
+    if len(calls) > 1 and model.single_call:
+        return False
+    content = content_of(texts, options.parts) if texts else None
+    reasoning = "" if calls and model.reasoning_required else UNSET
+    written.append(_Assistant(content, reasoning, calls or UNSET))
+    return True
+
+
+def _add_user(written: list[Any], turn: Turn, options: MessageOptions, model: ModelOptions) -> bool:
+    """Add a message for each result, and one for the texts; False if the model needs an answer between them."""
+    texts: list[Text] = []
+    results = len(written)
+    for block in turn.blocks:
+        if type(block) is ToolResult:
+            written.append(_Result(block.tool_use_id, result_content(block, options.parts)))
+        elif type(block) is Text:
+            texts.append(block)
+    if texts:
+        if model.answer_required and len(written) > results:
+            return False
+        written.append(_User(content_of(texts, options.parts)))
+    return True
+
+
+def _ids(messages: list[Any]) -> list[str]:
+    """Return the ids of the calls and results in written messages."""
+    ids = []
+    for message in messages:
+        if type(message) is _Result:
+            ids.append(message.tool_call_id)
+        elif type(message) is _Assistant and message.tool_calls is not UNSET:
+            ids += [call.id for call in message.tool_calls]
+    return ids
+
+
+def _rows(turn: Turn, first: int) -> list[Row]:
+    """Return the origins of a turn's blocks, whose first message is that of index ``first`` in the body."""
+    results = sum(type(block) is ToolResult for block in turn.blocks)
+    texts = sum(type(block) is Text for block in turn.blocks)
+    place = f"messages.{first + results}.content"
+    rows: list[Row] = []
+    said = called = answered = 0
+    for path, block in zip(input_paths(turn), turn.blocks, strict=True):
+        if type(block) is ToolUse:
+            where = f"messages.{first}.tool_calls.{called}"
+            called += 1
+        elif type(block) is ToolResult:
+            where = f"messages.{first + answered}.content"
+            answered += 1
+        else:
+            where = f"{place}.{said}" if texts > 1 else place
+            said += 1
+        rows.append((path, "kept", "", where))
+    return rows

@@ -1,0 +1,75 @@
+"""The messages of a valid run, written in one pass, and the origins of their blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+
+from reknit.pipeline.model import Turn
+from reknit.pipeline.targets import Dialect, Row
+
+
+class RunMessages(Struct, frozen=True):
+    """The turns of a valid run, each of which is one message.
+
+    ``names`` are the tools that they call; ``special`` are the indexes of those that hold more than plain text, calls,
+    and results of text, or the result of an error.
+    """
+
+    turns: Sequence[Turn]
+    names: Collection[str]
+    special: Collection[int]
+
+
+class PlacedTurn(Struct, frozen=True):
+    """A turn that is written unchanged, as several messages or not, from that of index ``first`` in the body on."""
+
+    turn: Turn
+    first: int
+    rows_of: Callable[[Turn, int], list[Row]]
+
+
+Origins: TypeAlias = Sequence[Row] | Turn | PlacedTurn
+"""The origins of the blocks of one message. A turn that becomes one unchanged message represents itself."""
+
+
+def expanded(origins: Origins) -> list[Row]:
+    """Return the rows of one message."""
+    if isinstance(origins, PlacedTurn):
+        return origins.rows_of(origins.turn, origins.first)
+    if not isinstance(origins, Turn):
+        return list(origins)
+    return [(path, "kept", "") for path in input_paths(origins)]
+
+
+def input_paths(turn: Turn) -> Sequence[str]:
+    """Return the paths of a turn's blocks in the input."""
+    return turn.paths or [f"messages.{turn.index}.content.{at}" for at in range(len(turn.blocks))]
+
+
+class EncodedRun(Struct, frozen=True, kw_only=True):
+    """The first messages of a part of a run, in the target's bytes.
+
+    Attributes:
+        data: the messages, joined by the separator.
+        state: the target's state after them.
+        end: the index after the last one.
+        origins: the origins of each, for a target that does not write each turn as one message.
+    """
+
+    data: bytes
+    state: Any
+    end: int
+    origins: Sequence[Origins] = ()
+
+
+EncodeValidRun: TypeAlias = Callable[[RunMessages, range, Any], EncodedRun | None]
+"""Writes the first messages of a part of a run that need no change, after a state; None if the first one needs one."""
+
+
+def valid_run_encoder(dialect: Dialect) -> EncodeValidRun | None:
+    """Return a dialect's method ``encode_valid_run``, which writes valid messages in one pass, or None."""
+    encode: EncodeValidRun | None = getattr(dialect, "encode_valid_run", None)
+    return encode
