@@ -23,8 +23,8 @@ from compare_builds import ROOT, say, unpacked
 PLACES = ("pipeline/history", "pipeline/session", "pipeline/streams/recovery", "pipeline/rules", "pipeline/providers")
 # Tests whose failure kills a mutant. Other tests, and those that take minutes, only execute the code in passing.
 TESTS = {
-    "bad", "engine", "fix", "history", "ids", "policies", "reader", "recovery", "responses", "rules", "session", "stage", "state",
-    "streams", "switching", "target",
+    "bad", "engine", "fix", "history", "ids", "policies", "reader", "recovery", "responses", "rules", "session",
+    "stage", "state", "streams", "switching", "target",
 }  # fmt: skip
 SLOW = ("test_rules_text_ends.py", "test_stage_headers.py")
 UNSUITED = "not depth and not every_action_and_every_state"

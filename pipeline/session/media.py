@@ -162,9 +162,12 @@ class MediaTally:
         self._unmeasured.append(turn)
         if len(self._unmeasured) > _MOST_UNMEASURED:
             self._measure()
-        if has_media(turn):
+        # A text of the user's changes nothing but the length of the body, which only heavy media make matter.
+        is_new = has_media(turn)
+        if is_new:
             self._add(turn)
-        if (self._live or self._unseen) and self._may_exceed():
+        matters = is_new or turn.role == "assistant" or self._is_heavy()
+        if matters and (self._live or self._unseen) and self._may_exceed():
             self._see()
             self._step()
 
@@ -177,8 +180,10 @@ class MediaTally:
 
     def _may_exceed(self) -> bool:
         """Return False if the media are too few, and too small, to exceed a limit."""
-        most = self._limits.body_bytes * _FEW
-        return 0 < self._few < len(self._live) + len(self._unseen) or 0 < most < self._bytes + self._unseen_bytes
+        return 0 < self._few < len(self._live) + len(self._unseen) or self._is_heavy()
+
+    def _is_heavy(self) -> bool:
+        return 0 < self._limits.body_bytes * _FEW < self._bytes + self._unseen_bytes
 
     def _see(self) -> None:
         for key, medium in self._unseen:

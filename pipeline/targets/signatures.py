@@ -27,7 +27,7 @@ class Form(Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: the form's name.
-        matches: whether a signature has the form.
+        matches: returns a true value for a signature of the form.
         issuers: those who make such signatures.
         platforms: where they are made and accepted; everywhere if empty.
         recorded: the number of distinct ones in recorded traffic.
@@ -35,7 +35,7 @@ class Form(Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    matches: Callable[[str], bool]
+    matches: Callable[[str], object]
     issuers: frozenset[IssuerName]
     platforms: frozenset[Platform] = frozenset()
     recorded: int = 0
@@ -103,13 +103,13 @@ FORMS: Final = (
     ),
     Form(
         name="uuid",
-        matches=lambda signature: _UUID(signature) is not None,
+        matches=_UUID,
         issuers=frozenset({"deepseek"}),
         source="the id of DeepSeek's message: NousResearch/hermes-agent#21048; sent to Claude: NanmiCoder/cc-haha#382",
     ),
     Form(
         name="hex",
-        matches=lambda signature: _HEX(signature) is not None,
+        matches=_HEX,
         issuers=frozenset({"glm", "minimax"}),
         source="GLM, 24 digits, then Claude: can1357/oh-my-pi#12006; MiniMax: NousResearch/hermes-agent#75779, #85251",
     ),
@@ -145,7 +145,10 @@ FORMS: Final = (
 
 def form_of(signature: str) -> Form | None:
     """Return the form of a signature; None if it is of no known one."""
-    return next((form for form in FORMS if form.matches(signature)), None)
+    for form in FORMS:
+        if form.matches(signature):
+            return form
+    return None
 
 
 CHECKING: Final[Mapping[IssuerName, str]] = MappingProxyType(
@@ -303,9 +306,6 @@ def is_foreign(signature: str, endpoint: Endpoint) -> bool:
 
 def has_foreign_signature(block: Block, endpoint: Endpoint) -> bool:
     """Return True if a block is reasoning that an endpoint is known to refuse for the form of its signature."""
-    match block:
-        case Thinking(signature=str(signature)):
-            return is_foreign(signature, endpoint)
-        case RedactedThinking(data=data):
-            return is_foreign(data, endpoint)
-    return False
+    if isinstance(block, Thinking):
+        return isinstance(block.signature, str) and is_foreign(block.signature, endpoint)
+    return isinstance(block, RedactedThinking) and is_foreign(block.data, endpoint)

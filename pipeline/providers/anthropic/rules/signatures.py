@@ -6,7 +6,7 @@ any other form may be Claude's.
 
 from __future__ import annotations
 
-import base64
+import binascii
 import re
 
 # A message id of DeepSeek's (NousResearch/hermes-agent#21048), hexadecimal digits of GLM's and MiniMax's
@@ -26,6 +26,7 @@ _OTHERS = re.compile(
 # whose content begins with 1; the newest begin with the content.
 _GEMINI = re.compile(rb"(?:\x12[\x80-\xff]{0,2}[\x00-\x7f])?\x0a[\x80-\xff]{0,2}[\x00-\x7f]\x01|\x01\x8f", re.DOTALL)
 _BEGINNING = 16
+_FIRST = ("E", "C", "A")  # the first characters of base64 of the bytes 0x12, 0x0a and 0x01
 _IN_BASE64 = re.compile(r"[A-Za-z0-9+/]*").fullmatch
 
 
@@ -33,10 +34,12 @@ def is_of_another_issuer(signature: str) -> bool:
     """Return True if a signature is of a form that another issuer makes and Claude does not."""
     if _OTHERS.fullmatch(signature):
         return True
+    if not signature.startswith(_FIRST):
+        return False
     head = signature[:_BEGINNING].replace("-", "+").replace("_", "/")
     if len(head) < _BEGINNING or not _IN_BASE64(head):
         return False
-    return _GEMINI.match(base64.b64decode(head)) is not None
+    return _GEMINI.match(binascii.a2b_base64(head)) is not None
 
 
 def is_of_vertex(signature: str) -> bool:

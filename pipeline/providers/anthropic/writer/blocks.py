@@ -8,7 +8,7 @@ cannot be modified``. Blank blocks and blocks of other issuers do not count as p
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -344,13 +344,20 @@ def as_it_is(
     """
     if turn.own is not UNSET or (void and is_void(void, turn.index)):
         return None
+    block: Any  # looked at by its class, for speed
     for block in turn.blocks:
         if not stays(block):
             return None
-        if isinstance(block, (Thinking, RedactedThinking)) and _reasoning_fault(block, model, endpoint):
-            return None
-        inner = block.content if type(block) is ToolResult and type(block.content) is list else ()
-        for part in inner or (block,):
+        parts: Sequence[Block] = ()
+        kind = type(block)
+        if kind is Thinking or kind is RedactedThinking:
+            if _reasoning_fault(block, model, endpoint):
+                return None
+        elif kind is ToolResult:
+            parts = block.content if type(block.content) is list else ()
+        elif kind is Image or kind is Document:
+            parts = (block,)
+        for part in parts:
             if type(part) is Image and (facts := inspect(part.source)) is not None:
                 if facts.media_type != facts.declared or _image_fault(facts, images, large=large):
                     return None
@@ -358,15 +365,18 @@ def as_it_is(
             elif isinstance(part, (Image, Document)) and source_fault(part):
                 return None
     # Reasoning cannot end a turn.
-    return None if isinstance(block, (Thinking, RedactedThinking)) else (images, large)
+    return None if kind is Thinking or kind is RedactedThinking else (images, large)
 
 
-def without_issuers(blocks: Iterable[Block]) -> tuple[Block, ...]:
+def without_issuers(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
     """Return the blocks of a turn that stays as it is, without the issuers of reasoning, which no request has."""
-    return tuple(
-        structs.replace(block, issuer=UNSET) if isinstance(block, (Thinking, RedactedThinking)) else block
-        for block in blocks
-    )
+    if not any(_has_issuer(block) for block in blocks):
+        return blocks
+    return tuple(structs.replace(block, issuer=UNSET) if _has_issuer(block) else block for block in blocks)
+
+
+def _has_issuer(block: Block) -> bool:
+    return isinstance(block, (Thinking, RedactedThinking)) and block.issuer is not UNSET
 
 
 # The members that are content, or that are looked at by themselves.
