@@ -5,7 +5,6 @@ All lists only grow, so a request is a view of their first N entries. A session 
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -17,10 +16,13 @@ from msgspec import Struct
 from reknit.pipeline.fixes import Fix, make
 from reknit.pipeline.history.pieces import FixLog, LedgerEntry, Message, TrackedBlock, message_of
 from reknit.pipeline.providers.base import Target
-from reknit.pipeline.rules.base import RuleSet, Violation, WholeBody
+from reknit.pipeline.rules.base import Violation
+from reknit.pipeline.session import judged, stable_prefix
+from reknit.pipeline.session.judged import JudgedChunks, JudgedExtent
 from reknit.pipeline.session.media import MediaStubs, holds_stub, stubbed_message
 from reknit.pipeline.session.scaled import ScaledMedia, scaled_message
 from reknit.pipeline.session.settled_state import Mark, SettledHead, SettledSlice, Size
+from reknit.pipeline.session.stable_prefix import PrefixExtent, StablePrefix
 from reknit.pipeline.targets import (
     Ending,
     Setting,
@@ -28,9 +30,6 @@ from reknit.pipeline.targets import (
 )
 from reknit.pipeline.targets.limits import NO_LIMITS, limits_of
 from reknit.pipeline.targets.valid_run import Origins, RunMessages, expanded, valid_run_encoder
-
-# Up to this many bytes of settled chunks are judged again with each request. A second judging step costs more.
-_LITTLE = 4096
 
 
 class Shared:
@@ -51,14 +50,15 @@ class Milestone(Struct, frozen=True, gc=False):
 
     segments: int
     chunks: int
-    hashed: tuple[Any, int] = (None, 0)
-    measured: tuple[int, int] = (0, 0)
-    judged: tuple[int, bytes, Any, int] = (0, b"", None, 0)
-    inert: bool = True
+    prefix: PrefixExtent
+    judged: JudgedExtent
+
+
+_START = Milestone(0, 0, stable_prefix.BEGINNING, judged.BEGINNING)
 
 
 class SettledPart:
-    """The settled messages in the bytes of one target, and what hangs on them: digest, rules, breakpoints."""
+    """The settled messages in the bytes of one target, their breakpoints, and how far they were hashed and judged."""
 
     def __init__(
         self,
@@ -82,20 +82,9 @@ class SettledPart:
         self.dropped: list[LedgerEntry] = []
         self.marks: list[Mark] = []
         self.reset = ""
-        self._violations: list[Violation] = []
+        self._prefix = StablePrefix(self.dialect.prefix, self.dialect.separator)
+        self._judged = JudgedChunks(target.rules, self.model, self.dialect.separator)
         self._milestones: list[Milestone] = []
-        self._go_on_from(Milestone(0, 0))
-
-    def _go_on_from(self, milestone: Milestone) -> None:
-        digest, self._hashed = milestone.hashed
-        self._hash = hashlib.sha256(self.dialect.prefix) if digest is None else digest.copy()
-        self._measured, more = milestone.measured
-        self._bytes = len(self.dialect.prefix) + more
-        self._judged, self._judged_head, self._judgement, violations = milestone.judged
-        self._violations = self._violations[:violations]
-        self._inert = milestone.inert
-        # The parts after the settled judgement that the last request judged, the state after them, and the violations.
-        self._ahead: tuple[list[bytes], Any, list[Violation]] | None = None
 
     def settle_message(self, message: Message) -> int:
         """Write a message permanently; return its bytes."""
@@ -166,91 +155,30 @@ class SettledPart:
     def judge(self, parts: Iterable[bytes], head: bytes | None = None) -> list[Violation]:
         """Return the violations of a body that ends with ``parts``; its settled part has been judged before.
 
-        ``head`` replaces the dialect's own. A new one makes everything be judged again.
+        ``head`` replaces the dialect's own.
         """
-        rules = self.target.rules
-        head = self.dialect.head if head is None else head
-        if self._judgement is None or head != self._judged_head:
-            self._judgement, self._violations = rules.judge_head(head, self.model)
-            self._judged, self._judged_head, self._ahead = 0, head, None
-        self._judge_settled(rules)
-        pieces = [*self.chunks[self._judged :], *parts]
-        state = self._judgement
-        found: list[Violation] = []
-        if pieces:
-            state, found = rules.judge_messages(state, b",".join(pieces))
-            self._ahead = pieces, state, found
-        return [*self._violations, *found, *rules.judge_end(state)]
-
-    def _judge_settled(self, rules: RuleSet[Any]) -> None:
-        """Judge settled chunks up to shortly before their end.
-
-        Most of what the last request judged has settled unchanged and is not judged again.
-        """
-        if self._ahead is not None:
-            pieces, state, found = self._ahead
-            upto = self._judged + len(pieces)
-            if self.chunks[self._judged : upto] == pieces:
-                self._judged, self._judgement = upto, state
-                self._violations += found
-            self._ahead = None
-        new = self.chunks[self._judged :]
-        if sum(map(len, new)) > _LITTLE:
-            self._judgement, found = rules.judge_messages(self._judgement, b",".join(new))
-            self._violations += found
-            self._judged = len(self.chunks)
+        return self._judged.judge(self.chunks, parts, self.dialect.head if head is None else head)
 
     def judge_text(self, opening: bytes, ending: bytes, whole: Callable[[], bytes]) -> list[Violation]:
         """Return the violations of a text: of its ends only, if the rules allow all settled chunks."""
-        rules = self.target.rules
-        if self.chunks and isinstance(rules, WholeBody) and self._all_inert(rules):
-            found = rules.judge_ends(opening, self.stable_prefix_bytes() - len(self.dialect.prefix), ending)
-            if found is not None:
-                return found
-        return rules.validate(whole(), self.model)
-
-    def _all_inert(self, rules: WholeBody) -> bool:
-        """Return True if the rules have nothing against the settled chunks; each is looked at once."""
-        if self._inert and self._judged < len(self.chunks):
-            new = self.chunks[self._judged :]
-            self._inert = all(map(rules.inert, new if self._judged else [self.dialect.separator, *new]))
-            self._judged = len(self.chunks)
-        return self._inert
+        length = self._prefix.chunks_length(self.chunks, self._unmarked())
+        return self._judged.judge_text(self.chunks, length, opening, ending, whole)
 
     def stable_prefix_bytes(self) -> int:
-        """The number of bytes, prefix included, that no later request changes."""
-        upto = self._unmarked()
-        if upto > self._measured:
-            new = self.chunks[self._measured : upto]
-            separators = len(new) if self._measured else len(new) - 1
-            self._bytes += sum(map(len, new)) + separators * len(self.dialect.separator)
-            self._measured = upto
-        return self._bytes
+        """Return the number of bytes, prefix included, that no later request changes."""
+        return self._prefix.length(self.chunks, self._unmarked())
 
     def digest(self, settled: int, rest: Iterable[bytes], active: Sequence[Mark], suffix: bytes) -> str | None:
-        """The digest of a body over the first ``settled`` chunks; None where the session has moved past them."""
-        self._advance()
+        """Return the digest of a body over the first ``settled`` chunks; None where the session has moved past them."""
         if settled != len(self.chunks):
             return None
-        tail = self.chunks[self._hashed :]
-        for mark in active:
-            tail[mark.at - self._hashed] = mark.data
-        total = self._hash.copy()
-        total.update(self._after_hashed([*tail, *rest]) + suffix)
-        return total.hexdigest()
+        return self._prefix.digest(self.chunks, self._unmarked(), rest, active, suffix)
 
     # State.
 
     def note_milestone(self, segments: int) -> None:
         """Remember how far it is; of those before, fewer the older they are, so that as many as it takes to halve."""
-        milestone = Milestone(
-            segments,
-            len(self.chunks),
-            (self._hash.copy(), self._hashed),
-            (self._measured, self._bytes - len(self.dialect.prefix)),
-            (self._judged, self._judged_head, self._judgement, len(self._violations)),
-            self._inert,
-        )
+        milestone = Milestone(segments, len(self.chunks), self._prefix.extent(), self._judged.extent())
         # From wherever a rewind ends, the nearest one is then about as far away as what the rewind cuts is long.
         near = [each for each in self._milestones if segments - each.segments < 2 * (each.segments & -each.segments)]
         self._milestones = [*near, milestone]
@@ -264,19 +192,17 @@ class SettledPart:
         self.chunks, self.rows = self.chunks[:chunks], self.rows[:rows]
         self.fixes, self.dropped = self.fixes[:fixes], self.dropped[:dropped]
         self.resume(saved)
-        head, judged, sent = self._judged_head, self._judged, self._hashed
+        before, was_sent = self._judged.extent(), self._prefix.is_hashed()
         self._milestones = [each for each in self._milestones if each.segments <= segments and each.chunks <= chunks]
-        nearest = self._milestones[-1] if self._milestones else Milestone(0, 0)
-        self._go_on_from(nearest)
-        if (judged or sent) and nearest.segments != segments:
+        nearest = self._milestones[-1] if self._milestones else _START
+        self._prefix, self._judged = self._prefix.at(nearest.prefix), self._judged.at(nearest.judged)
+        if (before.chunks or was_sent) and nearest.segments != segments:
             # The next request would hash these chunks anyway. Hashing them now lets another rewind to this point start
             # here.
-            self._advance()
-            self.stable_prefix_bytes()
-            if isinstance(self.target.rules, WholeBody):
-                self._all_inert(self.target.rules)
-            elif judged:
-                self.judge((), head)
+            stable = self._unmarked()
+            self._prefix.advance(self.chunks, stable)
+            self._prefix.length(self.chunks, stable)
+            self._judged.judge_again(self.chunks, before)
             self.note_milestone(segments)
 
     def size(self, earlier: SettledSlice) -> Size:
@@ -310,17 +236,6 @@ class SettledPart:
         self.state = msgspec.convert(head.state, type(self.dialect.state))
         self.marks = list(head.marks)
         self.reset = head.reset
-
-    def _advance(self) -> None:
-        """Hash the chunks that no later request changes."""
-        upto = self._unmarked()
-        if upto > self._hashed:
-            self._hash.update(self._after_hashed(self.chunks[self._hashed : upto]))
-            self._hashed = upto
-
-    def _after_hashed(self, parts: list[bytes]) -> bytes:
-        """Return the parts after the hashed chunks in one piece, because each update of a hash has a fixed cost."""
-        return self.dialect.separator.join([b"", *parts] if self._hashed and parts else parts)
 
     def _unmarked(self) -> int:
         """Return the number of chunks before the first breakpoint that may still be removed."""
