@@ -34,10 +34,11 @@ SURVIVED = {0, 5, 33}  # mutmut's exit codes: all tests passed, no test was foun
 def prepare(folder: Path, places: list[str]) -> None:
     """Unpack the last commit and configure there what is mutated and which tests judge it."""
     unpacked("HEAD", folder)
-    # mutmut recognises a function by its module, and derives the module from the path.
-    (folder / "reknit/pipeline").unlink()
-    (folder / "pipeline").rename(folder / "reknit/pipeline")
-    (folder / "pipeline").symlink_to("reknit/pipeline")
+    # mutmut recognises a function by its module, derives the module from the path, and follows no link.
+    for package in ("pipeline", "topics"):
+        (folder / "reknit" / package).unlink()
+        (folder / package).rename(folder / "reknit" / package)
+        (folder / package).symlink_to(f"reknit/{package}")
     judges = [path for path in sorted((ROOT / "tests/unit").glob("test_*.py")) if path.stem.split("_")[1] in TESTS]
     settings = {
         "source_paths": ["reknit"],
