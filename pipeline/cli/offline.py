@@ -6,13 +6,12 @@ import os
 import select
 import signal
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import click
 import msgspec
@@ -20,6 +19,14 @@ from msgspec import UNSET, Struct, UnsetType
 
 from reknit import pipeline
 from reknit.pipeline.cli import Exit, describe, fail, read_input, say, stdin, worst, write_bytes, write_json
+from reknit.pipeline.cli.output import (
+    diff_lines,
+    has_colours,
+    show_changes,
+    show_stream_fixes,
+    show_violations,
+    violation_line,
+)
 from reknit.pipeline.errors import InputError, PolicyError, ReknitError
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.readers.shapes import SHAPES
@@ -40,6 +47,7 @@ if TYPE_CHECKING:
 FILE = click.argument("file", default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 # Most bytes of one read.
 _PIECE = 1 << 16
+QUIET = click.option("-q", "--quiet", is_flag=True, help="No words about fixes and violations on stderr.")
 LINES = click.option("--lines", is_flag=True, help="One document a line, in and out.")
 
 
@@ -52,12 +60,8 @@ _POLICIES = "; ".join(
 )
 
 
-# Fixes of a transcript's lines, each of which is reported by itself.
-_ABOUT_LINES: Final = {
-    "line_unreadable": "not readable, left out",
-    "line_cut": "cut off, read up to the cut",
-    "line_skipped": "left out",
-}
+Form: TypeAlias = Literal["body", "report", "diff"]
+"""What ``normalize`` prints for a history."""
 
 
 @click.command("normalize")
@@ -71,7 +75,11 @@ _ABOUT_LINES: Final = {
     help=f"How to mend where there is a choice: {_POLICIES}.",
 )
 @click.option("--model", help="The model, in place of the one that the document names.")
-@click.option("--report", is_flag=True, help="Print request, fixes and violations as one JSON object.")
+@click.option(
+    "--report", "--json", "report", is_flag=True, help="Print request, fixes and violations as one JSON object."
+)
+@click.option("--diff", is_flag=True, help="Print the difference between history and request, and no request.")
+@QUIET
 @LINES
 @FILE
 def normalize_command(
@@ -80,20 +88,26 @@ def normalize_command(
     policies: Sequence[str],
     model: str | None,
     report: bool,
+    diff: bool,
+    quiet: bool,
     lines: bool,
     file: str,
 ) -> None:
     """Mend a history into a request that the target accepts.
 
     Reads {"messages": [...], "system"?, "tools"?, "model"?, "params"?}, a bare list or a transcript, and prints the
-    request body.
+    request body. Each fix is a line on stderr: its place, the content before and after, and the provider's error that
+    it avoids.
     """
+    form: Form = "report" if report else "diff" if diff else "body"
+    if diff and (report or lines):
+        raise click.UsageError("--diff excludes --report and --lines")
     try:
         policy = _policy(policies)
         documents = _documents(read_input(file), lines=lines)
         scale = _scale() if policy.get("media") == "shrink" else None
         settled = partial(pipeline.normalize, to=target, source=shape, policy=policy, model=model, scale=scale)
-        codes = [_normalize_one(partial(settled, document), report=report, lines=lines) for document in documents]
+        codes = [_normalize_one(settled, document, form=form, quiet=quiet, lines=lines) for document in documents]
     except ReknitError as error:
         fail(error)
     raise SystemExit(int(worst(codes)))
@@ -105,30 +119,30 @@ def _scale() -> Scale | None:
     return scale_if_installed()
 
 
-def _normalize_one(normalized: Callable[[], Normalized], *, report: bool, lines: bool) -> Exit:
+def _normalize_one(
+    normalized: Callable[[bytes], Normalized], document: bytes, *, form: Form, quiet: bool, lines: bool
+) -> Exit:
     try:
-        done = normalized()
+        done = normalized(document)
     except InputError as error:
         if not lines:
             raise
         # Every input line has its output line, so that both can be compared line by line.
-        write_json(Report(error=describe(error)) if report else None)
+        write_json(Report(error=describe(error)) if form == "report" else None)
         say(f"reknit: {error}")
         return Exit.UNUSABLE
-    if report:
+    if form == "report":
         write_json(reported(done))
-    else:
-        if done.body is not None:
-            write_bytes(done.body if done.body.endswith(b"\n") else done.body + b"\n")
-        elif lines:
+    elif done.body is None:
+        if lines:
             write_json(None)
-        for violation in done.violations:
-            say(f"{violation.severity}: {violation.path}: {violation.message} [{violation.rule}]")
-        for fix in done.fixes:
-            if fix.code in _ABOUT_LINES:
-                say(f"reknit: {_ABOUT_LINES[fix.code]}: {fix.detail}")
-        for (code, observed), count in Counter((fix.code, fix.observed) for fix in done.fixes).items():
-            say(f"{'observed' if observed else 'mended'}: {code} x{count}")
+    elif form == "body":
+        write_bytes(done.body if done.body.endswith(b"\n") else done.body + b"\n")
+    else:
+        write_bytes("".join(f"{line}\n" for line in diff_lines(document, done)).encode())
+    if form != "report" and not quiet:
+        show_violations(done.violations)
+        show_changes(done, document)
     if done.body is None:
         return Exit.REJECTED
     return Exit.MENDED if done.fix_count else Exit.CLEAN
@@ -171,23 +185,32 @@ def _policy(pairs: Sequence[str]) -> dict[str, str]:
 @click.option("--target", default="anthropic", show_default=True, help=f"Whose rules to judge by: {TARGET_NAMES}.")
 @click.option("--model", default=None, help="The model, where the body does not name it.")
 @click.option("--beta", "betas", multiple=True, help="A value of the header anthropic-beta that is sent along.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON on a terminal too.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing; the exit code has the result.")
 @LINES
 @FILE
-def validate_command(target: str, model: str | None, betas: tuple[str, ...], lines: bool, file: str) -> None:
+def validate_command(
+    target: str, model: str | None, betas: tuple[str, ...], as_json: bool, quiet: bool, lines: bool, file: str
+) -> None:
     """Judge a request body by its provider's rules, in the provider's words.
 
-    Prints one violation per line: rule, path, message, severity; with --lines also the number of the input line.
+    Prints one violation per line: rule, path, message, severity; with --lines also the number of the input line. On a
+    terminal it is a line of text, elsewhere JSON.
     """
     codes = []
+    is_text = sys.stdout.isatty() and not as_json
     for number, body in enumerate(_documents(read_input(file), lines=lines), start=1):
         try:
             found = pipeline.validate(body, target=target, model=model, betas=betas)
         except ReknitError as error:
             fail(error)
         codes.append(_judged(body, found, prompt=target_named(target).is_prompt))
-        for violation in found:
+        for violation in () if quiet else found:
             record: dict[str, Any] = msgspec.to_builtins(violation)
-            write_json({"line": number, **record} if lines else record)
+            if is_text:
+                click.echo(f"{number}: " * lines + violation_line(violation, colours=has_colours(sys.stdout)))
+            else:
+                write_json({"line": number, **record} if lines else record)
     raise SystemExit(int(worst(codes)))
 
 
@@ -215,17 +238,18 @@ def _judged(body: bytes, found: Sequence[Violation], *, prompt: bool) -> Exit:
     type=click.Path(exists=True, dir_okay=False),
     help="The transcript that gemini-cli or claude-cli kept of the run: what it does not hold is withdrawn.",
 )
+@QUIET
 @FILE
-def recover_command(source: str, model: str | None, transcript: str | None, file: str) -> None:
+def recover_command(source: str, model: str | None, transcript: str | None, quiet: bool, file: str) -> None:
     """Turn raw provider events into items, one per line, as they arrive.
 
     Exits with 3 if an item was promoted, retracted or left incomplete, if text of the source was changed, or if the
-    source does not know some of the events; the last message counts them by fix. Ctrl-C ends the run: open items are
+    source does not know some of the events. Each fix is a line on stderr. Ctrl-C ends the run: open items are
     left incomplete. Exits with 2 if the source knows none of the events. Empty input has no items and is clean.
     """
     mended = False
     recognised = unrecognised = 0
-    recovery_fixes: Counter[str] = Counter()
+    recovery_fixes: list[Fix] = []
     begins = bytearray()
     encoder = msgspec.json.Encoder()
     try:
@@ -235,15 +259,15 @@ def recover_command(source: str, model: str | None, transcript: str | None, file
         recovery.speak(OutputFilters(model=model))
         for items in _recovered(recovery, file, transcript, begins):
             recovery.take_finished()
-            recovery_fixes.update(fix.code for fix in recovery.take_fixes())
+            recovery_fixes += recovery.take_fixes()
             mended = mended or any(_is_mend(item) for item in items)
             unknown = sum(isinstance(item, AgentUnrecognized) for item in items)
             recognised, unrecognised = recognised + len(items) - unknown, unrecognised + unknown
             write_bytes(b"".join(encoder.encode(item) + b"\n" for item in items))
     except ReknitError as error:
         fail(error)
-    if recovery_fixes:
-        say(f"reknit: {', '.join(f'{times} {code}' for code, times in recovery_fixes.items())}")
+    if not quiet:
+        show_stream_fixes(recovery_fixes)
     if unrecognised:
         found = likely_source(bytes(begins), source)
         hint = f"; the input looks like {found}: --from {found}" if found else "; --from names another source"

@@ -148,27 +148,58 @@ def _marked(lines: list[str], same: list[tuple[int, int]], mark: Mark) -> tuple[
     return tuple(Line(line, mark if kept and at not in kept else " ") for at, line in enumerate(lines))
 
 
+def difference_of(before: Any, after: Any) -> Iterator[Line]:  # noqa: ANN401  any JSON
+    """Return two histories or requests as one list of lines, those that only one of them has with a mark.
+
+    The role is a line of its own, so that a block is the same line wherever it is in a message.
+    """
+    old, new = (list(_spread(document)) for document in (before, after))
+    for tag, start, end, begin, stop in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if tag == "equal":
+            yield from map(Line, old[start:end])
+            continue
+        yield from (Line(text, "-") for text in old[start:end])
+        yield from (Line(text, "+") for text in new[begin:stop])
+
+
+def _spread(document: Any) -> Iterator[str]:  # noqa: ANN401  any JSON
+    for label, text in _blocks(document):
+        if label:
+            yield f"{label}:"
+        yield f"  {text}"
+
+
 def _document(document: Any) -> Iterator[str]:  # noqa: ANN401  any JSON
     """Return a history or a request, one line for each block: the role precedes a message's first one."""
+    for label, text in _blocks(document):
+        yield text if label is None else f"{label:10} {text}"
+
+
+def _blocks(document: Any) -> Iterator[tuple[str | None, str]]:  # noqa: ANN401  any JSON
+    """Return the blocks of a history or a request, each with its message's role if it is the first one.
+
+    ``""`` for further blocks of a message, None for a line without a message.
+    """
     if isinstance(document, str):
-        yield from document.splitlines()
+        yield from ((None, line) for line in document.splitlines())
         return
     messages = document.get("messages", []) if isinstance(document, dict) else document
     for key, value in document.items() if isinstance(document, dict) else ():
         if key != "messages":
-            yield from _lines(key, value)
+            yield from _elements(key, value)
     for message in messages:
         if not isinstance(message, dict):
-            yield _json(message)
+            yield None, _json(message)
         elif message.keys() == {"role", "content"}:
-            yield from _lines(message["role"], message["content"])
+            yield from _elements(message["role"], message["content"])
         else:
-            yield from _lines(str(message.get("role", "message")), {k: v for k, v in message.items() if k != "role"})
+            role = str(message.get("role", "message"))
+            yield from _elements(role, {key: value for key, value in message.items() if key != "role"})
 
 
-def _lines(label: str, value: Any) -> Iterator[str]:  # noqa: ANN401  any JSON
+def _elements(label: str, value: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401  any JSON
     for at, element in enumerate(value if isinstance(value, list) and value else [value]):
-        yield f"{'' if at else label:10} {_json(element)}"
+        yield "" if at else label, _json(element)
 
 
 def _json(value: Any) -> str:  # noqa: ANN401  any JSON

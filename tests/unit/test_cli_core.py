@@ -316,11 +316,16 @@ def test_help_lists_choices_variables_and_defaults(arguments, shown):
 @pytest.mark.parametrize(
     ("policies", "code", "said", "roles"),
     [
-        ((), 3, "mended: leading_dropped x1\n", ["user"]),
-        (("mend.leading_dropped=observe",), 0, "observed: leading_dropped x1\n", ["assistant", "user"]),
-        (("mend.anthropic.leading-dropped=observe",), 0, "observed: leading_dropped x1\n", ["assistant", "user"]),
-        (("mend.leading_dropped=observe", "mend.anthropic.leading_dropped=on"), 3, "mended: leading_dropped", ["user"]),
-        (("mend.openai-chat.leading_dropped=observe",), 3, "mended: leading_dropped x1\n", ["user"]),
+        ((), 3, "1 repair: 1 lost content; ", ["user"]),
+        (("mend.leading_dropped=observe",), 0, "(leading_dropped, not made, by policy; avoids ", ["assistant", "user"]),
+        (
+            ("mend.anthropic.leading-dropped=observe",),
+            0,
+            "(leading_dropped, not made, by policy; avoids ",
+            ["assistant", "user"],
+        ),
+        (("mend.leading_dropped=observe", "mend.anthropic.leading_dropped=on"), 3, "1 lost content", ["user"]),
+        (("mend.openai-chat.leading_dropped=observe",), 3, "1 lost content", ["user"]),
     ],
 )
 def test_a_repair_can_be_observed_before_it_is_enabled(policies, code, said, roles):
@@ -380,14 +385,15 @@ def test_normalize_names_the_line_of_a_transcript_that_cannot_be_read():
     whole_file = json.dumps(first) + '\n{"type":"progress","sessionId":"s"}\n'
     damaged = reknit("normalize", given=whole_file + '{"type":"assis')
     assert damaged.returncode == 3
-    assert "not readable, left out: line 3, 14 bytes\n" in damaged.stderr.decode()
-    assert "mended: line_unreadable x1\n" in damaged.stderr.decode()
+    assert "lines.2: " in damaged.stderr.decode()
+    assert "could not be read and was left out: line 3, 14 bytes (line_unreadable, " in damaged.stderr.decode()
     cut = reknit("normalize", given=whole_file + json.dumps(first | {"uuid": "u2", "parentUuid": "u1"})[:-4])
     assert cut.returncode == 3
-    assert "cut off, read up to the cut: line 3, " in cut.stderr.decode()
+    assert ": line 3, " in cut.stderr.decode()
+    assert " (line_cut, " in cut.stderr.decode()
     skipped = reknit("normalize", given=whole_file + '{"type":"aside","content":"more"}\n')
     assert (skipped.returncode, skipped.stdout) == (3, damaged.stdout)
-    assert "reknit: left out: line 3, unknown type 'aside', 33 bytes\n" in skipped.stderr.decode()
+    assert ": line 3, unknown type 'aside', 33 bytes (line_skipped, content lost)\n" in skipped.stderr.decode()
     sound = reknit("normalize", given=whole_file)
     assert (sound.returncode, sound.stdout) == (0, damaged.stdout)
-    assert "not readable" not in sound.stderr.decode()
+    assert "lines." not in sound.stderr.decode()
