@@ -19,12 +19,7 @@ BROKEN = [
     {"role": "assistant", "content": [{"type": "text", "text": ""}, {"type": "text", "text": "I look."}, CALL]},
     {"role": "user", "content": "and now?"},
 ]
-ADDED = {
-    "type": "tool_result",
-    "tool_use_id": "call_1-067ef8600172",
-    "content": "[No result was recorded for this tool call: it was interrupted, or its result was lost.]",
-    "is_error": True,
-}
+ADDED = "No result was recorded for this tool call: it was interrupted, or its result was lost."
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
@@ -59,20 +54,23 @@ def on_a_terminal(*arguments, given, **env):
     return written
 
 
+def change(text, code, loss):
+    return f'{text} ({code}, {loss}; avoids "{FIXES[code].error}")'
+
+
 def test_each_fix_is_a_line_with_place_contents_loss_and_avoided_error():
     done = reknit("normalize", "--to", "openai-chat", given=BROKEN)
     assert done.returncode == 3
     warnings, changes = [], []
     for line in done.stderr.decode().splitlines():
         (warnings if line.startswith("soft: ") else changes).append(line)
-    blank, rewritten, added = (FIXES[code].error for code in ("blank_dropped", "id_rewritten", "result_synthesised"))
     call = '{"type": "tool_use", "id": "ca…", "name": "ls", "input": {}}'
+    written = '{"type": "function", "id": "ca…e": "ls", "arguments": "{}"}}'
     assert changes == [
-        f'messages.1.content.0: left out: {{"type": "text", "text": ""}} (blank_dropped, nothing lost; avoids "{blank}")',
-        f'messages.1.content.2: {call} -> {{"type": "function", "id": "ca…e": "ls", "arguments": "{{}}"}}}} '
-        f'(id_rewritten, nothing lost; avoids "{rewritten}")',
-        'messages.2.content.0: added {"role": "tool", "tool_call_i…r its result was lost.]"} '
-        f'(result_synthesised, content added; avoids "{added}")',
+        "messages.1.content.0: " + change('left out: {"type": "text", "text": ""}', "blank_dropped", "nothing lost"),
+        "messages.1.content.2: " + change(f"{call} -> {written}", "id_rewritten", "nothing lost"),
+        "messages.2.content.0: "
+        + change(f'added "[{ADDED[:28]}…{ADDED[-27:]}]"', "result_synthesised", "content added"),
         "3 repairs: 1 added content, 2 lost nothing; reknit explain CODE explains a repair or a rule",
     ]
 
@@ -101,6 +99,8 @@ def test_json_is_the_report():
 
 def test_the_difference_of_history_and_request():
     done = reknit("normalize", "--diff", "-q", given=BROKEN)
+    called = "call_1-067ef8600172"
+    result = {"type": "tool_result", "tool_use_id": called, "content": f"[{ADDED}]", "is_error": True}
     assert done.returncode == 3
     assert done.stdout.decode().splitlines() == [
         "  user:",
@@ -109,12 +109,10 @@ def test_the_difference_of_history_and_request():
         '-   {"type": "text", "text": ""}',
         '    {"type": "text", "text": "I look."}',
         '-   {"type": "tool_use", "id": "call.1", "name": "ls", "input": {}}',
-        '+   {"type": "tool_use", "id": "call_1-067ef8600172", "name": "ls", "input": {}}',
+        f'+   {{"type": "tool_use", "id": "{called}", "name": "ls", "input": {{}}}}',
         "  user:",
         '-   "and now?"',
-        '+   {"type": "tool_result", "tool_use_id": "call_1-067ef8600172", "content": "['
-        + ADDED
-        + ']", "is_error": true}',
+        f"+   {json.dumps(result)}",
         '+   {"type": "text", "text": "and now?"}',
     ]
 
@@ -132,11 +130,8 @@ def test_the_difference_of_a_transcript_and_of_a_text():
     assert done.returncode == 0
     assert '+   "Read a.py"' in done.stdout.decode().splitlines()
     text = reknit("normalize", "--to", "claude-cli", "--diff", "-q", given=BROKEN[:1])
-    assert text.stdout.decode().splitlines() == [
-        "- user:",
-        '-   "Read a.py"',
-        f"+   {json.dumps({'type': 'user', 'message': BROKEN[0]})}",
-    ]
+    written = json.dumps({"type": "user", "message": BROKEN[0]})
+    assert text.stdout.decode().splitlines() == ["- user:", '-   "Read a.py"', f"+   {written}"]
 
 
 def test_colours_are_for_terminals_that_want_them():
