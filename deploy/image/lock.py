@@ -10,30 +10,41 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from packaging.markers import Marker
+from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 
 HERE = Path(__file__).parent
 PYPROJECT = HERE.parents[1] / "pyproject.toml"
 PYTHON = "3.12"
 PROCESSOR = "x86_64"  # Faust has no wheels for others
-EXTRAS = ("disk", "media", "objects")
+EXTRAS = ("all",)
 IMAGE = {"python_version": PYTHON, "python_full_version": f"{PYTHON}.0", "sys_platform": "linux", "os_name": "posix"}
 EVERYWHERE = "python_version >= '3'"
 
 
 def declared() -> dict[str, list[str]]:
     """The contents of each lock: the runtime packages, and those that build the wheel."""
-    told = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))
-    extras = told["project"]["optional-dependencies"]
+    pyproject = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))
+    project = pyproject["project"]
+    found = [*project["dependencies"], *of_extras(EXTRAS, project["optional-dependencies"])]
     return {
-        "requirements.txt": [*told["project"]["dependencies"], *(one for extra in EXTRAS for one in extras[extra])],
-        "build-requirements.txt": told["build-system"]["requires"],
+        "requirements.txt": list(dict.fromkeys(found)),
+        "build-requirements.txt": pyproject["build-system"]["requires"],
     }
+
+
+def of_extras(names: Iterable[str], extras: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield the requirements of extras; an extra may include others of the project."""
+    for requirement in (each for name in names for each in extras[name]):
+        if requirement.startswith("reknit["):
+            yield from of_extras(Requirement(requirement).extras, extras)
+        else:
+            yield requirement
 
 
 def locked(requirements: Sequence[str]) -> str:

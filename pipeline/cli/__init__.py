@@ -14,7 +14,8 @@ from collections.abc import Callable
 from enum import IntEnum
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Literal, NoReturn, TextIO
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, Literal, NoReturn, TextIO
 
 import click
 
@@ -96,6 +97,9 @@ class Group(click.Group):
 class LazyGroup(Group):
     """Imports a command's module when the command is run."""
 
+    running = ""
+    """The name of the command that runs."""
+
     def main(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  as click has it
         """Run as click does, and report a file that cannot be read or written in one sentence."""
         if sys.stdout is None:  # closed by the caller, as in `reknit … >&-`
@@ -105,6 +109,8 @@ class LazyGroup(Group):
             return super().main(*args, **options)
         except OSError as error:
             fail_to_write(error)
+        except ModuleNotFoundError as error:
+            fail_without_extra(self.running, error)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of the README."""
@@ -116,6 +122,7 @@ class LazyGroup(Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
+        self.running = cmd_name
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)  # noqa: S101  a typo in the table above, found by its test
@@ -207,6 +214,25 @@ def describe(error: ReknitError) -> dict[str, str]:
     """Return a typed error as the JSON of reports."""
     found = {"code": error.code, "rule": error.rule or "", "path": error.path, "message": error.message}
     return {key: value for key, value in found.items() if value} | {"fault": error.fault}
+
+
+# Commands whose packages are in an extra of another name than ``client``.
+EXTRAS: Final = MappingProxyType(
+    {"worker": "worker", "replay": "worker", "serve": "serve", "viewer": "viewer", "demo": "embedded"}
+)
+# Packages of the extras, by the names under which they are imported.
+_OPTIONAL: Final = frozenset(
+    {"aiohttp", "aiokafka", "cramjam", "faust", "jinja2", "mode", "prometheus_client", "structlog", "uvloop"}
+)
+
+
+def fail_without_extra(command: str, error: ModuleNotFoundError) -> NoReturn:
+    """Name the extra that a command needs and that is not installed; raise any other error again."""
+    if (error.name or "").partition(".")[0] not in _OPTIONAL:
+        raise error
+    extra = EXTRAS.get(command, "client")
+    say(f"reknit {command} needs the package {error.name}: pip install 'reknit[{extra}]'")
+    raise SystemExit(int(Exit.UNUSABLE)) from error
 
 
 def fail(error: ReknitError) -> NoReturn:

@@ -46,7 +46,7 @@ def test_every_command_without_a_broker_runs_unchanged():
     first, second = (block for block in blocks("sh") if "examples/" in block and "worker" not in block)
     lines = [line.partition("#")[0].strip() for line in (first + second).splitlines()]
     run = [line for line in lines if line.startswith("reknit ")]
-    assert len(run) == 7
+    assert len(run) == 8
     for line in run:
         typed = line.replace("reknit ", f"{sys.executable} -m reknit ", 1)
         done = subprocess.run(
