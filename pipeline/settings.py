@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Raw, Struct
 
-from reknit.pipeline.kafka import KafkaSettings
+from reknit.pipeline.kafka import Compression, KafkaSettings
 from reknit.pipeline.objects import ObjectSettings
 from reknit.pipeline.policy import Policy
 from reknit.pipeline.serve.upstreams import Upstream
@@ -157,6 +157,13 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         int, Meta(ge=1, description="Records that one transaction holds at most; it begins as soon as there is one.")
     ] = 8_000
     batch_bytes: Annotated[int, Meta(ge=1, description="Bytes that one transaction holds at most.")] = 8 * _MIB
+    compression: Annotated[
+        Compression,
+        Meta(
+            description="The codec of the outputs. zstd costs least and makes them smallest; choose another one if a "
+            "consumer cannot read it: kafkajs, for example, reads only gzip without a further package.",
+        ),
+    ] = "zstd"
     commit_interval_ms: Annotated[
         int,
         Meta(

@@ -17,7 +17,7 @@ from reknit.pipeline.engine.batches import row_size
 from reknit.pipeline.engine.commit import Batch, Row
 from reknit.pipeline.engine.limits import RefusedSizeError, TopicLimits
 from reknit.pipeline.engine.runtime import NotAuthorizedError
-from reknit.pipeline.kafka import REFUSALS, refusal
+from reknit.pipeline.kafka import REFUSALS, Compression, refusal
 from reknit.pipeline.stages.base import Output
 
 # A broker accepts requests up to socket.request.max.bytes, 100 MiB by default: batches of this size are sent one by
@@ -25,7 +25,7 @@ from reknit.pipeline.stages.base import Output
 _LARGE = 16 << 20
 MAX_MESSAGE_BYTES = "max.message.bytes"
 # Kafka's numbers of the codecs.
-_CODECS = {None: 0, "lz4": 3, "zstd": 4}
+_CODECS: dict[Compression, int] = {"none": 0, "gzip": 1, "lz4": 3, "zstd": 4}
 
 
 async def side_by_side(*work: Coroutine[Any, Any, Any]) -> list[Any]:
@@ -49,7 +49,7 @@ class Sender:
         prefix: str,
         partition: int,
         limits: TopicLimits | None = None,
-        compression: str | None = None,
+        compression: Compression = "none",
     ) -> None:
         self._producer = producer
         self._prefix = prefix
@@ -142,7 +142,7 @@ def _appended(batch: BatchBuilder, row: Row) -> bool:
     return batch.append(key=key, value=value, timestamp=None, headers=list(headers)) is not None
 
 
-def packed_size(row: Row, compression: str | None) -> int:
+def packed_size(row: Row, compression: Compression) -> int:
     """Return the bytes of a batch with this record alone, as a broker compares them with its limit."""
     key, value, headers = row
     builder = DefaultRecordBatchBuilder(

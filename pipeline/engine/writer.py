@@ -44,7 +44,7 @@ def _make_producer(runtime: Runtime, **own: Any) -> AIOKafkaProducer:  # noqa: A
     tuning = runtime.tuning
     return AIOKafkaProducer(
         **runtime.connection,
-        compression_type=tuning.compression,
+        compression_type=None if tuning.compression == "none" else tuning.compression,
         max_batch_size=tuning.send_batch_bytes,
         request_timeout_ms=int(tuning.batch_seconds * 1000),
         retry_backoff_ms=RETRY_PAUSE_MS,

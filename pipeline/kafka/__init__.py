@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from email.message import Message
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal, Protocol
+from typing import IO, Annotated, Any, Literal, Protocol, TypeAlias
 from urllib.parse import urlencode
 from urllib.request import BaseHandler, HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Request, build_opener
 
@@ -48,6 +48,10 @@ File = Annotated[str, Meta(min_length=1)]
 _LOOK_SECONDS = 5.0
 # Share of a token's lifetime during which it is reused for new connections.
 _TOKEN_USED = 0.8
+
+
+Compression: TypeAlias = Literal["zstd", "lz4", "gzip", "none"]
+"""The codecs that outputs can be written with."""
 
 
 class KafkaSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

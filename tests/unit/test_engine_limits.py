@@ -110,10 +110,10 @@ async def test_a_record_larger_than_a_segment_names_that_setting():
     assert (caught.value.setting, caught.value.rows) == ("segment.bytes", [0])
 
 
-@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+@pytest.mark.parametrize("compression", ["none", "gzip", "lz4", "zstd"])
 def test_a_packed_record_has_the_size_that_a_broker_sees(compression):
     row = (b"k", b"words " * 2_000, (("header", b"value"),))
-    batch = BatchBuilder(1 << 20, {None: 0, "lz4": 3, "zstd": 4}[compression], is_transactional=1)
+    batch = BatchBuilder(1 << 20, {"none": 0, "gzip": 1, "lz4": 3, "zstd": 4}[compression], is_transactional=1)
     batch.append(timestamp=None, key=row[0], value=row[1], headers=list(row[2]))
     batch._build()
     assert packed_size(row, compression) == batch.size()
