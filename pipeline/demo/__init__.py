@@ -23,14 +23,23 @@ from reknit.pipeline.errors import ReknitError
 )
 @click.option("--viewer", is_flag=True, help="Show the sessions in a browser as well.")
 @click.option("--open", "open_browser", is_flag=True, help="With --viewer: open a browser on it.")
+@click.option("--verbose", is_flag=True, help="A report on each session, and figures of the worker.")
 @click.option("--prefix", default="demo.", show_default=True, help="Stands before the demo's topics and its group.")
 def demo_command(
-    *, once: bool, as_json: bool, bootstrap_servers: str | None, viewer: bool, open_browser: bool, prefix: str
+    *,
+    once: bool,
+    as_json: bool,
+    bootstrap_servers: str | None,
+    viewer: bool,
+    open_browser: bool,
+    verbose: bool,
+    prefix: str,
 ) -> None:
     """Run the whole pipeline on recorded sessions.
 
-    Starts a broker and a worker, feeds them broken histories and interrupted streams, and shows for each session what
-    was mended, promoted or retracted, and what the provider would have said without that.
+    Shows one broken history, its refusal and its repaired request; then starts a broker and a worker, feeds them broken
+    histories and interrupted streams, and shows the score. --verbose shows for each session what was mended, promoted
+    or retracted, and what the provider would have said without that.
 
     Exit codes: 0, 1 where the pipeline did not get through in time, 2 where the broker is missing or cannot be used.
     """
@@ -49,6 +58,7 @@ def demo_command(
         as_json=as_json,
         viewer=viewer,
         open_browser=open_browser,
+        verbose=verbose,
     )
     try:
         raise SystemExit(run(options))

@@ -8,10 +8,11 @@ import tempfile
 import time
 import webbrowser
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from aiokafka import ConsumerRecord
 from aiokafka.errors import KafkaError
@@ -22,8 +23,9 @@ from reknit.pipeline.cli.broker import unless_stopped
 from reknit.pipeline.cli.topics import apply
 from reknit.pipeline.config import load_config
 from reknit.pipeline.demo.actors import ChildError, Viewer, Watch, Worker, count_records, feed, free_port, watching
+from reknit.pipeline.demo.example import SESSION, example
 from reknit.pipeline.demo.recordings import Gathered, fleet
-from reknit.pipeline.demo.show import Progress, counted, how_to_go_on, measured, stories, summary
+from reknit.pipeline.demo.show import Progress, counted, how_to_go_on, measured, score, stories, summary
 from reknit.pipeline.engine.embedded import EmbeddedBroker
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.kafka import explained
@@ -45,7 +47,7 @@ _COUNTED = {PROVIDER_REQUESTS: "requests", HISTORY_FIXES: "fixes", SESSION_ITEMS
 class Options(Struct, frozen=True, kw_only=True):
     """``bootstrap_servers`` None: start one. ``once``: end by itself. ``as_json``: reports to stdout.
 
-    ``viewer``: show it in a browser as well; ``open_browser``: and open one.
+    ``viewer``: show it in a browser as well; ``open_browser``: and open one. ``verbose``: a report on each session.
     """
 
     bootstrap_servers: str | None = None
@@ -54,6 +56,7 @@ class Options(Struct, frozen=True, kw_only=True):
     as_json: bool = False
     viewer: bool = False
     open_browser: bool = False
+    verbose: bool = False
 
 
 def run(options: Options) -> int:
@@ -87,7 +90,8 @@ class Demo:
 
     async def run(self) -> None:
         """All of it; what it started has ended when it returns or raises."""
-        self._progress.show_lines([f"reknit demo: {len(self._recordings)} recorded sessions through a real worker", ""])
+        self._result(example(self._recordings))
+        self._progress.show_lines(["", f"{len(self._recordings)} recorded sessions through a worker:"])
         with ExitStack() as started:
             started.callback(self._progress.clear_line)
             config = self._configured(started)
@@ -105,6 +109,7 @@ class Demo:
                 await self._await_viewer(viewer)
             await self._feed(config, watch, worker)
             self._report_sessions(worker)
+            self._result(self._where_to_look(viewer))
             if not self._options.once:
                 self._progress.show_lines(how_to_go_on(config, worker.url, "" if viewer is None else viewer.url))
                 # Read on, so that the changing line counts what is fed by hand; only a signal or a failure ends it.
@@ -231,9 +236,21 @@ class Demo:
         if self._options.as_json:
             for report in reports:
                 write_json(report)
-        else:
+        if self._options.verbose:
             self._progress.show_lines(stories(reports))
-        self._progress.show_lines(summary(reports, measured(worker.metrics())))
+            self._progress.show_lines(summary(reports, measured(worker.metrics())))
+        self._result(["", *score(reports)])
+
+    def _where_to_look(self, viewer: Viewer | None) -> list[str]:
+        """Return how to see the session of the example, and the others."""
+        if viewer is None:
+            return ["", "    `reknit demo --viewer` shows each session in a browser; with --verbose each has a report."]
+        key = next(key for key in self._gathered if key.partition(".")[0] == SESSION)
+        return ["", f"    The session above, in the viewer: {viewer.url}/sessions/{quote(key, safe='')}"]
+
+    def _result(self, lines: Iterable[str]) -> None:
+        """Show lines for people: on stdout, unless JSON goes there."""
+        self._progress.show_lines(lines, err=self._options.as_json)
 
 
 def _too_slow(what: str, seconds: float, child: Worker | Viewer) -> ChildError:

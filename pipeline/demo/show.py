@@ -11,7 +11,7 @@ import sys
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -60,10 +60,10 @@ class Progress:
             click.echo("\r\033[K", nl=False, err=True)
             self._open = False
 
-    def show_lines(self, lines: list[str]) -> None:
+    def show_lines(self, lines: Iterable[str], *, err: bool = True) -> None:
         self.clear_line()
         for line in lines:
-            click.echo(line, err=True, color=self._color)
+            click.echo(line, err=err, color=self._color)
 
 
 WIDTH = 100
@@ -244,6 +244,37 @@ def summary(reports: Sequence[SessionReport], worker: Measured) -> list[str]:
     return [*heading("Summary"), "", *(line for label, text in facts for line in labelled(label, text))]
 
 
+def score(reports: Sequence[SessionReport]) -> list[str]:
+    """Return the outcome of the fleet in three lines."""
+    refused = sum(any(not refusal.tolerated for refusal in report.met) for report in reports)
+    sent = sum(sum(report.requests.values()) for report in reports)
+    invalid = sum(report.valid is False for report in reports)
+    promoted, retracted, incomplete = (
+        sum(len(pieces) for pieces in found)
+        for found in zip(*((each.promoted, each.retracted, each.incomplete) for each in reports), strict=True)
+    )
+    made, lost, added = _losses(reports)
+    facts = {
+        "histories": f"{refused} would have been refused; {sent} requests were sent, {_verdict(invalid)}",
+        "streams": f"{promoted} lost blocks were recovered, {retracted} were withdrawn, {incomplete} marked incomplete",
+        "fixes": f"{made}, each recorded with its place; {lost} lost content, {added} added content",
+    }
+    return [line for name, fact in facts.items() for line in labelled(name, fact)]
+
+
+def _verdict(invalid: int) -> str:
+    return f"NOT VALID in {counted(invalid, 'session')}" if invalid else "all valid by the provider's rules"
+
+
+def _losses(reports: Sequence[SessionReport]) -> tuple[int, int, int]:
+    """Return the number of fixes, of those that lost content, and of those that added content."""
+    codes: Counter[str] = Counter()
+    for report in reports:
+        codes.update(report.fixes)
+    added = sum(count for code, count in codes.items() if FIXES[code].fate == "synthesised")
+    return codes.total(), sum(report.lossy for report in reports) - added, added
+
+
 def _histories(reports: Sequence[SessionReport]) -> Iterator[tuple[str, str]]:
     refused = sum(any(not refusal.tolerated for refusal in report.met) for report in reports)
     tolerated = sum(bool(report.met) for report in reports) - refused
@@ -253,16 +284,11 @@ def _histories(reports: Sequence[SessionReport]) -> Iterator[tuple[str, str]]:
     )
     sent = sum(sum(report.requests.values()) for report in reports)
     invalid = sum(report.valid is False for report in reports)
-    verdict = f"NOT VALID in {counted(invalid, 'session')}" if invalid else "all valid by the provider's rules"
     rejected = sum(len(report.rejected) for report in reports)
-    yield "requests", f"{sent} sent, {verdict}; {rejected} rejected before sending"
-    codes: Counter[str] = Counter()
-    for report in reports:
-        codes.update(report.fixes)
-    added = sum(count for code, count in codes.items() if FIXES[code].fate == "synthesised")
-    lost = sum(report.lossy for report in reports) - added
-    kinds = f"{codes.total()} of {len(codes)} kinds"
-    yield "fixes", f"{kinds}; {lost} lost content and {added} added words that nobody said; each of them says what"
+    yield "requests", f"{sent} sent, {_verdict(invalid)}; {rejected} rejected before sending"
+    kinds = len({code for report in reports for code in report.fixes})
+    made, lost, added = _losses(reports)
+    yield "fixes", f"{made} of {kinds} kinds; {lost} lost content and {added} added content; each says what"
 
 
 def _streams(reports: Sequence[SessionReport]) -> Iterator[tuple[str, str]]:

