@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -509,7 +508,8 @@ class SpanConsumer(driver.Consumer):
         if position <= end:
             self._beyond_since.pop(tp, None)
             return False
-        if time.monotonic() - self._beyond_since.setdefault(tp, time.monotonic()) > _BEYOND_SECONDS:
+        now = self._runtime.seams.clock.monotonic()
+        if now - self._beyond_since.setdefault(tp, now) > _BEYOND_SECONDS:
             topic = self._runtime.contract_name(tp.topic)
             self._runtime.fail(
                 TopicChangedError(

@@ -13,7 +13,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 from prometheus_client import CollectorRegistry, Counter
 
-from reknit.pipeline.engine import services
+from reknit.pipeline.engine import seams, services
 from reknit.pipeline.engine import writer as writers
 from reknit.pipeline.engine.commit import Batch
 from reknit.pipeline.engine.partition import Phase
@@ -38,7 +38,6 @@ class Clock:
 def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(services, "time", clock)
-    monkeypatch.setattr(writers, "time", clock)
     return clock
 
 
@@ -238,7 +237,8 @@ class Steps:
 
 @pytest.fixture
 async def writer(clock, monkeypatch):
-    monkeypatch.setattr(writers, "AIOKafkaProducer", lambda **_: None)
+    monkeypatch.setattr(seams, "AIOKafkaProducer", lambda **_: None)
+    monkeypatch.setattr(seams, "time", clock)
     steps = Steps(clock)
     runtime = Runtime(CONFIG, {}, NoMetrics(), Tuning(session_seconds=10.0))
     made = writers.AtLeastOnceWriter(runtime, "state.v1", 0)
