@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal, Protocol, get_args
 from msgspec import Struct
 from prometheus_client import CollectorRegistry
 
+from reknit.pipeline.engine.lease import Lease
 from reknit.pipeline.engine.limits import TopicLimits
 from reknit.pipeline.engine.run_clock import RunClock
 from reknit.pipeline.engine.seams import LIVE, Seams
@@ -344,6 +345,7 @@ class Runtime:
         self.topic_ids: dict[str, str] = {}  # ids of the topics and the cluster, if the brokers report them
         self.topics: TopicChecks | None = None  # if positions and state are in Kafka
         self.missing_topics: list[str] = []
+        self.lease = Lease()
         self.limits = TopicLimits(seams.clock.monotonic)
         self.partitions = 0  # of the topics; known after the first check
         self.exactly_once = config.delivery == "exactly-once"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from reknit.pipeline.engine.commit import Batch, Writer
 from reknit.pipeline.engine.connections import close_client
 from reknit.pipeline.engine.epochs import RETRY_PAUSE_MS, Epochs, IsOurs
 from reknit.pipeline.engine.large_values import ObjectWriter
+from reknit.pipeline.engine.lease import Lease
 from reknit.pipeline.engine.limits import RefusedSizeError
 from reknit.pipeline.engine.runtime import NotAuthorizedError, PartitionLostError
 from reknit.pipeline.engine.seams import Brokers
@@ -144,14 +146,14 @@ class AtLeastOnceWriter:
     ids are derived from source positions, so a reader sees the same ids again. State and position are in one topic
     partition and are read together, so the state is never ahead of the outputs and never applied twice.
 
-    Without a transaction there is no fence for a former owner. A worker that was suspended for longer than its session
-    may continue with a batch in flight, and its state records would follow those of the new owner. So before each step
-    the writer checks the clock, and gives up once the batch is older than the session, since the partition may have
-    another owner by then. The time between that check and the broker's append remains unprotected.
+    Without a transaction there is no fence for a former owner. A worker that was suspended or cut off for longer than
+    its session may continue with a batch, and its state records would follow those of the new owner. So it sends only
+    while its lease of the group lasts (``lease``). A request that is on its way when the lease ends remains unprotected.
     """
 
     def __init__(self, runtime: Runtime, state_topic: str, partition: int) -> None:
         """``state_topic`` is a contract name; ``partition`` is the number in every topic."""
+        self._runtime = runtime
         self._brokers, self._clock = runtime.seams.brokers, runtime.seams.clock
         self._state_topic = state_topic
         self._session_seconds = runtime.tuning.session_seconds
@@ -167,21 +169,28 @@ class AtLeastOnceWriter:
         """Write a batch: the outputs are delivered before the state is sent.
 
         Raises:
-            PartitionLostError: ``stuck``, if the batch is older than the group's session.
+            PartitionLostError: ``stuck``, if the lease of the group ended.
             RefusedSizeError: as ``Sender.send``. Records that other topics accepted will be repeated.
         """
-        deadline = self._clock.monotonic() + self._session_seconds
-        await self._sender.send_outputs(batch.outputs)
-        self._check_deadline(deadline)
-        await self._sender.send(self._state_topic, batch.state())
-        self._check_deadline(deadline)
+        lease = self._runtime.lease
+        await self._send_within(lease, self._sender.send_outputs(batch.outputs))
+        await self._send_within(lease, self._sender.send(self._state_topic, batch.state()))
         return None
 
-    def _check_deadline(self, deadline: float) -> None:
-        if self._clock.monotonic() > deadline:
-            raise PartitionLostError(
-                "stuck", "a batch took longer than the session; its partition may have a new owner"
-            )
+    async def _send_within(self, lease: Lease, sending: Coroutine[Any, Any, object]) -> None:
+        """Send while the lease lasts. Heartbeats may renew it meanwhile."""
+        task = asyncio.ensure_future(sending)
+        try:
+            while (left := lease.until - self._clock.monotonic()) > 0:
+                if task.done():
+                    await task
+                    return
+                await asyncio.wait([task], timeout=min(left, self._session_seconds))
+        finally:
+            task.cancel()
+        # A delivery that goes on would follow the new owner's, also while the producer stops.
+        await self._brokers.abandon(self._producer)
+        raise PartitionLostError("stuck", "no heartbeat was answered for a session; the partition may have a new owner")
 
     async def close(self) -> None:
         """Stop the producer."""

@@ -143,10 +143,6 @@ class SimLoop(asyncio.BaseEventLoop):
         self._timers.clear()
         self.close()
 
-    def forget_tasks(self):
-        """Let the tasks of a finished schedule be collected."""
-        self._tasks.clear()
-
     def _push(self, handle):
         handle._scheduled = True
         self._sequence += 1  # handles with the same time have a defined order

@@ -14,6 +14,7 @@ from faust.types import TP
 from simulation.loop import NODE
 
 from reknit.pipeline.engine.batches import Span
+from reknit.pipeline.engine.lease import Lease
 from reknit.pipeline.stages.base import Record
 from reknit.topics.positions import read_group_position
 
@@ -30,7 +31,7 @@ class SimMember:
         self._name, self._generation = None, None
         self._commits = set()
         self._data, self._coordination = {}, {}
-        self.lease_until = self._loop.now
+        runtime.lease = Lease(float("-inf"))
 
     async def live(self):
         """Join, work and join again, as the coordinator of a client does."""
@@ -39,18 +40,22 @@ class SimMember:
             for commit in self._commits:
                 commit.cancel()
             await self._consumer.on_partitions_revoked(set(self.places))
+            self._runtime.lease.end()
             self.places = set()
             self._name, generation, places = await self._join()
             self.places, self.positions = {TP(*place) for place in places}, {}
             self._generation = generation
+            self._runtime.lease = Lease(float("-inf"))
+            self._first_beat = self._loop.create_future()
             beats = asyncio.ensure_future(self._beat(generation))  # heartbeats go on during callbacks
+            await self._first_beat
             await self._consumer.on_partitions_assigned(set(self.places), generation)
             await beats
 
     async def _join(self):
         tuning = self._runtime.tuning
         while True:
-            answer, sent = self._loop.create_future(), self._loop.now
+            answer = self._loop.create_future()
 
             def joined(*found, answer=answer):
                 self._loop.on(self._node, self._network.latency(), lambda: answer.done() or answer.set_result(found))
@@ -63,26 +68,30 @@ class SimMember:
             except (KafkaError, TimeoutError):
                 await asyncio.sleep(_JOIN_AGAIN_SECONDS)
             else:
-                self.lease_until = sent + tuning.session_seconds
                 return found
 
     async def _beat(self, generation):
-        tuning = self._runtime.tuning
-        while True:
-            await asyncio.sleep(tuning.heartbeat_seconds)
-            sent = self._loop.now
-            try:
-                work = self._group.heartbeat
-                await self._network.call(self._coordination, "Heartbeat", work, self._name, generation)
-                self.lease_until = sent + tuning.session_seconds
-            except RebalanceInProgressError:
-                self.lease_until = sent + tuning.session_seconds
-                return
-            except (UnknownMemberIdError, IllegalGenerationError):
-                self._name = None
-                return
-            except KafkaError:
-                pass
+        """Send heartbeats until the group refuses one, the first one at once."""
+        while await self._beat_once(generation):
+            if not self._first_beat.done():
+                self._first_beat.set_result(None)
+            await asyncio.sleep(self._runtime.tuning.heartbeat_seconds)
+        if not self._first_beat.done():
+            self._first_beat.set_result(None)
+
+    async def _beat_once(self, generation):
+        lease, sent = self._runtime.lease, self._loop.now
+        try:
+            await self._network.call(self._coordination, "Heartbeat", self._group.heartbeat, self._name, generation)
+        except RebalanceInProgressError:
+            return False
+        except (UnknownMemberIdError, IllegalGenerationError):
+            self._name = None
+            return False
+        except KafkaError:
+            return True
+        lease.renew(sent + self._runtime.tuning.session_seconds)
+        return True
 
     # As ``Member``.
 

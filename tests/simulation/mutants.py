@@ -33,11 +33,8 @@ MUTANTS = {
     "results before a poison record are not committed": Mutant(
         "partition", "                await self._settle(work, part[0].offset)\n", ""
     ),
-    "at least once: no check of the deadline before the state": Mutant(
-        "writer",
-        "send_outputs(batch.outputs)\n        self._check_deadline(deadline)\n",
-        "send_outputs(batch.outputs)\n",
-        "at-least-once",
+    "at least once: a batch ignores its lease": Mutant(
+        "writer", "(left := lease.until - self._clock.monotonic())", "(left := 1.0)", "at-least-once", seeds=200
     ),
     "a commit with changes has no position": Mutant("commit", "return [*changes, ", "return changes or ["),
     "the format of the state is the configured one": Mutant(

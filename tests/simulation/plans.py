@@ -65,7 +65,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 CHOICES = {
     "batch_records": (1, 2, 5, 20),
     "slice_records": (1, 2, 3, 50),
-    "batch_bytes": (1500, 6000, 1 << 20),
+    "batch_bytes": (300, 1500, 6000, 1 << 20),
     "pending_records": (2, 10, 1000),
     "poll_records": (1, 3, 100),
     "commit_interval_ms": (0, 0, 50),
@@ -92,17 +92,20 @@ def plan_of(seed, *, exactly_once=True):
     settings = Settings(exactly_once=exactly_once, **{name: stream.choice(found) for name, found in CHOICES.items()})
     rows = [_row(stream) for _ in range(4 + stream.below(36))]
     faults = [FAULTS[stream.below(len(FAULTS))](stream) for _ in range(1 + stream.below(6))]
+    if not exactly_once:  # without a fence, workers that are cut off or stopped are the interesting ones
+        faults += [stream.choice([_outage, _freeze])(stream) for _ in range(2)]
     return Plan(str(seed), settings, rows, faults)
 
 
 def _row(stream):
     value = stream.choice(["v"] * 10 + [POISON.decode(), LARGE.decode()])
-    aborted, pause = stream.fraction() < 0.1, round(stream.fraction() ** 2 * 0.4, 4)
+    # Most records come in bursts, which fill batches.
+    aborted, pause = stream.fraction() < 0.1, stream.choice([0.0, 0.0, round(stream.fraction() ** 2 * 1.2, 4)])
     return Row(stream.below(PARTITIONS), f"k{stream.below(3)}", value, aborted, pause)
 
 
 def _time(stream):
-    return round(stream.fraction() * 8, 3)
+    return round(stream.fraction() * 5, 3)
 
 
 def _step(stream):

@@ -12,7 +12,7 @@ MOST_STEPS = 400
 def report(plan):
     """Run a plan and return its report as lines."""
     steps = []
-    world, violation = run(plan, lambda now, words: steps.append(f"{now:9.3f}  {words}"))
+    finished, violation = run(plan, lambda now, words: steps.append(f"{now:9.3f}  {words}"))
     default = Settings()
     settings = {
         name: value
@@ -28,13 +28,13 @@ def report(plan):
     if len(steps) > MOST_STEPS:
         yield f"          ({len(steps) - MOST_STEPS} earlier steps are not shown)"
     yield from steps[-MOST_STEPS:]
-    yield from logs(world.cluster)
+    yield from contents(finished.logs)
     yield f"plan: {dump(plan).decode()}"
     yield f"broken rule: {violation}" if violation else "no rule is broken"
 
 
-def logs(cluster):
-    for (topic, number), log in sorted(cluster.logs.items()):
+def contents(logs):
+    for (topic, number), log in sorted(logs.items()):
         yield f"log {topic} {number}, last stable offset {log.lso}"
         for entry in log.entries:
             status = "" if entry.piece is None else f"  {entry.piece.status}, producer {entry.piece.pid}"

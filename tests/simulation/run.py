@@ -63,10 +63,10 @@ def main():
     first = int(given.first) if given.first.isdecimal() else given.first
     happened, failures, began = Counter(), 0, time.process_time()
     for plan in [*stored(), *plans(first, given.seeds, given.delivery)]:
-        world, violation = run(plan)
-        happened.update(world.happened)
+        finished, violation = run(plan)
+        happened.update(finished.happened)
         if given.digest:
-            print(plan.seed, world.loop.digest)
+            print(plan.seed, finished.digest)
         if violation is not None:
             failures += 1
             if not given.keep_going:

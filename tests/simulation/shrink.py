@@ -58,8 +58,8 @@ class Shrinker:
                 self._keep_if_broken(settings=changed)
 
     def _cut_streams(self):
-        for name, stream in run(self.plan)[0].tape.streams.items():
-            kept = self.plan.cuts.get(name, stream.drawn)
+        for name, drawn in run(self.plan)[0].drawn.items():
+            kept = self.plan.cuts.get(name, drawn)
             for fewer in (0, kept // 4, kept // 2):
                 if fewer < kept and self._keep_if_broken(cuts={**self.plan.cuts, name: fewer}):
                     break

@@ -10,6 +10,8 @@ import sys
 import warnings
 from collections import Counter
 
+from msgspec import Struct
+
 from simulation.counting import SOURCE, STATE
 from simulation.disks import Machine
 from simulation.logs import Piece
@@ -192,20 +194,36 @@ TIMED = {
 }
 
 
+class Finished(Struct, frozen=True):
+    """The facts of a schedule that ended. ``drawn`` has the number of draws by stream."""
+
+    happened: Counter
+    drawn: dict
+    logs: dict
+    digest: int
+    steps: int
+
+
 def run(plan, trace=None):
-    """Run a plan; return its world and the violation, None if all rules hold."""
+    """Run a plan; return its facts and the violation, None if all rules hold."""
     with _quiet():
-        world = World(plan, trace)
-        world.loop.set_exception_handler(lambda *_: None)
-        violation = None
-        try:
-            world.run()
-        except ViolationError as found:
-            violation = found.with_traceback(None)
-        world.happened.update(world.network.happened)
-        world.loop.forget_tasks()
-        gc.collect()
-    return world, violation
+        finished, violation = _run(plan, trace)
+        gc.collect()  # coroutines of killed processes are dropped here, where no hook reports it
+    return finished, violation
+
+
+def _run(plan, trace):
+    world, violation = World(plan, trace), None
+    world.loop.set_exception_handler(lambda *_: None)
+    try:
+        world.run()
+    except ViolationError as found:
+        violation = found.with_traceback(None)
+    drawn = {name: stream.drawn for name, stream in world.tape.streams.items()}
+    for log in world.cluster.logs.values():
+        log.waiting.clear()
+    happened = world.happened + world.network.happened
+    return Finished(happened, drawn, world.cluster.logs, world.loop.digest, world.loop.steps), violation
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from reknit.pipeline.engine import seams, services
 from reknit.pipeline.engine import writer as writers
 from reknit.pipeline.engine.commit import Batch
 from reknit.pipeline.engine.partition import Phase
+from reknit.pipeline.engine.lease import Lease
 from reknit.pipeline.engine.runtime import EngineError, NoMetrics, Runtime, StartupError, Tuning
 from reknit.pipeline.engine.sending import side_by_side
 from reknit.pipeline.engine.services import Health, listen
@@ -237,10 +238,11 @@ class Steps:
 
 @pytest.fixture
 async def writer(clock, monkeypatch):
-    monkeypatch.setattr(seams, "AIOKafkaProducer", lambda **_: None)
+    monkeypatch.setattr(seams, "AIOKafkaProducer", lambda **_: SimpleNamespace(_sender=SimpleNamespace(sender_task=None)))
     monkeypatch.setattr(seams, "time", clock)
     steps = Steps(clock)
     runtime = Runtime(CONFIG, {}, NoMetrics(), Tuning(session_seconds=10.0))
+    runtime.lease = Lease(clock.now + 10.0)
     made = writers.AtLeastOnceWriter(runtime, "state.v1", 0)
     made._sender = steps
     return made, steps
@@ -258,7 +260,7 @@ async def test_outputs_are_written_before_the_state_with_the_position(writer):
 
 
 @pytest.mark.parametrize(("slow", "left"), [("outputs", [OUTPUTS]), ("state.v1", [OUTPUTS, STATE])])
-async def test_a_batch_older_than_the_session_is_given_up(writer, slow, left):
+async def test_a_batch_that_outlives_the_lease_is_given_up(writer, slow, left):
     made, steps = writer
     steps.slow = slow
     with pytest.raises(EngineError) as error:
