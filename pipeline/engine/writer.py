@@ -148,7 +148,7 @@ class AtLeastOnceWriter:
 
     Without a transaction there is no fence for a former owner. A worker that was suspended or cut off for longer than
     its session may continue with a batch, and its state records would follow those of the new owner. So it sends only
-    while its lease of the group lasts (``lease``). A request that is on its way when the lease ends remains unprotected.
+    while its lease of the group lasts (``lease``). A request on its way at the end of the lease remains unprotected.
     """
 
     def __init__(self, runtime: Runtime, state_topic: str, partition: int) -> None:

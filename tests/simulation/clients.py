@@ -15,6 +15,7 @@ from aiokafka.errors import (
 
 _RECORD_OVERHEAD = 70
 # As the client and the engine's settings for it.
+_COMMIT = True
 _RETRY_SECONDS, _MARKERS_SECONDS = 0.1, 0.02
 
 
@@ -100,7 +101,7 @@ class SimProducer:
         try:
             if self._added:
                 work = self._cluster.end_transaction
-                await self._repeat(self._coordination, "EndTxn", work, *self._identity, True)
+                await self._repeat(self._coordination, "EndTxn", work, *self._identity, _COMMIT)
         except InvalidProducerEpoch:
             raise ProducerFenced from None
         self._begun = False

@@ -17,6 +17,9 @@ class Directory:
         self.versions = [({}, None)]
         self.damaged = self.full = False
 
+    def make_room(self):
+        self.full = False
+
     def lose(self, writes):
         self.versions = self.versions[: max(1, len(self.versions) - writes)]
 
@@ -40,7 +43,7 @@ class Machine:
             del self.directories[key]
             raise StoreError("outside", "the changelog does not reach to where it was read")
         self._happened["opened store"] += progress is not None
-        return SimDisk(directory)
+        return SimDisk(directory, self._happened)
 
     def crash(self, writes):
         for directory in self.directories.values():
@@ -50,8 +53,8 @@ class Machine:
 class SimDisk:
     sessions = size = 0
 
-    def __init__(self, directory):
-        self._directory = directory
+    def __init__(self, directory, happened):
+        self._directory, self._happened = directory, happened
         self._records, self.progress = directory.versions[-1]
         self._batch = {}
 
@@ -59,6 +62,9 @@ class SimDisk:
         self._batch[session, key] = value
 
     def read(self, session):
+        if self._directory.damaged:
+            self._happened["damaged store"] += 1
+            raise StoreError("damaged", "block checksum mismatch")
         return {key: value for (of, key), value in self._records.items() if of == session}
 
     def write(self, offset, position, state_format, mark=None, *, erase=False):

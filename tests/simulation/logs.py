@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
+MARKER = (None, None, ())
+
 
 class Piece:
     """The part of a transaction in one partition."""
@@ -17,8 +19,8 @@ class Piece:
 class Entry:
     __slots__ = ("headers", "key", "marker", "offset", "piece", "time", "timestamp", "value")
 
-    def __init__(self, offset, key, value, headers, piece, marker, time):
-        self.offset, self.key, self.value, self.headers = offset, key, value, headers
+    def __init__(self, offset, row, piece, time, *, marker):
+        self.offset, (self.key, self.value, self.headers) = offset, row
         self.piece, self.marker, self.time, self.timestamp = piece, marker, time, int(time * 1000)
 
     @property
@@ -40,8 +42,9 @@ class Log:
         """The last stable offset: the first one of an open transaction."""
         return min((piece.first for piece in self.open.values()), default=self.end)
 
-    def append(self, key, value, headers, piece, time, *, marker=False):
-        self.entries.append(Entry(self.end, key, value, headers, piece, marker, time))
+    def append(self, row, piece, time, *, marker=False):
+        """Append a row of key, value and headers."""
+        self.entries.append(Entry(self.end, row, piece, time, marker=marker))
         self._offsets.append(self.end)
         self.end += 1
 

@@ -1,8 +1,8 @@
 """An event loop with virtual time, whose callbacks belong to simulated processes.
 
-Within a process callbacks run in the order that asyncio guarantees; between processes a draw decides. A context variable
-names the process of each callback, so the code under test needs no change. A killed process loses its callbacks, and no
-``finally`` block runs; a frozen one keeps them.
+Within a process callbacks run in the order that asyncio guarantees; between processes a draw decides. A context
+variable names the process of each callback, so the code under test needs no change. A killed process loses its
+callbacks, and no ``finally`` block runs; a frozen one keeps them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from contextvars import ContextVar, copy_context
 from unittest import mock
 
 NODE = ContextVar("node", default=None)
+_LONG_SECONDS = 0.5
 
 
 class EscapeError(BaseException):
@@ -43,6 +44,7 @@ class Node:
         self.ready, self.at_step = deque(), {}
         self.pause_of_step = 0.0  # a starved process waits this long after each callback
         self.wall_offset = 0.0
+        self.slept, self.woke_at_step = 0.0, 0  # its last long stop
         self.context = copy_context()
         self.context.run(NODE.set, self)
 
@@ -115,10 +117,12 @@ class SimLoop(asyncio.BaseEventLoop):
         """Stop a process. ``first``: whether due timers or answers run first when it continues."""
         if not (node.dead or node.frozen):
             node.frozen = True
-            self.on(None, seconds, self._thaw, node, first)
+            self.on(None, seconds, self._thaw, node, first, seconds)
 
-    def _thaw(self, node, first):
+    def _thaw(self, node, first, seconds):
         self._take_due()
+        if seconds >= _LONG_SECONDS:  # not the short stops of a starved process
+            node.slept, node.woke_at_step = seconds, node.steps
         node.frozen = False
         wanted = first == "answers"
         node.ready = deque(sorted(node.ready, key=lambda handle: isinstance(handle, Arrival) != wanted))

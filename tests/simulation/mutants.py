@@ -34,7 +34,13 @@ MUTANTS = {
         "partition", "                await self._settle(work, part[0].offset)\n", ""
     ),
     "at least once: a batch ignores its lease": Mutant(
-        "writer", "(left := lease.until - self._clock.monotonic())", "(left := 1.0)", "at-least-once", seeds=200
+        "writer", "(left := lease.until - self._clock.monotonic())", "(left := 1.0)", "at-least-once"
+    ),
+    "an epoch goes on after a commit that may have been sent twice": Mutant(
+        "epochs",
+        "self.is_spent = self._runtime.seams.clock.monotonic() - began >= _RETRIED_SECONDS",
+        "self.is_spent = False",
+        seeds=100,
     ),
     "a commit with changes has no position": Mutant("commit", "return [*changes, ", "return changes or ["),
     "the format of the state is the configured one": Mutant(

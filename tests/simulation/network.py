@@ -12,6 +12,9 @@ from aiokafka.errors import KafkaConnectionError, KafkaError, RequestTimedOutErr
 from simulation.loop import NODE
 
 REQUEST_SECONDS = 8.0
+SESSION_SECONDS = 3.0
+# Callbacks between the check of a lease and the request that it allows, of all partitions.
+_STEPS_OF_A_SEND = 20
 # The client notices a broken connection after this time.
 BREAK_SECONDS = 0.05
 QUIET = frozenset({"Heartbeat", "Fetch", "ListOffsets"})
@@ -42,7 +45,9 @@ class Network:
         """Send a request on a connection, a dict, and return its answer. Order holds within one connection."""
         self._count[kind] += 1
         fault, seconds = self._faults.get((kind, self._count[kind]), (None, 0.0))
-        request = Request(self, NODE.get(), connection, kind, work, args)
+        request = Request(self, NODE.get(), kind, work, args)
+        if kind == "Produce" and just_woke(request.node):
+            self.happened["sent just after a stop"] += 1
         if fault is not None:
             self.happened[fault] += 1
             self.loop.say(f"{request.node.name}  {kind}: {fault}")
@@ -56,12 +61,12 @@ class Network:
         else:
             # The next request of the connection arrives after this one.
             at = connection["last"] = max(self.loop.now + self.latency(), connection.get("last", 0.0) + 1e-6)
-            self.loop.on(None, at - self.loop.now, request.arrive, fault == "answer lost")
+            self.loop.on(None, at - self.loop.now, request.arrive, fault)
         return await request.answer
 
 
 class Request:
-    def __init__(self, network, node, connection, kind, work, args):
+    def __init__(self, network, node, kind, work, args):
         self._network, self.node, self._kind, self._work, self._args = network, node, kind, work, args
         self._back = network.latency()
         self.answer = network.loop.create_future()
@@ -77,7 +82,7 @@ class Request:
         else:
             self.answer.set_exception(error)
 
-    def arrive(self, answer_is_lost=False):
+    def arrive(self, fault=None):
         network = self._network
         if network._within(network._down_until, self.node):
             self.fail_after(self._back, KafkaConnectionError())
@@ -89,10 +94,18 @@ class Request:
             error = raised
         if self._kind not in QUIET:
             network.loop.say(f"{self.node.name}  {self._kind} {brief(self._args)} -> {outcome(result, error)}")
-        if answer_is_lost or network._within(network._deaf_until, self.node):
+        if fault == "answer lost" or network._within(network._deaf_until, self.node):
             self.fail_after(REQUEST_SECONDS, RequestTimedOutError())
         else:
             network.loop.on(self.node, self._back, self._settle, result, error)
+
+
+def just_woke(node):
+    """True if the process was stopped for longer than a session between its last check of the lease and a send.
+
+    Only a fence can reject such a request, and at-least-once delivery has none.
+    """
+    return node.slept >= SESSION_SECONDS and node.steps - node.woke_at_step <= _STEPS_OF_A_SEND
 
 
 def outcome(result, error):

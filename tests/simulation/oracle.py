@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from reknit.pipeline.stages.base import POSITION, read_position
-from reknit.topics import DEAD_LETTERS
 from simulation import counting
 from simulation.counting import OUT, SOURCE, STATE
 from simulation.plans import PARTITIONS
 from simulation.worker import PREFIX
 
-# Reads of one changelog: openings, and rebuilds after poison records. Two workers that fence each other reach this within the time limit of a schedule.
+from reknit.pipeline.stages.base import POSITION, read_position
+from reknit.topics import DEAD_LETTERS
+
+# Reads of one changelog, by openings and by rebuilds after poison records. Two workers that fence each other reach this
+# within the time limit of a schedule.
 MOST_OPENINGS = 40
 
 

@@ -38,5 +38,6 @@ def contents(logs):
         yield f"log {topic} {number}, last stable offset {log.lso}"
         for entry in log.entries:
             status = "" if entry.piece is None else f"  {entry.piece.status}, producer {entry.piece.pid}"
-            what = "marker" if entry.marker else f"{entry.key!r}={entry.value[:24]!r}" if entry.value else f"{entry.key!r}"
+            value = f"={entry.value[:24]!r}" if entry.value else ""
+            what = "marker" if entry.marker else f"{entry.key!r}{value}"
             yield f"  {entry.offset:4d}  {entry.time:9.3f}  {what}{status}"

@@ -36,6 +36,10 @@ def stored():
     return [load(line) for line in STORED.read_bytes().splitlines() if line]
 
 
+def say(*words):
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+
+
 def options():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, help="number of schedules")
@@ -48,17 +52,17 @@ def options():
 
 
 def fail(plan, violation):
-    print(f"seed {plan.seed}: {violation}; shrinking")
+    say(f"seed {plan.seed}: {violation}; shrinking")
     shrinker = Shrinker(plan, violation.rule)
     for line in report(shrinker.shrink()):
-        print(line)
-    print(f"seed {plan.seed} failed; add the line after `plan:` to {STORED.name}")
+        say(line)
+    say(f"seed {plan.seed} failed; add the line after `plan:` to {STORED.name}")
 
 
 def main():
     given = options()
     if given.show:
-        print("\n".join(report(load(given.show.read_bytes()))))
+        say("\n".join(report(load(given.show.read_bytes()))))
         return 0
     first = int(given.first) if given.first.isdecimal() else given.first
     happened, failures, began = Counter(), 0, time.process_time()
@@ -66,16 +70,16 @@ def main():
         finished, violation = run(plan)
         happened.update(finished.happened)
         if given.digest:
-            print(plan.seed, finished.digest)
+            say(plan.seed, finished.digest)
         if violation is not None:
             failures += 1
             if not given.keep_going:
                 fail(plan, violation)
                 return 1
-            print(f"seed {plan.seed}: {violation}: {dump(plan.faults).decode()}")
+            say(f"seed {plan.seed}: {violation}: {dump(plan.faults).decode()}")
     seconds = time.process_time() - began
-    print(f"{given.seeds} schedules, {failures} failed, {given.seeds / seconds * 60:.0f} per minute of processor time")
-    print("; ".join(f"{name}: {count}" for name, count in sorted(happened.items(), key=str)))
+    say(f"{given.seeds} schedules, {failures} failed, {given.seeds / seconds * 60:.0f} per minute of processor time")
+    say("; ".join(f"{name}: {count}" for name, count in sorted(happened.items(), key=str)))
     return 1 if failures else 0
 
 

@@ -1,9 +1,8 @@
-"""Make a failing plan simpler: fewer faults and records, default settings, fewer draws. The broken rule stays the same."""
+"""Make a failing plan simpler: fewer faults and records, default settings, fewer draws. It breaks the same rule."""
 
 from __future__ import annotations
 
 from msgspec import structs
-
 from simulation.plans import Settings
 from simulation.world import run
 

@@ -11,7 +11,7 @@ import random
 
 class Stream:
     def __init__(self, seed, name, kept=None):
-        self._random = random.Random(f"{seed}/{name}")
+        self._random = random.Random(f"{seed}/{name}")  # noqa: S311  a schedule, no secret
         self._kept = kept
         self.drawn = 0
 

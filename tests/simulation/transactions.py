@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from aiokafka.errors import ConcurrentTransactions, InvalidProducerEpoch, InvalidTxnState
 from simulation.groups import Group
-from simulation.logs import Log, Piece
+from simulation.logs import MARKER, Log, Piece
 
 
 class Transaction:
@@ -68,7 +68,7 @@ class Cluster:
             found.epoch += 1
             self._end(found, commit=False)
 
-    def produce(self, place, tid, pid, epoch, sequence, rows):
+    def produce(self, place, tid, pid, epoch, sequence, rows):  # noqa: PLR0917  the fields of the request
         log = self.log(*place)
         if epoch < log.epochs.get(pid, 0):
             raise InvalidProducerEpoch
@@ -78,15 +78,15 @@ class Cluster:
         piece = None if tid is None else self._piece(log, place, tid, pid, epoch)
         log.epochs[pid] = epoch
         base = log.end
-        for key, value, headers in rows:
-            log.append(key, value, headers, piece, self.loop.now)
+        for row in rows:
+            log.append(row, piece, self.loop.now)
         log.sequences[pid, epoch] = (sequence, base)
         if piece is None:
             log.changed()
         return base
 
     def _piece(self, log, place, tid, pid, epoch):
-        """Return the open part of the transaction; the leader asks the coordinator if there is one (KIP-890, part 1)."""
+        """Return the open part of the transaction; the leader asks the coordinator (KIP-890, part 1)."""
         found = self.transactions[tid]
         if found.epoch != epoch:
             raise InvalidProducerEpoch
@@ -117,7 +117,7 @@ class Cluster:
         if (piece := log.open.pop(found.pid, None)) is not None:
             piece.status = "committed" if commit else "aborted"
         log.epochs[found.pid] = max(log.epochs.get(found.pid, 0), found.epoch)
-        log.append(None, None, (), piece, self.loop.now, marker=True)
+        log.append(MARKER, piece, self.loop.now, marker=True)
         left.discard(place)
         if not left:
             found.state = "complete"

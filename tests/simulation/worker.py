@@ -12,6 +12,7 @@ from simulation.clients import SimBrokers
 from simulation.counting import SOURCE, Counting
 from simulation.loop import SimClock
 from simulation.member import SimMember
+from simulation.network import SESSION_SECONDS
 from simulation.plans import PARTITIONS
 
 from reknit.pipeline.engine import transport
@@ -21,7 +22,6 @@ from reknit.pipeline.engine.seams import Seams
 from reknit.pipeline.settings import Config
 
 PREFIX = "p."
-SESSION_SECONDS = 3.0
 _WATCH_SECONDS = 3.0
 
 
@@ -113,8 +113,8 @@ class SimWorker:
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             with contextlib.suppress(KafkaError):
-                place = (PREFIX + SOURCE, 0)
-                await self._world.network.call(connection, "Fetch", self._world.cluster.bounds, place, True)
+                place, work = (PREFIX + SOURCE, 0), self._world.cluster.bounds
+                await self._world.network.call(connection, "Fetch", work, place, runtime.exactly_once)
                 runtime.on_answer()
 
 

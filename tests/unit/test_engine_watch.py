@@ -16,8 +16,8 @@ from prometheus_client import CollectorRegistry, Counter
 from reknit.pipeline.engine import seams, services
 from reknit.pipeline.engine import writer as writers
 from reknit.pipeline.engine.commit import Batch
-from reknit.pipeline.engine.partition import Phase
 from reknit.pipeline.engine.lease import Lease
+from reknit.pipeline.engine.partition import Phase
 from reknit.pipeline.engine.runtime import EngineError, NoMetrics, Runtime, StartupError, Tuning
 from reknit.pipeline.engine.sending import side_by_side
 from reknit.pipeline.engine.services import Health, listen
@@ -238,7 +238,9 @@ class Steps:
 
 @pytest.fixture
 async def writer(clock, monkeypatch):
-    monkeypatch.setattr(seams, "AIOKafkaProducer", lambda **_: SimpleNamespace(_sender=SimpleNamespace(sender_task=None)))
+    monkeypatch.setattr(
+        seams, "AIOKafkaProducer", lambda **_: SimpleNamespace(_sender=SimpleNamespace(sender_task=None))
+    )
     monkeypatch.setattr(seams, "time", clock)
     steps = Steps(clock)
     runtime = Runtime(CONFIG, {}, NoMetrics(), Tuning(session_seconds=10.0))
