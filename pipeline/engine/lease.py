@@ -5,8 +5,8 @@ that was answered, which is earlier. So no other worker owns its partitions befo
 that was suspended or cut off for longer learns of its removal with its next answered heartbeat, but its lease ended
 before. At-least-once delivery has no other fence for a former owner.
 
-The thread of the group writes the lease, and the worker's loop reads it. Each assignment has a new one: a batch keeps
-the lease that it began with.
+The thread of the group writes the lease, and the worker's loop reads it. Each assignment has a new one. A partition
+keeps the lease of the assignment with which it was opened or resumed, also while it finishes its last batch.
 """
 
 from __future__ import annotations
@@ -27,3 +27,6 @@ class Lease:
     def end(self) -> None:
         """End it now: the member joins the next generation, which may give its partitions to another worker."""
         self._has_ended, self.until = True, float("-inf")
+
+
+NO_LEASE = Lease()

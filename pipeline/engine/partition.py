@@ -115,6 +115,7 @@ class Partition:
         self._runtime = runtime
         self._tuning = runtime.tuning
         self._clock = runtime.seams.clock
+        self._lease = runtime.lease
         self._on_room = on_room
         self._on_opened = on_opened
         self._mark_at_opening = mark_at_opening
@@ -213,6 +214,7 @@ class Partition:
         if self.phase is Phase.PAUSED:
             self.phase = Phase.WORKING
             self.aligned = False
+            self._lease = self._runtime.lease
             self._backlog.clear(self.next)
             self._wake.set()
             # The group may have refused the commit during the rebalance, and no later record may repeat it.
@@ -322,6 +324,7 @@ class Partition:
         return PartitionLostError("stuck", f"{what} took more than {seconds:.0f} s")
 
     async def _open(self) -> None:
+        self._lease = self._runtime.lease
         try:
             async with asyncio.timeout(self._tuning.start_seconds):
                 await self._writer.open()
@@ -357,7 +360,9 @@ class Partition:
         )
         self._has_due = self._is_due()
         start = group_offset(position, has_due=self._has_due)
-        end_offset = await self._write_batch(Batch([], {}, position, self._kept.format, self._has_due, mark, start))
+        end_offset = await self._write_batch(
+            Batch([], {}, position, self._kept.format, self._has_due, mark, start, self._lease)
+        )
         self._kept.committed({}, position, end_offset)
 
     def _is_due(self) -> bool:
@@ -505,7 +510,7 @@ class Partition:
         has_due = self._is_due()
         while True:
             outputs, changes = result.outputs, result.changes
-            batch = Batch(outputs, changes, position, self._kept.format, has_due, self._kept.mark, start)
+            batch = Batch(outputs, changes, position, self._kept.format, has_due, self._kept.mark, start, self._lease)
             try:
                 self._committed_to = await self._write_batch(batch)
             except RefusedSizeError as error:

@@ -153,10 +153,9 @@ class AtLeastOnceWriter:
 
     def __init__(self, runtime: Runtime, state_topic: str, partition: int) -> None:
         """``state_topic`` is a contract name; ``partition`` is the number in every topic."""
-        self._runtime = runtime
         self._brokers, self._clock = runtime.seams.brokers, runtime.seams.clock
         self._state_topic = state_topic
-        self._session_seconds = runtime.tuning.session_seconds
+        self._look_seconds = runtime.tuning.heartbeat_seconds  # a lease may end early
         self._stop_seconds = runtime.tuning.at_stop(_STOP_SECONDS)
         self._producer = _make_producer(runtime, acks="all")
         self._sender = Sender(self._producer, runtime.prefix, partition, runtime.limits, runtime.tuning.compression)
@@ -172,9 +171,8 @@ class AtLeastOnceWriter:
             PartitionLostError: ``stuck``, if the lease of the group ended.
             RefusedSizeError: as ``Sender.send``. Records that other topics accepted will be repeated.
         """
-        lease = self._runtime.lease
-        await self._send_within(lease, self._sender.send_outputs(batch.outputs))
-        await self._send_within(lease, self._sender.send(self._state_topic, batch.state()))
+        await self._send_within(batch.lease, self._sender.send_outputs(batch.outputs))
+        await self._send_within(batch.lease, self._sender.send(self._state_topic, batch.state()))
         return None
 
     async def _send_within(self, lease: Lease, sending: Coroutine[Any, Any, object]) -> None:
@@ -185,7 +183,7 @@ class AtLeastOnceWriter:
                 if task.done():
                     await task
                     return
-                await asyncio.wait([task], timeout=min(left, self._session_seconds))
+                await asyncio.wait([task], timeout=min(left, self._look_seconds))
         finally:
             task.cancel()
         # A delivery that goes on would follow the new owner's, also while the producer stops.

@@ -32,9 +32,6 @@ class Counters(NoMetrics):
         super().__init__()
         self._happened = happened
 
-    def on_restored(self, topic, partition, records, seconds):
-        self._happened["read", topic, partition] += 1
-
     def on_new_epoch(self, topic, partition):
         self._happened["new epoch"] += 1
 

@@ -70,7 +70,7 @@ class World:
         if not is_drained:
             positions = [self.oracle.position(number) for number in range(PARTITIONS)]
             raise ViolationError("progress", f"not drained after {self.loop.now:.0f} s: positions {positions}")
-        self.oracle.check(self.happened)
+        self.oracle.check(self.network.happened)
 
     def _is_done(self):
         if self.oracle.violation is not None:

@@ -244,13 +244,12 @@ async def writer(clock, monkeypatch):
     monkeypatch.setattr(seams, "time", clock)
     steps = Steps(clock)
     runtime = Runtime(CONFIG, {}, NoMetrics(), Tuning(session_seconds=10.0))
-    runtime.lease = Lease(clock.now + 10.0)
     made = writers.AtLeastOnceWriter(runtime, "state.v1", 0)
     made._sender = steps
     return made, steps
 
 
-BATCH = Batch([Output("out.v1", b"k", b"v")], {b"k": b"1", b"gone": None}, 7)
+BATCH = Batch([Output("out.v1", b"k", b"v")], {b"k": b"1", b"gone": None}, 7, lease=Lease(110.0))
 OUTPUTS = ("outputs", [b"v"])
 STATE = ("state.v1", [(b"k", b"1"), (b"gone", None), (POSITION, b"7")])
 
