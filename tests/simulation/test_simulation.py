@@ -17,8 +17,8 @@ from simulation.shrink import Shrinker
 from simulation.tape import Tape
 from simulation.world import run
 
-# About 40 s on one slow core. More run with `make simulate`.
-SCHEDULES = 800
+# Half a minute of one slow core, with the other tests of this file less than 90 s. More run with `make simulate`.
+SCHEDULES = 600
 PARTS = 4
 
 
