@@ -49,7 +49,7 @@ class SimProducer:
         self._tid, self._timeout, self._most = transactional_id, transaction_timeout_ms / 1000, max_batch_size
         self._identity = ()
         self._begun, self._added = False, set()
-        self._sequences, self._last = {}, {}
+        self._sequences, self._last, self._deliveries = {}, {}, []
         self._data, self._coordination = {}, {}
         self.client = self
 
@@ -79,7 +79,8 @@ class SimProducer:
         self._sequences[place] = self._sequences.get(place, 0) + 1
         delivery = self._deliver(batch, place, self._sequences[place], self._last.get(place))
         self._last[place] = asyncio.ensure_future(delivery)
-        return self._last[place]
+        self._deliveries.append(self._last[place])
+        return asyncio.shield(self._last[place])  # a caller that gives up does not stop the delivery
 
     async def _deliver(self, batch, place, sequence, before):
         if before is not None and not before.done():
@@ -107,7 +108,7 @@ class SimProducer:
         self._begun = False
 
     async def stop(self):
-        for task in self._last.values():
+        for task in self._deliveries:
             task.cancel()
 
     async def close(self):
