@@ -127,8 +127,14 @@ class RealBroker:
         return code, offset
 
     async def end_transaction(self, tid, pid, epoch, commit):
-        answer = await self._send(EndTxnRequest(tid, pid, epoch, commit))
-        return answer.error_code, None
+        code, _ = await self.end_again(tid, pid, epoch, commit)
+        if code == 0:  # until the markers are written, a partition accepts records of the transaction
+            await self.call("end_again", tid, pid, epoch, commit)
+        return code, None
+
+    async def end_again(self, tid, pid, epoch, commit):
+        """Send EndTxn; a repetition is answered with success once the markers are written."""
+        return (await self._send(EndTxnRequest(tid, pid, epoch, commit))).error_code, None
 
     async def contents(self, topic, *, committed):
         level = "read_committed" if committed else "read_uncommitted"

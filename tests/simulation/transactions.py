@@ -86,7 +86,9 @@ class Cluster:
         return base
 
     def _piece(self, log, place, tid, pid, epoch):
-        """Return the open part of the transaction; the leader asks the coordinator (KIP-890, part 1)."""
+        """Return the open part of the transaction. For a new one the leader asks the coordinator (KIP-890, part 1)."""
+        if pid in log.open and log.epochs.get(pid) == epoch:
+            return log.open[pid]  # also after EndTxn, until the marker is written
         found = self.transactions[tid]
         if found.epoch != epoch:
             raise InvalidProducerEpoch
