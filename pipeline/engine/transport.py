@@ -9,6 +9,7 @@ the worker's start and stop. These parts are replaced, each through a method tha
 - ``Consumer._drain_messages``, the loop between the thread and the streams;
 - ``Consumer.on_partitions_revoked``, ``on_partitions_assigned`` and ``on_stop``, around Faust's own;
 - ``Producer._settings_auth``, for Reknit's connection settings;
+- the client's ``GroupCoordinator._do_heartbeat``, on the object, for the lease (at-least-once delivery only);
 - ``Consumer.verify_all_partitions_active``: it reports partitions whose streams see no events, and these streams never
   do.
 
