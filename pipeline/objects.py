@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from msgspec import Meta, Struct, structs
 
@@ -72,20 +72,28 @@ class Objects:
     down, and the process then ends with an abort.
     """
 
-    def __init__(self, store: ObjectStore, folder: str, threshold_bytes: int) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        folder: str,
+        threshold_bytes: int,
+        in_thread: Callable[..., Awaitable[Any]] = asyncio.to_thread,
+    ) -> None:
+        """``in_thread`` runs calls that block."""
         self._store = store
         self._folder = folder
+        self._in_thread = in_thread
         self.threshold_bytes = threshold_bytes
 
     def of_pipeline(self, prefix: str) -> Objects:
         """The objects of another pipeline in the same store."""
-        return Objects(self._store, _folder(prefix), self.threshold_bytes)
+        return Objects(self._store, _folder(prefix), self.threshold_bytes, self._in_thread)
 
     async def put(self, session: bytes, value: bytes) -> str:
         """Write a value; its key."""
         key = dataref_of(session, value)
         with _answering():
-            await asyncio.to_thread(self._store.put, self._path(key), value)
+            await self._in_thread(self._store.put, self._path(key), value)
         return key
 
     async def get(self, session: bytes, key: str) -> bytes:
@@ -99,7 +107,7 @@ class Objects:
             raise InputError("object_foreign", "header `dataref` is no key of this session")
         for pause in (*_LOOK_AGAIN_SECONDS, None):
             with suppress(FileNotFoundError), _answering():
-                value = await asyncio.to_thread(self._read, key)
+                value: bytes = await self._in_thread(self._read, key)
                 if dataref_of(session, value) != key:
                     raise InputError("object_damaged", "the object is not what was written under its key")
                 return value
@@ -111,12 +119,12 @@ class Objects:
         """Write a value that was made of another one, under the digest ``name`` of the latter."""
         checked = hashlib.sha256(value).digest() + value
         with _answering():
-            await asyncio.to_thread(self._store.put, self._path(made_key(session, name)), checked)
+            await self._in_thread(self._store.put, self._path(made_key(session, name)), checked)
 
     async def get_made(self, session: bytes, name: str) -> bytes | None:
         """Return such a value; None if it is not there, or is not what was written."""
         with suppress(FileNotFoundError), _answering():
-            found = await asyncio.to_thread(self._read, made_key(session, name))
+            found: bytes = await self._in_thread(self._read, made_key(session, name))
             value = found[hashlib.sha256().digest_size :]
             if hashlib.sha256(value).digest() + value == found:
                 return value
@@ -126,14 +134,14 @@ class Objects:
         """Keys and when each was written; of one session's objects, or of all."""
         below = "" if session is None else f"/{hashlib.sha256(session).hexdigest()}"
         with _answering():
-            every = await asyncio.to_thread(self._store.list(prefix=self._folder + below).collect)
+            every = await self._in_thread(self._store.list(prefix=self._folder + below).collect)
         return {found["path"].removeprefix(f"{self._folder}/"): found["last_modified"] for found in every}
 
     async def delete(self, keys: Collection[str]) -> None:
         """Delete objects; a missing one is not an error."""
         for key in keys:
             with suppress(FileNotFoundError), _answering():
-                await asyncio.to_thread(self._store.delete, self._path(key))
+                await self._in_thread(self._store.delete, self._path(key))
 
     async def forget(self, session: bytes) -> int:
         """Delete everything of a session; how many objects there were."""

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from reknit.pipeline.engine.lease import NO_LEASE, Lease
 from reknit.pipeline.stages.base import STATE_FORMATS, Output
 from reknit.topics.headers import Headers
 from reknit.topics.positions import UNMARKED, PositionMark, position_row
@@ -18,7 +19,7 @@ class Batch(Struct, frozen=True):
     """The contents of one commit. ``position`` is the next source offset; topics are contract names.
 
     ``has_due``: records kept in state are still due after it. ``start`` is the group's offset before it, None if that
-    is unknown.
+    is unknown. ``lease`` is that of the partition's owner: a writer without a fence needs it.
     """
 
     outputs: Sequence[Output]
@@ -28,6 +29,7 @@ class Batch(Struct, frozen=True):
     has_due: bool = False
     mark: PositionMark = UNMARKED
     start: int | None = None
+    lease: Lease = NO_LEASE
 
     @property
     def group_offset(self) -> int:

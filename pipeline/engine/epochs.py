@@ -13,7 +13,6 @@ aborts a transaction. After a commit of unknown outcome the partition is opened 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -46,9 +45,9 @@ class Epochs:
     async def commit(self, producer: AIOKafkaProducer, position: int) -> None:
         """Commit the producer's transaction, which moves the partition to ``position``."""
         self.is_spent = True
-        began = time.monotonic()
+        began = self._runtime.seams.clock.monotonic()
         await producer.commit_transaction()
-        self.is_spent = time.monotonic() - began >= _RETRIED_SECONDS
+        self.is_spent = self._runtime.seams.clock.monotonic() - began >= _RETRIED_SECONDS
         self.position = position
 
     async def renew(self, start: Callable[[], Awaitable[None]]) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -67,7 +66,7 @@ class Work(Struct):
             them already.
     """
 
-    started: float = field(default_factory=time.monotonic)
+    started: float
     records: list[Record] = field(default_factory=list)
     result: Result = field(default_factory=Result)
     size: int = 0
@@ -115,12 +114,14 @@ class Partition:
         self.aligned = False  # True if the source consumer fetches from `next`
         self._runtime = runtime
         self._tuning = runtime.tuning
+        self._clock = runtime.seams.clock
+        self._lease = runtime.lease
         self._on_room = on_room
         self._on_opened = on_opened
         self._mark_at_opening = mark_at_opening
         self._on_position = on_position
         self._kept = PartitionState(runtime, topic, number)
-        self._offered_at = time.monotonic()
+        self._offered_at = self._clock.monotonic()
         self._new_writer = writer
         self._writer = writer(self._kept.stage)
         self._is_ours = is_ours
@@ -151,7 +152,7 @@ class Partition:
         """Accept a span of the log, or raise ``OffsetGap``: records before it are missing."""
         if self.phase is not Phase.WORKING:
             return  # paused or closing: it will be fetched again
-        self._offered_at = time.monotonic()
+        self._offered_at = self._clock.monotonic()
         span = span if self._end is None else span.before(self._end)
         if base := self._kept.mark.base:
             span = structs.replace(span, records=[structs.replace(record, base=base) for record in span.records])
@@ -213,6 +214,7 @@ class Partition:
         if self.phase is Phase.PAUSED:
             self.phase = Phase.WORKING
             self.aligned = False
+            self._lease = self._runtime.lease
             self._backlog.clear(self.next)
             self._wake.set()
             # The group may have refused the commit during the rebalance, and no later record may repeat it.
@@ -261,7 +263,7 @@ class Partition:
             has_room = self._runtime.scope.holds_due or self._kept.stage.has_room()
             if self.phase is not Phase.WORKING or not self._backlog or not has_room:
                 continue
-            left = 0.0 if self._full else self._next_batch_at - time.monotonic()
+            left = 0.0 if self._full else self._next_batch_at - self._clock.monotonic()
             if left <= 0:
                 await self._busy_with(self._work())
             elif not self._has_due:
@@ -311,7 +313,7 @@ class Partition:
         self._writer = self._new_writer(self._kept.stage)
 
     def _note_failure(self, error: Exception) -> None:
-        now, patience = time.monotonic() - self._runtime.run_clock.lost, self._tuning.stall_seconds
+        now, patience = self._clock.monotonic() - self._runtime.run_clock.lost, self._tuning.stall_seconds
         if not self._runtime.answers or now - self._failed_at > 2 * patience:
             self._failing_since = now
         self._failed_at = now
@@ -322,6 +324,7 @@ class Partition:
         return PartitionLostError("stuck", f"{what} took more than {seconds:.0f} s")
 
     async def _open(self) -> None:
+        self._lease = self._runtime.lease
         try:
             async with asyncio.timeout(self._tuning.start_seconds):
                 await self._writer.open()
@@ -357,7 +360,9 @@ class Partition:
         )
         self._has_due = self._is_due()
         start = group_offset(position, has_due=self._has_due)
-        end_offset = await self._write_batch(Batch([], {}, position, self._kept.format, self._has_due, mark, start))
+        end_offset = await self._write_batch(
+            Batch([], {}, position, self._kept.format, self._has_due, mark, start, self._lease)
+        )
         self._kept.committed({}, position, end_offset)
 
     def _is_due(self) -> bool:
@@ -385,7 +390,7 @@ class Partition:
         records, position = self._backlog.take_batch(self.next, self._runtime.batch_records, self._tuning.batch_bytes)
         if self._full:
             self._on_room()
-        work, at = Work(), 0
+        work, at = self._new_work(), 0
         while at < len(records):
             part = await self._runtime.complete(records[at : at + self._slices.length], self._kept.stage)
             await self._runtime.pace(len(part))
@@ -397,14 +402,14 @@ class Partition:
                 self._log_raised(error)
                 await self._settle(work, part[0].offset)
                 await self._process_poisoned(part)
-                work = Work()
+                work = self._new_work()
             else:
                 self._slices.note_cost(len(part), self._add_result(work, made, part), took)
                 work.records += records[at : at + len(part)]
             at += len(part)
             if work.size > self._tuning.batch_bytes and at < len(records):
                 await self._settle(work, part[-1].offset + 1)
-                work = Work()
+                work = self._new_work()
         await self._settle(work, position)
 
     async def _work_off_due(self) -> None:
@@ -415,7 +420,7 @@ class Partition:
         ``reknit.pipeline.stages.releases``. The stage gets one record at a time, since each may cost as much as its
         whole history, and the event loop runs between them.
         """
-        work = Work(is_due=True)
+        work = self._new_work(is_due=True)
         most = min(self._tuning.release_records, self._runtime.batch_records)
         record = self._kept.stage.due_record()
         while record is not None and self.phase is Phase.WORKING and len(work.records) < most:
@@ -439,12 +444,15 @@ class Partition:
         await self._settle(work, self.next)
         self._has_due = self._is_due()
 
+    def _new_work(self, records: Sequence[Record] = (), *, is_due: bool = False) -> Work:
+        return Work(self._clock.monotonic(), list(records), is_due=is_due)
+
     async def _process(self, part: Sequence[Record]) -> tuple[Result, float]:
         """Process records in the stage; return its result and the seconds. Then let the event loop run."""
         async with self._runtime.processing:
-            before = time.perf_counter()
+            before = self._clock.cost()
             made = self._kept.stage.process(part)
-            took = time.perf_counter() - before
+            took = self._clock.cost() - before
             self._runtime.steps[self._place] += 1
             await asyncio.sleep(0)
         return made, took
@@ -497,12 +505,12 @@ class Partition:
 
     async def _write(self, work: Work, position: int) -> None:
         result, records = work.result, 0 if work.is_due else len(work.records)
-        processed = time.monotonic()
+        processed = self._clock.monotonic()
         start = group_offset(self.next, has_due=self._has_due)
         has_due = self._is_due()
         while True:
             outputs, changes = result.outputs, result.changes
-            batch = Batch(outputs, changes, position, self._kept.format, has_due, self._kept.mark, start)
+            batch = Batch(outputs, changes, position, self._kept.format, has_due, self._kept.mark, start, self._lease)
             try:
                 self._committed_to = await self._write_batch(batch)
             except RefusedSizeError as error:
@@ -514,7 +522,7 @@ class Partition:
         self._runtime.steps[self._place] += 1
         self._runtime.on_answer()
         self._on_position(batch.group_offset)
-        now = time.monotonic()
+        now = self._clock.monotonic()
         self._next_batch_at = now + self._tuning.commit_interval_ms / 1000
         metrics = self._runtime.metrics
         metrics.on_commit(*self._place, result, records)
@@ -522,7 +530,7 @@ class Partition:
         log_letters(result.outputs)
         metrics.on_batch(*self._place, processed - work.started, now - processed)
         if records:
-            metrics.on_latency(self.topic, max(0.0, time.time() - work.records[0].timestamp / 1000))
+            metrics.on_latency(self.topic, max(0.0, self._clock.wall() - work.records[0].timestamp / 1000))
         metrics.on_lag(*self._place, max(0, self._backlog.limit - position))
         self._kept.committed(result.changes, position, self._committed_to)
 
@@ -563,7 +571,7 @@ class Partition:
         for record in work.records:
             # Due records are kept in state and have their values already.
             given = [record] if work.is_due else list(await self._runtime.complete([record], self._kept.stage))
-            one = Work(is_due=work.is_due, records=given)
+            one = self._new_work(is_due=work.is_due, records=given)
             self._add_result(one, self._kept.stage.process(given), given)
             try:
                 await self._commit(one, self.next if work.is_due else record.offset + 1)
@@ -571,7 +579,7 @@ class Partition:
                 log.error("%s partition %d offset %d becomes a dead letter: %s", *self._place, record.offset, error)
                 await self._rebuild()
                 await self._dead_letter(given[0], is_due=work.is_due, why=error)
-        await self._commit(Work(is_due=work.is_due), position)
+        await self._commit(self._new_work(is_due=work.is_due), position)
 
     # Poison: a record for which the stage raised. Stages turn bad input into dead letters themselves, so this is a bug.
 
@@ -586,7 +594,7 @@ class Partition:
         await self._rebuild()
         while rest:
             results, error = walk(self._kept.stage, rest)
-            work = Work(is_due=is_due, records=rest[: len(results)])
+            work = self._new_work(is_due=is_due, records=rest[: len(results)])
             for made, record in zip(results, rest, strict=False):
                 self._add_result(work, made, [record])
             rest = rest[len(results) :]
@@ -621,19 +629,19 @@ class Partition:
         made.changes = self._kept.stage.drop_due(record)
 
     async def _commit_letter(self, made: Result, record: Record, *, is_due: bool) -> None:
-        work = Work(is_due=is_due, records=[record])
+        work = self._new_work(is_due=is_due, records=[record])
         self._add_result(work, made, [record])
         await self._commit(work, self.next if is_due else record.offset + 1)
 
     async def _rebuild(self) -> None:
-        deadline = time.monotonic() + self._tuning.start_seconds
+        deadline = self._clock.monotonic() + self._tuning.start_seconds
         while True:
             position = await self._kept.read() or 0
             # A commit returns before its transaction markers are written, so a reader may not see the last one yet. A
             # slice of a release does not move the position, so the changelog's own offset is compared as well.
             if position >= self.next and self._kept.read_to >= (self._committed_to or 0):
                 return
-            if time.monotonic() > deadline:
+            if self._clock.monotonic() > deadline:
                 raise EngineError("state_unreadable", f"the changelog ends at {position}, before offset {self.next}")
             await asyncio.sleep(0.02)
 

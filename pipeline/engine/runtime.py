@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -18,8 +17,10 @@ from typing import Any, ClassVar, Literal, Protocol, get_args
 from msgspec import Struct
 from prometheus_client import CollectorRegistry
 
+from reknit.pipeline.engine.lease import Lease
 from reknit.pipeline.engine.limits import TopicLimits
 from reknit.pipeline.engine.run_clock import RunClock
+from reknit.pipeline.engine.seams import LIVE, Seams
 from reknit.pipeline.errors import Fault, ReknitError, error_name
 from reknit.pipeline.kafka import REFUSALS, Cluster, Compression, connection, refusal
 from reknit.pipeline.objects import Objects, with_objects
@@ -324,11 +325,13 @@ class Runtime:
         objects: Objects | None = None,
         *,
         scope: Scope | None = None,
+        seams: Seams = LIVE,
     ) -> None:
         if config.delivery not in DELIVERIES:
             raise StartupError(
                 "delivery_unknown", f"delivery is {config.delivery!r}; it must be one of {', '.join(DELIVERIES)}"
             )
+        self.seams = seams
         self.cluster: Cluster = config
         self.bootstrap = config.bootstrap_servers
         self.connection = connection(config)
@@ -342,7 +345,8 @@ class Runtime:
         self.topic_ids: dict[str, str] = {}  # ids of the topics and the cluster, if the brokers report them
         self.topics: TopicChecks | None = None  # if positions and state are in Kafka
         self.missing_topics: list[str] = []
-        self.limits = TopicLimits()
+        self.lease = Lease()
+        self.limits = TopicLimits(seams.clock.monotonic)
         self.partitions = 0  # of the topics; known after the first check
         self.exactly_once = config.delivery == "exactly-once"
         self.state_dir = Path(str(config.state_dir))
@@ -359,12 +363,12 @@ class Runtime:
         self.processing = asyncio.Lock()
         # How much of the time since the start this process could not run, and what each partition has done since:
         # slices of records and commits.
-        self.run_clock = RunClock(TICK_SECONDS)
+        self.run_clock = RunClock(TICK_SECONDS, clock=seams.clock.monotonic)
         self.steps: Counter[tuple[str, int]] = Counter()
         self._paced_until = 0.0
         # Where state is not in Kafka: called as `state.restore` is.
         self.read_changelog: Callable[..., Awaitable[Any]] | None = None
-        self._answered_at = time.monotonic()
+        self._answered_at = self.seams.clock.monotonic()
         self._answered = asyncio.Event()  # another one after each answer
         metrics.watch_broker(lambda: self.silent_seconds)
         self.failure: ReknitError | None = None
@@ -440,13 +444,13 @@ class Runtime:
         """Wait until ``count`` records may be processed."""
         if self.scope.rate is None:
             return
-        begins = max(self._paced_until, time.monotonic())
+        begins = max(self._paced_until, self.seams.clock.monotonic())
         self._paced_until = begins + records / self.scope.rate
-        await asyncio.sleep(begins - time.monotonic())
+        await asyncio.sleep(begins - self.seams.clock.monotonic())
 
     def on_answer(self) -> None:
         """Note that a broker answered now."""
-        self._answered_at = time.monotonic()
+        self._answered_at = self.seams.clock.monotonic()
         answered, self._answered = self._answered, asyncio.Event()
         answered.set()
 
@@ -457,7 +461,7 @@ class Runtime:
     @property
     def silent_seconds(self) -> float:
         """Seconds since a broker answered last."""
-        return time.monotonic() - self._answered_at
+        return self.seams.clock.monotonic() - self._answered_at
 
     @property
     def answers(self) -> bool:

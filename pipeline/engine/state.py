@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 
 from reknit.pipeline.engine.batches import fetched_size
 from reknit.pipeline.engine.runtime import EngineError, NotAuthorizedError, PartitionLostError, log, where
+from reknit.pipeline.engine.seams import LIVE, Clock, Seams
 from reknit.pipeline.engine.stores import Belonging, DiskRecords, PackedRecords, StoreError, discard
 from reknit.pipeline.kafka import REFUSALS, refusal
 from reknit.pipeline.stages.base import POSITION, STATE_FORMATS, Live, read_position
@@ -62,7 +63,7 @@ class PartitionState:
         runtime, (topic, number) = self._runtime, self._place
         self.stage = runtime.stages[topic](number)
         async with runtime.restores:
-            restored = await (runtime.read_changelog or restore)(
+            restored = await (runtime.read_changelog or partial(restore, seams=runtime.seams))(
                 runtime.connection,
                 self._changelog,
                 number,
@@ -110,7 +111,7 @@ class PartitionState:
         )
         for _ in range(2):  # the second attempt creates a new one
             try:
-                disk = DiskRecords(self._directory, belonging, range(first, end + 1))
+                disk = (self._runtime.seams.disk or DiskRecords)(self._directory, belonging, range(first, end + 1))
                 try:
                     self.stage.keep_in(disk)
                 except StoreError:
@@ -217,6 +218,7 @@ async def restore(
     patience: float = 30.0,
     start: Callable[[int, int], int] = min,
     on_progress: Callable[[int, int | None, int, PositionMark], None] | None = None,
+    seams: Seams = LIVE,
 ) -> Restored:
     """Pass every record of a changelog to ``apply``, oldest first; a value of None deletes the key.
 
@@ -234,7 +236,8 @@ async def restore(
         NotAuthorizedError: the changelog must not be read.
     """
     changelog = TopicPartition(topic, partition)
-    reader = AIOKafkaConsumer(
+    clock = seams.clock
+    reader = seams.brokers.reader(
         **connection,
         isolation_level="read_committed" if committed_only else "read_uncommitted",
         # With "latest", the default, a consumer without a group seeks to the end as soon as it is assigned, and
@@ -243,7 +246,7 @@ async def restore(
         enable_auto_commit=False,
         max_partition_fetch_bytes=_FETCH_BYTES,
     )
-    started = time.monotonic()
+    started = clock.monotonic()
     try:
         try:
             async with asyncio.timeout(patience):
@@ -254,12 +257,12 @@ async def restore(
         except TimeoutError:
             raise PartitionLostError("stuck", f"no answer about {changelog} for {patience:.0f} s") from None
         reader.seek(changelog, start(first, end))
-        found = await _read_to(reader, changelog, end, apply, on_progress, patience=patience)
+        found = await _read_to(reader, changelog, end, apply, on_progress, patience=patience, clock=clock)
     except REFUSALS as error:
         raise NotAuthorizedError("not_authorized", refusal(type(error)(topic), "Read")) from error
     finally:
         await reader.stop()
-    return structs.replace(found, seconds=time.monotonic() - started)
+    return structs.replace(found, seconds=clock.monotonic() - started)
 
 
 async def _read_to(
@@ -270,15 +273,16 @@ async def _read_to(
     on_progress: Callable[[int, int | None, int, PositionMark], None] | None,
     *,
     patience: float,
+    clock: Clock,
 ) -> Restored:
     source_position: int | None = None
     state_format, mark = 1, UNMARKED
-    count, reached, moved_at = 0, -1, time.monotonic()
+    count, reached, moved_at = 0, -1, clock.monotonic()
     record_bytes = float(_HELD_BYTES)  # recent size of a record; it adapts to smaller ones in steps
     while (at := await asyncio.wait_for(reader.position(changelog), patience)) < end:
         if at > reached:
-            reached, moved_at = at, time.monotonic()
-        elif time.monotonic() - moved_at > patience:
+            reached, moved_at = at, clock.monotonic()
+        elif clock.monotonic() - moved_at > patience:
             raise PartitionLostError(
                 "stuck", f"no progress in {changelog} at offset {at} of {end} for {patience:.0f} s"
             )

@@ -9,6 +9,7 @@ the worker's start and stop. These parts are replaced, each through a method tha
 - ``Consumer._drain_messages``, the loop between the thread and the streams;
 - ``Consumer.on_partitions_revoked``, ``on_partitions_assigned`` and ``on_stop``, around Faust's own;
 - ``Producer._settings_auth``, for Reknit's connection settings;
+- the client's ``GroupCoordinator._do_heartbeat``, on the object, for the lease (at-least-once delivery only);
 - ``Consumer.verify_all_partitions_active``: it reports partitions whose streams see no events, and these streams never
   do.
 
@@ -20,8 +21,8 @@ other tools (``OffsetCommits``). ``upstream`` has the digests of these parts in 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
-import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -40,6 +41,7 @@ from mode import Service
 
 from reknit.pipeline.engine.batches import OffsetGap, Span
 from reknit.pipeline.engine.connections import close_client
+from reknit.pipeline.engine.lease import Lease
 from reknit.pipeline.engine.offsets import OffsetCommits
 from reknit.pipeline.engine.partition import Partition, Phase
 from reknit.pipeline.engine.runtime import Runtime, TopicChangedError, log
@@ -90,6 +92,10 @@ class SpanThread(driver.AIOKafkaConsumerThread):
         # next one.
         self._commits: set[asyncio.Task[None]] = set()
         self._generation: int | None = None
+        # Exactly-once delivery has a fence, and needs no lease.
+        self._has_lease = not _runtime_of(self.app).exactly_once
+        if self._has_lease:
+            _runtime_of(self.app).lease = Lease(float("-inf"))
 
     async def call_thread(self, fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  as mode's
         """Call a function in the thread, and await its result if it is awaitable. Cancelling this cancels that.
@@ -116,11 +122,33 @@ class SpanThread(driver.AIOKafkaConsumerThread):
         for commit in self._commits:
             commit.cancel()
         await super().on_partitions_revoked(revoked)
+        if self._has_lease:
+            _runtime_of(self.app).lease.end()
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
         """Allow commits once this member has joined; the thread calls it."""
         self._generation = generation_id
+        if self._has_lease:
+            await self._begin_lease()
         await super().on_partitions_assigned(assigned, generation_id)
+
+    async def _begin_lease(self) -> None:
+        """Begin the lease of a generation with a heartbeat, and renew it with each heartbeat from now on."""
+        runtime, coordinator = _runtime_of(self.app), self._ensure_consumer()._coordinator
+        lease = runtime.lease = Lease(float("-inf"))
+        send = type(coordinator)._do_heartbeat
+
+        async def heartbeat() -> bool:
+            sent = runtime.seams.clock.monotonic()
+            is_member: bool = await send(coordinator)
+            if is_member:
+                lease.renew(sent + runtime.tuning.session_seconds)
+            return is_member
+
+        coordinator._do_heartbeat = heartbeat
+        with contextlib.suppress(KafkaError, TimeoutError):  # the client repeats it, and then reports a refusal
+            async with asyncio.timeout(_ASK_SECONDS):
+                await heartbeat()
 
     async def on_thread_stop(self) -> None:
         """Leave the group, within a time limit: the client waits for each answer as long as a request may take."""
@@ -509,7 +537,8 @@ class SpanConsumer(driver.Consumer):
         if position <= end:
             self._beyond_since.pop(tp, None)
             return False
-        if time.monotonic() - self._beyond_since.setdefault(tp, time.monotonic()) > _BEYOND_SECONDS:
+        now = self._runtime.seams.clock.monotonic()
+        if now - self._beyond_since.setdefault(tp, now) > _BEYOND_SECONDS:
             topic = self._runtime.contract_name(tp.topic)
             self._runtime.fail(
                 TopicChangedError(

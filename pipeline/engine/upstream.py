@@ -89,6 +89,8 @@ PARTS = {
     "aiokafka.consumer.fetcher:PartitionRecords._consumer_record": "e668541600b0",
     "aiokafka.consumer.fetcher:PartitionRecords._unpack_records": "b803e6d46480",
     "aiokafka.consumer.group_coordinator:GroupCoordinator.check_errors": "ba6ca51ad348",
+    "aiokafka.consumer.group_coordinator:GroupCoordinator._do_heartbeat": "dc1d6632aaa6",
+    "aiokafka.consumer.group_coordinator:GroupCoordinator._heartbeat_routine": "61d010289522",
     "aiokafka.consumer.group_coordinator:GroupCoordinator.reset_generation": "537aa37c531b",
     "aiokafka.consumer.group_coordinator:GroupCoordinator.commit_offsets": "5cbe31af28d6",
     "aiokafka.consumer.group_coordinator:GroupCoordinator._on_join_complete": "0b0b3d204b40",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
+from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +20,10 @@ from reknit.pipeline.engine.commit import Batch, Writer
 from reknit.pipeline.engine.connections import close_client
 from reknit.pipeline.engine.epochs import RETRY_PAUSE_MS, Epochs, IsOurs
 from reknit.pipeline.engine.large_values import ObjectWriter
+from reknit.pipeline.engine.lease import Lease
 from reknit.pipeline.engine.limits import RefusedSizeError
 from reknit.pipeline.engine.runtime import NotAuthorizedError, PartitionLostError
+from reknit.pipeline.engine.seams import Brokers
 from reknit.pipeline.engine.sending import Sender, side_by_side
 from reknit.pipeline.kafka import REFUSALS, refusal
 from reknit.pipeline.stages.base import Stage
@@ -42,7 +44,7 @@ _STOP_SECONDS = 2.0
 
 def _make_producer(runtime: Runtime, **own: Any) -> AIOKafkaProducer:  # noqa: ANN401  the client's options
     tuning = runtime.tuning
-    return AIOKafkaProducer(
+    return runtime.seams.brokers.producer(
         **runtime.connection,
         compression_type=None if tuning.compression == "none" else tuning.compression,
         max_batch_size=tuning.send_batch_bytes,
@@ -63,6 +65,7 @@ class ExactlyOnceWriter:
 
     def __init__(self, runtime: Runtime, topic: str, state_topic: str, partition: int, is_ours: IsOurs) -> None:
         """Topics are contract names; ``partition`` is the number in all of them; for ``is_ours`` see ``Epochs``."""
+        self._brokers = runtime.seams.brokers
         self._state_topic = state_topic
         self._source = f"{runtime.source_prefix}{topic} partition {partition}"
         self._new_producer = partial(
@@ -107,8 +110,7 @@ class ExactlyOnceWriter:
             ) from error
         except KafkaError as error:
             # If the broker refuses one topic, the error of a send to another topic hides the reason.
-            waiter = self._producer._txn_manager._transaction_waiter  # noqa: SLF001  it has the first error
-            first = waiter.exception() if waiter is not None and waiter.done() and not waiter.cancelled() else None
+            first = self._brokers.first_error(self._producer)
             if isinstance(first, REFUSALS):
                 raise NotAuthorizedError("not_authorized", refusal(first, "Write")) from error
             raise
@@ -127,14 +129,14 @@ class ExactlyOnceWriter:
         return end_offset
 
     async def _restart(self) -> None:
-        await _stop_producer(self._producer, self._stop_seconds)
+        await _stop_producer(self._brokers, self._producer, self._stop_seconds)
         self._producer = self._new_producer()
         self._sender = self._new_sender(self._producer)
         await self._producer.start()
 
     async def close(self) -> None:
         """Stop the producer."""
-        await _stop_producer(self._producer, self._stop_seconds)
+        await _stop_producer(self._brokers, self._producer, self._stop_seconds)
 
 
 class AtLeastOnceWriter:
@@ -144,16 +146,16 @@ class AtLeastOnceWriter:
     ids are derived from source positions, so a reader sees the same ids again. State and position are in one topic
     partition and are read together, so the state is never ahead of the outputs and never applied twice.
 
-    Without a transaction there is no fence for a former owner. A worker that was suspended for longer than its session
-    may continue with a batch in flight, and its state records would follow those of the new owner. So before each step
-    the writer checks the clock, and gives up once the batch is older than the session, since the partition may have
-    another owner by then. The time between that check and the broker's append remains unprotected.
+    Without a transaction there is no fence for a former owner. A worker that was suspended or cut off for longer than
+    its session may continue with a batch, and its state records would follow those of the new owner. So it sends only
+    while its lease of the group lasts (``lease``). A request on its way at the end of the lease remains unprotected.
     """
 
     def __init__(self, runtime: Runtime, state_topic: str, partition: int) -> None:
         """``state_topic`` is a contract name; ``partition`` is the number in every topic."""
+        self._brokers, self._clock = runtime.seams.brokers, runtime.seams.clock
         self._state_topic = state_topic
-        self._session_seconds = runtime.tuning.session_seconds
+        self._look_seconds = runtime.tuning.heartbeat_seconds  # a lease may end early
         self._stop_seconds = runtime.tuning.at_stop(_STOP_SECONDS)
         self._producer = _make_producer(runtime, acks="all")
         self._sender = Sender(self._producer, runtime.prefix, partition, runtime.limits, runtime.tuning.compression)
@@ -166,19 +168,31 @@ class AtLeastOnceWriter:
         """Write a batch: the outputs are delivered before the state is sent.
 
         Raises:
-            PartitionLostError: ``stuck``, if the batch is older than the group's session.
+            PartitionLostError: ``stuck``, if the lease of the group ended.
             RefusedSizeError: as ``Sender.send``. Records that other topics accepted will be repeated.
         """
-        deadline = time.monotonic() + self._session_seconds
-        await self._sender.send_outputs(batch.outputs)
-        _still_ours(deadline)
-        await self._sender.send(self._state_topic, batch.state())
-        _still_ours(deadline)
+        await self._send_within(batch.lease, self._sender.send_outputs(batch.outputs))
+        await self._send_within(batch.lease, self._sender.send(self._state_topic, batch.state()))
         return None
+
+    async def _send_within(self, lease: Lease, sending: Coroutine[Any, Any, object]) -> None:
+        """Send while the lease lasts. Heartbeats may renew it meanwhile."""
+        task = asyncio.ensure_future(sending)
+        try:
+            while (left := lease.until - self._clock.monotonic()) > 0:
+                if task.done():
+                    await task
+                    return
+                await asyncio.wait([task], timeout=min(left, self._look_seconds))
+        finally:
+            task.cancel()
+        # A delivery that goes on would follow the new owner's, also while the producer stops.
+        await self._brokers.abandon(self._producer)
+        raise PartitionLostError("stuck", "no heartbeat was answered for a session; the partition may have a new owner")
 
     async def close(self) -> None:
         """Stop the producer."""
-        await _stop_producer(self._producer, self._stop_seconds)
+        await _stop_producer(self._brokers, self._producer, self._stop_seconds)
 
 
 def writer_for(runtime: Runtime, topic: str, partition: int, is_ours: IsOurs, stage: Stage) -> Writer:
@@ -191,19 +205,11 @@ def writer_for(runtime: Runtime, topic: str, partition: int, is_ours: IsOurs, st
     return writer if runtime.objects is None else ObjectWriter(writer, runtime.objects)
 
 
-def _still_ours(deadline: float) -> None:
-    if time.monotonic() > deadline:
-        raise PartitionLostError("stuck", "a batch took longer than the session; its partition may have a new owner")
-
-
-async def _stop_producer(producer: AIOKafkaProducer, seconds: float) -> None:
+async def _stop_producer(brokers: Brokers, producer: AIOKafkaProducer, seconds: float) -> None:
     """Stop a producer within a time limit: without a broker the client would wait for deliveries without end."""
     with contextlib.suppress(TimeoutError, KafkaError):
         async with asyncio.timeout(seconds):
             await producer.stop()
             return
-    task = producer._sender.sender_task  # noqa: SLF001  the client has no other way to stop
-    while task is not None and not task.done():  # it waits for its tasks one by one; each is cancelled in turn
-        task.cancel()
-        await asyncio.wait([task], timeout=0.1)
+    await brokers.abandon(producer)
     await close_client(producer.client, seconds / 4)

@@ -37,6 +37,7 @@ def test_each_target_has_a_page_and_no_other_exists():
     assert pages == {
         "README.md",
         "capacity.md",
+        "protocol.md",
         "testing.md",
         "feeding.md",
         "consuming.md",

@@ -9,8 +9,7 @@ import pytest
 from aiokafka.errors import InvalidProducerEpoch, KafkaConnectionError, MessageSizeTooLargeError
 from msgspec import structs
 
-from reknit.pipeline.engine import epochs
-from reknit.pipeline.engine import writer as writers
+from reknit.pipeline.engine import epochs, seams
 from reknit.pipeline.engine.commit import Batch
 from reknit.pipeline.engine.limits import RefusedSizeError
 from reknit.pipeline.engine.runtime import NoMetrics, PartitionLostError, Runtime, Tuning
@@ -109,8 +108,8 @@ class Counting(NoMetrics):
 @pytest.fixture
 def kafka(monkeypatch):
     made = Kafka()
-    monkeypatch.setattr(writers, "AIOKafkaProducer", lambda **options: Producer(made, options))
-    monkeypatch.setattr(epochs, "time", made)
+    monkeypatch.setattr(seams, "AIOKafkaProducer", lambda **options: Producer(made, options))
+    monkeypatch.setattr(seams, "time", made)
     return made
 
 

@@ -81,12 +81,22 @@ async def test_nothing_is_committed_while_the_group_rebalances(app, monkeypatch)
         assert called == [("_commit_positions", {place: 5}), ("_commit_as_owner", place, 5)]
 
 
+class Coordinator:
+    """``answers`` are those of the next heartbeats."""
+
+    def __init__(self):
+        self.generation, self.answers = 7, [True]
+
+    async def _do_heartbeat(self):
+        return self.answers.pop(0) if self.answers else True
+
+
 class GroupMember:
     """A group consumer in generation 7, with the client's own check of its commits."""
 
     def __init__(self, assigned):
         self.assigned, self.committed = assigned, []
-        self._coordinator = SimpleNamespace(generation=7)
+        self._coordinator = Coordinator()
         self.sent = asyncio.Event()
         self.answer = asyncio.Event()
         self.answer.set()
@@ -304,3 +314,32 @@ async def test_an_error_that_ends_group_membership_fails_the_worker(app, monkeyp
             await asyncio.sleep(0.001)
     watching.cancel()
     assert (runtime.failed.is_set(), taken[0]) == (failed, "check_group")
+
+
+async def test_each_answered_heartbeat_renews_the_lease_of_its_generation(app, monkeypatch):
+    async def by_faust(*_arguments):
+        pass
+
+    member, runtime = GroupMember(set()), app.runtime
+    clock = SimpleNamespace(now=100.0)
+    clock.monotonic = lambda: clock.now
+    runtime.seams = SimpleNamespace(clock=clock)
+    for name in ("on_partitions_revoked", "on_partitions_assigned"):
+        monkeypatch.setattr(driver.AIOKafkaConsumerThread, name, by_faust)
+    monkeypatch.setattr(SpanThread, "_ensure_consumer", lambda _: member)
+    thread = app.consumer._thread
+    assert runtime.lease.until == float("-inf")
+    await thread.on_partitions_assigned(set(), 7)
+    first = runtime.lease
+    assert first.until == 110.0
+    for now, is_answered, until in ((102.0, True, 112.0), (104.0, False, 112.0), (106.0, True, 116.0)):
+        clock.now, member._coordinator.answers = now, [is_answered]
+        await member._coordinator._do_heartbeat()
+        assert first.until == until
+    await thread.on_partitions_revoked(set())
+    await member._coordinator._do_heartbeat()
+    assert first.until == float("-inf")
+    member._coordinator.answers = [False]
+    await thread.on_partitions_assigned(set(), 8)
+    assert runtime.lease is not first
+    assert runtime.lease.until == float("-inf")

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from aiokafka import TopicPartition
 
-from reknit.pipeline.engine import state
+from reknit.pipeline.engine import seams
 from reknit.pipeline.engine.batches import fetched_size
 from reknit.pipeline.engine.runtime import PartitionLostError
 from reknit.pipeline.engine.state import restore
@@ -69,7 +69,7 @@ class Changelog:
 
 async def read(monkeypatch, changelog, **more):
     """The calls of a restore to the stage, and its return value."""
-    monkeypatch.setattr(state, "AIOKafkaConsumer", changelog)
+    monkeypatch.setattr(seams, "AIOKafkaConsumer", changelog)
     given = []
     restored = await restore({}, *PLACE, lambda key, value: given.append((key, value)), committed_only=True, **more)
     return given, restored

@@ -13,9 +13,10 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 from prometheus_client import CollectorRegistry, Counter
 
-from reknit.pipeline.engine import services
+from reknit.pipeline.engine import seams, services
 from reknit.pipeline.engine import writer as writers
 from reknit.pipeline.engine.commit import Batch
+from reknit.pipeline.engine.lease import Lease
 from reknit.pipeline.engine.partition import Phase
 from reknit.pipeline.engine.runtime import EngineError, NoMetrics, Runtime, StartupError, Tuning
 from reknit.pipeline.engine.sending import side_by_side
@@ -38,7 +39,6 @@ class Clock:
 def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(services, "time", clock)
-    monkeypatch.setattr(writers, "time", clock)
     return clock
 
 
@@ -238,7 +238,10 @@ class Steps:
 
 @pytest.fixture
 async def writer(clock, monkeypatch):
-    monkeypatch.setattr(writers, "AIOKafkaProducer", lambda **_: None)
+    monkeypatch.setattr(
+        seams, "AIOKafkaProducer", lambda **_: SimpleNamespace(_sender=SimpleNamespace(sender_task=None))
+    )
+    monkeypatch.setattr(seams, "time", clock)
     steps = Steps(clock)
     runtime = Runtime(CONFIG, {}, NoMetrics(), Tuning(session_seconds=10.0))
     made = writers.AtLeastOnceWriter(runtime, "state.v1", 0)
@@ -246,7 +249,7 @@ async def writer(clock, monkeypatch):
     return made, steps
 
 
-BATCH = Batch([Output("out.v1", b"k", b"v")], {b"k": b"1", b"gone": None}, 7)
+BATCH = Batch([Output("out.v1", b"k", b"v")], {b"k": b"1", b"gone": None}, 7, lease=Lease(110.0))
 OUTPUTS = ("outputs", [b"v"])
 STATE = ("state.v1", [(b"k", b"1"), (b"gone", None), (POSITION, b"7")])
 
@@ -258,7 +261,7 @@ async def test_outputs_are_written_before_the_state_with_the_position(writer):
 
 
 @pytest.mark.parametrize(("slow", "left"), [("outputs", [OUTPUTS]), ("state.v1", [OUTPUTS, STATE])])
-async def test_a_batch_older_than_the_session_is_given_up(writer, slow, left):
+async def test_a_batch_that_outlives_the_lease_is_given_up(writer, slow, left):
     made, steps = writer
     steps.slow = slow
     with pytest.raises(EngineError) as error:

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from reknit.pipeline.engine import seams
 from reknit.pipeline.engine import state as module
 from reknit.pipeline.engine.runtime import EngineError
 from reknit.pipeline.stages.base import POSITION, position_value, read_position
@@ -46,7 +47,7 @@ def test_format_1_is_readable_by_builds_that_know_no_other(position, state_forma
 
 
 async def test_state_of_a_newer_format_is_rejected_in_a_sentence(monkeypatch):
-    monkeypatch.setattr(module, "AIOKafkaConsumer", Reader)
+    monkeypatch.setattr(seams, "AIOKafkaConsumer", Reader)
     with pytest.raises(EngineError) as error:
         await module.restore({}, "state.v1", 0, lambda _key, _value: None, committed_only=True)
     assert error.value.code == "state_newer"

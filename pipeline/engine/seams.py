@@ -1,0 +1,93 @@
+"""The engine's access to the outside: clocks, clients of the brokers, and stores on disk.
+
+The defaults are those of a live worker. A simulation (``tests/simulation``) replaces all of them, so that a seed
+decides the order and the outcome of everything. The seam to the group and the inputs is in ``member``; blocking work
+has one in ``reknit.pipeline.objects``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
+
+class Clock(Protocol):
+    """Times in seconds. The engine has no other source of chance: it draws no random numbers."""
+
+    def monotonic(self) -> float:
+        """Return a time for intervals and deadlines."""
+
+    def wall(self) -> float:
+        """Return the seconds since the epoch, for metrics."""
+
+    def cost(self) -> float:
+        """Return a time with a high resolution; differences are the cost of a slice."""
+
+
+class SystemClock:
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def wall(self) -> float:
+        return time.time()
+
+    def cost(self) -> float:
+        return time.perf_counter()
+
+
+class Brokers(Protocol):
+    """Creates clients. Options are those of aiokafka."""
+
+    def producer(self, **options: Any) -> AIOKafkaProducer:  # noqa: ANN401  the client's options
+        """Create a producer; it is not connected."""
+
+    def reader(self, **options: Any) -> AIOKafkaConsumer:  # noqa: ANN401  as above
+        """Create a consumer without a group; it is not connected."""
+
+    def first_error(self, producer: AIOKafkaProducer) -> BaseException | None:
+        """Return the first error of the transaction. A later one, of a send to another topic, may hide the reason."""
+
+    async def abandon(self, producer: AIOKafkaProducer) -> None:
+        """End the deliveries of a producer that does not stop by itself; its connections stay open."""
+
+
+class KafkaBrokers:
+    def producer(self, **options: Any) -> AIOKafkaProducer:  # noqa: ANN401  as in ``Brokers``
+        return AIOKafkaProducer(**options)
+
+    def reader(self, **options: Any) -> AIOKafkaConsumer:  # noqa: ANN401  as in ``Brokers``
+        return AIOKafkaConsumer(**options)
+
+    def first_error(self, producer: AIOKafkaProducer) -> BaseException | None:
+        waiter = producer._txn_manager._transaction_waiter  # noqa: SLF001  it has the first error
+        if waiter is None or not waiter.done() or waiter.cancelled():
+            return None
+        return waiter.exception()  # type: ignore[no-any-return] # aiokafka has no types here
+
+    async def abandon(self, producer: AIOKafkaProducer) -> None:
+        task = producer._sender.sender_task  # noqa: SLF001  the client has no other way to stop
+        while task is not None and not task.done():  # it waits for its tasks one by one; each is cancelled in turn
+            task.cancel()
+            await asyncio.wait([task], timeout=0.1)
+
+
+class Seams:
+    """The implementations that one worker uses. ``disk`` opens a store on disk as ``DiskRecords`` does; None: that."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock | None = None,
+        brokers: Brokers | None = None,
+        disk: Callable[..., Any] | None = None,
+    ) -> None:
+        self.clock: Clock = clock or SystemClock()
+        self.brokers: Brokers = brokers or KafkaBrokers()
+        self.disk = disk
+
+
+LIVE = Seams()

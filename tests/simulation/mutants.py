@@ -1,0 +1,70 @@
+"""Known faults of the engine that the simulation must find: the changed code, and the seeds that find it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from msgspec import Struct
+
+ROOT = Path(__file__).parents[2]
+
+
+class Mutant(Struct, frozen=True):
+    """``seeds``: the number of schedules, from seed 0, of which one must fail."""
+
+    module: str
+    original: str
+    changed: str
+    delivery: str = "exactly-once"
+    seeds: int = 25
+
+
+MUTANTS = {
+    "a rebuild does not wait for the last commit": Mutant(
+        "partition", "if position >= self.next and self._kept.read_to >= (self._committed_to or 0):", "if True:"
+    ),
+    "a part of a batch is committed with the offset of its last record": Mutant(
+        "partition", "self._settle(work, part[-1].offset + 1)", "self._settle(work, part[-1].offset)"
+    ),
+    "results before a poison record are not committed": Mutant(
+        "partition", "                await self._settle(work, part[0].offset)\n", ""
+    ),
+    "at least once: a batch ignores its lease": Mutant(
+        "writer", "(left := lease.until - self._clock.monotonic())", "(left := 1.0)", "at-least-once"
+    ),
+    "an epoch goes on after a commit that may have been sent twice": Mutant(
+        "epochs",
+        "self.is_spent = self._runtime.seams.clock.monotonic() - began >= _RETRIED_SECONDS",
+        "self.is_spent = False",
+        seeds=100,
+    ),
+    "a commit with changes has no position": Mutant("commit", "return [*changes, ", "return changes or ["),
+    "the format of the state is the configured one": Mutant(
+        "state", "self.format = max(found, runtime.state.format)", "self.format = runtime.state.format"
+    ),
+}
+
+
+def fails(mutant, folder):
+    """Run schedules with a changed copy of the engine; return True if one fails."""
+    for name in ("pipeline", "topics", "reknit"):
+        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    path = folder / "pipeline" / "engine" / f"{mutant.module}.py"
+    text = path.read_text(encoding="utf-8")
+    assert text.count(mutant.original) == 1, mutant
+    path.write_text(text.replace(mutant.original, mutant.changed), encoding="utf-8")
+    command = [sys.executable, ROOT / "tests/simulation/run.py", "--seeds", str(mutant.seeds), "--keep-going"]
+    done = subprocess.run(
+        [*command, "--delivery", mutant.delivery],
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+    )
+    assert "schedules" in done.stdout, done.stderr
+    return done.returncode == 1

@@ -1,0 +1,134 @@
+"""One simulated worker: the engine's own code over the simulated seams."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from types import SimpleNamespace
+
+from aiokafka.errors import KafkaError
+from msgspec import structs
+from simulation.clients import SimBrokers
+from simulation.counting import SOURCE, Counting
+from simulation.loop import SimClock
+from simulation.member import SimMember
+from simulation.network import SESSION_SECONDS
+from simulation.plans import PARTITIONS
+
+from reknit.pipeline.engine import transport
+from reknit.pipeline.engine.offsets import OffsetCommits
+from reknit.pipeline.engine.runtime import NoMetrics, Runtime, Tuning
+from reknit.pipeline.engine.seams import Seams
+from reknit.pipeline.settings import Config
+
+PREFIX = "p."
+_WATCH_SECONDS = 3.0
+
+
+class Counters(NoMetrics):
+    """Counts what faults led to."""
+
+    def __init__(self, happened):
+        super().__init__()
+        self._happened = happened
+
+    def on_new_epoch(self, topic, partition):
+        self._happened["new epoch"] += 1
+
+
+class Faust(transport.driver.Consumer):
+    """Takes the place of Faust's consumer below ``SpanConsumer``."""
+
+    flow_active, should_stop, app = True, False, None
+
+    def __init__(self, runtime, cluster, network):
+        self.app = SimpleNamespace(runtime=runtime, should_stop=False)
+        self._thread = SimMember(self, runtime, cluster, network)
+        self.can_resume_flow = asyncio.Event()
+        self._drainer = None
+
+    def assignment(self):
+        return self._thread.places
+
+    async def seek_wait(self, positions):
+        await asyncio.sleep(0)
+        self._thread.positions.update(positions)
+
+    async def on_partitions_revoked(self, revoked):
+        self.flow_active = False
+        self.can_resume_flow.clear()
+
+    async def on_partitions_assigned(self, assigned, generation_id=0):
+        self.flow_active = True
+        self.can_resume_flow.set()
+        if self._drainer is None:  # Faust stops its fetcher only with the worker
+            self._drainer = asyncio.ensure_future(self._drain_messages(SimpleNamespace(should_stop=False)))
+
+
+class SimConsumer(transport.SpanConsumer, Faust):
+    def __init__(self, runtime, cluster, network):
+        Faust.__init__(self, runtime, cluster, network)
+        self.actors, self._runtime = {}, runtime
+        self._generation, self._ready_logged, self._beyond_since = -1, False, {}
+        self._offsets = OffsetCommits(self._thread.commit_positions, self._thread.committed_by_hand, 1.0)
+
+
+class SimWorker:
+    """``live`` runs in a process of its own and returns the engine's failure."""
+
+    def __init__(self, world, state_format):
+        self._world, plan = world, world.plan.settings
+        config = Config(prefix=PREFIX, delivery="exactly-once" if plan.exactly_once else "at-least-once")
+        config = structs.replace(config, state=structs.replace(config.state, format=state_format, store=plan.store))
+        self._config = config
+
+    def _runtime(self, machine):
+        world = self._world
+        seams = Seams(
+            clock=SimClock(world.loop, world.tape.stream("costs")),
+            brokers=SimBrokers(world.cluster, world.network),
+            disk=machine.open,
+        )
+        runtime = Runtime(
+            self._config, {SOURCE: Counting}, Counters(world.happened), tuning_of(world.plan.settings), seams=seams
+        )
+        runtime.partitions = PARTITIONS
+        return runtime
+
+    async def live(self, machine):
+        runtime = self._runtime(machine)
+        consumer = SimConsumer(runtime, self._world.cluster, self._world.network)
+        tasks = [asyncio.ensure_future(consumer._thread.live()), asyncio.ensure_future(self._watch(runtime))]
+        await runtime.failed.wait()
+        for task in tasks:
+            task.cancel()
+        return runtime.failure
+
+    async def _watch(self, runtime):
+        """Note that brokers answer, as the engine's watchdog does."""
+        connection = {}
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            with contextlib.suppress(KafkaError):
+                place, work = (PREFIX + SOURCE, 0), self._world.cluster.bounds
+                await self._world.network.call(connection, "Fetch", work, place, runtime.exactly_once)
+                runtime.on_answer()
+
+
+def tuning_of(plan):
+    return Tuning(
+        session_seconds=SESSION_SECONDS,
+        heartbeat_seconds=0.5,
+        rebalance_seconds=6.0,
+        fetch_wait_seconds=0.2,
+        batch_seconds=8.0,
+        transaction_seconds=6.0,
+        start_seconds=10.0,
+        batch_records=plan.batch_records,
+        slice_records=plan.slice_records,
+        batch_bytes=plan.batch_bytes,
+        pending_records=plan.pending_records,
+        poll_records=plan.poll_records,
+        commit_interval_ms=plan.commit_interval_ms,
+        send_batch_bytes=plan.send_batch_bytes,
+    )
