@@ -87,7 +87,9 @@ def main() -> int:
             sys.exit(made.stdout[-2000:] + made.stderr[-2000:])
     names = sorted(outcomes(folder))
     sample = random.Random(given.seed).sample(names, min(given.sample, len(names)))  # noqa: S311  not a secret
-    mutmut(folder, "run", "--max-children", "1", *sample)
+    ran = mutmut(folder, "run", "--max-children", "1", *sample)
+    if ran.returncode:
+        say(f"mutmut ended with {ran.returncode}: {ran.stderr[-300:]}")
     judged = {name: code for name, code in outcomes(folder).items() if name in set(sample) and code is not None}
     survived = [name for name, code in judged.items() if code in SURVIVED]
     for name in survived:
