@@ -79,7 +79,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "forget": ("reknit.pipeline.cli.forget:forget_command", "Have a session forgotten, and say what still holds it."),
     "objects": ("reknit.pipeline.cli.forget:objects_group", "Delete large values that no record names any more."),
     "config": ("reknit.pipeline.cli.config:config_group", "Show the configuration and where each value comes from."),
-    "topics": ("reknit.pipeline.cli.topics:topics", "List, create and compare topics; print their schemas."),
+    "topics": ("reknit.pipeline.cli.topics:topics", "List, create, compare and check topics; print their schemas."),
 }
 
 

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from reknit.pipeline.cli import Exit, Group, fail, say, write_bytes, write_json
 from reknit.pipeline.cli.broker import run_with_broker
+from reknit.pipeline.cli.check import check_command
 from reknit.pipeline.cli.config import broker_options, configured, setting_option, wait_option
 from reknit.pipeline.cli.recreated import accept_command, rebuild_command
 from reknit.pipeline.errors import InputError
@@ -46,9 +47,10 @@ def _layout_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group("topics", cls=Group)
 def topics() -> None:
-    """List, create and compare topics; print their schemas."""
+    """List, create, compare and check topics; print their schemas."""
 
 
+topics.add_command(check_command)
 topics.add_command(accept_command)
 topics.add_command(rebuild_command)
 
