@@ -54,9 +54,11 @@ from reknit.pipeline.providers.openai_responses.writer.items import (
     takes_trailing,
     unfit_reasoning,
 )
+from reknit.pipeline.providers.openai_responses.writer.valid_run import written_in_one_pass
 from reknit.pipeline.targets import STUB, Encoded, Ending, Row, Setting, in_common_words, row, stub_for
 from reknit.pipeline.targets.head import HeadWriter, Params, WrittenHead, prompt_as_text
 from reknit.pipeline.targets.signatures import endpoint_of
+from reknit.pipeline.targets.valid_run import EncodedRun, RunMessages
 
 NAME: Final = "openai-responses"
 PARAMETERS: Final = frozenset(
@@ -299,6 +301,20 @@ class ResponsesDialect(OpenAIDialect):
             written.put(message_item(role, STUB, {}), row(stub, f"{written.place}.content"))
         data = b",".join(map(encode, [*first, *written.items]))
         return Encoded(data=data, state=written.after(), rows=written.rows, fixes=book.fixes, dropped=book.dropped)
+
+    def encode_valid_run(self, run: RunMessages, part: range, state: ResponsesProgress) -> EncodedRun | None:
+        """Write the messages of a valid run as they are, if their tools' names can stay."""
+        if any(tool_name(name) != name for name in run.names):
+            return None
+        first = [] if state.count else self.system
+        data, origins, count = written_in_one_pass(
+            run, part, state.count + len(first), self._options.parts, state.asked
+        )
+        if not origins:
+            return None
+        data = b",".join([*map(encode, first), data])
+        after = structs.replace(state, count=count)
+        return EncodedRun(data=data, state=after, end=part.start + len(origins), origins=origins)
 
     def encode_ending(
         self, messages: Sequence[Message], state: ResponsesProgress, settled: int, *, final: bool
