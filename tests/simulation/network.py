@@ -26,6 +26,7 @@ class Network:
     def __init__(self, loop, stream, faults, seconds):
         self.loop, self._stream, self._faults, self._seconds = loop, stream, faults, seconds
         self._count, self.happened = Counter(), Counter()
+        self.unfenced = set()  # partitions to which a process sent just after a stop
         self._down_until = {}  # by number of a worker; None: for all
         self._deaf_until = {}  # requests arrive, answers do not
 
@@ -48,6 +49,8 @@ class Network:
         request = Request(self, NODE.get(), kind, work, args)
         if kind == "Produce" and just_woke(request.node):
             self.happened["sent just after a stop"] += 1
+            (_, number), *_ = args
+            self.unfenced.add(number)
         if fault is not None:
             self.happened[fault] += 1
             self.loop.say(f"{request.node.name}  {kind}: {fault}")
