@@ -181,6 +181,7 @@ def test_the_engines_bounds_have_the_engines_defaults():
         "batch_bytes",
         "batch_records",
         "commit_interval_ms",
+        "compression",
         "heartbeat_seconds",
         "metrics_host",
         "rebalance_seconds",
