@@ -22,7 +22,7 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.protocol.transaction import EndTxnRequest
 from aiokafka.structs import RecordMetadata
 
-from reknit.pipeline.engine import Tuning, run_worker, writer
+from reknit.pipeline.engine import Tuning, run_worker, seams
 from reknit.pipeline.errors import BrokerDownError, ReknitError
 from reknit.pipeline.kafka import KafkaSettings
 from reknit.pipeline.metrics import Metrics
@@ -55,7 +55,7 @@ def fail_at(point: str) -> None:
             if now and point == "lost after the commit":
                 raise KafkaConnectionError("a failpoint")
 
-    writer.AIOKafkaProducer = FailingProducer
+    seams.AIOKafkaProducer = FailingProducer
 
 
 def repeat_an_end(*, die: bool) -> None:
@@ -102,7 +102,7 @@ def repeat_an_end(*, die: bool) -> None:
                 await asyncio.sleep(0.3)  # the broker writes its markers
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    writer.AIOKafkaProducer = RepeatingProducer
+    seams.AIOKafkaProducer = RepeatingProducer
 
 
 def main() -> int:
