@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator, Sequence
 import click
 import msgspec
 
+from reknit.pipeline.changes import Change, Loss, changes_of, total_of, with_paths_once
 from reknit.pipeline.cli import say
-from reknit.pipeline.explain.changes import Change, Loss, changes_of, total_of, with_paths_once
-from reknit.pipeline.explain.page_text import Line, difference_of
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.base import Severity, Violation
 from reknit.pipeline.session import Normalized
 from reknit.pipeline.text import visible
+from reknit.pipeline.text.document_lines import Line, difference_of
 
 _COLOURS: dict[Loss | Severity, str] = {
     "lost": "red",

@@ -8,11 +8,11 @@ from typing import Final
 
 import click
 
+from reknit.pipeline.changes import changes_of
 from reknit.pipeline.demo.recordings import Recording, broken_request, refusals
 from reknit.pipeline.demo.show import labelled
-from reknit.pipeline.explain.changes import changes_of
-from reknit.pipeline.explain.page_text import difference_of
 from reknit.pipeline.session import normalize
+from reknit.pipeline.text.document_lines import difference_of
 from reknit.pipeline.validation import validate
 
 SESSION: Final = "lost-result"

@@ -6,27 +6,16 @@ is in this module.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import SequenceMatcher
 from itertools import groupby
 from textwrap import wrap
-from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from reknit.pipeline.explain import Broken, FixPage, RepairExample, Retold, RulePage
-
-# A mark of the lines that only one side of an example has.
-Mark: TypeAlias = Literal[" ", "-", "+"]
-
-
-class Line(Struct, frozen=True):
-    """A line of an example, or a provider's words."""
-
-    text: str
-    mark: Mark = " "
+from reknit.pipeline.text.document_lines import Line, Mark, document_lines, shown_json
 
 
 class Said(Struct, frozen=True):
@@ -97,7 +86,7 @@ def _loss(page: FixPage) -> str:
 
 def _repair_text(example: RepairExample) -> Iterator[Said]:
     policy = "".join(f", {name}={_value(value)}" for name, value in example.policy.items())
-    before, after = list(_document(example.history)), list(_document(example.request))
+    before, after = list(document_lines(example.history)), list(document_lines(example.request))
     same = SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
     shape = "" if example.source == "auto" else f" ({example.source})"
     yield Said(f"Before{shape}:", _marked(before, [(block.a, block.size) for block in same], "-"))
@@ -106,13 +95,13 @@ def _repair_text(example: RepairExample) -> Iterator[Said]:
 
 
 def _retold(example: Retold) -> Iterator[Said]:
-    yield Said(f"Before (events of {example.source}):", _plainly(map(_json, example.events)))
-    yield Said(f"After (speaking as {example.model}):", _plainly(_document(list(example.messages))))
+    yield Said(f"Before (events of {example.source}):", _plainly(map(shown_json, example.events)))
+    yield Said(f"After (speaking as {example.model}):", _plainly(document_lines(list(example.messages))))
     yield _recorded(example)
 
 
 def _recorded(example: RepairExample | Retold) -> Said:
-    return Said("Recorded:", _plainly(_json(msgspec.to_builtins(fix)) for fix in example.fixes))
+    return Said("Recorded:", _plainly(shown_json(msgspec.to_builtins(fix)) for fix in example.fixes))
 
 
 def _rule(page: RulePage) -> Iterator[Said]:
@@ -128,7 +117,7 @@ def _unchecked(page: RulePage) -> Iterator[Said]:
 
 
 def _broken(example: Broken) -> Iterator[Said]:
-    runs = ((line, len(list(run))) for line, run in groupby(_document(example.body)))
+    runs = ((line, len(list(run))) for line, run in groupby(document_lines(example.body)))
     yield Said("This body breaks it:", _plainly(f"{line}  ({n} times)" if n > 1 else line for line, n in runs))
     place = example.violation.path or "the whole body"
     yield Said(f"The provider says, of {place}:", _plainly(example.violation.message.split("\n")))
@@ -148,66 +137,8 @@ def _marked(lines: list[str], same: list[tuple[int, int]], mark: Mark) -> tuple[
     return tuple(Line(line, mark if kept and at not in kept else " ") for at, line in enumerate(lines))
 
 
-def difference_of(before: Any, after: Any) -> Iterator[Line]:  # noqa: ANN401  any JSON
-    """Return two histories or requests as one list of lines, those that only one of them has with a mark.
-
-    The role is a line of its own, so that a block is the same line wherever it is in a message.
-    """
-    old, new = (list(_spread(document)) for document in (before, after))
-    for tag, start, end, begin, stop in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        if tag == "equal":
-            yield from map(Line, old[start:end])
-            continue
-        yield from (Line(text, "-") for text in old[start:end])
-        yield from (Line(text, "+") for text in new[begin:stop])
-
-
-def _spread(document: Any) -> Iterator[str]:  # noqa: ANN401  any JSON
-    for label, text in _blocks(document):
-        if label:
-            yield f"{label}:"
-        yield f"  {text}"
-
-
-def _document(document: Any) -> Iterator[str]:  # noqa: ANN401  any JSON
-    """Return a history or a request, one line for each block: the role precedes a message's first one."""
-    for label, text in _blocks(document):
-        yield text if label is None else f"{label:10} {text}"
-
-
-def _blocks(document: Any) -> Iterator[tuple[str | None, str]]:  # noqa: ANN401  any JSON
-    """Return the blocks of a history or a request, each with its message's role if it is the first one.
-
-    ``""`` for further blocks of a message, None for a line without a message.
-    """
-    if isinstance(document, str):
-        yield from ((None, line) for line in document.splitlines())
-        return
-    messages = document.get("messages", []) if isinstance(document, dict) else document
-    for key, value in document.items() if isinstance(document, dict) else ():
-        if key != "messages":
-            yield from _elements(key, value)
-    for message in messages:
-        if not isinstance(message, dict):
-            yield None, _json(message)
-        elif message.keys() == {"role", "content"}:
-            yield from _elements(message["role"], message["content"])
-        else:
-            role = str(message.get("role", "message"))
-            yield from _elements(role, {key: value for key, value in message.items() if key != "role"})
-
-
-def _elements(label: str, value: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401  any JSON
-    for at, element in enumerate(value if isinstance(value, list) and value else [value]):
-        yield "" if at else label, _json(element)
-
-
-def _json(value: Any) -> str:  # noqa: ANN401  any JSON
-    return json.dumps(value, ensure_ascii=False)
-
-
 def _value(value: object) -> str:
-    return value if isinstance(value, str) else _json(value)
+    return value if isinstance(value, str) else shown_json(value)
 
 
 def plain(page: FixPage | RulePage) -> str:

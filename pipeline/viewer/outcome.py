@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from reknit import pipeline
+from reknit.pipeline.changes import ABSENT, value_at
 from reknit.pipeline.cli.offline import reported
 from reknit.pipeline.diff.values import encodable
 from reknit.pipeline.errors import ReknitError
@@ -28,6 +29,7 @@ from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.scaling import scale_if_installed
 from reknit.pipeline.session.arguments import POLICY_OPTIONS
 from reknit.pipeline.targets import Setting
+from reknit.pipeline.text.document_lines import shown_json
 from reknit.pipeline.viewer.aligned import Aligned
 from reknit.pipeline.viewer.cells import Row
 
@@ -162,18 +164,14 @@ def _mend(fix: Fix, document: object) -> Mend:
     known = FIXES[fix.code]
     severity = severity_of(lossless=fix.lossless, observed=fix.observed)
     # An addition has a place in the output alone.
-    before = "" if known.fate == "synthesised" else _value_at(document, fix.path)
+    before = "" if known.fate == "synthesised" else _shown_at(document, fix.path)
     return Mend(fix, known.summary, severity, before)
 
 
-def _value_at(document: Any, path: str) -> str:  # noqa: ANN401  any JSON
-    value = document
-    try:
-        for name in path.split("."):
-            value = value[int(name)] if isinstance(value, list) else value[name]
-    except (LookupError, TypeError, ValueError):
-        return ""
-    text = json.dumps(shortened(value), ensure_ascii=False) if path else ""
+def _shown_at(document: object, path: str) -> str:
+    """Return the value at a path for a page; "" if it is missing."""
+    value = value_at(document, path)
+    text = "" if value is ABSENT else shown_json(shortened(value))
     return encodable(text if len(text) <= _VALUE_SHOWN else f"{text[:_VALUE_SHOWN]}…")
 
 
@@ -198,6 +196,6 @@ def _wrong(error: ReknitError, text: str) -> Wrong:
     if found is not None:
         before = text.encode("utf-8", "surrogatepass")[: int(found[1])].decode("utf-8", "replace")
         line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-    value = _value_at(_document(text), error.path)
+    value = _shown_at(_document(text), error.path)
     rule = error.rule if error.rule in RULES else ""
     return Wrong(error.code, error.message, error.path, rule or "", line, column, value)

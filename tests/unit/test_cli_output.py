@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from reknit import pipeline
-from reknit.pipeline.explain.changes import changes_of, value_at
+from reknit.pipeline.changes import changes_of, content_at
 from reknit.pipeline.fixes import FIXES, Fix
 
 CALL = {"type": "tool_use", "id": "call.1", "name": "ls", "input": {}}
@@ -180,7 +180,7 @@ def test_content_does_not_act_on_a_terminal(byte):
     ],
 )
 def test_a_value_is_found_by_its_path(path, value):
-    found = value_at({"messages": [{"role": "user", "content": "hi"}]}, path)
+    found = content_at({"messages": [{"role": "user", "content": "hi"}]}, path)
     assert found == value if value else not isinstance(found, (str, dict, list))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
@@ -12,12 +11,16 @@ from msgspec import Struct
 
 from reknit.pipeline.fixes import FIXES, Fix
 from reknit.pipeline.history.pieces import LedgerEntry
+from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.text import visible
+from reknit.pipeline.text.document_lines import shown_json
 
 Loss: TypeAlias = Literal["lost", "added", "none", "observed"]
 
+_JSON: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder()
 _LONGEST: Final = 60
-_ABSENT: Final = object()
+ABSENT: Final = object()
+"""A missing value: ``None`` is a value of JSON."""
 _TOTALS: Final[Mapping[Loss, str]] = {
     "lost": "lost content",
     "added": "added content",
@@ -67,7 +70,7 @@ def changes_of(
         document: the input, in any shape. Content is shown where it is JSON that has the place of the fix.
         body: the request; None if it was rejected.
     """
-    before, after = _as_document(document), _decoded(body)
+    before, after = _as_document(document), None if body is None else decoded(_JSON, body)
     outputs: dict[str, list[str]] = defaultdict(list)
     additions: dict[str, list[str]] = defaultdict(list)
     for entry in reversed(ledger):
@@ -79,10 +82,10 @@ def changes_of(
         # Further fixes of one block are described by their details.
         is_first = fix.path not in described
         described.add(fix.path)
-        old = value_at(before, fix.path) if is_first and not is_added else _ABSENT
+        old = content_at(before, fix.path) if is_first and not is_added else ABSENT
         places = additions[fix.code] if is_added else outputs[fix.path][-1:]
         output = places.pop() if places else ""
-        new = value_at(after, output) if output else _ABSENT
+        new = content_at(after, output)
         yield Change(
             path=fix.path,
             code=fix.code,
@@ -110,31 +113,28 @@ def total_of(fixes: Sequence[Fix]) -> str:
 
 
 def value_at(document: Any, path: str) -> Any:  # noqa: ANN401  any JSON
-    """Return the value at a path of names and indexes, ``_ABSENT`` if there is none.
-
-    A text that is a message's whole content counts as its block 0.
-    """
+    """Return the value at a path of names and indexes; ``ABSENT`` if it is missing, or the path is empty."""
+    if not path:
+        return ABSENT
     value = document
-    for step in path.split(".") if path else ():
-        if isinstance(value, dict) and step in value:
-            value = value[step]
-        elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
-            value = value[int(step)]
-        elif not (isinstance(value, str) and step == "0"):
-            return _ABSENT
-    return value if path else _ABSENT
-
-
-def _as_document(data: bytes) -> Any:  # noqa: ANN401  any JSON
-    value = _decoded(data)
-    return {"messages": value} if isinstance(value, list) else value
-
-
-def _decoded(data: bytes | None) -> Any:  # noqa: ANN401  any JSON
     try:
-        return msgspec.json.decode(data) if data is not None else _ABSENT
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return _ABSENT
+        for name in path.split("."):
+            value = value[int(name)] if isinstance(value, list) else value[name]
+    except (LookupError, TypeError, ValueError):
+        return ABSENT
+    return value
+
+
+def content_at(document: object, path: str) -> object:
+    """Return what ``value_at`` does; a text that is a message's whole content counts as its block 0."""
+    found = value_at(document, path)
+    whole = value_at(document, path.removesuffix(".0")) if found is ABSENT and path.endswith(".0") else ABSENT
+    return whole if isinstance(whole, str) else found
+
+
+def _as_document(data: bytes) -> object:
+    value = decoded(_JSON, data)
+    return {"messages": value} if isinstance(value, list) else value
 
 
 def _loss(fix: Fix) -> Loss:
@@ -148,11 +148,11 @@ def _loss(fix: Fix) -> Loss:
 def _text(fix: Fix, old: object, new: object, output: str) -> str:
     found = FIXES[fix.code]
     detail = f": {visible(fix.detail)}" if fix.detail else ""
-    if found.fate == "synthesised" and new is not _ABSENT:
+    if found.fate == "synthesised" and new is not ABSENT:
         return f"added {_shown(new)}"
-    if old is _ABSENT:
+    if old is ABSENT:
         return f"{found.summary}{detail}"
-    if found.fate == "dropped" or new is _ABSENT:
+    if found.fate == "dropped" or new is ABSENT:
         what = "left out" if found.fate == "dropped" else found.summary
         return f"{what}: {_shown(old)}"
     if new == old:
@@ -164,7 +164,7 @@ def _difference(old: object, new: object) -> str:
     """Show the members that differ, if two objects have any in common; otherwise both."""
     if isinstance(old, dict) and isinstance(new, dict):
         names = dict.fromkeys([*old, *new])
-        changed = [name for name in names if old.get(name, _ABSENT) != new.get(name, _ABSENT)]
+        changed = [name for name in names if old.get(name, ABSENT) != new.get(name, ABSENT)]
         if len(changed) < len(names):
             return ", ".join(f"{name} {_member(old, name)} -> {_member(new, name)}" for name in changed)
     return f"{_shown(old)} -> {_shown(new)}"
@@ -176,5 +176,5 @@ def _member(value: Mapping[str, object], name: str) -> str:
 
 def _shown(value: object) -> str:
     """Return JSON in one short line, without characters that act on a terminal."""
-    text = visible(json.dumps(value, ensure_ascii=False))
+    text = visible(shown_json(value))
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}…{text[-_LONGEST // 2 + 1 :]}"
