@@ -1,4 +1,4 @@
-"""``reknit topics check``: what is wrong with a cluster for a pipeline, each finding with its remedy."""
+"""``reknit topics check``: the faults of a cluster for a pipeline, each with its remedy."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 from reknit.pipeline.cli import Exit, say, write_json
 from reknit.pipeline.cli.broker import run_with_broker
 from reknit.pipeline.cli.config import broker_options, configured, setting_option, wait_option
-from reknit.pipeline.kafka.admin import connected
+from reknit.pipeline.kafka.admin import connected, declared_topics
 from reknit.pipeline.kafka.check import Finding, of_layout, of_records, of_topics
 from reknit.pipeline.kafka.partitions import every_place
 from reknit.pipeline.kafka.reading import read_partitions, reader
 from reknit.pipeline.settings import Config
-from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS, qualified, topics_of
-from reknit.topics.cluster import by_topic, wanted
+from reknit.topics import INPUTS, qualified
+from reknit.topics.cluster import by_topic
 
 # The newest records of each partition of an input that are read.
 _NEWEST = 200
@@ -54,14 +54,8 @@ def check_command(timeout: float, **options: Any) -> None:  # noqa: ANN401  clic
 
 
 async def _check(config: Config, seconds: float) -> list[Finding]:
-    declared = wanted(
-        prefix=config.prefix,
-        partitions=config.partitions,
-        replication_factor=config.replication_factor,
-        topics=topics_of(config.prefix, config.source_prefix),
-    )
-    prefix = config.prefix if config.source_prefix is None else config.source_prefix
-    inputs = [qualified(name, prefix) for name in (AGENT_TURNS, PROVIDER_EVENTS)]
+    declared = declared_topics(config)
+    inputs = [qualified(name, config.inputs_prefix) for name in INPUTS]
     async with connected(config, seconds) as admin:
         topics = await admin.describe({*inputs, *(topic.name for topic in declared)})
     differences = [each for found in by_topic(declared, topics).values() for each in found]
@@ -88,7 +82,7 @@ async def _of_input(consumer: AIOKafkaConsumer, name: str) -> list[Finding]:
 
 
 async def _newest(consumer: AIOKafkaConsumer, places: Sequence[TopicPartition]) -> list[ConsumerRecord]:
-    """Return the newest records of partitions, at most so many of each."""
+    """Return the newest records of partitions, at most ``_NEWEST`` of each."""
     if not places:
         return []
     ends = await consumer.end_offsets(places)

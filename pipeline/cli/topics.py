@@ -18,10 +18,10 @@ from reknit.pipeline.cli.check import check_command
 from reknit.pipeline.cli.config import broker_options, configured, setting_option, wait_option
 from reknit.pipeline.cli.recreated import accept_command, rebuild_command
 from reknit.pipeline.errors import InputError
-from reknit.pipeline.kafka.admin import Admin, connected
+from reknit.pipeline.kafka.admin import Admin, connected, declared_topics
 from reknit.pipeline.settings import Config
 from reknit.topics import documents, qualified, topics_of
-from reknit.topics.cluster import Difference, Wanted, altered, by_topic, kafka_acls, kafka_user, roles, wanted
+from reknit.topics.cluster import Difference, Wanted, altered, by_topic, kafka_acls, kafka_user, roles
 
 _LAYOUT = (
     setting_option("source_prefix"),
@@ -182,16 +182,9 @@ def _asyncapi() -> dict[str, bytes]:
 def _on_cluster(
     config: Config, timeout: float, work: Callable[[Admin, Sequence[Wanted]], Awaitable[list[Outcome]]]
 ) -> list[Outcome]:
-    declared = wanted(
-        prefix=config.prefix,
-        partitions=config.partitions,
-        replication_factor=config.replication_factor,
-        topics=topics_of(config.prefix, config.source_prefix),
-    )
-
     async def run() -> list[Outcome]:
         async with connected(config, timeout) as admin:
-            return await work(admin, declared)
+            return await work(admin, declared_topics(config))
 
     return run_with_broker(config, run)
 

@@ -29,10 +29,9 @@ from reknit.pipeline.demo.show import Progress, counted, how_to_go_on, measured,
 from reknit.pipeline.engine.embedded import EmbeddedBroker
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.kafka import explained
-from reknit.pipeline.kafka.admin import connected
+from reknit.pipeline.kafka.admin import connected, declared_topics
 from reknit.pipeline.settings import Config
 from reknit.topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS
-from reknit.topics.cluster import wanted
 
 PARTITIONS = 3
 # The worker takes about ten seconds to start on a laptop, the fleet less than that.
@@ -142,9 +141,8 @@ class Demo:
         return config
 
     async def _make_topics(self, config: Config) -> None:
-        declared = wanted(prefix=config.prefix, partitions=config.partitions, replication_factor=1)
         async with connected(config) as cluster:
-            outcomes = await apply(cluster, declared)
+            outcomes = await apply(cluster, declared_topics(config))
         if foreign := [outcome.topic for outcome in outcomes if outcome.status in {"drift", "missing"}]:
             raise InputError("topics_differ", f"{foreign[0]} is there and is not the demo's own: use another --prefix")
         layout = f"{counted(config.partitions, 'partition')} each"

@@ -21,12 +21,24 @@ from aiokafka.protocol.admin import DeleteGroupsRequest
 
 from reknit.pipeline.errors import BrokerError, InputError
 from reknit.pipeline.kafka import Cluster, connection, explained
-from reknit.topics.cluster import Found, Wanted
+from reknit.pipeline.settings import Config
+from reknit.topics import topics_of
+from reknit.topics.cluster import Found, Wanted, wanted
 
 # Kafka's codes for a group with members and for a missing group; the client defines neither.
 _NON_EMPTY_GROUP, _NO_SUCH_GROUP = 68, 69
 # Origin of a setting in a broker's answer: the topic itself (KIP-226).
 _ON_THE_TOPIC = 1
+
+
+def declared_topics(config: Config) -> tuple[Wanted, ...]:
+    """Return the topics of a pipeline as they should be on the cluster."""
+    return wanted(
+        prefix=config.prefix,
+        partitions=config.partitions,
+        replication_factor=config.replication_factor,
+        topics=topics_of(config.prefix, config.source_prefix),
+    )
 
 
 class Admin:

@@ -1,4 +1,4 @@
-"""What is wrong with a cluster for a pipeline: its topics, and the records that producers write to the inputs.
+"""The faults of a cluster for a pipeline: in its topics, and in the records that producers write to the inputs.
 
 Each finding has a remedy. Everything here is a function of what was read; `reknit topics check` reads it.
 """
