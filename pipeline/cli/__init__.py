@@ -206,8 +206,13 @@ def write_bytes(data: bytes) -> None:
 
 
 def say(text: str) -> None:
-    """Write a message to stderr."""
-    click.echo(text, err=True)
+    """Write a message to stderr; a style of it is for terminals."""
+    click.echo(text, err=True, color=colour_mode())
+
+
+def colour_mode() -> bool | None:
+    """Return False if the environment refuses colours (https://no-color.org); None: it depends on the stream."""
+    return False if os.environ.get("NO_COLOR") else None
 
 
 def describe(error: ReknitError) -> dict[str, str]:

@@ -18,10 +18,20 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from reknit import pipeline
-from reknit.pipeline.cli import Exit, describe, fail, read_input, say, stdin, worst, write_bytes, write_json
+from reknit.pipeline.cli import (
+    Exit,
+    colour_mode,
+    describe,
+    fail,
+    read_input,
+    say,
+    stdin,
+    worst,
+    write_bytes,
+    write_json,
+)
 from reknit.pipeline.cli.output import (
-    diff_lines,
-    has_colours,
+    diff_text,
     show_changes,
     show_stream_fixes,
     show_violations,
@@ -139,7 +149,7 @@ def _normalize_one(
     elif form == "body":
         write_bytes(done.body if done.body.endswith(b"\n") else done.body + b"\n")
     else:
-        write_bytes("".join(f"{line}\n" for line in diff_lines(document, done)).encode())
+        write_bytes(diff_text(document, done).encode())
     if form != "report" and not quiet:
         show_violations(done.violations)
         show_changes(done, document)
@@ -208,7 +218,7 @@ def validate_command(
         for violation in () if quiet else found:
             record: dict[str, Any] = msgspec.to_builtins(violation)
             if is_text:
-                click.echo(f"{number}: " * lines + violation_line(violation, colours=has_colours(sys.stdout)))
+                click.echo(f"{number}: " * lines + violation_line(violation), color=colour_mode())
             else:
                 write_json({"line": number, **record} if lines else record)
     raise SystemExit(int(worst(codes)))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import click
 import msgspec
 
 from reknit.pipeline.changes import Change, Loss, changes_of, total_of, with_paths_once
-from reknit.pipeline.cli import say
+from reknit.pipeline.cli import colour_mode, say
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.base import Severity, Violation
@@ -31,20 +30,14 @@ _MARKS = {"-": "red", "+": "green"}
 _HINT = "reknit explain CODE explains a repair or a rule"
 
 
-def has_colours(stream: object) -> bool:
-    """Return True if a stream is a terminal and the environment does not refuse colours (https://no-color.org)."""
-    is_terminal = getattr(stream, "isatty", None)
-    return bool(is_terminal and is_terminal()) and not os.environ.get("NO_COLOR")
-
-
 def show_violations(violations: Iterable[Violation]) -> None:
     """Write a line to stderr for each violation."""
     for violation in violations:
-        say(violation_line(violation, colours=has_colours(sys.stderr)))
+        say(violation_line(violation))
 
 
-def violation_line(violation: Violation, *, colours: bool) -> str:
-    severity = _coloured(violation.severity, violation.severity, colours=colours)
+def violation_line(violation: Violation) -> str:
+    severity = click.style(violation.severity, fg=_COLOURS[violation.severity])
     return f"{severity}: {visible(violation.path)}: {visible(violation.message)} [{violation.rule}]"
 
 
@@ -64,19 +57,17 @@ def show_stream_fixes(fixes: Sequence[Fix]) -> None:
 
 
 def show_lines(changes: Sequence[Change]) -> None:
-    colours = has_colours(sys.stderr)
     for place, change in with_paths_once(changes):
-        line = _coloured(change.line, change.loss, colours=colours)
+        line = click.style(change.line, fg=_COLOURS[change.loss])
         say(f"{visible(place)}{':' if place.strip() else ' '} {line}" if place else line)
 
 
-def diff_lines(document: bytes, done: Normalized) -> Iterator[str]:
-    """Yield the lines of a history and of its request, those that only one of them has with a mark."""
+def diff_text(document: bytes, done: Normalized) -> str:
+    """Return the lines of a history and of its request, those that only one of them has with a mark, for stdout."""
     body = done.unjudged
     before, after = read_document(document), body.decode() if TARGETS[done.target].is_text else read_document(body)
-    colours = has_colours(sys.stdout)
-    for line in difference_of(before, after):
-        yield _marked(line, colours=colours)
+    text = "".join(f"{marked_line(line)}\n" for line in difference_of(before, after))
+    return text if sys.stdout.isatty() and colour_mode() is None else click.unstyle(text)
 
 
 def read_document(data: bytes) -> object:
@@ -89,10 +80,7 @@ def read_document(data: bytes) -> object:
     return data.decode(errors="replace")
 
 
-def _marked(line: Line, *, colours: bool) -> str:
+def marked_line(line: Line) -> str:
+    """Return a line with its mark, in the colour of the mark."""
     text = f"{line.mark} {visible(line.text)}"
-    return click.style(text, fg=_MARKS[line.mark]) if colours and line.mark in _MARKS else text
-
-
-def _coloured(text: str, kind: Loss | Severity, *, colours: bool) -> str:
-    return click.style(text, fg=_COLOURS[kind]) if colours else text
+    return click.style(text, fg=_MARKS[line.mark]) if line.mark in _MARKS else text

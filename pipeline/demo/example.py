@@ -9,6 +9,7 @@ from typing import Final
 import click
 
 from reknit.pipeline.changes import changes_of
+from reknit.pipeline.cli.output import marked_line
 from reknit.pipeline.demo.recordings import Recording, broken_request, refusals
 from reknit.pipeline.demo.show import labelled
 from reknit.pipeline.session import normalize
@@ -16,7 +17,6 @@ from reknit.pipeline.text.document_lines import difference_of
 from reknit.pipeline.validation import validate
 
 SESSION: Final = "lost-result"
-_COLOURS: Final = {"-": "red", "+": "green"}
 
 
 def example(recordings: list[Recording]) -> Iterator[str]:
@@ -31,8 +31,7 @@ def example(recordings: list[Recording]) -> Iterator[str]:
     yield ""
     before, after = {"messages": request.messages}, {"messages": json.loads(done.unjudged)["messages"]}
     for line in difference_of(before, after):
-        text = f"  {line.mark} {line.text}"
-        yield click.style(text, fg=_COLOURS[line.mark]) if line.mark in _COLOURS else text
+        yield f"  {marked_line(line)}"
     yield ""
     yield from labelled("without", f"{target} answers 400: {refusal.message}", "red")
     answer = "refused" if validate(done.unjudged, target) else "accepted"

@@ -5,7 +5,6 @@ Progress is one line that changes on a terminal, and elsewhere a line from time 
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import textwrap
@@ -18,6 +17,7 @@ import click
 from msgspec import Struct
 from prometheus_client.parser import text_string_to_metric_families
 
+from reknit.pipeline.cli import colour_mode
 from reknit.pipeline.demo.recordings import Piece, SessionReport
 from reknit.pipeline.fixes import FIXES, FixCode
 from reknit.pipeline.settings import Config
@@ -33,8 +33,6 @@ class Progress:
         self._live = sys.stderr.isatty()
         self._last = time.monotonic()
         self._open = False
-        # None: click takes colour out where stderr is no terminal. https://no-color.org
-        self._color = False if os.environ.get("NO_COLOR") else None
 
     def finish_stage(self, label: str, text: str) -> None:
         self.clear_line()
@@ -63,7 +61,7 @@ class Progress:
     def show_lines(self, lines: Iterable[str], *, err: bool = True) -> None:
         self.clear_line()
         for line in lines:
-            click.echo(line, err=err, color=self._color)
+            click.echo(line, err=err, color=colour_mode())
 
 
 WIDTH = 100
@@ -246,24 +244,36 @@ def summary(reports: Sequence[SessionReport], worker: Measured) -> list[str]:
 
 def score(reports: Sequence[SessionReport]) -> list[str]:
     """Return the outcome of the fleet in three lines."""
-    refused = sum(any(not refusal.tolerated for refusal in report.met) for report in reports)
-    sent = sum(sum(report.requests.values()) for report in reports)
-    invalid = sum(report.valid is False for report in reports)
-    promoted, retracted, incomplete = (
-        sum(len(pieces) for pieces in found)
-        for found in zip(*((each.promoted, each.retracted, each.incomplete) for each in reports), strict=True)
-    )
+    sent, verdict = _sent(reports)
+    promoted, retracted, incomplete = _blocks(reports)
     made, lost, added = _losses(reports)
     facts = {
-        "histories": f"{refused} would have been refused; {sent} requests were sent, {_verdict(invalid)}",
+        "histories": f"{_refused(reports)} would have been refused; {sent} requests were sent, {verdict}",
         "streams": f"{promoted} lost blocks were recovered, {retracted} were withdrawn, {incomplete} marked incomplete",
         "fixes": f"{made}, each recorded with its place; {lost} lost content, {added} added content",
     }
     return [line for name, fact in facts.items() for line in labelled(name, fact)]
 
 
-def _verdict(invalid: int) -> str:
-    return f"NOT VALID in {counted(invalid, 'session')}" if invalid else "all valid by the provider's rules"
+def _refused(reports: Sequence[SessionReport]) -> int:
+    """Return the number of histories that their provider would have refused."""
+    return sum(any(not refusal.tolerated for refusal in report.met) for report in reports)
+
+
+def _sent(reports: Sequence[SessionReport]) -> tuple[int, str]:
+    """Return the number of requests, and whether they are valid."""
+    invalid = sum(report.valid is False for report in reports)
+    verdict = f"NOT VALID in {counted(invalid, 'session')}" if invalid else "all valid by the provider's rules"
+    return sum(sum(report.requests.values()) for report in reports), verdict
+
+
+def _blocks(reports: Sequence[SessionReport]) -> tuple[int, int, int]:
+    """Return the number of blocks that were promoted, retracted, and left incomplete."""
+    return (
+        sum(len(report.promoted) for report in reports),
+        sum(len(report.retracted) for report in reports),
+        sum(len(report.incomplete) for report in reports),
+    )
 
 
 def _losses(reports: Sequence[SessionReport]) -> tuple[int, int, int]:
@@ -276,25 +286,22 @@ def _losses(reports: Sequence[SessionReport]) -> tuple[int, int, int]:
 
 
 def _histories(reports: Sequence[SessionReport]) -> Iterator[tuple[str, str]]:
-    refused = sum(any(not refusal.tolerated for refusal in report.met) for report in reports)
+    refused = _refused(reports)
     tolerated = sum(bool(report.met) for report in reports) - refused
     yield (
         "sessions",
         f"{len(reports)}; {refused} histories would have been refused, {tolerated} by stricter providers only",
     )
-    sent = sum(sum(report.requests.values()) for report in reports)
-    invalid = sum(report.valid is False for report in reports)
+    sent, verdict = _sent(reports)
     rejected = sum(len(report.rejected) for report in reports)
-    yield "requests", f"{sent} sent, {_verdict(invalid)}; {rejected} rejected before sending"
+    yield "requests", f"{sent} sent, {verdict}; {rejected} rejected before sending"
     kinds = len({code for report in reports for code in report.fixes})
     made, lost, added = _losses(reports)
     yield "fixes", f"{made} of {kinds} kinds; {lost} lost content and {added} added content; each says what"
 
 
 def _streams(reports: Sequence[SessionReport]) -> Iterator[tuple[str, str]]:
-    promoted = sum(len(report.promoted) for report in reports)
-    retracted = sum(len(report.retracted) for report in reports)
-    incomplete = sum(len(report.incomplete) for report in reports)
+    promoted, retracted, incomplete = _blocks(reports)
     unseen = sum(len(report.unseen) for report in reports)
     blocks = f"{counted(promoted, 'block')} promoted, {retracted} retracted, {incomplete} incomplete"
     yield "streams", f"{blocks}; {counted(unseen, 'result')} that no block had shown"
