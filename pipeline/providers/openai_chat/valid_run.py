@@ -62,16 +62,12 @@ def written_in_one_pass(
     """
     written: list[Any] = []
     rows: list[PlacedTurn] = []
-    call_id = options.call_id
     for at in part:
         if at in run.special:
             break
         turn, before = run.turns[at], len(written)
-        if turn.role == "assistant":
-            fits = _add_assistant(written, turn, options, model)
-        else:
-            fits = _add_user(written, turn, options, model)
-        if not fits or any(call_id(used) != used for used in _ids(written[before:])):
+        add = _add_assistant if turn.role == "assistant" else _add_user
+        if not add(written, turn, options, model):
             del written[before:]
             break
         rows.append(PlacedTurn(turn, count + before, _rows))
@@ -79,11 +75,13 @@ def written_in_one_pass(
 
 
 def _add_assistant(written: list[Any], turn: Turn, options: MessageOptions, model: ModelOptions) -> bool:
-    """Add an assistant's message; False if the model does not take it as it is."""
+    """Add an assistant's message; False if the model does not take it unchanged."""
     texts: list[Text] = []
     calls: list[_Call] = []
     for block in turn.blocks:
         if type(block) is ToolUse:
+            if options.call_id(block.id) != block.id:
+                return False
             calls.append(_Call(block.id, _Function(block.name, bytes(block.input).decode().strip())))
         elif type(block) is Text:
             texts.append(block)
@@ -96,30 +94,22 @@ def _add_assistant(written: list[Any], turn: Turn, options: MessageOptions, mode
 
 
 def _add_user(written: list[Any], turn: Turn, options: MessageOptions, model: ModelOptions) -> bool:
-    """Add a message for each result, and one for the texts; False if the model needs an answer between them."""
+    """Add a message for each result, and one for the texts; False if the model does not take them unchanged."""
     texts: list[Text] = []
     results = len(written)
     for block in turn.blocks:
         if type(block) is ToolResult:
+            if options.call_id(block.tool_use_id) != block.tool_use_id:
+                return False
             written.append(_Result(block.tool_use_id, result_content(block, options.parts)))
         elif type(block) is Text:
             texts.append(block)
     if texts:
+        # Some models need an answer between results and the user.
         if model.answer_required and len(written) > results:
             return False
         written.append(_User(content_of(texts, options.parts)))
     return True
-
-
-def _ids(messages: list[Any]) -> list[str]:
-    """Return the ids of the calls and results in written messages."""
-    ids = []
-    for message in messages:
-        if type(message) is _Result:
-            ids.append(message.tool_call_id)
-        elif type(message) is _Assistant and message.tool_calls is not UNSET:
-            ids += [call.id for call in message.tool_calls]
-    return ids
 
 
 def _rows(turn: Turn, first: int) -> list[Row]:
