@@ -186,7 +186,7 @@ class AtLeastOnceWriter:
                 await asyncio.wait([task], timeout=min(left, self._look_seconds))
         finally:
             task.cancel()
-        # A delivery that goes on would follow the new owner's, also while the producer stops.
+        # A delivery that continues, also while the producer stops, would follow those of the new owner.
         await self._brokers.abandon(self._producer)
         raise PartitionLostError("stuck", "no heartbeat was answered for a session; the partition may have a new owner")
 

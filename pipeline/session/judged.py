@@ -1,4 +1,4 @@
-"""The judgement of a target's bodies, of which each settled chunk is judged once.
+"""The judgement of a target's bodies. Each settled chunk is judged once.
 
 All methods take the settled chunks, which only grow.
 """
@@ -62,7 +62,7 @@ class JudgedChunks:
         return JudgedExtent(self._judged, self._head, self._state, len(self._violations), self._inert)
 
     def at(self, extent: JudgedExtent) -> JudgedChunks:
-        """Return the judgement as it was at an earlier extent; this one stays as it is."""
+        """Return the judgement at an earlier extent; this one is not changed."""
         violations = self._violations[: extent.violations]
         return JudgedChunks(self._rules, self._model, self._separator, extent, violations)
 

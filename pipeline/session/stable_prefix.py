@@ -47,7 +47,7 @@ class StablePrefix:
         return PrefixExtent(self._hash.copy(), self._hashed, self._measured, self._length)
 
     def at(self, extent: PrefixExtent) -> StablePrefix:
-        """Return the prefix as it was at an earlier extent; this one stays as it is."""
+        """Return the prefix at an earlier extent; this one is not changed."""
         return StablePrefix(self._prefix, self._separator, extent)
 
     def is_hashed(self) -> bool:

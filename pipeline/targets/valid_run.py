@@ -12,7 +12,7 @@ from reknit.pipeline.targets import Dialect, Row
 
 
 class RunMessages(Struct, frozen=True):
-    """The turns of a valid run, each of which is one message.
+    """The turns of a valid run. Each is one message.
 
     ``names`` are the tools that they call; ``special`` are the indexes of those that hold more than plain text, calls,
     and results of text, or the result of an error.

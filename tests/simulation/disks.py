@@ -11,7 +11,7 @@ from reknit.pipeline.engine.stores import StoreError
 
 
 class Directory:
-    """What a directory holds: one state for each write that is not flushed yet."""
+    """The content of a directory: one state for each write that is not flushed yet."""
 
     def __init__(self):
         self.versions = [({}, None)]

@@ -47,7 +47,7 @@ class SimMember:
             self._generation = generation
             self._runtime.lease = Lease(float("-inf"))
             self._first_beat = self._loop.create_future()
-            beats = asyncio.ensure_future(self._beat(generation))  # heartbeats go on during callbacks
+            beats = asyncio.ensure_future(self._beat(generation))  # heartbeats continue during callbacks
             await self._first_beat
             await self._consumer.on_partitions_assigned(set(self.places), generation)
             await beats

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Mutant(Struct, frozen=True):
-    """``seeds``: the number of schedules, from seed 0, of which one must fail."""
+    """``seeds``: the number of schedules, from seed 0. One of them must fail."""
 
     module: str
     original: str

@@ -20,7 +20,7 @@ from simulation.world import run
 
 # Each line is a plan that failed once, in its shrunk form.
 STORED = Path(__file__).with_name("stored.jsonl")
-# One of so many schedules has at-least-once delivery.
+# Every fifth schedule has at-least-once delivery.
 AT_LEAST_ONCE_EVERY = 5
 
 

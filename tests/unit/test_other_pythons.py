@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSIONS = ("3.12", "3.13")
-# What the commands print must not depend on the version.
+# The output of these commands must not depend on the version.
 COMMANDS = (
     ("normalize", "examples/broken.json"),
     ("normalize", "--to", "gemini", "--report", "examples/broken.json"),
