@@ -11,7 +11,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY reknit ./reknit
 COPY pipeline ./pipeline
 COPY topics ./topics
-COPY deploy/version.py ./deploy/version.py
+COPY deploy/version.py deploy/sbom_hook.py ./deploy/
 # An image is built without the repository, so the version is told: --build-arg BUILD_VERSION=$(reknit --version)
 ARG BUILD_VERSION=
 RUN pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \

@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest
 SDKS := $(if $(shell command -v npm),tests/js/node_modules)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format unit broker sdks chaos simulate bench mutants record resume kafka modules schemas docs deploy clean distclean
+.PHONY: help demo test lint format unit broker sdks chaos simulate bench mutants release record resume kafka modules schemas docs deploy clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,10 @@ mutants: ## change the core in small ways and show what no test notices (ARGS="-
 	@$(MAKE) --no-print-directory VENV=$(VENV)-mutants $(VENV)-mutants/.mutants
 	@$(VENV)-mutants/bin/python tests/mutants.py $(ARGS)
 
+release: ## build the archives of a release twice, compare and check them; writes build/release
+	@$(MAKE) --no-print-directory VENV=$(VENV)-release $(VENV)-release/.release
+	@$(VENV)-release/bin/python deploy/release.py $(ARGS)
+
 record: $(VENV)/.dev ## run the real Codex and Gemini CLIs (npm) against a scripted API, with no other network; needs root
 	@$(BIN)/python tests/record/agents.py $(ARGS)
 
@@ -90,7 +94,7 @@ clean: ## remove caches and local state
 	find reknit pipeline topics tests deploy -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environment and the broker's jars as well
-	rm -rf $(VENV) $(VENV)-mutants deploy/kafka/lib tests/js/node_modules
+	rm -rf $(VENV) $(VENV)-mutants $(VENV)-release deploy/kafka/lib tests/js/node_modules
 
 # One stamp for each step, newer than what it was made from.
 $(VENV)/.python:
@@ -110,6 +114,10 @@ $(VENV)/.runtime: $(VENV)/.python pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.runtime
 	@$(PIP) install --group dev
+	@touch $@
+
+$(VENV)/.release: $(VENV)/.python pyproject.toml
+	@$(PIP) install --group release
 	@touch $@
 
 $(VENV)/.mutants: $(VENV)/.dev
