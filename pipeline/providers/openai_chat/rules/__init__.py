@@ -12,12 +12,17 @@ import msgspec
 from msgspec import UNSET, field, structs
 
 from reknit.pipeline.providers.openai.rules import Misfits, bracketed, kind, legal_name, listing, unsupported_image
+from reknit.pipeline.providers.openai.rules.models import judge_model
+from reknit.pipeline.providers.openai.rules.values import judge_bounds, judge_metadata, judge_types
 from reknit.pipeline.providers.openai_chat.rules import catalogue as rules
 from reknit.pipeline.providers.openai_chat.rules.catalogue import (
+    BOUNDS,
     CATALOGUE,
+    MODEL_WORDS,
     PARAMETERS,
     PARTS,
     ROLES,
+    TYPES,
     UNKNOWN,
     Audio,
     Call,
@@ -238,7 +243,11 @@ class OpenAIChat(Fold[Turns, Message]):
                 walk.refuse(rules.BOTH_LIMITS, "max_tokens")
             else:
                 walk.refuse(rules.MAX_TOKENS, "max_tokens")
-        _judge_temperature(head.get("temperature"), walk)
+        judge_types(walk, head, TYPES, rules.SHAPE)
+        judge_bounds(walk, head, BOUNDS, rules.OUT_OF_BOUNDS)
+        judge_metadata(walk, head, rules.SHAPE)
+        judge_model(walk, head, model, MODEL_WORDS)
+        _judge_stop(head.get("stop"), walk)
         answer = head.get("response_format")
         if isinstance(answer, dict) and answer.get("type") == "json_schema":
             named = answer.get("json_schema")
@@ -271,13 +280,9 @@ def _misfits(walk: Turns) -> Misfits:
     )
 
 
-def _judge_temperature(value: object, walk: Turns) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or 0 <= value <= rules.TEMPERATURE:
-        return
-    high = value > rules.TEMPERATURE
-    bound, limit = ("above maximum", f"<= {rules.TEMPERATURE}") if high else ("below minimum", ">= 0")
-    number = "integer" if isinstance(value, int) else "decimal"
-    walk.refuse(rules.TEMPERATURE_RANGE, "temperature", kind=number, bound=bound, limit=limit, value=value)
+def _judge_stop(stop: object, walk: Turns) -> None:
+    if isinstance(stop, list) and len(stop) > rules.STOPS:
+        walk.refuse(rules.TOO_MANY_STOPS, "stop", at="stop", limit=rules.STOPS, length=len(stop))
 
 
 def _judge_tools(head: dict[str, Any], walk: Turns) -> None:
