@@ -13,6 +13,7 @@ from msgspec import UNSET, field, structs
 
 from reknit.pipeline.providers.openai.rules import Misfits, bracketed, kind, legal_name, listing, unsupported_image
 from reknit.pipeline.providers.openai.rules.models import judge_model
+from reknit.pipeline.providers.openai.rules.strict import judge_strict
 from reknit.pipeline.providers.openai.rules.values import judge_bounds, judge_metadata, judge_types
 from reknit.pipeline.providers.openai_chat.rules import catalogue as rules
 from reknit.pipeline.providers.openai_chat.rules.catalogue import (
@@ -253,6 +254,8 @@ class OpenAIChat(Fold[Turns, Message]):
             named = answer.get("json_schema")
             if isinstance(named, dict) and named.get("name") is None:
                 walk.refuse(rules.MISSING, "response_format.json_schema.name")
+            if isinstance(named, dict):
+                _judge_strict(walk, named, "response_format.json_schema.schema", "response_format", "schema")
         _judge_tools(head, walk)
         for name in head:
             if name not in PARAMETERS:
@@ -304,8 +307,14 @@ def _judge_tools(head: dict[str, Any], walk: Turns) -> None:
         path = f"tools.{at}"
         kind_of_tool = misfits.kind_of(tool, path)
         # The provider's own tools change too often to be judged.
-        if kind_of_tool == "function" and isinstance(tool := misfits.fit(tool, FunctionTool, path), FunctionTool):
-            judge_name(walk, tool.function.name, f"{path}.function.name")
+        if kind_of_tool == "function" and isinstance(read := misfits.fit(tool, FunctionTool, path), FunctionTool):
+            judge_name(walk, read.function.name, f"{path}.function.name")
+            _judge_strict(walk, tool["function"], f"{path}.function.parameters", "function", "parameters")
+
+
+def _judge_strict(walk: Turns, holder: dict[str, Any], path: str, kind: str, key: str) -> None:
+    if holder.get("strict") is True and key in holder:
+        judge_strict(walk, rules.STRICT_SCHEMA, path, holder[key], kind=kind, name=holder.get("name"))
 
 
 RULE_SET = OpenAIChat()

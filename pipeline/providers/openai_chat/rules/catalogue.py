@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from reknit.pipeline.providers.openai.rules import models, values
+from reknit.pipeline.providers.openai.rules import models, strict, values
 from reknit.pipeline.providers.openai.rules.values import BOOLEAN, INTEGER, NUMBER, OBJECT, STRING, Bounds, Types
 from reknit.pipeline.rules._misfits import Anything
 from reknit.pipeline.rules.base import Catalogue, Family
@@ -278,6 +278,9 @@ MODEL_DEFAULT = rule("OAI-23c", "hard",
 MODEL_FORMAT = rule("OAI-23d", "hard", models.FORMAT,
     summary="Answers follow a schema only with models that have structured outputs.",
     repair="choose another model", source="recorded on gpt-4")
+STRICT_SCHEMA = rule("OAI-24", "hard", strict.MESSAGE,
+    summary="A strict schema closes every object, requires every property, and has no keyword outside of the subset.",
+    repair="complete it, or leave strict mode", source="recorded; ash-project/ash_ai#155; the API's documentation")
 
 # The document itself
 

@@ -19,6 +19,7 @@ from reknit.pipeline.providers.openai.rules import (
     unsupported_image,
 )
 from reknit.pipeline.providers.openai.rules.models import judge_model
+from reknit.pipeline.providers.openai.rules.strict import judge_strict
 from reknit.pipeline.providers.openai.rules.values import judge_bounds, judge_metadata, judge_types
 from reknit.pipeline.providers.openai_responses.rules import catalogue as rules
 from reknit.pipeline.providers.openai_responses.rules.catalogue import (
@@ -325,6 +326,9 @@ class OpenAIResponses(Fold[Items, Item]):
         answer_kind = answer.get("type") if isinstance(answer, dict) else None
         if isinstance(answer, dict) and answer_kind == "json_schema" and answer.get("name") is None:
             walk.refuse(rules.MISSING, "text.format.name")
+        if isinstance(answer, dict) and answer.get("strict") is True:
+            named = {"kind": "response_format", "name": answer.get("name")}
+            judge_strict(walk, rules.STRICT_SCHEMA, "text.format.schema", answer.get("schema"), **named)
         # An item that is stored elsewhere may hold the word.
         walk.json_unsaid = answer_kind == "json_object" and not walk.chained and head.get("prompt") is None
         for name in head:
@@ -381,6 +385,9 @@ def _judge_tools(tools: object, walk: Items) -> None:
             case "function" | "custom":
                 if isinstance(named := misfits.fit(tool, NamedTool, path), NamedTool):
                     judge_name(walk, named.name, f"{path}.name")
+                    if tool.get("strict") is True:
+                        schema, whose = tool.get("parameters"), {"kind": "function", "name": named.name}
+                        judge_strict(walk, rules.STRICT_SCHEMA, f"{path}.parameters", schema, **whose)
 
 
 def _judge_research(tools: object, model: str | None, walk: Items) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, Union
 
 from msgspec import UNSET, Raw, Struct, UnsetType, defstruct, field
 
-from reknit.pipeline.providers.openai.rules import listing, models, values
+from reknit.pipeline.providers.openai.rules import listing, models, strict, values
 from reknit.pipeline.providers.openai.rules.values import BOOLEAN, INTEGER, NUMBER, OBJECT, STRING, Bounds, Types
 from reknit.pipeline.providers.openai_chat.rules.catalogue import NOT_JSON, PATTERN, TOO_LONG
 from reknit.pipeline.rules.base import Catalogue
@@ -210,6 +210,10 @@ NO_RESEARCH_TOOL = rule("RSP-25b", "hard",
     f"Deep research models only support the {listing(RESEARCH_TOOLS)} tools.",
     summary="Deep research has only tools of the provider's.",
     repair="drop the others", source="recorded on o3-deep-research and o4-mini-deep-research")
+STRICT_SCHEMA = rule("RSP-26", "hard", strict.MESSAGE,
+    summary="A strict schema closes every object, requires every property, and has no keyword outside of the subset.",
+    repair="complete it, or leave strict mode",
+    source="recorded; lastmile-ai/openai-agents-mcp#2; the API's documentation")
 
 # The document itself
 
