@@ -90,7 +90,8 @@ def decided(provider: str, row: dict[str, Any]) -> tuple[str, str]:
     # One refusal says several things in lines of their own, and a rule repeats no data.
     said = (row["error_message"] or "").split("\n")
     same = [each for each in found if each.message in said or said[0].startswith(f"{each.message},")]
-    same = same if len({each.message for each in same}) == len(said) else []
+    whole = [each for each in found if each.message == (row["error_message"] or "").rstrip("\n")]
+    same = whole or (same if len({each.message for each in same}) == len(said) else [])
     if not same and provider in _OWN_WORDS and row["error_class"] == "MESSAGE-STRUCTURE":
         same = [each for each in found if each.severity == "hard"]
     best = min(same, key=lambda each: ("hard", "model", "soft").index(each.severity), default=None)
