@@ -23,6 +23,7 @@ from reknit.pipeline.providers.codex_cli.provider import PROVIDER as CODEX_CLI
 from reknit.pipeline.providers.copilot_cli.provider import PROVIDER as COPILOT_CLI
 from reknit.pipeline.providers.gemini.provider import PROVIDER as GEMINI
 from reknit.pipeline.providers.gemini_cli.provider import PROVIDER as GEMINI_CLI
+from reknit.pipeline.providers.mistral.provider import PROVIDER as MISTRAL
 from reknit.pipeline.providers.openai_chat.provider import PROVIDER as OPENAI_CHAT
 from reknit.pipeline.providers.openai_responses.provider import PROVIDER as OPENAI_RESPONSES
 from reknit.pipeline.providers.vllm.provider import PROVIDER as VLLM
@@ -38,6 +39,7 @@ PROVIDERS: Final[tuple[Provider, ...]] = (
     OPENAI_CHAT,
     OPENAI_RESPONSES,
     VLLM,
+    MISTRAL,
     BEDROCK_CONVERSE,
     GEMINI,
     COPILOT_CLI,

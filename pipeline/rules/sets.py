@@ -16,6 +16,7 @@ from reknit.pipeline.providers.codex_cli import rules as codex_cli
 from reknit.pipeline.providers.copilot_cli import rules as copilot_cli
 from reknit.pipeline.providers.gemini import rules as gemini
 from reknit.pipeline.providers.gemini_cli import rules as gemini_cli
+from reknit.pipeline.providers.mistral import rules as mistral
 from reknit.pipeline.providers.openai_chat import rules as openai_chat
 from reknit.pipeline.providers.openai_responses import rules as openai_responses
 from reknit.pipeline.providers.vllm import rules as vllm
@@ -28,6 +29,7 @@ _PROVIDERS: Final = (
     openai_chat,
     openai_responses,
     vllm,
+    mistral,
     claude_cli,
     copilot_cli,
     codex_cli,

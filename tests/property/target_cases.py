@@ -80,6 +80,11 @@ PROVIDERS = {
         {"VLM-OAI-06", "VLM-04", "VLM-09", "OAI-22"},
         reasoned,
     ),
+    "mistral": Provider(
+        {None: MISTRAL, "mistral-small-latest": {"id_rewritten"}, "magistral-medium-latest": MISTRAL},
+        {"MIS-OAI-06", "MIS-05"},
+        reasoned,
+    ),
     "cascade": Provider(
         dict.fromkeys((None, "claude-opus-4-7", "gpt-5"), NOTHING),
         {"CAS-03", "CAS-07"},

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -64,7 +65,10 @@ def tool_name(name: str) -> str:
     return legal_name(name, 64)
 
 
-_CHOICES: Final[Mapping[str, str]] = {"auto": "auto", "any": "required", "required": "required", "none": "none"}
+CHOICES: Final[Mapping[str, str]] = MappingProxyType(
+    {"auto": "auto", "any": "required", "required": "required", "none": "none"}
+)
+"""OpenAI's words for a choice among tools."""
 
 
 class Function(Struct, frozen=True, omit_defaults=True):
@@ -96,14 +100,16 @@ def write_tools(
     return written
 
 
-def write_choice(value: Raw, named: Callable[[str], Any]) -> tuple[Any, bool | None]:
-    """The tool choice in OpenAI's words, and whether calls may be parallel where the choice said so.
+def write_choice(
+    value: Raw, named: Callable[[str], Any], words: Mapping[str, str] = CHOICES
+) -> tuple[Any, bool | None]:
+    """The tool choice in the API's ``words``, and whether calls may be parallel where the choice said so.
 
     ``named`` is how the API names one tool. A choice that is OpenAI's own already stays.
     """
     choice = msgspec.json.decode(value)
     if isinstance(choice, str):
-        return _CHOICES.get(choice, choice), None
+        return words.get(choice, choice), None
     if not isinstance(choice, dict):
         return choice, None
     disabled = choice.get("disable_parallel_tool_use")
@@ -113,7 +119,7 @@ def write_choice(value: Raw, named: Callable[[str], Any]) -> tuple[Any, bool | N
     name = function.get("name") if isinstance(function, dict) else choice.get("name")
     if kind in {"tool", "function"} and isinstance(name, str):
         return named(tool_name(name)), parallel
-    return _CHOICES.get(kind, choice) if isinstance(kind, str) else choice, parallel
+    return words.get(kind, choice) if isinstance(kind, str) else choice, parallel
 
 
 # Models of OpenAI's own, which never write readable reasoning, and those of them that reason: they take
@@ -185,18 +191,36 @@ PARAMETERS: Final = frozenset(
 """The parameters that the API's documentation names."""
 
 
-def write_chat_head(setting: Setting, target: str, known: frozenset[str], model: ModelOptions) -> WrittenHead:
-    """The head of every request of a session; ``known`` are the parameters that the target takes."""
+class ChatHead(Struct, frozen=True, kw_only=True):
+    """The parameters that one host with this API takes.
+
+    Attributes:
+        parameters: their names.
+        bounds: the minimum and the maximum of numbers.
+        choices: the words for a choice among tools.
+        rewrite: writes other parameters in the host's words, for one model.
+    """
+
+    parameters: frozenset[str] = PARAMETERS
+    bounds: Mapping[str, tuple[float, float]] = MappingProxyType({})
+    choices: Mapping[str, str] = CHOICES
+    rewrite: Callable[[HeadWriter, Params, str | None], Params] = lambda _writer, params, _model: params
+
+
+def write_chat_head(setting: Setting, target: str, host: ChatHead, model: ModelOptions) -> WrittenHead:
+    """The head of every request of a session."""
+    known = host.parameters
 
     def is_own(_tool: Tool, keys: Mapping[str, Any]) -> bool:
         return model.custom_tools and _is_custom(keys)
 
-    writer = HeadWriter(HeadOptions(target=target, tool_name=tool_name, is_own=is_own), setting)
+    writer = HeadWriter(HeadOptions(target=target, bounds=host.bounds, tool_name=tool_name, is_own=is_own), setting)
     keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
     limit = model.limit_parameter or (
         "max_completion_tokens" if "max_completion_tokens" in setting.params else "max_tokens"
     )
-    params = openai_params(setting.params, limit, _in_chat_words)
+    params = host.rewrite(writer, openai_params(setting.params, limit, _in_chat_words), setting.model)
+    params = writer.clamped(params)
     tools = write_tools(writer, _tool, _is_chats)
     if setting.tools and all(_is_older(tool) for tool in setting.tools):
         # The model answers in the words in which it was asked.
@@ -208,7 +232,7 @@ def write_chat_head(setting: Setting, target: str, known: frozenset[str], model:
         known |= {"thinking"}
         switched = {"thinking": _switch(params.values["thinking"])}
         params = structs.replace(params, values=params.values | switched)
-    params = with_choice(params, lambda value: write_choice(value, _named), tools=bool(tools))
+    params = with_choice(params, lambda value: write_choice(value, _named, host.choices), tools=bool(tools))
     return WrittenHead(encode(keys | writer.placed(params, params.each_of(known))), writer.fixes)
 
 
