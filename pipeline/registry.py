@@ -69,6 +69,12 @@ def target_named(name: str) -> Target:
     return found
 
 
+def shape_of(name: str) -> str:
+    """Return the shape of a target's requests, which look-alikes share; of any other target its name."""
+    target = TARGETS.get(name)
+    return target.shape if target is not None and isinstance(target.shape, str) else name
+
+
 def find_source(name: str) -> Source:
     """Return the source of this name.
 

@@ -196,6 +196,7 @@ CONVERSE = [
 STREAMS = {
     "openai-chat": CHAT,
     "vllm": CHAT,
+    "mistral": CHAT,
     "openai-responses": RESPONSES,
     "gemini": GEMINI,
     "bedrock-converse": CONVERSE,

@@ -9,7 +9,12 @@ from reknit.pipeline.streams.source import BY_REASON, Source
 
 PROVIDER = Provider(
     target=Target(
-        writer=writer.MISTRAL, rules=rules.RULE_SET, catalogue=rules.CATALOGUE, shape="openai-chat", equalities=MISTRAL
+        writer=writer.MISTRAL,
+        rules=rules.RULE_SET,
+        catalogue=rules.CATALOGUE,
+        shape="openai-chat",
+        equalities=MISTRAL,
+        hosts=("mistral.ai",),
     ),
     source=Source(
         name="mistral", decoder=stream.Mistral, prefix="mistral", issuer=stream.Mistral.issuer, final=BY_REASON

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, structs
 
+from reknit.pipeline.model import Role
 from reknit.pipeline.options import NO_EXTRAS, ModelOptions
 from reknit.pipeline.providers.openai.writer.parameters import CHOICES, ChatHead, chat_model
 from reknit.pipeline.providers.openai.writer.parts import ServedParts
@@ -26,6 +27,7 @@ _USER_AFTER_TOOL: Final = re.compile(r"mistral-small|ministral")
 _NO_THINKING: Final = re.compile(r"codestral|devstral|mixtral|nemo|pixtral|mistral-7b|open-mistral|voxtral")
 # The models without vision. The name mistral-small was one in 2024 (recorded); mistral-small-latest has it.
 _NO_IMAGES: Final = re.compile(r"codestral|mixtral|mathstral|mistral-7b|nemo|saba|(^|/)mistral-(small|tiny|medium)$")
+_ASSISTANT: Final[frozenset[Role]] = frozenset({"assistant"})
 # Efforts are on and off.
 _EFFORTS: Final = MappingProxyType({"none": "none", "minimal": "none"})
 _MOST_EFFORT: Final = "high"
@@ -52,15 +54,24 @@ def mistral_model(model: str | None) -> ModelOptions:
     """Return the options of one of Mistral's models."""
     name = (model or "").lower()
     chat = chat_model(model)
+    needs_answer = _USER_AFTER_TOOL.search(name) is None
     return structs.replace(
         chat,
-        # A system message after the assistant's is refused (MIS-04), and so is an assistant without words (MIS-06).
-        structure=structs.replace(chat.structure, assistant_last="text", blank=frozenset(), system_inside=False),
+        structure=structs.replace(
+            chat.structure,
+            assistant_last="text",
+            # An assistant's message without words is refused (MIS-06), and a system message after the assistant's is
+            # (MIS-04).
+            blank=frozenset(),
+            system_inside=False,
+            # What a user says after results is in one message with them, so that an answer can be put between.
+            neighbours=_ASSISTANT if needs_answer else chat.structure.neighbours,
+        ),
         system_roles=frozenset({"system"}),
         reasoning=_NO_THINKING.search(name) is None,
         reasoning_parts=True,
         short_ids=True,
-        answer_required=_USER_AFTER_TOOL.search(name) is None,
+        answer_required=needs_answer,
         prefill_mark="prefix",
         images=_NO_IMAGES.search(name) is None,
         user_blocks=frozenset({"input_audio", "reference"}),
