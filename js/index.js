@@ -15,6 +15,7 @@ const ENDPOINTS = [
 const HOSTS = [
   [/(^|\.)(openai\.com|azure\.com)$/, "openai-chat"],
   [/(^|\.)mistral\.ai$/, "mistral"],
+  [/(^|\.)deepseek\.com$/, "deepseek"],
 ];
 
 export class MendError extends Error {

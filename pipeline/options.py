@@ -110,6 +110,7 @@ class MessageOptions(Struct, frozen=True, kw_only=True):
         refusal_field: an assistant message has a field of its own for a refusal.
         images: the model takes images.
         reasoning_parts: reasoning is a part of an assistant message's content, at its place.
+        any_reasoning: readable reasoning of every provider is sent back.
         owners: the providers whose specific members are written again.
         result_media: results may hold images and documents. Otherwise these follow the results in a user message.
         observed: the codes of the repairs that are not made, because a policy only observes them.
@@ -125,6 +126,7 @@ class MessageOptions(Struct, frozen=True, kw_only=True):
     refusal_field: bool = False
     images: bool = True
     reasoning_parts: bool = False
+    any_reasoning: bool = False
     owners: frozenset[str] = frozenset()
     result_media: bool = False
     observed: frozenset[str] = frozenset()
@@ -139,6 +141,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
         joined_system: all leading system messages are one message (VLM-03).
         reasoning: the model takes readable reasoning of earlier turns.
         reasoning_parts: reasoning is a part of an assistant message's content, at its place.
+        any_reasoning: the model takes readable reasoning of every provider.
         reasoning_required: a message with calls always has the field of the reasoning, be it empty (DSK-01, KIM-01).
         short_ids: ids of calls are nine letters and digits (VLM-06); otherwise 40 characters at most (OAI-03).
         single_call: a message has one call (VLM-05).
@@ -157,6 +160,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
     joined_system: bool = False
     reasoning: bool = True
     reasoning_parts: bool = False
+    any_reasoning: bool = False
     reasoning_required: bool = False
     short_ids: bool = False
     single_call: bool = False

@@ -21,6 +21,7 @@ from reknit.pipeline.providers.cascade.provider import PROVIDER as CASCADE
 from reknit.pipeline.providers.claude_cli.provider import PROVIDER as CLAUDE_CLI
 from reknit.pipeline.providers.codex_cli.provider import PROVIDER as CODEX_CLI
 from reknit.pipeline.providers.copilot_cli.provider import PROVIDER as COPILOT_CLI
+from reknit.pipeline.providers.deepseek.provider import PROVIDER as DEEPSEEK
 from reknit.pipeline.providers.gemini.provider import PROVIDER as GEMINI
 from reknit.pipeline.providers.gemini_cli.provider import PROVIDER as GEMINI_CLI
 from reknit.pipeline.providers.mistral.provider import PROVIDER as MISTRAL
@@ -40,6 +41,7 @@ PROVIDERS: Final[tuple[Provider, ...]] = (
     OPENAI_RESPONSES,
     VLLM,
     MISTRAL,
+    DEEPSEEK,
     BEDROCK_CONVERSE,
     GEMINI,
     COPILOT_CLI,

@@ -212,6 +212,10 @@ MISTRAL = (
     Equality("an empty list of parts says nothing", "messages.*", without_empty("content")),
     Equality("a tool is a function unless it says otherwise", "tools.*", without(type="function")),
 )
+DEEPSEEK = (
+    *CHAT,
+    Equality("reasoning is read from reasoning_content alone", "messages.*", without_members("reasoning")),
+)
 RESPONSES = (
     Equality("a string is one user's message", "input", message_list),
     Equality("a string is one text part", "input.*.content", text_block("")),

@@ -14,6 +14,7 @@ from reknit.pipeline.providers.cascade import rules as cascade
 from reknit.pipeline.providers.claude_cli import rules as claude_cli
 from reknit.pipeline.providers.codex_cli import rules as codex_cli
 from reknit.pipeline.providers.copilot_cli import rules as copilot_cli
+from reknit.pipeline.providers.deepseek import rules as deepseek
 from reknit.pipeline.providers.gemini import rules as gemini
 from reknit.pipeline.providers.gemini_cli import rules as gemini_cli
 from reknit.pipeline.providers.mistral import rules as mistral
@@ -30,6 +31,7 @@ _PROVIDERS: Final = (
     openai_responses,
     vllm,
     mistral,
+    deepseek,
     claude_cli,
     copilot_cli,
     codex_cli,

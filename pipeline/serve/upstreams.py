@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 from msgspec import Meta, Raw, Struct
 
 from reknit.pipeline.errors import InputError, expected_one_of
-from reknit.pipeline.policy import Policy
+from reknit.pipeline.policy import Endpoint as PolicyEndpoint
+from reknit.pipeline.policy import Platform, Policy
 from reknit.pipeline.registry import shape_of
 from reknit.pipeline.serve.endpoints import Endpoint, endpoint_of, targets_of
 from reknit.pipeline.urls import LOOPBACK
@@ -91,11 +92,17 @@ class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 yield settings.policy
 
 
+def _policy_at(platform: Platform) -> Policy:
+    """Return the policy for a platform that also has an endpoint in Anthropic's shape."""
+    return Policy(endpoints={"anthropic": PolicyEndpoint(platform=platform)})
+
+
 DEFAULT_UPSTREAMS: Final = (
     Upstream(name="anthropic", prefix="/anthropic", to="https://api.anthropic.com"),
     Upstream(name="openai", prefix="/openai", to="https://api.openai.com"),
     Upstream(name="gemini", prefix="/gemini", to="https://generativelanguage.googleapis.com"),
     Upstream(name="mistral", prefix="/mistral", to="https://api.mistral.ai"),
+    Upstream(name="deepseek", prefix="/deepseek", to="https://api.deepseek.com", policy=_policy_at("deepseek")),
 )
 
 

@@ -29,9 +29,10 @@ TARGETS: Final = {
     "responses-compat": "openai-responses",
     "openai-compat": "vllm",
     "mistral": "mistral",
+    "deepseek": "deepseek",
 }
 # Hosts with words of their own for what a rule finds.
-_OWN_WORDS: Final = {"responses-compat", "openai-compat", "mistral"}
+_OWN_WORDS: Final = {"responses-compat", "openai-compat", "mistral", "deepseek"}
 
 _MODEL = "the limits of that model, which its name does not show"
 _SCHEMA = "which schemas the provider's compiler takes for that model that day"

@@ -115,12 +115,12 @@ def test_content_of_a_wrong_type_is_refused_as_every_server_refuses_it():
     """Mistral, DeepSeek and Ollama each have words of their own for it."""
     refused = [
         found
-        for name in ("openai-compat", "mistral")
+        for name in ("openai-compat", "mistral", "deepseek")
         for row, found in recordings(name)
         if row["status"] in (400, 422) and isinstance(row["request"]["messages"][0]["content"], dict)
     ]
     assert len(refused) >= 3
-    shape = {("VLM-OAI-13", "hard"), ("MIS-OAI-13", "hard")}
+    shape = {("VLM-OAI-13", "hard"), ("MIS-OAI-13", "hard"), ("DSK-OAI-13", "hard")}
     assert all(any((one.rule, one.severity) in shape for one in found) for found in refused)
 
 

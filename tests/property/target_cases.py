@@ -85,6 +85,11 @@ PROVIDERS = {
         {"MIS-OAI-06", "MIS-05"},
         reasoned,
     ),
+    "deepseek": Provider(
+        dict.fromkeys((None, "deepseek-v4-flash", "deepseek-reasoner"), NOTHING),
+        {"DSK-OAI-06", "DSK-06"},
+        reasoned,
+    ),
     "cascade": Provider(
         dict.fromkeys((None, "claude-opus-4-7", "gpt-5"), NOTHING),
         {"CAS-03", "CAS-07"},

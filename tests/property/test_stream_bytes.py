@@ -164,6 +164,7 @@ EVENTS = {
     "openai-responses": responses,
     "vllm": chat,
     "mistral": chat,
+    "deepseek": chat,
 }
 MARK = "<here>"
 # Replacements of the mark in JSON text: words, whole characters, half surrogates, invalid bytes, ends of numbers.
@@ -311,7 +312,7 @@ GROWING["anthropic"] += [
 GROWING["claude-cli"] = [
     b'{"type":"stream_event","event":%b}' % event for event in (b'{"type":"message_start","message":{"id":"m"}}',)
 ] + [b'{"type":"stream_event","event":%b}' % event for event in GROWING["anthropic"]]
-GROWING["vllm"] = GROWING["mistral"] = GROWING["openai-chat"]
+GROWING["vllm"] = GROWING["mistral"] = GROWING["deepseek"] = GROWING["openai-chat"]
 SHAPES = [(source, shape) for source, shapes in sorted(GROWING.items()) for shape in shapes if b"%b" in shape]
 
 

@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-import msgspec
 from msgspec import Raw, structs
 
 from reknit.pipeline.model import Role
 from reknit.pipeline.options import NO_EXTRAS, ModelOptions
-from reknit.pipeline.providers.openai.writer.parameters import CHOICES, ChatHead, chat_model
+from reknit.pipeline.providers.openai.writer.parameters import CHOICES, ChatHead, chat_model, with_effort
 from reknit.pipeline.providers.openai.writer.parts import ServedParts
 from reknit.pipeline.providers.openai_chat.writer import OPENAI_CHAT
 from reknit.pipeline.targets.head import HeadWriter, Params
@@ -29,8 +28,7 @@ _NO_THINKING: Final = re.compile(r"codestral|devstral|mixtral|nemo|pixtral|mistr
 _NO_IMAGES: Final = re.compile(r"codestral|mixtral|mathstral|mistral-7b|nemo|saba|(^|/)mistral-(small|tiny|medium)$")
 _ASSISTANT: Final[frozenset[Role]] = frozenset({"assistant"})
 # Efforts are on and off.
-_EFFORTS: Final = MappingProxyType({"none": "none", "minimal": "none"})
-_MOST_EFFORT: Final = "high"
+_EFFORTS: Final = MappingProxyType({"minimal": "none", "low": "high", "medium": "high", "xhigh": "high", "max": "high"})
 
 
 class MistralParts(ServedParts):
@@ -84,17 +82,7 @@ def mistral_model(model: str | None) -> ModelOptions:
 def _in_mistrals_words(writer: HeadWriter, params: Params, model: str | None) -> Params:
     """Return the parameters under Mistral's names; of efforts it has ``none`` and ``high``."""
     del model
-    params = params.renamed("seed", "random_seed")
-    value = params.values.get("reasoning_effort")
-    effort = None if value is None else msgspec.json.decode(value)
-    if not isinstance(effort, str) or not writer.makes("parameter_clamped"):
-        return params
-    near = _EFFORTS.get(effort, _MOST_EFFORT)
-    if near == effort:
-        return params
-    place = params.place("reasoning_effort")
-    writer.note_fix("parameter_clamped", place, before=effort, after=near, detail=f"{effort} -> {near}")
-    return structs.replace(params, values=params.values | {"reasoning_effort": Raw(msgspec.json.encode(near))})
+    return with_effort(writer, params.renamed("seed", "random_seed"), _EFFORTS)
 
 
 _PARAMETERS: Final = frozenset(

@@ -27,7 +27,13 @@ from reknit.pipeline.providers.openai.writer import (
     system_message,
     system_messages,
 )
-from reknit.pipeline.providers.openai.writer.parameters import ChatHead, chat_model, tool_name, write_chat_head
+from reknit.pipeline.providers.openai.writer.parameters import (
+    ChatHead,
+    chat_model,
+    switched_thinking,
+    tool_name,
+    write_chat_head,
+)
 from reknit.pipeline.providers.openai.writer.parts import ChatParts, call, custom_call, encode, own_members
 from reknit.pipeline.providers.openai_chat.valid_run import written_in_one_pass
 from reknit.pipeline.targets import STUB, Encoded, Row, Setting, in_common_words, nine, row, shortened, stub_for
@@ -71,13 +77,14 @@ class ChatDialect(OpenAIDialect):
         system: Sequence[TrackedBlock],
         *,
         model: ModelOptions,
+        note: str = "",
     ) -> None:
         self.head = head.data
         self.fixes = head.fixes
         self.prefix = head.before("messages")
         self._options = options
         self._model = model
-        prompt = prompt_as_text(setting.system, options.target, self.fixes)
+        prompt = "\n\n".join(filter(None, (prompt_as_text(setting.system, options.target, self.fixes), note)))
         # One joined system message has no place for whose each was.
         book = FixLog(options.target, options.observed)
         owners = frozenset[str]() if model.joined_system else options.owners
@@ -357,6 +364,8 @@ class ChatWriter(Struct, frozen=True, kw_only=True):
 
     def prepare(self, setting: Setting, system: Sequence[TrackedBlock]) -> ChatDialect:
         model = self.models(setting.model)
+        if switched_thinking(setting.params) == "disabled":
+            model = structs.replace(model, reasoning_required=False)
         if unmade := setting.observed & _REPAIRS.keys():
             model = structs.replace(model, **{_REPAIRS[code]: False for code in unmade})
         options = MessageOptions(
@@ -370,11 +379,12 @@ class ChatWriter(Struct, frozen=True, kw_only=True):
             refusal_field=self.refusal_field,
             images=model.images,
             reasoning_parts=model.reasoning_parts,
+            any_reasoning=model.any_reasoning,
             owners=self.owners,
             observed=setting.observed,
         )
         head = write_chat_head(setting, self.name, self.head, model)
-        return ChatDialect(options, head, setting, system, model=model)
+        return ChatDialect(options, head, setting, system, model=model, note=self.head.note(setting.params))
 
 
 # The API itself, and the hosts that are as strict (DeepSeek, Kimi, Groq, Mistral's own). Readable reasoning is kept

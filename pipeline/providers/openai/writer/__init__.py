@@ -112,9 +112,7 @@ class OpenAIBlockAdapter(BlockAdapter, kw_only=True, eq=False):
         """Readable reasoning goes back to its issuer: as a part, or in one field of the message, wherever it stood."""
         if not self.speaks:
             code = "thinking_dropped"  # the repair leaves none with the user
-        elif isinstance(reasoning, RedactedThinking) or not is_issued_by(
-            reasoning, self.options.reasoning_issuers, self.options.model
-        ):
+        elif isinstance(reasoning, RedactedThinking) or not self._takes(reasoning):
             code = "thinking_foreign"
         elif not reasoning.thinking.strip():
             code = "thinking_empty"
@@ -123,6 +121,10 @@ class OpenAIBlockAdapter(BlockAdapter, kw_only=True, eq=False):
             return self.book.change("reasoning_joined", piece) if is_moved else piece
         self.book.drop(code, piece)
         return None
+
+    def _takes(self, reasoning: Thinking) -> bool:
+        options = self.options
+        return options.any_reasoning or is_issued_by(reasoning, options.reasoning_issuers, options.model)
 
     def call(self, piece: TrackedBlock, use: ToolUse) -> TrackedBlock:
         """A call under the id and the name that the target takes, unless it is one of the provider's own tools."""

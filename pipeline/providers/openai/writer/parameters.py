@@ -20,7 +20,7 @@ from reknit.pipeline.model import Role, Tool
 from reknit.pipeline.options import HeadOptions, ModelOptions, Structure
 from reknit.pipeline.providers.openai.writer.parts import encode
 from reknit.pipeline.targets import Setting, legal_name
-from reknit.pipeline.targets.head import HeadWriter, Params, WrittenHead, members_of, sort_params
+from reknit.pipeline.targets.head import HeadWriter, Params, WrittenHead, members_of, read_choice, sort_params
 
 # Parameters that are elsewhere in the request, or are breakpoints, which these APIs set themselves.
 _MEMBERS: Final = frozenset({"model", "messages", "input", "system", "tools", "cache_control"})
@@ -191,6 +191,43 @@ PARAMETERS: Final = frozenset(
 """The parameters that the API's documentation names."""
 
 
+def answer_format(given: Mapping[str, Raw]) -> Raw | None:
+    """Return the format for answers of a request in any of OpenAI's shapes, in chat's words."""
+    return openai_params(given, "max_tokens", _in_chat_words).values.get("response_format")
+
+
+def with_effort(writer: HeadWriter, params: Params, nearest: Mapping[str, str]) -> Params:
+    """The parameters with an effort that the host takes: ``nearest`` has it for each word that it does not know."""
+    value = params.values.get("reasoning_effort", _ABSENT)
+    effort = msgspec.json.decode(value)
+    near = nearest.get(effort, effort) if isinstance(effort, str) else effort
+    if near == effort or not writer.makes("parameter_clamped"):
+        return params
+    detail = f"{effort} -> {near}"
+    writer.note_fix("parameter_clamped", params.place("reasoning_effort"), before=effort, after=near, detail=detail)
+    return structs.replace(params, values=params.values | {"reasoning_effort": Raw(encode(near))})
+
+
+def without_forced_choice(writer: HeadWriter, params: Params) -> Params:
+    """The parameters without a choice that forces a call, which no model takes while it thinks."""
+    choice = read_choice(params.values.get("tool_choice", _ABSENT))
+    if choice is None or choice.kind not in ("any", "tool") or not writer.makes("param_dropped"):
+        return params
+    place = params.place("tool_choice")
+    writer.note_fix("param_dropped", place, before=params.values["tool_choice"], detail=place.removeprefix("params."))
+    return structs.replace(
+        params, values={name: value for name, value in params.values.items() if name != "tool_choice"}
+    )
+
+
+def switched_thinking(params: Mapping[str, Raw]) -> str:
+    """Return ``enabled`` or ``disabled`` as the parameter says, ``""`` where it is absent."""
+    given = msgspec.json.decode(params.get("thinking", _ABSENT))
+    if not isinstance(given, dict):
+        return ""
+    return "disabled" if given.get("type") == "disabled" else "enabled"
+
+
 class ChatHead(Struct, frozen=True, kw_only=True):
     """The parameters that one host with this API takes.
 
@@ -199,12 +236,14 @@ class ChatHead(Struct, frozen=True, kw_only=True):
         bounds: the minimum and the maximum of numbers.
         choices: the words for a choice among tools.
         rewrite: writes other parameters in the host's words, for one model.
+        note: returns a text that the system prompt must have for the parameters, ``""`` if there is none.
     """
 
     parameters: frozenset[str] = PARAMETERS
     bounds: Mapping[str, tuple[float, float]] = MappingProxyType({})
     choices: Mapping[str, str] = CHOICES
     rewrite: Callable[[HeadWriter, Params, str | None], Params] = lambda _writer, params, _model: params
+    note: Callable[[Mapping[str, Raw]], str] = lambda _params: ""
 
 
 def write_chat_head(setting: Setting, target: str, host: ChatHead, model: ModelOptions) -> WrittenHead:
@@ -265,7 +304,9 @@ def _named(name: str) -> dict[str, Any]:
 def _switch(value: Raw) -> Raw:
     """Return True if the model thinks; the budget is Anthropic's."""
     given = msgspec.json.decode(value)
-    return Raw(encode({"type": given["type"]})) if isinstance(given, dict) and "type" in given else value
+    if not isinstance(given, dict) or "type" not in given:
+        return value
+    return Raw(encode({"type": "enabled" if given["type"] == "adaptive" else given["type"]}))
 
 
 def _in_chat_words(params: Params) -> Params:

@@ -79,6 +79,11 @@ class LookAlikeTurns(Walk, kw_only=True, eq=False):
         """Judge by the look-alike's own rules what only the end of the messages shows."""
 
 
+def is_forced(choice: object) -> bool:
+    """Return True if a choice among tools makes the model call one."""
+    return choice == "required" or (isinstance(choice, dict) and choice.get("type") == "function")
+
+
 L = TypeVar("L", bound=LookAlikeTurns)
 
 
