@@ -16,6 +16,7 @@ const HOSTS = [
   [/(^|\.)(openai\.com|azure\.com)$/, "openai-chat"],
   [/(^|\.)mistral\.ai$/, "mistral"],
   [/(^|\.)deepseek\.com$/, "deepseek"],
+  [/(^|\.)(moonshot\.(ai|cn)|kimi\.(com|ai))$/, "moonshot"],
 ];
 
 export class MendError extends Error {

@@ -25,6 +25,7 @@ from reknit.pipeline.providers.deepseek.provider import PROVIDER as DEEPSEEK
 from reknit.pipeline.providers.gemini.provider import PROVIDER as GEMINI
 from reknit.pipeline.providers.gemini_cli.provider import PROVIDER as GEMINI_CLI
 from reknit.pipeline.providers.mistral.provider import PROVIDER as MISTRAL
+from reknit.pipeline.providers.moonshot.provider import PROVIDER as MOONSHOT
 from reknit.pipeline.providers.openai_chat.provider import PROVIDER as OPENAI_CHAT
 from reknit.pipeline.providers.openai_responses.provider import PROVIDER as OPENAI_RESPONSES
 from reknit.pipeline.providers.vllm.provider import PROVIDER as VLLM
@@ -42,6 +43,7 @@ PROVIDERS: Final[tuple[Provider, ...]] = (
     VLLM,
     MISTRAL,
     DEEPSEEK,
+    MOONSHOT,
     BEDROCK_CONVERSE,
     GEMINI,
     COPILOT_CLI,

@@ -18,6 +18,7 @@ from reknit.pipeline.providers.deepseek import rules as deepseek
 from reknit.pipeline.providers.gemini import rules as gemini
 from reknit.pipeline.providers.gemini_cli import rules as gemini_cli
 from reknit.pipeline.providers.mistral import rules as mistral
+from reknit.pipeline.providers.moonshot import rules as moonshot
 from reknit.pipeline.providers.openai_chat import rules as openai_chat
 from reknit.pipeline.providers.openai_responses import rules as openai_responses
 from reknit.pipeline.providers.vllm import rules as vllm
@@ -32,6 +33,7 @@ _PROVIDERS: Final = (
     vllm,
     mistral,
     deepseek,
+    moonshot,
     claude_cli,
     copilot_cli,
     codex_cli,

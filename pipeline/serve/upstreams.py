@@ -103,6 +103,7 @@ DEFAULT_UPSTREAMS: Final = (
     Upstream(name="gemini", prefix="/gemini", to="https://generativelanguage.googleapis.com"),
     Upstream(name="mistral", prefix="/mistral", to="https://api.mistral.ai"),
     Upstream(name="deepseek", prefix="/deepseek", to="https://api.deepseek.com", policy=_policy_at("deepseek")),
+    Upstream(name="moonshot", prefix="/moonshot", to="https://api.moonshot.ai", policy=_policy_at("moonshot")),
 )
 
 

@@ -90,6 +90,11 @@ PROVIDERS = {
         {"DSK-OAI-06", "DSK-06"},
         reasoned,
     ),
+    "moonshot": Provider(
+        dict.fromkeys((None, "kimi-k2.6", "kimi-k2-0905-preview"), NOTHING),
+        {"KIM-OAI-06", "KIM-10"},
+        reasoned,
+    ),
     "cascade": Provider(
         dict.fromkeys((None, "claude-opus-4-7", "gpt-5"), NOTHING),
         {"CAS-03", "CAS-07"},

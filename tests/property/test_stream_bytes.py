@@ -164,6 +164,7 @@ EVENTS = {
     "openai-responses": responses,
     "vllm": chat,
     "mistral": chat,
+    "moonshot": chat,
     "deepseek": chat,
 }
 MARK = "<here>"
@@ -312,7 +313,7 @@ GROWING["anthropic"] += [
 GROWING["claude-cli"] = [
     b'{"type":"stream_event","event":%b}' % event for event in (b'{"type":"message_start","message":{"id":"m"}}',)
 ] + [b'{"type":"stream_event","event":%b}' % event for event in GROWING["anthropic"]]
-GROWING["vllm"] = GROWING["mistral"] = GROWING["deepseek"] = GROWING["openai-chat"]
+GROWING["vllm"] = GROWING["moonshot"] = GROWING["mistral"] = GROWING["deepseek"] = GROWING["openai-chat"]
 SHAPES = [(source, shape) for source, shapes in sorted(GROWING.items()) for shape in shapes if b"%b" in shape]
 
 

@@ -135,6 +135,7 @@ BEDROCK = "https://bedrock-runtime.us-east-1.amazonaws.com/model/"
         ({"url": "https://api.mistral.ai/v1/chat/completions", "body": MESSAGES}, "mistral", ""),
         ({"url": "https://api.deepseek.com/chat/completions", "body": MESSAGES}, "deepseek", ""),
         ({"url": "https://api.deepseek.com/anthropic/v1/messages", "body": MESSAGES}, "anthropic", ""),
+        ({"url": "https://api.moonshot.ai/v1/chat/completions", "body": MESSAGES}, "moonshot", ""),
         ({"url": "https://notmistral.ai/v1/chat/completions", "body": MESSAGES}, "vllm", ""),
         ({"url": "https://api.openai.com/v1/", "body": MESSAGES}, "openai-chat", ""),
         ({"url": "http://localhost:8000/v1", "body": MESSAGES}, "vllm", ""),

@@ -197,6 +197,7 @@ STREAMS = {
     "openai-chat": CHAT,
     "vllm": CHAT,
     "mistral": CHAT,
+    "moonshot": CHAT,
     "deepseek": CHAT,
     "openai-responses": RESPONSES,
     "gemini": GEMINI,

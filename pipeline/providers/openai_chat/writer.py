@@ -40,7 +40,8 @@ from reknit.pipeline.targets import STUB, Encoded, Row, Setting, in_common_words
 from reknit.pipeline.targets.head import WrittenHead, prompt_as_text
 from reknit.pipeline.targets.valid_run import EncodedRun, RunMessages
 
-_PREFILL_MARKS: Final = frozenset({"prefix"})
+_PREFILL_MARKS: Final = frozenset({"prefix", "partial"})
+_EMPTY: Final = (msgspec.Raw(b'""'), msgspec.Raw(b"[]"))
 _TRUE: Final = msgspec.Raw(b"true")
 # The assistant's text between results and the user, if the model requires one.
 ANSWERED: Final = "Understood."
@@ -145,6 +146,9 @@ class ChatDialect(OpenAIDialect):
         for piece in message.pieces:
             if piece.own is not UNSET and piece.own.provider in self._options.owners:
                 written |= piece.own.members
+        if not self._model.empty_content and written["content"] in _EMPTY:
+            written["content"] = None
+            book.note_fix("blank_dropped", f"{message.pieces[0].message}.content")
         for block in spoken.speech:
             written |= msgspec.json.decode(block.raw, type=dict[str, msgspec.Raw])
         if spoken.content:
