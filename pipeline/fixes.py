@@ -289,8 +289,12 @@ _DIALECT = (
     _lost("param_dropped", "dropped", "a parameter that the target has no name for was left out",
          "Unrecognized request argument supplied"),
     _lost("parameter_clamped", "rewritten",
-          "a number that the target takes only between bounds became the nearest that it takes; the detail has both",
+          "a number or level that the target takes only between bounds became the nearest that it takes; the detail "
+          "has both",
           "temperature: range: 0..1", "0xPlaygrounds/rig: a recorded refusal of Anthropic's"),
+    _lost("schema_described", "rewritten",
+          "the schema of the answer went into the system prompt, since the target has JSON output without a schema",
+          "This response_format type is unavailable now", "llm-exe/llm-exe#662; EvoScientist/EvoScientist#348"),
     _kept("result_media_moved", "moved", "an image or document in a result was moved to the user message after it",
          "Image URLs are only allowed for messages with role 'user'", "OpenHands/OpenHands#7700"),
     _kept("document_as_text", "flattened", "a document of plain text became text under its title"),

@@ -219,6 +219,9 @@ BODIES = {
     "openai-chat": ("messages", chat_heads, chat_messages),
     "openai-responses": ("input", responses_heads, items),
     "vllm": ("messages", chat_heads, chat_messages),
+    "mistral": ("messages", chat_heads, chat_messages),
+    "moonshot": ("messages", chat_heads, chat_messages),
+    "deepseek": ("messages", chat_heads, chat_messages),
     "gemini": ("contents", gemini_heads, contents),
     "bedrock-converse": ("messages", converse_heads, converse_messages),
 }

@@ -163,6 +163,9 @@ EVENTS = {
     "openai-chat": chat,
     "openai-responses": responses,
     "vllm": chat,
+    "mistral": chat,
+    "moonshot": chat,
+    "deepseek": chat,
 }
 MARK = "<here>"
 # Replacements of the mark in JSON text: words, whole characters, half surrogates, invalid bytes, ends of numbers.
@@ -310,7 +313,7 @@ GROWING["anthropic"] += [
 GROWING["claude-cli"] = [
     b'{"type":"stream_event","event":%b}' % event for event in (b'{"type":"message_start","message":{"id":"m"}}',)
 ] + [b'{"type":"stream_event","event":%b}' % event for event in GROWING["anthropic"]]
-GROWING["vllm"] = GROWING["openai-chat"]
+GROWING["vllm"] = GROWING["moonshot"] = GROWING["mistral"] = GROWING["deepseek"] = GROWING["openai-chat"]
 SHAPES = [(source, shape) for source, shapes in sorted(GROWING.items()) for shape in shapes if b"%b" in shape]
 
 

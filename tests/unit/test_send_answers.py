@@ -53,6 +53,9 @@ STREAMS = {
         2,
     ),
     "openai-chat without a reason": (sse(chunk({"role": "assistant", "content": "hi"}), end=b"data: [DONE]\n\n"), 2),
+    "mistral": (sse(chunk({"role": "assistant", "content": "hi"}), chunk({}, "stop"), end=b"data: [DONE]\n\n"), 2),
+    "deepseek": (sse(chunk({"role": "assistant", "content": "hi"}), chunk({}, "stop"), end=b"data: [DONE]\n\n"), 2),
+    "moonshot": (sse(chunk({"role": "assistant", "content": "hi"}), chunk({}, "stop"), end=b"data: [DONE]\n\n"), 2),
     "vllm": (sse(chunk({"role": "assistant", "content": "hi"}), chunk({}, "length"), end=b"data: [DONE]\n\n"), 2),
     "openai-responses": (
         sse(

@@ -196,6 +196,9 @@ CONVERSE = [
 STREAMS = {
     "openai-chat": CHAT,
     "vllm": CHAT,
+    "mistral": CHAT,
+    "moonshot": CHAT,
+    "deepseek": CHAT,
     "openai-responses": RESPONSES,
     "gemini": GEMINI,
     "bedrock-converse": CONVERSE,

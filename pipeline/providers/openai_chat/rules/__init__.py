@@ -40,7 +40,7 @@ from reknit.pipeline.rules._fold import Fold, Walk
 from reknit.pipeline.rules._misfits import Unreadable
 from reknit.pipeline.rules.base import Severity
 
-__all__ = ["CATALOGUE", "RULE_SET", "OpenAIChat", "Turns"]
+__all__ = ["CATALOGUE", "RULE_SET", "OpenAIChat", "Turns", "chat_message"]
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -263,14 +263,19 @@ class OpenAIChat(Fold[Turns, Message]):
         return walk
 
     def read_item(self, value: object, path: str, walk: Turns) -> Message | None:
-        message = _misfits(walk).fit(value, Message, path)
-        return message if isinstance(message, Message) else None
+        return chat_message(value, path, walk, Message)
 
     def judge_no_list(self, walk: Turns, body: dict[str, Any]) -> None:
         if "messages" in body:
             walk.refuse(rules.SHAPE, "messages", wanted="an array of objects", got=kind(body["messages"]))
         else:
             walk.refuse(rules.MISSING, "messages")
+
+
+def chat_message(value: object, path: str, walk: Turns, message: type[Message]) -> Message | None:
+    """Make a message of a JSON value tolerantly, and report what does not fit; None where it could not be read."""
+    read = _misfits(walk).fit(value, message, path)
+    return read if isinstance(read, message) else None
 
 
 def _misfits(walk: Turns) -> Misfits:
