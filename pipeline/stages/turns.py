@@ -17,7 +17,7 @@ from reknit.pipeline.registry import target_named
 from reknit.pipeline.session import Session
 from reknit.pipeline.session.scaled import scale_from
 from reknit.pipeline.stages.base import Output, Record, Result, count_dropped, dead_letter, place_of, stopped
-from reknit.pipeline.stages.defaults import ENDPOINTS, Defaults
+from reknit.pipeline.stages.defaults import ENDPOINTS, Defaults, resets_healing
 from reknit.pipeline.stages.envelope import OWN_ORIGIN, TURN_HEADERS, is_session
 from reknit.pipeline.stages.kept import EndedError, KeepsSessions, SessionLifetimes
 from reknit.pipeline.stages.releases import SLICED_RELEASES, Release
@@ -479,6 +479,8 @@ class TurnsStage(KeepsSessions):
                     entry.sent.note_answered()
             case SessionOpened():
                 session.configure(**self._defaults.changes(event, session.policy))
+                if resets_healing(event):
+                    session.forget_refusals()
                 entry.count_turn()
             case HistoryRestored():
                 given, log = bytes(event.messages), event.log

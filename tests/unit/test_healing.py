@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import reknit
 from reknit.pipeline.cli import main
 from reknit.pipeline.errors import InputError
-from reknit.pipeline.healing import Healed, NotHealed, heal, try_healing
 from reknit.pipeline.healing.body import EVERY
 from reknit.pipeline.healing.errors import read_error
+from reknit.pipeline.healing.single import Healed, NotHealed, heal, try_healing
 from reknit.pipeline.healing.table import HEALINGS
 from reknit.pipeline.validation import validate
 
