@@ -65,14 +65,16 @@ class TargetMemory(Struct, frozen=True, array_like=True):
         values: what was revoked.
         facts: in the order in which they were learned.
         count: the healings since the user spoke last.
-        retried: the digest of a request that was refused for a cause that may pass by itself.
+        retried: the digest of a request that was refused for a cause that may pass by itself, and the report of it.
+        pending: the id of the last healed request that was published, and its row, until its outcome is known.
     """
 
     healings: tuple[Noted, ...] = ()
     values: tuple[Value, ...] = ()
     facts: tuple[Fact, ...] = ()
     count: int = 0
-    retried: str = ""
+    retried: tuple[str, str] = ("", "")
+    pending: tuple[str, str] = ("", "")
 
     def with_healing(self, made: Healing, body: RefusedBody, own: int) -> TargetMemory:
         """Return the memory after one more healing.
@@ -98,7 +100,7 @@ class TargetMemory(Struct, frozen=True, array_like=True):
             values=tuple(values.values())[-_MOST_VALUES:],
             facts=facts,
             count=self.count + 1,
-            retried="",
+            retried=("", ""),
         )
 
     def is_whole(self) -> bool:
@@ -109,7 +111,7 @@ class TargetMemory(Struct, frozen=True, array_like=True):
     def spoken(self) -> TargetMemory:
         """Return the memory once the user speaks: another count, and without what held until then."""
         facts = tuple(fact for fact in self.facts if not later_of(self.healings[fact.healing].row).until_spoken)
-        return structs.replace(self, facts=facts, count=0, retried="")
+        return structs.replace(self, facts=facts, count=0, retried=("", ""))
 
 
 NO_MEMORY: Final = TargetMemory()

@@ -544,3 +544,8 @@ def row_for(
         if target in row.targets and (words := row.words_in(refusal)) is not None:
             return row, words
     return None
+
+
+def may_pass(refusal: Refusal) -> bool:
+    """Return True if the cause of a refusal may pass by itself, so that only a second attempt decides."""
+    return any(row.retry_first and row.words_in(refusal) is not None for row in HEALINGS)

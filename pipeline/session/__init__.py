@@ -237,8 +237,13 @@ class Session:
         sha256 = current.sha256 if self._asked.get(target) == self._changes else ""
         return self.refused_with(target, read_error(status, error), sha256=sha256, request_id=request_id or "")
 
-    def refused_with(self, target: str, refusal: Refusal, *, sha256: str, request_id: str = "") -> Normalized | None:
-        """Do the same for a request whose body has this digest; of an older request too."""
+    def refused_with(
+        self, target: str, refusal: Refusal, *, sha256: str, request_id: str = "", report: str = ""
+    ) -> Normalized | None:
+        """Do the same for a request whose body has this digest, an older one too.
+
+        ``report`` identifies the report: the same one again is not another attempt. Without it, each report is.
+        """
         work = self._work
         limit = LIMITS[work.policy.heal] if work.state_format >= HEALING else 0
         if not limit:
@@ -246,7 +251,12 @@ class Session:
         current, before = self.request(target, is_sent=False), self._memory
         known = before.get(target, NO_MEMORY)
         refused = Refused(
-            refusal=refusal, sha256=sha256, request_id=request_id, model=work.setting.model or "", limit=limit
+            refusal=refusal,
+            sha256=sha256,
+            request_id=request_id,
+            report=report,
+            model=work.setting.model or "",
+            limit=limit,
         )
         after = after_refusal(known, current, refused)
         if after == known:
@@ -260,7 +270,8 @@ class Session:
             return None
         self._changes += 1
         sent = self.request(target)
-        sent.prefix_reset = sent.prefix_reset or HEALED
+        if not sent.unjudged.startswith(current.unjudged[: current.prefix_bytes]):
+            sent.prefix_reset = sent.prefix_reset or HEALED
         return sent
 
     def forget_refusals(self) -> None:
@@ -271,6 +282,26 @@ class Session:
     def healings(self, target: str) -> int:
         """Return the number of healings of a target's requests in this user turn."""
         return self._memory.get(target, NO_MEMORY).count
+
+    def was_healed(self, request_id: str) -> bool:
+        """Return True if a request was healed after its refusal."""
+        return any(noted.request_id == request_id for each in self._memory.values() for noted in each.healings)
+
+    def note_healed(self, target: str, request_id: str) -> None:
+        """Note the id of the request that the last healing led to."""
+        self._memory[target] = structs.replace(
+            self._memory[target], pending=(request_id, self._memory[target].healings[-1].row)
+        )
+
+    def take_outcomes(self, request_id: str | None = None) -> list[tuple[str, str]]:
+        """Return the target and the row of each healed request whose outcome is now known; of this id, or of all."""
+        found = []
+        for target, memory in self._memory.items():
+            pending, row = memory.pending
+            if pending and request_id in (None, pending):
+                found.append((target, row))
+                self._memory[target] = structs.replace(memory, pending=("", ""))
+        return found
 
     def note_requests(self) -> None:
         """Let the requests that are due now count as sent, where that matters, without their bodies being used."""

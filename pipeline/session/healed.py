@@ -137,10 +137,7 @@ def _stable_bytes(made: Normalized, body: RefusedBody, changes: Sequence[tuple[C
     if not made.prefix_bytes or any(_is_passing(change, noted) for change, noted in changes):
         return 0
     name = body.turns_name
-    try:
-        settled = len(items_in(_decoded(made.unjudged[: made.prefix_bytes] + _END).get(name)))
-    except msgspec.DecodeError:
-        return 0
+    settled = len(items_in((decoded_body(made.unjudged[: made.prefix_bytes] + _END) or {}).get(name)))
     moves = body.moves()
     kept = sum(f"{name}.{at}" in moves for at in range(settled))
     start = msgspec.json.encode(body.value | {name: body.turns[:kept]}).removesuffix(_END)
@@ -209,7 +206,10 @@ def heal_request(
         tail_rules: the rules whose violations stay as they are: they look only at the end.
         renormalize: repairs a body that breaks a rule once something is left out.
     """
-    body = RefusedBody(made.target, _decoded(made.unjudged), model)
+    value = decoded_body(made.unjudged)
+    if value is None:
+        return made
+    body = RefusedBody(made.target, value, model)
     changes = apply_memory(body, memory, model)
     if not changes:
         return made
@@ -220,9 +220,29 @@ def heal_request(
     return HealedRequest(made, body, changes, then.violations, then)
 
 
-def _decoded(body: bytes) -> JsonObject:
-    value: JsonObject = msgspec.json.decode(body)
-    return value
+# Levels of nesting that are copied within Python's limit of recursion, with room for the callers.
+_DEEPEST: Final = 200
+
+
+def decoded_body(body: bytes) -> JsonObject | None:
+    """Return a body as JSON; None where it has numbers or a depth that cannot be written again."""
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    return value if isinstance(value, dict) and not _is_deep(value) else None
+
+
+def _is_deep(value: object) -> bool:
+    level: list[object] = [value]
+    for _ in range(_DEEPEST):
+        inner: list[object] = []
+        for each in level:
+            inner += each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
+        if not inner:
+            return False
+        level = inner
+    return True
 
 
 def _judged(body: bytes, made: Normalized, tail_rules: frozenset[str]) -> list[Violation]:

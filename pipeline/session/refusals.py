@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-import msgspec
 from msgspec import Struct, structs
 
 from reknit.pipeline.healing.body import RefusedBody
@@ -18,7 +17,7 @@ from reknit.pipeline.healing.errors import Refusal
 from reknit.pipeline.healing.memory import Healing, TargetMemory, try_repairs
 from reknit.pipeline.healing.table import HEALINGS, IN_SESSIONS, row_for
 from reknit.pipeline.healing.table import Healing as Row
-from reknit.pipeline.session.healed import HealedRequest
+from reknit.pipeline.session.healed import HealedRequest, decoded_body
 from reknit.pipeline.session.request import Normalized
 
 LIMITS: Final[Mapping[str, int]] = MappingProxyType({"off": 0, "once": 1, "on": 3})
@@ -32,6 +31,7 @@ class Refused(Struct, frozen=True, kw_only=True):
         refusal: the provider's statement.
         sha256: the digest of the request's body; empty if it is not known.
         request_id: of the request; empty if it is not known.
+        report: identifies the report of the refusal; empty if each one is of another attempt.
         model: of the request.
         limit: the most healings in a user turn.
     """
@@ -39,6 +39,7 @@ class Refused(Struct, frozen=True, kw_only=True):
     refusal: Refusal
     sha256: str
     request_id: str
+    report: str
     model: str
     limit: int
 
@@ -55,12 +56,19 @@ def after_refusal(memory: TargetMemory, current: Normalized, refused: Refused) -
     if found is None or memory.count >= refused.limit:
         return memory
     row, words = found
-    if row.retry_first and memory.retried != (refused.sha256 or current.sha256):
-        return structs.replace(memory, retried=refused.sha256 or current.sha256)
+    if row.retry_first:
+        attempt = refused.sha256 or current.sha256, refused.report
+        if memory.retried[0] != attempt[0]:
+            return structs.replace(memory, retried=attempt)
+        if refused.report and memory.retried == attempt:
+            return memory  # the same report again
     is_same = current.sha256 == refused.sha256
     if not is_same:
         words = {name: value for name, value in words.items() if name != "path"}
-    body = RefusedBody(current.target, msgspec.json.decode(current.unjudged), refused.model)
+    value = decoded_body(current.unjudged)
+    if value is None:
+        return memory
+    body = RefusedBody(current.target, value, refused.model)
     made = Healing(row, words, refused.refusal, refused.request_id)
     own = try_repairs(body, made, is_widest=_is_last(memory, row, refused.limit))
     if own:
