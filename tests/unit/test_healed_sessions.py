@@ -1,0 +1,121 @@
+"""Sixty scripted sessions, each modelled on a report: those that a refusal bricks go on, and four stay refused."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import mock_provider.scripts
+import pytest
+from mock_provider.agents import BodyAgent
+from mock_provider.client_shapes import SHAPES
+from mock_provider.driver import run_script
+from mock_provider.parties import PARTIES
+from mock_provider.scripts import read_scripts
+from mock_provider.sentences import SENTENCES
+
+from reknit.pipeline.healing.table import HEALINGS
+
+SCRIPTS = read_scripts(Path(mock_provider.scripts.__file__).with_name("sessions.jsonl").read_bytes())
+HEALED = [script for script in SCRIPTS if script.group != "none"]
+LOSS = {f"healed_{row.name}": row.loss for row in HEALINGS}
+BY_BODY = [script for script in HEALED if not script.needs_session]
+
+
+def named(scripts):
+    return pytest.mark.parametrize("script", scripts, ids=lambda script: script.name)
+
+
+def test_there_are_sixty_in_the_groups_of_the_specification():
+    groups = Counter(script.group for script in SCRIPTS)
+    assert len(SCRIPTS) == 60
+    assert len({script.name for script in SCRIPTS}) == 60
+    assert groups["A"] == 14
+    assert groups["B"] == 10
+    assert groups["C"] + groups["D"] == 9
+    assert groups["E"] + groups["F"] == 8
+    assert groups["G"] == 9
+    assert groups["H"] + groups["J"] + groups["K"] == 6
+    assert groups["none"] == 4
+    assert sum(len(set(script.healed)) > 1 for script in SCRIPTS) >= 9
+    assert sum(script.late for script in SCRIPTS) >= 4
+
+
+@named(SCRIPTS)
+def test_each_has_twelve_to_forty_turns_and_two_tool_loops(script):
+    turns = sum(2 + 2 * calls for calls in script.rounds)
+    assert 12 <= turns <= 40
+    assert sum(calls > 0 for calls in script.rounds) >= 2
+    last_fault = max(fault.round for fault in script.faults)
+    assert sum(2 + 2 * calls for calls in script.rounds[last_fault:]) >= 6
+
+
+@named(BY_BODY)
+def test_a_client_that_heals_its_body_goes_on(script):
+    run = run_script(script, BodyAgent)
+    assert run.is_alive
+    codes = {fix.code for fix in run.agent.fixes if fix.code.startswith("healed_")}
+    assert codes == {f"healed_{row}" for row in script.healed}
+    assert script.loss in {"", *(LOSS[code] for code in codes)}
+    assert (script.loss == "") <= ({LOSS[code] for code in codes} <= {"", "setting"})
+    assert_no_repeat(run)
+    assert_kept(run)
+    assert_narrow(run)
+
+
+@named([script for script in HEALED if script.needs_session])
+def test_what_needs_the_history_is_not_healed_in_a_body(script):
+    run = run_script(script, BodyAgent)
+    assert not run.is_alive
+    assert len(run.refusals) == 1
+    assert run.agent.fixes == []
+
+
+@named([script for script in SCRIPTS if script.group == "none"])
+def test_what_must_not_be_healed_stays_refused(script):
+    run = run_script(script, BodyAgent)
+    assert not run.is_alive
+    last = run.provider.ledger[-1]
+    assert last.name not in ("", "busy")
+    assert SENTENCES[last.name].words in json.dumps(last.body)
+    assert [each.name for each in run.provider.ledger[-3:-1]] == ["busy", "busy"]
+    assert run.agent.fixes == []
+
+
+def assert_no_repeat(run):
+    """No refused body is sent again, except by plain retries; no value is refused twice by one party."""
+    sent_again = [at for at, each in enumerate(run.provider.ledger) if each.same_as >= 0 and at not in run.retried]
+    assert sent_again == []
+    if run.provider.misplaced:  # the first healing cannot find the value
+        return
+    refused = Counter((each.party, each.value) for each in run.refusals if each.value)
+    assert [value for value, times in refused.items() if times > 1] == []
+
+
+def assert_kept(run):
+    """All that the user, the assistant and the tools said is in the last request."""
+    last = run.agent.request().decode()
+    assert [text for text in run.log if text not in last] == []
+
+
+def assert_narrow(run):
+    """A healing changes no more entries than its fixes name; a search goes with its call."""
+    shape = SHAPES[PARTIES[run.party].shape]
+    changed = 0
+    for before, after in run.healings:
+        old, new = (Counter(map(canonical, blocks_of(json.loads(body), shape.turns))) for body in (before, after))
+        changed += (old - new).total()
+    searches = sum(fix.code in ("healed_search_result", "healed_tool_reference") for fix in run.agent.fixes)
+    assert changed <= len(run.agent.fixes) + searches
+
+
+def canonical(value):
+    return json.dumps(value, sort_keys=True)
+
+
+def blocks_of(body, turns):
+    for entry in body[turns]:
+        parts = entry.get("content") or entry.get("parts")
+        if isinstance(parts, list) and turns != "input":
+            yield from parts
+        else:
+            yield entry
