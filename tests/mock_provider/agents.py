@@ -29,6 +29,8 @@ class BodyAgent:
         self._body = self._shape.head(self._party, system, tools, given)
         self._body.setdefault(self._shape.turns, [])
         self.fixes: list[Fix] = []
+        self._sent = b""
+        self._said_since: list[Entry] = []
 
     @property
     def entries(self) -> list[Entry]:
@@ -36,6 +38,7 @@ class BodyAgent:
 
     def say(self, *entries: Entry) -> None:
         self._body[self._shape.turns] += copy.deepcopy(list(entries))
+        self._said_since += copy.deepcopy(list(entries))
 
     def rewrite(self, entries: list[Entry]) -> None:
         """Replace the history, as a client that edits it does."""
@@ -54,16 +57,18 @@ class BodyAgent:
         self._body["tools"].append(tool)
 
     def request(self) -> bytes:
-        return json.dumps(self._body, ensure_ascii=False).encode()
+        self._sent, self._said_since = json.dumps(self._body, ensure_ascii=False).encode(), []
+        return self._sent
 
     def refused(self, status: int, error: Any, attempt: int) -> bytes | None:
-        """Return the next request after a refusal, or None if there is none."""
+        """Return the next request: the refused one, healed, with the entries since. None if it is not healed."""
         model = self._party.model
-        done = reknit.heal(self.request(), self._party.target, status=status, error=error, model=model, attempt=attempt)
+        done = reknit.heal(self._sent, self._party.target, status=status, error=error, model=model, attempt=attempt)
         if done is None:
             return None
         self.fixes += done.fixes
         self._body = json.loads(done.body)
+        self._body[self._shape.turns] += self._said_since
         return self.request()
 
     def switch(self, party: str) -> None:

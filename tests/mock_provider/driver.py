@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from reknit.pipeline.fixes import Fix
 
 # More requests than this for one answer are a loop.
-_MOST_SENT = 12
+_MOST_SENT = 60
 _HTTP_OK = 200
 _REFUSED = 400
 

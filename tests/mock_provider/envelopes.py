@@ -78,7 +78,7 @@ def _stream(error: Error, _sentence: Sentence) -> Error:
     """The data of an error event in a stream that began with HTTP 200; Responses wraps it in the response."""
     if "request_id" in error:
         return error
-    return {"type": "response.failed", "response": {"status": "failed", "error": error["error"]}}
+    return {"type": "response.failed", "response": {"status": "failed", "error": error.get("error", error)}}
 
 
 WRAPPERS: Final[dict[str, Callable[[Error, Sentence], Error]]] = {

@@ -41,7 +41,7 @@ def check_media(request: Received) -> None:
     for picture in pictures:
         _check_one(request, picture)
     if len(pictures) > facts.images_max:
-        name = "vllm_count" if request.party.platform == "vllm" else "media_count"
+        name = "vllm_count" if shape == "chat" else "media_count"
         raise RefusedError(name, images=len(pictures), most=facts.images_max)
 
 

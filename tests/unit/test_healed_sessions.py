@@ -7,9 +7,8 @@ from pathlib import Path
 import mock_provider.scripts
 import pytest
 from mock_provider.agents import BodyAgent
-from mock_provider.client_shapes import SHAPES
+from mock_provider.checks import changed_blocks, lost, refused_twice, repeats
 from mock_provider.driver import run_script
-from mock_provider.parties import PARTIES
 from mock_provider.scripts import read_scripts
 from mock_provider.sentences import SENTENCES
 
@@ -57,9 +56,12 @@ def test_a_client_that_heals_its_body_goes_on(script):
     assert codes == {f"healed_{row}" for row in script.healed}
     assert script.loss in {"", *(LOSS[code] for code in codes)}
     assert (script.loss == "") <= ({LOSS[code] for code in codes} <= {"", "setting"})
-    assert_no_repeat(run)
-    assert_kept(run)
-    assert_narrow(run)
+    assert repeats(run) == []
+    assert refused_twice(run, with_media=True) == []
+    assert lost(run) == []
+    # A search goes with its call.
+    searches = sum(fix.code in ("healed_search_result", "healed_tool_reference") for fix in run.agent.fixes)
+    assert changed_blocks(run) <= len(run.agent.fixes) + searches
 
 
 @named([script for script in HEALED if script.needs_session])
@@ -79,43 +81,3 @@ def test_what_must_not_be_healed_stays_refused(script):
     assert SENTENCES[last.name].words in json.dumps(last.body)
     assert [each.name for each in run.provider.ledger[-3:-1]] == ["busy", "busy"]
     assert run.agent.fixes == []
-
-
-def assert_no_repeat(run):
-    """No refused body is sent again, except by plain retries; no value is refused twice by one party."""
-    sent_again = [at for at, each in enumerate(run.provider.ledger) if each.same_as >= 0 and at not in run.retried]
-    assert sent_again == []
-    if run.provider.misplaced:  # the first healing cannot find the value
-        return
-    refused = Counter((each.party, each.value) for each in run.refusals if each.value)
-    assert [value for value, times in refused.items() if times > 1] == []
-
-
-def assert_kept(run):
-    """All that the user, the assistant and the tools said is in the last request."""
-    last = run.agent.request().decode()
-    assert [text for text in run.log if text not in last] == []
-
-
-def assert_narrow(run):
-    """A healing changes no more entries than its fixes name; a search goes with its call."""
-    shape = SHAPES[PARTIES[run.party].shape]
-    changed = 0
-    for before, after in run.healings:
-        old, new = (Counter(map(canonical, blocks_of(json.loads(body), shape.turns))) for body in (before, after))
-        changed += (old - new).total()
-    searches = sum(fix.code in ("healed_search_result", "healed_tool_reference") for fix in run.agent.fixes)
-    assert changed <= len(run.agent.fixes) + searches
-
-
-def canonical(value):
-    return json.dumps(value, sort_keys=True)
-
-
-def blocks_of(body, turns):
-    for entry in body[turns]:
-        parts = entry.get("content") or entry.get("parts")
-        if isinstance(parts, list) and turns != "input":
-            yield from parts
-        else:
-            yield entry
