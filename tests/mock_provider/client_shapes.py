@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 from mock_provider.parties import Party, Shape
 
 Entry = dict[str, Any]
-SCHEMA: Final = {"type": "object", "properties": {"path": {"type": "string"}}}
+SCHEMA: Final[Entry] = {"type": "object", "properties": {"path": {"type": "string"}}}
 
 
 class ClientShape(Protocol):

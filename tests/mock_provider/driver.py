@@ -130,14 +130,14 @@ def _send(run: Run, *, is_late: bool) -> Answered | None:
         answered = run.provider.receive(run.party, sent)
         if not answered.name:
             return answered
-        if _may_pass(answered, attempt):
-            run.retried.add(len(run.provider.ledger))
-            attempt += answered.name != "busy"
-            continue
-        if is_late and not run.healings:
+        if is_late and not run.healings and not _may_pass(answered, attempt):
             run.agent.say(SHAPES[PARTIES[run.party].shape].user("Are you there?", []))
         status = _REFUSED if answered.status == _HTTP_OK else answered.status
         healed = run.agent.refused(status, answered.body, attempt)
+        if healed is None and _may_pass(answered, attempt):
+            run.retried.add(len(run.provider.ledger))
+            attempt += answered.name != "busy"
+            continue
         if healed is None:
             return None
         attempt = 1

@@ -1,7 +1,7 @@
 """Random sessions with the mock provider. REKNIT_EXAMPLES=20 runs two thousand."""
 
 import pytest
-from mock_provider.agents import BodyAgent
+from mock_provider.body_agent import BodyAgent
 from mock_provider.checks import refused_twice, repeats
 from mock_provider.driver import run_script
 from mock_provider.random_scripts import random_script

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import mock_provider.scripts
 import pytest
-from mock_provider.agents import BodyAgent
+from mock_provider.body_agent import BodyAgent
 from mock_provider.checks import changed_blocks, lost, refused_twice, repeats
 from mock_provider.driver import run_script
 from mock_provider.scripts import read_scripts

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from mock_provider.agents import BodyAgent
+from mock_provider.body_agent import BodyAgent
 from mock_provider.client_shapes import SHAPES
 from mock_provider.driver import run_script
 from mock_provider.envelopes import WRAPPERS

@@ -1,4 +1,4 @@
-"""Clients that send a session's requests: one keeps a body and repairs it, one keeps a ``Session``."""
+"""A client without a session: it keeps the body of its requests, and heals it."""
 
 from __future__ import annotations
 
