@@ -130,17 +130,21 @@ def _send(run: Run, *, is_late: bool) -> Answered | None:
         answered = run.provider.receive(run.party, sent)
         if not answered.name:
             return answered
-        if is_late and not run.healings and not _may_pass(answered, attempt):
+        has_spoken = is_late and not run.healings and not _may_pass(answered, attempt)
+        if has_spoken:
             run.agent.say(SHAPES[PARTIES[run.party].shape].user("Are you there?", []))
+            is_late = False
         status = _REFUSED if answered.status == _HTTP_OK else answered.status
         healed = run.agent.refused(status, answered.body, attempt)
         if healed is None and _may_pass(answered, attempt):
             run.retried.add(len(run.provider.ledger))
             attempt += answered.name != "busy"
             continue
-        if healed is None:
+        if healed is None and not has_spoken:
             return None
         attempt = 1
+        if healed is None:  # the request of the newer turn follows
+            continue
         run.healings.append((sent, healed))
     return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 from mock_provider.client_shapes import PARAMS, SCHEMA, Entry
 from mock_provider.parties import PARTIES
@@ -19,8 +19,11 @@ class SessionAgent:
 
     Attributes:
         session: with its memory.
+        policy: of the session.
         fixes: of the healings, each as it was reported first.
     """
+
+    policy: ClassVar[Entry | None] = None
 
     def __init__(self, party: str, tools: list[str], system: str, params: Entry | None = None) -> None:
         self._party = PARTIES[party]
@@ -34,6 +37,7 @@ class SessionAgent:
             system=system,
             tools=self._tools,
             params=self._params,
+            policy=self.policy,
         )
 
     @property
@@ -80,6 +84,26 @@ class SessionAgent:
         """Send the next requests to another party."""
         self._party = PARTIES[party]
         self.session.configure(targets=[self._party.target], model=self._party.model)
+
+
+class Unhealed(SessionAgent):
+    """A client whose policy switches healing off."""
+
+    policy: ClassVar[Entry | None] = {"heal": "off"}
+
+
+class RestartedAgent(SessionAgent):
+    """A client that loads its session from its state before each request."""
+
+    def __init__(self, party: str, tools: list[str], system: str, params: Entry | None = None) -> None:
+        super().__init__(party, tools, system, params)
+        self._records: dict[int, bytes] = {}
+
+    def request(self) -> bytes:
+        self._records |= dict(self.session.take_segments())
+        head, numbers = self.session.head(), self.session.segments
+        self.session = Session.load(head, [self._records[number] for number in numbers])
+        return super().request()
 
 
 def _declared(name: str) -> Entry:
