@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from reknit.pipeline.healing import heal
+    from reknit.pipeline.healing.single import heal
     from reknit.pipeline.session import Session, normalize
     from reknit.pipeline.streams.session import recover
     from reknit.pipeline.validation import validate
@@ -22,7 +22,7 @@ __all__ = ["Session", "__version__", "heal", "normalize", "recover", "validate"]
 # Each name is imported on first use: a program that only validates does not import the rest.
 _HOMES = {
     "Session": "reknit.pipeline.session",
-    "heal": "reknit.pipeline.healing",
+    "heal": "reknit.pipeline.healing.single",
     "normalize": "reknit.pipeline.session",
     "recover": "reknit.pipeline.streams.session",
     "validate": "reknit.pipeline.validation",

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
-from reknit.pipeline.healing.body import CLAUDE, JsonObject, RefusedBody, indexes_of, items_in, members_of, text_in
+from reknit.pipeline.healing.body import (
+    CLAUDE,
+    JsonObject,
+    Known,
+    RefusedBody,
+    Revoked,
+    digest_of,
+    indexes_of,
+    items_in,
+    members_of,
+    text_in,
+)
 from reknit.pipeline.healing.errors import Refusal
 from reknit.pipeline.providers.anthropic.writer.blocks import refuses_bare_loop
 from reknit.pipeline.targets.bound import is_prefix_bound
@@ -31,9 +42,8 @@ def drop_named(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
     last = body.last_answer()
     if at == last and _is_open(body, last):
         _drop(body, range(_begin_of_loop(body, last), last + 1))
-        if body.changes and "thinking" in body.value and refuses_bare_loop(body.model):
-            del body.value["thinking"]
-            body.note("thinking", "left out: this model refuses a tool loop that does not begin with it")
+        if body.changes:
+            _settle_loop(body)
         return
     if place < 0:
         _drop(body, [at if _has_reasoning(body, at) else last])
@@ -66,6 +76,67 @@ def drop_of_last_answer(body: RefusedBody, _words: Words, _refusal: Refusal) -> 
     _drop(body, [body.last_answer()])
 
 
+def drop_every(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
+    """Drop all reasoning of the history."""
+    _drop(body, range(len(body.turns)))
+    _settle_loop(body)
+
+
+def drop_unsigned(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
+    """Drop all reasoning without a signature."""
+    _drop(body, range(len(body.turns)), lambda _turn, _at, block: not _signature(block))
+
+
+def switch_off_if_forced(body: RefusedBody, words: Words, refusal: Refusal) -> None:
+    """Leave the parameter ``thinking`` out of a request that forces a tool."""
+    if members_of(body.value.get("tool_choice")).get("type") in ("tool", "any"):
+        switch_off(body, words, refusal)
+
+
+def drop_undeclared(body: RefusedBody, words: Words, refusal: Refusal) -> None:
+    """Drop references to a tool while it is not declared."""
+    if all(members_of(tool).get("name") != words["name"] for tool in items_in(body.value.get("tools"))):
+        drop_reference(body, words, refusal)
+
+
+def drop_revoked(body: RefusedBody, known: Known) -> None:
+    """Drop what was revoked: reasoning, and the encrypted results of searches."""
+    _drop(
+        body,
+        range(len(body.turns)),
+        lambda _turn, _at, block: ("reasoning", _reasoning_digest(block)) in known,
+    )
+    if body.changes:
+        _settle_loop(body)
+    for at in range(len(body.turns)):
+        for block in _content(body, at):
+            if _is_search(block) and ("search", _search_digest(block)) in known:
+                _write_search(body, at, block)
+
+
+def _settle_loop(body: RefusedBody) -> None:
+    """Leave ``thinking`` out while an open tool loop has no reasoning, for models that refuse such a loop with it."""
+    last = body.last_answer()
+    if "thinking" not in body.value or not refuses_bare_loop(body.model) or not _is_open(body, last):
+        return
+    loop = range(_begin_of_loop(body, last), last + 1)
+    if not any(_has_reasoning(body, at) for at in loop):
+        del body.value["thinking"]
+        body.note("thinking", "left out: this model refuses a tool loop that does not begin with it")
+
+
+def _signature(block: JsonObject) -> str:
+    """Return what the provider verifies of a block."""
+    converse = members_of(block.get("reasoningContent"))
+    inner = members_of(converse.get("reasoningText"))
+    verified = block.get("signature") or block.get("data") or inner.get("signature")
+    return text_in(verified or converse.get("redactedContent"))
+
+
+def _reasoning_digest(block: JsonObject) -> bytes:
+    return digest_of(_signature(block) or block)
+
+
 def drop_unbound(body: RefusedBody) -> None:
     """Drop the reasoning after a changed message, on models whose reasoning is bound to all that came before it."""
     if body.target not in CLAUDE or not is_prefix_bound(body.model, UNKNOWN):
@@ -92,9 +163,28 @@ def write_search(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
     """Write the named search as text: its encrypted results are not accepted any more."""
     at, place = _named(body, words["path"])
     content = _content(body, at)
-    if not 0 <= place < len(content):
-        return
-    result = content[place]
+    if 0 <= place < len(content):
+        _write_search(body, at, content[place])
+
+
+def write_searches(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
+    """Write all searches as text."""
+    for at in range(len(body.turns)):
+        for block in _content(body, at):
+            if _is_search(block):
+                _write_search(body, at, block)
+
+
+def _is_search(block: JsonObject) -> bool:
+    return text_in(block.get("type")).endswith("_tool_result")
+
+
+def _search_digest(result: JsonObject) -> bytes:
+    return digest_of(result.get("content"))
+
+
+def _write_search(body: RefusedBody, at: int, result: JsonObject) -> None:
+    content = _content(body, at)
     call_id = text_in(result.get("tool_use_id"))
     pages = [
         f"- {text_in(page.get('title'))} {text_in(page.get('url') or page.get('source'))}".rstrip()
@@ -103,7 +193,16 @@ def write_search(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
     text = {"type": "text", "text": "\n".join(["[Results of a search:]", *pages])}
     kept = [text if block is result else block for block in content if block.get("id") != call_id or not call_id]
     body.turns[at]["content"] = kept
-    body.note(f"{body.turns_name}.{at}.content.{place}", "written as text")
+    path = body.place_of(result, f"{body.turns_name}.{at}.content")
+    body.note(path, "written as text", Revoked("search", _search_digest(result)))
+    _note_calls(body, content, kept, path)
+
+
+def _note_calls(body: RefusedBody, content: list[JsonObject], kept: list[JsonObject], path: str) -> None:
+    """Note the calls that are left out together with their results."""
+    for block in content:
+        if "id" in block and all(block is not other for other in kept):
+            body.note(body.place_of(block, path), "left out with its result")
 
 
 def drop_reference(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
@@ -130,16 +229,18 @@ def drop_reference(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
             if "tool_references" in inner:
                 inner["tool_references"] = without(items_in(inner["tool_references"]), path)
                 if not inner["tool_references"]:
-                    _write_references(turn, block, name)
+                    _write_references(body, turn, block, name)
             elif block.get("type") == "tool_result" and isinstance(block.get("content"), list):
                 block["content"] = without(block["content"], path) or f"[Tools found: {name}]"
 
 
-def _write_references(turn: JsonObject, result: JsonObject, name: str) -> None:
+def _write_references(body: RefusedBody, turn: JsonObject, result: JsonObject, name: str) -> None:
     """Write a search whose only reference was dropped, and its call, as text."""
     call_id = result.get("tool_use_id")
     text = {"type": "text", "text": f"[Tools found: {name}]"}
-    turn["content"] = [text if block is result else block for block in turn["content"] if block.get("id") != call_id]
+    content = turn["content"]
+    turn["content"] = [text if block is result else block for block in content if block.get("id") != call_id]
+    _note_calls(body, content, turn["content"], body.place_of(result, ""))
 
 
 def _content(body: RefusedBody, at: int) -> list[JsonObject]:
@@ -153,7 +254,7 @@ def _named(body: RefusedBody, path: str) -> tuple[int, int]:
     at, place = numbers[0], numbers[1]
     content = _content(body, at)
     known = is_reasoning(content[place]) if 0 <= place < len(content) else False
-    is_search = 0 <= place < len(content) and text_in(content[place].get("type")).endswith("_tool_result")
+    is_search = 0 <= place < len(content) and _is_search(content[place])
     return at, place if known or is_search else -1
 
 
@@ -199,9 +300,10 @@ def _drop(
     """Drop the reasoning of some messages for which ``is_dropped``."""
     for at in messages:
         content = _content(body, at)
-        gone = {place for place, block in enumerate(content) if is_reasoning(block) and is_dropped(at, place, block)}
+        gone = [place for place, block in enumerate(content) if is_reasoning(block) and is_dropped(at, place, block)]
         if not gone:
             continue
         body.turns[at]["content"] = [block for place, block in enumerate(content) if place not in gone]
-        for place in sorted(gone):
-            body.note(f"{body.turns_name}.{at}.content.{place}", "reasoning left out")
+        for place in gone:
+            path = body.place_of(content[place], f"{body.turns_name}.{at}.content.{place}")
+            body.note(path, "reasoning left out", Revoked("reasoning", _reasoning_digest(content[place])))

@@ -12,7 +12,10 @@ from reknit.pipeline.healing.body import (
     GEMINI,
     RESPONSES,
     JsonObject,
+    Known,
     RefusedBody,
+    Revoked,
+    digest_of,
     indexes_of,
     items_in,
     members_of,
@@ -99,15 +102,38 @@ def stub(body: RefusedBody, media: Iterable[Medium], why: str, *, is_addressed: 
     """Replace media by a line of text that says why; ``is_addressed``: and names their address."""
     for medium in media:
         where = f" ({medium.address})" if is_addressed else ""
-        text = f"[Image or file left out: {why}{where}]"
-        if body.target in RESPONSES:
-            part: JsonObject = {"type": "input_text", "text": text}
-        elif body.target in GEMINI or body.target == "bedrock-converse":
-            part = {"text": text}
-        else:
-            part = {"type": "text", "text": text}
-        medium.holder[medium.at] = part
-        body.note(medium.path, why)
+        _put(body, medium, f"[Image or file left out: {why}{where}]", why)
+
+
+def _put(body: RefusedBody, medium: Medium, text: str, why: str) -> None:
+    given = medium.part
+    if body.target in RESPONSES:
+        part: JsonObject = {"type": "input_text", "text": text}
+    elif body.target in GEMINI or body.target == "bedrock-converse":
+        part = {"text": text}
+    else:
+        part = {"type": "text", "text": text}
+    if "cache_control" in given:
+        part["cache_control"] = given["cache_control"]
+    medium.holder[medium.at] = part
+    body.note(body.place_of(given, medium.path), why, Revoked("medium", _medium_digest(given), text))
+
+
+def _medium_digest(part: JsonObject) -> bytes:
+    return digest_of({name: value for name, value in part.items() if name != "cache_control"})
+
+
+def drop_revoked(body: RefusedBody, known: Known) -> None:
+    """Replace the media that were revoked by the same lines of text as before."""
+    for medium in media_in(body):
+        put = known.get(("medium", _medium_digest(medium.part)))
+        if put is not None:
+            _put(body, medium, put, "it was refused")
+
+
+def stub_every(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
+    """Replace all media: it is not known which one the provider refuses."""
+    stub(body, media_in(body), _REFUSED)
 
 
 _REFUSED: Final = "the provider cannot process it"

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import reknit
 from reknit.pipeline.cli import main
 from reknit.pipeline.errors import InputError
-from reknit.pipeline.healing import Healed, NotHealed, heal, try_healing
 from reknit.pipeline.healing.body import EVERY
 from reknit.pipeline.healing.errors import read_error
+from reknit.pipeline.healing.single import Healed, NotHealed, heal, try_healing
 from reknit.pipeline.healing.table import HEALINGS
 from reknit.pipeline.validation import validate
 
@@ -106,6 +106,7 @@ PLAIN = {"type": "error", "error": {"type": "invalid_request_error", "message": 
         {"error": {"message": "Provider returned error", "metadata": {"raw": json.dumps(PLAIN)}}},
         {"error": {"message": f"CAPIError: 400 {SENTENCE} (request_id: 1F:2)", "code": ""}},
         {"object": "error", "message": SENTENCE, "type": "BadRequestError", "param": None, "code": 400},
+        {"type": "response.failed", "response": {"status": "failed", "error": {"message": SENTENCE, "code": None}}},
         SENTENCE,
     ],
 )
