@@ -33,7 +33,7 @@ from reknit.pipeline.cli import (
 from reknit.pipeline.cli.output import (
     diff_text,
     show_changes,
-    show_stream_fixes,
+    show_fixes,
     show_violations,
     violation_line,
 )
@@ -277,7 +277,7 @@ def recover_command(source: str, model: str | None, transcript: str | None, quie
     except ReknitError as error:
         fail(error)
     if not quiet:
-        show_stream_fixes(recovery_fixes)
+        show_fixes(recovery_fixes)
     if unrecognised:
         found = likely_source(bytes(begins), source)
         hint = f"; the input looks like {found}: --from {found}" if found else "; --from names another source"

@@ -49,8 +49,8 @@ def show_changes(done: Normalized, document: bytes) -> None:
         say(f"{total_of(done.fixes)}; {_HINT}")
 
 
-def show_stream_fixes(fixes: Sequence[Fix]) -> None:
-    """Write a line to stderr for each fix of a stream, and their number by loss."""
+def show_fixes(fixes: Sequence[Fix]) -> None:
+    """Write a line to stderr for each fix of a stream or of a conversion, and their number by loss."""
     if fixes:
         show_lines(list(changes_of(fixes, [], b"", None)))
         say(f"{total_of(fixes)}; {_HINT}")
