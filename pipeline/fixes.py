@@ -200,6 +200,9 @@ _STRUCTURE = (
          _NOT_UNIQUE, "Kilo-Org/kilocode#5150; anthropics/claude-code#20901"),
     _spared("item_repeated", "the same item stays", "an item that came twice in a row was left out once",
          "Duplicate item found with id rs_X. Remove duplicate items from your input and try again.", "vercel/ai#7883"),
+    _spared("message_extended", "the later message has all of it",
+         "a message gave way to the next one, which has its id and extends it",
+         source="messages of AG-UI, the AI SDK and ADK come again under their id while an answer arrives"),
     _lost("call_incomplete", "dropped", "a call whose input was cut off was left out; the detail holds it",
          "tool_use.input: Input should be a valid dictionary", "ballerina-platform/ballerina-vscode#973"),
     _kept("call_incomplete_text", "flattened", "a call whose input was cut off was kept as text",
@@ -400,8 +403,8 @@ _ALWAYS: Mapping[str, tuple[str, ...]] = {
         "result_replaced", "media_over_limit", "image_scaled", "exchange_cut", "summary_inserted",
     ),
     "the history has no place for the original content": (
-        "block_moved", "call_incomplete", "call_incomplete_text", "result_moved", "system_block_as_text",
-        "system_media_dropped", "turn_empty",
+        "block_moved", "call_incomplete", "call_incomplete_text", "message_extended", "result_moved",
+        "system_block_as_text", "system_media_dropped", "turn_empty",
     ),
     "results and calls could not be paired without it": (
         "call_repeated", "id_rewritten", "placeholder_dropped", "result_duplicate", "result_repeated",

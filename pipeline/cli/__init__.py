@@ -44,6 +44,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "reknit.pipeline.cli.repair:repair_command",
         "Repair a session file of Claude Code, Codex or the Gemini CLI.",
     ),
+    "convert": (
+        "reknit.pipeline.cli.convert:convert_command",
+        "Convert a history into the shape of another framework.",
+    ),
     "heal": (
         "reknit.pipeline.cli.heal:heal_command",
         "Print a request without what its provider refused.",

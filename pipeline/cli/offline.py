@@ -33,6 +33,7 @@ from reknit.pipeline.cli import (
 from reknit.pipeline.cli.output import (
     ShownFixes,
     diff_text,
+    show_fixes,
     show_violations,
     violation_line,
 )
@@ -289,9 +290,7 @@ def recover_command(source: str, model: str | None, transcript: str | None, quie
     except ReknitError as error:
         fail(error)
     if not quiet:
-        shown = ShownFixes()
-        shown.show_stream(recovery_fixes)
-        shown.show_total()
+        show_fixes(recovery_fixes)
     if unrecognised:
         found = likely_source(bytes(begins), source)
         hint = f"; the input looks like {found}: --from {found}" if found else "; --from names another source"

@@ -53,8 +53,8 @@ class ShownFixes:
         self._show(list(changes_of(done.fixes, done.ledger, document, done.body)), before)
         self._losses += losses_of(done.fixes)
 
-    def show_stream(self, fixes: Sequence[Fix]) -> None:
-        """Show the fixes of a stream, which has no ledger."""
+    def show_fixes(self, fixes: Sequence[Fix]) -> None:
+        """Show fixes that have no ledger."""
         self._show(list(changes_of(fixes, [], b"", None)), "")
         self._losses += losses_of(fixes)
 
@@ -66,6 +66,13 @@ class ShownFixes:
         for place, change in with_paths_once(changes):
             line = click.style(change.line, fg=_COLOURS[change.loss])
             say(f"{before}{visible(place)}{':' if place.strip() else ' '} {line}" if place else f"{before}{line}")
+
+
+def show_fixes(fixes: Sequence[Fix]) -> None:
+    """Write a line to stderr for each fix of a stream or of a conversion, and their number by loss."""
+    shown = ShownFixes()
+    shown.show_fixes(fixes)
+    shown.show_total()
 
 
 def diff_text(document: bytes, done: Normalized) -> str:

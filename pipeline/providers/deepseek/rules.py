@@ -111,7 +111,7 @@ _SHARED = share_rules(
     soft=(
         *(openai.SAME_ID, openai.ORPHAN, openai.STRANGER, openai.ROLE, openai.KIND, openai.NO_CONTENT),
         *(openai.MISSING, openai.NO_MODEL, openai.SURROGATE, openai.NO_TOOLS, openai.CHOICE),
-        *(openai.NAME, openai.NAME_TOO_LONG, openai.TEMPERATURE_RANGE),
+        *(openai.NAME, openai.NAME_TOO_LONG, openai.OUT_OF_BOUNDS),
     ),
 )
 
