@@ -17,7 +17,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from reknit.pipeline.providers.openai_chat.rules import catalogue as openai
 from reknit.pipeline.providers.openai_chat.rules.catalogue import Call, Image, Refusal, Text
 from reknit.pipeline.providers.openai_chat.rules.look_alike import LookAlike, LookAlikeTurns, share_rules
-from reknit.pipeline.rules._misfits import Anything, Unreadable
+from reknit.pipeline.rules._misfits import Unreadable
 from reknit.pipeline.rules.base import Catalogue, Family
 
 TEMPERATURE = 1.5
@@ -146,11 +146,11 @@ class Thinking(Struct, frozen=True, gc=False, tag_field="type", tag="thinking"):
 
 
 class Reference(Struct, frozen=True, gc=False, tag_field="type", tag="reference"):
-    reference_ids: Anything
+    reference_ids: Raw
 
 
 class Speech(Struct, frozen=True, gc=False, tag_field="type", tag="input_audio"):
-    input_audio: Anything
+    input_audio: Raw
 
 
 Part: TypeAlias = Text | Image | DocumentUrl | Upload | Thinking | Reference | Speech | Refusal
