@@ -66,7 +66,7 @@ TABLE: Final = (
         source="SalesforceAIResearch/MCP-Universe#49; langfuse/langfuse#9882; iOfficeAI/AionUi#912"),
     Row(fact="adaptive", lines=("haiku",), since=(4, 5), until=(4, 5), source="pensarai/apex#890"),
     Row(fact="adaptive", until=(4, 5), severity="soft", source="the API's documentation, Adaptive thinking"),
-    Row(fact="effort", lines=("haiku",), until=(4, 5),
+    Row(fact="effort", lines=("haiku",), since=(4, 5), until=(4, 5),
         source="Oaklight/llm-rosetta#289; anthropics/claude-code#30760; oratis/LISA#218"),
     Row(fact="effort", lines=("sonnet",), until=(4, 5), severity="soft", source=_EFFORT),
     Row(fact="effort", until=(4, 1), severity="soft", source=_EFFORT),

@@ -18,14 +18,20 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 from reknit.pipeline.history.pieces import CHAT
 from reknit.pipeline.model import Role, Tool
 from reknit.pipeline.options import HeadOptions, ModelOptions, Structure
+from reknit.pipeline.providers.openai.writer.models import fit_to_model
 from reknit.pipeline.providers.openai.writer.parts import encode
 from reknit.pipeline.targets import Setting, legal_name
 from reknit.pipeline.targets.head import HeadWriter, Params, WrittenHead, members_of, read_choice, sort_params
+from reknit.pipeline.targets.strict import openai_compiles
 
 # Parameters that are elsewhere in the request, or are breakpoints, which these APIs set themselves.
 _MEMBERS: Final = frozenset({"model", "messages", "input", "system", "tools", "cache_control"})
 CHOICE: Final = ("tool_choice", "parallel_tool_calls")
 """The parameters that choose among tools."""
+_OPENAI_CHAT: Final = "openai-chat"
+# The targets that compile the schemas of strict tools.
+_STRICT: Final = frozenset({"openai-chat", "openai-responses"})
+_FALSE: Final = Raw(b"false")
 _ABSENT: Final = Raw(b"null")
 _LIMITS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
@@ -91,13 +97,26 @@ def write_tools(
     written: list[Any] = []
     for each in writer.declared_tools():
         tool, keys = each.tool, each.given
-        if each.own or (own_form(keys) and each.same and "cache_control" not in keys):
-            written.append(tool.raw)
+        unchanged = each.own or (own_form(keys) and each.same and "cache_control" not in keys)
+        # A tool that stays in its own form is strict only where that form has the member.
+        flat = unchanged and writer.options.target != _OPENAI_CHAT
+        strict = keys.get("strict") if flat else each.members.get("strict")
+        stays = writer.options.target not in _STRICT or writer.stays_strict(each, strict, openai_compiles)
+        if unchanged:
+            written.append(tool.raw if stays else _not_strict(keys, flat=flat))
             continue
         writer.note_unread(each, "strict", "cache_control")
-        strict = each.members.get("strict", UNSET)
-        written.append(form(Function(tool.name, tool.input_schema, tool.description, strict)))
+        sent = each.members.get("strict", UNSET) if stays else _FALSE
+        written.append(form(Function(tool.name, tool.input_schema, tool.description, sent)))
     return written
+
+
+def _not_strict(keys: Mapping[str, Raw], *, flat: bool) -> dict[str, Any]:
+    """Return a tool in an API's own form whose schema is not compiled."""
+    function = keys.get("function")
+    if flat or function is None:
+        return {**keys, "strict": _FALSE}
+    return {**keys, "function": {**msgspec.json.decode(function, type=dict[str, Raw]), "strict": _FALSE}}
 
 
 def write_choice(
@@ -272,7 +291,10 @@ def write_chat_head(setting: Setting, target: str, host: ChatHead, model: ModelO
         switched = {"thinking": _switch(params.values["thinking"])}
         params = structs.replace(params, values=params.values | switched)
     params = with_choice(params, lambda value: write_choice(value, _named, host.choices), tools=bool(tools))
-    return WrittenHead(encode(keys | writer.placed(params, params.each_of(known))), writer.fixes)
+    body = writer.placed(params, params.each_of(known))
+    if target == _OPENAI_CHAT:
+        body = fit_to_model(writer, params, body, responses=False)
+    return WrittenHead(encode(keys | body), writer.fixes)
 
 
 def _tool(function: Function) -> dict[str, Any]:
