@@ -1,7 +1,8 @@
 """The provider's own sentence in an answer, under the envelopes of clouds, routers and SDKs.
 
 Sources: error objects of the API references; lbjlaq/Antigravity-Manager#498 (Vertex), stacklok/mecatl#344 (OpenRouter),
-openai/codex#8100 (LiteLLM), github/copilot-cli#3407 (Copilot), tinovyatkin/amazon-bedrock-copilot-chat#546 (Bedrock).
+openai/codex#8100 (LiteLLM), github/copilot-cli#3407 (Copilot), tinovyatkin/amazon-bedrock-copilot-chat#546 (Bedrock),
+caozhiyuan/copilot-api#307 (an event in a stream).
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ def _read(value: dict[str, Any], outer: Refusal) -> Refusal:
 
 
 def _level(value: dict[str, Any]) -> dict[str, Any]:
-    error = value.get("error")
+    """Return the error of an answer; an event of a failed response has it in the response."""
+    response = value.get("response")
+    error = (response if isinstance(response, dict) else value).get("error")
     return error if isinstance(error, dict) else value
 
 

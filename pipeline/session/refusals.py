@@ -1,7 +1,7 @@
 """What a refusal changes in a session's memory: the healing that applies, and its bounds.
 
-The narrowest repair comes first. If the same sentence comes back until one healing of the user's turn is left, the last
-one is the widest of its kind. A healing that does not change the bytes is none.
+The narrowest repair comes first. If the same sentence comes back in the user's turn, the next one is the widest of its
+kind where reasoning is left out, and the last one in any case. A healing that does not change the bytes is none.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def after_refusal(memory: TargetMemory, current: Normalized, refused: Refused) -
         return memory
     body = RefusedBody(current.target, value, refused.model)
     made = Healing(row, words, refused.refusal, refused.request_id)
-    own = try_repairs(body, made, is_widest=_is_last(memory, row, refused.limit))
+    own = try_repairs(body, made, is_widest=_is_widest(memory, row, refused.limit))
     if own:
         return memory.with_healing(made, body, own)
     if refused.sha256 and not is_same and isinstance(current, HealedRequest):
@@ -104,7 +104,12 @@ def _orphans(request: Normalized) -> int:
     return sum(fix.code in _ORPHANS for fix in request.fixes)
 
 
-def _is_last(memory: TargetMemory, row: Row, limit: int) -> bool:
-    """Return True if a row was healed in this user turn, and one healing is left."""
+def _is_widest(memory: TargetMemory, row: Row, limit: int) -> bool:
+    """Return True if a row was healed in this user turn, and another narrow repair would be one too many.
+
+    A provider names one block of reasoning at a time. Once it has named two, its keys, platform or organisation have
+    probably changed, and all the others would follow one by one (can1357/oh-my-pi#12006).
+    """
     recent = memory.healings[len(memory.healings) - memory.count :] if memory.count else ()
-    return memory.count == limit - 1 and any(noted.row == row.name for noted in recent)
+    is_last = memory.count == limit - 1
+    return any(noted.row == row.name for noted in recent) and (is_last or row.loss == "reasoning")

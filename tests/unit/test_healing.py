@@ -106,6 +106,7 @@ PLAIN = {"type": "error", "error": {"type": "invalid_request_error", "message": 
         {"error": {"message": "Provider returned error", "metadata": {"raw": json.dumps(PLAIN)}}},
         {"error": {"message": f"CAPIError: 400 {SENTENCE} (request_id: 1F:2)", "code": ""}},
         {"object": "error", "message": SENTENCE, "type": "BadRequestError", "param": None, "code": 400},
+        {"type": "response.failed", "response": {"status": "failed", "error": {"message": SENTENCE, "code": None}}},
         SENTENCE,
     ],
 )

@@ -350,20 +350,28 @@ def refuse_next(session, at):
     return session.refused("anthropic", status=400, error=signature_refused(f"messages.{at}.content.0"))
 
 
+def refuse_parameter(session, name):
+    session.request()
+    error = {"error": {"type": "invalid_request_error", "message": f"`{name}` is deprecated for this model."}}
+    return session.refused("anthropic", status=400, error=error)
+
+
 @pytest.mark.parametrize(("heal", "most"), [("off", 0), ("once", 1), ("on", 3)])
 def test_healings_of_a_user_turn_are_limited(heal, most):
-    session = Session(["anthropic"], policy={"heal": heal}, **CLAUDE)
-    for number in range(6):
-        session.append(said("user", f"Question {number}?"))
-        session.append(called(number, thought(f"EqQB{number}AAAAAAAAAAA")))
-        session.append(result(number))
-        session.append(said("assistant", f"Answer {number}."))
-    session.append(said("user", "Thanks."))
-    healed = [refuse_next(session, at) for at in (1, 5, 9, 13)]
+    params = {"max_tokens": 100, "temperature": 1, "top_p": 1, "top_k": 1, "service_tier": "auto"}
+    session = Session(["anthropic"], model="claude-opus-4-7", policy={"heal": heal}, params=params)
+    session.append(said("user", "Hi."))
+    healed = [refuse_parameter(session, name) for name in ("temperature", "top_p", "top_k", "service_tier")]
     assert [request is not None for request in healed] == [number < most for number in range(4)]
-    kept = [f"EqQB{number}" in text_of(session.request()) for number in range(6)]
-    # The last of several healings is the widest of its kind.
-    assert kept == {0: [True] * 6, 1: [False, *[True] * 5], 3: [False] * 6}[most]
+
+
+def test_the_second_healing_of_a_user_turn_leaves_all_reasoning_out():
+    session = thinking_session()
+    kept = []
+    for at in (1, 5):
+        assert refuse_next(session, at) is not None
+        kept.append([signature in text_of(session.request()) for signature in SIGNED])
+    assert kept == [[False, True, True], [False] * 3]
 
 
 def test_a_new_user_turn_resets_the_count_and_not_the_memory():

@@ -266,12 +266,15 @@ def _loop_after(state: AnthropicProgress, role: str, blocks: Sequence[Block], *,
     """Return the state of the tool loop after a message of these blocks; ``lost`` is a repair."""
     first = blocks[0] if blocks else None
     if role == "user":
-        return structs.replace(state, answered=isinstance(first, ToolResult))
-    if role != "assistant" or (state.answered and state.loop):
+        # User messages in a row are one turn to the provider: it continues the loop if any of them has a result.
+        return structs.replace(state, answered=state.answered or isinstance(first, ToolResult))
+    if role != "assistant":
         return state
+    if state.answered and state.loop:
+        return structs.replace(state, answered=False)
     if isinstance(first, (Thinking, RedactedThinking)):
-        return structs.replace(state, loop="thinks")
-    return structs.replace(state, loop="lost" if lost else "bare")
+        return structs.replace(state, answered=False, loop="thinks")
+    return structs.replace(state, answered=False, loop="lost" if lost else "bare")
 
 
 def _written(role: str, pieces: Sequence[TrackedBlock], blocks: Sequence[Block], *, marked: bool = False) -> bytes:
