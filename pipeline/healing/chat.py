@@ -15,6 +15,14 @@ def disable_thinking(body: RefusedBody, _words: Words, _refusal: Refusal) -> Non
         body.note("thinking", "disabled")
 
 
+def disable_in_loop(body: RefusedBody, words: Words, refusal: Refusal) -> None:
+    """Switch thinking off while the open tool loop has a call without its reasoning."""
+    spoken = max((at for at, turn in enumerate(body.turns) if turn.get("role") == "user"), default=-1)
+    loop = body.turns[spoken + 1 :]
+    if any(turn.get("tool_calls") and not turn.get("reasoning_content") for turn in loop):
+        disable_thinking(body, words, refusal)
+
+
 def add_empty_reasoning(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
     """Add an empty ``reasoning_content`` to every message with calls: Kimi requires the member, not its text."""
     for at, turn in enumerate(body.turns):

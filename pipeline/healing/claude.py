@@ -87,6 +87,28 @@ def drop_unsigned(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
     _drop(body, range(len(body.turns)), lambda _turn, _at, block: not _signature(block))
 
 
+def disable_in_loop(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
+    """Switch thinking off while the open tool loop has a call without reasoning."""
+    loop = _open_loop(body)
+    is_bare = any(any(map(_calls, _content(body, at))) and not _has_reasoning(body, at) for at in loop)
+    if is_bare and body.value.get("thinking") != {"type": "disabled"}:
+        body.value["thinking"] = {"type": "disabled"}
+        body.note("thinking", "disabled")
+
+
+def switch_off_in_loop(body: RefusedBody, words: Words, refusal: Refusal) -> None:
+    """Leave ``thinking`` out while the last answer of an open tool loop does not begin with it."""
+    loop = _open_loop(body)
+    if loop and not is_reasoning(next(iter(_content(body, loop[-1])), None)):
+        switch_off(body, words, refusal)
+
+
+def _open_loop(body: RefusedBody) -> range:
+    """Return the messages of the tool loop that waits for the model; none if there is no such loop."""
+    last = body.last_answer()
+    return range(_begin_of_loop(body, last), last + 1) if last >= 0 and _is_open(body, last) else range(0)
+
+
 def switch_off_if_forced(body: RefusedBody, words: Words, refusal: Refusal) -> None:
     """Leave the parameter ``thinking`` out of a request that forces a tool."""
     if members_of(body.value.get("tool_choice")).get("type") in ("tool", "any"):
@@ -116,11 +138,10 @@ def drop_revoked(body: RefusedBody, known: Known) -> None:
 
 def _settle_loop(body: RefusedBody) -> None:
     """Leave ``thinking`` out while an open tool loop has no reasoning, for models that refuse such a loop with it."""
-    last = body.last_answer()
-    if "thinking" not in body.value or not refuses_bare_loop(body.model) or not _is_open(body, last):
+    if "thinking" not in body.value or not refuses_bare_loop(body.model):
         return
-    loop = range(_begin_of_loop(body, last), last + 1)
-    if not any(_has_reasoning(body, at) for at in loop):
+    loop = _open_loop(body)
+    if loop and not any(_has_reasoning(body, at) for at in loop):
         del body.value["thinking"]
         body.note("thinking", "left out: this model refuses a tool loop that does not begin with it")
 

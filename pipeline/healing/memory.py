@@ -49,12 +49,16 @@ class Value(Struct, frozen=True, array_like=True):
 
 
 class Fact(Struct, frozen=True, array_like=True):
-    """What a sentence says of a model, or of the target if ``model`` is None, and the number of its healing."""
+    """The words of a sentence about a model, or about the target if ``model`` is None, and the number of its healing.
+
+    ``is_new``: the user has not spoken since.
+    """
 
     healing: int
     words: dict[str, str]
     param: str
     model: str | None
+    is_new: bool = True
 
 
 class TargetMemory(Struct, frozen=True, array_like=True):
@@ -109,8 +113,8 @@ class TargetMemory(Struct, frozen=True, array_like=True):
         return self.count >= 0 and numbers <= set(range(len(self.healings)))
 
     def spoken(self) -> TargetMemory:
-        """Return the memory once the user speaks: another count, and without what held until then."""
-        facts = tuple(fact for fact in self.facts if not later_of(self.healings[fact.healing].row).until_spoken)
+        """Return the memory once the user speaks, with another count."""
+        facts = tuple(structs.replace(fact, is_new=False) if fact.is_new else fact for fact in self.facts)
         return structs.replace(self, facts=facts, count=0, retried=("", ""))
 
 
@@ -132,7 +136,8 @@ def apply_memory(body: RefusedBody, memory: TargetMemory, model: str) -> list[tu
                 last = memory.healings[value.healing] if value is not None else last
             made.append((change, last))
     for fact in memory.facts:
-        again = later_of(memory.healings[fact.healing].row).again
+        later = later_of(memory.healings[fact.healing].row)
+        again = later.at_first or later.again if fact.is_new else later.again
         if again is None or fact.model not in (None, model):
             continue
         again(body, fact.words, Refusal(0, "", param=fact.param))
