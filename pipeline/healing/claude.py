@@ -104,7 +104,7 @@ def switch_off_in_loop(body: RefusedBody, words: Words, refusal: Refusal) -> Non
 
 
 def _open_loop(body: RefusedBody) -> range:
-    """Return the messages of the tool loop that waits for the model; none if there is no such loop."""
+    """Return the messages of the tool loop that waits for the model; an empty range without such a loop."""
     last = body.last_answer()
     return range(_begin_of_loop(body, last), last + 1) if last >= 0 and _is_open(body, last) else range(0)
 

@@ -18,7 +18,7 @@ from reknit.pipeline.healing.table import HEALINGS, IN_SESSIONS, Repair
 
 
 class Later(Struct, frozen=True, kw_only=True):
-    """What a session does with a row besides its repair.
+    """The use of a row in a session, besides its repair.
 
     Attributes:
         again: runs for each later request to the same model.
@@ -99,7 +99,7 @@ _LOSSES: Final = {row.name: row.loss for row in (*IN_SESSIONS, *HEALINGS)}
 
 
 def later_of(row: str) -> Later:
-    """Return what a session does with a row besides its repair; a row of another version's table does nothing."""
+    """Return the use of a row in a session besides its repair; a row of another version's table has no use."""
     return LATER.get(row, _NONE)
 
 

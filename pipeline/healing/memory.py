@@ -1,4 +1,4 @@
-"""What a session remembers of its refusals, by target, and its effect on a request.
+"""The memory of a session about its refusals, by target, and its effect on a request.
 
 Values that were revoked are digests: a later request leaves them out wherever they are. Facts of a model or a
 connection are rows of the table with what the sentence named: their repairs run again for each later request. So the
@@ -49,7 +49,7 @@ class Value(Struct, frozen=True, array_like=True):
 
 
 class Fact(Struct, frozen=True, array_like=True):
-    """The words of a sentence about a model, or about the target if ``model`` is None, and the number of its healing.
+    """The words of a sentence, the model that it is about (None: all of the target), and the number of its healing.
 
     ``is_new``: the user has not spoken since.
     """
@@ -66,7 +66,7 @@ class TargetMemory(Struct, frozen=True, array_like=True):
 
     Attributes:
         healings: all of them, in their order.
-        values: what was revoked.
+        values: the revoked values.
         facts: in the order in which they were learned.
         count: the healings since the user spoke last.
         retried: the digest of a request that was refused for a cause that may pass by itself, and the report of it.
@@ -146,9 +146,9 @@ def apply_memory(body: RefusedBody, memory: TargetMemory, model: str) -> list[tu
 
 
 def try_repairs(body: RefusedBody, made: Healing, *, is_widest: bool) -> int:
-    """Repair a refused request; return the number of changes of the row itself, 0 if there are none.
+    """Repair a refused request; return the number of changes of the row itself.
 
-    A sentence may name a place that is none of the request's. Then the repair goes by kind.
+    A sentence may name a place outside of the request. Then the repair goes by kind.
 
     Args:
         body: of the request.

@@ -121,7 +121,7 @@ class _InputPaths:
         self._paths = {entry.output: entry.path for entry in reversed(ledger) if entry.output}
 
     def find(self, place: str) -> str:
-        """Return the place in the history of a place in the body; the same if it is none of the history's."""
+        """Return the place in the history of a place in the body; the same without such a place."""
         steps = place.split(".")
         for end in range(len(steps), 1, -1):
             within = ".".join(steps[:end])

@@ -17,7 +17,7 @@ from reknit.pipeline.stages.turn_state import TurnState
 from reknit.topics.records import ProviderAnswered
 
 _REFUSED_FROM = 400
-# A report without an id cannot be told from a redelivery of another one.
+# A report without an id looks like a redelivery of another one.
 _NO_REPORT = "-"
 
 

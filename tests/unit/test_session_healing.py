@@ -1,4 +1,4 @@
-"""Healing of sessions: what a refusal changes in the next request, and what the session remembers of it."""
+"""Healing of sessions: the effect of a refusal on the next request, and the memory of it."""
 
 import json
 from pathlib import Path
@@ -175,7 +175,7 @@ def test_every_block_is_accounted_for_after_healing(name):
                 value = value[int(step)] if isinstance(value, list) else value[step]
 
 
-# What is never refused.
+# Sessions that are never refused.
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
