@@ -1,4 +1,4 @@
-"""Repairs for look-alikes of Chat Completions that want their reasoning back."""
+"""Repairs for look-alikes of Chat Completions that have rules of their own for reasoning."""
 
 from __future__ import annotations
 
@@ -29,3 +29,10 @@ def add_empty_reasoning(body: RefusedBody, _words: Words, _refusal: Refusal) -> 
         if turn.get("role") == "assistant" and turn.get("tool_calls") and "reasoning_content" not in turn:
             turn["reasoning_content"] = ""
             body.note(f"messages.{at}.reasoning_content", "empty")
+
+
+def let_choose(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
+    """Let the model choose its tool: DeepSeek forces none while it thinks."""
+    if body.value.get("tool_choice") not in (None, "auto", "none"):
+        body.value["tool_choice"] = "auto"
+        body.note("tool_choice", "auto")

@@ -75,6 +75,7 @@ LATER: Final[Mapping[str, Later]] = MappingProxyType(
         "tool_text_param": _again(media.join_tool_texts),
         "gemini_unsigned": _again(gemini.sign_every),
         "deepseek_reasoning": _again(chat.disable_in_loop, at_first=chat.disable_thinking),
+        "forced_tool_while_thinking": _again(chat.let_choose),
         "kimi_reasoning": _again(chat.add_empty_reasoning),
         "deprecated": _again(parameters.leave_out),
         "only_one": _again(parameters.leave_out),

@@ -152,7 +152,7 @@ _END: Final = b"]}"
 def _is_passing(change: Change, noted: Noted) -> bool:
     """Return True if a change may not be made in the next request, or at another place."""
     later = later_of(noted.row)
-    return later.is_relative or (change.path == "thinking" and later.again is None)
+    return later.is_relative or (change.path.endswith("thinking") and later.again is None)
 
 
 def _fix(target: str, change: Change, noted: Noted, paths: _InputPaths) -> Fix:

@@ -81,9 +81,11 @@ class SessionAgent:
         return done.body
 
     def switch(self, party: str) -> None:
-        """Send the next requests to another party."""
-        self._party = PARTIES[party]
-        self.session.configure(targets=[self._party.target], model=self._party.model)
+        """Send the next requests to another party, with the parameters of its shape."""
+        before, self._party = self._party, PARTIES[party]
+        if before.shape != self._party.shape:
+            self._params = copy.deepcopy(PARAMS.get(party, {}))
+        self.session.configure(targets=[self._party.target], model=self._party.model, params=self._params)
 
 
 class Unhealed(SessionAgent):
