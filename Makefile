@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest
 SDKS := $(if $(shell command -v npm),tests/js/node_modules)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format unit broker sdks chaos simulate bench mutants release record resume kafka modules schemas docs deploy clean distclean
+.PHONY: help demo test lint format unit broker sdks chaos simulate heal bench mutants release record resume kafka modules schemas docs deploy clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ chaos: $(VENV)/.dev ## let three brokers and two workers undergo every fault, wi
 
 simulate: $(VENV)/.dev ## run seeded fault schedules of the engine on a model of Kafka (ARGS="--seeds 10000")
 	@$(BIN)/python tests/simulation/run.py $(ARGS)
+
+heal: $(VENV)/.dev ## run refused sessions against a mock provider, and compare clients (ARGS="--sessions 2000")
+	@$(BIN)/python tests/mock_provider/run.py $(ARGS)
 
 bench: $(VENV)/.dev ## measure the budgets beside the peers; writes build/benchmarks.md
 	@$(BIN)/python tests/benchmarks/run.py $(ARGS)

@@ -84,7 +84,7 @@ class RefusedBody:
         self.changes.append(Change(path, action, revoked))
 
     def place_of(self, part: JsonObject, path: str) -> str:
-        """Return the place of a turn or a block in the body as it was refused; ``path`` if it is not one of these."""
+        """Return the place of a turn or a block in the refused body; ``path`` if it is not one of these."""
         return self._places.get(id(part), path)
 
     def moves(self) -> dict[str, str]:
@@ -98,7 +98,7 @@ class RefusedBody:
         for _, place in reversed(self._given):
             if place in found or not added:
                 continue
-            # What is new in a list took the place of what is there no more, the last of it first.
+            # New parts of a list took the places of dropped ones, the last of them first.
             new = added.get(self._present_list(place, found))
             if new:
                 found[place] = new.pop()
@@ -116,7 +116,7 @@ class RefusedBody:
 
     @property
     def places(self) -> frozenset[str]:
-        """The places that turns and blocks had in the body as it was refused."""
+        """The places of turns and blocks in the refused body."""
         return frozenset(self._places.values())
 
     @property

@@ -24,6 +24,9 @@ from reknit.pipeline.targets.signatures import UNKNOWN, form_of
 
 Words = dict[str, str]
 _REASONING: Final = ("thinking", "redacted_thinking")
+_OF_MODEL: Final = "additionalModelRequestFields"
+# Anthropic pads its base64 (openclaw/openclaw#97019).
+_BASE64_GROUP: Final = 4
 
 
 def is_reasoning(block: object) -> bool:
@@ -34,9 +37,9 @@ def is_reasoning(block: object) -> bool:
 def drop_named(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
     """Drop the named block of a closed turn; all reasoning of an open tool loop.
 
-    The provider stops at the first block that it refuses, so blocks with a signature of the same foreign form go in the
-    same step. Where the named place holds no reasoning, the message as it was sent counts otherwise: then all reasoning
-    of that message goes, or of the last answer.
+    The provider stops at the first block that it refuses, so blocks with the same signature, or with one of the same
+    foreign form, go in the same step. Where the named place holds no reasoning, the sent message has other
+    places: then all reasoning of that message goes, or of the last answer.
     """
     at, place = _named(body, words["path"])
     last = body.last_answer()
@@ -48,12 +51,15 @@ def drop_named(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
     if place < 0:
         _drop(body, [at if _has_reasoning(body, at) else last])
         return
-    form = _foreign_form(_content(body, at)[place])
+    named = _content(body, at)[place]
+    signature, form = _signature(named), _foreign_form(named)
     _drop(
         body,
         range(len(body.turns)),
         lambda turn, block_at, block: (
-            (turn, block_at) == (at, place) or (form is not None and _foreign_form(block) == form)
+            (turn, block_at) == (at, place)
+            or (signature != "" and _signature(block) == signature)
+            or (form is not None and _foreign_form(block) == form)
         ),
     )
 
@@ -87,6 +93,28 @@ def drop_unsigned(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
     _drop(body, range(len(body.turns)), lambda _turn, _at, block: not _signature(block))
 
 
+def disable_in_loop(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
+    """Switch thinking off while the open tool loop has a call without reasoning."""
+    loop = _open_loop(body)
+    is_bare = any(any(map(_calls, _content(body, at))) and not _has_reasoning(body, at) for at in loop)
+    if is_bare and body.value.get("thinking") != {"type": "disabled"}:
+        body.value["thinking"] = {"type": "disabled"}
+        body.note("thinking", "disabled")
+
+
+def switch_off_in_loop(body: RefusedBody, words: Words, refusal: Refusal) -> None:
+    """Leave ``thinking`` out while the last answer of an open tool loop does not begin with it."""
+    loop = _open_loop(body)
+    if loop and not is_reasoning(next(iter(_content(body, loop[-1])), None)):
+        switch_off(body, words, refusal)
+
+
+def _open_loop(body: RefusedBody) -> range:
+    """Return the messages of the tool loop that waits for the model; an empty range without such a loop."""
+    last = body.last_answer()
+    return range(_begin_of_loop(body, last), last + 1) if last >= 0 and _is_open(body, last) else range(0)
+
+
 def switch_off_if_forced(body: RefusedBody, words: Words, refusal: Refusal) -> None:
     """Leave the parameter ``thinking`` out of a request that forces a tool."""
     if members_of(body.value.get("tool_choice")).get("type") in ("tool", "any"):
@@ -116,13 +144,11 @@ def drop_revoked(body: RefusedBody, known: Known) -> None:
 
 def _settle_loop(body: RefusedBody) -> None:
     """Leave ``thinking`` out while an open tool loop has no reasoning, for models that refuse such a loop with it."""
-    last = body.last_answer()
-    if "thinking" not in body.value or not refuses_bare_loop(body.model) or not _is_open(body, last):
+    if not refuses_bare_loop(body.model):
         return
-    loop = range(_begin_of_loop(body, last), last + 1)
-    if not any(_has_reasoning(body, at) for at in loop):
-        del body.value["thinking"]
-        body.note("thinking", "left out: this model refuses a tool loop that does not begin with it")
+    loop = _open_loop(body)
+    if loop and not any(_has_reasoning(body, at) for at in loop):
+        _leave_thinking_out(body, "left out: this model refuses a tool loop that does not begin with it")
 
 
 def _signature(block: JsonObject) -> str:
@@ -150,8 +176,16 @@ def drop_unbound(body: RefusedBody) -> None:
 
 def switch_off(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
     """Leave the parameter ``thinking`` out of this request."""
-    if body.value.pop("thinking", None) is not None:
-        body.note("thinking", "left out")
+    _leave_thinking_out(body, "left out")
+
+
+def _leave_thinking_out(body: RefusedBody, action: str) -> None:
+    """Leave the parameter out where the shape has it; Converse has it among the fields of the model."""
+    for holder, path in ((body.value, "thinking"), (members_of(body.value.get(_OF_MODEL)), f"{_OF_MODEL}.thinking")):
+        if holder.pop("thinking", None) is not None:
+            body.note(path, action)
+    if body.value.get(_OF_MODEL) == {}:
+        del body.value[_OF_MODEL]
 
 
 def drop_of_named_turn(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
@@ -286,10 +320,13 @@ def _calls(block: JsonObject) -> bool:
 
 
 def _foreign_form(block: JsonObject) -> object:
-    """Return the form of a signature that is known not to be Anthropic's, else None."""
-    inner = members_of(members_of(block.get("reasoningContent")).get("reasoningText"))
-    form = form_of(text_in(block.get("signature") or block.get("data") or inner.get("signature")))
-    return None if form is None or "anthropic" in form.issuers else form
+    """Return the form of a signature that is known not to be Anthropic's, or that is cut; else None."""
+    signature = _signature(block)
+    form = form_of(signature)
+    if form is not None and "anthropic" not in form.issuers:
+        return form
+    is_cut = form is not None and len(signature.removeprefix("claude#")) % _BASE64_GROUP != 0
+    return "cut" if is_cut else None
 
 
 def _drop(

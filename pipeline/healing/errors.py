@@ -20,6 +20,8 @@ _PREFIX: Final = re.compile(
     r"^(?:The model returned the following errors: |Validation error: |litellm\.\w+: (?:\w+Exception - )?"
     r"|CAPIError: \d{3} )+"
 )
+# A member of a cut answer, up to the end of its text or of the answer.
+_MEMBER: Final = re.compile(r'"(message|type|code|param|raw)"\s*:\s*"((?:[^"\\]|\\.)*)')
 _SUFFIX: Final = re.compile(r"\s*\(request_id: [^)]*\)\s*$")
 
 
@@ -46,7 +48,7 @@ def read_error(status: int, error: bytes | str | dict[str, Any]) -> Refusal:
     value: object = error
     if isinstance(error, (bytes, str)):
         text = error.decode("utf-8", "replace") if isinstance(error, bytes) else error
-        value = _object_in(text) or {"message": text}
+        value = _object_in(text) or _cut_object(text) or {"message": text}
     found = Refusal(status, "")
     for _ in range(_LEVELS):
         if not isinstance(value, dict):
@@ -85,8 +87,8 @@ def _inner(value: dict[str, Any], found: Refusal) -> object:
     metadata = level.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, dict) else None
     if isinstance(raw, str):
-        return _object_in(raw) or {"message": raw}
-    return _object_in(found.sentence)
+        return _object_in(raw) or _cut_object(raw) or {"message": raw}
+    return _object_in(found.sentence) or _cut_object(found.sentence)
 
 
 def _object_in(text: str) -> dict[str, Any] | None:
@@ -101,6 +103,29 @@ def _object_in(text: str) -> dict[str, Any] | None:
             continue
         return value if isinstance(value, dict) and ("error" in value or "message" in value) else None
     return None
+
+
+def _cut_object(text: str) -> dict[str, Any] | None:
+    """Return the members of an answer that was cut off, or None if it has none: a log keeps only the beginning.
+
+    The first of its members with a name decides; the last may be cut itself.
+    """
+    begin = text.find("{")
+    if begin < 0 or _MEMBER.search(text, begin) is None:
+        return None
+    found: dict[str, Any] = {}
+    for name, value in _MEMBER.findall(text, begin):
+        found.setdefault(name, _unescaped(value))
+    if "raw" in found:  # a router's, which quotes the provider
+        found["metadata"] = {"raw": found.pop("raw")}
+    return found if "message" in found or "metadata" in found else None
+
+
+def _unescaped(text: str) -> str:
+    try:
+        return _text(msgspec.json.decode(f'"{text}"'.encode()))
+    except (msgspec.DecodeError, UnicodeError):
+        return text
 
 
 def _text(value: object) -> str:

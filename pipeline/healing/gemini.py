@@ -29,7 +29,7 @@ def drop_cache(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
 
 
 def drop_revoked(body: RefusedBody, known: Known) -> None:
-    """Replace the signatures that were revoked as they were replaced before."""
+    """Replace the revoked signatures by the same values as before."""
     for at, place, name, part in _signed(body):
         put = known.get(("signature", digest_of(part[name])))
         if put is not None:

@@ -18,20 +18,20 @@ from reknit.pipeline.healing.table import HEALINGS, IN_SESSIONS, Repair
 
 
 class Later(Struct, frozen=True, kw_only=True):
-    """What a session does with a row besides its repair.
+    """The use of a row in a session, besides its repair.
 
     Attributes:
         again: runs for each later request to the same model.
-        until_spoken: it does so only until the user speaks.
-        is_of_target: it does so for each model of the target.
+        at_first: runs in its place until the user speaks.
+        is_of_target: both run for each model of the target.
         has_values: later requests leave out the single values too.
-        is_relative: what it leaves out depends on the later messages.
+        is_relative: the later messages decide about the parts that it leaves out.
         by_kind: the repair where the sentence names a place, and the request that it is of is not known.
         widest: the last repair of a user turn, after narrower ones were refused.
     """
 
     again: Repair | None = None
-    until_spoken: bool = False
+    at_first: Repair | None = None
     is_of_target: bool = False
     has_values: bool = True
     is_relative: bool = False
@@ -39,8 +39,9 @@ class Later(Struct, frozen=True, kw_only=True):
     widest: Repair | None = None
 
 
-def _again(repair: Repair, *, until_spoken: bool = False, is_of_target: bool = False) -> Later:
-    return Later(again=repair, until_spoken=until_spoken, is_of_target=is_of_target, has_values=False)
+def _again(repair: Repair, *, at_first: Repair | None = None, is_of_target: bool = False) -> Later:
+    is_relative = at_first is not None
+    return Later(again=repair, at_first=at_first, is_of_target=is_of_target, has_values=False, is_relative=is_relative)
 
 
 _ALL_THINKING: Final = Later(by_kind=claude.drop_every, widest=claude.drop_every)
@@ -54,8 +55,8 @@ LATER: Final[Mapping[str, Later]] = MappingProxyType(
         "latest_turn_modified": _ALL_THINKING,
         "thinking_unsigned": Later(again=claude.drop_unsigned, by_kind=claude.drop_unsigned, widest=claude.drop_every),
         "thinking_in_final_message": _ALL_THINKING,
-        "thinking_wanted_back": _again(chat.disable_thinking, until_spoken=True),
-        "loop_without_thinking": _again(claude.switch_off, until_spoken=True),
+        "thinking_wanted_back": _again(claude.disable_in_loop, at_first=chat.disable_thinking),
+        "loop_without_thinking": _again(claude.switch_off_in_loop, at_first=claude.switch_off),
         "forced_tool": _again(claude.switch_off_if_forced),
         "search_result": Later(by_kind=claude.write_searches, widest=claude.write_searches),
         "tool_reference": _again(claude.drop_undeclared, is_of_target=True),
@@ -73,7 +74,8 @@ LATER: Final[Mapping[str, Later]] = MappingProxyType(
         "tool_text": _again(media.join_tool_texts),
         "tool_text_param": _again(media.join_tool_texts),
         "gemini_unsigned": _again(gemini.sign_every),
-        "deepseek_reasoning": _again(chat.disable_thinking, until_spoken=True),
+        "deepseek_reasoning": _again(chat.disable_in_loop, at_first=chat.disable_thinking),
+        "forced_tool_while_thinking": _again(chat.let_choose),
         "kimi_reasoning": _again(chat.add_empty_reasoning),
         "deprecated": _again(parameters.leave_out),
         "only_one": _again(parameters.leave_out),
@@ -98,7 +100,7 @@ _LOSSES: Final = {row.name: row.loss for row in (*IN_SESSIONS, *HEALINGS)}
 
 
 def later_of(row: str) -> Later:
-    """Return what a session does with a row besides its repair; a row of another version's table does nothing."""
+    """Return the use of a row in a session besides its repair; a row of another version's table has no use."""
     return LATER.get(row, _NONE)
 
 

@@ -172,15 +172,19 @@ def _begin_of_turn(body: RefusedBody) -> int:
 
 
 def stub_address(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
-    """Replace the medium with the named address, or all that lie elsewhere if none is named."""
+    """Replace the medium with the named address, name or host, or all that lie elsewhere if none is named."""
     name = words.get("name") or ""
     remote = [medium for medium in media_in(body) if medium.address]
-    named = [medium for medium in remote if name and (medium.address == name or medium.address.endswith(f"/{name}"))]
+    named = [medium for medium in remote if name and _is_named(medium.address, name)]
     if body.target in GEMINI and not name:
         remote = [medium for medium in remote if "/files/" not in medium.address and "gs://" not in medium.address]
     is_download = "://" in name or not name
     why = "it cannot be downloaded" if is_download else "the provider does not have the file any more"
     stub(body, named if name else remote, why, is_addressed=is_download)
+
+
+def _is_named(address: str, name: str) -> bool:
+    return address == name or address.endswith(f"/{name}") or f"://{name}/" in address
 
 
 def stub_oldest(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
@@ -213,12 +217,20 @@ def stub_all(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
 
 
 def join_tool_texts(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
-    """Write the contents of tool messages as strings; for chat servers that take nothing else."""
+    """Write the contents of tool messages as strings, and their media in a user message after the results."""
     if body.target not in CHAT:
         return
+    written: list[JsonObject] = []
+    media: list[Any] = []
     for at, turn in enumerate(body.turns):
         parts = turn.get("content")
+        if turn.get("role") != "tool" and media:
+            written.append({"role": "user", "content": media})
+            media = []
         if turn.get("role") == "tool" and isinstance(parts, list):
             texts = [text_in(members_of(part).get("text")) for part in parts]
+            media = [*media, *(part for part in parts if _is_medium(body.target, members_of(part)))]
             turn["content"] = "\n".join(filter(None, texts))
             body.note(f"messages.{at}.content", "joined")
+        written.append(turn)
+    body.value["messages"] = [*written, {"role": "user", "content": media}] if media else written

@@ -1,4 +1,4 @@
-"""What a session remembers of its refusals, by target, and its effect on a request.
+"""The memory of a session about its refusals, by target, and its effect on a request.
 
 Values that were revoked are digests: a later request leaves them out wherever they are. Facts of a model or a
 connection are rows of the table with what the sentence named: their repairs run again for each later request. So the
@@ -49,12 +49,16 @@ class Value(Struct, frozen=True, array_like=True):
 
 
 class Fact(Struct, frozen=True, array_like=True):
-    """What a sentence says of a model, or of the target if ``model`` is None, and the number of its healing."""
+    """The words of a sentence, the model that it is about (None: all of the target), and the number of its healing.
+
+    ``is_new``: the user has not spoken since.
+    """
 
     healing: int
     words: dict[str, str]
     param: str
     model: str | None
+    is_new: bool = True
 
 
 class TargetMemory(Struct, frozen=True, array_like=True):
@@ -62,7 +66,7 @@ class TargetMemory(Struct, frozen=True, array_like=True):
 
     Attributes:
         healings: all of them, in their order.
-        values: what was revoked.
+        values: the revoked values.
         facts: in the order in which they were learned.
         count: the healings since the user spoke last.
         retried: the digest of a request that was refused for a cause that may pass by itself, and the report of it.
@@ -109,8 +113,8 @@ class TargetMemory(Struct, frozen=True, array_like=True):
         return self.count >= 0 and numbers <= set(range(len(self.healings)))
 
     def spoken(self) -> TargetMemory:
-        """Return the memory once the user speaks: another count, and without what held until then."""
-        facts = tuple(fact for fact in self.facts if not later_of(self.healings[fact.healing].row).until_spoken)
+        """Return the memory once the user speaks, with another count."""
+        facts = tuple(structs.replace(fact, is_new=False) if fact.is_new else fact for fact in self.facts)
         return structs.replace(self, facts=facts, count=0, retried=("", ""))
 
 
@@ -132,7 +136,8 @@ def apply_memory(body: RefusedBody, memory: TargetMemory, model: str) -> list[tu
                 last = memory.healings[value.healing] if value is not None else last
             made.append((change, last))
     for fact in memory.facts:
-        again = later_of(memory.healings[fact.healing].row).again
+        later = later_of(memory.healings[fact.healing].row)
+        again = later.at_first or later.again if fact.is_new else later.again
         if again is None or fact.model not in (None, model):
             continue
         again(body, fact.words, Refusal(0, "", param=fact.param))
@@ -141,9 +146,9 @@ def apply_memory(body: RefusedBody, memory: TargetMemory, model: str) -> list[tu
 
 
 def try_repairs(body: RefusedBody, made: Healing, *, is_widest: bool) -> int:
-    """Repair a refused request; return the number of changes of the row itself, 0 if there are none.
+    """Repair a refused request; return the number of changes of the row itself.
 
-    A sentence may name a place that is none of the request's. Then the repair goes by kind.
+    A sentence may name a place outside of the request. Then the repair goes by kind.
 
     Args:
         body: of the request.

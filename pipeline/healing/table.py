@@ -149,10 +149,11 @@ _REASONING: Final = (
     _row(
         "search_result",
         CLAUDE,
-        _AT + r": Invalid encrypted_content in (?:search_result|web_search_result) block",
+        _AT + r": [Ii]nvalid (?:encrypted_content in (?:search_result|web_search_result)"
+        r"|encrypted_stdout in encrypted_code_execution_result) block",
         claude.write_search,
         loss="reasoning",
-        source="NousResearch/senpi#150, #208",
+        source="code-yeongyu/senpi#150, #208",
     ),
     _row(
         "tool_reference",
@@ -242,7 +243,7 @@ _ITEMS: Final = (
     _row(
         "container_expired",
         RESPONSES,
-        r"^Container is expired\.|^Container not found",
+        r"^Container is expired\.|^Container not found|^Expected container_id: cntr_",
         items.drop_container,
         loss="reasoning",
         source="pydantic/pydantic-ai#7461; BerriAI/litellm#30936",
@@ -254,7 +255,8 @@ _MEDIA: Final = (
         "image_at_place",
         CLAUDE,
         r"^(?P<path>messages\.[\w.]+): (?:image exceeds \d+ MB maximum|image cannot be empty"
-        r"|At least one of the image dimensions exceed max allowed size|The file format is invalid or unsupported)",
+        r"|At least one of the image dimensions exceed max allowed size|The file format is invalid or unsupported"
+        r"|Could not process image)",
         media.stub_named,
         loss="media",
         source="recorded; anthropics/claude-code#2939, #3397",
@@ -378,9 +380,17 @@ _SIGNATURES: Final = (
     ),
     _row(
         "deepseek_reasoning",
-        CHAT,
+        CHAT | RESPONSES,
         r"reasoning_(?:content|text) in the thinking mode must be passed back",
         chat.disable_thinking,
+        loss="setting",
+        source="recorded (DeepSeek)",
+    ),
+    _row(
+        "forced_tool_while_thinking",
+        CHAT,
+        r"^Thinking mode does not support this tool_choice",
+        chat.let_choose,
         loss="setting",
         source="recorded (DeepSeek)",
     ),
@@ -429,7 +439,7 @@ _PARAMETERS: Final = (
     ),
     _row(
         "block_binding",
-        frozenset({"anthropic"}),
+        CLAUDE,
         r"block_binding: Extra inputs are not permitted",
         parameters.drop_binding,
         loss="setting",

@@ -81,7 +81,7 @@ class Session:
         self._at_work = work
         # The working history of the last configuration, and for each target why its prefix is new.
         self._configured: tuple[WorkingHistory, dict[str, str]] | None = None
-        # What providers refused, by target.
+        # The memory of refusals, by target.
         self._memory: Memory = dict(work.loaded_memory)
         # How often the history or its settings changed, and for each target at its last request.
         self._changes, self._asked = 0, dict[str, int]()

@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec import structs
 
+from reknit.pipeline.errors import InputError
 from reknit.pipeline.fixes import Fix, digest
 from reknit.pipeline.healing.body import Change, JsonObject, RefusedBody, items_in
 from reknit.pipeline.healing.later import is_lossless, later_of
@@ -120,7 +121,7 @@ class _InputPaths:
         self._paths = {entry.output: entry.path for entry in reversed(ledger) if entry.output}
 
     def find(self, place: str) -> str:
-        """Return the place in the history of a place in the body; the same if it is none of the history's."""
+        """Return the place in the history of a place in the body; the same without such a place."""
         steps = place.split(".")
         for end in range(len(steps), 1, -1):
             within = ".".join(steps[:end])
@@ -151,7 +152,7 @@ _END: Final = b"]}"
 def _is_passing(change: Change, noted: Noted) -> bool:
     """Return True if a change may not be made in the next request, or at another place."""
     later = later_of(noted.row)
-    return later.until_spoken or later.is_relative or (change.path == "thinking" and later.again is None)
+    return later.is_relative or (change.path.endswith("thinking") and later.again is None)
 
 
 def _fix(target: str, change: Change, noted: Noted, paths: _InputPaths) -> Fix:
@@ -216,7 +217,12 @@ def heal_request(
     violations = _judged(msgspec.json.encode(body.value), made, tail_rules)
     if not _hard(violations) - _hard(made.violations):
         return HealedRequest(made, body, changes, violations, None)
-    then = renormalize(msgspec.json.encode(body.value))
+    try:
+        then = renormalize(msgspec.json.encode(body.value))
+    except InputError:
+        return made  # nothing is left of it
+    if then.rejected and not made.rejected:
+        return made  # its provider may refuse it, and the rules certainly do not allow it without what was revoked
     return HealedRequest(made, body, changes, then.violations, then)
 
 

@@ -1,7 +1,7 @@
-"""What a refusal changes in a session's memory: the healing that applies, and its bounds.
+"""The effect of a refusal on a session's memory: the healing that applies, and its bounds.
 
 The narrowest repair comes first. If the same sentence comes back in the user's turn, the next one is the widest of its
-kind where reasoning is left out, and the last one in any case. A healing that does not change the bytes is none.
+kind where reasoning is left out, and the last one in any case. A healing always changes the bytes.
 """
 
 from __future__ import annotations

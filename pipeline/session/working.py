@@ -103,7 +103,7 @@ class WorkingHistory:
         self.bounds = bounds or MediaBounds()
         self.fit = fit or fit_for(policy, setting)
         self.bindings = bindings or PrefixBindings()
-        # What providers refused, as it was loaded; the session keeps it.
+        # The loaded memory of refusals; the session keeps it.
         self.loaded_memory: Memory = {}
         self._limits = {} if policy.media == "reject" else limits_for(self.names, setting)
         if policy.media != "shrink":

@@ -17,7 +17,7 @@ from reknit.pipeline.stages.turn_state import TurnState
 from reknit.topics.records import ProviderAnswered
 
 _REFUSED_FROM = 400
-# A report without an id cannot be told from a redelivery of another one.
+# A report without an id looks like a redelivery of another one.
 _NO_REPORT = "-"
 
 
@@ -51,7 +51,7 @@ def _heal(entry: TurnState, event: ProviderAnswered, publisher: Publisher) -> st
     if found is None or found[0] not in session.targets or event.status < _REFUSED_FROM:
         return ""
     target, sent = found
-    if sent.refused:
+    if sent.refused or entry.quarantined:
         return ""
     last = entry.sent.last.get(target)
     is_newest = last is not None and last.request_id == event.request_id and not last.answered

@@ -10,7 +10,12 @@ from typing import Any
 from mock_provider.client_shapes import SHAPES
 from mock_provider.driver import Run
 from mock_provider.parties import PARTIES
+from mock_provider.session_agent import SessionAgent
 
+from reknit.pipeline.session.refusals import LIMITS
+
+# The sentence names no medium, and several are candidates: the reference on refusals allows a second refusal.
+_WITHOUT_PLACE = frozenset({"undecodable", "undecodable_gemini", "undecodable_chat"})
 # A medium may be shown again, and a client without a session does not remember it.
 _MEDIA = frozenset({
     "undecodable", "undecodable_gemini", "undecodable_chat", "download", "download_named", "download_gemini",
@@ -27,7 +32,8 @@ def refused_twice(run: Run, *, with_media: bool) -> list[str]:
     """Return the values that one party refused more than once. A misplaced path does not name the value."""
     if run.provider.misplaced:
         return []
-    names = [each for each in run.refusals if each.value and (with_media or each.name not in _MEDIA)]
+    left_out = _WITHOUT_PLACE if with_media else _MEDIA
+    names = [each for each in run.refusals if each.value and each.name not in left_out]
     refused = Counter((each.party, each.value) for each in names)
     return [value for (_, value), times in refused.items() if times > 1]
 
@@ -59,3 +65,10 @@ def _blocks(body: dict[str, Any], turns: str) -> Iterator[Any]:
             yield from parts
         else:
             yield entry
+
+
+def is_at_limit(run: Run) -> bool:
+    """Return True if a session was healed three times in one user turn, which takes several faults at once."""
+    return isinstance(run.agent, SessionAgent) and (
+        run.agent.session.healings(PARTIES[run.party].target) == LIMITS["on"]
+    )

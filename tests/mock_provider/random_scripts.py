@@ -45,14 +45,17 @@ class _Making:
         return self.chance.randrange(number + 1, len(self.rounds)) if number + 1 < len(self.rounds) else number
 
 
-def random_script(seed: int | str) -> Script:
-    """Return the session of a seed."""
-    chance = random.Random(seed)  # noqa: S311  a reproducible choice, not a secret
+def random_script(seed: int | str, *, is_switching: bool = False) -> Script:
+    """Return the session of a seed; ``is_switching``: between providers of different shapes."""
+    chance = random.Random(f"{seed} switching" if is_switching else seed)  # noqa: S311  a reproducible choice, not a secret
     party = chance.choice(_PARTIES)
     rounds = [chance.choice((0, 1, 2)) for _ in range(chance.randrange(4, 9))]
     making = _Making(chance, party, rounds)
+    known = [fault for fault in _OF_SHAPE[making.shape] if not is_switching or fault in _IN_EVERY_SHAPE]
     for _ in range(chance.choice((0, 1, 1, 2, 2, 3))):
-        chance.choice(_ANY + _OF_SHAPE[making.shape])(making)
+        chance.choice(_ANY + known)(making)
+    for _ in range(chance.choice((1, 2, 3)) if is_switching else 0):
+        making.add("switch", party=chance.choice(_PARTIES))
     return Script(
         name=f"random-{seed}",
         group="random",
@@ -60,7 +63,7 @@ def random_script(seed: int | str) -> Script:
         report="-",
         rounds=rounds,
         faults=making.faults,
-        params=_PARAMS.get(making.shape, {}),
+        params={} if is_switching else _PARAMS.get(making.shape, {}),
         late=chance.random() < 0.1,
     )
 
@@ -198,3 +201,7 @@ _OF_SHAPE: Final = {
     "gemini": [_damage, _forget, _organisation, _lose_signature, _pictures, _bad_picture, _file],
     "chat": [_lose_reasoning_text, _pictures, _address, _no_vision, _few_pictures, _parameter],
 }
+# These ask nothing of the history, so the session may be at another provider when they happen.
+_IN_EVERY_SHAPE: Final = (
+    _forget, _foreign, _connection, _organisation, _lose_signature, _lose_reasoning_text, _bad_picture, _address, _slow,
+)  # fmt: skip

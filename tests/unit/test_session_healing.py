@@ -1,4 +1,4 @@
-"""Healing of sessions: what a refusal changes in the next request, and what the session remembers of it."""
+"""Healing of sessions: the effect of a refusal on the next request, and the memory of it."""
 
 import json
 from pathlib import Path
@@ -39,8 +39,8 @@ HEALED = [
     for name, case in BY_NAME.items()
     if case["mend"] != "none" and name not in NEVER_REFUSED and name not in NOT_HEALED
 ]
-# Facts that hold until the user speaks, and values that the next turn sends again.
-UNTIL_SPOKEN = {name for name, later in LATER.items() if later.until_spoken}
+# Facts that matter in a tool loop.
+IN_LOOPS = {name for name, later in LATER.items() if later.at_first is not None}
 
 
 def session_of(case, **arguments):
@@ -130,7 +130,7 @@ def test_a_refused_session_heals_as_stated_and_remembers(name):
     assert session.request().unjudged == healed.unjudged
     loaded = Session.load(session.head(), [record for _, record in session.take_segments()])
     assert loaded.request().unjudged == healed.unjudged
-    if not UNTIL_SPOKEN & {code.removeprefix("healed_") for code in codes}:
+    if not IN_LOOPS & {code.removeprefix("healed_") for code in codes}:
         session.append(said("assistant", "Well."))
         session.append(said("user", "Go on."))
         # A parameter that a tool loop could not have is back.
@@ -175,7 +175,7 @@ def test_every_block_is_accounted_for_after_healing(name):
                 value = value[int(step)] if isinstance(value, list) else value[step]
 
 
-# What is never refused.
+# Sessions that are never refused.
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
@@ -505,3 +505,30 @@ def test_healing_never_repeats_a_request_or_breaks_a_rule(name, turns, data):
         found = {each.rule for each in validate(healed.unjudged, case["target"]) if each.severity == "hard"}
         assert found <= rules
     assert len(seen) <= 4
+
+
+def test_thinking_is_off_in_later_loops_without_reasoning_and_on_in_other_turns():
+    session = Session(["openai-chat"], model="acme-large", tools=TOOLS)
+    error = {"error": {"message": "The `reasoning_content` in the thinking mode must be passed back to the API."}}
+    off = {"type": "disabled"}
+
+    def sent():
+        return json.loads(session.request().body).get("thinking")
+
+    for message in (said("user", "List."), called(1), result(1)):
+        session.append(message)
+    session.request()
+    assert json.loads(session.refused("openai-chat", status=400, error=error).body)["thinking"] == off
+    session.append(said("assistant", "One."))
+    session.append(said("user", "Again."))
+    assert sent() is None
+    session.append(called(2))
+    session.append(result(2))
+    assert sent() == off
+
+
+def test_a_history_of_which_nothing_would_be_left_is_sent_as_it_is():
+    session = healed_session()
+    session.rewind(2)
+    assert session.request().unjudged
+    assert session.request().violations == [] or not session.request().rejected

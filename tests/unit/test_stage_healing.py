@@ -152,8 +152,10 @@ def test_a_refusal_that_no_row_has_is_judged_as_before(log):
 
 @pytest.mark.parametrize(("heal", "most"), [("off", 0), ("once", 1), ("on", 3)])
 def test_the_policy_limits_the_healings_of_a_user_turn(heal, most):
-    log = Log(policy=Policy(heal=heal)).take(*HISTORY[:-1], *exchange(3), said("user", "Thanks."))
-    published = [len(log.refuse(bad(at)).healed) for at in (1, 5, 9, 13)]
+    log = Log(policy=Policy(heal=heal)).take(*HISTORY)
+    limit = "max_tokens: {} > {}, which is the maximum allowed number of output tokens for this model"
+    words = (bad(1), limit.format(100, 90), limit.format(90, 80), limit.format(80, 70))
+    published = [len(log.refuse(each).healed) for each in words]
     assert published == [int(number < most) for number in range(4)]
     assert len({headers["request-id"] for headers, _ in log.requests}) == len(log.requests)
 
