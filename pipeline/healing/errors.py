@@ -48,7 +48,7 @@ def read_error(status: int, error: bytes | str | dict[str, Any]) -> Refusal:
     value: object = error
     if isinstance(error, (bytes, str)):
         text = error.decode("utf-8", "replace") if isinstance(error, bytes) else error
-        value = _object_in(text) or _cut_object(text) or {"message": text}
+        value = _event_in(text) or _object_in(text) or _cut_object(text) or {"message": text}
     found = Refusal(status, "")
     for _ in range(_LEVELS):
         if not isinstance(value, dict):
@@ -91,6 +91,12 @@ def _inner(value: dict[str, Any], found: Refusal) -> object:
     return _object_in(found.sentence) or _cut_object(found.sentence)
 
 
+def _event_in(text: str) -> dict[str, Any] | None:
+    """Return the last error among the server-sent events of an answer, or None."""
+    events = (_object_in(line) for line in reversed(text.splitlines()) if line.startswith("data:"))
+    return next((event for event in events if event is not None), None)
+
+
 def _object_in(text: str) -> dict[str, Any] | None:
     """Return the JSON object in a sentence, if it is an error; it begins with the sentence's first brace."""
     begin = text.find("{")
@@ -101,8 +107,13 @@ def _object_in(text: str) -> dict[str, Any] | None:
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             end = text.rfind("}", begin, end)
             continue
-        return value if isinstance(value, dict) and ("error" in value or "message" in value) else None
+        return value if isinstance(value, dict) and _is_error(value) else None
     return None
+
+
+def _is_error(value: dict[str, Any]) -> bool:
+    response = value.get("response")
+    return "error" in value or "message" in value or (isinstance(response, dict) and bool(response.get("error")))
 
 
 def _cut_object(text: str) -> dict[str, Any] | None:

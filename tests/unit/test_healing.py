@@ -136,6 +136,14 @@ def test_an_answer_without_a_sentence_heals_nothing(error):
     assert done.reason == "unknown"
 
 
+def test_the_last_error_of_a_stream_counts():
+    delta = {"type": "content_block_delta", "delta": {"type": "text_delta", "text": '{"error": {"message": "no"}}'}}
+    failed = {"type": "response.failed", "response": {"error": {"code": "x", "message": SENTENCE}}}
+    for last in (PLAIN, failed):
+        text = "".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in (delta, last))
+        assert read_error(400, text).sentence == SENTENCE
+
+
 def test_errors_within_errors_are_opened_to_a_limit():
     error = SENTENCE
     for _ in range(12):
