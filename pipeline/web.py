@@ -97,7 +97,13 @@ def status_app(live: Check, ready: Check, registry: CollectorRegistry) -> web.Ap
 
 
 def refuse_other_sites(
-    request: web.Request, *, host: str, scheme: str, names: Collection[str], remedy: str = ""
+    request: web.Request,
+    *,
+    host: str,
+    scheme: str,
+    names: Collection[str],
+    remedy: str = "",
+    origins: Collection[str] = (),
 ) -> None:
     """Refuse a request that another site's page makes a browser send.
 
@@ -107,6 +113,7 @@ def refuse_other_sites(
         scheme: that the client used.
         names: the host names of this server. A page whose name was rebound to this address has another one.
         remedy: a sentence for a person whose name for this server is unknown.
+        origins: the other sites whose pages may ask.
 
     Raises:
         web.HTTPMisdirectedRequest: the request is for another name.
@@ -119,6 +126,8 @@ def refuse_other_sites(
     if name not in names:
         raise web.HTTPMisdirectedRequest(text=f"This server is not known by that name. {remedy}".rstrip() + "\n")
     origin = request.headers.get("Origin")
+    if origin is not None and origin in origins:
+        return
     is_foreign = origin is not None and origin != f"{scheme}://{host}"
     site = request.headers.get("Sec-Fetch-Site", "none")
     # A link on another page may lead here; a picture, a frame or a script of it may not.

@@ -52,6 +52,8 @@ class AgUi:
         # Items whose metadata the clients have.
         self._marked: set[str] = set()
         self._usage: Usage | None = None
+        # A user's message that the clients do not have.
+        self._has_turn = False
         self._last_end: Event = {"type": "RUN_FINISHED", "outcome": {"type": "success"}}
 
     @property
@@ -87,6 +89,10 @@ class AgUi:
             events += self._finish({"type": "RUN_FINISHED", "outcome": {"type": "success"}})
         return events
 
+    def apply_turn(self, item: ItemStarted) -> None:
+        """Apply a user's message that is not from a stream. Clients get it when the next answer begins."""
+        self._has_turn = self.state.apply_turn(item) or self._has_turn
+
     def _enter(self, item: Item, run: str) -> list[Event]:
         if not self._answers.is_superseded_by(run, item):
             return []
@@ -121,7 +127,11 @@ class AgUi:
         if run is None:
             return []
         self._usage = None
-        return [self._started(run)]
+        if not self._has_turn:
+            return [self._started(run)]
+        # The client that wrote the message shows it already: a snapshot does not repeat it.
+        self._has_turn = False
+        return [self._started(run), *self._snapshot()]
 
     def _started(self, run: str) -> Event:
         return {"type": "RUN_STARTED", "threadId": self._session, "runId": run, "protocolVersion": "1.0"}

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Raw, Struct, UnsetType
 
-from reknit.pipeline.screens.content import CALLS, arguments, call_of, decoded
+from reknit.pipeline.screens.content import CALLS, arguments, call_of, decoded, plain_text
 from reknit.topics.items import (
     AgentError,
     AgentNotice,
@@ -88,6 +88,8 @@ class ScreenState:
     def __init__(self) -> None:
         self._view = View()
         self._numbers: set[int] = set()
+        # Texts of messages that a stream may contain once more.
+        self._expected: list[str] = []
         self.blocks: dict[str, Block] = {}
         self.order: dict[str, None] = {}
         self.notices: dict[str, Notice] = {}
@@ -104,7 +106,7 @@ class ScreenState:
         """Apply one record; return None if it changes nothing."""
         match item:
             case ItemStarted():
-                return self._start(item)
+                return None if self._is_echo(item) else self._start(item)
             case ItemDelta():
                 return self._extend(item)
             case ItemCompleted():
@@ -121,6 +123,32 @@ class ScreenState:
         self._view.apply(item)
         self._note(item)
         return Change(item)
+
+    def apply_turn(self, item: ItemStarted) -> bool:
+        """Apply a user's message that is not from a stream; return True if it is new.
+
+        A stream may contain the same message later, under an id of its own. That one is not shown.
+        """
+        if self._start(item) is None:
+            return False
+        self._expected.append(plain_text(decoded(item.content)))
+        return True
+
+    def is_followed(self, item_id: str) -> bool | None:
+        """Return whether anything was shown after an item; None for an unknown item."""
+        if item_id not in self.order:
+            return None
+        return next(reversed(self.order)) != item_id
+
+    def _is_echo(self, item: ItemStarted) -> bool:
+        if item.item_type != "user_message" or not self._expected or item.parent_tool_use_id:
+            return False
+        content = decoded(item.content)
+        text = item.text if content is None else plain_text(content)
+        if text not in self._expected:
+            return False
+        self._expected.remove(text)
+        return True
 
     def _note(self, item: Item) -> None:
         match item:

@@ -5,6 +5,7 @@ import os
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
+from screen_clients import AgUiClient, AiSdkClient, as_sent, shown_by_ag_ui, shown_by_ai_sdk, wanted
 
 from reknit.pipeline.screens.ag_ui import AgUi
 from reknit.pipeline.screens.ai_sdk import AiSdk
@@ -23,7 +24,6 @@ from reknit.topics.items import (
     Usage,
 )
 from reknit.topics.reducer import View
-from tests.screen_clients import AgUiClient, AiSdkClient, as_sent, shown_by_ag_ui, shown_by_ai_sdk, wanted
 
 SCALE = int(os.environ.get("REKNIT_EXAMPLES", "1"))
 IDS = st.sampled_from(["a", "b", "c", "d"])

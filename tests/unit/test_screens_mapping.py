@@ -5,11 +5,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from screen_clients import AgUiClient, AiSdkClient, as_sent, shown_by_ag_ui, shown_by_ai_sdk, wanted
 
 from reknit.pipeline.screens.ag_ui import AgUi
 from reknit.pipeline.screens.ai_sdk import AiSdk
 from reknit.topics.items import AnyItem
-from tests.screen_clients import AgUiClient, AiSdkClient, as_sent, shown_by_ag_ui, shown_by_ai_sdk, wanted
 
 VECTORS = [
     json.loads(line)
