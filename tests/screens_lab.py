@@ -14,7 +14,7 @@ from reknit.pipeline.screen_server.handlers import Screens
 from reknit.pipeline.screen_server.records import Records
 from reknit.pipeline.screen_server.server import application
 from reknit.pipeline.viewer.guard import Guard
-from reknit.pipeline.viewer.server import serving
+from reknit.pipeline.web import serving
 from reknit.topics import AGENT_TURNS, SESSION_ITEMS
 from reknit.topics.headers import PRODUCER as PRODUCER_HEADER
 from reknit.topics.records import TurnAppended

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterator
@@ -17,6 +18,7 @@ from reknit.pipeline.web import refuse_other_sites
 
 _ALLOWED_HEADERS: Final = "authorization, content-type, last-event-id"
 _PREFLIGHT_SECONDS: Final = 600
+_SITE: Final = re.compile(r"https?://[^/\s@?#*]+", re.ASCII)
 # Peers whose requests are counted.
 _MOST_PEERS: Final = 10_000
 
@@ -191,3 +193,8 @@ def _token_of(request: web.Request) -> str:
     if scheme.lower() == "bearer":
         return token.strip()
     return request.query.get("token", "")
+
+
+def is_site(text: str) -> bool:
+    """Return True for a site as browsers name it in ``Origin``: a scheme and a host, without a path."""
+    return _SITE.fullmatch(text) is not None

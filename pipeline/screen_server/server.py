@@ -25,7 +25,7 @@ from reknit.pipeline.settings import Config
 from reknit.pipeline.viewer.guard import BINDING, HEALTH
 from reknit.pipeline.viewer.index.reading import Follower, open_index
 from reknit.pipeline.viewer.index.values import Values
-from reknit.pipeline.viewer.server import serving
+from reknit.pipeline.web import serving
 
 log = logging.getLogger("reknit.screens")
 
