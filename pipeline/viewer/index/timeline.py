@@ -294,6 +294,12 @@ def items(
     return _in_order(name, rows, pieces, limit, forward=bool(after))
 
 
+def turns_by(reader: Reader, name: str, producer: str) -> list[Entry]:
+    """Return the turns that a program wrote, in the order of their log."""
+    sql = f"{_OF_ONE} {_OWN} AND e.kind = 'turn' AND e.producer = ? ORDER BY e.place"
+    return _entries(reader.rows(sql, name, producer))
+
+
 def of_items(reader: Reader, name: str, item_ids: Collection[str]) -> list[Entry]:
     """Records of these items, in the order of their log."""
     marks = ", ".join("?" * len(item_ids))
