@@ -58,7 +58,7 @@ def test_the_list_for_programs_has_each_page_once(site):
     assert [line for line in lines if not re.fullmatch(r"- \[.+?\]\(\S+\.md\): [A-Z`].+\.", line)] == []
 
 
-SECTIONS = ["Start", "Concepts", "How-to", "Reference", "Operate"]
+SECTIONS = ["Start", "Tutorials", "Concepts", "How-to", "Reference", "Operate"]
 
 
 def test_no_page_loads_anything_from_the_network(site):
