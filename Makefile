@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest
 SDKS := $(if $(shell command -v npm),tests/js/node_modules)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format unit broker sdks chaos simulate heal bench mutants release record resume kafka modules schemas docs deploy clean distclean
+.PHONY: help demo test lint format unit broker sdks chaos simulate heal bench mutants release record resume kafka modules schemas docs site deploy clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,6 +87,10 @@ schemas: $(VENV)/.runtime ## write topics/schemas and topics/asyncapi.json from 
 
 docs: $(VENV)/.runtime ## write the pages of docs/ from the catalogues, their examples and the table of streams
 	@$(BIN)/reknit explain --write docs
+
+site: $(VENV)/.dev ## build the site of the docs into build/site, with every link checked
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict $(ARGS)
+	@echo "build/site/index.html"
 
 deploy: $(VENV)/.dev ## write the dashboards and the generated Kubernetes manifests
 	@$(BIN)/python -W ignore deploy/grafana/dashboards.py

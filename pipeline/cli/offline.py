@@ -466,5 +466,6 @@ def all_pages() -> dict[str, str]:
     """Return the pages to write, by their path under docs/."""
     from reknit.pipeline.cli.config import page  # it imports Kafka clients, which other explanations do not need
     from reknit.pipeline.explain.documents import documents
+    from reknit.pipeline.explain.reference import reference_pages
 
-    return {**documents(), "configuration.md": page()}
+    return {**documents(), "configuration.md": page(), **reference_pages()}

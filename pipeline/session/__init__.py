@@ -56,6 +56,13 @@ class Session:
         UnknownTargetError: a target does not exist.
         PolicyError: the policy is not valid.
         InputError: the system prompt, the tools or the parameters are not valid.
+
+    Example:
+        >>> session = Session(["anthropic", "openai-chat"], model="claude-sonnet-4-5", params={"max_tokens": 64})
+        >>> session.append({"role": "user", "content": "Hello."})
+        []
+        >>> session.request("anthropic").body
+        b'{"model":"claude-sonnet-4-5","max_tokens":64,"messages":[{"role":"user","content":"Hello."}]}'
     """
 
     def __init__(
@@ -555,6 +562,13 @@ def normalize(
         InputError: the input cannot be used.
         UnknownTargetError: the target or the shape does not exist.
         PolicyError: the policy is not valid.
+
+    Example:
+        >>> call = {"type": "tool_use", "id": "toolu_01", "name": "ls", "input": {}}
+        >>> history = [{"role": "user", "content": "List the files."}, {"role": "assistant", "content": [call]}]
+        >>> done = normalize([*history, {"role": "user", "content": "Are you still there?"}], model="claude-sonnet-4-5")
+        >>> [(fix.code, fix.path, fix.lossless) for fix in done.fixes]
+        [('result_synthesised', 'messages.2.content.0', False)]
     """
     target, mended_by = target_named(to), policy_from(policy)
     check_scale(mended_by, scale)

@@ -55,6 +55,19 @@ def test_each_target_has_a_page_and_no_other_exists():
         "broken-sessions.md",
         "serve.md",
         "viewer.md",
+        "start/gateway.md",
+        "start/library.md",
+        "start/topics.md",
+        "tutorials/broken-session.md",
+        "tutorials/fleet.md",
+        "tutorials/gateway.md",
+        "tutorials/items.md",
+        "tutorials/shadow.md",
+        "tutorials/upgrade.md",
+        "concepts/exactly-once.md",
+        "concepts/history.md",
+        "concepts/ledger.md",
+        "concepts/recording.md",
         *PAGES,
     }
     assert all(f"({page})" in (DOCS / "README.md").read_text("utf-8") for page in pages - {"README.md"})
@@ -68,6 +81,11 @@ def test_each_target_has_a_page_and_no_other_exists():
         "shares.md",
         "streams.md",
         "works-with.md",
+        "reference/cli.md",
+        "reference/errors.md",
+        "reference/library.md",
+        "reference/metrics.md",
+        "reference/topics.md",
         *(f"rules/{target}.md" for target in TARGETS),
     }
 
