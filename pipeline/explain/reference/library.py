@@ -14,7 +14,7 @@ import reknit.testing
 from reknit.pipeline.explain.reference.docstrings import markdown_of
 from reknit.pipeline.explain.reference.markdown import WRITTEN
 from reknit.pipeline.fixes import Fix
-from reknit.pipeline.healing import Healed, NotHealed
+from reknit.pipeline.healing.single import Healed, NotHealed
 from reknit.pipeline.policy import Policy
 from reknit.pipeline.rules.base import Violation
 from reknit.pipeline.session import Normalized
