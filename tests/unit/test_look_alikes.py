@@ -1,4 +1,4 @@
-"""Mistral, DeepSeek and Moonshot: what their writers do differently, and a history that goes through all providers."""
+"""Mistral, DeepSeek and Moonshot: the differences of their writers, and a history that goes through all providers."""
 
 from __future__ import annotations
 

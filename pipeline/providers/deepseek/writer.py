@@ -1,7 +1,7 @@
 """Requests for DeepSeek's own API. Only the differences from ``openai-chat`` are here.
 
-The API takes text alone. While a model thinks, it wants the reasoning of each message with calls back, whoever wrote
-it, and takes no choice that forces a call. It has no schema for answers.
+The API takes text alone. While a model thinks, it requires the reasoning of each message with calls back, whoever
+wrote it, and takes no choice that forces a call. It has no schema for answers.
 """
 
 from __future__ import annotations

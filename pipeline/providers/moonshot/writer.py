@@ -1,6 +1,6 @@
 """Requests for Moonshot's own API (Kimi). Only the differences from ``openai-chat`` are here.
 
-While a model thinks, the API wants the reasoning of each message with calls back, be it empty, and takes no choice that
+While a model thinks, the API requires the reasoning of each message with calls back, be it empty, and takes no choice that
 forces a call. The parameters of sampling are fixed for current models. No message is empty.
 """
 
@@ -26,7 +26,7 @@ from reknit.pipeline.providers.openai.writer.parts import ServedParts
 from reknit.pipeline.providers.openai_chat.writer import OPENAI_CHAT
 from reknit.pipeline.targets.head import HeadWriter, Params
 
-# The models that think unless a request says otherwise, and whose parameters of sampling are fixed.
+# The models that think unless a request switches that off, and whose parameters of sampling are fixed.
 _THINKING: Final = re.compile(r"kimi-(k2[.-]\d(?!\d)|k3|for-coding)|(^|/)k3(?!\d)")
 # The models that always think; their parameters of sampling are free.
 _ALWAYS_THINKING: Final = re.compile(r"kimi-k2-thinking")

@@ -236,7 +236,7 @@ class ChatHead(Struct, frozen=True, kw_only=True):
         bounds: the minimum and the maximum of numbers.
         choices: the words for a choice among tools.
         rewrite: writes other parameters in the host's words, for one model.
-        note: returns a text that the system prompt must have for the parameters, ``""`` if there is none.
+        note: returns a text that the system prompt must have for the parameters, ``""`` if they need none.
     """
 
     parameters: frozenset[str] = PARAMETERS
