@@ -1,7 +1,7 @@
 """Requests for Moonshot's own API (Kimi). Only the differences from ``openai-chat`` are here.
 
-While a model thinks, the API requires the reasoning of each message with calls back, be it empty, and takes no choice that
-forces a call. The parameters of sampling are fixed for current models. No message is empty.
+While a model thinks, the API requires the reasoning of each message with calls back, be it empty, and takes no choice
+that forces a call. The parameters of sampling are fixed for current models. No message is empty.
 """
 
 from __future__ import annotations
