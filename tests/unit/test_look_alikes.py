@@ -204,21 +204,24 @@ def test_deepseek_is_told_the_schema_in_its_prompt():
 
 
 @pytest.mark.parametrize(
-    ("target", "model", "members", "stays"),
+    ("target", "model", "members", "expected"),
     [
-        ("deepseek", "deepseek-v4-flash", {}, False),
-        ("deepseek", "deepseek-v4-flash", {"thinking": {"type": "disabled"}}, True),
-        ("deepseek", "deepseek-chat", {}, True),
-        ("deepseek", "deepseek-chat", {"thinking": {"type": "enabled", "budget_tokens": 2000}}, False),
-        ("moonshot", "kimi-k2.6", {}, False),
-        ("moonshot", "kimi-k2.6", {"thinking": {"type": "disabled"}}, True),
-        ("moonshot", "kimi-k2-0905-preview", {}, True),
+        ("deepseek", "deepseek-v4-flash", {}, (True, "disabled", ["thinking_yields"])),
+        ("deepseek", "deepseek-v4-flash", {"thinking": {"type": "enabled"}}, (False, "enabled", ["param_dropped"])),
+        ("deepseek", "deepseek-v4-flash", {"thinking": {"type": "disabled"}}, (True, "disabled", [])),
+        ("deepseek", "deepseek-reasoner", {}, (False, "", ["param_dropped"])),
+        ("deepseek", "deepseek-chat", {}, (True, "", [])),
+        ("moonshot", "kimi-k2.6", {}, (True, "disabled", ["thinking_yields"])),
+        ("moonshot", "kimi-k2.6", {"thinking": {"type": "disabled"}}, (True, "disabled", [])),
+        ("moonshot", "kimi-k2-thinking", {}, (False, "", ["param_dropped"])),
+        ("moonshot", "kimi-k3", {}, (False, "", ["param_dropped"])),
+        ("moonshot", "kimi-k2-0905-preview", {}, (True, "", [])),
     ],
 )
-def test_no_call_is_forced_while_the_model_thinks(target, model, members, stays):
+def test_no_call_is_forced_while_the_model_thinks(target, model, members, expected):
     for choice in ({"type": "tool", "name": "read"}, "required"):
         body, codes = sent(HISTORY[-1:], target, model, tools=TOOLS, tool_choice=choice, **members)
-        assert ("tool_choice" in body, codes) == (stays, [] if stays else ["param_dropped"])
+        assert ("tool_choice" in body, body.get("thinking", {}).get("type", ""), codes) == expected
         assert refusals(json.dumps(body), target, model) == []
 
 
