@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from reknit.pipeline.conversion import convert
     from reknit.pipeline.healing.single import heal
     from reknit.pipeline.session import Session, normalize
     from reknit.pipeline.streams.session import recover
@@ -17,11 +18,12 @@ try:
 except PackageNotFoundError:  # run from a folder that was not installed
     __version__ = "0+unknown"
 
-__all__ = ["Session", "__version__", "heal", "normalize", "recover", "validate"]
+__all__ = ["Session", "__version__", "convert", "heal", "normalize", "recover", "validate"]
 
 # Each name is imported on first use: a program that only validates does not import the rest.
 _HOMES = {
     "Session": "reknit.pipeline.session",
+    "convert": "reknit.pipeline.conversion",
     "heal": "reknit.pipeline.healing.single",
     "normalize": "reknit.pipeline.session",
     "recover": "reknit.pipeline.streams.session",
@@ -29,7 +31,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401  one of five
+def __getattr__(name: str) -> Any:  # noqa: ANN401  one of six
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,9 +11,9 @@ from reknit.pipeline import __version__
 from reknit.pipeline.errors import ReknitError
 
 if TYPE_CHECKING:
-    from reknit.pipeline import Session, heal, normalize, recover, validate
+    from reknit.pipeline import Session, convert, heal, normalize, recover, validate
 
-__all__ = ["ReknitError", "Session", "__version__", "heal", "normalize", "recover", "validate"]
+__all__ = ["ReknitError", "Session", "__version__", "convert", "heal", "normalize", "recover", "validate"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  one of the functions and classes

@@ -15,16 +15,20 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from msgspec import UNSET, Raw, Struct
 
-from reknit.pipeline.cli import Exit, Group, Progress, fail, read_input, say, stdin, write_json
+from reknit.pipeline.cli import Exit, Group, Progress, fail, read_input, say, stdin, write_bytes, write_json
 from reknit.pipeline.cli.broker import run_with_broker
 from reknit.pipeline.cli.config import JSON, Since, with_config
+from reknit.pipeline.cli.convert import WRITTEN
 from reknit.pipeline.cli.offline import FILE
+from reknit.pipeline.cli.output import show_fixes
 from reknit.pipeline.client import Place, Turns
 from reknit.pipeline.errors import InputError, InternalError
+from reknit.pipeline.history.writers import writer_named
+from reknit.pipeline.history.writers.base import Writer
 from reknit.pipeline.kafka.partitions import partitions_of, usual_partition
 from reknit.pipeline.kafka.reading import read_partitions, reader
 from reknit.pipeline.kafka.sending import producing
-from reknit.pipeline.session.export import Export, export, restoring
+from reknit.pipeline.session.export import Export, export, export_as, restoring
 from reknit.pipeline.settings import Config
 from reknit.pipeline.stages.base import POSITION, Record
 from reknit.pipeline.stages.defaults import Defaults
@@ -376,16 +380,24 @@ async def _release(config: Config, session: str, record: bytes | None) -> None:
 
 @click.command("export")
 @with_config
+@click.option("--as", "shape", help=f"Print each as a list of messages of a framework's shape: {WRITTEN}.")
 @click.argument("sessions", nargs=-1, required=True)
-def export_command(config: Config, sessions: tuple[str, ...]) -> None:
+def export_command(config: Config, shape: str | None, sessions: tuple[str, ...]) -> None:
     """Print sessions as documents that restore them, one per line; `normalize` accepts `document`.
+
+    With --as, a line is a list of messages as `convert` writes it, and what the shape has no place for is a line on
+    stderr.
 
     Exits with 2 if nothing is known of one of them.
     """
-    run_with_broker(config, lambda: _export(config, sessions))
+    try:
+        writer = None if shape is None else writer_named(shape)
+    except InputError as error:
+        fail(error)
+    run_with_broker(config, lambda: _export(config, sessions, writer))
 
 
-async def _export(config: Config, sessions: tuple[str, ...]) -> None:
+async def _export(config: Config, sessions: tuple[str, ...], writer: Writer | None) -> None:
     async with reader(config) as consumer:
         numbers = await partitions_of(consumer, config, TURNS_STATE)
         whose = [(usual_partition(session, numbers), session.encode()) for session in sessions]
@@ -398,7 +410,12 @@ async def _export(config: Config, sessions: tuple[str, ...]) -> None:
             raise InputError("unknown_session", f"nothing is known of session {session!r}")
         if one.waiting:
             say(f"reknit: {session} is {one.state}; {one.waiting} records that wait are not in the document")
-        write_json(export(session, one.entry.session))
+        if writer is None:
+            write_json(export(session, one.entry.session))
+        else:
+            written = export_as(one.entry.session, writer)
+            write_bytes(written.data + b"\n")
+            show_fixes(written.fixes)
 
 
 @click.command("import")

@@ -10,10 +10,12 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from reknit.pipeline.registry import TARGETS
+
 JsonObject = dict[str, Any]
 # Targets whose bodies have Claude's blocks, and the names of their lists of turns.
 CLAUDE: Final = frozenset({"anthropic", "bedrock-converse"})
-CHAT: Final = frozenset({"openai-chat", "vllm"})
+CHAT: Final = frozenset(name for name, target in TARGETS.items() if target.shape == "openai-chat")
 RESPONSES: Final = frozenset({"openai-responses"})
 GEMINI: Final = frozenset({"gemini"})
 EVERY: Final = CLAUDE | CHAT | RESPONSES | GEMINI

@@ -38,8 +38,8 @@ def drop_named(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
     """Drop the named block of a closed turn; all reasoning of an open tool loop.
 
     The provider stops at the first block that it refuses, so blocks with the same signature, or with one of the same
-    foreign form, go in the same step. Where the named place holds no reasoning, the message as it was sent counts
-    otherwise: then all reasoning of that message goes, or of the last answer.
+    foreign form, go in the same step. Where the named place holds no reasoning, the sent message has other
+    places: then all reasoning of that message goes, or of the last answer.
     """
     at, place = _named(body, words["path"])
     last = body.last_answer()

@@ -117,7 +117,7 @@ def _is_error(value: dict[str, Any]) -> bool:
 
 
 def _cut_object(text: str) -> dict[str, Any] | None:
-    """Return what an answer says whose end was cut off, or None if it is none: a log keeps the beginning of long ones.
+    """Return the members of an answer that was cut off, or None if it has none: a log keeps only the beginning.
 
     The first of its members with a name decides; the last may be cut itself.
     """

@@ -72,6 +72,16 @@ def heal(
     Raises:
         InputError: the body is not a JSON object, or the target takes a text.
         UnknownTargetError: the target does not exist.
+
+    Example:
+        >>> reasoning = {"type": "thinking", "thinking": "A greeting.", "signature": "from-another-key"}
+        >>> answer = {"role": "assistant", "content": [reasoning, {"type": "text", "text": "Hello."}]}
+        >>> asked = [{"role": "user", "content": "Hi."}, answer, {"role": "user", "content": "Go on."}]
+        >>> body = {"model": "claude-sonnet-4-5", "max_tokens": 64, "messages": asked}
+        >>> said = {"error": {"message": "messages.1.content.0: Invalid signature in thinking block "}}
+        >>> found = heal(body, error=said)
+        >>> [fix.code for fix in found.fixes]
+        ['healed_thinking_signature']
     """
     found = try_healing(body, target, status=status, error=error, model=model, attempt=attempt)
     return found if isinstance(found, Healed) else None

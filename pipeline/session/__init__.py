@@ -17,8 +17,9 @@ from reknit.pipeline.errors import InputError, InternalError, UnknownTargetError
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.healing.errors import Refusal, read_error
 from reknit.pipeline.healing.memory import NO_MEMORY, Memory
+from reknit.pipeline.history.readers.extended import extends, replaced
 from reknit.pipeline.history.readers.message import UNDECIDED, Decided
-from reknit.pipeline.history.readers.shapes import TRANSCRIPTS, decided_in, read, read_next
+from reknit.pipeline.history.readers.shapes import TRANSCRIPTS, decided_in, grows, read, read_next
 from reknit.pipeline.model import Role, ToolResult, Turn
 from reknit.pipeline.policy import Policy
 from reknit.pipeline.providers.base import Target
@@ -55,6 +56,13 @@ class Session:
         UnknownTargetError: a target does not exist.
         PolicyError: the policy is not valid.
         InputError: the system prompt, the tools or the parameters are not valid.
+
+    Example:
+        >>> session = Session(["anthropic", "openai-chat"], model="claude-sonnet-4-5", params={"max_tokens": 64})
+        >>> session.append({"role": "user", "content": "Hello."})
+        []
+        >>> session.request("anthropic").body
+        b'{"model":"claude-sonnet-4-5","max_tokens":64,"messages":[{"role":"user","content":"Hello."}]}'
     """
 
     def __init__(
@@ -168,7 +176,11 @@ class Session:
         """
         work = self._work
         check_scale(work.policy, self.scale)
-        turns, fixes, work.decided = _read_message(message, work.count, source, work.decided)
+        turns, fixes, decided = _read_message(message, work.count, source, work.decided)
+        if grows(source, decided):
+            work, replacing = self._without_last(turns)
+            fixes = [*replacing, *fixes]
+        work.decided = decided
         work.count += 1
         self._changes += 1
         work.note_fixes(fixes)
@@ -177,6 +189,34 @@ class Session:
         self._has_grown = bool(turns)
         self._last_role = turns[-1].role if turns else self._last_role
         return [*fixes, *work.take_turns(turns, self.scale)]
+
+    def _without_last(self, turns: Sequence[Turn]) -> tuple[WorkingHistory, list[Fix]]:
+        """Return the working history without its last message if these turns extend it, and the fix that says so.
+
+        The message is part of the open end, so what has settled stays as it is.
+        """
+        work = self._work
+        last = work.archive.last_turns()
+        if not last or last[0].index != work.count - 1 or not extends(last, turns):
+            return work, []
+        count = work.count
+        self._work = work = work.back(count - 1, self._resets())
+        work.count = count
+        return work, [replaced(last)]
+
+    def is_extended_by(self, message: GivenMessage, source: str = "auto") -> bool:
+        """Return True if a message that is appended would take the place of the last one, which it extends.
+
+        The last message may also be one that a framework does not send, as a fragment of a later one.
+        """
+        work = self._work
+        try:
+            turns, _, decided = _read_message(message, work.count, source, work.decided)
+        except InputError:
+            return False
+        last = work.archive.last_turns()
+        is_last = bool(last) and last[0].index == work.count - 1
+        return grows(source, decided) and (not is_last or extends(last, turns))
 
     def request(self, target: str | None = None, *, is_sent: bool = True) -> Normalized:
         """Return the request for one of the session's targets, by default the first.
@@ -522,6 +562,13 @@ def normalize(
         InputError: the input cannot be used.
         UnknownTargetError: the target or the shape does not exist.
         PolicyError: the policy is not valid.
+
+    Example:
+        >>> call = {"type": "tool_use", "id": "toolu_01", "name": "ls", "input": {}}
+        >>> history = [{"role": "user", "content": "List the files."}, {"role": "assistant", "content": [call]}]
+        >>> done = normalize([*history, {"role": "user", "content": "Are you still there?"}], model="claude-sonnet-4-5")
+        >>> [(fix.code, fix.path, fix.lossless) for fix in done.fixes]
+        [('result_synthesised', 'messages.2.content.0', False)]
     """
     target, mended_by = target_named(to), policy_from(policy)
     check_scale(mended_by, scale)

@@ -11,7 +11,9 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from reknit.pipeline.model import Block, Turn, Unknown
+from reknit.pipeline.history.writers import Written, write
+from reknit.pipeline.history.writers.base import Writer
+from reknit.pipeline.model import Block, Conversation, Turn, Unknown
 from reknit.pipeline.session import Session
 from reknit.topics.records import HistoryRestored, PolicyChange, SessionOpened
 
@@ -48,6 +50,19 @@ def export(name: str, session: Session) -> Export:
     )
     policy = PolicyChange(**structs.asdict(session.policy))
     return Export(session=name, document=document, targets=session.targets, policy=policy, log=Raw(session.log()))
+
+
+def export_as(session: Session, writer: Writer) -> Written:
+    """Return the history of a session in the shape of a framework."""
+    setting = session.setting
+    conversation = Conversation(
+        turns=tuple(session.turns),
+        system=setting.system,
+        tools=setting.tools,
+        model=setting.model,
+        params=setting.params,
+    )
+    return write(conversation, writer)
 
 
 def restoring(found: Export) -> tuple[SessionOpened, HistoryRestored]:

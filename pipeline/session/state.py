@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TypeAlias
 
 import msgspec
@@ -229,6 +230,14 @@ class Archive:
     def turns(self) -> Iterator[Turn]:
         """The turns of the log, oldest first."""
         return (entry for entry in self.entries() if isinstance(entry, Turn))
+
+    def last_turns(self) -> list[Turn]:
+        """The turns of the last message that has any."""
+        for entries in chain((self.log,), map(decode_log, reversed(self.packed))):
+            found = [entry for entry in entries if isinstance(entry, Turn)]
+            if found:
+                return [turn for turn in found if turn.index == found[-1].index]
+        return []
 
     def entries(self, skipped: int = 0) -> Iterator[LogEntry]:
         """The log after N segments, oldest first."""

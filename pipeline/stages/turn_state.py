@@ -480,9 +480,21 @@ def seen_before(entry: TurnState, event: TurnRecord) -> bool:
             entry.message_ids.append(name)
         entry.new_ids.add(name)
         return False
-    if seen.digest != digest:
+    if seen.digest == digest:
+        return True
+    if not _extends_last(entry, event, seen):
         raise InputError("id_reused", "this id came before with other content")
-    return True
+    entry.ids[name] = SeenId(digest, entry.session.count)
+    entry.message_ids.append(name)
+    entry.new_ids.add(name)
+    return False
+
+
+def _extends_last(entry: TurnState, event: TurnRecord, seen: SeenId) -> bool:
+    """Return True if a record has the last message again, with more content."""
+    if not isinstance(event, TurnAppended) or seen.messages != entry.session.count - 1:
+        return False
+    return entry.session.is_extended_by(bytes(event.message), "auto" if event.shape is UNSET else event.shape)
 
 
 def kept_by(entry: TurnState, name: str) -> int | str:

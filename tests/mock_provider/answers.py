@@ -24,7 +24,7 @@ _WANTED = re.compile(r"\[(\d+) calls?\]")
 
 
 class Making(Struct, frozen=True):
-    """What an answer is made from: the request, its number in the session, and whether it is a call."""
+    """The parts that an answer is made from: the request, its number in the session, and whether it is a call."""
 
     request: Received
     mint: Mint

@@ -14,7 +14,7 @@ from reknit.pipeline.fixes import Fix
 
 
 class BodyAgent:
-    """A client without a ``Session``: it keeps the body that was healed, and goes on from it.
+    """A client without a ``Session``: it keeps the body that was healed, and continues from it.
 
     Attributes:
         fixes: of all healings.

@@ -1,4 +1,4 @@
-"""Checks of chained responses, and the items that a chained request stands for."""
+"""Checks of chained responses, and the items that a chained request continues."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mock_provider.sentences import RefusedError
 
 
 def check_chain(request: Received) -> list[dict[str, Any]]:
-    """Return the items that the previous response stands for; refuse one that this caller cannot use."""
+    """Return the items of the previous response; refuse a response that this caller cannot use."""
     previous = request.body.get("previous_response_id")
     if previous is None:
         return []

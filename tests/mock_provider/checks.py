@@ -10,6 +10,9 @@ from typing import Any
 from mock_provider.client_shapes import SHAPES
 from mock_provider.driver import Run
 from mock_provider.parties import PARTIES
+from mock_provider.session_agent import SessionAgent
+
+from reknit.pipeline.session.refusals import LIMITS
 
 # The sentence names no medium, and several are candidates: the reference on refusals allows a second refusal.
 _WITHOUT_PLACE = frozenset({"undecodable", "undecodable_gemini", "undecodable_chat"})
@@ -62,3 +65,10 @@ def _blocks(body: dict[str, Any], turns: str) -> Iterator[Any]:
             yield from parts
         else:
             yield entry
+
+
+def is_at_limit(run: Run) -> bool:
+    """Return True if a session was healed three times in one user turn, which takes several faults at once."""
+    return isinstance(run.agent, SessionAgent) and (
+        run.agent.session.healings(PARTIES[run.party].target) == LIMITS["on"]
+    )

@@ -11,7 +11,7 @@ SCHEMA: Final[Entry] = {"type": "object", "properties": {"path": {"type": "strin
 
 
 class ClientShape(Protocol):
-    """What a client does in one shape."""
+    """The requests of one shape, as a client makes them."""
 
     turns: str
 

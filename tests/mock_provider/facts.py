@@ -9,10 +9,10 @@ from msgspec import Struct
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """What a model takes.
+    """The limits and parameters of a model.
 
     Attributes:
-        family: whose values it reads. Another family's are not accepted.
+        family: the models that read its values. Those of another family are not accepted.
         prefix_bound: its reasoning is bound to what came before it.
         loop_begins_with_thinking: with thinking enabled, the turn of an open tool loop begins with it.
         wants_signature: the first call of each step of the current turn needs a signature.

@@ -1,4 +1,4 @@
-"""Checks of media: what cannot be decoded or downloaded, sides, bytes, and counts."""
+"""Checks of media: decoding, downloads, sides, bytes, and counts."""
 
 from __future__ import annotations
 

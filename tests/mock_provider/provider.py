@@ -1,7 +1,7 @@
 """A provider with state: it signs and encrypts its own output, and accepts only its own values.
 
 The provider is a pure function of its seed and of the requests of a session: no clock, no other randomness. Reports say
-which sentences a provider writes and when (the reference on refusals); it enforces those, not what providers do inside.
+which sentences a provider writes and when (the reference on refusals); the mock enforces no more than those.
 Not modelled: prices, counts of tokens, streamed answers, and beta headers other than that of ``block_binding``.
 """
 
@@ -35,7 +35,7 @@ from reknit.pipeline.validation import validate
 
 
 class Answered(Struct, frozen=True):
-    """What a client receives, and in the ledger what the provider knows about it.
+    """An answer, with the facts that only the provider knows.
 
     Attributes:
         status: of the answer.
@@ -60,7 +60,7 @@ class Provider:
     """All parties, with one state. Scripts change its public attributes while a session runs.
 
     Attributes:
-        state: what it knows.
+        state: the values that it issued and stored.
         ledger: every answer.
         organisation: that the credential selects; "" is an unknown key.
         connection: that requests come over.
@@ -69,7 +69,7 @@ class Provider:
         status: of refusals, where a gateway changes it; 0 leaves it.
         busy: how many requests are answered before any check.
         refuses_all: the sentence of a refusal that no request avoids, or "".
-        misplaced: the path in sentences, where a client counts otherwise than the provider, or "".
+        misplaced: the path in sentences, where a client and the provider count differently, or "".
     """
 
     def __init__(self, seed: str) -> None:

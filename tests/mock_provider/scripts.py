@@ -35,7 +35,7 @@ class Script(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
         params: of all requests, besides the party's own.
         needs_session: a body alone cannot be healed.
         late: the refusal arrives after the user has spoken again.
-        loss: what the reference on refusals says that the model loses.
+        loss: the content that the model loses, by the reference on refusals.
     """
 
     name: str

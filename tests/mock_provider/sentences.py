@@ -183,7 +183,7 @@ SENTENCES: Final = {
         words="thinking is enabled but reasoning_content is missing in assistant tool call message at index {index}",
         code="invalid_request_error",
     ),
-    # What is not healed.
+    # Sentences that are not healed.
     "key": Sentence(words="invalid x-api-key", status=401, type="authentication_error", healable=False),
     "length": Sentence(words="prompt is too long: 200016 tokens > 200000 maximum", healable=False),
     "policy": Sentence(words="Output blocked by content filtering policy", healable=False),

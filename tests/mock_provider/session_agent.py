@@ -20,7 +20,7 @@ class SessionAgent:
     Attributes:
         session: with its memory.
         policy: of the session.
-        fixes: of the healings, each as it was reported first.
+        fixes: of the healings, each of them once.
     """
 
     policy: ClassVar[Entry | None] = None
@@ -31,6 +31,7 @@ class SessionAgent:
         self._tools = [_declared(name) for name in tools]
         self._entries: list[Entry] = []
         self.fixes: list[Fix] = []
+        self._reports = 0
         self.session = Session(
             [self._party.target],
             model=self._party.model,
@@ -73,7 +74,10 @@ class SessionAgent:
     def refused(self, status: int, error: Any, attempt: int) -> bytes | None:
         """Return the next request after a refusal; None if it is not healed."""
         del attempt  # the session counts them
-        done = self.session.refused(self._party.target, status=status, error=error)
+        self._reports += 1
+        done = self.session.refused(
+            self._party.target, status=status, error=error, request_id=f"request-{self._reports}"
+        )
         if done is None:
             return None
         known = {(fix.code, fix.path, fix.detail) for fix in self.fixes}

@@ -1,4 +1,4 @@
-"""What a provider knows: the values that it issued, what it stored, and what has expired."""
+"""The state of a provider: the values that it issued, the items that it stored, and the names that have expired."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Issued(Struct, frozen=True, kw_only=True):
 
 
 class Item(Struct, frozen=True, kw_only=True):
-    """An item of an answer: whose it is, whether it is stored, and the id of the reasoning that it follows."""
+    """An item of an answer: its owner, whether it is stored, and the id of the reasoning that it follows."""
 
     boundary: str
     connection: str
@@ -40,7 +40,7 @@ class Item(Struct, frozen=True, kw_only=True):
 
 
 class Stored(Struct, frozen=True, kw_only=True):
-    """A stored response: whose it is, and the items of its input and output."""
+    """A stored response: its owner, and the items of its input and output."""
 
     boundary: str
     items: list[dict[str, Any]]

@@ -26,7 +26,7 @@ def issued_for(request: Received, block: dict[str, Any]) -> Issued | None:
 
 
 def check_thinking(request: Received, messages: list[dict[str, Any]]) -> None:
-    """Refuse the first block that is not as it was issued."""
+    """Refuse the first block that differs from the issued one."""
     latest = latest_answer(messages)
     for at, message in enumerate(messages):
         for place, block in enumerate(message["content"]):

@@ -5,14 +5,11 @@ REKNIT_EXAMPLES=20 runs two thousand of each. ``make heal`` compares them with c
 
 import pytest
 from mock_provider.body_agent import BodyAgent
-from mock_provider.checks import lost, refused_twice, repeats
+from mock_provider.checks import is_at_limit, lost, refused_twice, repeats
 from mock_provider.driver import run_script
-from mock_provider.parties import PARTIES
 from mock_provider.random_scripts import random_script
 from mock_provider.session_agent import RestartedAgent, SessionAgent, Unhealed
 from strategies import SCALE
-
-from reknit.pipeline.session.refusals import LIMITS
 
 PARTS = 4
 SESSIONS = 100 * SCALE // PARTS
@@ -41,11 +38,6 @@ def test_a_session_goes_on_and_no_value_is_refused_twice(part, is_switching):
         assert repeats(run) == [], script.name
         assert refused_twice(run, with_media=True) == [], script.name
         assert lost(run) == [], script.name
-
-
-def is_at_limit(run):
-    """True if a session was healed three times in one user turn, which is rare: three faults at once."""
-    return run.agent.session.healings(PARTIES[run.party].target) == LIMITS["on"]
 
 
 def until_refused(run):

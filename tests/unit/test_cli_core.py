@@ -258,7 +258,7 @@ def test_recover_ends_with_2_if_no_event_was_recognised_and_with_3_otherwise(giv
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("normalise",), "no such command: expected one of config, dead-letters, demo, "),
+        (("normalise",), "no such command: expected one of config, convert, dead-letters, demo, "),
         (("normalise",), "got 'normalise'; did you mean normalize?"),
         (("topics", "aply"), "compat, diff, list, rebuild, schemas, got 'aply'; did you mean apply?"),
         (("ingest", "event"), "expected one of events, requests, turns, got 'event'; did you mean events?"),

@@ -29,6 +29,7 @@ EDGE = (
     "pages",
     "replay",
     "scaling",
+    "screen_server",
     "serve",
     "testing",
     "viewer",

@@ -84,7 +84,7 @@ CASE_OF = {
     "account": "none-gem-403-project",
     "busy": "none-ant-overloaded",
 }
-# Sentences of which the reference has the words, and no case: by analogy, C5, and D4.
+# The reference has these words without a case: by analogy, C5, and D4.
 WORDS = {
     "search_field": "messages.3.content.1.web_search_tool_result.content.0.encrypted_content: Field required",
     "duplicate": "Duplicate item found with id rs_1. Remove duplicate items from your input and try again.",

@@ -319,3 +319,106 @@ def test_an_info_next_to_messages_of_another_shape_is_not_opencodes():
 
 def test_marks_are_in_the_vectors():
     assert all(MARK.search(case["text"]) for case in ALL)
+
+
+def _text(text, **members):
+    return {"type": "text", "text": text, **members}
+
+
+def _tool(state, **members):
+    return {"type": "tool-read", "toolCallId": "c1", "state": state, **members}
+
+
+def _answer(*parts):
+    return {"id": "a", "role": "assistant", "parts": list(parts)}
+
+
+STEP = {"type": "step-start"}
+GROWING = {
+    "ai-sdk-ui": [
+        {"id": "u", "role": "user", "parts": [_text("Hi")]},
+        _answer(_text("Le", state="streaming")),
+        _answer(_text("Let me"), _tool("input-streaming", rawInput='{"p')),
+        _answer(_text("Let me"), _tool("input-available", input={"p": 1})),
+        _answer(_text("Let me"), _tool("output-available", input={"p": 1}, output="x")),
+        _answer(_text("Let me"), _tool("output-available", input={"p": 1}, output="x"), STEP, _text("So")),
+        {"id": "v", "role": "user", "parts": [_text("Go")]},
+    ],
+    "ag-ui": [
+        {"id": "u", "role": "user", "content": "Hi"},
+        {"id": "r", "role": "reasoning", "content": "I"},
+        {"id": "r", "role": "reasoning", "content": "I think"},
+        {"id": "a", "role": "assistant", "content": "Let"},
+        {
+            "id": "a",
+            "role": "assistant",
+            "content": "Let me",
+            "toolCalls": [{"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"p'}}],
+        },
+        {
+            "id": "a",
+            "role": "assistant",
+            "content": "Let me",
+            "toolCalls": [{"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"p": 1}'}}],
+        },
+        {"id": "t", "role": "tool", "toolCallId": "c1", "content": "x"},
+    ],
+    "adk-events": [
+        {"author": "user", "invocationId": "i", "id": "u", "content": {"role": "user", "parts": [{"text": "Hi"}]}},
+        {"author": "bot", "invocationId": "i", "id": "a", "content": {"role": "model", "parts": [{"text": "Le"}]}},
+        {"author": "bot", "invocationId": "i", "id": "a", "content": {"role": "model", "parts": [{"text": "Let"}]}},
+    ],
+}  # fmt: skip
+EXTENDED = {"ai-sdk-ui": [1, 2, 3, 4], "ag-ui": [1, 3, 4], "adk-events": [1]}
+
+
+@pytest.mark.parametrize("shape", GROWING)
+def test_a_message_that_comes_again_with_more_takes_the_place_of_the_earlier_one(shape):
+    items = GROWING[shape]
+    final = [item for at, item in enumerate(items) if at not in EXTENDED[shape]]
+    found = read(items, shape)
+    assert [fix.path for fix in found.fixes] == [f"messages.{at}" for at in EXTENDED[shape]]
+    assert {fix.code for fix in found.fixes} == {"message_extended"}
+    whole, growing = Session(("anthropic",)), Session(("anthropic",))
+    whole.replace(items, shape)
+    for item in items:
+        growing.append(item, shape)
+    assert growing.request().body == whole.request().body == normalize(final, source=shape).body
+    assert growing.request().fixes == whole.request().fixes
+    assert growing.count == whole.count == len(items)
+    loaded = Session.load(growing.head(), [])
+    assert loaded.request().body == growing.request().body
+
+
+def test_a_session_whose_log_is_in_segments_replaces_its_last_message():
+    session, segments = Session(("anthropic",)), {}
+    for item in GROWING["ai-sdk-ui"]:
+        session.append(item)
+        segments |= dict(session.take_segments(flush=True))
+    assert session.request().body == normalize(GROWING["ai-sdk-ui"]).body
+    kept = [segments[number] for number in session.segments]
+    assert Session.load(session.head(), kept).request().body == session.request().body
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        _answer(_text("Other")),
+        _answer(_text("Le", state="streaming") | {"type": "reasoning"}),
+        {**_answer(_text("Let")), "id": "b"},
+        {**_answer(_text("Let")), "role": "user"},
+    ],
+    ids=["other words", "another type", "another id", "another role"],
+)
+def test_a_message_that_does_not_extend_the_one_before_it_replaces_nothing(later):
+    items = [GROWING["ai-sdk-ui"][0], _answer(_text("Le")), later]
+    assert [turn.index for turn in read(items).conversation.turns] == [0, 1, 2]
+    session = Session(("anthropic",))
+    for item in items:
+        session.append(item)
+    assert [turn.index for turn in session.turns] == [0, 1, 2]
+
+
+def test_a_message_that_was_followed_by_another_one_stays():
+    user, first, *_, whole, last = GROWING["ai-sdk-ui"]
+    assert [turn.index for turn in read([user, first, last, whole]).conversation.turns] == [0, 1, 2, 3, 3, 3]

@@ -4,6 +4,7 @@ import json
 import zlib
 
 import pytest
+from look_alikes import CHAT_SOURCES
 from sender_runs import anthropic
 
 from reknit.pipeline.client import answers
@@ -43,6 +44,10 @@ CLI = {"session_id": "s", "uuid": "u"}
 # By source: the pieces, and the number of the first one that completes the answer.
 STREAMS = {
     "anthropic": (anthropic(), 6),
+    **dict.fromkeys(
+        CHAT_SOURCES,
+        (sse(chunk({"role": "assistant", "content": "hi"}), chunk({}, "length"), end=b"data: [DONE]\n\n"), 2),
+    ),
     "openai-chat": (
         sse(
             chunk({"role": "assistant", "content": "hi"}),
@@ -53,7 +58,6 @@ STREAMS = {
         2,
     ),
     "openai-chat without a reason": (sse(chunk({"role": "assistant", "content": "hi"}), end=b"data: [DONE]\n\n"), 2),
-    "vllm": (sse(chunk({"role": "assistant", "content": "hi"}), chunk({}, "length"), end=b"data: [DONE]\n\n"), 2),
     "openai-responses": (
         sse(
             {"type": "response.created", "response": RESPONSE, "sequence_number": 0},

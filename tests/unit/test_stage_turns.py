@@ -122,6 +122,38 @@ def test_a_repeated_turn_is_ignored_and_one_with_other_content_is_a_dead_letter(
     assert found.tally["reknit_turns_total", "turn.appended", "repeated"] == 1
 
 
+def shown(text, **members):
+    """Return the AI SDK's message with the answer so far."""
+    return {"id": "a", "role": "assistant", "parts": [{"type": "text", "text": text, **members}]}
+
+
+def test_a_message_that_comes_again_under_its_id_with_more_content_replaces_the_last_one():
+    asked = turn({"id": "u", "role": "user", "parts": [{"type": "text", "text": "hi"}]}, id="u")
+    more = turn({"id": "v", "role": "user", "parts": [{"type": "text", "text": "and?"}]}, id="v")
+    answers = [turn(shown(text), id="a") for text in ("Hel", "Hello", "Hello!")]
+    found = run(OPENED, asked, *answers, answers[-1], more, {"type": "request.wanted"})
+    assert letters(found) == []
+    assert [message["content"][0]["text"] for message in bodies(found)[-1]["messages"]] == ["hi", "Hello!", "and?"]
+    assert found.tally["reknit_turns_total", "turn.appended", "repeated"] == 1
+    # Changed content, and content that is settled.
+    assert letters(run(OPENED, asked, answers[1], turn(shown("No"), id="a"))) == ["id_reused"]
+    assert letters(run(OPENED, asked, answers[0], more, answers[1])) == ["id_reused"]
+
+
+def test_an_event_replaces_its_fragment_under_the_same_id():
+    event = {"author": "bot", "invocationId": "i", "id": "a", "content": {"role": "model", "parts": [{"text": "Hi"}]}}
+    asked = {"author": "user", "invocationId": "i", "id": "u", "content": {"role": "user", "parts": [{"text": "?"}]}}
+    found = run(
+        OPENED,
+        turn(asked, id="u"),
+        turn(event | {"partial": True}, id="a"),
+        turn(event, id="a"),
+        {"type": "request.wanted"},
+    )
+    assert letters(found) == []
+    assert bodies(found)[-1]["messages"][1]["content"] == [{"type": "text", "text": "Hi"}]
+
+
 def test_ids_are_still_known_after_a_restart():
     stage = TurnsStage()
     first = stage.process(records([OPENED, turn(user("hi"), id="t1")]))

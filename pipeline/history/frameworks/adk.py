@@ -263,5 +263,6 @@ FRAMEWORK: Final = Framework(
     decides=_decides,
     fits=_fits,
     read=_read,
+    grows=True,
     frame=_frame,
 )

@@ -263,4 +263,5 @@ FRAMEWORK: Final = Framework(
     decides=_decides,
     fits=_fits,
     read=_read,
+    grows=True,
 )

@@ -161,6 +161,7 @@ class Framework(Struct, frozen=True, kw_only=True):
         read: reads messages.
         frame: the messages of a document, or None if it is no document of this shape.
         lines: whether the messages are the lines of a file.
+        grows: whether a message comes again under its id while an answer arrives.
     """
 
     name: FrameworkShape
@@ -172,6 +173,7 @@ class Framework(Struct, frozen=True, kw_only=True):
     read: Callable[[Reading, Sequence[Item]], None]
     frame: Callable[[Members], Framed | None] = lambda _: None
     lines: bool = False
+    grows: bool = False
 
 
 def finish(fields: Fields, *known: str) -> None:

@@ -27,6 +27,7 @@ from reknit.pipeline.history.frameworks import (
 )
 from reknit.pipeline.history.frameworks.base import Framed, Framework, ReadOther
 from reknit.pipeline.history.readers import canonical
+from reknit.pipeline.history.readers.extended import without_extended
 from reknit.pipeline.history.readers.fields import Notes, as_list, as_object, with_ids
 from reknit.pipeline.history.readers.head import DocumentHead, read_head
 from reknit.pipeline.history.readers.lines import from_items, utf8_lines
@@ -188,6 +189,12 @@ def read_next(
     except RecursionError:
         raise nesting_error(f"messages.{index}") from None
     return [turn], with_ids(notes.fixes, [turn]), decided
+
+
+def grows(source: str, decided: Decided) -> bool:
+    """Return True if messages of the shape that is named, or else decided, come again while an answer arrives."""
+    framework = FRAMEWORKS.get(decided.shape if source == "auto" else source)
+    return framework is not None and framework.grows
 
 
 def decided_in(data: bytes | str | list[Any] | dict[str, Any]) -> Decided:
@@ -380,6 +387,8 @@ def _read_framework(framework: Framework, given: Framed, keys: dict[str, Raw], m
     if mask is not None:
         turns = [_unmask_turn(turn, mask, notes) for turn in turns]
         keys = {key: Raw(_unmask_json(bytes(value), key, mask, notes)) for key, value in keys.items()}
+    if framework.grows:
+        turns = _without_extended(turns, notes)
     told = {"system": given.system, "tools": given.tools} | keys
     head = read_head({key: value for key, value in told.items() if value is not None}, notes)
     notes.drop_members(given.dropped, "")
@@ -387,6 +396,15 @@ def _read_framework(framework: Framework, given: Framed, keys: dict[str, Raw], m
         head = replace(head, model=given.model)
     result = _result(turns, head, notes, framework.name, skipped=dict(skipped))
     return replace(result, received=len(given.messages))
+
+
+def _without_extended(turns: list[Turn], notes: Notes) -> list[Turn]:
+    """Leave out messages that the next one extends, with the fixes of reading them."""
+    kept, fixes = without_extended(turns)
+    gone = tuple(f"{fix.path}." for fix in fixes)
+    if gone:
+        notes.fixes = [fix for fix in notes.fixes if not f"{fix.path}.".startswith(gone)] + fixes
+    return kept
 
 
 def _other_reader(notes: Notes) -> ReadOther:
