@@ -9,6 +9,7 @@ from mock_provider.checks import is_at_limit, lost, refused_twice, repeats
 from mock_provider.driver import run_script
 from mock_provider.random_scripts import random_script
 from mock_provider.session_agent import RestartedAgent, SessionAgent, Unhealed
+from mock_provider.topic_agent import RestartedTopicAgent, TopicAgent
 from strategies import SCALE
 
 PARTS = 4
@@ -38,6 +39,16 @@ def test_a_session_goes_on_and_no_value_is_refused_twice(part, is_switching):
         assert repeats(run) == [], script.name
         assert refused_twice(run, with_media=True) == [], script.name
         assert lost(run) == [], script.name
+
+
+def test_the_pipeline_heals_sessions_from_their_logs():
+    for script in scripts(0, is_switching=True):
+        runs = [run_script(script, agent) for agent in (TopicAgent, RestartedTopicAgent)]
+        assert runs[0].is_alive, script.name
+        assert repeats(runs[0]) == [], script.name
+        assert refused_twice(runs[0], with_media=True) == [], script.name
+        digests = [[each.digest for each in run.provider.ledger] for run in runs]
+        assert digests[0] == digests[1], script.name
 
 
 def until_refused(run):

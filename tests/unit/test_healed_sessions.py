@@ -13,6 +13,7 @@ from mock_provider.scripts import read_scripts
 from mock_provider.sentences import SENTENCES
 from mock_provider.session_agent import RestartedAgent, SessionAgent, Unhealed
 from mock_provider.strip_agents import ForgetfulAgent, StrippingAgent
+from mock_provider.topic_agent import RestartedTopicAgent, TopicAgent
 
 from reknit.pipeline.healing.table import HEALINGS, IN_SESSIONS
 
@@ -94,6 +95,29 @@ def test_a_session_heals_its_requests_and_remembers(script):
     assert lost(run) == []
 
 
+@named(HEALED)
+def test_the_pipeline_heals_each_session_from_its_log(script):
+    """Each refusal is in the log twice, and the worker may restart after each record."""
+    runs = [run_script(script, agent) for agent in (TopicAgent, RestartedTopicAgent)]
+    for run in runs:
+        assert run.is_alive
+        assert len(run.refusals) <= script.refusals
+        assert repeats(run) == []
+        assert refused_twice(run, with_media=True) == []
+        assert lost(run) == []
+        # A chained request cannot be made from the log, so this setting is refused. A healed refusal is no letter.
+        assert run.agent.letters == (script.group == "D")
+    digests = [[each.digest for each in run.provider.ledger] for run in runs]
+    assert digests[0] == digests[1]
+
+
+@named([script for script in HEALED if script.group != "D" and not script.late])
+def test_the_pipeline_sends_what_a_session_sends(script):
+    runs = [run_script(script, agent) for agent in (TopicAgent, SessionAgent)]
+    digests = [[each.digest for each in run.provider.ledger] for run in runs]
+    assert digests[0] == digests[1]
+
+
 @named([script for script in HEALED if script.name not in KEPT_BY_SESSIONS])
 def test_without_healing_each_session_stays_refused(script):
     run = run_script(script, Unhealed)
@@ -121,7 +145,7 @@ def test_what_needs_the_history_is_not_healed_in_a_body(script):
     assert run.agent.fixes == []
 
 
-@pytest.mark.parametrize("agent", [BodyAgent, SessionAgent])
+@pytest.mark.parametrize("agent", [BodyAgent, SessionAgent, TopicAgent])
 @named([script for script in SCRIPTS if script.group == "none"])
 def test_what_must_not_be_healed_stays_refused(script, agent):
     run = run_script(script, agent)
@@ -131,3 +155,4 @@ def test_what_must_not_be_healed_stays_refused(script, agent):
     assert SENTENCES[last.name].words in json.dumps(last.body)
     assert [each.name for each in run.provider.ledger[-3:-1]] == ["busy", "busy"]
     assert run.agent.fixes == []
+    assert run.healings == []
