@@ -1,12 +1,19 @@
 """Healing on a real broker: refusals in the log, workers that are killed while they heal, and one undisturbed run."""
 
+import asyncio
+import contextlib
 import json
 
+import aiohttp
 import harness
 import pipeline_lab as lab
 import pytest
+from aiohttp import web
 from aiokafka import AIOKafkaProducer
+from stand_in import Provider, serving
 
+from reknit.client import Brokers, Events, Requests
+from reknit.pipeline.client.sender import Http, Sender
 from reknit.topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_EVENTS, PROVIDER_REQUESTS
 
 pytestmark = pytest.mark.broker
@@ -29,8 +36,15 @@ def history():
 
 
 def turns(session):
-    for message in history():
-        yield AGENT_TURNS, session, json.dumps({"type": "turn.appended", "message": message}).encode(), []
+    """A history that asks for one request, at its end."""
+    *earlier, last = history()
+    for message in earlier:
+        yield _turn(session, {"message": message, "request": False})
+    yield _turn(session, {"message": last})
+
+
+def _turn(session, fields):
+    return AGENT_TURNS, session, json.dumps({"type": "turn.appended", **fields}).encode(), []
 
 
 def refusal(session, request_id, words):
@@ -96,3 +110,70 @@ async def test_workers_that_are_killed_while_they_heal_publish_what_an_undisturb
     assert [record for part in letters for record in part] == []
     counted = await lab.audit(broker.bootstrap, prefix)
     assert counted[f"source {PROVIDER_EVENTS}"] == 3 * SESSIONS
+
+
+class Forgetful(Provider):
+    """A provider that has forgotten its signatures: it refuses the first by a status, the others inside a stream."""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        for at, message in enumerate(body["messages"]):
+            if isinstance(message["content"], list) and message["content"][0]["type"] == "thinking":
+                self.asked.append(body)
+                return await self.refuse(request, f"messages.{at}.content.0: Invalid `signature` in `thinking` block")
+        self.refusals = 0
+        return await super().answer(request)
+
+    async def refuse(self, request: web.Request, words: str) -> web.StreamResponse:
+        error = {"type": "error", "error": {"type": "invalid_request_error", "message": words}}
+        if len(self.asked) == 1:
+            return web.json_response(error, status=400)
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b"event: error\ndata: %b\n\n" % json.dumps(error).encode())
+        return response
+
+
+@contextlib.asynccontextmanager
+async def sending(broker, prefix, url):
+    brokers = Brokers(bootstrap_servers=broker.bootstrap, prefix=prefix)
+    async with (
+        aiohttp.ClientSession() as http,
+        Requests(brokers, group="senders") as read,
+        Events(brokers, "anthropic") as events,
+    ):
+        running = asyncio.create_task(Sender(read, events, Http(http, url, {}), target="anthropic").run())
+        try:
+            yield
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_sender_has_its_refused_requests_healed(broker, prefix, tmp_path, free_port):
+    provider = Forgetful()
+    more = "[session.policy]\nrecord_assistant = true\n"
+    async with lab.workers(broker.bootstrap, prefix, tmp_path, free_port, more=more) as fleet, serving(provider) as url:
+        worker = fleet.start()
+        await worker.ready(60)
+        await feed(broker.bootstrap, prefix, turns(b"s"))
+        await lab.drained(broker.bootstrap, prefix)
+        async with sending(broker, prefix, url), asyncio.timeout(120):
+            await _accepted(worker)
+        page = _healed(worker)
+    assert [str(body["messages"]).count("signature") for body in provider.asked[-3:]] == [2, 1, 0]
+    assert page.count(b"1.0") == 2
+    made = (await requests(broker.bootstrap, prefix))[b"s"]
+    assert [headers["reason"] for headers, _ in made[-3:]] == [b"turn", b"healed", b"healed"]
+
+
+async def _accepted(worker):
+    """Wait until a healed request is accepted."""
+    while b'outcome="accepted"' not in _healed(worker):  # noqa: ASYNC110  the metric is in another process
+        await asyncio.sleep(0.2)
+
+
+def _healed(worker):
+    """Return the samples of the metric of healed requests that are not 0."""
+    lines = worker.ask("/metrics")[1].encode().splitlines()
+    return b"\n".join(line for line in lines if line.startswith(b"reknit_healed_total") and not line.endswith(b" 0.0"))

@@ -31,6 +31,11 @@ NEVER_REFUSED = {
     "bed-signature-required",
     "bed-image-unprocessable",
     "chat-tool-content-list",
+    "ant-param-two-of-three",
+    "ant-param-effort",
+    "bed-json-in-words",
+    "rsp-param-unsupported",
+    "rsp-param-effort",
 }
 # The log does not have what the provider stored or took before.
 NOT_HEALED = {"rsp-previous-not-found", "chat-kimi-media-generic"}
@@ -332,13 +337,13 @@ def test_a_healed_history_keeps_its_prefix():
 
 def test_a_fact_of_a_model_is_not_one_of_another():
     error = {"error": {"type": "invalid_request_error", "message": "`temperature` is deprecated for this model."}}
-    session = Session(["anthropic"], model="claude-opus-4-7", params={"max_tokens": 9, "temperature": 0.5})
+    session = Session(["anthropic"], model="acme-large", params={"max_tokens": 9, "temperature": 0.5})
     session.append(said("user", "Hi."))
     session.request()
     assert "temperature" not in json.loads(session.refused("anthropic", status=400, error=error).body)
-    session.configure(model="claude-sonnet-4-5")
+    session.configure(model="acme-small")
     assert json.loads(session.request().body)["temperature"] == 0.5
-    session.configure(model="claude-opus-4-7")
+    session.configure(model="acme-large")
     assert "temperature" not in json.loads(session.request().body)
 
 
@@ -359,7 +364,7 @@ def refuse_parameter(session, name):
 @pytest.mark.parametrize(("heal", "most"), [("off", 0), ("once", 1), ("on", 3)])
 def test_healings_of_a_user_turn_are_limited(heal, most):
     params = {"max_tokens": 100, "temperature": 1, "top_p": 1, "top_k": 1, "service_tier": "auto"}
-    session = Session(["anthropic"], model="claude-opus-4-7", policy={"heal": heal}, params=params)
+    session = Session(["anthropic"], model="acme-large", policy={"heal": heal}, params=params)
     session.append(said("user", "Hi."))
     healed = [refuse_parameter(session, name) for name in ("temperature", "top_p", "top_k", "service_tier")]
     assert [request is not None for request in healed] == [number < most for number in range(4)]
