@@ -27,6 +27,18 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     return files
 
 
+# Long tables that are looked up, not read: other pages come before them in the search.
+_LOOKED_UP = frozenset({"refusals.md", "shares.md", "reference/errors.md", "reference/cli.md"})
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Lower the rank of pages that are looked up."""
+    del config, files
+    if page.file.src_uri in _LOOKED_UP:
+        page.meta["search"] = {"boost": 0.5}
+    return markdown
+
+
 _navigation: list[Navigation] = []
 
 

@@ -20,8 +20,8 @@ _INTRO = (
     "Every error is a `reknit.ReknitError` with `code`, `message`, `path`, `rule` and `fault`: the party that can "
     "remove the cause. Commands print it as `path: message [code]`, and with `--json` as an object. `…` is what "
     "depends on the input. A record that cannot be processed becomes a dead letter with the code in "
-    "`reknit.error.code` ([what to do](../operating.md#dead-letters-and-parked-sessions)). A rule that a request breaks is in "
-    "[rules](../README.md#reference) by its id."
+    "`reknit.error.code` ([what to do](../operating.md#dead-letters-and-parked-sessions)). A rule that a request "
+    "breaks is in [rules](../README.md#reference) by its id."
 )
 
 
