@@ -1,4 +1,4 @@
-"""What the site has besides pages: its own scripts and style, a Markdown copy of each page, and ``llms.txt``."""
+"""Adds to the pages of the site: its own scripts and style, a Markdown copy of each page, and ``llms.txt``."""
 
 # ruff: noqa: INP001 - mkdocs loads it by its path
 from __future__ import annotations

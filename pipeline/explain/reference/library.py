@@ -20,7 +20,7 @@ from reknit.pipeline.rules.base import Violation
 from reknit.pipeline.session import Normalized
 
 _MODULES: tuple[ModuleType, ...] = (reknit, reknit.client, reknit.media, reknit.testing)
-# What the functions of `reknit` return and take.
+# Types that the functions of `reknit` return and take.
 _RESULTS: tuple[type, ...] = (Normalized, Fix, Violation, Healed, NotHealed, Policy)
 _LONGEST_LINE = 100
 
