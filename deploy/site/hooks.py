@@ -14,6 +14,7 @@ from mkdocs.structure.pages import Page
 
 HERE = Path(__file__).parent
 VENDOR = HERE / "vendor"
+_CELL = re.compile(r"<td\b.*?</td>", re.DOTALL)
 _FENCED = re.compile(r"^(`{3,}).*?^\1$", re.MULTILINE | re.DOTALL)
 
 
@@ -37,6 +38,12 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     if page.file.src_uri in _LOOKED_UP:
         page.meta["search"] = {"boost": 0.5}
     return markdown
+
+
+def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Remove the backslash of an escaped bar in code in a cell, as GitHub does; Python-Markdown keeps it."""
+    del page, config, files
+    return _CELL.sub(lambda cell: cell[0].replace(r"\|", "|"), html)
 
 
 _navigation: list[Navigation] = []

@@ -71,6 +71,13 @@ def test_no_page_loads_anything_from_the_network(site):
     assert re.findall(r"url\([\"']?(?:https?:)?//[^)]*\)", styles) == []
 
 
+def test_a_bar_in_code_in_a_table_has_no_backslash(site):
+    assert r"\|" in (DOCS / "healing.md").read_text("utf-8")
+    html = (site / "healing.html").read_text("utf-8")
+    assert "thinking|data in redacted_thinking" in html
+    assert r"\|" not in html
+
+
 @needs_browser
 async def test_the_search_finds_a_fix_on_a_page_that_was_opened_from_a_folder(site):
     async with browsing() as browser, browser.tab() as page:
