@@ -10,8 +10,10 @@ from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from reknit.pipeline.fixes import Fix, make
+from reknit.pipeline.history.call_ids import made_id
+from reknit.pipeline.history.frameworks.base import word
 from reknit.pipeline.history.pieces import GEMINI, RESPONSES, block_path, is_native, tool_id
-from reknit.pipeline.history.readers.fields import EMPTY_OBJECT, is_cut
+from reknit.pipeline.history.readers.fields import EMPTY_OBJECT, as_object, is_cut
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.tolerant import Inner, Placed
 from reknit.pipeline.history.writers.base import MAKER, Holds, Place, has
@@ -46,6 +48,8 @@ class Keeping:
     def __init__(self, holds: Holds) -> None:
         self.holds = holds
         self.fixes: list[Fix] = []
+        # The tool of the last call without an id.
+        self._unnamed = ""
 
     def of_turn(self, turn: Turn) -> list[Placed]:
         """Return the blocks of a turn that are kept, each with its place in the input."""
@@ -258,7 +262,16 @@ class Keeping:
             self.fixes.append(make("input_wrapped", path, before=given, after=wrapped, tool_id=block.id))
             given = wrapped
         own = block.own if block.own is not UNSET and block.own.provider in holds.own else UNSET
-        return [(ToolUse(id=block.id, name=block.name, input=given, incomplete=cut, own=own), path)]
+        if not block.id:
+            self._unnamed = block.name
+        call_id = block.id or self._id_made(block, path)
+        return [(ToolUse(id=call_id, name=block.name, input=given, incomplete=cut, own=own), path)]
+
+    def _id_made(self, block: ToolUse | ToolResult, path: str) -> str:
+        """Return an id for a call or a result without one. Readers of these shapes make the same."""
+        made = made_id(self._unnamed)
+        self.fixes.append(make("call_id_derived", path, before=block, detail=made))
+        return made
 
     def _result(self, block: ToolResult, path: str) -> ToolResult:
         self._members(block, path)
@@ -280,7 +293,8 @@ class Keeping:
             self.lose("field_dropped", path, block, "is_error")
             is_error = False
         own = block.own if block.own is not UNSET and block.own.provider in self.holds.own else UNSET
-        return ToolResult(tool_use_id=block.tool_use_id, content=content or "", is_error=is_error, own=own)
+        call_id = block.tool_use_id or self._id_made(block, path)
+        return ToolResult(tool_use_id=call_id, content=content or "", is_error=is_error, own=own)
 
     def _content(self, parts: Sequence[Inner], path: str) -> list[Inner]:
         kept: list[Inner] = []
@@ -310,6 +324,7 @@ class Keeping:
             and role == "assistant"
             and has(self.holds.native, issuer.provider)
             and is_native(issuer.provider, block.kind)
+            and word(as_object(block.raw, path), "type") == block.kind
         ):
             return [(block, path)]
         code = "native_dropped" if block.issuer is not UNSET else "unknown_dropped"
