@@ -72,7 +72,8 @@ def _message(turn: Turn, blocks: Sequence[Block]) -> Members:
         return {"role": turn.role, "content": texts if alone is None else alone}
     own = turn.own.members if turn.own is not UNSET else {}
     content = [_output_part(block) for block in blocks if isinstance(block, Text)]
-    return {"status": "completed", **own, "type": "message", "role": "assistant", "content": content}
+    # The SDK knows an answer by its id, and writes this one for models that have none.
+    return {"id": _FAKE, "status": "completed", **own, "type": "message", "role": "assistant", "content": content}
 
 
 def _output_part(block: Text) -> Members:
