@@ -119,9 +119,9 @@ _WORKS_INTRO = (
     "The files of pi, Copilot and ACP are read as a whole only.\n\n"
     "`reknit convert --from A --to B` and `reknit.convert(history, to=…)` write the shapes that have a name under "
     "`--to`; `reknit export SESSION --as …` writes a session. A conversion repairs nothing: broken histories stay "
-    "broken, and `reknit normalize` repairs them. What a shape has no place for is left out, and each such loss is a "
-    'fix; the last table has what each shape holds. Reknit changes requests at the places in the column "hooks in"; '
-    "a framework without one uses the [gateway](serve.md) where its client takes a base URL, or converts what it "
+    "broken, and `reknit normalize` repairs them. Content without a place in a shape is left out, and each such loss "
+    "is a fix; the last table has what each shape holds. Reknit changes requests at the places in the column `hooks "
+    "in`; a framework without one uses the [gateway](serve.md) where its client takes a base URL, or converts what it "
     "stores."
 )
 _BY_PROVIDERS = (
@@ -296,7 +296,7 @@ def _written(name: str) -> tuple[str, str, str]:
 
 
 def _held(writer: Writer) -> Sequence[str]:
-    """Return the row of a writer: what its shape has a place for."""
+    """Return the row of a writer in the table of contents of shapes."""
     holds = writer.holds
     signed = "every provider" if holds.signers is EVERY else ", ".join(sorted(holds.signers))
     model = {"": "", "plain": " and model", "all": " and model"}[holds.models]

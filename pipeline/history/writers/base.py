@@ -49,7 +49,9 @@ class Holds(Struct, frozen=True, kw_only=True):
         media: the messages that can have images and documents.
         sources: the forms of their sources.
         result_sources: the same in results.
+        typed: a medium's type says whether it is a document, so one of audio or video is none.
         titles: the titles of documents; ``all`` if each document of bytes must have one, and no other has.
+        result_titles: the same in results.
         cache: breakpoints of the prompt cache, in messages of the user; ``text`` if only on texts.
         texts: a result can have several texts.
         results_at_calls: a result is a part of its call.
@@ -74,7 +76,9 @@ class Holds(Struct, frozen=True, kw_only=True):
     media: frozenset[Place] = frozenset({"user", "assistant", "result"})
     sources: frozenset[Source] = frozenset({"base64", "url", "file"})
     result_sources: frozenset[Source] = frozenset({"base64", "url", "file"})
+    typed: bool = True
     titles: Literal["", "some", "all"] = ""
+    result_titles: bool = False
     cache: Literal["", "text", "all"] = ""
     texts: bool = True
     results_at_calls: bool = False

@@ -38,6 +38,7 @@ IMAGE: Final = "[Image left out]"
 DOCUMENT: Final = "[Document left out]"
 DOCUMENT_TITLE: Final = "document"
 """The title of a document that has none, where each must have one."""
+_NULL: Final = Raw(b"null")
 # The members of a reasoning item that frameworks take apart.
 _OF_ITEMS: Final = frozenset({"id", "summary", "encrypted_content", "status"})
 
@@ -102,13 +103,15 @@ class Keeping:
         self, block: Text | Image | Document | ToolUse | ToolResult, path: str, place: Place = "result"
     ) -> None:
         """Record the members of a block that are left out."""
-        if block.cache_control is not UNSET and not self._has_mark(block, place):
+        if block.cache_control not in (UNSET, _NULL) and not self._has_mark(block, place):
             self.lose("cache_mark_dropped", path, block.cache_control)
         if block.own is not UNSET and block.own.provider not in self.holds.own:
             self._lose_own(block.own, path)
 
     def _has_mark(self, block: Block, place: Place) -> bool:
         cache = self.holds.cache
+        if isinstance(block, Unknown) or block.cache_control is UNSET or not starts_with(block.cache_control, b"{"):
+            return False
         return place == "user" and (cache == "all" or (cache == "text" and isinstance(block, Text)))
 
     def _text(self, turn: Turn, block: Text, path: str) -> list[Placed]:
@@ -142,14 +145,16 @@ class Keeping:
             heading = f"{block.title}:\n" if block.title else ""
             return Text(text=f"{heading}{source_of(block).get('data', '')}")
         stub, code = (IMAGE, "image_stubbed") if isinstance(block, Image) else (DOCUMENT, "document_stubbed")
-        if place not in holds.media or kind not in sources:
+        is_heard = holds.typed and str(source_of(block).get("media_type", "")).startswith(("audio/", "video/"))
+        if place not in holds.media or kind not in sources or is_heard:
             self.lose(code, path, block, f"{kind or 'unknown'} source")
             return Text(text=stub)
         mark = block.cache_control if self._has_mark(block, place) else UNSET
         if isinstance(block, Image):
             return Image(source=block.source, cache_control=mark)
         notes = [name for name, value in (("context", block.context), ("citations", block.citations)) if value]
-        titled = "" if holds.titles == "all" and kind != "base64" else holds.titles
+        titled = holds.titles if place != "result" or holds.result_titles else ""
+        titled = "" if titled == "all" and kind != "base64" else titled
         if block.title and not titled:
             notes.append("title")
         if notes:

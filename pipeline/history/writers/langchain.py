@@ -39,6 +39,7 @@ HOLDS: Final = Holds(
     cut_calls="marked",
     objects=True,
     titles="some",
+    result_titles=True,
 )
 
 
