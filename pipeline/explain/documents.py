@@ -142,10 +142,26 @@ _TRIED = {
 _GATEWAY: Final = "[gateway](serve.md)"
 _REPAIR: Final = "[`reknit repair`](broken-sessions.md)"
 _FETCH: Final = f"[`mendingFetch`](../js/README.md), {_GATEWAY}"
+_TRANSPORT: Final = f"`reknit.integrations`, {_FETCH}"
+_IN_PROCESS: Final = """\
+`reknit.integrations` has transports for the HTTP clients of the Python SDKs of Anthropic and OpenAI (`httpx` or
+`httpx2`). A request that needs no repair keeps its bytes, and one that no repair makes valid is sent as it is.
+
+```python
+import httpx2
+from anthropic import Anthropic, DefaultHttpxClient
+from reknit.integrations import RepairTransport
+
+http = DefaultHttpxClient(transport=RepairTransport(httpx2.HTTPTransport(), on_fixes=print))
+client = Anthropic(http_client=http)
+```
+
+`AsyncRepairTransport` wraps `httpx2.AsyncHTTPTransport`. Both take a `policy`. A body that is signed (Bedrock) or
+compressed, and a request that continues a stored response, are not changed."""
 _HOOKS: Final = {
-    "anthropic": _FETCH,
-    "openai-chat": _FETCH,
-    "openai-responses": _FETCH,
+    "anthropic": _TRANSPORT,
+    "openai-chat": _TRANSPORT,
+    "openai-responses": _TRANSPORT,
     "gemini": _GATEWAY,
     "ai-sdk-model": _FETCH,
     "ai-sdk-ui": _FETCH,
@@ -285,6 +301,7 @@ def _works_page() -> Iterator[str]:
         for name, title, forms in _BY_PROVIDERS
     ]
     yield from _tables("Works with", _WORKS_INTRO, columns, rows)
+    yield from ("## In the process of the SDK", "", _IN_PROCESS, "")
     yield from ("## Content of the written shapes", "", *_table(_HELD, map(_held, WRITERS.values())), "")
 
 
