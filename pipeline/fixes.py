@@ -366,7 +366,8 @@ _DIALECT = (
 
 # Repairs of the readers (reknit.pipeline.history.readers).
 _READING = (
-    _lost("field_dropped", "dropped", "a key that the canonical form has no place for was left out",
+    _lost("field_dropped", "dropped",
+         "a key was left out that the canonical form, or the shape of a conversion, has no place for",
          "Extra inputs are not permitted"),
     _kept("field_missing", "rewritten", "a role or a tool input that was missing or null got its default",
          "Field required", "sipeed/picoclaw#1663"),
