@@ -85,6 +85,8 @@ class HeadOptions(Struct, frozen=True, kw_only=True):
         tool_name: converts a tool's name.
         is_own: whether a tool in its input form is the target's own, to be written unchanged.
         choices: the tool choices that it has.
+        schema_members: the members that it refuses at the top level of a tool's schema, which has to be of type object.
+            None if it takes any schema.
     """
 
     target: str
@@ -94,6 +96,7 @@ class HeadOptions(Struct, frozen=True, kw_only=True):
     tool_name: Callable[[str], str] = str
     is_own: Callable[[Tool, Mapping[str, Raw]], bool] = lambda _tool, _given: False
     choices: Collection[Choice] = ()
+    schema_members: frozenset[str] | None = None
 
 
 class MessageOptions(Struct, frozen=True, kw_only=True):
@@ -144,6 +147,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
         custom_tools: tools that are not functions.
         limit_parameter: the only name of the limit on output tokens that the model takes. ``""`` if any is taken.
         thinking_parameter: the parameter ``thinking`` says whether the model thinks.
+        schema_members: as in ``HeadOptions``.
     """
 
     structure: Structure
@@ -160,6 +164,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
     custom_tools: bool = True
     limit_parameter: str = ""
     thinking_parameter: bool = False
+    schema_members: frozenset[str] | None = None
 
 
 NO_EXTRAS: Final[Mapping[str, Raw]] = MappingProxyType({})

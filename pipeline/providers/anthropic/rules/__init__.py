@@ -40,6 +40,11 @@ SAME_TOOL = rule("ANT-13d", "hard", "tools: Tool names must be unique.",
 TOOL_SCHEMA = rule("ANT-36", "hard", "{at}: {words}",
     summary="A tool's input schema is an object of type object.",
     repair="wrap it", source="recorded")
+TOP_LEVEL_UNION = rule("ANT-36b", "hard",
+    "{at}: input_schema does not support oneOf, allOf, or anyOf at the top level",
+    summary="A tool's input schema has no oneOf, allOf or anyOf at its top level.",
+    repair="merge the branches into one set of properties",
+    source="anthropics/claude-code#657, #5319, #5973; nspady/google-calendar-mcp#39; zereight/gitlab-mcp#551")
 NO_MODEL = rule("ANT-37", "soft", "model: Field required",
     summary="A request names its model (the sender may add it).",
     repair="set the model", source="the API's own schema", by_sender=True)
@@ -273,6 +278,8 @@ def _judge_custom(tool: dict[str, object], path: str, walk: Messages) -> None:
     if words:
         place = f"input_schema{inner}"
         walk.refuse(TOOL_SCHEMA, f"{path}.{place}", at=f"{at}.{place}", words=words)
+    elif isinstance(schema, dict) and not schema.keys().isdisjoint(("oneOf", "allOf", "anyOf")):
+        walk.refuse(TOP_LEVEL_UNION, f"{path}.input_schema", at=f"{at}.input_schema")
     for key in tool:
         if key not in _TOOL_KEYS:
             walk.refuse(rules.EXTRA_KEY, f"{path}.{key}", at=f"{at}.{key}")

@@ -18,6 +18,7 @@ from reknit.pipeline.options import HeadOptions
 from reknit.pipeline.targets import Setting, legal_name
 from reknit.pipeline.targets.fitting import MOST_MARKS, POINT, is_mark, mark_of, raw_unmarked
 from reknit.pipeline.targets.head import HeadWriter, Params, WrittenHead, read_choice, sort_params
+from reknit.pipeline.targets.schemas import COMBINATORS
 
 PARAMETERS: Final = frozenset(
     {
@@ -174,4 +175,5 @@ _HEAD: Final = HeadOptions(
     bounds={"temperature": (0, 1)},
     tool_name=tool_name,
     is_own=_is_own,
+    schema_members=COMBINATORS,
 )

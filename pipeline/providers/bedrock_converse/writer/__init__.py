@@ -51,6 +51,7 @@ from reknit.pipeline.targets import (
 from reknit.pipeline.targets.bound import void_of
 from reknit.pipeline.targets.fitting import MOST_MARKS, mark_of, point_of
 from reknit.pipeline.targets.head import HeadWriter, Params, before_list
+from reknit.pipeline.targets.schemas import COMBINATORS
 from reknit.pipeline.targets.signatures import endpoint_of
 from reknit.pipeline.targets.valid_run import EncodedRun, RunMessages
 
@@ -79,9 +80,11 @@ class ConverseHead(Struct, frozen=True):
 
 def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> ConverseHead:
     """Return the parts around the messages of every request of a session."""
-    writer = HeadWriter(_HEAD, setting)
-    keys: dict[str, Any] = {}
     model = (setting.model or "").lower()
+    claude = not model or "claude" in model
+    # The service requires the type, and Claude refuses alternatives (BED-37, BED-37b).
+    writer = HeadWriter(structs.replace(_HEAD, schema_members=COMBINATORS if claude else frozenset()), setting)
+    keys: dict[str, Any] = {}
     cached = not model or any(name in model for name in _CACHED)
     prompt = [*_given_system(writer), *_system_rows(writer.system_rows(system))]
     if not cached:

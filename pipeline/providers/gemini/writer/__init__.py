@@ -8,6 +8,7 @@ does not name it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -33,6 +34,7 @@ from reknit.pipeline.providers.gemini.writer.blocks import (
 )
 from reknit.pipeline.targets import Encoded, ListDialect, Setting, in_common_words, row, stub_for
 from reknit.pipeline.targets.head import HeadWriter, WrittenHead
+from reknit.pipeline.targets.schemas import COMBINATORS
 from reknit.pipeline.targets.signatures import endpoint_of
 from reknit.pipeline.text.flatten import PromptText
 
@@ -45,7 +47,7 @@ _OWN_TOOLS: Final = frozenset(either_spelling(_TOOLS))
 _MODES: Final[dict[Choice, str]] = {"auto": "AUTO", "any": "ANY", "tool": "ANY", "none": "NONE"}
 # Members that only Gemini's declarations have, unchanged.
 _OF_DECLARATIONS: Final = ("response", "responseJsonSchema", "response_json_schema", "behavior")
-_OPEN: Final = b'"additionalProperties"'
+_NOT_ITS_OWN: Final = re.compile(rb'"(additionalProperties|oneOf|allOf)"\s*:')
 _DECLARATION: Final = frozenset({"name", "description", "parameters", *_OF_DECLARATIONS} | DECLARED_SCHEMAS)
 
 _encode = msgspec.json.Encoder().encode
@@ -106,8 +108,9 @@ def _tools(writer: HeadWriter) -> tuple[list[dict[str, Any]], list[Any]]:
             own.append(given)
             continue
         writer.note_unread(each, "cache_control", *_OF_DECLARATIONS)
-        # The field `parameters` knows only a part of JSON Schema (GEM-20).
-        if given and given.keys() <= _DECLARATION and _OPEN not in bytes(given.get("parameters", b"")):
+        # The field `parameters` knows only a part of JSON Schema (GEM-20, GEM-20b).
+        in_own_dialect = _NOT_ITS_OWN.search(bytes(given.get("parameters", b""))) is None
+        if given and given.keys() <= _DECLARATION and in_own_dialect and not each.reshaped:
             functions.append(given | {"name": each.tool.name})
             continue
         more: dict[str, Any] = {key: given[key] for key in _OF_DECLARATIONS if key in given}
@@ -152,6 +155,7 @@ _HEAD: Final = HeadOptions(
     tool_name=function_name,
     is_own=_is_own,
     choices=tuple(_MODES),
+    schema_members=COMBINATORS,
 )
 
 

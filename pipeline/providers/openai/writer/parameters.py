@@ -20,11 +20,14 @@ from reknit.pipeline.options import HeadOptions, ModelOptions, Structure
 from reknit.pipeline.providers.openai.writer.parts import encode
 from reknit.pipeline.targets import Setting, legal_name
 from reknit.pipeline.targets.head import HeadWriter, Params, WrittenHead, members_of, sort_params
+from reknit.pipeline.targets.schemas import COMBINATORS
 
 # Parameters that are elsewhere in the request, or are breakpoints, which these APIs set themselves.
 _MEMBERS: Final = frozenset({"model", "messages", "input", "system", "tools", "cache_control"})
 CHOICE: Final = ("tool_choice", "parallel_tool_calls")
 """The parameters that choose among tools."""
+SCHEMA_MEMBERS: Final = COMBINATORS | {"enum", "not"}
+"""The members that the top level of a function's schema must not have (OAI-23, RSP-24)."""
 _ABSENT: Final = Raw(b"null")
 _LIMITS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
@@ -164,6 +167,7 @@ def chat_model(model: str | None) -> ModelOptions:
         user_blocks=_SPEECH if "audio" in name else frozenset(),
         limit_parameter="max_completion_tokens" if own and _REASONING.search(name) else "",
         thinking_parameter=_SWITCHED.search(name) is not None,
+        schema_members=SCHEMA_MEMBERS,
     )
 
 
@@ -191,7 +195,8 @@ def write_chat_head(setting: Setting, target: str, known: frozenset[str], model:
     def is_own(_tool: Tool, keys: Mapping[str, Any]) -> bool:
         return model.custom_tools and _is_custom(keys)
 
-    writer = HeadWriter(HeadOptions(target=target, tool_name=tool_name, is_own=is_own), setting)
+    options = HeadOptions(target=target, tool_name=tool_name, is_own=is_own, schema_members=model.schema_members)
+    writer = HeadWriter(options, setting)
     keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
     limit = model.limit_parameter or (
         "max_completion_tokens" if "max_completion_tokens" in setting.params else "max_tokens"

@@ -11,7 +11,15 @@ from typing import Any, ClassVar, Self
 import msgspec
 from msgspec import UNSET, field, structs
 
-from reknit.pipeline.providers.openai.rules import Misfits, bracketed, kind, legal_name, listing, unsupported_image
+from reknit.pipeline.providers.openai.rules import (
+    Misfits,
+    bracketed,
+    judge_schema,
+    kind,
+    legal_name,
+    listing,
+    unsupported_image,
+)
 from reknit.pipeline.providers.openai_chat.rules import catalogue as rules
 from reknit.pipeline.providers.openai_chat.rules.catalogue import (
     CATALOGUE,
@@ -299,8 +307,10 @@ def _judge_tools(head: dict[str, Any], walk: Turns) -> None:
         path = f"tools.{at}"
         kind_of_tool = misfits.kind_of(tool, path)
         # The provider's own tools change too often to be judged.
-        if kind_of_tool == "function" and isinstance(tool := misfits.fit(tool, FunctionTool, path), FunctionTool):
-            judge_name(walk, tool.function.name, f"{path}.function.name")
+        if kind_of_tool == "function" and isinstance(read := misfits.fit(tool, FunctionTool, path), FunctionTool):
+            judge_name(walk, read.function.name, f"{path}.function.name")
+            place = f"{path}.function.parameters"
+            judge_schema(walk, tool["function"], place, rules.NO_OBJECT_SCHEMA, rules.TOP_LEVEL_UNION)
 
 
 RULE_SET = OpenAIChat()

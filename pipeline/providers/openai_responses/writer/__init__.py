@@ -29,6 +29,7 @@ from reknit.pipeline.providers.openai.writer import (
 )
 from reknit.pipeline.providers.openai.writer.parameters import (
     CHOICE,
+    SCHEMA_MEMBERS,
     Function,
     openai_params,
     tool_name,
@@ -163,6 +164,7 @@ _HEAD: Final = HeadOptions(
     bounds={"max_output_tokens": (16, math.inf)},  # RSP-20
     tool_name=tool_name,
     is_own=_is_own,
+    schema_members=SCHEMA_MEMBERS,
 )
 
 
