@@ -87,6 +87,7 @@ class HeadOptions(Struct, frozen=True, kw_only=True):
         choices: the tool choices that it has.
         schema_members: the members that it refuses at the top level of a tool's schema, which has to be of type object.
             None if it takes any schema.
+        keeps_schema: whether a tool in its input form is the target's own, with a schema that no refusal is known of.
     """
 
     target: str
@@ -97,6 +98,7 @@ class HeadOptions(Struct, frozen=True, kw_only=True):
     is_own: Callable[[Tool, Mapping[str, Raw]], bool] = lambda _tool, _given: False
     choices: Collection[Choice] = ()
     schema_members: frozenset[str] | None = None
+    keeps_schema: Callable[[Mapping[str, Raw]], bool] = lambda _given: False
 
 
 class MessageOptions(Struct, frozen=True, kw_only=True):

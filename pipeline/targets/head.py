@@ -142,8 +142,7 @@ class Declared(Struct, frozen=True):
         path: its place in the input.
         own: it is the target's own, and written unchanged.
         same: the name and the schema are unchanged.
-        reshaped: the schema is another one, which the target takes.
-        merged: it was merged, so that it is not one for strict calls.
+        merged: the schema was merged, so that it is not one for strict calls.
     """
 
     tool: Tool
@@ -151,7 +150,6 @@ class Declared(Struct, frozen=True):
     path: str
     own: bool = False
     same: bool = True
-    reshaped: bool = False
     merged: bool = False
 
     @property
@@ -334,6 +332,8 @@ class HeadWriter:
         given = None if refused is None else msgspec.json.decode(schema)
         if refused is None or not isinstance(given, dict) or is_plain(given, refused):
             return tool
+        if self.options.keeps_schema(tool.given):
+            return tool
         merged = not is_untyped(given, refused)
         code = "schema_merged" if merged else "schema_typed"
         if not self.makes(code):
@@ -349,7 +349,6 @@ class HeadWriter:
             tool.path,
             same=False,
             merged=merged,
-            reshaped=True,
         )
 
     def note_unread(self, tool: Declared, *taken: str) -> None:

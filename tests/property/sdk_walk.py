@@ -515,6 +515,10 @@ def _converse(root: dict[str, Any]) -> Iterator[Request]:
     for place, body in _heads(root, _CONVERSE, {}, {"messages", "modelId"}):
         # A breakpoint ends the prefix before it.
         ended = [{"text": "Be brief."}] if place.startswith("system[].cachePoint") else []
+        # The types take any JSON for a schema, the service only one of an object (BED-37).
+        for tool in body.get("toolConfig", {}).get("tools", ()):
+            if "toolSpec" in tool:
+                tool["toolSpec"]["inputSchema"]["json"] = OBJECT
         yield Request(place, body | {"system": [*ended, *body["system"]]} if ended else body)
     for place, message in _listed(root, "messages"):
         ((name, block),) = message["content"][0].items()

@@ -166,3 +166,21 @@ def test_a_merged_schema_is_not_a_strict_one(target):
 def test_a_policy_may_leave_a_schema_that_some_endpoints_of_a_provider_take():
     done = normalize(json.dumps(ALTERNATIVES).encode(), to="gemini", policy={"mend.schema_merged": "observe"})
     assert schema_in(json.loads(done.body)) == ONE_OF
+
+
+@pytest.mark.parametrize(
+    ("key", "schema", "stays"),
+    [
+        ("parametersJsonSchema", ONE_OF, True),
+        ("parameters", {"anyOf": [{"type": "OBJECT", "properties": {"id": {"type": "STRING"}}}]}, True),
+        ("parameters", ONE_OF, False),  # the field has no oneOf
+    ],
+)
+def test_geminis_own_declarations_stay_where_no_refusal_is_known(key, schema, stays):
+    history = {
+        "tools": [{"functionDeclarations": [{"name": "open", key: schema}]}],
+        "contents": [{"role": "user", "parts": [{"text": "Open it."}]}],
+    }
+    done = normalize(json.dumps(history).encode(), to="gemini")
+    assert (json.loads(done.body)["tools"] == history["tools"]) is stays
+    assert [fix.code for fix in done.fixes] == [] if stays else ["schema_merged"]

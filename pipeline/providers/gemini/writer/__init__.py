@@ -48,6 +48,7 @@ _MODES: Final[dict[Choice, str]] = {"auto": "AUTO", "any": "ANY", "tool": "ANY",
 # Members that only Gemini's declarations have, unchanged.
 _OF_DECLARATIONS: Final = ("response", "responseJsonSchema", "response_json_schema", "behavior")
 _NOT_ITS_OWN: Final = re.compile(rb'"(additionalProperties|oneOf|allOf)"\s*:')
+_COMBINED: Final = re.compile(rb'"(oneOf|allOf)"\s*:')
 _DECLARATION: Final = frozenset({"name", "description", "parameters", *_OF_DECLARATIONS} | DECLARED_SCHEMAS)
 
 _encode = msgspec.json.Encoder().encode
@@ -108,15 +109,19 @@ def _tools(writer: HeadWriter) -> tuple[list[dict[str, Any]], list[Any]]:
             own.append(given)
             continue
         writer.note_unread(each, "cache_control", *_OF_DECLARATIONS)
-        # The field `parameters` knows only a part of JSON Schema (GEM-20, GEM-20b).
-        in_own_dialect = _NOT_ITS_OWN.search(bytes(given.get("parameters", b""))) is None
-        if given and given.keys() <= _DECLARATION and in_own_dialect and not each.reshaped:
+        if _is_declaration(given, _NOT_ITS_OWN):
             functions.append(given | {"name": each.tool.name})
             continue
         more: dict[str, Any] = {key: given[key] for key in _OF_DECLARATIONS if key in given}
         schema = {"parametersJsonSchema": each.tool.input_schema}
         functions.append({"name": each.tool.name, **each.described, **schema, **more})
     return functions, own
+
+
+def _is_declaration(given: Mapping[str, Raw], unknown: re.Pattern[bytes] = _COMBINED) -> bool:
+    """Return True for a declaration in the API's words; `parameters` has a part of JSON Schema (GEM-20, GEM-20b)."""
+    in_own_dialect = unknown.search(bytes(given.get("parameters", b""))) is None
+    return bool(given) and given.keys() <= _DECLARATION and in_own_dialect
 
 
 def _is_own(tool: Tool, given: Mapping[str, Raw]) -> bool:
@@ -156,6 +161,7 @@ _HEAD: Final = HeadOptions(
     is_own=_is_own,
     choices=tuple(_MODES),
     schema_members=COMBINATORS,
+    keeps_schema=_is_declaration,
 )
 
 
