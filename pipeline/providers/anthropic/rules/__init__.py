@@ -18,7 +18,15 @@ from reknit.pipeline.providers.anthropic.rules.catalogue import (
     reasons_unsigned,
     rule,
 )
-from reknit.pipeline.providers.anthropic.rules.wire import BETA_PARAMETERS, BETA_TOOLS, PARAMETERS, Block, Message, Text
+from reknit.pipeline.providers.anthropic.rules.wire import (
+    BETA_PARAMETERS,
+    BETA_TOOLS,
+    PARAMETERS,
+    SEARCHES,
+    Block,
+    Message,
+    Text,
+)
 from reknit.pipeline.rules._fold import BadJSON, Fold
 from reknit.pipeline.rules._misfits import Misfit, Spot, fit, fit_with_items
 from reknit.pipeline.rules.base import Rule
@@ -115,6 +123,8 @@ class Anthropic(Fold[Messages, Message]):
             thinking=kind if isinstance(kind, str) else "",
             tools=bool(head.get("tools")),
             betas=self._betas | _each(head.get("anthropic_beta")) | _each(head.get("betas")),
+            tool_names=_names_of(head),
+            search_tool=any(kind.startswith(SEARCHES) for kind in _kinds_of(head)),
         )
         _judge_parameters(head, walk)
         _judge_system(head.get("system"), walk)
@@ -248,10 +258,31 @@ def _judge_tools(tools: object, walk: Messages) -> None:
         elif isinstance(kind, str) and kind in BETA_TOOLS:
             walk.judge_beta(BETA_TOOLS[kind], path, path, kind)
         name = tool.get("name")
-        if isinstance(name, str):
+        if kind == "tool_reference":
+            found = tool.get("tool_name")
+            walk.judge_reference(found if isinstance(found, str) else None, path)
+        elif isinstance(name, str):
             if name in names:
                 walk.refuse(SAME_TOOL, f"{path}.name")
             names.add(name)
+
+
+def _entries_of(head: dict[str, Any]) -> list[dict[str, Any]]:
+    tools = head.get("tools")
+    return [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+
+
+def _kinds_of(head: dict[str, Any]) -> Iterable[str]:
+    return (tool["type"] for tool in _entries_of(head) if isinstance(tool.get("type"), str))
+
+
+def _names_of(head: dict[str, Any]) -> frozenset[str] | None:
+    """The names of the declared tools; None if MCP servers or toolsets bring tools that the request does not name."""
+    entries = [tool for tool in _entries_of(head) if tool.get("type") != "tool_reference"]
+    names = [tool.get("name") for tool in entries]
+    if head.get("mcp_servers") or not all(isinstance(name, str) for name in names):
+        return None
+    return frozenset(map(str, names))
 
 
 def _judge_custom(tool: dict[str, object], path: str, walk: Messages) -> None:

@@ -38,6 +38,7 @@ from reknit.pipeline.providers.anthropic.writer.blocks import (
     without_issuers,
 )
 from reknit.pipeline.providers.anthropic.writer.parameters import tool_name, write_head
+from reknit.pipeline.providers.anthropic.writer.searches import added_tools, known_tools, with_known_references
 from reknit.pipeline.targets import (
     Encoded,
     Ending,
@@ -83,6 +84,8 @@ class AnthropicProgress(Struct, frozen=True, array_like=True):
     answered: bool = False
     # Media of results that more results follow; none once all messages of an exchange are written.
     held: list[TrackedBlock] = []
+    # The names of the tools that messages have added.
+    added: tuple[str, ...] = ()
 
 
 class _Wire(Struct, frozen=True, gc=False):
@@ -111,6 +114,7 @@ class AnthropicDialect(ListDialect):
         self.marks_left = MOST_MARKS - head.marks
         self.prefix = head.before("messages")
         self._names: dict[str, str] = {}
+        self._tools = known_tools(setting)
 
     def encode_message(self, message: Message, state: AnthropicProgress, *, final: bool) -> Encoded:
         """Write one message; where nothing speaks against it, as it is."""
@@ -210,7 +214,8 @@ class AnthropicDialect(ListDialect):
         self, came: Message, state: AnthropicProgress, *, prefill: bool = False, thinks: bool | None = None
     ) -> Encoded:
         book = FixLog(NAME, self._observed)
-        message = _taken(in_common_words(came, book), book, state.opened, paused=prefill)
+        message = with_known_references(in_common_words(came, book), self._tools.plus(state.added), book)
+        message = _taken(message, book, state.opened, paused=prefill)
         opened = left_open(message, state.opened) if message.role == "assistant" else state.opened
         unfit = unfit_reasoning(
             message,
@@ -241,7 +246,10 @@ class AnthropicDialect(ListDialect):
             work.out.append(stub_for(came, book))
         rows = list(map(row, work.out))
         blocks: list[Block] = [piece.block for piece in work.out]
-        next_turn = structs.replace(state, images=work.images, large=work.large, opened=opened, held=work.held)
+        added = tuple(dict.fromkeys((*state.added, *added_tools(blocks))))
+        next_turn = structs.replace(
+            state, images=work.images, large=work.large, opened=opened, held=work.held, added=added
+        )
         if self._thinks_first:
             shown = [piece.block for piece in work.out]
             next_turn = _loop_after(next_turn, message.role, shown, lost=bool(message.changed or unfit))

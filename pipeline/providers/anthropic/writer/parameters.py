@@ -15,6 +15,7 @@ from msgspec import Raw
 from reknit.pipeline.history.pieces import TrackedBlock
 from reknit.pipeline.model import Tool, on_the_wire
 from reknit.pipeline.options import HeadOptions
+from reknit.pipeline.providers.anthropic.writer.searches import KnownTools, known_tools
 from reknit.pipeline.targets import Setting, legal_name
 from reknit.pipeline.targets.fitting import MOST_MARKS, POINT, is_mark, mark_of, raw_unmarked
 from reknit.pipeline.targets.head import HeadWriter, Params, WrittenHead, read_choice, sort_params
@@ -137,6 +138,7 @@ def _system_blocks(writer: HeadWriter) -> list[Any]:
 
 def _tools(writer: HeadWriter) -> list[dict[str, Any]]:
     written: list[dict[str, Any]] = []
+    known = known_tools(writer.setting)
     for each in writer.declared_tools():
         tool, given = each.tool, each.given
         if each.own and POINT in given:
@@ -145,6 +147,8 @@ def _tools(writer: HeadWriter) -> list[dict[str, Any]]:
                 writer.note_fix("cache_mark_dropped", each.path)
             else:
                 written[-1]["cache_control"] = mark
+        elif each.own and _is_lost_reference(given, known):
+            writer.note_fix("tool_reference_dropped", each.path, before=given, detail="tools")
         elif each.own:
             written.append(given)
         elif "input_schema" in given:
@@ -156,6 +160,13 @@ def _tools(writer: HeadWriter) -> list[dict[str, Any]]:
             extras = {key: each.members[key] for key in _OWN_KEYS if bytes(each.members.get(key, b"null")) != b"null"}
             written.append({"name": tool.name, **each.described, "input_schema": tool.input_schema, **extras})
     return written
+
+
+def _is_lost_reference(given: Mapping[str, Raw], known: KnownTools) -> bool:
+    """Return True for a reference in the place of a tool whose tool is not declared (ANT-42)."""
+    if bytes(given.get("type", b"")) != b'"tool_reference"' or "tool_name" not in given:
+        return False
+    return not known.written_name(msgspec.json.decode(given["tool_name"]))
 
 
 def _is_own(tool: Tool, keys: Mapping[str, Raw]) -> bool:
