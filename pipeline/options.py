@@ -150,6 +150,8 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
         limit_parameter: the only name of the limit on output tokens that the model takes. ``""`` if any is taken.
         thinking_parameter: the parameter ``thinking`` says whether the model thinks.
         schema_members: as in ``HeadOptions``.
+        answer_schemas: the answer may be asked for as JSON of a schema.
+        efforts: the levels of reasoning that it has.
     """
 
     structure: Structure
@@ -167,6 +169,8 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
     limit_parameter: str = ""
     thinking_parameter: bool = False
     schema_members: frozenset[str] | None = None
+    answer_schemas: bool = False
+    efforts: tuple[str, ...] = ()
 
 
 NO_EXTRAS: Final[Mapping[str, Raw]] = MappingProxyType({})

@@ -9,7 +9,7 @@ are put into the member ``_raw``, in which a history holds an input that is not 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import reduce
 from typing import Any, Final
 
@@ -354,20 +354,82 @@ def _is_kept(reference: Any) -> bool:  # noqa: ANN401  any JSON
     return reference.startswith(tuple(f"#/{name}/" for name in _DEFINITIONS))
 
 
-def _redirected(schema: Any, base: str) -> Any:  # noqa: ANN401  any JSON
+def _redirected(schema: Mapping[str, Any], base: str) -> dict[str, Any]:
     """A schema whose references to places other than definitions begin at ``base``."""
+
+    def redirect(each: dict[str, Any]) -> dict[str, Any]:
+        reference: Any = each.get(_REFERENCE)
+        return each if _is_kept(reference) else {**each, _REFERENCE: base + reference[1:]}
+
+    found: dict[str, Any] = rewritten(schema, redirect)
+    return found
+
+
+def rewritten(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:  # noqa: ANN401  any JSON
+    """A schema after a change of each schema in it, and then of itself."""
     if not isinstance(schema, dict):
         return schema
     out: dict[str, Any] = {}
     for key, value in schema.items():
-        if key == _REFERENCE and not _is_kept(value):
-            out[key] = base + value[1:]
-        elif key in _LISTS and isinstance(value, list):
-            out[key] = [_redirected(each, base) for each in value]
+        if key in _LISTS and isinstance(value, list):
+            out[key] = [rewritten(each, change) for each in value]
         elif key in _NAMED and isinstance(value, dict):
-            out[key] = {name: _redirected(each, base) for name, each in value.items()}
+            out[key] = {name: rewritten(each, change) for name, each in value.items()}
         elif key in _ONE:
-            out[key] = _redirected(value, base)
+            out[key] = rewritten(value, change)
         else:
             out[key] = value
-    return out
+    return change(out)
+
+
+def closed(schema: Any) -> Any:  # noqa: ANN401  any JSON
+    """A schema whose objects have no other properties than the named ones, as schemas of answers must."""
+
+    def close(each: dict[str, Any]) -> dict[str, Any]:
+        is_object = each.get("type") == "object" or "properties" in each
+        return {**each, "additionalProperties": False} if is_object else each
+
+    return rewritten(schema, close)
+
+
+def is_open(schema: Any) -> bool:  # noqa: ANN401  any JSON
+    """Return True if a schema says of an object that it may have other properties than the named ones."""
+    schemas = [schema, *_inner_schemas(schema)] if isinstance(schema, dict) else []
+    return any(each.get("additionalProperties", False) is not False for each in schemas)
+
+
+def without_members(schema: Any, names: Collection[str]) -> tuple[Any, list[str]]:  # noqa: ANN401  any JSON
+    """A schema without some members, and those that it had."""
+    found: set[str] = set()
+
+    def drop(each: dict[str, Any]) -> dict[str, Any]:
+        found.update(name for name in each if name in names)
+        return {name: value for name, value in each.items() if name not in names}
+
+    return rewritten(schema, drop), sorted(found)
+
+
+def is_strict(schema: Any) -> bool:  # noqa: ANN401  any JSON
+    """Return True if each object of a schema is closed and requires all of its properties, as OpenAI's strict mode."""
+    if not isinstance(schema, dict):
+        return False
+    each_schema = [schema, *_inner_schemas(schema)]
+    return all(_is_strict_alone(each) for each in each_schema)
+
+
+_IN_STRICT: Final = _NOTES - {"default", "example", "examples"} | {
+    "$defs", "$ref", "$schema", "additionalProperties", "anyOf", "const", "definitions", "enum", "items", "properties",
+    "required", "type",
+}  # fmt: skip
+
+
+def _is_strict_alone(schema: Mapping[str, Any]) -> bool:
+    if not schema.keys() <= _IN_STRICT or not ({"type", "anyOf", "$ref", "const", "enum"} & schema.keys()):
+        return False
+    if schema.get("type") != "object" and "properties" not in schema:
+        return True
+    properties, required = schema.get("properties"), schema.get("required", [])
+    named = set(properties) if isinstance(properties, dict) else set()
+    return (
+        schema.get("additionalProperties") is False and isinstance(required, list) and named == set(map(str, required))
+    )

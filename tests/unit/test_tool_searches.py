@@ -1,4 +1,4 @@
-"""References to tools, and searches for tools: what goes to Anthropic, and that its judge takes it."""
+"""References to tools, and searches for tools, as Anthropic takes them."""
 
 import json
 

@@ -37,7 +37,7 @@ from reknit.pipeline.providers.anthropic.writer.blocks import (
     version_of,
     without_issuers,
 )
-from reknit.pipeline.providers.anthropic.writer.parameters import tool_name, write_head
+from reknit.pipeline.providers.anthropic.writer.parameters import thinking_of, tool_name, write_head
 from reknit.pipeline.providers.anthropic.writer.searches import added_tools, known_tools, with_known_references
 from reknit.pipeline.targets import (
     Encoded,
@@ -67,7 +67,10 @@ _SYSTEM_INSIDE_SINCE: Final = (4, 8)
 
 
 def is_thinking(setting: Setting) -> bool:
-    thinking = bytes(setting.params.get("thinking", b"null"))
+    return _is_on(bytes(setting.params.get("thinking", b"null")))
+
+
+def _is_on(thinking: bytes) -> bool:
     return thinking != b"null" and b'"disabled"' not in thinking
 
 
@@ -104,9 +107,10 @@ class AnthropicDialect(ListDialect):
         self._void = setting.void_at(self._endpoint)
         self._takes_unsigned = takes_unsigned(setting, NAME)
         self.judged_as = judged_as(setting, NAME)
-        self._thinks = is_thinking(setting)
+        thinking = thinking_of(setting)
+        self._thinks = _is_on(thinking)
         # Adaptive thinking asks for none in a tool loop (recorded).
-        self._thinks_first = b'"enabled"' in bytes(setting.params.get("thinking", b""))
+        self._thinks_first = b'"enabled"' in thinking
         self.state = AnthropicProgress()
         head = write_head(setting, system)
         self.head = head.data
@@ -335,7 +339,7 @@ class Anthropic:
     def structure(self, setting: Setting) -> Structure:
         """Return the structure of accepted recorded requests, by the model's version; the newest for later ones."""
         version = version_of(setting.model)
-        prefill = version is not None and version < NO_PREFILL_SINCE and not is_thinking(setting)
+        prefill = version is not None and version < NO_PREFILL_SINCE and not _is_on(thinking_of(setting))
         system = version is not None and version >= _SYSTEM_INSIDE_SINCE
         return Structure(
             assistant_first=version is not None and version >= _ASSISTANT_FIRST_SINCE,

@@ -16,10 +16,12 @@ from reknit.pipeline.history.pieces import TrackedBlock
 from reknit.pipeline.model import Tool, on_the_wire
 from reknit.pipeline.options import HeadOptions
 from reknit.pipeline.providers.anthropic.writer.searches import KnownTools, known_tools
+from reknit.pipeline.providers.anthropic.writer.settings import write_form, write_reasoning
 from reknit.pipeline.targets import Setting, legal_name
 from reknit.pipeline.targets.fitting import MOST_MARKS, POINT, is_mark, mark_of, raw_unmarked
-from reknit.pipeline.targets.head import HeadWriter, Params, WrittenHead, read_choice, sort_params
+from reknit.pipeline.targets.head import HeadWriter, Params, WrittenHead, members_of, read_choice, sort_params
 from reknit.pipeline.targets.schemas import COMBINATORS
+from reknit.pipeline.targets.settings import GROUPS, OwnSettings, mapped
 
 PARAMETERS: Final = frozenset(
     {
@@ -70,12 +72,49 @@ def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> WrittenHead:
 
 def _params(writer: HeadWriter) -> dict[str, Raw]:
     values = {name: value for name, value in writer.setting.params.items() if name not in _HEAD.elsewhere}
-    params = Params(values) if values.keys() <= PARAMETERS else sort_params(values)
+    params = Params(values)
+    if not values.keys() <= PARAMETERS:
+        params = mapped(writer, sort_params(values), _own_settings(writer.setting, values))
     choice = params.values.get("tool_choice")
     written = None if choice is None else _choice(choice)
+    parallel = params.values.get("parallel_tool_calls")
+    single = None if parallel is None or not writer.setting.tools else _one_at_a_time(written or _AUTO, parallel)
+    if single is not None:
+        written, params = single, params.said_as("parallel_tool_calls", {})
     places = params.each_of(PARAMETERS if written else PARAMETERS - {"tool_choice"})
     kept = writer.placed(writer.clamped(params), places)
     return kept if written is None else kept | {"tool_choice": written}
+
+
+def _own_settings(setting: Setting, values: Mapping[str, Raw]) -> OwnSettings:
+    """The settings of Claude, less those that the request has in Claude's terms."""
+    config = members_of(values.get("output_config", Raw(b"{}"))) or {}
+    return OwnSettings(
+        groups=GROUPS - {"output_config"},
+        answers=frozenset({"output_format", *(["output_config"] if "format" in config else [])}),
+        reasons=frozenset({"thinking", *(["output_config"] if "effort" in config else [])}),
+        form=lambda form: write_form(form, setting.model),
+        reasoning=lambda reasoning: write_reasoning(reasoning, setting.model, sort_params(values).values),
+    )
+
+
+def thinking_of(setting: Setting) -> bytes:
+    """The parameter ``thinking`` that a request has, be it another provider's setting."""
+    given = setting.params.get("thinking")
+    if given is not None or setting.params.keys() <= PARAMETERS:
+        return bytes(given or b"null")
+    return bytes(_params(HeadWriter(_HEAD, setting)).get("thinking", b"null"))
+
+
+_AUTO: Final = Raw(b'{"type":"auto"}')
+
+
+def _one_at_a_time(choice: Raw, parallel: Raw) -> Raw | None:
+    """A choice that also says whether calls may be parallel; None where that has no meaning."""
+    allowed, given = msgspec.json.decode(parallel), msgspec.json.decode(choice)
+    if not isinstance(allowed, bool) or not isinstance(given, dict) or given.get("type") == "none":
+        return None
+    return Raw(_encode({**given, "disable_parallel_tool_use": not allowed}))
 
 
 def _choice(value: Raw) -> Raw | None:

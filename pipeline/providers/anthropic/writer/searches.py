@@ -21,7 +21,7 @@ REFERENCE: Final = "tool_reference"
 _SEARCHES: Final = "tool_search_tool_"
 _CALL: Final = "server_tool_use"
 _RESULT: Final = "tool_search_tool_result"
-# Stands for the names of tools that the request does not show.
+# Represents the names of tools that the request does not show.
 _ANY: Final = "*"
 _LONGEST_NAME: Final = 128
 

@@ -38,6 +38,7 @@ from reknit.pipeline.providers.bedrock_converse.writer.fitness import (
     fit_reasoning,
     unpaired_halves,
 )
+from reknit.pipeline.providers.bedrock_converse.writer.settings import own_settings, with_own_form
 from reknit.pipeline.providers.bedrock_converse.writer.unchanged import piece_stays, written_as_they_are
 from reknit.pipeline.targets import (
     Encoded,
@@ -52,13 +53,14 @@ from reknit.pipeline.targets.bound import void_of
 from reknit.pipeline.targets.fitting import MOST_MARKS, mark_of, point_of
 from reknit.pipeline.targets.head import HeadWriter, Params, before_list
 from reknit.pipeline.targets.schemas import COMBINATORS
+from reknit.pipeline.targets.settings import mapped
 from reknit.pipeline.targets.signatures import endpoint_of
 from reknit.pipeline.targets.valid_run import EncodedRun, RunMessages
 
 # Families that keep a prompt in a cache; the others refuse breakpoints.
 _CACHED: Final = ("claude", "nova")
 # Parameters of Claude under Anthropic's name, in addition to the service's own.
-_OF_CLAUDE: Final = ("top_k", "thinking")
+_OF_CLAUDE: Final = ("top_k", "thinking", "output_config")
 # A block of a system prompt that is the service's own.
 _GUARDED: Final = frozenset({frozenset({"guardContent"})})
 _OWN_TOOLS: Final = ({"toolSpec"}, {"systemTool"}, {"cachePoint"})
@@ -91,7 +93,7 @@ def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> ConverseHead
         prompt = _unmarked(prompt, "system", writer)
     if prompt:
         keys["system"] = prompt
-    params = writer.read_params()
+    params = mapped(writer, with_own_form(writer.read_params(), model), own_settings(model, setting.params))
     if "claude" in model:
         params = _with_fields(params)
     keys |= writer.placed(params)

@@ -32,9 +32,11 @@ from reknit.pipeline.providers.gemini.writer.blocks import (
     wants_signatures,
     written,
 )
+from reknit.pipeline.providers.gemini.writer.settings import own_settings
 from reknit.pipeline.targets import Encoded, ListDialect, Setting, in_common_words, row, stub_for
 from reknit.pipeline.targets.head import HeadWriter, WrittenHead
 from reknit.pipeline.targets.schemas import COMBINATORS
+from reknit.pipeline.targets.settings import mapped
 from reknit.pipeline.targets.signatures import endpoint_of
 from reknit.pipeline.text.flatten import PromptText
 
@@ -57,7 +59,7 @@ _encode = msgspec.json.Encoder().encode
 def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> WrittenHead:
     writer = HeadWriter(_HEAD, setting)
     keys: dict[str, Any] = {}
-    params = writer.read_params()
+    params = mapped(writer, writer.read_params(), own_settings(setting))
     given = [_text_of(each) for each in writer.prompt_texts(keeps_blanks=True)]
     words = [text for text in given if text is not None]
     words += [piece.block.text for piece in writer.system_rows(system) if isinstance(piece.block, Text)]

@@ -18,9 +18,11 @@ from reknit.pipeline.history.pieces import CHAT
 from reknit.pipeline.model import Role, Tool
 from reknit.pipeline.options import HeadOptions, ModelOptions, Structure
 from reknit.pipeline.providers.openai.writer.parts import encode
+from reknit.pipeline.providers.openai.writer.settings import efforts_of, takes_forms, write_form
 from reknit.pipeline.targets import Setting, legal_name
 from reknit.pipeline.targets.head import HeadWriter, Params, WrittenHead, members_of, sort_params
 from reknit.pipeline.targets.schemas import COMBINATORS
+from reknit.pipeline.targets.settings import GROUPS, AnswerForm, OwnSettings, Reasoning, Written, mapped, nearest
 
 # Parameters that are elsewhere in the request, or are breakpoints, which these APIs set themselves.
 _MEMBERS: Final = frozenset({"model", "messages", "input", "system", "tools", "cache_control"})
@@ -136,6 +138,9 @@ _ECHOING: Final = re.compile(r"deepseek-(v3[.-]2|v4|reasoner)|kimi-k2(-thinking|
 _SWITCHED: Final = re.compile(r"deepseek|kimi|moonshot|glm")
 
 
+# `Function tools with reasoning_effort are not supported` by these in Chat Completions, which Responses takes.
+_NO_EFFORT_WITH_TOOLS: Final = re.compile(r"(^|/)gpt-5\.[4-9](?!\d)")
+
 _SPEECH: Final = frozenset({"input_audio"})
 _SPEAKERS: Final[frozenset[Role]] = frozenset({"user", "assistant"})
 _ASSISTANT: Final[frozenset[Role]] = frozenset({"assistant"})
@@ -168,6 +173,8 @@ def chat_model(model: str | None) -> ModelOptions:
         limit_parameter="max_completion_tokens" if own and _REASONING.search(name) else "",
         thinking_parameter=_SWITCHED.search(name) is not None,
         schema_members=SCHEMA_MEMBERS,
+        answer_schemas=own and takes_forms(name),
+        efforts=efforts_of(name),
     )
 
 
@@ -201,7 +208,7 @@ def write_chat_head(setting: Setting, target: str, known: frozenset[str], model:
     limit = model.limit_parameter or (
         "max_completion_tokens" if "max_completion_tokens" in setting.params else "max_tokens"
     )
-    params = openai_params(setting.params, limit, _in_chat_words)
+    params = mapped(writer, openai_params(setting.params, limit, _in_chat_words), _own_settings(setting, model))
     tools = write_tools(writer, _tool, _is_chats)
     if setting.tools and all(_is_older(tool) for tool in setting.tools):
         # The model answers in the words in which it was asked.
@@ -215,6 +222,28 @@ def write_chat_head(setting: Setting, target: str, known: frozenset[str], model:
         params = structs.replace(params, values=params.values | switched)
     params = with_choice(params, lambda value: write_choice(value, _named), tools=bool(tools))
     return WrittenHead(encode(keys | writer.placed(params, params.each_of(known))), writer.fixes)
+
+
+def _own_settings(setting: Setting, model: ModelOptions) -> OwnSettings:
+    efforts = () if setting.tools and _NO_EFFORT_WITH_TOOLS.search(setting.model or "") else model.efforts
+
+    def form(answer: AnswerForm) -> tuple[Written, str] | None:
+        written = write_form(answer) if model.answer_schemas else None
+        if written is None:
+            return None
+        return {"response_format": {"type": "json_schema", "json_schema": written[0]}}, written[1]
+
+    def reasoning(asked: Reasoning) -> tuple[Written, str] | None:
+        level = nearest(asked.level, efforts) if efforts else ""
+        return ({"reasoning_effort": level}, level) if level else None
+
+    return OwnSettings(
+        groups=GROUPS,
+        answers=frozenset({"response_format"}),
+        reasons=frozenset({"reasoning_effort", *(["thinking"] if model.thinking_parameter else [])}),
+        form=form,
+        reasoning=reasoning,
+    )
 
 
 def _tool(function: Function) -> dict[str, Any]:
