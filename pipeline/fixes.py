@@ -276,6 +276,9 @@ _DIALECT = (
          "the branches of a tool's schema became one schema of an object, which takes every call that they take",
          "tools.N.custom.input_schema: input_schema does not support oneOf, allOf, or anyOf at the top level",
          "anthropics/claude-code#5319, #5973; nspady/google-calendar-mcp#39"),
+    _lost("strict_dropped", "rewritten", "a tool whose schema strict mode refuses is sent without strict",
+         "Invalid schema for function 'f': In context=(), 'additionalProperties' is required to be supplied and to be "
+         "false.", "recorded of gpt-4o-mini and gpt-4o"),
     _lost("tool_repeated", "dropped", "a second tool of the same name was left out",
          "tools: Tool names must be unique.", "danny-avila/LibreChat#13162"),
     _lost("tool_foreign", "dropped", "another provider's own tool was left out"),

@@ -25,6 +25,7 @@ from reknit.pipeline.options import Choice, HeadOptions
 from reknit.pipeline.targets import Setting
 from reknit.pipeline.targets.fitting import system_rows
 from reknit.pipeline.targets.schemas import is_plain, is_untyped, object_schema
+from reknit.pipeline.targets.strict_schemas import is_complete
 from reknit.pipeline.text.flatten import PromptText, prompt_texts
 
 
@@ -142,7 +143,7 @@ class Declared(Struct, frozen=True):
         path: its place in the input.
         own: it is the target's own, and written unchanged.
         same: the name and the schema are unchanged.
-        merged: the schema was merged, so that it is not one for strict calls.
+        loose: the schema is not one for strict calls.
     """
 
     tool: Tool
@@ -150,7 +151,7 @@ class Declared(Struct, frozen=True):
     path: str
     own: bool = False
     same: bool = True
-    merged: bool = False
+    loose: bool = False
 
     @property
     def described(self) -> dict[str, str]:
@@ -161,7 +162,7 @@ class Declared(Struct, frozen=True):
         """Return the tool's members in any shape, including those of its inner object."""
         inner = next((self.given[key] for key in _WRAPPERS if key in self.given), None)
         found = self.given if inner is None else self.given | msgspec.json.decode(inner, type=dict[str, Raw])
-        return {key: value for key, value in found.items() if key != "strict"} if self.merged else found
+        return {key: value for key, value in found.items() if key != "strict"} if self.loose else found
 
 
 class ToolChoice(Struct, frozen=True):
@@ -324,7 +325,7 @@ class HeadWriter:
                 self.note_fix("schema_types_mapped", path, before=tool.input_schema, after=schema)
         same = (name, schema) == (tool.name, tool.input_schema)
         tool = structs.replace(tool, name=name, input_schema=schema)
-        return self._with_taken_schema(Declared(tool, given, path, same=same))
+        return self._with_taken_strictness(self._with_taken_schema(Declared(tool, given, path, same=same)))
 
     def _with_taken_schema(self, tool: Declared) -> Declared:
         """The tool, with another schema if the target refuses its own, which takes every call that its own does."""
@@ -348,8 +349,17 @@ class HeadWriter:
             {key: value for key, value in tool.given.items() if not (merged and key == "strict")},
             tool.path,
             same=False,
-            merged=merged,
+            loose=merged,
         )
+
+    def _with_taken_strictness(self, tool: Declared) -> Declared:
+        """The tool without strict calls if the target refuses its schema for those."""
+        if not self.options.strict_schemas or bytes(tool.members.get("strict", b"")) != b"true":
+            return tool
+        if is_complete(msgspec.json.decode(tool.tool.input_schema)) or not self.makes("strict_dropped"):
+            return tool
+        self.note_fix("strict_dropped", tool.path, before=tool.given)
+        return structs.replace(tool, same=False, loose=True)
 
     def note_unread(self, tool: Declared, *taken: str) -> None:
         """Record the members of a tool that no reader reads and the target has not ``taken``."""

@@ -9,7 +9,7 @@ are put into the member ``_raw``, in which a history holds an input that is not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from typing import Any, Final
 
@@ -34,13 +34,13 @@ _NAMED: Final = frozenset({"properties", "patternProperties", "dependentSchemas"
 # Members by which the place of a schema gets another meaning: references into it cannot be rewritten.
 _PLACED: Final = frozenset({"$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveAnchor", "$recursiveRef"})
 # Members that do not restrict a value.
-_NOTES: Final = frozenset(
+NOTES: Final = frozenset(
     {"$comment", "default", "deprecated", "description", "example", "examples", "readOnly", "title", "writeOnly"}
 )
 # Members whose meaning depends on others of the same schema, and which two schemas cannot share therefore.
 _JOINT: Final = _ONE | _LISTS | _NAMED | {_REFERENCE, "maxContains", "minContains"}
 # Members of the top level that are kept, before and after the merged ones.
-_FIRST: Final = ("$schema", "$id", *sorted(_NOTES), *_DEFINITIONS)
+_FIRST: Final = ("$schema", "$id", *sorted(NOTES), *_DEFINITIONS)
 _LAST: Final = ("dependentRequired", "maxProperties", "minProperties", "patternProperties")
 # A schema of references to references may have exponentially many branches.
 _MOST_SCHEMAS: Final = 2000
@@ -82,8 +82,8 @@ def object_schema(schema: Mapping[str, Any], refused: frozenset[str] = COMBINATO
 
     If the given one accepts no object, the result accepts objects whose only member holds an accepted value.
     """
-    placed = any(not _PLACED.isdisjoint(each) for each in (schema, *_inner_schemas(schema)))
-    if placed or any("$id" in each for each in _inner_schemas(schema)):
+    placed = any(not _PLACED.isdisjoint(each) for each in (schema, *inner_schemas(schema)))
+    if placed or any("$id" in each for each in inner_schemas(schema)):
         # References in it cannot be rewritten.
         return _names_of(schema, _Reader(schema).objects_of(schema, 0) or _Objects(required=(WRAPPER,)))
     root = _with_local_references(schema)
@@ -232,7 +232,7 @@ def _both(one: Any, other: Any) -> Any:  # noqa: ANN401  schemas
     if _same(one, other):
         return one
     shared = {name for name in one.keys() & other.keys() if not _same(one[name], other[name])}
-    if shared <= _NOTES and (_JOINT.isdisjoint(one) or _JOINT.isdisjoint(other)):
+    if shared <= NOTES and (_JOINT.isdisjoint(one) or _JOINT.isdisjoint(other)):
         return {**other, **one}
     parts = [part for each in (one, other) for part in (each["allOf"] if each.keys() == {"allOf"} else [each])]
     return {"allOf": _distinct(parts)}
@@ -247,7 +247,7 @@ def _either(one: Any, other: Any) -> Any:  # noqa: ANN401  schemas
         return other if one is False else one
     if one is True or other is True:
         said = other if one is True else one
-        if said is True or said.keys() <= _NOTES:
+        if said is True or said.keys() <= NOTES:
             return said
     listed = [] if one is True or other is True else _listed_values(one, other)
     if listed:
@@ -266,7 +266,7 @@ def _listed_values(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[Any
     first, second = _values_of(one), _values_of(other)
     if first is None or second is None:
         return []
-    bare = [_without(each, "const", "enum", *_NOTES) for each in (one, other)]
+    bare = [_without(each, "const", "enum", *NOTES) for each in (one, other)]
     return _distinct([*first, *second]) if _same(*bare) else []
 
 
@@ -302,7 +302,7 @@ def _names_of(root: Mapping[str, Any], found: _Objects) -> dict[str, Any]:
     """The set with the names of its properties alone, which no reference is needed for."""
     names = dict.fromkeys((*(name for name, value in found.properties.items() if value is not False), *found.required))
     return {
-        **{name: root[name] for name in ("$schema", *sorted(_NOTES)) if name in root},
+        **{name: root[name] for name in ("$schema", *sorted(NOTES)) if name in root},
         "type": "object",
         "properties": {name: {} for name in names},
         **({"required": list(found.required)} if found.required else {}),
@@ -310,7 +310,7 @@ def _names_of(root: Mapping[str, Any], found: _Objects) -> dict[str, Any]:
     }
 
 
-def _inner_schemas(schema: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401  any JSON
+def inner_schemas(schema: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401  any JSON
     """All schemas inside of one."""
     waiting = [schema]
     while waiting:
@@ -334,7 +334,7 @@ def _with_local_references(schema: Mapping[str, Any]) -> dict[str, Any]:
 
     Those places would no longer exist, so that a copy of the whole schema is put among the definitions.
     """
-    references = (each.get(_REFERENCE) for each in (schema, *_inner_schemas(schema)))
+    references = (each.get(_REFERENCE) for each in (schema, *inner_schemas(schema)))
     if all(map(_is_kept, references)):
         return dict(schema)
     given = schema.get("$defs")
@@ -380,56 +380,3 @@ def rewritten(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -
         else:
             out[key] = value
     return change(out)
-
-
-def closed(schema: Any) -> Any:  # noqa: ANN401  any JSON
-    """A schema whose objects have no other properties than the named ones, as schemas of answers must."""
-
-    def close(each: dict[str, Any]) -> dict[str, Any]:
-        is_object = each.get("type") == "object" or "properties" in each
-        return {**each, "additionalProperties": False} if is_object else each
-
-    return rewritten(schema, close)
-
-
-def is_open(schema: Any) -> bool:  # noqa: ANN401  any JSON
-    """Return True if a schema says of an object that it may have other properties than the named ones."""
-    schemas = [schema, *_inner_schemas(schema)] if isinstance(schema, dict) else []
-    return any(each.get("additionalProperties", False) is not False for each in schemas)
-
-
-def without_members(schema: Any, names: Collection[str]) -> tuple[Any, list[str]]:  # noqa: ANN401  any JSON
-    """A schema without some members, and those that it had."""
-    found: set[str] = set()
-
-    def drop(each: dict[str, Any]) -> dict[str, Any]:
-        found.update(name for name in each if name in names)
-        return {name: value for name, value in each.items() if name not in names}
-
-    return rewritten(schema, drop), sorted(found)
-
-
-def is_strict(schema: Any) -> bool:  # noqa: ANN401  any JSON
-    """Return True if each object of a schema is closed and requires all of its properties, as OpenAI's strict mode."""
-    if not isinstance(schema, dict):
-        return False
-    each_schema = [schema, *_inner_schemas(schema)]
-    return all(_is_strict_alone(each) for each in each_schema)
-
-
-_IN_STRICT: Final = _NOTES - {"default", "example", "examples"} | {
-    "$defs", "$ref", "$schema", "additionalProperties", "anyOf", "const", "definitions", "enum", "items", "properties",
-    "required", "type",
-}  # fmt: skip
-
-
-def _is_strict_alone(schema: Mapping[str, Any]) -> bool:
-    if not schema.keys() <= _IN_STRICT or not ({"type", "anyOf", "$ref", "const", "enum"} & schema.keys()):
-        return False
-    if schema.get("type") != "object" and "properties" not in schema:
-        return True
-    properties, required = schema.get("properties"), schema.get("required", [])
-    named = set(properties) if isinstance(properties, dict) else set()
-    return (
-        schema.get("additionalProperties") is False and isinstance(required, list) and named == set(map(str, required))
-    )

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, structs
 
 from reknit.pipeline.history.readers.head import json_schema
 from reknit.pipeline.targets.head import HeadWriter, Params, members_of
@@ -33,17 +33,26 @@ class AnswerForm(Struct, frozen=True):
     """The answer is JSON of a schema, or any JSON object without one."""
 
     schema: Any
-    name: str = "answer"
+    name: str = ""
     description: str = ""
     strict: bool = True
 
+    @property
+    def notes(self) -> list[str]:
+        """The members besides the schema that were given, and that not every provider has."""
+        return [name for name, given in (("name", self.name), ("description", self.description)) if given]
+
 
 class Reasoning(Struct, frozen=True):
-    """How much the model reasons: a level, or a budget of tokens, from which the other one is estimated."""
+    """How much the model reasons: a level, or a budget of tokens, from which the other one is estimated.
+
+    ``said`` is the value in words, ``notes`` names further members of the setting, which no other provider has.
+    """
 
     level: Level
     budget: int
     said: str
+    notes: tuple[str, ...] = ()
 
 
 Written: TypeAlias = Mapping[str, Any]
@@ -86,6 +95,11 @@ def nearest(level: Level, levels: Collection[Level]) -> Level:
     """The level among some that is nearest to one; of two that are equally near, the lower one."""
     at = LEVELS.index(level)
     return min(levels, key=lambda each: (abs(LEVELS.index(each) - at), LEVELS.index(each)))
+
+
+def without(names: Collection[str]) -> str:
+    """The words for a setting that lacks some of its members."""
+    return f"without {', '.join(names)}" if names else ""
 
 
 def level_of(budget: int) -> Level:
@@ -145,8 +159,10 @@ def _with_reasoning(writer: HeadWriter, params: Params, own: OwnSettings) -> Par
         written = own.reasoning(reasoning)
         if written is not None:
             made, chosen = written
-            if chosen != reasoning.said:
-                _note(writer, params, name, made, f"{reasoning.said} -> {chosen}")
+            changed = [f"{reasoning.said} -> {chosen}"] if chosen != reasoning.said else []
+            changed += [f"without {note}" for note in reasoning.notes]
+            if changed:
+                _note(writer, params, name, made, ", ".join(changed))
             return _replaced(params, [name, *(other for other in found if other != name)], made)
     return params
 
@@ -189,7 +205,7 @@ def _openai_form(value: Any) -> AnswerForm | None:  # noqa: ANN401  JSON
     name, description = value.get("name"), value.get("description")
     return AnswerForm(
         value["schema"],
-        name if isinstance(name, str) and name else "answer",
+        name if isinstance(name, str) else "",
         description if isinstance(description, str) else "",
         value.get("strict") is True,
     )
@@ -252,11 +268,19 @@ def _by_itself(said: str) -> Reasoning:
 
 def _by_thinking(value: Any) -> Reasoning | None:  # noqa: ANN401  JSON
     kind = value.get("type") if isinstance(value, dict) else None
+    found: Reasoning | None = None
     if kind == "disabled":
-        return Reasoning("none", 0, "none")
-    if kind == "adaptive":
-        return _by_itself("adaptive")
-    return _by_budget(value.get("budget_tokens")) if kind == "enabled" else None
+        found = Reasoning("none", 0, "none")
+    elif kind == "adaptive":
+        found = _by_itself("adaptive")
+    elif kind == "enabled":
+        found = _by_budget(value.get("budget_tokens"))
+    return _noted(found, value, "type", "budget_tokens")
+
+
+def _noted(found: Reasoning | None, value: Any, *read: str) -> Reasoning | None:  # noqa: ANN401  JSON
+    """The setting with the names of the members that were not ``read``."""
+    return None if found is None else structs.replace(found, notes=tuple(sorted(value.keys() - {*read})))
 
 
 def _by_config(value: Any) -> Reasoning | None:  # noqa: ANN401  JSON
@@ -264,7 +288,8 @@ def _by_config(value: Any) -> Reasoning | None:  # noqa: ANN401  JSON
         return None
     level = next((value[key] for key in ("thinkingLevel", "thinking_level") if key in value), None)
     budget = next((value[key] for key in ("thinkingBudget", "thinking_budget") if key in value), None)
-    return _by_level(level) or _by_budget(budget)
+    found = _by_level(level) or _by_budget(budget)
+    return _noted(found, value, "thinkingLevel", "thinking_level", "thinkingBudget", "thinking_budget")
 
 
 _REASONING: Final[Mapping[str, Callable[[Any], Reasoning | None]]] = MappingProxyType(

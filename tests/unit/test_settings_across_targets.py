@@ -169,11 +169,15 @@ def test_a_setting_that_both_have_is_the_same_setting(source, given, target, exp
         assert members in ({}, {"toolConfig": {"functionCallingConfig": {"mode": "AUTO"}}}, AUTO)
         assert [code for code, _ in fixes] == ["param_dropped"]
         return
+    if given in (FORM["openai-chat"], FORM["openai-responses"], FORM["bedrock-converse"]) and target in UNNAMED:
+        fixes.remove(("setting_mapped", "without name"))
     said = members.pop("tool_choice", None) if members.keys() > expected.keys() else None
     assert said in (None, "auto")  # the choice next to which Claude says that calls come one at a time
     assert (members, fixes) == (expected, [])
 
 
+# Targets without a name for the form of an answer.
+UNNAMED = ("anthropic", "gemini")
 AUTO = {"toolConfig": {"tools": TOOL_SPECS, "toolChoice": {"auto": {}}}}
 
 
@@ -262,3 +266,11 @@ def test_a_setting_of_the_targets_own_wins():
     members, fixes = written("anthropic", given, "anthropic")
     assert members == {"thinking": {"type": "disabled"}, **FORM["anthropic"]}
     assert {code for code, _ in fixes} == {"param_dropped"}
+
+
+def test_a_setting_that_lacks_a_member_is_a_fix():
+    form = {"name": "person", "description": "A person.", "strict": True, "schema": SCHEMA}
+    _, fixes = written("openai-chat", {"response_format": {"type": "json_schema", "json_schema": form}}, "anthropic")
+    assert fixes == [("setting_mapped", "without name, description")]
+    _, fixes = written("anthropic", {"thinking": {"type": "adaptive", "display": "summarized"}}, "openai-chat")
+    assert fixes == [("setting_mapped", "adaptive -> high, without display")]

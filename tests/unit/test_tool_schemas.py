@@ -184,3 +184,29 @@ def test_geminis_own_declarations_stay_where_no_refusal_is_known(key, schema, st
     done = normalize(json.dumps(history).encode(), to="gemini")
     assert (json.loads(done.body)["tools"] == history["tools"]) is stays
     assert [fix.code for fix in done.fixes] == [] if stays else ["schema_merged"]
+
+
+OPEN = {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}
+OPTIONAL = {"type": "object", "properties": {"id": {"type": "string"}}, "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("target", "model", "schema", "strict"),
+    [
+        ("openai-chat", "gpt-4o-mini", OPEN, None),
+        ("openai-chat", "gpt-5", OPTIONAL, None),
+        ("openai-chat", "gpt-5", OPEN | {"additionalProperties": False}, True),
+        ("openai-chat", "mistral-large-latest", OPEN, True),  # no refusal is known
+        ("openai-responses", "gpt-4o", OPEN, False),
+        ("openai-responses", "gpt-5", OPEN, True),  # recorded accepted
+    ],
+)
+def test_strict_calls_need_closed_objects_with_all_properties(target, model, schema, strict):
+    function = {"name": "open", "strict": True, "parameters": schema}
+    inner = function if target == "openai-responses" else {"function": function}
+    history = {"tools": [{"type": "function", **inner}], "messages": OPEN_IT}
+    done = normalize(json.dumps(history).encode(), to=target, model=model)
+    tool = json.loads(done.body)["tools"][0]
+    assert (tool.get("function") or tool).get("strict") is strict
+    assert [fix.code for fix in done.fixes] == ([] if strict else ["strict_dropped"])
+    assert [each for each in validate(done.body, target, model) if each.severity == "hard"] == []

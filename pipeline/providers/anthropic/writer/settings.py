@@ -13,8 +13,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from reknit.pipeline.targets.schemas import closed, is_open, without_members
-from reknit.pipeline.targets.settings import AnswerForm, Reasoning, Written, nearest
+from reknit.pipeline.targets.settings import AnswerForm, Reasoning, Written, nearest, without
+from reknit.pipeline.targets.strict_schemas import closed, is_open, without_members
 
 _VERSION: Final = re.compile(r"claude-(?:([a-z]+)-)?(\d+)(?:[-.](\d{1,2}))?(?!\d)")
 _FORMS_SINCE: Final = (4, 5)
@@ -56,19 +56,18 @@ def takes_forms(model: str | None) -> bool:
     return version is not None and (version >= _FORMS_SINCE or "opus-4-1" in (model or ""))
 
 
-def answer_schema(form: AnswerForm) -> tuple[Any, str]:
-    """The schema of an answer without the members that are refused, and words for those."""
+def answer_schema(form: AnswerForm) -> tuple[Any, list[str]]:
+    """The schema of an answer without the members that are refused, and their names."""
     bare, lost = without_members(form.schema, _NO_LIMITS)
-    if is_open(bare):
-        lost.append("additionalProperties")
-    return closed(bare), f"without {', '.join(lost)}" if lost else ""
+    return closed(bare), [*lost, "additionalProperties"] if is_open(bare) else lost
 
 
 def write_form(form: AnswerForm, model: str | None) -> tuple[Written, str] | None:
     if form.schema is None or not takes_forms(model):
         return None
     schema, lost = answer_schema(form)
-    return {"output_config": {"format": {"type": "json_schema", "schema": schema}}}, lost
+    written = {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
+    return written, without([*form.notes, *lost])
 
 
 def write_reasoning(reasoning: Reasoning, model: str | None, params: Mapping[str, Raw]) -> tuple[Written, str] | None:

@@ -11,7 +11,7 @@ from msgspec import Raw, structs
 from reknit.pipeline.providers.anthropic.writer.settings import answer_schema, takes_forms, write_reasoning
 from reknit.pipeline.targets import legal_name
 from reknit.pipeline.targets.head import Params, members_of, sort_params
-from reknit.pipeline.targets.settings import GROUPS, AnswerForm, OwnSettings, Reasoning, Written
+from reknit.pipeline.targets.settings import GROUPS, AnswerForm, OwnSettings, Reasoning, Written, without
 
 _FIELDS: Final = "additionalModelRequestFields"
 _CONFIG: Final = "output_config"
@@ -49,8 +49,10 @@ def own_settings(model: str, given: Mapping[str, Raw]) -> OwnSettings:
         schema, lost = answer_schema(answer)
         text = msgspec.json.encode(schema).decode()
         described = {"description": answer.description} if answer.description else {}
-        inner = {"schema": text, "name": legal_name(answer.name, 64), **described}
-        return {"outputConfig": {"textFormat": {"type": "json_schema", "structure": {"jsonSchema": inner}}}}, lost
+        inner = {"schema": text, "name": legal_name(answer.name or "answer", 64), **described}
+        return {"outputConfig": {"textFormat": {"type": "json_schema", "structure": {"jsonSchema": inner}}}}, without(
+            lost
+        )
 
     def reasoning(asked: Reasoning) -> tuple[Written, str] | None:
         return write_reasoning(asked, model, sort_params(given).values) if claude else None

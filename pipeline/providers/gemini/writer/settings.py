@@ -7,7 +7,7 @@ from typing import Final
 
 from reknit.pipeline.providers.gemini.writer.blocks import wants_signatures
 from reknit.pipeline.targets import Setting
-from reknit.pipeline.targets.settings import GROUPS, AnswerForm, OwnSettings, Reasoning, Written, nearest
+from reknit.pipeline.targets.settings import GROUPS, AnswerForm, OwnSettings, Reasoning, Written, nearest, without
 
 _ANSWERS: Final = frozenset(
     f"generationConfig.{name}"
@@ -33,7 +33,7 @@ def own_settings(setting: Setting) -> OwnSettings:
         if setting.tools and not newer:
             return None  # GEM-19
         schema = {} if answer.schema is None else {"generationConfig.responseJsonSchema": answer.schema}
-        return {"generationConfig.responseMimeType": "application/json", **schema}, ""
+        return {"generationConfig.responseMimeType": "application/json", **schema}, without(answer.notes)
 
     def reasoning(asked: Reasoning) -> tuple[Written, str] | None:
         if _OLDER.search(model):

@@ -173,6 +173,7 @@ def chat_model(model: str | None) -> ModelOptions:
         limit_parameter="max_completion_tokens" if own and _REASONING.search(name) else "",
         thinking_parameter=_SWITCHED.search(name) is not None,
         schema_members=SCHEMA_MEMBERS,
+        strict_schemas=own,
         answer_schemas=own and takes_forms(name),
         efforts=efforts_of(name),
     )
@@ -202,7 +203,13 @@ def write_chat_head(setting: Setting, target: str, known: frozenset[str], model:
     def is_own(_tool: Tool, keys: Mapping[str, Any]) -> bool:
         return model.custom_tools and _is_custom(keys)
 
-    options = HeadOptions(target=target, tool_name=tool_name, is_own=is_own, schema_members=model.schema_members)
+    options = HeadOptions(
+        target=target,
+        tool_name=tool_name,
+        is_own=is_own,
+        schema_members=model.schema_members,
+        strict_schemas=model.strict_schemas,
+    )
     writer = HeadWriter(options, setting)
     keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
     limit = model.limit_parameter or (

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from reknit.pipeline.targets import legal_name
-from reknit.pipeline.targets.schemas import closed, is_open, is_strict
 from reknit.pipeline.targets.settings import AnswerForm
+from reknit.pipeline.targets.strict_schemas import closed, is_open, is_strict
 
 # Levels that a model was recorded to take, or that its refusal of another one lists. The first match counts.
 _EFFORTS: Final = tuple(
@@ -48,5 +48,5 @@ def write_form(form: AnswerForm) -> tuple[Mapping[str, Any], str] | None:
     strict = form.strict and not is_open(form.schema) and is_strict(narrow)
     described = {"description": form.description} if form.description else {}
     schema = narrow if strict else form.schema
-    written = {"name": legal_name(form.name, 64), **described, "strict": strict, "schema": schema}
+    written = {"name": legal_name(form.name or "answer", 64), **described, "strict": strict, "schema": schema}
     return written, "" if strict == form.strict else "strict -> not strict"

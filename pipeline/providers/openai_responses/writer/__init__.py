@@ -8,6 +8,7 @@ sent back to its issuer only.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -83,6 +84,8 @@ _OWN_TOOLS: Final = frozenset(
         "web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11",
     }
 )  # fmt: skip
+# Models that refuse strict schemas of open objects (recorded); others of the same age took them (RSP-25).
+_REFUSES_OPEN: Final = re.compile(r"(^|/)gpt-4o(?!\w)")
 # Parameters that lead to items outside of the request.
 CHAINS: Final = ("previous_response_id", "conversation")
 _NO: Final = Raw(b"false")
@@ -95,7 +98,8 @@ def write_head(setting: Setting) -> tuple[WrittenHead, bytes]:
 
     A stored prompt may bring tools, too.
     """
-    writer = HeadWriter(_HEAD, setting)
+    strict = _REFUSES_OPEN.search(setting.model or "") is not None
+    writer = HeadWriter(structs.replace(_HEAD, strict_schemas=strict), setting)
     params = openai_params(setting.params, "max_output_tokens", _in_own_words)
     params = writer.clamped(mapped(writer, params, _own_settings(setting, params)))
     keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
