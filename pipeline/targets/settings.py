@@ -155,14 +155,17 @@ def _with_reasoning(writer: HeadWriter, params: Params, own: OwnSettings) -> Par
         if name in params.values
     }
     found = {name: each for name, each in read.items() if each is not None}
-    for name, reasoning in found.items():  # a level is before a switch next to it
-        written = own.reasoning(reasoning)
+    # A level is before a switch next to it, unless that one is off.
+    off = [name for name, each in found.items() if each.level == "none"]
+    for name in [*off, *(name for name in found if name not in off)]:
+        written = own.reasoning(found[name])
         if written is not None:
             made, chosen = written
-            changed = [f"{reasoning.said} -> {chosen}"] if chosen != reasoning.said else []
-            changed += [f"without {note}" for note in reasoning.notes]
-            if changed:
-                _note(writer, params, name, made, ", ".join(changed))
+            for other, reasoning in found.items():
+                changed = [f"{reasoning.said} -> {chosen}"] if chosen != reasoning.said else []
+                changed += [f"without {note}" for note in reasoning.notes]
+                if changed:
+                    _note(writer, params, other, made, ", ".join(changed))
             return _replaced(params, [name, *(other for other in found if other != name)], made)
     return params
 

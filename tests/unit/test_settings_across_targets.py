@@ -274,3 +274,12 @@ def test_a_setting_that_lacks_a_member_is_a_fix():
     assert fixes == [("setting_mapped", "without name, description")]
     _, fixes = written("anthropic", {"thinking": {"type": "adaptive", "display": "summarized"}}, "openai-chat")
     assert fixes == [("setting_mapped", "adaptive -> high, without display")]
+
+
+def test_two_settings_of_one_thing_become_one():
+    both = {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}
+    members, fixes = written("anthropic", both, "openai-chat")
+    assert (members, fixes) == (LOW["openai-chat"], [("setting_mapped", "adaptive -> low")])
+    members, fixes = written("anthropic", both | {"thinking": {"type": "disabled"}}, "openai-responses")
+    assert members == MINIMAL["openai-responses"]
+    assert fixes == [("setting_mapped", "low -> minimal"), ("setting_mapped", "none -> minimal")]
