@@ -87,7 +87,7 @@ class HeadOptions(Struct, frozen=True, kw_only=True):
         choices: the tool choices that it has.
         schema_members: the members that it refuses at the top level of a tool's schema, which has to be of type object.
             None if it takes any schema.
-        strict_schemas: strict mode takes only schemas whose objects are closed and require all of their properties.
+        takes_strict: whether a tool of this schema, after the strict ones before it, may be strict.
         keeps_schema: whether a tool in its input form is the target's own, with a schema that no refusal is known of.
     """
 
@@ -99,7 +99,7 @@ class HeadOptions(Struct, frozen=True, kw_only=True):
     is_own: Callable[[Tool, Mapping[str, Raw]], bool] = lambda _tool, _given: False
     choices: Collection[Choice] = ()
     schema_members: frozenset[str] | None = None
-    strict_schemas: bool = False
+    takes_strict: Callable[[Any], bool] = lambda _schema: True
     keeps_schema: Callable[[Mapping[str, Raw]], bool] = lambda _given: False
 
 
@@ -151,7 +151,8 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
         custom_tools: tools that are not functions.
         limit_parameter: the only name of the limit on output tokens that the model takes. ``""`` if any is taken.
         thinking_parameter: the parameter ``thinking`` says whether the model thinks.
-        schema_members, strict_schemas: as in ``HeadOptions``.
+        schema_members: as in ``HeadOptions``.
+        strict_schemas: strict mode takes only schemas whose objects are closed and require all of their properties.
         answer_schemas: the answer may be asked for as JSON of a schema.
         efforts: the levels of reasoning that it has.
     """

@@ -25,7 +25,6 @@ from reknit.pipeline.options import Choice, HeadOptions
 from reknit.pipeline.targets import Setting
 from reknit.pipeline.targets.fitting import system_rows
 from reknit.pipeline.targets.schemas import is_plain, is_untyped, object_schema
-from reknit.pipeline.targets.strict_schemas import is_complete
 from reknit.pipeline.text.flatten import PromptText, prompt_texts
 
 
@@ -354,12 +353,13 @@ class HeadWriter:
 
     def _with_taken_strictness(self, tool: Declared) -> Declared:
         """The tool without strict calls if the target refuses its schema for those."""
-        if not self.options.strict_schemas or bytes(tool.members.get("strict", b"")) != b"true":
+        if bytes(tool.members.get("strict", b"")) != b"true" or not self.makes("strict_dropped"):
             return tool
-        if is_complete(msgspec.json.decode(tool.tool.input_schema)) or not self.makes("strict_dropped"):
+        if self.options.takes_strict(msgspec.json.decode(tool.tool.input_schema)):
             return tool
         self.note_fix("strict_dropped", tool.path, before=tool.given)
-        return structs.replace(tool, same=False, loose=True)
+        given = {key: value for key, value in tool.given.items() if key != "strict"}
+        return structs.replace(tool, given=given, same=False, loose=True)
 
     def note_unread(self, tool: Declared, *taken: str) -> None:
         """Record the members of a tool that no reader reads and the target has not ``taken``."""

@@ -35,6 +35,17 @@ def without_members(schema: Any, names: Collection[str]) -> tuple[Any, list[str]
     return rewritten(schema, drop), sorted(found)
 
 
+def without_limits(schema: Any) -> Any:  # noqa: ANN401  any JSON
+    """A schema without the limits on lists and numbers that Claude refuses in the schema of an answer."""
+
+    def drop(each: dict[str, Any]) -> dict[str, Any]:
+        least = {"minItems"} if each.get("minItems", 0) not in (0, 1) else set()
+        gone = {"maxItems", "multipleOf"} | least
+        return {name: value for name, value in each.items() if name not in gone}
+
+    return rewritten(schema, drop)
+
+
 def is_strict(schema: Any) -> bool:  # noqa: ANN401  any JSON
     """Return True if each object of a schema is closed and requires all of its properties, as OpenAI's strict mode."""
     if not isinstance(schema, dict):

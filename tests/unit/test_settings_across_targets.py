@@ -283,3 +283,52 @@ def test_two_settings_of_one_thing_become_one():
     members, fixes = written("anthropic", both | {"thinking": {"type": "disabled"}}, "openai-responses")
     assert members == MINIMAL["openai-responses"]
     assert fixes == [("setting_mapped", "low -> minimal"), ("setting_mapped", "none -> minimal")]
+
+
+LIMITED = SCHEMA | {"properties": {"x": {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 5}}}
+UNLIMITED = SCHEMA | {"properties": {"x": {"type": "array", "items": {"type": "string"}}}}
+
+
+@pytest.mark.parametrize(
+    ("target", "given", "expected"),
+    [
+        (
+            "anthropic",
+            {"output_config": {"format": {"type": "json_schema", "schema": LIMITED}}},
+            {"output_config": {"format": {"type": "json_schema", "schema": UNLIMITED}}},
+        ),
+        (
+            "bedrock-converse",
+            {"outputConfig": {"textFormat": {"type": "json_schema", "structure": {"jsonSchema": {"schema": LIMITED}}}}},
+            {
+                "outputConfig": {
+                    "textFormat": {"type": "json_schema", "structure": {"jsonSchema": {"schema": UNLIMITED}}}
+                }
+            },
+        ),
+        (
+            "openai-chat",
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "r", "strict": True, "schema": {"type": "object"}},
+                }
+            },
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "r", "strict": False, "schema": {"type": "object"}},
+                }
+            },
+        ),
+    ],
+)
+def test_a_form_of_the_targets_own_loses_what_is_refused(target, given, expected):
+    for form in (given, expected):
+        inner = form.get("outputConfig", {}).get("textFormat", {}).get("structure", {}).get("jsonSchema", {})
+        if isinstance(inner.get("schema"), dict):
+            inner["schema"] = json.dumps(inner["schema"], separators=(",", ":"))
+    members, fixes = written(target, given, target)
+    assert members == expected
+    assert [code for code, _ in fixes] == ["answer_schema_loosened"]
+    assert written(target, expected, target) == (expected, [])

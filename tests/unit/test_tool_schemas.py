@@ -210,3 +210,40 @@ def test_strict_calls_need_closed_objects_with_all_properties(target, model, sch
     assert (tool.get("function") or tool).get("strict") is strict
     assert [fix.code for fix in done.fixes] == ([] if strict else ["strict_dropped"])
     assert [each for each in validate(done.body, target, model) if each.severity == "hard"] == []
+
+
+def strict_tools(schemas):
+    return [{"name": f"f{at}", "strict": True, "input_schema": schema} for at, schema in enumerate(schemas)]
+
+
+def complete(**properties):
+    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+
+
+NODE = {"$defs": {"Node": complete(next={"$ref": "#/$defs/Node"})}}
+CLAUDE = [("anthropic", "claude-sonnet-4-6"), ("bedrock-converse", "us.anthropic.claude-sonnet-4-5-20250929-v1:0")]
+
+
+@pytest.mark.parametrize(("target", "model"), CLAUDE)
+@pytest.mark.parametrize(
+    ("schemas", "loose"),
+    [
+        ([complete(a={"type": "array", "items": {"type": "string"}, "maxItems": 5})], [0]),
+        ([complete(a={"type": "array", "items": {"type": "string"}, "minItems": 2}), complete()], [0]),
+        ([complete(a={"type": "array", "items": {"type": "string"}, "minItems": 1})], []),
+        ([complete(a={"type": "integer", "multipleOf": 5})], [0]),
+        ([complete(a={"type": "string", "minLength": 2, "maxLength": 5}, maxItems={"type": "string"})], []),
+        ([complete(a={"$ref": "#/$defs/Node"}) | NODE], [0]),
+        ([complete(a={"$ref": "#/$defs/Leaf"}) | {"$defs": {"Leaf": complete()}}], []),
+        ([complete()] * 22, [20, 21]),
+        ([complete(**{f"p{at}": {"type": ["string", "null"]} for at in range(9)})] * 2, [1]),
+    ],
+)
+def test_claude_compiles_the_schemas_of_strict_tools(target, model, schemas, loose):
+    history = {"model": model, "max_tokens": 100, "tools": strict_tools(schemas), "messages": OPEN_IT}
+    done = normalize(json.dumps(history).encode(), to=target, model=model)
+    body = json.loads(done.body)
+    written = body.get("tools") or [tool["toolSpec"] for tool in body["toolConfig"]["tools"]]
+    assert [at for at, tool in enumerate(written) if tool.get("strict") is not True] == loose
+    assert [(fix.code, fix.path) for fix in done.fixes] == [("strict_dropped", f"tools.{at}") for at in loose]
+    assert [each for each in validate(done.body, target, model) if each.severity == "hard"] == []

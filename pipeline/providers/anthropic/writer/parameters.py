@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from reknit.pipeline.history.pieces import TrackedBlock
 from reknit.pipeline.model import Tool, on_the_wire
 from reknit.pipeline.options import HeadOptions
 from reknit.pipeline.providers.anthropic.writer.searches import KnownTools, known_tools
-from reknit.pipeline.providers.anthropic.writer.settings import write_form, write_reasoning
+from reknit.pipeline.providers.anthropic.writer.settings import own_form, write_form, write_reasoning
+from reknit.pipeline.providers.anthropic.writer.strict import StrictTools
 from reknit.pipeline.targets import Setting, legal_name
 from reknit.pipeline.targets.fitting import MOST_MARKS, POINT, is_mark, mark_of, raw_unmarked
 from reknit.pipeline.targets.head import HeadWriter, Params, WrittenHead, members_of, read_choice, sort_params
@@ -51,7 +52,7 @@ def tool_name(name: str) -> str:
 
 
 def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> WrittenHead:
-    writer = HeadWriter(_HEAD, setting)
+    writer = HeadWriter(structs.replace(_HEAD, takes_strict=StrictTools().take), setting)
     keys: dict[str, Raw] = {}
     if setting.model is not None:
         keys["model"] = Raw(_encode(setting.model))
@@ -75,6 +76,7 @@ def _params(writer: HeadWriter) -> dict[str, Raw]:
     params = Params(values)
     if not values.keys() <= PARAMETERS:
         params = mapped(writer, sort_params(values), _own_settings(writer.setting, values))
+    params = own_form(writer, params)
     choice = params.values.get("tool_choice")
     written = None if choice is None else _choice(choice)
     parallel = params.values.get("parallel_tool_calls")

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, structs
 
+from reknit.pipeline.targets.head import HeadWriter, Params
 from reknit.pipeline.targets.settings import AnswerForm, Reasoning, Written, nearest, without
-from reknit.pipeline.targets.strict_schemas import closed, is_open, without_members
+from reknit.pipeline.targets.strict_schemas import closed, is_open, without_limits, without_members
 
 _VERSION: Final = re.compile(r"claude-(?:([a-z]+)-)?(\d+)(?:[-.](\d{1,2}))?(?!\d)")
 _FORMS_SINCE: Final = (4, 5)
@@ -31,8 +32,8 @@ _LEAST_BUDGET: Final = 1024
 # Limits that schemas of answers cannot have: `For 'array' type, property 'maxItems' is not supported` (recorded).
 _NO_LIMITS: Final = frozenset(
     {
-        "exclusiveMaximum", "exclusiveMinimum", "maxItems", "maxLength", "maxProperties", "maximum", "minItems",
-        "minLength", "minProperties", "minimum", "multipleOf", "uniqueItems",
+        "exclusiveMaximum", "exclusiveMinimum", "maxItems", "maxProperties", "maximum", "minItems", "minProperties",
+        "minimum", "multipleOf", "uniqueItems",
     }
 )  # fmt: skip
 # Parameters next to which a model refuses to think.
@@ -68,6 +69,22 @@ def write_form(form: AnswerForm, model: str | None) -> tuple[Written, str] | Non
     schema, lost = answer_schema(form)
     written = {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
     return written, without([*form.notes, *lost])
+
+
+def own_form(writer: HeadWriter, params: Params) -> Params:
+    """The parameters, with a form of Claude's own without the limits that are refused (ANT-36c)."""
+    given: Any = msgspec.json.decode(params.values.get("output_config", b"null"))
+    form = given.get("format") if isinstance(given, dict) else None
+    schema = form.get("schema") if isinstance(form, dict) else None
+    if not isinstance(form, dict) or not isinstance(schema, dict) or not writer.makes("answer_schema_loosened"):
+        return params
+    taken = without_limits(schema)
+    if taken == schema:
+        return params
+    path = params.place("output_config") + ".format.schema"
+    writer.note_fix("answer_schema_loosened", path, before=schema, after=taken)
+    written = Raw(msgspec.json.encode({**given, "format": {**form, "schema": taken}}))
+    return structs.replace(params, values=params.values | {"output_config": written})
 
 
 def write_reasoning(reasoning: Reasoning, model: str | None, params: Mapping[str, Raw]) -> tuple[Written, str] | None:

@@ -24,6 +24,7 @@ from reknit.pipeline.model import Role, Text, Tool, ToolResult, ToolUse, Unknown
 from reknit.pipeline.options import STRICT, HeadOptions, Structure
 from reknit.pipeline.providers.anthropic.writer import NO_PREFILL_SINCE, is_thinking
 from reknit.pipeline.providers.anthropic.writer.blocks import version_of
+from reknit.pipeline.providers.anthropic.writer.strict import StrictTools
 from reknit.pipeline.providers.bedrock_converse.wire import written_message
 from reknit.pipeline.providers.bedrock_converse.writer.blocks import (
     ConverseBlockAdapter,
@@ -38,7 +39,7 @@ from reknit.pipeline.providers.bedrock_converse.writer.fitness import (
     fit_reasoning,
     unpaired_halves,
 )
-from reknit.pipeline.providers.bedrock_converse.writer.settings import own_settings, with_own_form
+from reknit.pipeline.providers.bedrock_converse.writer.settings import own_form, own_settings, with_own_form
 from reknit.pipeline.providers.bedrock_converse.writer.unchanged import piece_stays, written_as_they_are
 from reknit.pipeline.targets import (
     Encoded,
@@ -85,7 +86,10 @@ def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> ConverseHead
     model = (setting.model or "").lower()
     claude = not model or "claude" in model
     # The service requires the type, and Claude refuses alternatives (BED-37, BED-37b).
-    writer = HeadWriter(structs.replace(_HEAD, schema_members=COMBINATORS if claude else frozenset()), setting)
+    options = structs.replace(_HEAD, schema_members=COMBINATORS if claude else frozenset())
+    if claude:
+        options = structs.replace(options, takes_strict=StrictTools().take)
+    writer = HeadWriter(options, setting)
     keys: dict[str, Any] = {}
     cached = not model or any(name in model for name in _CACHED)
     prompt = [*_given_system(writer), *_system_rows(writer.system_rows(system))]
@@ -94,6 +98,7 @@ def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> ConverseHead
     if prompt:
         keys["system"] = prompt
     params = mapped(writer, with_own_form(writer.read_params(), model), own_settings(model, setting.params))
+    params = own_form(writer, params, model)
     if "claude" in model:
         params = _with_fields(params)
     keys |= writer.placed(params)

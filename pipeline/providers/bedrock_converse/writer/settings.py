@@ -10,8 +10,9 @@ from msgspec import Raw, structs
 
 from reknit.pipeline.providers.anthropic.writer.settings import answer_schema, takes_forms, write_reasoning
 from reknit.pipeline.targets import legal_name
-from reknit.pipeline.targets.head import Params, members_of, sort_params
+from reknit.pipeline.targets.head import HeadWriter, Params, members_of, sort_params
 from reknit.pipeline.targets.settings import GROUPS, AnswerForm, OwnSettings, Reasoning, Written, without
+from reknit.pipeline.targets.strict_schemas import without_limits
 
 _FIELDS: Final = "additionalModelRequestFields"
 _CONFIG: Final = "output_config"
@@ -33,6 +34,23 @@ def with_own_form(params: Params, model: str) -> Params:
         if config:
             values[_CONFIG] = Raw(msgspec.json.encode(config))
     return structs.replace(params, values=values)
+
+
+def own_form(writer: HeadWriter, params: Params, model: str) -> Params:
+    """The parameters, with a form of Converse's own without the limits that Claude refuses (BED-38)."""
+    given = msgspec.json.decode(params.values.get("outputConfig", b"null"))
+    try:
+        inner = given["textFormat"]["structure"]["jsonSchema"]
+        schema = msgspec.json.decode(inner["schema"])
+    except (KeyError, TypeError, msgspec.DecodeError):
+        return params
+    taken = without_limits(schema)
+    if "claude" not in model or taken == schema or not writer.makes("answer_schema_loosened"):
+        return params
+    path = params.place("outputConfig") + ".textFormat.structure.jsonSchema.schema"
+    writer.note_fix("answer_schema_loosened", path, before=schema, after=taken)
+    inner["schema"] = msgspec.json.encode(taken).decode()
+    return structs.replace(params, values=params.values | {"outputConfig": Raw(msgspec.json.encode(given))})
 
 
 def own_settings(model: str, given: Mapping[str, Raw]) -> OwnSettings:

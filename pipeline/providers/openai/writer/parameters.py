@@ -18,11 +18,12 @@ from reknit.pipeline.history.pieces import CHAT
 from reknit.pipeline.model import Role, Tool
 from reknit.pipeline.options import HeadOptions, ModelOptions, Structure
 from reknit.pipeline.providers.openai.writer.parts import encode
-from reknit.pipeline.providers.openai.writer.settings import efforts_of, takes_forms, write_form
+from reknit.pipeline.providers.openai.writer.settings import efforts_of, own_form, takes_forms, write_form
 from reknit.pipeline.targets import Setting, legal_name
 from reknit.pipeline.targets.head import HeadWriter, Params, WrittenHead, members_of, sort_params
 from reknit.pipeline.targets.schemas import COMBINATORS
 from reknit.pipeline.targets.settings import GROUPS, AnswerForm, OwnSettings, Reasoning, Written, mapped, nearest
+from reknit.pipeline.targets.strict_schemas import is_complete
 
 # Parameters that are elsewhere in the request, or are breakpoints, which these APIs set themselves.
 _MEMBERS: Final = frozenset({"model", "messages", "input", "system", "tools", "cache_control"})
@@ -208,7 +209,7 @@ def write_chat_head(setting: Setting, target: str, known: frozenset[str], model:
         tool_name=tool_name,
         is_own=is_own,
         schema_members=model.schema_members,
-        strict_schemas=model.strict_schemas,
+        takes_strict=is_complete if model.strict_schemas else lambda _schema: True,
     )
     writer = HeadWriter(options, setting)
     keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
@@ -216,6 +217,8 @@ def write_chat_head(setting: Setting, target: str, known: frozenset[str], model:
         "max_completion_tokens" if "max_completion_tokens" in setting.params else "max_tokens"
     )
     params = mapped(writer, openai_params(setting.params, limit, _in_chat_words), _own_settings(setting, model))
+    if model.strict_schemas:
+        params = own_form(writer, params)
     tools = write_tools(writer, _tool, _is_chats)
     if setting.tools and all(_is_older(tool) for tool in setting.tools):
         # The model answers in the words in which it was asked.

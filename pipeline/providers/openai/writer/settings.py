@@ -6,9 +6,13 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
+from msgspec import Raw, structs
+
 from reknit.pipeline.targets import legal_name
+from reknit.pipeline.targets.head import HeadWriter, Params
 from reknit.pipeline.targets.settings import AnswerForm
-from reknit.pipeline.targets.strict_schemas import closed, is_open, is_strict
+from reknit.pipeline.targets.strict_schemas import closed, is_complete, is_open, is_strict
 
 # Levels that a model was recorded to take, or that its refusal of another one lists. The first match counts.
 _EFFORTS: Final = tuple(
@@ -38,6 +42,20 @@ def efforts_of(model: str | None) -> tuple[str, ...]:
 def takes_forms(model: str | None) -> bool:
     """Return True for a model that answers in JSON of a schema."""
     return _TAKES_FORMS.search((model or "").lower()) is not None
+
+
+def own_form(writer: HeadWriter, params: Params) -> Params:
+    """The parameters of Chat Completions, whose form of an answer is strict only where its schema can be (OAI-24)."""
+    given = msgspec.json.decode(params.values.get("response_format", b"null"))
+    form = given.get("json_schema") if isinstance(given, dict) else None
+    if not isinstance(form, dict) or form.get("strict") is not True or not isinstance(form.get("schema"), dict):
+        return params
+    if is_complete(form["schema"]) or not writer.makes("answer_schema_loosened"):
+        return params
+    path = params.place("response_format")
+    writer.note_fix("answer_schema_loosened", path, before=given, detail="strict")
+    written = Raw(msgspec.json.encode({**given, "json_schema": {**form, "strict": False}}))
+    return structs.replace(params, values=params.values | {"response_format": written})
 
 
 def write_form(form: AnswerForm) -> tuple[Mapping[str, Any], str] | None:

@@ -62,6 +62,7 @@ from reknit.pipeline.targets import STUB, Encoded, Ending, Row, Setting, in_comm
 from reknit.pipeline.targets.head import HeadWriter, Params, WrittenHead, members_of, prompt_as_text
 from reknit.pipeline.targets.settings import GROUPS, AnswerForm, OwnSettings, Reasoning, Written, mapped, nearest
 from reknit.pipeline.targets.signatures import endpoint_of
+from reknit.pipeline.targets.strict_schemas import is_complete
 from reknit.pipeline.targets.valid_run import EncodedRun, RunMessages
 
 NAME: Final = "openai-responses"
@@ -98,8 +99,8 @@ def write_head(setting: Setting) -> tuple[WrittenHead, bytes]:
 
     A stored prompt may bring tools, too.
     """
-    strict = _REFUSES_OPEN.search(setting.model or "") is not None
-    writer = HeadWriter(structs.replace(_HEAD, strict_schemas=strict), setting)
+    refuses_open = _REFUSES_OPEN.search(setting.model or "") is not None
+    writer = HeadWriter(structs.replace(_HEAD, takes_strict=is_complete) if refuses_open else _HEAD, setting)
     params = openai_params(setting.params, "max_output_tokens", _in_own_words)
     params = writer.clamped(mapped(writer, params, _own_settings(setting, params)))
     keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
