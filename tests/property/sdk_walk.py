@@ -248,7 +248,7 @@ def _anthropic(root: dict[str, Any]) -> Iterator[Request]:
 
 
 def _searched(messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """The tools that a search for tools, and a reference to one, must have in the request (ANT-42, ANT-43)."""
+    """The tools that a search for tools, and a reference to one, must have in the request (ANT-48, ANT-48b)."""
     text = json.dumps(messages)
     names = sorted(set(re.findall(r'"tool_name": "([^"]*)"', text)))
     tools: list[dict[str, Any]] = [{"name": name, "input_schema": {"type": "object"}} for name in names]
@@ -526,7 +526,7 @@ def _converse(root: dict[str, Any]) -> Iterator[Request]:
     for place, body in _heads(root, _CONVERSE, {}, {"messages", "modelId"}):
         # A breakpoint ends the prefix before it.
         ended = [{"text": "Be brief."}] if place.startswith("system[].cachePoint") else []
-        # The types take any JSON for a schema, the service only one of an object (BED-37).
+        # The types take any JSON for a schema, the service only one of an object (BED-38).
         for tool in body.get("toolConfig", {}).get("tools", ()):
             if "toolSpec" in tool:
                 tool["toolSpec"]["inputSchema"]["json"] = OBJECT

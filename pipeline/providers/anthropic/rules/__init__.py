@@ -55,15 +55,15 @@ TOP_LEVEL_UNION = rule("ANT-36b", "hard",
     summary="A tool's input schema has no oneOf, allOf or anyOf at its top level.",
     repair="merge the branches into one set of properties",
     source="anthropics/claude-code#657, #5319, #5973; nspady/google-calendar-mcp#39; zereight/gitlab-mcp#551")
-STRICT_SCHEMA = rule("ANT-36c", "hard", "{at}: {words}",
+STRICT_SCHEMA = rule("ANT-47", "hard", "{at}: {words}",
     summary="Schemas of strict tools and of answers have no maxItems, no multipleOf, no minItems over 1, no circle.",
     repair="send the tool without strict", source="recorded, also through Bedrock")
-STRICT_TOOLS = rule("ANT-36d", "hard",
+STRICT_TOOLS = rule("ANT-47b", "hard",
     "Too many strict tools ({count}). The maximum number of strict tools supported is {most}. Try reducing the number "
     "of tools marked as strict.",
     summary="At most 20 tools are strict.",
     repair="send the others without strict", source="recorded")
-UNIONS = rule("ANT-36e", "hard",
+UNIONS = rule("ANT-47c", "hard",
     "Schemas contains too many parameters with union types ({count} parameters with type arrays or anyOf). This causes "
     "exponential compilation cost. Reduce the number of nullable or union-typed parameters (limit: {most} parameters "
     "with unions).",

@@ -663,7 +663,7 @@ WITHOUT_BETA = rule(
 )
 # fmt: on
 TOOL_REFERENCE = rule(
-    "ANT-42",
+    "ANT-48",
     "hard",
     "Tool reference '{name}' not found in available tools",
     summary="A tool_reference names a tool that the request declares, or that an earlier message adds.",
@@ -671,7 +671,7 @@ TOOL_REFERENCE = rule(
     source="anthropics/claude-code#78485, #79970, #81863; headroom#2507, #3172; dust-tt/dust#28479, #28498",
 )
 NO_SEARCH_TOOL = rule(
-    "ANT-43",
+    "ANT-48b",
     "soft",
     "{at}: `{kind}` needs a tool search tool in `tools`",
     summary="Blocks of a tool search go with a tool search tool (all recorded do; the API's own words are not known).",

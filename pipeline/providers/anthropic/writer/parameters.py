@@ -204,7 +204,7 @@ def _tools(writer: HeadWriter) -> list[dict[str, Any]]:
 
 
 def _is_lost_reference(given: Mapping[str, Raw], known: KnownTools) -> bool:
-    """Return True for a reference in the place of a tool whose tool is not declared (ANT-42)."""
+    """Return True for a reference in the place of a tool whose tool is not declared (ANT-48)."""
     if bytes(given.get("type", b"")) != b'"tool_reference"' or "tool_name" not in given:
         return False
     return not known.written_name(msgspec.json.decode(given["tool_name"]))

@@ -1,7 +1,7 @@
 """Searches for tools in a history: references to undeclared tools, and searches without a tool that searches.
 
-The API validates each reference against the tools of the request (ANT-42). A reference that it would refuse is dropped.
-A search is written as text if no reference of it is left, or if no tool searches (ANT-43).
+The API validates each reference against the tools of the request (ANT-48). A reference that it would refuse is dropped.
+A search is written as text if no reference of it is left, or if no tool searches (ANT-48b).
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def write_form(form: AnswerForm, model: str | None) -> tuple[Written, str] | Non
 
 
 def own_form(writer: HeadWriter, params: Params) -> Params:
-    """The parameters, with a form of Claude's own without the limits that are refused (ANT-36c)."""
+    """The parameters, with a form of Claude's own without the limits that are refused (ANT-47)."""
     given: Any = msgspec.json.decode(params.values.get("output_config", b"null"))
     form = given.get("format") if isinstance(given, dict) else None
     schema = form.get("schema") if isinstance(form, dict) else None

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from reknit.pipeline.targets.schemas import inner_schemas
 
-# `The maximum number of strict tools supported is 20` (ANT-36d), `limit: 16 parameters with unions` (ANT-36e).
+# `The maximum number of strict tools supported is 20` (ANT-47b), `limit: 16 parameters with unions` (ANT-47c).
 _TOOLS: Final = 20
 _UNIONS: Final = 16
 
@@ -20,7 +20,7 @@ class StrictTools:
         self._unions = 0
 
     def take(self, schema: Any) -> bool:  # noqa: ANN401  any JSON
-        """Return True if one more strict tool of this schema is taken (ANT-36c)."""
+        """Return True if one more strict tool of this schema is taken (ANT-47)."""
         if not isinstance(schema, dict):
             return True
         schemas = [schema, *inner_schemas(schema)]

@@ -222,15 +222,15 @@ NOT_OBJECT = rule("BED-13", "hard",
     "The format of the value at {at} is invalid. Provide a json object for the field and try again.",
     summary="A call's input and a result's json are objects.",
     repair="wrap it", source="public source files")
-SCHEMA_TYPE = rule("BED-37", "hard", "The value at {at} must be one of the following: object.",
+SCHEMA_TYPE = rule("BED-38", "hard", "The value at {at} must be one of the following: object.",
     summary="A tool's schema is of type object.",
     repair="set the type", source="earendil-works/pi#8279")
-TOP_LEVEL_UNION = rule("BED-37b", "model",
+TOP_LEVEL_UNION = rule("BED-38b", "model",
     _MODEL + "{at}: input_schema does not support oneOf, allOf, or anyOf at the top level",
     summary="A tool's schema has no oneOf, allOf or anyOf at its top level (Claude).",
     repair="merge the branches into one set of properties", source="as ANT-36b",
     fact="unlike_anthropic")
-STRICT_SCHEMA = rule("BED-38", "model", _MODEL + "{at}: {words}",
+STRICT_SCHEMA = rule("BED-37", "model", _MODEL + "{at}: {words}",
     summary="Schemas of strict tools and of answers have no maxItems, no multipleOf, no minItems over 1 (Claude).",
     repair="send the tool without strict", source="recorded",
     fact="unlike_anthropic")

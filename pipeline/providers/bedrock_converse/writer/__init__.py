@@ -85,7 +85,7 @@ def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> ConverseHead
     """Return the parts around the messages of every request of a session."""
     model = (setting.model or "").lower()
     claude = not model or "claude" in model
-    # The service requires the type, and Claude refuses alternatives (BED-37, BED-37b).
+    # The service requires the type, and Claude refuses alternatives (BED-38, BED-38b).
     options = structs.replace(_HEAD, schema_members=COMBINATORS if claude else frozenset())
     if claude:
         options = structs.replace(options, takes_strict=StrictTools().take)

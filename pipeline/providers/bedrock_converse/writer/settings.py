@@ -37,7 +37,7 @@ def with_own_form(params: Params, model: str) -> Params:
 
 
 def own_form(writer: HeadWriter, params: Params, model: str) -> Params:
-    """The parameters, with a form of Converse's own without the limits that Claude refuses (BED-38)."""
+    """The parameters, with a form of Converse's own without the limits that Claude refuses (BED-37)."""
     given = msgspec.json.decode(params.values.get("outputConfig", b"null"))
     try:
         inner = given["textFormat"]["structure"]["jsonSchema"]

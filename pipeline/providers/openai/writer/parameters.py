@@ -30,7 +30,7 @@ _MEMBERS: Final = frozenset({"model", "messages", "input", "system", "tools", "c
 CHOICE: Final = ("tool_choice", "parallel_tool_calls")
 """The parameters that choose among tools."""
 SCHEMA_MEMBERS: Final = COMBINATORS | {"enum", "not"}
-"""The members that the top level of a function's schema must not have (OAI-23, RSP-24)."""
+"""The members that the top level of a function's schema must not have (OAI-25, RSP-27)."""
 _ABSENT: Final = Raw(b"null")
 _LIMITS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 

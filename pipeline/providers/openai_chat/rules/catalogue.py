@@ -171,12 +171,12 @@ NO_TOOLS = rule("OAI-11b", "hard", EMPTY_ARRAY,
 CHOICE = rule("OAI-11c", "hard", "Invalid value for '{name}': '{name}' is only allowed when 'tools' are specified.",
     summary="tool_choice and parallel_tool_calls need tools.",
     repair="delete the key", source="the API's documentation; never recorded accepted")
-NO_OBJECT_SCHEMA = rule("OAI-23", "model",
+NO_OBJECT_SCHEMA = rule("OAI-25", "model",
     "Invalid schema for function '{name}': schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{got}\"'.",
     summary="A function's schema is of type object (OpenAI's own models; other hosts are not known).",
     repair="set the type", source="chatanywhere/GPT_API_free#403",
     fact="any_schema")
-TOP_LEVEL_UNION = rule("OAI-23b", "model",
+TOP_LEVEL_UNION = rule("OAI-25b", "model",
     "Invalid schema for function '{name}': schema must have type 'object' and not have "
     "'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level.",
     summary="A function's schema has no alternatives, enum or not at its top level (OpenAI's own models).",

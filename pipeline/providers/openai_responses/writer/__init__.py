@@ -85,7 +85,7 @@ _OWN_TOOLS: Final = frozenset(
         "web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11",
     }
 )  # fmt: skip
-# Models that refuse strict schemas of open objects (recorded); others of the same age took them (RSP-25).
+# Models that refuse strict schemas of open objects (recorded); others of the same age took them (RSP-26).
 _REFUSES_OPEN: Final = re.compile(r"(^|/)gpt-4o(?!\w)")
 # Parameters that lead to items outside of the request.
 CHAINS: Final = ("previous_response_id", "conversation")
