@@ -6,7 +6,7 @@ Both write paths with brackets (``messages[1].content[0].type``), Reknit with do
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -112,53 +112,6 @@ def judge_schema(walk: Walk, function: dict[str, Any], path: str, no_object: Rul
         walk.refuse(no_object, path, name=name, got=got if isinstance(got, str) else None)
     elif any(member in schema for member in _NOT_AT_THE_TOP):
         walk.refuse(not_plain, path, name=name)
-
-
-def judge_strict(walk: Walk, wanted: dict[str, Any], path: str, kind: str, rule: Rule) -> None:
-    """Judge the schema of a function or an answer in strict mode: its first fault is reported."""
-    key = "schema" if kind == "response_format" else "parameters"
-    schema = wanted.get(key)
-    if wanted.get("strict") is not True or not isinstance(schema, dict):
-        return
-    for context, inner in _schemas_in(schema, ()):
-        words = _not_strict(inner)
-        if words:
-            walk.refuse(rule, f"{path}.{key}", kind=kind, name=wanted.get("name"), context=context, words=words)
-            return
-
-
-def _schemas_in(schema: dict[str, Any], context: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """Yield a schema and those inside of it, each with its place as the provider writes it."""
-    waiting = [(context, schema)]
-    while waiting:
-        place, each = waiting.pop(0)
-        yield place, each
-        for key in ("properties", "$defs", "definitions"):
-            inner = each.get(key)
-            named = inner.items() if isinstance(inner, dict) else ()
-            waiting += [((*place, key, name), value) for name, value in named if isinstance(value, dict)]
-        if isinstance(each.get("items"), dict):
-            waiting.append(((*place, "items"), each["items"]))
-        branches = each.get("anyOf")
-        for at, value in enumerate(branches if isinstance(branches, list) else ()):
-            if isinstance(value, dict):
-                waiting.append(((*place, "anyOf", str(at)), value))
-
-
-def _not_strict(schema: dict[str, Any]) -> str:
-    """Say why strict mode refuses an object's schema; nothing if it does not."""
-    properties = schema.get("properties")
-    if schema.get("type") != "object" and not isinstance(properties, dict):
-        return ""
-    if schema.get("additionalProperties") is not False:
-        return "'additionalProperties' is required to be supplied and to be false."
-    required = schema.get("required")
-    named = required if isinstance(required, list) else []
-    missing = next((name for name in properties if name not in named), None) if isinstance(properties, dict) else None
-    if missing is None:
-        return ""
-    words = "'required' is required to be supplied and to be an array including every key in properties."
-    return f"{words} Missing '{missing}'."
 
 
 def _value(root: object, path: str) -> object:

@@ -10,7 +10,6 @@ import msgspec
 from msgspec.structs import replace
 
 from reknit.pipeline.providers.anthropic.rules import catalogue as rules
-from reknit.pipeline.providers.anthropic.rules import strict as strictly
 from reknit.pipeline.providers.anthropic.rules.blocks import Messages, judge_blank
 from reknit.pipeline.providers.anthropic.rules.catalogue import (
     CATALOGUE,
@@ -19,7 +18,6 @@ from reknit.pipeline.providers.anthropic.rules.catalogue import (
     reasons_unsigned,
     rule,
 )
-from reknit.pipeline.providers.anthropic.rules.strict import fault_in, limit_in, unions_in
 from reknit.pipeline.providers.anthropic.rules.wire import (
     BETA_PARAMETERS,
     BETA_TOOLS,
@@ -55,20 +53,6 @@ TOP_LEVEL_UNION = rule("ANT-36b", "hard",
     summary="A tool's input schema has no oneOf, allOf or anyOf at its top level.",
     repair="merge the branches into one set of properties",
     source="anthropics/claude-code#657, #5319, #5973; nspady/google-calendar-mcp#39; zereight/gitlab-mcp#551")
-STRICT_SCHEMA = rule("ANT-47", "hard", "{at}: {words}",
-    summary="Schemas of strict tools and of answers have no maxItems, no multipleOf, no minItems over 1, no circle.",
-    repair="send the tool without strict", source="recorded, also through Bedrock")
-STRICT_TOOLS = rule("ANT-47b", "hard",
-    "Too many strict tools ({count}). The maximum number of strict tools supported is {most}. Try reducing the number "
-    "of tools marked as strict.",
-    summary="At most 20 tools are strict.",
-    repair="send the others without strict", source="recorded")
-UNIONS = rule("ANT-47c", "hard",
-    "Schemas contains too many parameters with union types ({count} parameters with type arrays or anyOf). This causes "
-    "exponential compilation cost. Reduce the number of nullable or union-typed parameters (limit: {most} parameters "
-    "with unions).",
-    summary="At most 16 parameters of strict tools have more than one type.",
-    repair="send the tools without strict", source="recorded")
 NO_MODEL = rule("ANT-37", "soft", "model: Field required",
     summary="A request names its model (the sender may add it).",
     repair="set the model", source="the API's own schema", by_sender=True)
@@ -145,7 +129,6 @@ class Anthropic(Fold[Messages, Message]):
         _judge_parameters(head, walk)
         _judge_system(head.get("system"), walk)
         _judge_tools(head.get("tools"), walk)
-        _judge_strict(head, walk)
         _judge_thinking(head, walk)
         for name in head:
             if name not in PARAMETERS:
@@ -282,28 +265,6 @@ def _judge_tools(tools: object, walk: Messages) -> None:
             if name in names:
                 walk.refuse(SAME_TOOL, f"{path}.name")
             names.add(name)
-
-
-def _judge_strict(head: dict[str, Any], walk: Messages) -> None:
-    """Judge the schemas that the provider compiles: those of strict tools, and that of the answer."""
-    strict = [(at, tool["input_schema"]) for at, tool in enumerate(_entries_of(head)) if _is_strict(tool)]
-    for at, schema in strict:
-        if words := fault_in(schema):
-            walk.refuse(STRICT_SCHEMA, f"tools.{at}.input_schema", at=f"tools.{at}.custom", words=words)
-    config = head.get("output_config")
-    answer = config.get("format") if isinstance(config, dict) else None
-    schema = answer.get("schema") if isinstance(answer, dict) else None
-    if isinstance(schema, dict) and (words := limit_in(schema)):
-        walk.refuse(STRICT_SCHEMA, "output_config.format.schema", words=words)
-    if len(strict) > strictly.STRICT_TOOLS:
-        walk.refuse(STRICT_TOOLS, "tools", count=len(strict), most=strictly.STRICT_TOOLS)
-    unions = sum(unions_in(schema) for _, schema in strict)
-    if unions > strictly.UNIONS:
-        walk.refuse(UNIONS, "tools", count=unions, most=strictly.UNIONS)
-
-
-def _is_strict(tool: dict[str, Any]) -> bool:
-    return tool.get("strict") is True and isinstance(tool.get("input_schema"), dict)
 
 
 def _entries_of(head: dict[str, Any]) -> list[dict[str, Any]]:

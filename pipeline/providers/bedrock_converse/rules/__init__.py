@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import msgspec
 
-from reknit.pipeline.providers.anthropic.rules.strict import fault_in, limit_in
 from reknit.pipeline.providers.bedrock_converse.rules import catalogue as rules
 from reknit.pipeline.providers.bedrock_converse.rules.blocks import (
     MediaWalk,
@@ -296,7 +295,6 @@ class BedrockConverse(Fold[Turns, Message]):
         _judge_inference(head.get("inferenceConfig"), walk)
         _judge_system(head.get("system"), walk)
         _judge_tools(head.get("toolConfig"), walk)
-        _judge_answer(head.get("outputConfig"), walk)
         return walk
 
     def read_item(self, value: object, path: str, walk: Turns) -> Message | None:
@@ -401,9 +399,6 @@ def _judge_tool(tool: object, path: str, walk: Turns) -> None:
         walk.refuse(rules.NOT_OBJECT, f"{path}.inputSchema.json")
     else:
         _judge_schema(schema["json"], f"{path}.inputSchema.json", walk)
-        if spec.get("strict") is True and (words := fault_in(schema["json"])):
-            at = f"tools.{path.split('.')[2]}.custom"
-            walk.refuse(rules.STRICT_SCHEMA, f"{path}.inputSchema.json", at=at, words=words)
 
 
 def _judge_schema(schema: dict[str, Any], path: str, walk: Turns) -> None:
@@ -412,23 +407,6 @@ def _judge_schema(schema: dict[str, Any], path: str, walk: Turns) -> None:
     elif not schema.keys().isdisjoint(("oneOf", "allOf", "anyOf")):
         number = path.split(".")[2]
         walk.refuse(rules.TOP_LEVEL_UNION, path, at=f"tools.{number}.custom.input_schema")
-
-
-def _judge_answer(config: object, walk: Turns) -> None:
-    """Judge the schema of an answer, which is text."""
-    form = config.get("textFormat") if isinstance(config, dict) else None
-    structure = form.get("structure") if isinstance(form, dict) else None
-    inner = structure.get("jsonSchema") if isinstance(structure, dict) else None
-    text = inner.get("schema") if isinstance(inner, dict) else None
-    if not isinstance(text, str):
-        return
-    try:
-        schema = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        return
-    if isinstance(schema, dict) and (words := limit_in(schema)):
-        path = "outputConfig.textFormat.structure.jsonSchema.schema"
-        walk.refuse(rules.STRICT_SCHEMA, path, at="output_config.format.schema", words=words)
 
 
 RULE_SET = BedrockConverse()

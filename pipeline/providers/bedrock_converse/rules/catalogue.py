@@ -230,10 +230,6 @@ TOP_LEVEL_UNION = rule("BED-38b", "model",
     summary="A tool's schema has no oneOf, allOf or anyOf at its top level (Claude).",
     repair="merge the branches into one set of properties", source="as ANT-36b",
     fact="unlike_anthropic")
-STRICT_SCHEMA = rule("BED-37", "model", _MODEL + "{at}: {words}",
-    summary="Schemas of strict tools and of answers have no maxItems, no multipleOf, no minItems over 1 (Claude).",
-    repair="send the tool without strict", source="recorded",
-    fact="unlike_anthropic")
 EMPTY_ERROR = rule("BED-14", "hard", "The content field at {at} cannot be empty when status value is error.",
     summary="An error result says something.",
     repair="add a text", source="aws-samples/sample-multi-agent-orchestration-chat-on-agentcore#15")

@@ -15,7 +15,6 @@ from reknit.pipeline.providers.openai.rules import (
     Misfits,
     bracketed,
     judge_schema,
-    judge_strict,
     kind,
     legal_name,
     listing,
@@ -253,8 +252,6 @@ class OpenAIChat(Fold[Turns, Message]):
             named = answer.get("json_schema")
             if isinstance(named, dict) and named.get("name") is None:
                 walk.refuse(rules.MISSING, "response_format.json_schema.name")
-            if isinstance(named, dict):
-                judge_strict(walk, named, "response_format.json_schema", "response_format", rules.STRICT_SCHEMA)
         _judge_tools(head, walk)
         for name in head:
             if name not in PARAMETERS:
@@ -314,7 +311,6 @@ def _judge_tools(head: dict[str, Any], walk: Turns) -> None:
             judge_name(walk, read.function.name, f"{path}.function.name")
             place = f"{path}.function.parameters"
             judge_schema(walk, tool["function"], place, rules.NO_OBJECT_SCHEMA, rules.TOP_LEVEL_UNION)
-            judge_strict(walk, tool["function"], f"{path}.function", "function", rules.STRICT_SCHEMA)
 
 
 RULE_SET = OpenAIChat()

@@ -67,7 +67,6 @@ _FAMILIES: tuple[tuple[re.Pattern[str], ChatFamily], ...] = tuple(
         (r"(^|/)gpt-5(?!\w)", ChatFamily("gpt-5", max_tokens=False, audio=False, any_schema=False)),
         (r"(^|/)gpt-(4o-(mini-)?)?audio(?!\w)", ChatFamily("gpt-audio", audio=True, any_schema=False)),
         (r"(^|/)gpt-4\.1(?!\w)", ChatFamily("gpt-4.1", audio=False, any_schema=False)),
-        (r"(^|/)gpt-(4o|4|3\.5)(?![\w.])", ChatFamily("gpt-4", any_schema=False)),
         (r"deepseek-(v3[.-]2|v4|reasoner)", ChatFamily("deepseek", echo="DSK-01")),
         (r"kimi-k2-thinking", ChatFamily("kimi-thinking", echo="KIM-01", thinks=True)),
         (r"kimi-k2[.-]\d(?!\d)", ChatFamily("kimi", echo="KIM-01")),
@@ -182,11 +181,6 @@ TOP_LEVEL_UNION = rule("OAI-25b", "model",
     summary="A function's schema has no alternatives, enum or not at its top level (OpenAI's own models).",
     repair="merge the branches into one set of properties",
     source="nspady/google-calendar-mcp#39; langchain-ai/langchainjs#9804; cecli-dev/cecli#281",
-    fact="any_schema")
-STRICT_SCHEMA = rule("OAI-24", "model",
-    "Invalid schema for {kind} '{name}': In context={context}, {words}",
-    summary="Objects of a strict schema are closed, and require all of their properties (OpenAI's own models).",
-    repair="send it without strict", source="recorded",
     fact="any_schema")
 IMAGE_TYPE = rule("OAI-12", "hard",
     "You uploaded an unsupported image. Please make sure your image has of one the following formats: "

@@ -13,7 +13,6 @@ from reknit.pipeline.providers.openai.rules import (
     Misfits,
     bracketed,
     judge_schema,
-    judge_strict,
     kind,
     legal_name,
     listing,
@@ -317,8 +316,6 @@ class OpenAIResponses(Fold[Items, Item]):
         answer_kind = answer.get("type") if isinstance(answer, dict) else None
         if isinstance(answer, dict) and answer_kind == "json_schema" and answer.get("name") is None:
             walk.refuse(rules.MISSING, "text.format.name")
-        if isinstance(answer, dict) and answer_kind == "json_schema":
-            judge_strict(walk, answer, "text.format", "response_format", rules.STRICT_SCHEMA)
         # An item that is stored elsewhere may hold the word.
         walk.json_unsaid = answer_kind == "json_object" and not walk.chained and head.get("prompt") is None
         for name in head:
@@ -376,7 +373,6 @@ def _judge_tools(tools: object, walk: Items) -> None:
                 if isinstance(named := misfits.fit(tool, NamedTool, path), NamedTool):
                     judge_name(walk, named.name, f"{path}.name")
                     judge_schema(walk, tool, f"{path}.parameters", rules.NO_OBJECT_SCHEMA, rules.TOP_LEVEL_UNION)
-                    judge_strict(walk, tool, path, "function", rules.STRICT_SCHEMA)
 
 
 RULE_SET = OpenAIResponses()

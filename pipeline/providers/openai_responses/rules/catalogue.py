@@ -55,10 +55,6 @@ TOP_LEVEL_UNION = rule("RSP-27b", "hard",
     "'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level.",
     summary="A function's schema has no alternatives, enum or not at its top level.",
     repair="merge the branches into one set of properties", source="langchain-ai/langchainjs#9804; cecli-dev/cecli#281")
-STRICT_SCHEMA = rule("RSP-26", "soft",
-    "Invalid schema for {kind} '{name}': In context={context}, {words}",
-    summary="Objects of a strict schema are closed, and require all of their properties (other models took open ones).",
-    repair="send it without strict", source="recorded of gpt-4o")
 SECOND_OUTPUT = rule("RSP-13", "soft", "{at}: there is an output for {id} already",
     summary="A call has one output (no refusal was seen).",
     repair="keep the first real one", source="no text seen")
