@@ -11,7 +11,15 @@ from typing import Any, ClassVar, Self
 import msgspec
 from msgspec import UNSET, field, structs
 
-from reknit.pipeline.providers.openai.rules import Misfits, bracketed, kind, legal_name, listing, unsupported_image
+from reknit.pipeline.providers.openai.rules import (
+    Misfits,
+    bracketed,
+    judge_schema,
+    kind,
+    legal_name,
+    listing,
+    unsupported_image,
+)
 from reknit.pipeline.providers.openai.rules.models import judge_model
 from reknit.pipeline.providers.openai.rules.strict import judge_strict
 from reknit.pipeline.providers.openai.rules.values import judge_bounds, judge_metadata, judge_types
@@ -314,7 +322,9 @@ def _judge_tools(head: dict[str, Any], walk: Turns) -> None:
         # The provider's own tools change too often to be judged.
         if kind_of_tool == "function" and isinstance(read := misfits.fit(tool, FunctionTool, path), FunctionTool):
             judge_name(walk, read.function.name, f"{path}.function.name")
-            _judge_strict(walk, tool["function"], f"{path}.function.parameters", "function", "parameters")
+            place = f"{path}.function.parameters"
+            judge_schema(walk, tool["function"], place, rules.NO_OBJECT_SCHEMA, rules.TOP_LEVEL_UNION)
+            _judge_strict(walk, tool["function"], place, "function", "parameters")
 
 
 def _judge_strict(walk: Turns, holder: dict[str, Any], path: str, kind: str, key: str) -> None:

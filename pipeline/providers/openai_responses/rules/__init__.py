@@ -12,6 +12,7 @@ from msgspec import Struct, field, structs
 from reknit.pipeline.providers.openai.rules import (
     Misfits,
     bracketed,
+    judge_schema,
     kind,
     legal_name,
     listing,
@@ -385,6 +386,7 @@ def _judge_tools(tools: object, walk: Items) -> None:
             case "function" | "custom":
                 if isinstance(named := misfits.fit(tool, NamedTool, path), NamedTool):
                     judge_name(walk, named.name, f"{path}.name")
+                    judge_schema(walk, tool, f"{path}.parameters", rules.NO_OBJECT_SCHEMA, rules.TOP_LEVEL_UNION)
                     if tool.get("strict") is True:
                         schema, whose = tool.get("parameters"), {"kind": "function", "name": named.name}
                         judge_strict(walk, rules.STRICT_SCHEMA, f"{path}.parameters", schema, **whose)
