@@ -197,7 +197,7 @@ def test_a_setting_becomes_the_nearest_one(source, given, target, expected, word
         ("claude-sonnet-4-5", {"temperature": 0.5}, {}),
         ("claude-sonnet-4-5", {"tool_choice": "required"}, {}),  # ANT-40
         ("claude-opus-4-5", {}, {"output_config": {"effort": "low"}}),
-        ("claude-3-5-sonnet-20241022", {}, {}),
+        ("claude-3-5-sonnet-20241022", {"max_tokens": 8000}, {}),
         ("kimi-k2", {}, {}),
     ],
 )

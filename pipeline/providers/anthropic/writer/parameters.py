@@ -225,14 +225,9 @@ def _fitted_tools(writer: HeadWriter) -> Iterator[Declared]:
     """Yield the tools; one that is strict and that the provider does not compile, or beyond the most, without it."""
     strict_tools = StrictTools()
     for each in writer.declared_tools():
-        if (
-            each.own
-            or not is_strict(each.members.get("strict"))
-            or writer.stays_strict(each, each.members.get("strict"), strict_tools.take)
-        ):
-            yield each
-        else:
-            yield _not_strict(each)
+        strict = None if each.own else each.members.get("strict")
+        kept = not is_strict(strict) or writer.stays_strict(each, strict, strict_tools.take)
+        yield each if kept else _not_strict(each)
 
 
 def _not_strict(tool: Declared) -> Declared:

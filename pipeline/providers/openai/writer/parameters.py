@@ -36,6 +36,8 @@ SCHEMA_MEMBERS: Final = COMBINATORS | {"enum", "not"}
 _OPENAI_CHAT: Final = "openai-chat"
 # The targets that compile the schemas of strict tools.
 _STRICT: Final = frozenset({"openai-chat", "openai-responses"})
+# Models of other makers are behind a router, of which no refusal is known.
+_OPENAI_MODEL: Final = re.compile(r"$|(ft:)?(gpt-|chatgpt-|codex-|o\d)")
 _FALSE: Final = Raw(b"false")
 _ABSENT: Final = Raw(b"null")
 _LIMITS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
@@ -99,6 +101,7 @@ def write_tools(
     ``own_form`` is True for a client's tools that are in it already; those stay unchanged, with all other members, if
     nothing needs repair.
     """
+    compiles = writer.options.target in _STRICT and _OPENAI_MODEL.match((writer.setting.model or "").lower())
     written: list[Any] = []
     for each in writer.declared_tools():
         tool, keys = each.tool, each.given
@@ -106,7 +109,7 @@ def write_tools(
         # A tool that stays in its own form is strict only where that form has the member.
         flat = unchanged and writer.options.target != _OPENAI_CHAT
         strict = keys.get("strict") if flat else each.members.get("strict")
-        stays = writer.options.target not in _STRICT or writer.stays_strict(each, strict, openai_compiles)
+        stays = not compiles or writer.stays_strict(each, strict, openai_compiles)
         if unchanged:
             written.append(tool.raw if stays else _not_strict(keys, flat=flat))
             continue

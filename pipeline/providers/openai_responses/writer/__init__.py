@@ -8,7 +8,6 @@ sent back to its issuer only.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
