@@ -148,7 +148,7 @@ def test_only_the_last_answer_is_a_prefix():
     [
         ({"seed": 5}, {"random_seed": 5}, []),
         ({"max_completion_tokens": 5}, {"max_tokens": 5}, []),
-        ({"reasoning_effort": "medium"}, {"reasoning_effort": "high"}, ["parameter_clamped"]),
+        ({"reasoning_effort": "medium"}, {"reasoning_effort": "high"}, ["parameter_nearest"]),
         ({"reasoning_effort": "high"}, {"reasoning_effort": "high"}, []),
         ({"temperature": 2}, {"temperature": 1.5}, ["parameter_clamped"]),
         ({"store": True}, {}, ["param_dropped"]),
@@ -236,7 +236,7 @@ def test_adaptive_thinking_is_thinking_that_is_enabled():
 def test_moonshots_sampling_is_fixed():
     given = {"temperature": 0.3, "top_p": 0.5, "n": 1}
     body, codes = sent(HISTORY[-1:], "moonshot", "kimi-k2.6", **given)
-    assert (body.keys() & given.keys(), codes) == ({"n"}, ["param_dropped", "param_dropped"])
+    assert (body.keys() & given.keys(), codes) == ({"n"}, ["parameter_unsupported", "parameter_unsupported"])
     kept, codes = sent(HISTORY[-1:], "moonshot", "kimi-k2.6", temperature=0.6, thinking={"type": "disabled"})
     assert (kept["temperature"], codes) == (0.6, [])
     free, codes = sent(HISTORY[-1:], "moonshot", "kimi-k2-0905-preview", temperature=1.5)
