@@ -313,8 +313,7 @@ _DIALECT = (
     _lost("param_dropped", "dropped", "a parameter that the target has no name for was left out",
          "Unrecognized request argument supplied"),
     _lost("parameter_clamped", "rewritten",
-          "a number or level that the target takes only between bounds became the nearest that it takes; the detail "
-          "has both",
+          "a number that the target takes only between bounds became the nearest that it takes; the detail has both",
           "temperature: range: 0..1", "0xPlaygrounds/rig: a recorded refusal of Anthropic's"),
     _lost("thinking_yields", "rewritten",
           "thinking was switched off, since the request forces a call and the model takes no forced call while it "

@@ -44,6 +44,8 @@ _OTHER_WORDS: Final = re.compile(
     r"|content (management )?policy|usage guidelines|safety|output blocked",  # a filter
     re.IGNORECASE,
 )
+# The place in the body, where a deserializer gives it after its words (DeepSeek).
+_PLACE: Final = re.compile(r" at line \d+ column \d+$")
 # Fewer letters than this around the names of a rule's message would fit any sentence.
 _LEAST_LETTERS: Final = 12
 
@@ -94,6 +96,7 @@ def read_refusal(catalogue: Catalogue | None, status: int, body: str, doubts: Se
 
 def _rule_of(message: str, rules: Sequence[_Said]) -> str:
     """The first rule that says the message, or its first line where rules say every line; none as a rule."""
+    message = _PLACE.sub("", message)
     lines = message.splitlines()
     if found := _saying(message, rules):
         return found
@@ -153,8 +156,10 @@ def _message_of(answer: object, depth: int = 0) -> str:
             raw = passed_on.get("raw") if isinstance(passed_on, Mapping) else None
             inner = _message_of(_decoded(raw), depth + 1) or raw if isinstance(raw, str) else ""
             return inner or _message_of(first, depth + 1)
-        case {"message": str(words)} | {"error": str(words)} | {"detail": str(words)}:
+        case {"message": str(words)} | {"error": str(words)} | {"detail": str(words)} | {"msg": str(words)}:
             return words.strip()
+        case {"message": [*_] | Mapping() as inner} | {"detail": [*_] as inner} if depth < _DEEPEST:
+            return _message_of(inner, depth + 1)  # Mistral's list of places, at times in a message
     return ""
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from reknit import Session, normalize, validate
 from reknit.pipeline.registry import SOURCES, TARGETS, shape_of
+from reknit.pipeline.rules.refusals import read_refusal
 from reknit.pipeline.serve.upstreams import DEFAULT_UPSTREAMS, Upstreams
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -148,7 +149,7 @@ def test_only_the_last_answer_is_a_prefix():
     [
         ({"seed": 5}, {"random_seed": 5}, []),
         ({"max_completion_tokens": 5}, {"max_tokens": 5}, []),
-        ({"reasoning_effort": "medium"}, {"reasoning_effort": "high"}, ["parameter_clamped"]),
+        ({"reasoning_effort": "medium"}, {"reasoning_effort": "high"}, ["parameter_nearest"]),
         ({"reasoning_effort": "high"}, {"reasoning_effort": "high"}, []),
         ({"temperature": 2}, {"temperature": 1.5}, ["parameter_clamped"]),
         ({"store": True}, {}, ["param_dropped"]),
@@ -236,7 +237,7 @@ def test_adaptive_thinking_is_thinking_that_is_enabled():
 def test_moonshots_sampling_is_fixed():
     given = {"temperature": 0.3, "top_p": 0.5, "n": 1}
     body, codes = sent(HISTORY[-1:], "moonshot", "kimi-k2.6", **given)
-    assert (body.keys() & given.keys(), codes) == ({"n"}, ["param_dropped", "param_dropped"])
+    assert (body.keys() & given.keys(), codes) == ({"n"}, ["parameter_unsupported", "parameter_unsupported"])
     kept, codes = sent(HISTORY[-1:], "moonshot", "kimi-k2.6", temperature=0.6, thinking={"type": "disabled"})
     assert (kept["temperature"], codes) == (0.6, [])
     free, codes = sent(HISTORY[-1:], "moonshot", "kimi-k2-0905-preview", temperature=1.5)
@@ -313,3 +314,33 @@ def test_the_endpoint_in_anthropics_shape_gets_thinking_back_unsigned(name):
     assert json.loads(kept.body)["messages"][1]["content"][0]["thinking"] == "I need the files."
     left = normalize(settings, to="anthropic")
     assert "thinking_unsigned" in [fix.code for fix in left.fixes]
+
+
+EXTRA = [{"type": "extra_forbidden", "loc": ["body", "x"], "msg": "Extra inputs are not permitted", "input": None}]
+ORDER = "Unexpected role 'system' after role 'assistant'"
+KIND = (
+    "Failed to deserialize the JSON body into the target type: messages[0]: unknown variant `image_url`, expected "
+    "`text`"
+)
+EMPTY = "Invalid request: the message at position 8 with role 'assistant' must not be empty"
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "answer", "rule"),
+    [
+        ("mistral", 400, {"object": "error", "message": ORDER, "code": "3230"}, "MIS-04"),
+        ("mistral", 422, {"detail": EXTRA}, "MIS-07"),
+        ("mistral", 422, {"object": "error", "message": {"detail": EXTRA}, "code": None}, "MIS-07"),
+        ("mistral", 422, {"object": "Error", "detail": EXTRA, "message": EXTRA, "code": 3001}, "MIS-07"),
+        ("deepseek", 400, {"error": {"message": f"{KIND} at line 1 column 391"}}, "DSK-03"),
+        ("moonshot", 400, {"error": {"message": EMPTY, "type": "invalid_request_error"}}, "KIM-03"),
+    ],
+)
+def test_a_refusal_is_known_by_its_words(target, status, answer, rule):
+    found = read_refusal(TARGETS[target].catalogue, status, json.dumps(answer))
+    assert (found.outcome, found.rule) == ("missed", rule)
+
+
+@pytest.mark.parametrize("answer", [{"detail": []}, {"detail": [5]}, {"message": {}}, {"detail": [{"msg": 5}]}])
+def test_a_refusal_without_words_is_unknown(answer):
+    assert read_refusal(TARGETS["mistral"].catalogue, 422, json.dumps(answer)).outcome == "unknown"

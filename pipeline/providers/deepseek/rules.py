@@ -7,13 +7,21 @@ thinks: the current models do, unless the request switches that off.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, ClassVar
 
-from msgspec import UNSET, Raw
+import msgspec
+from msgspec import UNSET
 
 from reknit.pipeline.providers.openai_chat.rules import catalogue as openai
-from reknit.pipeline.providers.openai_chat.rules.catalogue import Message, Refusal, Text
-from reknit.pipeline.providers.openai_chat.rules.look_alike import LookAlike, LookAlikeTurns, is_forced, share_rules
+from reknit.pipeline.providers.openai_chat.rules.catalogue import Refusal, Text
+from reknit.pipeline.providers.openai_chat.rules.look_alike import (
+    LookAlike,
+    LookAlikeTurns,
+    ThinkingMessage,
+    is_forced,
+    share_rules,
+)
+from reknit.pipeline.rules._misfits import Unreadable
 from reknit.pipeline.rules.base import Catalogue, Family, Rule
 
 _ROLES = ("system", "user", "assistant", "tool")
@@ -123,7 +131,8 @@ class Turns(LookAlikeTurns, kw_only=True, eq=False):
         thinking: ``enabled`` or ``disabled`` by the request, "" where it does not say.
         needs_json: the request asks for JSON, and no message so far has the word.
         before: the role of the last message that is not the system's, "" before the first.
-        last_at: the index of the last message; ``prefix``: it is a prefix.
+        last_at: the index of the last message.
+        ends: it is the user's, a result, or a prefix.
     """
 
     family: DeepSeek
@@ -131,7 +140,7 @@ class Turns(LookAlikeTurns, kw_only=True, eq=False):
     needs_json: bool = False
     before: str = ""
     last_at: int = 0
-    prefix: bool = False
+    ends: bool = True
 
     def refuse_thinking(self, rule: Rule, path: str, **values: object) -> None:
         """Report what a model does not take while it thinks."""
@@ -140,7 +149,7 @@ class Turns(LookAlikeTurns, kw_only=True, eq=False):
         elif self.thinking != "disabled":
             self.refuse(rule, path, **values)
 
-    def judge_item(self, message: Message) -> None:
+    def judge_item(self, message: ThinkingMessage) -> None:
         role, path = message.role, f"messages.{self.index}"
         if role not in _ROLES:
             self.refuse(ROLE, f"{path}.role", index=self.index, role=role)
@@ -153,36 +162,36 @@ class Turns(LookAlikeTurns, kw_only=True, eq=False):
             self.needs_json = False
         self.before = self.before if role == "system" else role
         self.last_at = self.index
-        self.prefix = role != "assistant" or message.prefix is True
+        self.ends = role != "assistant" or message.prefix is True
 
-    def _judge_parts(self, message: Message, path: str) -> None:
+    def _judge_parts(self, message: ThinkingMessage, path: str) -> None:
         if isinstance(message.content, list):
             for at, part in enumerate(message.content):
-                if not isinstance(part, Text | Refusal):
+                if not isinstance(part, Text | Refusal | Unreadable):
                     kind = part.__struct_config__.tag
                     self.refuse(TEXT_ONLY, f"{path}.content.{at}.type", index=self.index, kind=kind)
 
-    def _judge_assistant(self, message: Message, path: str) -> None:
+    def _judge_assistant(self, message: ThinkingMessage, path: str) -> None:
         if message.tool_calls:
-            if message.reasoning_content is UNSET or message.reasoning_content == Raw(b"null"):
+            if message.lacks_reasoning:
                 self.refuse_thinking(REASONING, path)
         elif message.content is None or message.content is UNSET:
             self.refuse(NO_WORDS, path)
 
-    def _judge_turn(self, message: Message, path: str) -> None:
+    def _judge_turn(self, message: ThinkingMessage, path: str) -> None:
         if not self.before and message.role == "assistant":
             self.refuse(FIRST_USER, f"{path}.role")
         elif message.role == self.before != "tool":
             self.refuse(SUCCESSIVE, f"{path}.role", before=self.last_at, index=self.index)
 
     def judge_own_end(self) -> None:
-        if self.index and not self.prefix:
+        if not self.ends:
             self.refuse(LAST_ASSISTANT, f"messages.{self.last_at}.role")
         if self.index and self.needs_json:
             self.refuse(JSON_WORD, "response_format")
 
 
-def _words(message: Message) -> str:
+def _words(message: ThinkingMessage) -> str:
     """Return a message's text."""
     if isinstance(message.content, list):
         return "\n".join(part.text for part in message.content if isinstance(part, Text))
@@ -193,6 +202,8 @@ class DeepSeekRules(LookAlike[Turns]):
     target = "deepseek"
     not_json = _SHARED[openai.BAD_JSON.id]
     surrogate = _SHARED[openai.SURROGATE.id]
+    message: ClassVar[type[openai.Message]] = ThinkingMessage
+    items: ClassVar[msgspec.json.Decoder[list[ThinkingMessage]]] = msgspec.json.Decoder(list[ThinkingMessage])
 
     def begin_walk(self, head: dict[str, Any], model: str | None) -> Turns:
         chat = self.chat.begin_walk(head, model)

@@ -16,15 +16,15 @@ from msgspec import Raw, structs
 
 from reknit.pipeline.options import NO_EXTRAS, ModelOptions
 from reknit.pipeline.providers.openai.writer.parameters import (
-    PARAMETERS,
     ChatHead,
     answer_format,
     chat_model,
-    with_effort,
+    fit_effort,
     with_one_of_both,
 )
 from reknit.pipeline.providers.openai.writer.parts import ServedParts
 from reknit.pipeline.providers.openai_chat.writer import OPENAI_CHAT
+from reknit.pipeline.targets.facts import Fitting
 from reknit.pipeline.targets.head import HeadWriter, Params
 
 # The name under which successive messages of one role, and an assistant's first, were refused in 2025.
@@ -69,7 +69,6 @@ def deepseek_model(model: str | None) -> ModelOptions:
 
 def _in_deepseeks_words(writer: HeadWriter, params: Params, model: str | None) -> Params:
     """Return the parameters as DeepSeek takes them."""
-    params = with_effort(writer, params, _EFFORTS)
     name = (model or "").lower()
     thinks, is_reasoner = _THINKING.search(name) is not None, _STRICT.search(name) is not None
     params = with_one_of_both(writer, params, thinks=thinks, switchable=not is_reasoner)
@@ -78,6 +77,11 @@ def _in_deepseeks_words(writer: HeadWriter, params: Params, model: str | None) -
         return params
     writer.note_fix("schema_described", params.place("response_format"), before=value)
     return structs.replace(params, values=params.values | {"response_format": Raw(b'{"type":"json_object"}')})
+
+
+def _fitted(fitting: Fitting, body: dict[str, Any]) -> dict[str, Any]:
+    """Return a body with an effort that DeepSeek has."""
+    return fit_effort(fitting, body, _EFFORTS)
 
 
 def _schema_of(value: Raw | None) -> Any:  # noqa: ANN401  any JSON
@@ -103,9 +107,7 @@ DEEPSEEK: Final = structs.replace(
     tail_rule="DSK-06",
     tail_rules=frozenset({"DSK-06", "DSK-OAI-06"}),
     models=deepseek_model,
-    head=ChatHead(
-        parameters=PARAMETERS, bounds={"temperature": (0, 2)}, rewrite=_in_deepseeks_words, note=described_schema
-    ),
+    head=ChatHead(bounds={"temperature": (0, 2)}, rewrite=_in_deepseeks_words, fit=_fitted, note=described_schema),
     parts=DeepSeekParts(),
     owners=OPENAI_CHAT.owners | {"deepseek"},
     refusal_field=False,

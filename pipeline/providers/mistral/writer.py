@@ -15,9 +15,10 @@ from msgspec import Raw, structs
 
 from reknit.pipeline.model import Role
 from reknit.pipeline.options import NO_EXTRAS, ModelOptions
-from reknit.pipeline.providers.openai.writer.parameters import CHOICES, ChatHead, chat_model, with_effort
+from reknit.pipeline.providers.openai.writer.parameters import CHOICES, ChatHead, chat_model, fit_effort
 from reknit.pipeline.providers.openai.writer.parts import ServedParts
 from reknit.pipeline.providers.openai_chat.writer import OPENAI_CHAT
+from reknit.pipeline.targets.facts import Fitting
 from reknit.pipeline.targets.head import HeadWriter, Params
 
 # The families that were recorded to take a user message directly after a result. Others were reported to refuse it.
@@ -27,7 +28,7 @@ _NO_THINKING: Final = re.compile(r"codestral|devstral|mixtral|nemo|pixtral|mistr
 # The models without vision. The name mistral-small was one in 2024 (recorded); mistral-small-latest has it.
 _NO_IMAGES: Final = re.compile(r"codestral|mixtral|mathstral|mistral-7b|nemo|saba|(^|/)mistral-(small|tiny|medium)$")
 _ASSISTANT: Final[frozenset[Role]] = frozenset({"assistant"})
-# Efforts are on and off.
+# Efforts are on and off (the API's documentation); thinking that was asked for stays.
 _EFFORTS: Final = MappingProxyType({"minimal": "none", "low": "high", "medium": "high", "xhigh": "high", "max": "high"})
 
 
@@ -79,10 +80,14 @@ def mistral_model(model: str | None) -> ModelOptions:
     )
 
 
-def _in_mistrals_words(writer: HeadWriter, params: Params, model: str | None) -> Params:
-    """Return the parameters under Mistral's names; of efforts it has ``none`` and ``high``."""
-    del model
-    return with_effort(writer, params.renamed("seed", "random_seed"), _EFFORTS)
+def _in_mistrals_words(_writer: HeadWriter, params: Params, _model: str | None) -> Params:
+    """Return the parameters under Mistral's names."""
+    return params.renamed("seed", "random_seed")
+
+
+def _fitted(fitting: Fitting, body: dict[str, Any]) -> dict[str, Any]:
+    """Return a body with an effort that Mistral has."""
+    return fit_effort(fitting, body, _EFFORTS)
 
 
 _PARAMETERS: Final = frozenset(
@@ -102,7 +107,11 @@ MISTRAL: Final = structs.replace(
     tail_rules=frozenset({"MIS-05", "MIS-OAI-06"}),
     models=mistral_model,
     head=ChatHead(
-        parameters=_PARAMETERS, bounds={"temperature": (0, 1.5)}, choices=_CHOICES, rewrite=_in_mistrals_words
+        parameters=_PARAMETERS,
+        bounds={"temperature": (0, 1.5)},
+        choices=_CHOICES,
+        rewrite=_in_mistrals_words,
+        fit=_fitted,
     ),
     parts=MistralParts(),
     owners=OPENAI_CHAT.owners | {"mistral"},

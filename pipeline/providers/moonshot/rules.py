@@ -16,7 +16,13 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from reknit.pipeline.providers.openai_chat.rules import catalogue as openai
 from reknit.pipeline.providers.openai_chat.rules.catalogue import Audio, File, Image, PriorAudio, Refusal, Text
-from reknit.pipeline.providers.openai_chat.rules.look_alike import LookAlike, LookAlikeTurns, is_forced, share_rules
+from reknit.pipeline.providers.openai_chat.rules.look_alike import (
+    LookAlike,
+    LookAlikeTurns,
+    ThinkingMessage,
+    is_forced,
+    share_rules,
+)
 from reknit.pipeline.rules._misfits import Unreadable
 from reknit.pipeline.rules.base import Catalogue, Family, Rule
 
@@ -128,7 +134,7 @@ class VideoUrl(Struct, frozen=True, gc=False, tag_field="type", tag="video_url")
 Part: TypeAlias = Text | Image | VideoUrl | Audio | Refusal | PriorAudio | File
 
 
-class Message(openai.Message, frozen=True, gc=False):
+class Message(ThinkingMessage, frozen=True, gc=False):
     """A message with Moonshot's parts and its mark of an answer to continue."""
 
     content: str | list[Part] | UnsetType | None = UNSET  # type: ignore[assignment]  # the parts are Moonshot's
@@ -162,7 +168,7 @@ class Turns(LookAlikeTurns, kw_only=True, eq=False):
             self.refuse(ROLE, f"{path}.role", role=role)
         self._judge_content(message, path)
         if role == "assistant" and message.tool_calls:
-            if message.reasoning_content is UNSET or message.reasoning_content == Raw(b"null"):
+            if message.lacks_reasoning:
                 self.refuse_thinking(REASONING, path, index=self.index)
             for at, call in enumerate(message.tool_calls):
                 if not isinstance(call, Unreadable) and isinstance(call, openai.FunctionCall):
@@ -190,7 +196,7 @@ class Turns(LookAlikeTurns, kw_only=True, eq=False):
                     self.refuse(IMAGE_LINK, f"{path}.content.{at}.image_url")
 
     def judge_own_end(self) -> None:
-        if self.index and not self.ends:
+        if not self.ends:
             self.refuse(LAST_ASSISTANT, f"messages.{self.last_at}.role")
 
 

@@ -7,16 +7,12 @@ that forces a call. The parameters of sampling are fixed for current models. No 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
-import msgspec
 from msgspec import structs
 
 from reknit.pipeline.options import ModelOptions
 from reknit.pipeline.providers.openai.writer.parameters import (
-    PARAMETERS,
     ChatHead,
     chat_model,
     switched_thinking,
@@ -24,6 +20,7 @@ from reknit.pipeline.providers.openai.writer.parameters import (
 )
 from reknit.pipeline.providers.openai.writer.parts import ServedParts
 from reknit.pipeline.providers.openai_chat.writer import OPENAI_CHAT
+from reknit.pipeline.targets.facts import Fact, Fitting
 from reknit.pipeline.targets.head import HeadWriter, Params
 
 # The models that think unless a request switches that off, and whose parameters of sampling are fixed.
@@ -34,11 +31,20 @@ _SWITCHABLE: Final = re.compile(r"kimi-k2[.-][56](?!\d)")
 _ALWAYS_THINKING: Final = re.compile(r"kimi-k2-thinking")
 # The models without vision.
 _NO_IMAGES: Final = re.compile(r"kimi-k2(-(thinking|instruct|turbo|0\d{3})|$)|moonshot-v1-(auto|\d+k)$")
-# The values that the fixed parameters have; the temperature depends on the thinking.
-_FIXED: Final[Mapping[str, float]] = MappingProxyType(
-    {"top_p": 0.95, "n": 1, "presence_penalty": 0, "frequency_penalty": 0}
-)
-_TEMPERATURES: Final[Mapping[str, float]] = MappingProxyType({"": 1, "enabled": 1, "disabled": 0.6})
+
+
+def _only(parameter: str, value: float) -> Fact:
+    return Fact(
+        models=_THINKING.pattern,
+        parameter=parameter,
+        takes=(value,),
+        source="NousResearch/hermes-agent#12668; HKUDS/nanobot#4962; iOfficeAI/gemini-cli-pro#30",
+    )
+
+
+_SAMPLING: Final = (
+    _only("top_p", 0.95), _only("n", 1), _only("presence_penalty", 0), _only("frequency_penalty", 0),
+)  # fmt: skip
 
 
 def moonshot_model(model: str | None) -> ModelOptions:
@@ -70,17 +76,15 @@ def _in_moonshots_words(writer: HeadWriter, params: Params, model: str | None) -
     """Return the parameters as Moonshot takes them for a model."""
     name = (model or "").lower()
     switchable = _SWITCHABLE.search(name) is not None
-    params = with_one_of_both(writer, params, thinks=_thinks(name), switchable=switchable)
-    switch = switched_thinking(params.values)
-    if _THINKING.search(name) is None or not writer.makes("param_dropped"):
-        return params
-    fixed = {"temperature": _TEMPERATURES[switch], **_FIXED}
-    values = dict(params.values)
-    for parameter, only in fixed.items():
-        if parameter in values and msgspec.json.decode(values[parameter]) != only:
-            place = params.place(parameter)
-            writer.note_fix("param_dropped", place, before=values.pop(parameter), detail=place.removeprefix("params."))
-    return structs.replace(params, values=values)
+    return with_one_of_both(writer, params, thinks=_thinks(name), switchable=switchable)
+
+
+def _fitted(fitting: Fitting, body: dict[str, Any]) -> dict[str, Any]:
+    """Return a body without other values of sampling than the model's own."""
+    if _THINKING.search((fitting.writer.setting.model or "").lower()) is None:
+        return body
+    temperature = 0.6 if switched_thinking(body) == "disabled" else 1
+    return fitting.fit(body, [_only("temperature", temperature), *_SAMPLING])
 
 
 MOONSHOT: Final = structs.replace(
@@ -89,7 +93,7 @@ MOONSHOT: Final = structs.replace(
     tail_rule="KIM-10",
     tail_rules=frozenset({"KIM-10", "KIM-OAI-06"}),
     models=moonshot_model,
-    head=ChatHead(parameters=PARAMETERS, bounds={"temperature": (0, 1)}, rewrite=_in_moonshots_words),
+    head=ChatHead(bounds={"temperature": (0, 1)}, rewrite=_in_moonshots_words, fit=_fitted),
     parts=ServedParts(),
     owners=OPENAI_CHAT.owners | {"moonshot"},
     refusal_field=False,

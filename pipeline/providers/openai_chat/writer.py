@@ -391,7 +391,7 @@ class ChatWriter(Struct, frozen=True, kw_only=True):
         return ChatDialect(options, head, setting, system, model=model, note=self.head.note(setting.params))
 
 
-# The API itself, and the hosts that are as strict (DeepSeek, Kimi, Groq, Mistral's own). Readable reasoning is kept
+# The API itself, and hosts without a target of their own that are as strict (Groq). Readable reasoning is kept
 # where the model is not one of OpenAI's, which write none.
 OPENAI_CHAT: Final = ChatWriter(
     name=CHAT,

@@ -22,6 +22,7 @@ from reknit.pipeline.providers.openai.writer.models import fit_to_model
 from reknit.pipeline.providers.openai.writer.parts import encode
 from reknit.pipeline.providers.openai.writer.settings import efforts_of, own_form, takes_forms, write_form
 from reknit.pipeline.targets import Setting, legal_name
+from reknit.pipeline.targets.facts import Fitting, member
 from reknit.pipeline.targets.head import HeadWriter, Params, WrittenHead, members_of, read_choice, sort_params
 from reknit.pipeline.targets.schemas import COMBINATORS
 from reknit.pipeline.targets.settings import GROUPS, AnswerForm, OwnSettings, Reasoning, Written, mapped, nearest
@@ -230,16 +231,11 @@ def answer_format(given: Mapping[str, Raw]) -> Raw | None:
     return openai_params(given, "max_tokens", _in_chat_words).values.get("response_format")
 
 
-def with_effort(writer: HeadWriter, params: Params, nearest: Mapping[str, str]) -> Params:
-    """The parameters with an effort that the host takes: ``nearest`` has it for each word that it does not know."""
-    value = params.values.get("reasoning_effort", _ABSENT)
-    effort = msgspec.json.decode(value)
-    near = nearest.get(effort, effort) if isinstance(effort, str) else effort
-    if near == effort or not writer.makes("parameter_clamped"):
-        return params
-    detail = f"{effort} -> {near}"
-    writer.note_fix("parameter_clamped", params.place("reasoning_effort"), before=effort, after=near, detail=detail)
-    return structs.replace(params, values=params.values | {"reasoning_effort": Raw(encode(near))})
+def fit_effort(fitting: Fitting, body: dict[str, Any], nearest: Mapping[str, str]) -> dict[str, Any]:
+    """Return a body with an effort that the host takes: ``nearest`` has it for each word that it does not know."""
+    effort = member(body, "reasoning_effort")
+    near = nearest.get(effort) if isinstance(effort, str) else None
+    return body if near is None else fitting.change(body, "reasoning_effort", effort, near)
 
 
 def with_one_of_both(writer: HeadWriter, params: Params, *, thinks: bool, switchable: bool) -> Params:
@@ -285,6 +281,7 @@ class ChatHead(Struct, frozen=True, kw_only=True):
         bounds: the minimum and the maximum of numbers.
         choices: the words for a choice among tools.
         rewrite: writes other parameters in the host's words, for one model.
+        fit: returns a body without the values that the model refuses.
         note: returns a text that the system prompt must have for the parameters, ``""`` if they need none.
     """
 
@@ -292,6 +289,7 @@ class ChatHead(Struct, frozen=True, kw_only=True):
     bounds: Mapping[str, tuple[float, float]] = MappingProxyType({})
     choices: Mapping[str, str] = CHOICES
     rewrite: Callable[[HeadWriter, Params, str | None], Params] = lambda _writer, params, _model: params
+    fit: Callable[[Fitting, dict[str, Any]], dict[str, Any]] = lambda _fitting, body: body
     note: Callable[[Mapping[str, Raw]], str] = lambda _params: ""
 
 
@@ -333,6 +331,7 @@ def write_chat_head(setting: Setting, target: str, host: ChatHead, model: ModelO
     body = writer.placed(params, params.each_of(known))
     if target == _OPENAI_CHAT:
         body = fit_to_model(writer, params, body, responses=False)
+    body = host.fit(Fitting(writer=writer, params=params), body)
     return WrittenHead(encode(keys | body), writer.fixes)
 
 

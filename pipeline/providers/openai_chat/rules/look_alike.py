@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from reknit.pipeline.providers.openai_chat.rules import OpenAIChat, chat_message
@@ -77,6 +78,16 @@ class LookAlikeTurns(Walk, kw_only=True, eq=False):
     @abstractmethod
     def judge_own_end(self) -> None:
         """Judge by the look-alike's own rules what only the end of the messages shows."""
+
+
+class ThinkingMessage(Message, frozen=True, gc=False):
+    """A message whose reasoning is read: null is as good as absent."""
+
+    reasoning_content: str | UnsetType | None = UNSET  # type: ignore[assignment]  # Chat Completions has none
+
+    @property
+    def lacks_reasoning(self) -> bool:
+        return self.reasoning_content is UNSET or self.reasoning_content is None
 
 
 def is_forced(choice: object) -> bool:
