@@ -7,6 +7,7 @@ item of any turn of the answer can be withdrawn.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import itemgetter
 
 import msgspec
 from msgspec import Struct
@@ -16,6 +17,7 @@ from reknit.pipeline.screens.ai_sdk_parts import FINISH_REASONS
 from reknit.pipeline.screens.answers import Answers
 from reknit.pipeline.screens.content import CALLS, STREAMED, Event, arguments
 from reknit.pipeline.screens.state import Block, Change, ScreenState
+from reknit.pipeline.screens.ui_messages import assistant_message, user_message
 from reknit.topics.items import (
     AgentError,
     Item,
@@ -33,6 +35,8 @@ from reknit.topics.items import (
 )
 
 _NOT_ENDED = "not ended"
+# Parts that change earlier messages. In a list of messages those have their last state.
+_LATE = ("data-reknit-changed/", "data-reknit-result/")
 
 
 class _Message(Struct):
@@ -115,6 +119,23 @@ class AiSdk:
         if block.call in message.order:
             return parts.provider_result(block)
         return parts.data_part(block)
+
+    def messages(self) -> list[Event]:
+        """Return all messages of the session. The user's are messages of their own, and no parts of answers."""
+        places = {key: place for place, key in enumerate(self.state.order)}
+        blocks = [block for key in places if (block := self.state.find(key)) is not None]
+        users = [block for block in blocks if block.kind == "user_message" and not block.entry.parent]
+        found = [(places[block.id], 0, user_message(block)) for block in users]
+        last = -1
+        for answer in self._messages:
+            own = [key for key in answer.order if not key.startswith(_LATE)]
+            shown = _Message(answer.id, dict.fromkeys(own), answer.chunks, answer.ended)
+            for block in users:
+                shown.order.pop(block.id, None)
+            last = max(last, min((places[key] for key in shown.order if key in places), default=last))
+            if shown.order:
+                found.append((last, 1, assistant_message(answer.id, self._parts(shown), answer.finish)))
+        return [message for *_, message in sorted(found, key=itemgetter(0, 1))]
 
     # One record.
 

@@ -89,4 +89,4 @@ def test_ai_sdk(name):
 
 
 def test_recordings_are_many():
-    assert sum(len(recordings(name)) for name in (*APIS, *PROGRAMS)) >= 300
+    assert sum(len(recordings(name)) for name in (*APIS, *PROGRAMS)) >= 500

@@ -156,3 +156,50 @@ def test_clients_without_reset_step_get_each_block_once(vector):
     # An item that is withdrawn or changed later is named by the message.
     shown = dict.fromkeys(keys)
     assert [each[:2] for each in wanted(items) if each[:2] not in shown] == []
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=NAMES)
+def test_the_models_build_the_messages_of_the_real_clients(vector):
+    ag_ui, ai_sdk = AgUiClient(), AiSdkClient()
+    ag_ui.respond(vector["ag_ui"])
+    ai_sdk.respond(vector["ai_sdk"])
+    assert ag_ui.messages == vector["ag_ui_messages"]
+    texts = [[part["text"] for part in message["parts"] if "text" in part] for message in ai_sdk.messages]
+    assert texts == [[part["text"] for part in each["parts"] if "text" in part] for each in vector["ai_sdk_messages"]]
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=NAMES)
+def test_the_list_of_messages_is_what_a_client_has_after_the_stream(vector):
+    writer = AiSdk("s")
+    live(writer, items_of(vector), vector["runs"])
+    shown = [message for message in as_sent(writer.messages()) if message["role"] == "assistant"]
+    expected = [
+        {**message, "parts": [part for part in message["parts"] if part["type"] != "data-reknit-user"]}
+        for message in vector["ai_sdk_messages"]
+    ]
+    if vector["items"][-1]["type"] == "turn/stop":
+        for message in shown:
+            message.pop("metadata", None)
+    if vector["name"] == "call_that_the_provider_ran":
+        call = shown[0]["parts"][0]
+        assert call.pop("output")["tool_use_id"] == call["toolCallId"]
+        call["state"] = "input-available"  # the vector loses the result
+    # A call that was cut says so from its start on; a client that saw it begin has that in its end only.
+    for part in (part for message in (*shown, *expected) for part in message["parts"]):
+        if "resultProviderMetadata" in part:
+            assert part.pop("callProviderMetadata")["reknit"]["itemId"] == part["toolCallId"]
+    assert shown == expected
+
+
+def test_the_users_messages_are_messages_of_their_own():
+    vector = VECTORS[NAMES.index("two_turns_two_runs")]
+    writer = AiSdk("s")
+    live(writer, items_of(vector), vector["runs"])
+    found = [(message["role"], message["id"]) for message in writer.messages()]
+    assert found == [("user", "u1"), ("assistant", "s:r1#0"), ("user", "u2"), ("assistant", "s:r2#0")]
+    vector = VECTORS[NAMES.index("a_user_message_with_an_image")]
+    writer = AiSdk("s")
+    live(writer, items_of(vector), vector["runs"])
+    text, image = writer.messages()[0]["parts"]
+    assert text == {"type": "text", "text": "What is this?"}
+    assert (image["mediaType"], image["url"][:22]) == ("image/png", "data:image/png;base64,")
