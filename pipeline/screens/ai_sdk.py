@@ -207,6 +207,8 @@ class AiSdk:
     def _start(self, block: Block) -> list[Event]:
         begun = self._begin()
         message = self._messages[-1]
+        if self._confirmed_only and block.call in self._open:
+            return begun  # it follows with its call
         if block.kind not in STREAMED:
             message.order[block.id] = None
             return [*begun, self._other(message, block)]
@@ -278,8 +280,10 @@ class AiSdk:
         return [*parts.closing(block, _NOT_ENDED), *results, *parts.result(block)]
 
     def _whole(self, message: _Message, block: Block) -> list[Event]:
-        message.order[block.id] = None
-        return list(self._part(message, block))
+        """Add an item that no client has, with the results of a call that the provider ran."""
+        message.order |= dict.fromkeys([block.id, *block.answers])
+        answers = [self._other(message, self.state.blocks[key]) for key in block.answers]
+        return [*self._part(message, block), *answers]
 
     def _again(self) -> list[Event]:
         return [{"type": "reset-step"}, *self._parts(self._messages[-1])]
