@@ -124,7 +124,7 @@ class AiSdk:
         """Return all messages of the session. The user's are messages of their own, and no parts of answers."""
         places = {key: place for place, key in enumerate(self.state.order)}
         blocks = [block for key in places if (block := self.state.find(key)) is not None]
-        users = [block for block in blocks if block.kind == "user_message" and not block.entry.parent]
+        users = [block for block in blocks if block.is_users]
         found = [(places[block.id], 0, user_message(block)) for block in users]
         last = -1
         for answer in self._messages:
