@@ -1,4 +1,4 @@
-"""The messages of a session as the AI SDK stores them (``UIMessage``): what a client loads before it resumes.
+"""The messages of a session as the AI SDK stores them (``UIMessage``); a client loads them before it resumes.
 
 The stream of a session carries one answer. Earlier answers and the user's messages are loaded as a list.
 """

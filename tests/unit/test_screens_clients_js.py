@@ -37,7 +37,7 @@ pytestmark = pytest.mark.skipif(bool(_missing()), reason=_missing())
 
 
 class Shown:
-    """What a client shows, in the form that the models of the clients have."""
+    """The messages of a client, in the form that the models of the clients have."""
 
     def __init__(self, messages):
         self.messages = messages
