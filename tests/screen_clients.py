@@ -110,7 +110,7 @@ class AgUiResponse:
     def _start(self, event, role):
         message = self.client.find(event["messageId"])
         if message is None:
-            message = {"id": event["messageId"], "role": role, "content": ""}
+            message = {"id": event["messageId"], "role": role, "content": "", **tag(event)}
             self.client.messages.append(message)
         merge(message, event)
 
@@ -135,7 +135,7 @@ class AgUiResponse:
         call = self.client.calls().get(key)
         if call is None:
             call = {"id": key, "type": "function", "function": {"name": event["toolCallName"], "arguments": ""}}
-            self.client.messages.append({"id": key, "role": "assistant", "toolCalls": [call]})
+            self.client.messages.append({"id": key, "role": "assistant", "toolCalls": [call], **tag(event)})
         merge(call, event)
 
     def on_tool_call_args(self, event):
@@ -156,6 +156,7 @@ class AgUiResponse:
         while at < len(messages) and messages[at]["role"] == "tool":
             at += 1
         message = {"id": event["messageId"], "role": "tool", "toolCallId": key, "content": event["content"]}
+        message |= tag(event)
         merge(message, event)
         messages.insert(at, message)
 
@@ -182,6 +183,10 @@ class AgUiResponse:
             ):
                 kept.append(message)
         self.client.messages[:] = [*kept, *new.values()]
+
+
+def tag(event):
+    return {"subagentRunId": event["subagentRunId"]} if "subagentRunId" in event else {}
 
 
 def merge(target, event):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,11 @@ from reknit.pipeline.cli.config import with_config
 from reknit.pipeline.cli.running import secret_in
 from reknit.pipeline.errors import InputError, ReknitError
 from reknit.pipeline.settings import Config
+
+if TYPE_CHECKING:
+    from reknit.pipeline.screen_server.access import Signer
+    from reknit.pipeline.screen_server.gate import Gate, Limits
+    from reknit.pipeline.viewer.guard import Guard
 
 log = logging.getLogger("reknit.screens")
 
@@ -107,26 +112,12 @@ async def _until_stopped(
     streams_of_a_peer: int,
     **options: Any,  # noqa: ANN401  the rest is the server's
 ) -> None:
-    from reknit.pipeline.screen_server.access import Signer
-    from reknit.pipeline.screen_server.gate import Gate, Limits, is_site
+    from reknit.pipeline.screen_server.gate import Limits
     from reknit.pipeline.screen_server.server import run_screens
-    from reknit.pipeline.viewer.guard import Guard, is_loopback
 
-    for origin in origins:
-        if not is_site(origin):
-            raise InputError(
-                "origin_unknown", f"{origin!r} is no site: a scheme and a host, as https://app.example.com"
-            )
-    key = "" if key_file is None else secret_in(key_file)
-    if not key and (proxies or not is_loopback(host)):
-        raise InputError("key_missing", "beyond this machine's loopback tokens are needed: give --key-file")
-    gate = Gate(
-        Guard(host, names, key, proxies),
-        Signer(key) if key else None,
-        origins,
-        Limits(of_peer=streams_of_a_peer),
-        allow_writing=options["takes_input"],
-    )
+    guard, signer = _keys_of(host, names, proxies, key_file)
+    limits = Limits(of_peer=streams_of_a_peer)
+    gate = _gate_of(guard, signer, origins, limits, allow_writing=options["takes_input"])
     name = f"screens-{config.prefix.strip('.')}" if config.prefix else "screens"
     await unless_stopped(
         run_screens(
@@ -138,6 +129,40 @@ async def _until_stopped(
             **options,
         )
     )
+
+
+def _keys_of(
+    host: str, names: tuple[str, ...], proxies: tuple[str, ...], key_file: Path | None
+) -> tuple[Guard, Signer | None]:
+    """Return the names of the server and the signer of its tokens.
+
+    Raises:
+        InputError: ``key_missing``, if other machines could connect.
+    """
+    from reknit.pipeline.screen_server.access import Signer
+    from reknit.pipeline.viewer.guard import Guard, is_loopback
+
+    key = "" if key_file is None else secret_in(key_file)
+    if not key and (proxies or not is_loopback(host)):
+        raise InputError("key_missing", "beyond this machine's loopback tokens are needed: give --key-file")
+    return Guard(host, names, key, proxies), Signer(key) if key else None
+
+
+def _gate_of(
+    guard: Guard, signer: Signer | None, origins: tuple[str, ...], limits: Limits, *, allow_writing: bool
+) -> Gate:
+    """Return the checks of requests.
+
+    Raises:
+        InputError: ``origin_unknown``.
+    """
+    from reknit.pipeline.screen_server.gate import Gate, is_site
+
+    for origin in origins:
+        if not is_site(origin):
+            words = f"{origin!r} is no site: a scheme and a host, as https://app.example.com"
+            raise InputError("origin_unknown", words)
+    return Gate(guard, signer, origins, limits, allow_writing=allow_writing)
 
 
 def _say_where(config: Config, url: str) -> None:

@@ -70,7 +70,7 @@ def writer_of(form: Format, session: str, *, with_details: bool) -> Writer:
         return _AgUiWriter(session, with_details=with_details)
     if form == "items":
         return _ItemsWriter(with_details=with_details)
-    return _AiSdkWriter(session, confirmed_only=form == "ai-sdk-6")
+    return AiSdkWriter(session, confirmed_only=form == "ai-sdk-6")
 
 
 def item_of(entry: Entry) -> Item | None:
@@ -145,7 +145,7 @@ class _AgUiWriter:
         return pieces(self._mapping.resume(posted), "RUN_STARTED", self._END)
 
 
-class _AiSdkWriter:
+class AiSdkWriter:
     _END = frozenset({"finish"})
 
     def __init__(self, session: str, *, confirmed_only: bool) -> None:
@@ -169,6 +169,10 @@ class _AiSdkWriter:
 
     def resume(self, posted: Iterable[Posted] = ()) -> list[Piece]:  # noqa: ARG002  the protocol sends no messages
         return pieces(self._mapping.resume(), "start", self._END)
+
+    def messages(self) -> bytes:
+        """Return all messages of the session as JSON."""
+        return msgspec.json.encode(self._mapping.messages())
 
 
 class _ItemsWriter:

@@ -16,7 +16,7 @@ from reknit.pipeline.screen_server.access import Grant
 from reknit.pipeline.screen_server.bodies import Message, Posted, posted_in, turn_in
 from reknit.pipeline.screen_server.connections import Connection, Plan, refuse_old_versions, send
 from reknit.pipeline.screen_server.feeds import Feed, Feeds
-from reknit.pipeline.screen_server.formats import DONE, Format, frame
+from reknit.pipeline.screen_server.formats import DONE, AiSdkWriter, Format, frame
 from reknit.pipeline.screen_server.gate import Gate, no_session
 from reknit.pipeline.screen_server.records import Records
 from reknit.pipeline.viewer.addresses import SESSION, session_of
@@ -137,6 +137,17 @@ async def _stream(request: web.Request) -> web.StreamResponse:
             return await _joined(request, feed, plan, grant)
 
 
+async def _messages(request: web.Request) -> web.Response:
+    """Return all messages of a session, for a client of the AI SDK that begins."""
+    screens, session = request.app[SCREENS], session_of(request)
+    screens.gate.identify(request).grant(session)
+    form: Format = "ai-sdk-6" if request.query.get("ai-sdk") == "6" else "ai-sdk"
+    async with screens.feeds.watching(session, form) as feed:
+        if not isinstance(feed.writer, AiSdkWriter):
+            raise TypeError
+        return web.Response(body=feed.writer.messages(), content_type="application/json")
+
+
 async def _run(request: web.Request) -> web.StreamResponse:
     """Serve a client of AG-UI: the answer that is open, or the answer to its new message."""
     session = session_of(request)
@@ -207,6 +218,7 @@ def _too_late(feed: Feed) -> bytes:
 ROUTES: Final = [
     web.get(f"{SESSION}/events", _events),
     web.get(f"{SESSION}/stream", _stream),
+    web.get(f"{SESSION}/messages", _messages),
     web.post(f"{SESSION}/events", _run),
     web.post("/sessions", _chat),
 ]

@@ -88,7 +88,7 @@ async def run_screens(
         host: the address to listen on.
         port: the port; 0 takes a free one.
         rebuild: delete the index first.
-        with_details: whether records about the program and its machine are served.
+        with_details: serve records about the program and its machine.
         takes_input: whether users' words become turns.
         answer_timeout: how long an answer to these may take to begin, in seconds.
         on_start: called with the URL once the server answers.
@@ -97,18 +97,16 @@ async def run_screens(
         ReknitError: it cannot start, or a topic cannot be read any more.
     """
     index = await open_index(config, index_file, rebuild=rebuild)
-    try:
-        follower = Follower(config, index)
-        async with Values(config, index.reader, open_objects(config)) as values:
-            records = Records(index.reader, values)
-            feeds = Feeds(records.all, with_details=with_details)
-            async with AsyncExitStack() as stack:
-                turns = await stack.enter_async_context(Turns(config, producer=PRODUCER)) if takes_input else None
-                screens = Screens(gate, feeds, records, turns, answer_timeout)
-                on_start(await stack.enter_async_context(serving(application(screens, follower), host, port)))
-                await follower.run()
-    finally:
-        await asyncio.to_thread(index.close)
+    follower = Follower(config, index)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(asyncio.to_thread, index.close)
+        values = await stack.enter_async_context(Values(config, index.reader, open_objects(config)))
+        turns = await stack.enter_async_context(Turns(config, producer=PRODUCER)) if takes_input else None
+        records = Records(index.reader, values)
+        feeds = Feeds(records.all, with_details=with_details)
+        app = application(Screens(gate, feeds, records, turns, answer_timeout), follower)
+        on_start(await stack.enter_async_context(serving(app, host, port)))
+        await follower.run()
 
 
 @web.middleware

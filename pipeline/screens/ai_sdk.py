@@ -7,6 +7,7 @@ item of any turn of the answer can be withdrawn.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import itemgetter
 
 import msgspec
 from msgspec import Struct
@@ -16,6 +17,7 @@ from reknit.pipeline.screens.ai_sdk_parts import FINISH_REASONS
 from reknit.pipeline.screens.answers import Answers
 from reknit.pipeline.screens.content import CALLS, STREAMED, Event, arguments
 from reknit.pipeline.screens.state import Block, Change, ScreenState
+from reknit.pipeline.screens.ui_messages import assistant_message, user_message
 from reknit.topics.items import (
     AgentError,
     Item,
@@ -33,6 +35,8 @@ from reknit.topics.items import (
 )
 
 _NOT_ENDED = "not ended"
+# Parts that change earlier messages. In a list of messages those have their last state.
+_LATE = ("data-reknit-changed/", "data-reknit-result/")
 
 
 class _Message(Struct):
@@ -116,6 +120,23 @@ class AiSdk:
             return parts.provider_result(block)
         return parts.data_part(block)
 
+    def messages(self) -> list[Event]:
+        """Return all messages of the session. The user's are messages of their own, and no parts of answers."""
+        places = {key: place for place, key in enumerate(self.state.order)}
+        blocks = [block for key in places if (block := self.state.find(key)) is not None]
+        users = [block for block in blocks if block.is_users]
+        found = [(places[block.id], 0, user_message(block)) for block in users]
+        last = -1
+        for answer in self._messages:
+            own = [key for key in answer.order if not key.startswith(_LATE)]
+            shown = _Message(answer.id, dict.fromkeys(own), answer.chunks, answer.ended)
+            for block in users:
+                shown.order.pop(block.id, None)
+            last = max(last, min((places[key] for key in shown.order if key in places), default=last))
+            if shown.order:
+                found.append((last, 1, assistant_message(answer.id, self._parts(shown), answer.finish)))
+        return [message for *_, message in sorted(found, key=itemgetter(0, 1))]
+
     # One record.
 
     def apply(self, item: Item, run: str = "") -> list[Event]:
@@ -186,6 +207,8 @@ class AiSdk:
     def _start(self, block: Block) -> list[Event]:
         begun = self._begin()
         message = self._messages[-1]
+        if self._confirmed_only and block.call in self._open:
+            return begun  # it follows with its call
         if block.kind not in STREAMED:
             message.order[block.id] = None
             return [*begun, self._other(message, block)]
@@ -257,8 +280,10 @@ class AiSdk:
         return [*parts.closing(block, _NOT_ENDED), *results, *parts.result(block)]
 
     def _whole(self, message: _Message, block: Block) -> list[Event]:
-        message.order[block.id] = None
-        return list(self._part(message, block))
+        """Add an item that no client has, with the results of a call that the provider ran."""
+        message.order |= dict.fromkeys([block.id, *block.answers])
+        answers = [self._other(message, self.state.blocks[key]) for key in block.answers]
+        return [*self._part(message, block), *answers]
 
     def _again(self) -> list[Event]:
         return [{"type": "reset-step"}, *self._parts(self._messages[-1])]

@@ -159,7 +159,10 @@ def data_part(block: Block) -> Event:
     if block.kind == "user_message":
         value = decoded(block.entry.started.content)
         text = block.entry.text if value is None else plain_text(value)
-        return {"type": "data-reknit-user", "id": block.id, "data": {"text": text}}
+        # The program's own prompts, and those to its sub-agents, are not the user's words.
+        own = {"synthetic": block.entry.started.is_synthetic, "parent": block.entry.parent}
+        data = {"text": text, **{name: given for name, given in own.items() if given}}
+        return {"type": "data-reknit-user", "id": block.id, "data": data}
     return {"type": "data-reknit-block", "id": block.id, "data": {"type": block.kind, "raw": block.raw}}
 
 

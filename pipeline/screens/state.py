@@ -53,6 +53,12 @@ class Block(Struct):
     def kind(self) -> str:
         return self.entry.item_type
 
+    @property
+    def is_users(self) -> bool:
+        """True for the user's words, which the program's own prompts are not."""
+        started = self.entry.started
+        return self.kind == "user_message" and not (started.parent_tool_use_id or started.is_synthetic)
+
 
 class Change(Struct, frozen=True):
     """The change that a record makes.
@@ -141,7 +147,7 @@ class ScreenState:
         return next(reversed(self.order)) != item_id
 
     def _is_echo(self, item: ItemStarted) -> bool:
-        if item.item_type != "user_message" or not self._expected or item.parent_tool_use_id:
+        if item.item_type != "user_message" or item.parent_tool_use_id or item.is_synthetic:
             return False
         content = decoded(item.content)
         text = item.text if content is None else plain_text(content)

@@ -43,6 +43,16 @@ def recordings(name):
     return [items for items in found if 1 < len(items) <= (10**9 if MOST > 10**6 else LONGEST)]
 
 
+def parts_of(client):
+    """Return the parts of the last message: those of blocks in their order, and the sources.
+
+    A source comes when its text has ended, which may be after the start of the next block.
+    """
+    parts = client.messages[-1]["parts"] if client.messages else []
+    sources = [part for part in parts if part["type"] == "source-url"]
+    return [part for part in parts if part not in sources], sorted(sources, key=lambda part: part["sourceId"])
+
+
 def places(count):
     step = max(1, -(-count // PLACES))
     return range(0, count, step)
@@ -85,8 +95,8 @@ def test_ai_sdk(name):
                 assert shown == {key: expected[key] for key in shown}
             alone = AiSdkClient()
             alone.respond(writer.resume())
-            assert client.messages[-1:] == alone.messages[-1:]
+            assert parts_of(client) == parts_of(alone)
 
 
 def test_recordings_are_many():
-    assert sum(len(recordings(name)) for name in (*APIS, *PROGRAMS)) >= 300
+    assert sum(len(recordings(name)) for name in (*APIS, *PROGRAMS)) >= 500

@@ -1,10 +1,12 @@
-// Shows a session of `reknit screens` with an unmodified client: node read_screen.mjs ag-ui|ai-sdk URL SESSION [TEXT]
+// Shows a session of `reknit screens` with an unmodified client:
+//   node read_screen.mjs ag-ui|ai-sdk|ai-sdk-6 URL SESSION [TEXT]
 // It connects again after each broken answer, and prints the messages of the client in the end as JSON.
 import { HttpAgent } from "@ag-ui/client";
-import * as ai from "ai-v7";
 import { runToEnd } from "../../js/screens.js";
 
 const [, , protocol, url, session, text] = process.argv;
+const ai = await import(protocol === "ai-sdk-6" ? "ai" : "ai-v7");
+const query = protocol === "ai-sdk-6" ? "?ai-sdk=6" : "";
 // HttpAgent cancels the reader of a broken body without a handler for its rejection.
 process.on("unhandledRejection", () => {});
 console.warn = console.error = () => {};
@@ -54,7 +56,11 @@ async function asInABrowser(input, init) {
 
 async function aiSdk() {
   let error, finish, attempts = 0;
-  const transport = new ai.DefaultChatTransport({ api: `${url}/sessions`, fetch: asInABrowser });
+  const transport = new ai.DefaultChatTransport({
+    api: `${url}/sessions${query}`,
+    prepareReconnectToStreamRequest: ({ id }) => ({ api: `${url}/sessions/${id}/stream${query}` }),
+    fetch: asInABrowser,
+  });
   const onFinish = (event) => (finish = event);
   const chat = new Chat({ id: session, transport, onError: (found) => (error = found), onFinish });
   do {

@@ -19,7 +19,7 @@ from reknit.topics.items import AgentError, ItemCompleted, ItemDelta, ItemStarte
 KEY = "a key that is long enough"
 SIGNER = Signer(KEY)
 SOON = int(time.time()) + 600
-PATHS = ["/sessions/{}/events?as=items", "/sessions/{}/events?as=ag-ui", "/sessions/{}/stream"]
+PATHS = ["/sessions/{}/messages", "/sessions/{}/events?as=items", "/sessions/{}/events?as=ag-ui", "/sessions/{}/stream"]
 
 
 def token(**claims):

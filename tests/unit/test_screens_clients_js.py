@@ -1,4 +1,4 @@
-"""Unmodified UI clients, HttpAgent 1.0 and AI SDK 7, on streams that break off: each text once, and each call once."""
+"""Unmodified UI clients, HttpAgent 1.0, AI SDK 7 and 6, on streams that break off: each block once."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ def _missing():
     if shutil.which("node") is None:
         return "needs Node.js 20"
     packages = SCRIPT.parent / "node_modules"
-    is_there = (packages / "@ag-ui").is_dir() and (packages / "ai-v7").is_dir()
+    is_there = all((packages / name).is_dir() for name in ("@ag-ui", "ai", "ai-v7"))
     return "" if is_there else "needs the packages of tests/js: run `make sdks`"
 
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.skipif(bool(_missing()), reason=_missing())
 
 
 class Shown:
-    """What a client shows, in the form that the models of the clients have."""
+    """The messages of a client, in the form that the models of the clients have."""
 
     def __init__(self, messages):
         self.messages = messages
@@ -84,6 +84,34 @@ async def test_a_stream_that_breaks_off_after_each_record(tmp_path, vector, prot
         shown = shown_by_ai_sdk(found["messages"][-1], items)
         assert sorted(shown) == sorted(wanted(items))
     assert found["attempts"] > 1
+
+
+def shown_by_ai_sdk_6(message, items):
+    """Return what a page shows that honours ``data-reknit-changed``."""
+    changed = {part["id"]: part["data"] for part in message["parts"] if part["type"] == "data-reknit-changed"}
+    found = []
+    for key, kind, text in shown_by_ai_sdk(message, items):
+        change = changed.get(key, {}) if kind in {"text", "thinking"} else {}
+        if not changed.get(key, {}).get("retracted"):
+            found.append((key, kind, change.get("text", text)))
+    return found
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("vector", ONE_RUN, ids=[vector["name"] for vector in ONE_RUN])
+async def test_the_ai_sdk_6_gets_each_block_once(tmp_path, vector):
+    items = [DECODER.decode(json.dumps(item)) for item in vector["items"]]
+    visible = next(count for count, item in enumerate(items, start=1) if isinstance(item, ItemStarted))
+    async with screens_of(tmp_path, recent_seconds=10**10) as (lab, _):
+        lab.publish(*items[:visible])
+        process = await client("ai-sdk-6", lab)
+        for item in items[visible:]:
+            await connected(lab)
+            lab.publish(item)
+            lab.feeds.stop()
+        found = await result_of(process)
+    assert found.get("error") is None
+    assert sorted(shown_by_ai_sdk_6(found["messages"][-1], items)) == sorted(wanted(items))
 
 
 @pytest.mark.asyncio
