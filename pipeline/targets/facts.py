@@ -31,7 +31,7 @@ class Fact(Struct, frozen=True, kw_only=True):
         parameter: the place of the parameter in the API's words (``reasoning.effort``).
         takes: the values that are taken; none if the parameter as such is refused.
         efforts: the effective efforts with which the parameter is taken.
-        beside: the parameter is refused only next to this one.
+        with_other: the parameter is refused only together with this one.
         source: where this was seen.
     """
 
@@ -39,7 +39,7 @@ class Fact(Struct, frozen=True, kw_only=True):
     parameter: str
     takes: tuple[Any, ...] = ()
     efforts: tuple[str, ...] = ()
-    beside: str = ""
+    with_other: str = ""
     source: str
 
     def holds(self, name: str) -> bool:
@@ -51,7 +51,7 @@ class Fitting(Struct, frozen=True, kw_only=True):
 
     Attributes:
         writer: notes the fixes.
-        params: the parameters as they were given.
+        params: the parameters of the input.
         place: returns the place in the body of a parameter of the table.
         effort: the effective effort.
     """
@@ -66,7 +66,7 @@ class Fitting(Struct, frozen=True, kw_only=True):
         for fact in facts:
             if fact.efforts and self.effort in fact.efforts:
                 continue
-            if fact.beside and member(body, self.place(fact.beside)) is None:
+            if fact.with_other and member(body, self.place(fact.with_other)) is None:
                 continue
             value = member(body, self.place(fact.parameter))
             if value is not None and value not in fact.takes:
@@ -83,7 +83,7 @@ class Fitting(Struct, frozen=True, kw_only=True):
         return body
 
     def change(self, body: dict[str, Any], parameter: str, value: object, better: object) -> dict[str, Any]:
-        """Return a body with a better value of a parameter, or without it where that is None."""
+        """Return a body with a better value of a parameter, or without it for None."""
         code = "parameter_unsupported" if better is None else "parameter_nearest"
         if not self.writer.makes(code):
             return body
@@ -116,7 +116,7 @@ def nearest(value: object, takes: tuple[Any, ...]) -> Any:  # noqa: ANN401  one 
 
 
 def member(body: Mapping[str, Any], place: str) -> Any:  # noqa: ANN401  any JSON
-    """Return the decoded value at a place of a body; None if there is none."""
+    """Return the decoded value at a place of a body; None if it is absent."""
     value: Any = body
     for name in place.split("."):
         held = members_of(value) if isinstance(value, Raw) else value
@@ -125,7 +125,7 @@ def member(body: Mapping[str, Any], place: str) -> Any:  # noqa: ANN401  any JSO
 
 
 def with_member(body: Mapping[str, Any], place: str, value: object) -> dict[str, Any]:
-    """Return a body with another value at a place, or without it where the value is None.
+    """Return a body with another value at a place, or without it for None.
 
     An object that would be left without members is left out with its last one.
     """

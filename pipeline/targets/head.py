@@ -133,9 +133,8 @@ class Params(Struct, frozen=True):
 _GEMINI_TYPE: Final = re.compile(rb'"type":\s*[\["]*\s*"?(?:[A-Z]{4,7}"|[1-7]\b)').search
 # A tool's inner object, by shape, and the members that the readers read in it and next to it.
 WRAPPERS: Final = ("function", "toolSpec", "custom", "functions")
-_READ: Final = frozenset(
-    {"type", *WRAPPERS, "name", "description", "parameters", "input_schema", "inputSchema"} | DECLARED_SCHEMAS
-)
+_SCHEMAS: Final = frozenset({"parameters", "input_schema", "inputSchema"} | DECLARED_SCHEMAS)
+_READ: Final = frozenset({"type", *WRAPPERS, "name", "description"} | _SCHEMAS)
 
 
 class Declared(Struct, frozen=True):
@@ -357,8 +356,11 @@ class HeadWriter:
         )
 
     def stays_strict(self, tool: Declared, strict: Raw | None, compiles: Callable[[Raw], bool]) -> bool:
-        """Return False, with a fix, for a tool that is ``strict`` and whose schema the provider does not compile."""
-        if not is_strict(strict) or compiles(tool.tool.input_schema):
+        """Return False, with a fix, for a tool that is ``strict`` and whose schema the provider does not compile.
+
+        A tool that came without a schema stays as it is.
+        """
+        if not is_strict(strict) or tool.members.keys().isdisjoint(_SCHEMAS) or compiles(tool.tool.input_schema):
             return True
         if not self.makes("parameter_unsupported"):
             return True

@@ -13,9 +13,9 @@ from msgspec import Raw
 
 _MAPS: Final = ("properties", "$defs", "definitions")
 _LISTS: Final = ("anyOf", "allOf", "oneOf")
-# What OpenAI does not compile (OAI-24).
+# Keywords that OpenAI does not compile (OAI-24).
 _OUTSIDE: Final = frozenset({"allOf", "oneOf", "not", "if", "then", "else", "dependentRequired", "dependentSchemas"})
-# What Claude's compiler does not take of numbers and lists (ANT-47).
+# Keywords of numbers and lists that Claude's compiler refuses (ANT-47).
 _BOUNDS: Final = frozenset({"exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf", "maxItems"})
 # The parameters of several types in all strict schemas of a request (ANT-47c).
 _MOST_UNIONS: Final = 16

@@ -44,7 +44,8 @@ DATA = {
     "application/pdf": PDF,
     "text/plain": "a",
 }
-OBJECT = {"type": "object", "properties": {}}
+# A schema that every provider compiles, also where it is strict.
+OBJECT = {"type": "object", "properties": {}, "additionalProperties": False}
 # Values of texts and numbers by the member's name. A text that is not listed has its member's name as its value.
 VALUES = {
     "arguments": "{}",
@@ -235,7 +236,7 @@ _SYSTEMS = frozenset({"tool_addition", "tool_removal"})
 
 
 def _anthropic(root: dict[str, Any]) -> Iterator[Request]:
-    tools = {"tools": [{"name": "name", "input_schema": {"type": "object"}}]}
+    tools = {"tools": [{"name": "name", "input_schema": OBJECT}]}
     yield from _heads(root, _ANTHROPIC, {"tool_choice": tools}, {"messages", "model", "betas"})
     for place, message in _listed(root, "messages"):
         block = message.get("content")
@@ -309,7 +310,7 @@ _CHAT = {"model": "gpt-4o-audio-preview", "messages": [_ASKED]}
 
 
 def _chat(root: dict[str, Any]) -> Iterator[Request]:
-    tool = {"type": "function", "function": {"name": "name", "parameters": {"type": "object"}}}
+    tool = {"type": "function", "function": {"name": "name", "parameters": OBJECT}}
     function = {"functions": [tool["function"]]}
     tools = {"tools": [tool]}
     beside = {"tool_choice": tools, "parallel_tool_calls": tools, "function_call": function}
@@ -338,7 +339,8 @@ def _chat_messages(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 # OpenAI Responses.
 
-_RESPONSES = {"model": "gpt-5", "input": [_ASKED]}
+# The model that takes every level of effort but one.
+_RESPONSES = {"model": "gpt-5.6-sol", "input": [_ASKED]}
 _SAID = {
     "type": "message",
     "id": "msg_1",

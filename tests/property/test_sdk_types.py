@@ -113,6 +113,18 @@ def test_a_deeply_nested_block_is_checked_too():
 
 # The requests that are changed, by their place in the types, each with its reason.
 CHANGED = {
+    # The model thinks adaptively only (the fix `parameter_nearest`).
+    "anthropic": {
+        "thinking.enabled",
+        "thinking.enabled.block_binding",
+        "thinking.enabled.block_binding.prefix_mismatch_behavior=drop_block",
+        "thinking.enabled.block_binding.prefix_mismatch_behavior=error",
+        "thinking.enabled.display=omitted",
+        "thinking.enabled.display=summarized",
+        "thinking.enabled.display=updates",
+        # The type requires no closed object, and the compiler does (the fix `parameter_unsupported`).
+        "tools[].strict=True",
+    },
     "openai-chat": {
         # Deprecated: a call becomes one of `tool_calls`, with a derived id (the lossless fix `call_id_derived`).
         "messages[].function_call (assistant)",
@@ -123,6 +135,8 @@ CHANGED = {
         # system, and no recording shows that its text is accepted. It is sent as a user message, with the fix
         # `system_inlined`.
         "messages[].role=system text (system)",
+        # Neither does the model take what chooses among its words (the fix `parameter_unsupported`).
+        "inferenceConfig.topP",
     },
 }
 

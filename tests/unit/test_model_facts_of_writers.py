@@ -90,10 +90,10 @@ CLAUDE_CASES = [
 
 @pytest.mark.parametrize(("fact", "model", "target"), CLAUDE_CASES)
 def test_what_a_row_of_claude_refuses_is_written_so_that_the_judge_takes_it(fact, model, target):
-    beside = {fact.beside: 0.5} if fact.beside else {}
+    others = {fact.with_other: 0.5} if fact.with_other else {}
     value = 3 if fact.parameter == "top_k" else 0.5
     for each in REFUSED.get(fact.parameter, (value,)):
-        _, fixes, found = written(target, model, {**of(fact.parameter, each), **beside})
+        _, fixes, found = written(target, model, {**of(fact.parameter, each), **others})
         if each not in fact.takes:
             assert fixes
         assert "hard" not in found

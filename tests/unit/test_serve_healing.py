@@ -14,7 +14,7 @@ from sender_runs import anthropic
 from reknit.pipeline.serve import healing
 from reknit.pipeline.serve.upstreams import Upstream
 
-MODEL = "claude-sonnet-4-5"
+MODEL = "claude-sonnet-4-0"
 THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": "EpwBREFUSED1"}
 SIGNATURE = "messages.1.content.0: Invalid `signature` in `thinking` block"
 TEMPERATURE = "`temperature` is deprecated for this model."

@@ -317,10 +317,10 @@ def test_parameters_of_other_providers_are_translated():
             "top_k": 3,
         },
         tools=[{"name": "ls", "input_schema": {"type": "object"}, "cache_control": {"type": "ephemeral"}}],
-        model="gpt-5-mini",
+        model="gpt-5.4",
     )
     assert body == {
-        "model": "gpt-5-mini",
+        "model": "gpt-5.4",
         "tools": [{"type": "function", "function": {"name": "ls", "parameters": {"type": "object"}}}],
         "max_completion_tokens": 5,
         "stop": ["x"],

@@ -242,6 +242,7 @@ def test_the_bundled_histories_are_broken_or_valid():
     assert {name for name, history in broken.items() if not kit.normalize(history).fixes} == {
         "cache_point_dropped",
         "cache_point_joined",
+        "cache_ttl_shortened",
         "cut_text_dropped",
         "cut_text_marked",
         "document_notes_dropped",
@@ -249,6 +250,7 @@ def test_the_bundled_histories_are_broken_or_valid():
         "exchange_cut",
         "fit_exceeded",
         "nul_replaced",
+        "parameter_unsupported",
         "summary_inserted",
         "thinking_disabled",
     }

@@ -23,11 +23,11 @@ class Row(Struct, frozen=True, kw_only=True):
     """One fact about models; of two that hold for a model, the first counts.
 
     Attributes:
-        fact: what the models refuse.
+        fact: the name of the refusal.
         lines: the lines of models; none for every line.
         since: the first version.
         until: the last version; None if later ones are the same.
-        values: what is taken.
+        values: the levels that are taken.
         most: the greatest number that is taken.
         severity: of a breach.
         source: where the refusal was seen.
@@ -109,7 +109,7 @@ def judge_claude(
     rules: Mapping[Fact, Rule],
     place: Callable[[str], str] = str,
 ) -> None:
-    """Report what a Claude model refuses; ``place`` returns where the body has a parameter."""
+    """Report the parameters that a Claude model refuses; ``place`` returns where the body has a parameter."""
     if version_of(model) is None:
         return
     for breach in _breaches(request, model):
@@ -121,7 +121,7 @@ def judge_claude(
 
 
 def _breaches(request: Mapping[str, Any], model: str | None) -> Iterator[_Breach]:
-    """Yield what a request breaks if the model has such a row."""
+    """Yield the breaches of a request, for a model that has such a row."""
     temperature, top_p = request.get("temperature"), request.get("top_p")
     if temperature is not None and temperature != 1:
         yield _Breach("sampling", "temperature")

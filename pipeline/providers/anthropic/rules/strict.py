@@ -1,7 +1,7 @@
 """Schemas that Claude's answers are bound to, as the provider compiles them, in the compiler's words.
 
 Tools that are ``strict`` and the format of an answer have such schemas. Lengths of strings are taken (recorded on
-Bedrock), although the documentation lists them among what is not.
+Bedrock), although the documentation says that they are not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DEFINITIONS: Final = ("$defs", "definitions")
 
 
 def schema_fault(schema: object) -> str:
-    """Return the first thing that the compiler refuses in a schema; "" if there is none."""
+    """Return the first refusal of the compiler; "" for a schema that it takes."""
     circle = _circle(schema)
     if circle:
         return CIRCLE.format(circle=" -> ".join(circle))
@@ -87,7 +87,7 @@ def _fault(node: Mapping[str, Any]) -> str:
 
 
 def _circle(schema: object) -> list[str]:
-    """Return the names of definitions that lead back to the first of them; none if there is no such circle."""
+    """Return the names of definitions that lead back to the first of them; an empty list without such a circle."""
     if not isinstance(schema, Mapping):
         return []
     refers: dict[str, list[str]] = {}

@@ -22,7 +22,7 @@ FACTS: Final = (
     Fact(models=_ADAPTIVE_ONLY, parameter="temperature", takes=(1,), source=_REMOVED),
     Fact(models=_ADAPTIVE_ONLY, parameter="top_p", source=_REMOVED),
     Fact(models=_ADAPTIVE_ONLY, parameter="top_k", source=_REMOVED),
-    Fact(models=_ONE_SAMPLER, parameter="top_p", beside="temperature",
+    Fact(models=_ONE_SAMPLER, parameter="top_p", with_other="temperature",
          source="aws-samples/bedrock-chat#979; SalesforceAIResearch/MCP-Universe#49; iOfficeAI/AionUi#912"),
     Fact(models=r"haiku-4-5", parameter="output_config.effort",
          source="Oaklight/llm-rosetta#289; anthropics/claude-code#30760"),

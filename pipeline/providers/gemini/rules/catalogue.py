@@ -230,7 +230,7 @@ NO_FUNCTIONS = rule("GEM-25c", "soft", "Function calling is not enabled for {mod
     repair="choose another model", source="the API's documentation")
 NO_SYSTEM = rule("GEM-25d", "hard", "Developer instruction is not enabled for {model}",
     summary="Gemma 3 takes no system instruction.",
-    repair="say it in the first message", source="recorded behind a router, on gemma-3n-e4b-it")
+    repair="say it in the first message", source="recorded at a router, on gemma-3n-e4b-it")
 SPEECH = rule("GEM-25e", "hard",
     "The requested combination of response modalities ({asked}) is not supported by the model. {model} accepts the "
     "following combination of response modalities:\n* AUDIO",

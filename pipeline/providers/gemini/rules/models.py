@@ -1,7 +1,7 @@
 """Parameters that only some models of the Gemini API take: the facts by model, and their judge.
 
 Rows hold for the Gemini API. Vertex serves the same models and takes more of the parameters, and a body does not show
-where it goes: what Vertex is known to take is only warned about.
+where it goes: parameters that Vertex takes are only warned about.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Row(Struct, frozen=True, kw_only=True):
     """One fact about models.
 
     Attributes:
-        fact: what the models refuse.
+        fact: the name of the refusal.
         models: a pattern that the whole name matches.
         least: the smallest thinking budget, besides 0.
         most: the greatest thinking budget.
@@ -95,7 +95,7 @@ def rows_of(model: str | None) -> list[Row]:
 
 
 def judge_model(walk: Walk, asked: Asked, model: str | None) -> None:
-    """Report what a model does not take."""
+    """Report the parameters that a model refuses."""
     for row in rows_of(model):
         name = (model or "").removeprefix("models/")
         for path, rule, values in _breaches(row, asked):

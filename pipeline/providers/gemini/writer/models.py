@@ -1,6 +1,6 @@
 """Thinking as the models of the Gemini API take it: levels from Gemini 3 on, budgets before, within bounds.
 
-Vertex serves the same models within the same bounds. What only the Gemini API refuses (penalties) goes out unchanged,
+Vertex serves the same models within the same bounds. Penalties, which only the Gemini API refuses, go out unchanged,
 because a body does not show where it goes; a refusal heals it.
 """
 

@@ -1,4 +1,4 @@
-"""Schemas of strict mode, as both of OpenAI's APIs compile them: what they miss, in the compiler's words."""
+"""Schemas of strict mode, as both of OpenAI's APIs compile them: their faults, in the compiler's words."""
 
 from __future__ import annotations
 

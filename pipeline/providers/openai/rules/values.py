@@ -10,7 +10,7 @@ from reknit.pipeline.rules._fold import Walk
 from reknit.pipeline.rules.base import Rule
 
 Types: TypeAlias = Mapping[str, tuple[tuple[type, ...], str]]
-"""What a parameter may be, and the provider's words for it."""
+"""The types of each parameter, and the provider's words for them."""
 
 Bounds: TypeAlias = Mapping[str, tuple[float | None, float | None]]
 """The least and the greatest value of a number; None where there is no bound."""

@@ -27,7 +27,7 @@ _FORUM: Final = "community.openai.com, topic 1371738"
 _LATEST: Final = "the API's documentation, Using the latest model"
 
 # fmt: off
-# One paragraph a row. Effort comes first: what else is taken may depend on it.
+# One paragraph a row. Effort comes first: other parameters may depend on it.
 FACTS: Final = (
     Fact(models=_O, parameter="reasoning_effort", takes=_LOW_TO_HIGH,
          source="recorded refused 9 times; anomalyco/opencode#26273"),

@@ -38,7 +38,7 @@ TYPES: Types = {
     "reasoning": OBJECT,
     "text": OBJECT,
 }
-# The tools of the provider that deep research has, and those of them of which a request has at least one.
+# The tools of the provider that deep research takes, and its sources: a request has at least one of these.
 RESEARCH_TOOLS = ("web_search_preview", "code_interpreter", "mcp", "file_search")
 RESEARCH_SOURCES = ("web_search_preview", "mcp", "file_search")
 
