@@ -559,3 +559,20 @@ def row_for(
 def may_pass(refusal: Refusal) -> bool:
     """Return True if the cause of a refusal may pass by itself, so that only a second attempt decides."""
     return any(row.retry_first and row.words_in(refusal) is not None for row in HEALINGS)
+
+
+_PREFIX: Final = "healed_"
+_SUMMARIES: Final = {
+    "": "the cause of a refusal was changed, and the model sees everything that it saw before",
+    "reasoning": "reasoning that a provider refused was left out",
+    "media": "a medium that a provider refused became a line of text",
+    "history": "a part of the history that a provider refused was left out",
+    "setting": "a parameter that a provider refused was left out or changed",
+}
+HEALED_CODES: Final = {f"{_PREFIX}{row.name}": row for row in (*IN_SESSIONS, *HEALINGS)}
+"""The rows by the codes of their fixes."""
+
+
+def healed_summary(code: str) -> str:
+    """Return the summary of a healing's fix; "" for another code."""
+    return _SUMMARIES[HEALED_CODES[code].loss] if code in HEALED_CODES else ""
