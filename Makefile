@@ -85,7 +85,7 @@ schemas: $(VENV)/.runtime ## write topics/schemas and topics/asyncapi.json from 
 	@$(BIN)/reknit topics schemas --write topics
 	@$(BIN)/reknit topics asyncapi --write topics
 
-docs: $(VENV)/.runtime ## write the pages of docs/ from the catalogues, their examples and the table of streams
+docs: $(VENV)/.runtime ## write the generated pages of docs/: fixes, rules, streams, configuration and the reference
 	@$(BIN)/reknit explain --write docs
 
 site: $(VENV)/.dev ## build the site of the docs into build/site, with every link checked

@@ -299,6 +299,10 @@ _DIALECT = (
           "a number or level that the target takes only between bounds became the nearest that it takes; the detail "
           "has both",
           "temperature: range: 0..1", "0xPlaygrounds/rig: a recorded refusal of Anthropic's"),
+    _lost("thinking_yields", "rewritten",
+          "thinking was switched off, since the request forces a call and the model takes no forced call while it "
+          "thinks",
+          "Thinking mode does not support this tool_choice", "cloudwego/eino#994; can1357/oh-my-pi#1077"),
     _lost("schema_described", "rewritten",
           "the schema of the answer went into the system prompt, since the target has JSON output without a schema",
           "This response_format type is unavailable now", "llm-exe/llm-exe#662; EvoScientist/EvoScientist#348"),
@@ -362,7 +366,8 @@ _DIALECT = (
 
 # Repairs of the readers (reknit.pipeline.history.readers).
 _READING = (
-    _lost("field_dropped", "dropped", "a key that the canonical form has no place for was left out",
+    _lost("field_dropped", "dropped",
+         "a key was left out that the canonical form, or the shape of a conversion, has no place for",
          "Extra inputs are not permitted"),
     _kept("field_missing", "rewritten", "a role or a tool input that was missing or null got its default",
          "Field required", "sipeed/picoclaw#1663"),

@@ -35,6 +35,7 @@ class Structure(Struct, frozen=True, kw_only=True):
         blank: the roles whose messages may consist of blank texts.
         blank_results: a result may hold blank texts.
         ids_again: a call may have the id of one in an earlier turn.
+        marked_ids: ids of calls may have dots and colons.
         system_inside: system messages of text may follow other messages.
         system_blocks: the types of blocks that such a message may hold; one that holds any of them may always stay.
         system_media: such messages, and those at the beginning, may hold images and documents.
@@ -60,6 +61,7 @@ class Structure(Struct, frozen=True, kw_only=True):
     blank: frozenset[Role] = frozenset()
     blank_results: bool = False
     ids_again: bool = False
+    marked_ids: bool = False
     system_inside: bool = False
     system_blocks: frozenset[str] = frozenset()
     system_media: bool = False

@@ -1,8 +1,8 @@
 """Runs a page of the docs in an empty folder, block by block, as a person types it.
 
 A block ``sh`` or ``python`` is run. If a block ``text`` comes after it, the page shows that output: its lines must be
-in the real output in this order, where ``…`` is any text. A block ``sh`` that ends with ``&`` is a program that goes on
-until the page ends; the next block waits until it has written what the page shows of it.
+in the real output in this order, where ``…`` is any text. A block ``sh`` that ends with ``&`` is a program that runs
+until the page ends; a block ``text`` after it waits until the program has written it.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ CODES = {0, 3, 4}
 
 
 class Output(Struct):
-    """What a block wrote, and the file that has it."""
+    """The output of a block, in a file, and its process."""
 
     file: Path
     process: asyncio.subprocess.Process

@@ -8,7 +8,7 @@ import json
 
 import msgspec
 
-from reknit.pipeline.screens.content import CALLS, arguments, decoded, plain_text
+from reknit.pipeline.screens.content import CALLS, arguments, decoded, plain_text, readable_text
 from reknit.topics.reducer import reduce
 
 
@@ -365,7 +365,7 @@ def wanted(items):
             found.append((entry.item_id, "call", arguments(entry)))
             if entry.result is not None:
                 kind = "error" if entry.result.is_error else "result"
-                found.append((entry.item_id, kind, plain_text(decoded(entry.result.content))))
+                found.append((entry.item_id, kind, readable_text(decoded(entry.result.content))))
     return found
 
 
@@ -400,7 +400,7 @@ def shown_by_ai_sdk(message, items):
                 continue
             output = part.get("output", part.get("errorText"))
             kind = "error" if part["state"] == "output-error" else "result"
-            found.append((part["toolCallId"], kind, output if isinstance(output, str) else plain_text(output)))
+            found.append((part["toolCallId"], kind, output if isinstance(output, str) else readable_text(output)))
     return found
 
 

@@ -1,4 +1,4 @@
-"""What the site has besides pages: its own scripts and style, a Markdown copy of each page, and ``llms.txt``."""
+"""Adds to the pages of the site: its own scripts and style, a Markdown copy of each page, and ``llms.txt``."""
 
 # ruff: noqa: INP001 - mkdocs loads it by its path
 from __future__ import annotations
@@ -14,6 +14,7 @@ from mkdocs.structure.pages import Page
 
 HERE = Path(__file__).parent
 VENDOR = HERE / "vendor"
+_CELL = re.compile(r"<td\b.*?</td>", re.DOTALL)
 _FENCED = re.compile(r"^(`{3,}).*?^\1$", re.MULTILINE | re.DOTALL)
 
 
@@ -25,6 +26,24 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     mermaid = gzip.decompress((VENDOR / "mermaid.tiny.js.gz").read_bytes())
     files.append(File.generated(config, "assets/mermaid.tiny.js", content=mermaid))
     return files
+
+
+# Long tables that are looked up, not read: other pages come before them in the search.
+_LOOKED_UP = frozenset({"refusals.md", "shares.md", "reference/errors.md", "reference/cli.md"})
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Lower the rank of pages that are looked up."""
+    del config, files
+    if page.file.src_uri in _LOOKED_UP:
+        page.meta["search"] = {"boost": 0.5}
+    return markdown
+
+
+def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Remove the backslash of an escaped bar in code in a cell, as GitHub does; Python-Markdown keeps it."""
+    del page, config, files
+    return _CELL.sub(lambda cell: cell[0].replace(r"\|", "|"), html)
 
 
 _navigation: list[Navigation] = []

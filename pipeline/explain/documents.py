@@ -19,6 +19,8 @@ from reknit.pipeline.explain.page_text import Said, as_text, written
 from reknit.pipeline.healing.table import HEALED_CODES, HEALINGS, IN_SESSIONS, Healing
 from reknit.pipeline.history.frameworks import FRAMEWORKS
 from reknit.pipeline.history.pieces import NATIVE_TYPES
+from reknit.pipeline.history.writers import WRITERS
+from reknit.pipeline.history.writers.base import EVERY, Writer
 from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.streams.recovery import MEANINGS, TABLE
 from reknit.pipeline.streams.recovery.memory import Input, MessageState
@@ -114,7 +116,13 @@ _WORKS_INTRO = (
     "with [field_dropped](fixes.md#field_dropped) where it has content. Calls without a result stay open, a denied "
     "call has a result without an error flag, and arguments that never finished are not parsed. Reasoning has the "
     "provider that the framework names as its issuer; a signature without one stays where its form proves the issuer. "
-    "The files of pi, Copilot and ACP are read as a whole only. No shape of a framework is written."
+    "The files of pi, Copilot and ACP are read as a whole only.\n\n"
+    "`reknit convert --from A --to B` and `reknit.convert(history, to=…)` write the shapes that have a name under "
+    "`--to`; `reknit export SESSION --as …` writes a session. A conversion repairs nothing: broken histories stay "
+    "broken, and `reknit normalize` repairs them. Content without a place in a shape is left out, and each such loss "
+    "is a fix; the last table has what each shape holds. Reknit changes requests at the places in the column `hooks "
+    "in`; a framework without one uses the [gateway](serve.md) where its client takes a base URL, or converts what it "
+    "stores."
 )
 _BY_PROVIDERS = (
     ("anthropic", "Anthropic Messages", "messages, request bodies"),
@@ -131,6 +139,41 @@ _TRIED = {
     "codex-rollout": "0.44 to 0.169",
     "gemini-chat": "0.12.0, 0.61.0",
 }
+_GATEWAY: Final = "[gateway](serve.md)"
+_REPAIR: Final = "[`reknit repair`](broken-sessions.md)"
+_FETCH: Final = f"[`mendingFetch`](../js/README.md), {_GATEWAY}"
+_TRANSPORT: Final = f"`reknit.integrations`, {_FETCH}"
+_IN_PROCESS: Final = """\
+`reknit.integrations` has transports for the HTTP clients of the Python SDKs of Anthropic and OpenAI (`httpx` or
+`httpx2`). A request that needs no repair keeps its bytes, and one that no repair makes valid is sent as it is.
+
+```python
+import httpx2
+from anthropic import Anthropic, DefaultHttpxClient
+from reknit.integrations import RepairTransport
+
+http = DefaultHttpxClient(transport=RepairTransport(httpx2.HTTPTransport(), on_fixes=print))
+client = Anthropic(http_client=http)
+```
+
+`AsyncRepairTransport` wraps `httpx2.AsyncHTTPTransport`. Both take a `policy`. A body that is signed (Bedrock) or
+compressed, and a request that continues a stored response, are not changed."""
+_HOOKS: Final = {
+    "anthropic": _TRANSPORT,
+    "openai-chat": _TRANSPORT,
+    "openai-responses": _TRANSPORT,
+    "gemini": _GATEWAY,
+    "ai-sdk-model": _FETCH,
+    "ai-sdk-ui": _FETCH,
+    "claude-code": _REPAIR,
+    "codex-rollout": _REPAIR,
+    "gemini-chat": _REPAIR,
+}
+_HELD: Final = (
+    "shape", "message ids", "system messages", "signatures of", "author of reasoning", "Gemini's signatures",
+    "reasoning items of Responses", "error flag of results", "calls that were cut", "media of", "sources of media",
+    "titles of documents", "cache breakpoints",
+)  # fmt: skip
 _HEALING_INTRO = (
     "Some causes of a refusal are in no request: a signature that the provider no longer accepts, an item that it "
     "did not store, a file that expired. The provider states them in its refusal, and refuses every later request "
@@ -305,16 +348,49 @@ def _native_page() -> Iterator[str]:
 
 
 def _works_page() -> Iterator[str]:
-    columns = "framework or program", "`--from`", "forms", "versions that were tried"
+    columns = "framework or program", "`--from`", "reads", "`--to`", "writes", "hooks in", "versions that were tried"
     rows = [
-        ("Frameworks", (each.title, f"`{each.name}`", each.forms, each.tried))
+        ("Frameworks", (each.title, f"`{each.name}`", each.forms, *_written(each.name), each.tried))
         for each in sorted(FRAMEWORKS.values(), key=lambda each: each.title.lower())
     ]
     rows += [
-        ("Providers and agent programs", (title, f"`{name}`", forms, _TRIED.get(name, "")))
+        ("Providers and agent programs", (title, f"`{name}`", forms, *_written(name), _TRIED.get(name, "")))
         for name, title, forms in _BY_PROVIDERS
     ]
-    return _tables("Works with", _WORKS_INTRO, columns, rows)
+    yield from _tables("Works with", _WORKS_INTRO, columns, rows)
+    yield from ("## In the process of the SDK", "", _IN_PROCESS, "")
+    yield from ("## Content of the written shapes", "", *_table(_HELD, map(_held, WRITERS.values())), "")
+
+
+def _written(name: str) -> tuple[str, str, str]:
+    """Return the name of the writer of a shape, its form with the function that loads it, and the hooks."""
+    writer = next((each for each in WRITERS.values() if each.source == name), None)
+    hooks = _HOOKS.get(name, "")
+    return ("", "", hooks) if writer is None else (f"`{writer.name}`", f"{writer.forms}, for {writer.loads}", hooks)
+
+
+def _held(writer: Writer) -> Sequence[str]:
+    """Return the row of a writer in the table of contents of shapes."""
+    holds = writer.holds
+    signed = "every provider" if holds.signers is EVERY else ", ".join(sorted(holds.signers))
+    model = {"": "", "plain": " and model", "all": " and model"}[holds.models]
+    issuer = {"": "", "signed": f"provider{model}, next to a signature", "all": f"provider{model}"}[holds.issuers]
+    items = {"": "", "one": "with one summary", "named": "with an id", "all": "yes"}[holds.reasoning_items]
+    return (
+        f"`{writer.name}`",
+        ", ".join(sorted("results" if each == "result" else each for each in holds.ids)),
+        "yes" if holds.system else "",
+        signed,
+        issuer,
+        {"": "", "calls": "of calls", "all": "yes"}[holds.seals],
+        items,
+        {"": "", "text": "of a text", "all": "yes"}[holds.errors],
+        {"": "", "text": "by their text", "marked": "yes"}[holds.cut_calls],
+        ", ".join(sorted("results" if each == "result" else each for each in holds.media)),
+        ", ".join(sorted(holds.sources)),
+        {"": "", "some": "yes", "all": "always"}[holds.titles],
+        {"": "", "text": "on texts", "all": "yes"}[holds.cache],
+    )
 
 
 def _refusals_page() -> Iterator[str]:

@@ -14,10 +14,13 @@ from reknit.pipeline.screens.content import (
     blocks_of,
     compact,
     decoded,
+    fields_of,
+    is_image,
     is_plain,
     is_web_address,
     plain_text,
-    text_of,
+    readable_block,
+    readable_text,
     tool_name,
 )
 from reknit.pipeline.screens.state import Block, Notice, ScreenState
@@ -63,15 +66,14 @@ def parts(content: object) -> str | list[Event]:
 
 
 def _part(block: Any) -> Event:  # noqa: ANN401  JSON
-    source = block.get("source") if isinstance(block, dict) and block.get("type") == "image" else None
+    source = block.get("source") if is_image(block) else None
     if isinstance(source, dict):
         if source.get("type") == "url" and is_web_address(source.get("url")):
             return {"type": "image", "source": {"type": "url", "value": source["url"]}}
         data, kind = source.get("data"), source.get("media_type")
         if isinstance(data, str) and isinstance(kind, str):
             return {"type": "image", "source": {"type": "data", "value": data, "mimeType": kind}}
-    text = text_of(block)
-    return {"type": "text", "text": msgspec.json.encode(block).decode() if text is None else text}
+    return {"type": "text", "text": readable_block(block)}
 
 
 def user_content(block: Block) -> str | list[Event]:
@@ -113,7 +115,7 @@ def notice(item: Notice) -> Event:
     if isinstance(item, AgentError):
         content = {"message": item.message, "willRetry": item.will_retry, "code": item.code}
         return {"activityType": "reknit.agent_error", "content": content}
-    fields = msgspec.to_builtins(item)
+    fields = fields_of(item)
     kind = str(fields.pop("type")).replace("/", "_")
     return {"activityType": f"reknit.{kind}", "content": fields}
 
@@ -173,7 +175,7 @@ def _call(state: ScreenState, block: Block) -> Iterator[Event]:
         yield {"id": key, "role": "tool", **provider_result(state.blocks[key])}
     result = block.entry.result
     if result is not None:
-        error = {"error": plain_text(decoded(result.content)) or "error"} if result.is_error else {}
+        error = {"error": readable_text(decoded(result.content)) or "error"} if result.is_error else {}
         yield {"id": f"{block.id}:result", "role": "tool", **result_fields(block), **error}
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-import msgspec
-
 from reknit.pipeline.screens.content import (
     CALLS,
     Event,
     arguments,
     blocks_of,
     decoded,
+    fields_of,
     input_of,
     is_plain,
     is_web_address,
     plain_text,
+    readable_text,
     tool_name,
 )
 from reknit.pipeline.screens.state import Block, Notice
@@ -131,12 +131,12 @@ def result(block: Block) -> list[Event]:
     if found is None or block.kind not in CALLS:
         return []
     value = decoded(found.content)
-    text = plain_text(value)
     if found.is_error:
-        failed = {"type": "tool-output-error", "toolCallId": block.id, "errorText": text or "error"}
+        text = readable_text(value) or "error"
+        failed = {"type": "tool-output-error", "toolCallId": block.id, "errorText": text}
         # A failed result is text only in this protocol.
         return [{**failed, **_RUN_ELSEWHERE}, *([] if is_plain(value) else [late_result(block)])]
-    output = text if is_plain(value) else found.content
+    output = plain_text(value) if is_plain(value) else found.content
     return [{"type": "tool-output-available", "toolCallId": block.id, "output": output, **_RUN_ELSEWHERE}]
 
 
@@ -176,7 +176,7 @@ def notice(key: str, item: Notice) -> Event:
     if isinstance(item, AgentError):
         data: Event = {"message": item.message, "willRetry": item.will_retry}
     else:
-        data = msgspec.to_builtins(item)
+        data = fields_of(item)
     return {"type": "data-reknit-notice", "id": key, "data": data}
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec import Raw
 
-from reknit.topics.items import ItemStarted
+from reknit.topics.items import Item, ItemStarted
 from reknit.topics.reducer import Entry
 
 # An event of a protocol, before it is encoded.
@@ -27,6 +27,13 @@ def decoded(value: object) -> Any:  # noqa: ANN401  JSON
         return msgspec.json.decode(value)
     except (msgspec.DecodeError, RecursionError):
         return None
+
+
+def fields_of(item: Item) -> Event:
+    """Return the fields of a record, without the members that Reknit does not know."""
+    fields: Event = msgspec.json.decode(msgspec.json.encode(item))
+    fields.pop("extras", None)
+    return fields
 
 
 def compact(value: Raw) -> str:
@@ -54,6 +61,22 @@ def text_of(block: object) -> str | None:
 def plain_text(content: object) -> str:
     """Return the texts of a content, without its other blocks."""
     return "".join(text for block in blocks_of(content) if (text := text_of(block)) is not None)
+
+
+def readable_text(content: object) -> str:
+    """Return the texts of a content, with the JSON of blocks that are neither text nor image."""
+    return "".join(readable_block(block) for block in blocks_of(content) if not is_image(block))
+
+
+def readable_block(block: object) -> str:
+    """Return the text of a block, or its JSON."""
+    text = text_of(block)
+    return msgspec.json.encode(block).decode() if text is None else text
+
+
+def is_image(block: object) -> bool:
+    """Return True for a block that is an image."""
+    return isinstance(block, dict) and block.get("type") == "image"
 
 
 def is_plain(content: object) -> bool:

@@ -29,7 +29,7 @@ def host_of(row):
 
 
 def rows(name):
-    """Return the recordings of one file, or of one host; none if there are none."""
+    """Return the recordings of one file, or of one host; an empty list without any."""
     if name in HOSTS:
         path = CORPUS / f"{LOOK_ALIKES}.jsonl.gz"
         text = _REDACTED.sub(r"REDACTED\1", unpacked(path).decode()) if path.is_file() else ""

@@ -86,9 +86,8 @@ def item(draw, view, number):
         return TurnResult(is_error=draw(st.booleans()), result="r", unseen=is_unseen, usage=Usage(), seq=number)
     if kind == 12:
         return TurnDiagnosis(reason="lost", cause="disconnect", seq=number)
-    return draw(
-        st.sampled_from([SessionInit(seq=number), AgentError(message="529", seq=number), SessionCompacted(seq=number)])
-    )
+    compacted = SessionCompacted(seq=number, compact_metadata=Raw(b'{"trigger":"auto"}'))
+    return draw(st.sampled_from([SessionInit(seq=number), AgentError(message="529", seq=number), compacted]))
 
 
 @st.composite

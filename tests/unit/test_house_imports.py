@@ -23,6 +23,7 @@ EDGE = (
     "engine",
     "explain",
     "helper_process",
+    "integrations",
     "kafka",
     "metrics",
     "objects",

@@ -422,3 +422,46 @@ def test_a_message_that_does_not_extend_the_one_before_it_replaces_nothing(later
 def test_a_message_that_was_followed_by_another_one_stays():
     user, first, *_, whole, last = GROWING["ai-sdk-ui"]
     assert [turn.index for turn in read([user, first, last, whole]).conversation.turns] == [0, 1, 2, 3, 3, 3]
+
+
+HOLOGRAM = {"type": "hologram", "at": 1}
+MOSTLY_UNKNOWN = {
+    "ai-sdk-ui": [
+        {"id": "u", "role": "user", "parts": [_text("Hi"), HOLOGRAM]},
+        {"id": "a", "role": "assistant", "parts": [HOLOGRAM, _text("So")]},
+    ],
+    "otel-genai": [
+        {"role": "user", "parts": [{"type": "text", "content": "Hi"}, HOLOGRAM]},
+        {"role": "assistant", "parts": [HOLOGRAM]},
+    ],
+    "pydantic-ai": [
+        {"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "Hi"}, {"part_kind": "hologram"}]},
+        {"kind": "response", "parts": [{"part_kind": "hologram"}], "provider_name": "openai"},
+    ],
+    "a call of an unknown kind": [
+        {"id": "u", "role": "user", "parts": [_text("Hi")] * 9},
+        {"id": "a", "role": "assistant", "parts": [{"type": "function_invocation", "name": "f"}, _text("So")]},
+    ],
+}
+
+
+@pytest.mark.parametrize("name", MOSTLY_UNKNOWN)
+def test_a_framework_history_of_mostly_unknown_blocks_is_refused_in_one_sentence(name):
+    for given in (MOSTLY_UNKNOWN[name], json.dumps(MOSTLY_UNKNOWN[name], indent=1)):
+        with pytest.raises(InputError) as caught:
+            normalize(given)
+        assert caught.value.code == "unknown_shape"
+        assert "blocks are of types that" in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_few_blocks_that_a_framework_has_added_are_left_out():
+    history = [{"id": "u", "role": "user", "parts": [*[_text("Hi")] * 9, HOLOGRAM]}]
+    fixes = normalize(history).fixes
+    assert [(fix.code, fix.path) for fix in fixes] == [("unknown_dropped", "messages.0.parts.9")]
+
+
+def test_sound_is_a_known_type():
+    sound = {"type": "audio", "source": {"type": "data", "value": "aGk=", "mimeType": "audio/wav"}}
+    history = [{"id": "u", "role": "user", "content": [sound, {"type": "text", "text": "Hi"}]}]
+    assert [fix.code for fix in normalize(history, source="ag-ui").fixes] == ["unknown_dropped"]

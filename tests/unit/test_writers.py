@@ -16,6 +16,8 @@ from reknit.pipeline.history.writers import WRITERS, write
 from reknit.pipeline.history.writers.kept import kept
 from reknit.pipeline.model import Text, Turn
 
+# Arguments that are a list or a number are a text in most shapes, and reading them says so.
+REPEATED = {"input_parsed"}
 SAMPLES = [case for case in cases() if "expect" in case]
 NAMED = [pytest.param(case, id=f"{case['shape']}-{case['case']}") for case in SAMPLES]
 
@@ -77,7 +79,7 @@ def test_what_a_shape_holds_is_read_again(case, name):
     done = written(found, name)
     again = read(done.data, writer.source)
     assert said(again.conversation.turns) == said(expected)
-    assert again.fixes == ()
+    assert {fix.code for fix in again.fixes} <= REPEATED
     if json.loads(done.data) and case["case"].startswith(("plain", "broken")):
         assert said(read(done.data).conversation.turns) == said(again.conversation.turns)
     ids = [turn.id for turn in expected if turn.id]

@@ -20,7 +20,7 @@ from reknit.pipeline.rules.base import Violation
 from reknit.pipeline.session import Normalized
 
 _MODULES: tuple[ModuleType, ...] = (reknit, reknit.client, reknit.media, reknit.testing)
-# What the functions of `reknit` return and take.
+# Types that the functions of `reknit` return and take.
 _RESULTS: tuple[type, ...] = (Normalized, Fix, Violation, Healed, NotHealed, Policy)
 _LONGEST_LINE = 100
 
@@ -34,12 +34,19 @@ def library_page() -> str:
     lines = ["# Library", "", WRITTEN, "", intro, ""]
     for module in _MODULES:
         lines += [f"## {module.__name__}", "", *markdown_of(module.__doc__)]
-        for name in module.__all__:
+        for name in sorted(module.__all__, key=lambda name: _rank(getattr(module, name))):
             lines += _entry(name, getattr(module, name))
         if module is reknit:
             for result in _RESULTS:
                 lines += _entry(result.__name__, result)
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _rank(value: object) -> int:
+    """Return the order on the page: functions, classes, errors."""
+    if not isinstance(value, type):
+        return 0
+    return 2 if issubclass(value, BaseException) else 1
 
 
 def _entry(name: str, value: object) -> Iterator[str]:

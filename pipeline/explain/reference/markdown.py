@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 WRITTEN = "<!-- Written by `make docs` from the code; not to be edited. -->"
-# Code is left as it is. What a reader of Markdown would take for a tag, emphasis or a link is escaped.
+# Inline code is unchanged. Characters of tags, emphasis and links are escaped.
 _CODE = re.compile(r"(`[^`]*`)")
 _MARKUP = re.compile(r"([<>*_\[\]])")
 

@@ -27,7 +27,7 @@ def metrics_page() -> str:
 
 
 def _rows(registry: CollectorRegistry) -> Iterator[tuple[str, str, str, str]]:
-    """Yield a row for each metric of our own.
+    """Yield a row for each metric of Reknit.
 
     The labels of a metric without samples are only in a private member: it has none before something happens.
     """

@@ -1,4 +1,4 @@
-"""The page of topics: what each holds, its records with their headers, and its settings with the reason for each."""
+"""The page of topics: the records of each with their headers, and its settings with the reason for each."""
 
 from __future__ import annotations
 

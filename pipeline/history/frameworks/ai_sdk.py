@@ -182,7 +182,7 @@ def output_part(fields: Fields) -> list[Placed]:
         "image-file-id",
     ):
         return file_part(fields)
-    return [(parts.native(fields, kind), fields.path)]
+    return [(parts.native(fields, kind, is_known=True), fields.path)]
 
 
 def output_result(call_id: str, output: Raw | None, path: str, notes: Notes) -> ToolResult:

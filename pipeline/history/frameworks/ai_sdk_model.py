@@ -164,7 +164,7 @@ class _Parts:
             case "custom":
                 provider = word(fields.members(), "kind").partition(".")[0]
                 issuer = parts.issuer_of(provider)
-                placed.append((parts.native(fields, kind, issuer), path))
+                placed.append((parts.native(fields, kind, issuer, is_known=True), path))
                 fields.clear()
             case _:
                 placed += PART(fields)
@@ -198,7 +198,7 @@ class _Parts:
         """A call that the provider ran itself, or its result."""
         given = options(Fields(fields.whole, fields.path, fields.notes))
         issuer = parts.issuer_of(next(iter(given), ""))
-        block = parts.native(fields, kind_named(fields), issuer)
+        block = parts.native(fields, kind_named(fields), issuer, is_known=True)
         fields.clear()
         return block, fields.path
 

@@ -196,7 +196,7 @@ class UIParts:
         kind = kind_named(fields)
         given = options(Fields(fields.whole, fields.path, fields.notes))
         provider = word(fields.members(), "kind").partition(".")[0] or next(iter(given), "")
-        block = parts.native(fields, kind, parts.issuer_of(provider, self._model))
+        block = parts.native(fields, kind, parts.issuer_of(provider, self._model), is_known=True)
         fields.clear()
         return block
 

@@ -199,7 +199,8 @@ class _Message:
             fields.notes,
         )
         self._signatures = self._extra.take_object(_GEMINI_SIGNATURES)
-        self._calls: dict[str, list[Placed]] = {}
+        # The calls next to the content, by id: broken histories have one id twice.
+        self._calls: dict[str, list[list[Placed]]] = {}
 
     def add(self, kind: str, item: Item) -> None:
         fields = self._fields
@@ -209,10 +210,13 @@ class _Message:
         # Written by the program, and not typed by the user.
         synthetic = "lc_source" in self._extra
         calls = list(self._called()) if role == "assistant" else []
-        self._calls = {block.id: placed for placed in calls for block, _ in placed if isinstance(block, ToolUse)}
+        for called in calls:
+            self._calls.setdefault(next(block.id for block, _ in called if isinstance(block, ToolUse)), []).append(
+                called
+            )
         placed = self._reasoning() + self._content()
         # Calls that the content does not have follow it.
-        placed += [each for group in self._calls.values() for each in group]
+        placed += [each for groups in self._calls.values() for called in groups for each in called]
         self._extra.ignore("lc_source", "lc_data", "refusal", "parsed")
         self._extra.drop_rest()
         turn_id = fields.take_string("id")
@@ -330,10 +334,10 @@ class _Message:
     def _call(self, fields: Fields, kind: str) -> list[Placed]:
         """Return the call at its place in the content, with the values that ``tool_calls`` has for its id."""
         named = fields.take_text("call_id") if kind == "function_call" else fields.take_text("id")
-        known = self._calls.pop(named, None)
-        if known is not None:
+        known = self._calls.get(named)
+        if known:
             fields.clear()
-            return [(block, fields.path if isinstance(block, ToolUse) else path) for block, path in known]
+            return [(block, fields.path if isinstance(block, ToolUse) else path) for block, path in known.pop(0)]
         name = fields.take_text("name")
         arguments = next((found for key in ("input", "args", "arguments") if (found := fields.take(key))), None)
         if kind == "invalid_tool_call":

@@ -137,7 +137,7 @@ def _part(reading: Reading, fields: Fields) -> list[Placed]:
         placed = [(_response(reading, fields), path)]
     elif kind in _SERVERS:
         issuer = parts.issuer_of(reading.provider, reading.model)
-        placed = [(parts.native(fields, kind, issuer), path)]
+        placed = [(parts.native(fields, kind, issuer, is_known=True), path)]
         fields.clear()
     elif kind in ("blob", "uri", "file"):
         members = fields.members()

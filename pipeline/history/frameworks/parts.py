@@ -133,10 +133,12 @@ def media_or_unknown(block: Image | Document | None, fields: Fields, kind: str) 
     """Return a medium, or the whole part if no provider has a block for it."""
     if block is not None:
         return block, fields.path
-    return native(fields, kind), fields.path
+    return native(fields, kind, is_known=True), fields.path
 
 
-def native(fields: Fields, kind: str, issuer: Issuer | None = None, *, is_raw: bool = False) -> Unknown:
+def native(
+    fields: Fields, kind: str, issuer: Issuer | None = None, *, is_raw: bool = False, is_known: bool = False
+) -> Unknown:
     """Return a part that only one provider has, kept whole, or a part that no provider has in this form.
 
     Args:
@@ -144,7 +146,10 @@ def native(fields: Fields, kind: str, issuer: Issuer | None = None, *, is_raw: b
         kind: its type.
         issuer: the provider that the framework names for it.
         is_raw: whether the framework passes on the provider's own parts. In another form no provider takes it back.
+        is_known: whether the shape has this type.
     """
+    if kind and issuer is None and not (is_raw or is_known):
+        fields.notes.unknown.append((kind, fields.path))
     whole = Raw(fields.whole)
     fields.clear()
     if is_raw and (issuer is None or is_native(issuer.provider, kind)):
@@ -280,7 +285,7 @@ def mcp_part(fields: Fields) -> list[Placed]:
             return [(Text(text=text), fields.path)]
         held = media(resource.take_text("mimeType"), data=resource.take_text("blob"))
         return [media_or_unknown(held, fields, kind)]
-    return [(native(fields, kind), fields.path)]
+    return [(native(fields, kind, is_known=True), fields.path)]
 
 
 def thinking(text: str, signature: str, issuer: Issuer | None) -> Thinking:

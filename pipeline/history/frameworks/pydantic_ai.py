@@ -258,7 +258,8 @@ def _response_part(reading: Reading, part: Fields, provider: str, model: str) ->
         placed = [(Text(text=part.take_text("transcript")), path)]
         part.ignore("speaker")
     else:
-        return [(parts.native(part, kind, issuer), path)]
+        part.notes.unknown += [] if kind == "compaction" else [(kind, path)]
+        return [(parts.native(part, kind, issuer, is_known=True), path)]
     finish(part, *_OF_PARTS)
     return placed
 
@@ -281,7 +282,7 @@ def _thinking(part: Fields, issuer: Issuer | None, model: str) -> list[Placed]:
 def _native(part: Fields, kind: str, issuer: Issuer | None) -> Unknown:
     """Return a call that the provider ran itself, or its result, in the provider's own form if that is known."""
     if issuer is None or issuer.provider != ANTHROPIC:
-        return parts.native(part, kind, issuer)
+        return parts.native(part, kind, issuer, is_known=True)
     name, called = part.take_text("tool_name"), part.take_text("tool_call_id")
     if kind == "builtin-tool-call":
         given = part.take("args")

@@ -29,14 +29,16 @@ from reknit.pipeline.model import Turn
 class Notes:
     """The fixes of one reading, in order.
 
-    ``reveal`` restores the text of the input, where masks replace lone surrogates in it.
+    ``reveal`` restores the text of the input, where masks replace lone surrogates in it. ``unknown`` has the types of
+    blocks that the shape of a framework does not have, with their places.
     """
 
-    __slots__ = ("_reveal", "fixes")
+    __slots__ = ("_reveal", "fixes", "unknown")
 
     def __init__(self, reveal: Callable[[bytes], bytes] | None = None) -> None:
         self._reveal = reveal
         self.fixes: list[fixes.Fix] = []
+        self.unknown: list[tuple[str, str]] = []
 
     def attempt(self) -> Notes:
         """Return notes for an attempt; the caller adds their ``fixes`` if the attempt succeeds."""

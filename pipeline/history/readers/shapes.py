@@ -62,7 +62,7 @@ from reknit.pipeline.history.readers.strict import (
     ValidTurns,
     decoded,
 )
-from reknit.pipeline.history.readers.unknown import check_known, unknown_shape
+from reknit.pipeline.history.readers.unknown import check_blocks, check_known, unknown_shape
 from reknit.pipeline.history.valid_runs import ValidRun, find_valid_runs
 from reknit.pipeline.model import Block, Conversation, Text, ToolResult, Turn
 from reknit.pipeline.providers.bedrock_converse import reader as converse
@@ -387,6 +387,7 @@ def _read_framework(framework: Framework, given: Framed, keys: dict[str, Raw], m
     if mask is not None:
         turns = [_unmask_turn(turn, mask, notes) for turn in turns]
         keys = {key: Raw(_unmask_json(bytes(value), key, mask, notes)) for key, value in keys.items()}
+    check_blocks(framework.name, turns, notes.unknown)
     if framework.grows:
         turns = _without_extended(turns, notes)
     told = {"system": given.system, "tools": given.tools} | keys

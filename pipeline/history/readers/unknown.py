@@ -2,11 +2,13 @@
 
 A history of a known shape with damage is repaired. It is refused where none of its messages has a role and all have
 members that no shape has, and where a message has a role and nothing else that is known. Blocks of unknown types are no
-reason: they may be types that a provider has added.
+reason in a provider's shape: they may be types that the provider has added. A framework's shape is decided by its keys,
+so a history in which many blocks, or a call or a result, are of other types is of a shape that only looks like it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -39,6 +41,8 @@ _NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "pi-session": ("type", "parentId", "message"),
     "copilot-events": ("type", "parentId", "data"),
 }
+# The types of calls and results, in any shape.
+_OF_TOOLS: Final = re.compile(r"tool|function|call|result", re.IGNORECASE)
 _NEAREST: Final = 2
 _MOST_MEMBERS: Final = 6
 _WHAT_TO_DO: Final = "name the shape (--from, source), or give the messages in a shape that docs/works-with.md lists"
@@ -62,6 +66,26 @@ def check_known(turns: Sequence[Turn], fixes: Sequence[Fix], items: Sequence[Raw
     empty = [turn for turn in turns if not turn.blocks and turn.place in dropped and _says_nothing(items[turn.index])]
     if len(empty) > _SHARE * len(turns):
         raise unknown_shape(empty[0].place, items[empty[0].index])
+
+
+def check_blocks(framework: str, turns: Sequence[Turn], unknown: Sequence[tuple[str, str]]) -> None:
+    """Refuse a history of a framework's shape with too many blocks of types that the shape does not have.
+
+    Args:
+        framework: the name of the shape.
+        turns: the turns that were read.
+        unknown: the types of these blocks, with their places.
+
+    Raises:
+        InputError: code ``unknown_shape``.
+    """
+    count = sum(len(turn.blocks) for turn in turns)
+    of_tools = [each for each in unknown if _OF_TOOLS.search(each[0])]
+    if not of_tools and len(unknown) <= _SHARE * count:
+        return
+    kinds = ", ".join(dict.fromkeys(kind[:40] for kind, _ in unknown[:_MOST_MEMBERS]))
+    message = f"{len(unknown)} of {count} blocks are of types that {framework} does not have ({kinds}); {_WHAT_TO_DO}"
+    raise InputError("unknown_shape", message, path=(of_tools or unknown)[0][1])
 
 
 def _says_nothing(item: Raw) -> bool:

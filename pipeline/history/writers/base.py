@@ -1,4 +1,4 @@
-"""The description of a shape that is written: what it has a place for, and the function that writes its messages.
+"""The description of a shape that is written: the content that it has a place for, and the function that writes it.
 
 A reader makes canonical turns of a shape, and a writer makes its messages of canonical turns. What the shape has no
 place for is left out before the writer is called (`reknit.pipeline.history.writers.kept`), so a writer decides nothing.
@@ -27,7 +27,7 @@ EVERY: Final[frozenset[str]] = frozenset({"*"})
 
 
 class Holds(Struct, frozen=True, kw_only=True):
-    """What a shape has a place for.
+    """The content that a shape has a place for.
 
     Attributes:
         items: neighbouring messages of one role stay apart: reasoning and calls are messages of their own.
@@ -49,7 +49,9 @@ class Holds(Struct, frozen=True, kw_only=True):
         media: the messages that can have images and documents.
         sources: the forms of their sources.
         result_sources: the same in results.
+        typed: a medium's type says whether it is a document, so one of audio or video is none.
         titles: the titles of documents; ``all`` if each document of bytes must have one, and no other has.
+        result_titles: the same in results.
         cache: breakpoints of the prompt cache, in messages of the user; ``text`` if only on texts.
         texts: a result can have several texts.
         results_at_calls: a result is a part of its call.
@@ -74,7 +76,9 @@ class Holds(Struct, frozen=True, kw_only=True):
     media: frozenset[Place] = frozenset({"user", "assistant", "result"})
     sources: frozenset[Source] = frozenset({"base64", "url", "file"})
     result_sources: frozenset[Source] = frozenset({"base64", "url", "file"})
+    typed: bool = True
     titles: Literal["", "some", "all"] = ""
+    result_titles: bool = False
     cache: Literal["", "text", "all"] = ""
     texts: bool = True
     results_at_calls: bool = False
@@ -88,7 +92,7 @@ class Writer(Struct, frozen=True, kw_only=True):
         source: the name of the shape as which it is read again.
         forms: the form that is written, for people.
         loads: the function of the framework that loads it, for people.
-        holds: what it has a place for.
+        holds: the content that it has a place for.
         write: writes turns that have nothing else; the names of the called tools are given by their calls' ids.
     """
 

@@ -10,8 +10,10 @@ from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from reknit.pipeline.fixes import Fix, make
+from reknit.pipeline.history.call_ids import made_id
+from reknit.pipeline.history.frameworks.base import word
 from reknit.pipeline.history.pieces import GEMINI, RESPONSES, block_path, is_native, tool_id
-from reknit.pipeline.history.readers.fields import EMPTY_OBJECT, is_cut
+from reknit.pipeline.history.readers.fields import EMPTY_OBJECT, as_object, is_cut
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.tolerant import Inner, Placed
 from reknit.pipeline.history.writers.base import MAKER, Holds, Place, has
@@ -36,6 +38,7 @@ IMAGE: Final = "[Image left out]"
 DOCUMENT: Final = "[Document left out]"
 DOCUMENT_TITLE: Final = "document"
 """The title of a document that has none, where each must have one."""
+_NULL: Final = Raw(b"null")
 # The members of a reasoning item that frameworks take apart.
 _OF_ITEMS: Final = frozenset({"id", "summary", "encrypted_content", "status"})
 
@@ -46,6 +49,8 @@ class Keeping:
     def __init__(self, holds: Holds) -> None:
         self.holds = holds
         self.fixes: list[Fix] = []
+        # The tool of the last call without an id.
+        self._unnamed = ""
 
     def of_turn(self, turn: Turn) -> list[Placed]:
         """Return the blocks of a turn that are kept, each with its place in the input."""
@@ -98,13 +103,15 @@ class Keeping:
         self, block: Text | Image | Document | ToolUse | ToolResult, path: str, place: Place = "result"
     ) -> None:
         """Record the members of a block that are left out."""
-        if block.cache_control is not UNSET and not self._has_mark(block, place):
+        if block.cache_control not in (UNSET, _NULL) and not self._has_mark(block, place):
             self.lose("cache_mark_dropped", path, block.cache_control)
         if block.own is not UNSET and block.own.provider not in self.holds.own:
             self._lose_own(block.own, path)
 
     def _has_mark(self, block: Block, place: Place) -> bool:
         cache = self.holds.cache
+        if isinstance(block, Unknown) or block.cache_control is UNSET or not starts_with(block.cache_control, b"{"):
+            return False
         return place == "user" and (cache == "all" or (cache == "text" and isinstance(block, Text)))
 
     def _text(self, turn: Turn, block: Text, path: str) -> list[Placed]:
@@ -138,14 +145,16 @@ class Keeping:
             heading = f"{block.title}:\n" if block.title else ""
             return Text(text=f"{heading}{source_of(block).get('data', '')}")
         stub, code = (IMAGE, "image_stubbed") if isinstance(block, Image) else (DOCUMENT, "document_stubbed")
-        if place not in holds.media or kind not in sources:
+        is_heard = holds.typed and str(source_of(block).get("media_type", "")).startswith(("audio/", "video/"))
+        if place not in holds.media or kind not in sources or is_heard:
             self.lose(code, path, block, f"{kind or 'unknown'} source")
             return Text(text=stub)
         mark = block.cache_control if self._has_mark(block, place) else UNSET
         if isinstance(block, Image):
             return Image(source=block.source, cache_control=mark)
         notes = [name for name, value in (("context", block.context), ("citations", block.citations)) if value]
-        titled = "" if holds.titles == "all" and kind != "base64" else holds.titles
+        titled = holds.titles if place != "result" or holds.result_titles else ""
+        titled = "" if titled == "all" and kind != "base64" else titled
         if block.title and not titled:
             notes.append("title")
         if notes:
@@ -258,7 +267,16 @@ class Keeping:
             self.fixes.append(make("input_wrapped", path, before=given, after=wrapped, tool_id=block.id))
             given = wrapped
         own = block.own if block.own is not UNSET and block.own.provider in holds.own else UNSET
-        return [(ToolUse(id=block.id, name=block.name, input=given, incomplete=cut, own=own), path)]
+        if not block.id:
+            self._unnamed = block.name
+        call_id = block.id or self._id_made(block, path)
+        return [(ToolUse(id=call_id, name=block.name, input=given, incomplete=cut, own=own), path)]
+
+    def _id_made(self, block: ToolUse | ToolResult, path: str) -> str:
+        """Return an id for a call or a result without one. Readers of these shapes make the same."""
+        made = made_id(self._unnamed)
+        self.fixes.append(make("call_id_derived", path, before=block, detail=made))
+        return made
 
     def _result(self, block: ToolResult, path: str) -> ToolResult:
         self._members(block, path)
@@ -280,7 +298,8 @@ class Keeping:
             self.lose("field_dropped", path, block, "is_error")
             is_error = False
         own = block.own if block.own is not UNSET and block.own.provider in self.holds.own else UNSET
-        return ToolResult(tool_use_id=block.tool_use_id, content=content or "", is_error=is_error, own=own)
+        call_id = block.tool_use_id or self._id_made(block, path)
+        return ToolResult(tool_use_id=call_id, content=content or "", is_error=is_error, own=own)
 
     def _content(self, parts: Sequence[Inner], path: str) -> list[Inner]:
         kept: list[Inner] = []
@@ -310,6 +329,7 @@ class Keeping:
             and role == "assistant"
             and has(self.holds.native, issuer.provider)
             and is_native(issuer.provider, block.kind)
+            and word(as_object(block.raw, path), "type") == block.kind
         ):
             return [(block, path)]
         code = "native_dropped" if block.issuer is not UNSET else "unknown_dropped"

@@ -33,7 +33,8 @@ def kept(turns: Sequence[Turn], holds: Holds) -> tuple[list[Turn], list[Fix]]:
         messages = [_with_issuer(message) for message in messages]
     if holds.results_at_calls:
         messages = at_their_calls(messages, keeping)
-    return [_with_marks(message, keeping) for message in messages], keeping.fixes
+    known: set[str] = set()
+    return [_with_marks(message, keeping, known) for message in messages], keeping.fixes
 
 
 def place_of(turn: Turn) -> Place:
@@ -96,7 +97,7 @@ def _with_issuer(message: Turn) -> Turn:
     return replace(message, blocks=tuple(blocks))
 
 
-def _with_marks(message: Turn, keeping: Keeping) -> Turn:
+def _with_marks(message: Turn, keeping: Keeping, known: set[str]) -> Turn:
     """Return a message with the marks and the id that the shape has a place for."""
     holds = keeping.holds
     incomplete = message.incomplete and bool(message.blocks) and isinstance(message.blocks[-1], Text)
@@ -104,10 +105,12 @@ def _with_marks(message: Turn, keeping: Keeping) -> Turn:
         keeping.lose("field_dropped", message.place, message.blocks[-1], "incomplete")
         incomplete = False
     named = message.id
-    if named and place_of(message) not in holds.ids:
+    # Frameworks take a message with the id of an earlier one for a new version of it.
+    if named and (place_of(message) not in holds.ids or named in known):
         # The ids of calls stay; the id of an item says nothing where there are no items.
         if not (message.root == "input" and all(tool_id(block) for block in message.blocks)):
             keeping.lose("field_dropped", f"{message.place}.id", named, f"id: {named}")
         named = None
+    known.update([named] if named else [])
     own = message.own if message.own is not UNSET and message.own.provider in holds.own else UNSET
     return replace(message, id=named, incomplete=incomplete, own=own)

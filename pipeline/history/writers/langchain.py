@@ -39,6 +39,7 @@ HOLDS: Final = Holds(
     cut_calls="marked",
     objects=True,
     titles="some",
+    result_titles=True,
 )
 
 
@@ -88,9 +89,7 @@ def _answer(blocks: Sequence[Block], issuer: Issuer | None, named: str | None) -
     calls: list[Members] = []
     cut: list[Members] = []
     signatures: dict[str, str] = {}
-    last = max(
-        (at for at, block in enumerate(blocks) if not isinstance(block, ToolUse) and not is_seal(block)), default=-1
-    )
+    last = _last_placed(blocks)
     for at, block in enumerate(blocks):
         follower = blocks[at + 1] if at + 1 < len(blocks) else None
         if isinstance(block, Thinking) and is_seal(block) and isinstance(follower, ToolUse):
@@ -111,7 +110,7 @@ def _answer(blocks: Sequence[Block], issuer: Issuer | None, named: str | None) -
             )
         else:
             calls.append({"name": block.name, "args": block.input, "id": block.id, "type": "tool_call"})
-        if at < last:
+        if at <= last:
             # The place of a call that other content follows.
             said.append(block)
     metadata: Members = {}
@@ -127,6 +126,20 @@ def _answer(blocks: Sequence[Block], issuer: Issuer | None, named: str | None) -
         response_metadata=metadata,
         tool_calls=calls,
         invalid_tool_calls=cut,
+    )
+
+
+def _last_placed(blocks: Sequence[Block]) -> int:
+    """Return the index of the last block whose place the content shows: whole calls and then cut ones follow it."""
+    whole = [at for at, block in enumerate(blocks) if isinstance(block, ToolUse) and not block.incomplete]
+    return max(
+        (
+            at
+            for at, block in enumerate(blocks)
+            if not is_seal(block)
+            and (not isinstance(block, ToolUse) or (block.incomplete and at < max(whole, default=0)))
+        ),
+        default=-1,
     )
 
 

@@ -24,8 +24,10 @@ from reknit.pipeline.model import (
     Turn,
     Unknown,
 )
+from reknit.pipeline.providers.openai_responses.writer.items import call_item
 
 _FAKE: Final = "__fake_id__"
+_CUSTOM_OUTPUT: Final = "custom_tool_call_output"
 HOLDS: Final = Holds(
     items=True,
     signers=EVERY,
@@ -37,6 +39,8 @@ HOLDS: Final = Holds(
     errors="",
     media=frozenset({"user", "result"}),
     titles="all",
+    result_titles=True,
+    typed=False,
 )
 
 
@@ -72,7 +76,8 @@ def _message(turn: Turn, blocks: Sequence[Block]) -> Members:
         return {"role": turn.role, "content": texts if alone is None else alone}
     own = turn.own.members if turn.own is not UNSET else {}
     content = [_output_part(block) for block in blocks if isinstance(block, Text)]
-    return {"status": "completed", **own, "type": "message", "role": "assistant", "content": content}
+    # The SDK knows an answer by its id, and writes this one for models that have none.
+    return {"id": _FAKE, "status": "completed", **own, "type": "message", "role": "assistant", "content": content}
 
 
 def _output_part(block: Text) -> Members:
@@ -97,16 +102,10 @@ def _input_part(block: Block) -> Members:
 
 
 def _call(block: ToolUse) -> Members:
-    own = block.own.members if block.own is not UNSET else {}
     if block.own is not UNSET and block.own.kind:
-        return {"type": block.own.kind, native_type(RESPONSES, block.own.kind).opens: block.id, **own}
-    return {
-        "type": "function_call",
-        "call_id": block.id,
-        "name": block.name,
-        "arguments": as_text(block.input),
-        **own,
-    }
+        return call_item(block)
+    own = block.own.members if block.own is not UNSET else {}
+    return {"type": "function_call", "call_id": block.id, "name": block.name, "arguments": as_text(block.input), **own}
 
 
 def _output(block: ToolResult) -> Members:
@@ -114,9 +113,10 @@ def _output(block: ToolResult) -> Members:
     if isinstance(content, list):
         content = [_input_part(part) for part in content]
     own = block.own.members if block.own is not UNSET else {}
-    if block.own is not UNSET and block.own.kind:
-        return {"type": block.own.kind, native_type(RESPONSES, block.own.kind).answers: block.tool_use_id, **own}
-    return {"type": "function_call_output", "call_id": block.tool_use_id, "output": content, **own}
+    kind = block.own.kind if block.own is not UNSET else ""
+    if kind and kind != _CUSTOM_OUTPUT:
+        return {"type": kind, native_type(RESPONSES, kind).answers: block.tool_use_id, **own}
+    return {"type": kind or "function_call_output", "call_id": block.tool_use_id, "output": content, **own}
 
 
 def _reasoning(block: Thinking | RedactedThinking) -> Members:

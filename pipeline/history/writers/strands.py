@@ -23,6 +23,7 @@ HOLDS: Final = Holds(
     sources=frozenset({"base64"}),
     result_sources=frozenset({"base64"}),
     titles="all",
+    result_titles=True,
 )
 
 

@@ -1,6 +1,6 @@
 """The rules of DeepSeek's own API, as a fold over a request's messages.
 
-Its deserializer refuses what it has no variant for (400, formerly 422). What a model takes depends on whether it
+Its deserializer refuses what it has no variant for (400, formerly 422). The refusals of a model depend on whether it
 thinks: the current models do, unless the request switches that off.
 """
 

@@ -1,7 +1,7 @@
 """Requests for DeepSeek's own API. Only the differences from ``openai-chat`` are here.
 
-The API takes text alone. While a model thinks, it wants the reasoning of each message with calls back, whoever wrote
-it, and takes no choice that forces a call. It has no schema for answers.
+The API takes text alone. While a model thinks, it requires the reasoning of each message with calls back, whoever
+wrote it, and takes no choice that forces a call. It has no schema for answers.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from reknit.pipeline.providers.openai.writer.parameters import (
     ChatHead,
     answer_format,
     chat_model,
-    switched_thinking,
     with_effort,
-    without_forced_choice,
+    with_one_of_both,
 )
 from reknit.pipeline.providers.openai.writer.parts import ServedParts
 from reknit.pipeline.providers.openai_chat.writer import OPENAI_CHAT
@@ -71,10 +70,9 @@ def deepseek_model(model: str | None) -> ModelOptions:
 def _in_deepseeks_words(writer: HeadWriter, params: Params, model: str | None) -> Params:
     """Return the parameters as DeepSeek takes them."""
     params = with_effort(writer, params, _EFFORTS)
-    is_default = _THINKING.search((model or "").lower()) is not None
-    switch = switched_thinking(params.values)
-    if switch == "enabled" or (is_default and switch != "disabled"):
-        params = without_forced_choice(writer, params)
+    name = (model or "").lower()
+    thinks, is_reasoner = _THINKING.search(name) is not None, _STRICT.search(name) is not None
+    params = with_one_of_both(writer, params, thinks=thinks, switchable=not is_reasoner)
     value = params.values.get("response_format")
     if _schema_of(value) is None or not writer.makes("schema_described"):
         return params

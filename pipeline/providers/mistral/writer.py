@@ -62,7 +62,7 @@ def mistral_model(model: str | None) -> ModelOptions:
             # (MIS-04).
             blank=frozenset(),
             system_inside=False,
-            # What a user says after results is in one message with them, so that an answer can be put between.
+            # A user's words after results are in one message with them, so that an answer can be put between.
             neighbours=_ASSISTANT if needs_answer else chat.structure.neighbours,
         ),
         system_roles=frozenset({"system"}),

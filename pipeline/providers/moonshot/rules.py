@@ -1,7 +1,7 @@
 """The rules of Moonshot's own API (Kimi), as a fold over a request's messages.
 
-What a model takes depends on whether it thinks: the current models do, unless the request switches that off. Nothing
-was recorded at the API itself; the refusals are those of published reports.
+The refusals of a model depend on whether it thinks: the current models do, unless the request switches that off.
+Nothing was recorded at the API itself; the refusals are those of published reports.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Requests for Moonshot's own API (Kimi). Only the differences from ``openai-chat`` are here.
 
-While a model thinks, the API wants the reasoning of each message with calls back, be it empty, and takes no choice that
-forces a call. The parameters of sampling are fixed for current models. No message is empty.
+While a model thinks, the API requires the reasoning of each message with calls back, be it empty, and takes no choice
+that forces a call. The parameters of sampling are fixed for current models. No message is empty.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from reknit.pipeline.providers.openai.writer.parameters import (
     ChatHead,
     chat_model,
     switched_thinking,
-    without_forced_choice,
+    with_one_of_both,
 )
 from reknit.pipeline.providers.openai.writer.parts import ServedParts
 from reknit.pipeline.providers.openai_chat.writer import OPENAI_CHAT
 from reknit.pipeline.targets.head import HeadWriter, Params
 
-# The models that think unless a request says otherwise, and whose parameters of sampling are fixed.
+# The models that think unless a request switches that off, and whose parameters of sampling are fixed.
 _THINKING: Final = re.compile(r"kimi-(k2[.-]\d(?!\d)|k3|for-coding)|(^|/)k3(?!\d)")
+# Those whose thinking can be switched off.
+_SWITCHABLE: Final = re.compile(r"kimi-k2[.-][56](?!\d)")
 # The models that always think; their parameters of sampling are free.
 _ALWAYS_THINKING: Final = re.compile(r"kimi-k2-thinking")
 # The models without vision.
@@ -46,7 +48,7 @@ def moonshot_model(model: str | None) -> ModelOptions:
     thinks = _thinks(name)
     return structs.replace(
         chat,
-        structure=structs.replace(chat.structure, assistant_last="text", blank=frozenset()),
+        structure=structs.replace(chat.structure, assistant_last="text", blank=frozenset(), marked_ids=True),
         system_roles=frozenset({"system"}),
         any_reasoning=thinks,
         reasoning_required=thinks,
@@ -67,9 +69,9 @@ def _thinks(name: str) -> bool:
 def _in_moonshots_words(writer: HeadWriter, params: Params, model: str | None) -> Params:
     """Return the parameters as Moonshot takes them for a model."""
     name = (model or "").lower()
+    switchable = _SWITCHABLE.search(name) is not None
+    params = with_one_of_both(writer, params, thinks=_thinks(name), switchable=switchable)
     switch = switched_thinking(params.values)
-    if switch == "enabled" or (_thinks(name) and switch != "disabled"):
-        params = without_forced_choice(writer, params)
     if _THINKING.search(name) is None or not writer.makes("param_dropped"):
         return params
     fixed = {"temperature": _TEMPERATURES[switch], **_FIXED}

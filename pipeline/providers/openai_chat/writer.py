@@ -211,7 +211,7 @@ class ChatDialect(OpenAIDialect):
 
 
 class _Spoken(Struct):
-    """What an assistant's message says, by the member that it is written into."""
+    """The content of an assistant's message, by the member that it is written into."""
 
     calls: list[dict[str, Any]] = []
     content: list[Text | Thinking] = []

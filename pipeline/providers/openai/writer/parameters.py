@@ -227,16 +227,31 @@ def with_effort(writer: HeadWriter, params: Params, nearest: Mapping[str, str]) 
     return structs.replace(params, values=params.values | {"reasoning_effort": Raw(encode(near))})
 
 
-def without_forced_choice(writer: HeadWriter, params: Params) -> Params:
-    """The parameters without a choice that forces a call, which no model takes while it thinks."""
+def with_one_of_both(writer: HeadWriter, params: Params, *, thinks: bool, switchable: bool) -> Params:
+    """The parameters without thinking or without a choice that forces a call; no model takes both (DSK-04, KIM-07).
+
+    Args:
+        writer: records the fix.
+        params: the parameters.
+        thinks: the model thinks unless the request switches that off.
+        switchable: it can be switched off. It is, unless the request asks for thinking: a caller that forces a call
+            cannot use an answer in words.
+    """
     choice = read_choice(params.values.get("tool_choice", _ABSENT))
-    if choice is None or choice.kind not in ("any", "tool") or not writer.makes("param_dropped"):
+    switch = switched_thinking(params.values)
+    if choice is None or choice.kind not in ("any", "tool") or not (switch == "enabled" or (thinks and not switch)):
         return params
     place = params.place("tool_choice")
+    if not switch and switchable:
+        if not writer.makes("thinking_yields"):
+            return params
+        writer.note_fix("thinking_yields", place, detail="tool_choice")
+        return structs.replace(params, values=params.values | {"thinking": Raw(b'{"type":"disabled"}')})
+    if not writer.makes("param_dropped"):
+        return params
     writer.note_fix("param_dropped", place, before=params.values["tool_choice"], detail=place.removeprefix("params."))
-    return structs.replace(
-        params, values={name: value for name, value in params.values.items() if name != "tool_choice"}
-    )
+    others = {name: value for name, value in params.values.items() if name != "tool_choice"}
+    return structs.replace(params, values=others)
 
 
 def switched_thinking(params: Mapping[str, Raw]) -> str:
@@ -255,7 +270,7 @@ class ChatHead(Struct, frozen=True, kw_only=True):
         bounds: the minimum and the maximum of numbers.
         choices: the words for a choice among tools.
         rewrite: writes other parameters in the host's words, for one model.
-        note: returns a text that the system prompt must have for the parameters, ``""`` if there is none.
+        note: returns a text that the system prompt must have for the parameters, ``""`` if they need none.
     """
 
     parameters: frozenset[str] = PARAMETERS

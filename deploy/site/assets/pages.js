@@ -2,6 +2,7 @@
 (() => {
   "use strict";
   const LONG = 12;
+  const MANY = 20;
 
   const field = (label, before, entries) => {
     const input = document.createElement("input");
@@ -35,18 +36,17 @@
     }
   }
 
-  // Sections of a page of codes: a heading whose id is the code, and what follows up to the next heading of its level.
+  // Sections of a page of codes: a heading, and what follows up to the next one.
   const article = document.querySelector("article");
-  const level = article?.querySelectorAll("h3").length >= LONG ? "H3" : "H2";
-  const headings = [...(article?.querySelectorAll(`:scope > ${level}`) ?? [])];
-  if (headings.length >= LONG) {
+  const headings = [...(article?.querySelectorAll(":scope > h2, :scope > h3") ?? [])];
+  if (headings.length >= MANY) {
     const entries = headings.map((heading) => {
       const elements = [heading];
-      for (let next = heading.nextElementSibling; next && !/^H[1-3]$/.test(next.tagName); next = next.nextElementSibling) {
+      for (let next = heading.nextElementSibling; next && !/^H[23]$/.test(next.tagName); next = next.nextElementSibling) {
         elements.push(next);
       }
       return { text: lower(elements), elements };
     });
-    field("Filter these sections", article.querySelector("h2"), entries);
+    field("Filter these sections", headings[0], entries);
   }
 })();
