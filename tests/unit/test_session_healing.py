@@ -33,6 +33,8 @@ NEVER_REFUSED = {
     "bed-signature-required",
     "bed-image-unprocessable",
     "chat-tool-content-list",
+    "ant-tool-reference-server",
+    "ant-tool-reference-client",
     "ant-param-two-of-three",
     "ant-param-effort",
     "bed-json-in-words",
