@@ -254,8 +254,10 @@ _MEDIA: Final = (
     _row(
         "image_at_place",
         CLAUDE,
-        r"^(?P<path>messages\.[\w.]+): (?:image exceeds \d+ MB maximum|image cannot be empty"
-        r"|At least one of the image dimensions exceed max allowed size|The file format is invalid or unsupported"
+        r"^(?P<path>messages\.[\w.]+): (?:image exceeds \d+ MB maximum(?:: \d+ bytes > (?P<bytes>\d+))?"
+        r"|image cannot be empty"
+        r"|At least one of the image dimensions exceed max allowed size[^:]*(?:: (?P<side>\d+) pixels)?"
+        r"|The file format is invalid or unsupported"
         r"|Could not process image)",
         media.stub_named,
         loss="media",
