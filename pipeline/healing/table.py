@@ -416,6 +416,14 @@ _PARAMETERS: Final = (
         source="recorded (Claude Opus 4.7)",
     ),
     _row(
+        "one_value",
+        CHAT,
+        r"^invalid (?P<name>temperature|top_p|n|presence_penalty|frequency_penalty): only [\d.]+ is allowed for this",
+        parameters.leave_out,
+        loss="setting",
+        source="NousResearch/hermes-agent#12668; HKUDS/nanobot#4962 (Kimi)",
+    ),
+    _row(
         "only_one",
         CLAUDE,
         r"temperature and (?P<name>top_p) cannot both be specified for this model",

@@ -303,6 +303,12 @@ def test_thinking_is_left_out_where_converse_has_it():
     assert ("block_binding" in left["thinking"], paths) == (False, [f"{place}.block_binding"])
 
 
+def test_a_parameter_with_one_value_is_left_out():
+    body = {"messages": [{"role": "user", "content": "hi"}], "temperature": 0.5, "top_p": 1}
+    words = sentence_of("openai-chat", "invalid temperature: only 1 is allowed for this model")
+    assert json.loads(heal(body, **words).body) == {"messages": body["messages"], "top_p": 1}
+
+
 def test_a_forced_tool_is_no_longer_forced_where_the_model_thinks():
     body = {"messages": [{"role": "user", "content": "hi"}], "tool_choice": "required"}
     words = sentence_of("openai-chat", "Thinking mode does not support this tool_choice")
@@ -396,6 +402,8 @@ def test_a_cut_answer_is_read_by_its_words(case):
             "search_result",
         ),
         ("openai-responses", "Expected container_id: cntr_68", "container_expired"),
+        ("moonshot", "invalid temperature: only 1 is allowed for this model", "one_value"),
+        ("openai-chat", "invalid temperature: only 0.6 is allowed for this model", "one_value"),
         (
             "openai-responses",
             "The `reasoning_text` in the thinking mode must be passed back to the API.",
