@@ -29,7 +29,7 @@ from prometheus_client import (
 
 from reknit.pipeline import __version__
 from reknit.pipeline.fixes import FIXES, OBSERVABLE
-from reknit.pipeline.healing.table import HEALINGS, IN_SESSIONS
+from reknit.pipeline.healing.table import HEALED_CODES
 from reknit.pipeline.registry import SOURCES
 from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.stages import WRITTEN
@@ -213,9 +213,14 @@ def _refusals(targets: Collection[str]) -> Iterator[tuple[str, str, str]]:
                 yield rule.target, "foreseen", rule.id
 
 
+def _healed_fixes(targets: Collection[str]) -> Iterator[tuple[str, str]]:
+    for code, row in HEALED_CODES.items():
+        yield from ((code, target) for target in sorted(row.targets & set(targets)))
+
+
 def _healed(targets: Collection[str]) -> Iterator[tuple[str, str, str]]:
     """Yield the labels of every outcome of a healed request."""
-    for row in (*IN_SESSIONS, *HEALINGS):
+    for row in HEALED_CODES.values():
         for target in sorted(row.targets & set(targets)):
             yield from ((target, row.name, outcome) for outcome in ("accepted", "refused"))
 
@@ -333,7 +338,7 @@ class Metrics:
         lossy = [fix.code for fix in FIXES.values() if not fix.lossless]
         whose = ("", *targets, "cascade")  # its stream's text is filtered, whatever the targets
         bounded: dict[str, Iterator[tuple[str, ...]]] = {
-            "reknit_fixes_total": product(FIXES, whose),
+            "reknit_fixes_total": chain(product(FIXES, whose), _healed_fixes(targets)),
             "reknit_fixes_lossy_total": product(lossy, whose),
             "reknit_fixes_observed_total": product(OBSERVABLE, targets),
             "reknit_producer_fixes_total": product(("",), FIXES),

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET, Struct, field
 
 from reknit.pipeline.fixes import FIXES
+from reknit.pipeline.healing.table import healed_summary
 from reknit.pipeline.inline_images import images_in
 from reknit.pipeline.letters import REFUSED, letter_kind
 from reknit.pipeline.rules.sets import RULES
@@ -320,7 +321,7 @@ def _mend(row: tuple[str, str, str, bool, bool], count: int, sessions: int) -> M
         code=code,
         target=target,
         producer=producer,
-        summary="" if known is None else known.summary,
+        summary=healed_summary(code) if known is None else known.summary,
         avoids="" if known is None else known.error,
         lossless=lossless,
         observed=observed,

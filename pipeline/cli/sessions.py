@@ -13,7 +13,7 @@ from typing import Any
 import click
 import msgspec
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, structs
 
 from reknit.pipeline.cli import Exit, Group, Progress, fail, read_input, say, stdin, write_bytes, write_json
 from reknit.pipeline.cli.broker import run_with_broker
@@ -177,6 +177,11 @@ def summarise(session: bytes, turns: Rows, events: Rows) -> dict[str, Any]:
             "segments": len(turn_state.segments),
             "requests": {target: sent.request_id for target, sent in turn_state.sent.last.items()},
         }
+        if turn_state.session.refusals:
+            summary["history"]["healed"] = {
+                target: [structs.asdict(noted) for noted in healed]
+                for target, healed in turn_state.session.refusals.items()
+            }
     if (event_state := stream.find(session)) is not None:
         summary["stream"] = {
             "source": event_state.recovery.source,

@@ -21,6 +21,7 @@ from msgspec import Struct, structs
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.fixes import FIXES, Fix, FixCode
+from reknit.pipeline.healing.table import HEALED_CODES, healed_summary
 from reknit.pipeline.providers.cascade.stream.speech import OutputFilters
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.base import Rule, Violation
@@ -185,7 +186,18 @@ class RulePage(Struct, frozen=True, kw_only=True, tag_field="kind", tag="rule"):
     example: Broken | None
 
 
-def explain(code: str) -> FixPage | RulePage:
+class HealingPage(Struct, frozen=True, kw_only=True, tag_field="kind", tag="healing"):
+    """The explanation of a fix that a refusal asks for; ``sentence`` is a regular expression."""
+
+    code: str
+    summary: str
+    targets: tuple[str, ...]
+    sentence: str
+    lossless: bool
+    source: str
+
+
+def explain(code: str) -> FixPage | HealingPage | RulePage:
     """Return the page of a fix code or a rule id; case and a leading zero do not matter.
 
     Raises:
@@ -195,6 +207,16 @@ def explain(code: str) -> FixPage | RulePage:
     if name in FIXES:
         example = _retell(STREAM_EXAMPLES[name]) if name in STREAM_EXAMPLES else _repair_example(FIX_EXAMPLES[name])
         return FixPage(**structs.asdict(FIXES[name]), example=example)
+    if name in HEALED_CODES:
+        row = HEALED_CODES[name]
+        return HealingPage(
+            code=name,
+            summary=healed_summary(name),
+            targets=tuple(sorted(row.targets)),
+            sentence=row.pattern.pattern or f"param: {row.param}",
+            lossless=not row.loss,
+            source=row.source,
+        )
     return _rule_page(RULES[name], RULE_EXAMPLES.get(name))
 
 
@@ -215,7 +237,7 @@ def _group(fix: FixCode) -> str:
 
 
 def _known(code: str) -> str:
-    names = {_key(name): name for name in (*FIXES, *RULES)}
+    names = {_key(name): name for name in (*FIXES, *HEALED_CODES, *RULES)}
     wanted = _key(code)
     if wanted in names:
         return names[wanted]

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from reknit.pipeline.explain import explain, summaries
 from reknit.pipeline.explain.page_text import Said, as_text, written
-from reknit.pipeline.healing.table import HEALINGS, IN_SESSIONS, Healing
+from reknit.pipeline.healing.table import HEALED_CODES, HEALINGS, IN_SESSIONS, Healing
 from reknit.pipeline.history.frameworks import FRAMEWORKS
 from reknit.pipeline.history.pieces import NATIVE_TYPES
 from reknit.pipeline.history.writers import WRITERS
@@ -279,6 +279,8 @@ def documents() -> Mapping[str, str]:
 
 def place_of(code: str) -> str:
     """Return the page under docs/ that explains a fix or a rule, with its anchor."""
+    if code in HEALED_CODES:
+        return "healing.md"
     page = f"rules/{RULES[code].target}.md" if code in RULES else _FIXES
     return f"{page}#{code.lower()}"
 

@@ -14,7 +14,7 @@ from textwrap import wrap
 import msgspec
 from msgspec import Struct
 
-from reknit.pipeline.explain import Broken, FixPage, RepairExample, Retold, RulePage
+from reknit.pipeline.explain import Broken, FixPage, HealingPage, RepairExample, Retold, RulePage
 from reknit.pipeline.text.document_lines import Line, Mark, document_lines, shown_json
 
 
@@ -54,8 +54,12 @@ _OUTCOMES = {
 }
 
 
-def as_text(page: FixPage | RulePage) -> PageText:
-    if isinstance(page, FixPage):
+def as_text(page: FixPage | HealingPage | RulePage) -> PageText:
+    facts: Iterable[Said]
+    example: Iterable[Said] = ()
+    if isinstance(page, HealingPage):
+        facts = _healing(page)
+    elif isinstance(page, FixPage):
         facts = _fix(page)
         example = _repair_text(page.example) if isinstance(page.example, RepairExample) else _retold(page.example)
     else:
@@ -74,6 +78,14 @@ def _fix(page: FixPage) -> Iterator[Said]:
         yield Said(f"Seen in {page.source}.")
     observed = f"Made unless a policy observes it (mend.{page.code}=observe)."
     yield Said(f"Always made: {page.always}." if page.always else observed)
+
+
+def _healing(page: HealingPage) -> Iterator[Said]:
+    loss = "loses nothing" if page.lossless else "loses content"
+    yield Said(f"A healing after a refusal, which {loss}, for {', '.join(page.targets)}. The provider says:",
+               _plainly([page.sentence]))  # fmt: skip
+    yield Said(f"Seen in {page.source}.")
+    yield Said("Policy `heal` limits it.")
 
 
 def _loss(page: FixPage) -> str:
@@ -141,11 +153,11 @@ def _value(value: object) -> str:
     return value if isinstance(value, str) else shown_json(value)
 
 
-def plain(page: FixPage | RulePage) -> str:
+def plain(page: FixPage | HealingPage | RulePage) -> str:
     """A page as text that ends in a newline."""
     said = as_text(page)
     parts = [f"{said.code}: {said.summary}"], written(said.facts), written(said.example)
-    return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
+    return "\n\n".join(filter(None, ("\n".join(lines) for lines in parts))) + "\n"
 
 
 def written(said: Iterable[Said]) -> Iterator[str]:

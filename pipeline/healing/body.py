@@ -69,14 +69,18 @@ class RefusedBody:
         target: that refused it.
         value: the body.
         model: that it was sent to, where the body does not name it.
+        is_own: no one else uses the value, so that it may be changed in place.
     """
 
-    def __init__(self, target: str, value: JsonObject, model: str = "") -> None:
+    def __init__(self, target: str, value: JsonObject, model: str = "", *, is_own: bool = False) -> None:
         self.target = target
         self._model = model
-        self.value = copied(value)
+        self.value = value if is_own else copied(value)
+        self._listed: object = None
+        self._turns: list[JsonObject] = []
         self.changes: list[Change] = []
         # Lists get shorter while they are repaired. The objects are kept, so that no other one gets their identity.
+        self._given_turns = self.turns
         self._given = list(_placed(self.turns, self.turns_name))
         self._places = {id(part): path for part, path in self._given}
 
@@ -86,6 +90,11 @@ class RefusedBody:
     def place_of(self, part: JsonObject, path: str) -> str:
         """Return the place of a turn or a block in the refused body; ``path`` if it is not one of these."""
         return self._places.get(id(part), path)
+
+    def kept(self, count: int) -> int:
+        """Return how many of the first turns of the refused body are still there."""
+        present = set(map(id, self.turns))
+        return sum(id(turn) in present for turn in self._given_turns[:count])
 
     def moves(self) -> dict[str, str]:
         """Return the present place of each turn and block that is still there, or that something took the place of."""
@@ -126,8 +135,11 @@ class RefusedBody:
     @property
     def turns(self) -> list[JsonObject]:
         """The turns of the conversation, or the items of a Responses request."""
-        name = "contents" if self.target == "gemini" else "input" if self.target == "openai-responses" else "messages"
-        return [each for each in items_in(self.value.get(name)) if isinstance(each, dict)]
+        # Repairs ask for them once a turn, and replace the list if they change it.
+        listed = items_in(self.value.get(self.turns_name))
+        if listed is not self._listed:
+            self._listed, self._turns = listed, [each for each in listed if isinstance(each, dict)]
+        return self._turns
 
     @property
     def turns_name(self) -> str:

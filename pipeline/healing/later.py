@@ -78,6 +78,7 @@ LATER: Final[Mapping[str, Later]] = MappingProxyType(
         "forced_tool_while_thinking": _again(chat.let_choose),
         "kimi_reasoning": _again(chat.add_empty_reasoning),
         "deprecated": _again(parameters.leave_out),
+        "one_value": _again(parameters.leave_out),
         "only_one": _again(parameters.leave_out),
         "temperature_with_thinking": _again(parameters.leave_out),
         "thinking_adaptive": _again(parameters.think_adaptively),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 
 from reknit.pipeline.healing.body import (
     CHAT,
@@ -22,6 +23,7 @@ from reknit.pipeline.healing.body import (
     text_in,
 )
 from reknit.pipeline.healing.errors import Refusal
+from reknit.pipeline.targets.media import inspect
 
 Words = dict[str, str]
 _MEDIA_TYPES: Final = frozenset(
@@ -140,12 +142,27 @@ _REFUSED: Final = "the provider cannot process it"
 
 
 def stub_named(body: RefusedBody, words: Words, refusal: Refusal) -> None:
-    """Replace the medium at the named place; without a place, those that no answer has followed yet, or all."""
+    """Replace the medium at the named place, and those that are the same or beyond the limit that the sentence states.
+
+    Without a place, replace those that no answer has followed yet, or all.
+    """
     wanted = indexes_of(words.get("path") or "")
     if not wanted:
         stub_since_answer(body, words, refusal)
         return
-    stub(body, [medium for medium in media_in(body) if _is_at(medium, wanted)], _REFUSED)
+    media = media_in(body)
+    named = {_medium_digest(medium.part) for medium in media if _is_at(medium, wanted)}
+    if named:
+        stub(body, [each for each in media if _medium_digest(each.part) in named or _is_beyond(each, words)], _REFUSED)
+
+
+def _is_beyond(medium: Medium, words: Words) -> bool:
+    """Return True if an image has more pixels on a side, or more bytes of base64, than the provider says it takes."""
+    side, size = int(words.get("side") or 0), int(words.get("bytes") or 0)
+    source = next((each for each in _values(medium.part) if "data" in each or "bytes" in each), {})
+    data = text_in(source.get("data") or source.get("bytes"))
+    facts = inspect(Raw(msgspec.json.encode({"type": "base64", "data": data}))) if data else None
+    return facts is not None and (0 < side < facts.longest_side or 0 < size < facts.encoded_bytes)
 
 
 def _is_at(medium: Medium, wanted: list[int]) -> bool:

@@ -254,8 +254,10 @@ _MEDIA: Final = (
     _row(
         "image_at_place",
         CLAUDE,
-        r"^(?P<path>messages\.[\w.]+): (?:image exceeds \d+ MB maximum|image cannot be empty"
-        r"|At least one of the image dimensions exceed max allowed size|The file format is invalid or unsupported"
+        r"^(?P<path>messages\.[\w.]+): (?:image exceeds \d+ MB maximum(?:: \d+ bytes > (?P<bytes>\d+))?"
+        r"|image cannot be empty"
+        r"|At least one of the image dimensions exceed max allowed size[^:]*(?:: (?P<side>\d+) pixels)?"
+        r"|The file format is invalid or unsupported"
         r"|Could not process image)",
         media.stub_named,
         loss="media",
@@ -414,6 +416,14 @@ _PARAMETERS: Final = (
         source="recorded (Claude Opus 4.7)",
     ),
     _row(
+        "one_value",
+        CHAT,
+        r"^invalid (?P<name>temperature|top_p|n|presence_penalty|frequency_penalty): only [\d.]+ is allowed for this",
+        parameters.leave_out,
+        loss="setting",
+        source="NousResearch/hermes-agent#12668; HKUDS/nanobot#4962 (Kimi)",
+    ),
+    _row(
         "only_one",
         CLAUDE,
         r"temperature and (?P<name>top_p) cannot both be specified for this model",
@@ -559,3 +569,20 @@ def row_for(
 def may_pass(refusal: Refusal) -> bool:
     """Return True if the cause of a refusal may pass by itself, so that only a second attempt decides."""
     return any(row.retry_first and row.words_in(refusal) is not None for row in HEALINGS)
+
+
+_PREFIX: Final = "healed_"
+_SUMMARIES: Final = {
+    "": "the cause of a refusal was changed, and the model sees everything that it saw before",
+    "reasoning": "reasoning that a provider refused was left out",
+    "media": "a medium that a provider refused became a line of text",
+    "history": "a part of the history that a provider refused was left out",
+    "setting": "a parameter that a provider refused was left out or changed",
+}
+HEALED_CODES: Final = {f"{_PREFIX}{row.name}": row for row in (*IN_SESSIONS, *HEALINGS)}
+"""The rows by the codes of their fixes."""
+
+
+def healed_summary(code: str) -> str:
+    """Return the summary of a healing's fix; "" for another code."""
+    return _SUMMARIES[HEALED_CODES[code].loss] if code in HEALED_CODES else ""

@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw, UnsetType, structs
 from reknit.pipeline.errors import InputError, InternalError, UnknownTargetError
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.healing.errors import Refusal, read_error
-from reknit.pipeline.healing.memory import NO_MEMORY, Memory
+from reknit.pipeline.healing.memory import NO_MEMORY, Memory, Noted
 from reknit.pipeline.history.readers.extended import extends, replaced
 from reknit.pipeline.history.readers.message import UNDECIDED, Decided
 from reknit.pipeline.history.readers.shapes import TRANSCRIPTS, decided_in, grows, read, read_next
@@ -322,6 +322,11 @@ class Session:
     def healings(self, target: str) -> int:
         """Return the number of healings of a target's requests in this user turn."""
         return self._memory.get(target, NO_MEMORY).count
+
+    @property
+    def refusals(self) -> dict[str, tuple[Noted, ...]]:
+        """The refusals that were healed, by target."""
+        return {target: memory.healings for target, memory in self._memory.items() if memory.healings}
 
     def was_healed(self, request_id: str) -> bool:
         """Return True if a request was healed after its refusal."""

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.fixes import Fix, digest
-from reknit.pipeline.healing.body import Change, JsonObject, RefusedBody, items_in
+from reknit.pipeline.healing.body import Change, JsonObject, RefusedBody
 from reknit.pipeline.healing.later import is_lossless, later_of
 from reknit.pipeline.healing.memory import Noted, TargetMemory, apply_memory
 from reknit.pipeline.history.pieces import LedgerEntry
@@ -138,13 +138,17 @@ def _stable_bytes(made: Normalized, body: RefusedBody, changes: Sequence[tuple[C
     if not made.prefix_bytes or any(_is_passing(change, noted) for change, noted in changes):
         return 0
     name = body.turns_name
-    settled = len(items_in((decoded_body(made.unjudged[: made.prefix_bytes] + _END) or {}).get(name)))
-    moves = body.moves()
-    kept = sum(f"{name}.{at}" in moves for at in range(settled))
+    try:
+        settled = len(_raw_list.decode(_raw_members.decode(made.unjudged[: made.prefix_bytes] + _END)[name]))
+    except (msgspec.MsgspecError, KeyError):
+        return 0
+    kept = body.kept(settled)
     start = msgspec.json.encode(body.value | {name: body.turns[:kept]}).removesuffix(_END)
     return len(start) if whole.startswith(start) else 0
 
 
+_raw_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw])
 # The list of messages is the last member of every body that is healed.
 _END: Final = b"]}"
 
@@ -210,7 +214,7 @@ def heal_request(
     value = decoded_body(made.unjudged)
     if value is None:
         return made
-    body = RefusedBody(made.target, value, model)
+    body = RefusedBody(made.target, value, model, is_own=True)
     changes = apply_memory(body, memory, model)
     if not changes:
         return made

@@ -68,7 +68,7 @@ def after_refusal(memory: TargetMemory, current: Normalized, refused: Refused) -
     value = decoded_body(current.unjudged)
     if value is None:
         return memory
-    body = RefusedBody(current.target, value, refused.model)
+    body = RefusedBody(current.target, value, refused.model, is_own=True)
     made = Healing(row, words, refused.refusal, refused.request_id)
     own = try_repairs(body, made, is_widest=_is_widest(memory, row, refused.limit))
     if own:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from reknit.pipeline.fixes import FIXES, Fix, Severity, severity_of
+from reknit.pipeline.healing.table import healed_summary
 
 T = TypeVar("T")
 How: TypeAlias = Literal["same", "changed", "moved", "appeared", "vanished"]
@@ -88,7 +89,7 @@ def mark_of(fix: Fix, *, new: bool = False) -> Mark:
     return Mark(
         code=fix.code,
         severity=severity_of(lossless=fix.lossless, observed=fix.observed),
-        summary="" if known is None else known.summary,
+        summary=healed_summary(fix.code) if known is None else known.summary,
         path=fix.path,
         target=fix.target,
         detail=fix.detail,

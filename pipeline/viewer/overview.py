@@ -19,6 +19,7 @@ from msgspec import Struct, structs
 from reknit.pipeline.cli.dead_letters import Left, Wanted, act_on_letters
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.fixes import FIXES
+from reknit.pipeline.healing.table import HEALED_CODES, healed_summary
 from reknit.pipeline.letters import LETTER_KINDS
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.sets import RULES
@@ -56,7 +57,7 @@ STREAMED: Final = {
 
 sessions_at, letters_at = partial(with_query, "/sessions"), partial(with_query, "/letters")
 # The codes that a search can find and that are known before they occur.
-_CODES: Final = (*sorted(FIXES), *STREAMED, *sorted(RULES))
+_CODES: Final = (*sorted(FIXES), *STREAMED, *sorted(HEALED_CODES), *sorted(RULES))
 
 
 class Figure(Struct, frozen=True):
@@ -184,7 +185,7 @@ def meaning(code: str) -> str:
     """Return the meaning of a code in a line; "" for an unknown code."""
     if code in FIXES:
         return FIXES[code].summary
-    return RULES[code].message if code in RULES else STREAMED.get(code, "")
+    return RULES[code].message if code in RULES else STREAMED.get(code, "") or healed_summary(code)
 
 
 def stamp(ms: int) -> str:

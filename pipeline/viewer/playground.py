@@ -34,6 +34,7 @@ from reknit.pipeline.explain import (
 )
 from reknit.pipeline.explain.page_text import PageText, as_text
 from reknit.pipeline.fixes import FIXES, OBSERVABLE, severity_of
+from reknit.pipeline.healing.table import HEALED_CODES
 from reknit.pipeline.helper_process import HelperProcess
 from reknit.pipeline.history.readers.shapes import SHAPES
 from reknit.pipeline.registry import TARGETS
@@ -230,7 +231,7 @@ async def _one(request: web.Request) -> web.Response:
         "explain_code.html",
         said=said,
         severity=_severity(said.code),
-        group=next(group for group, codes in summaries().items() if said.code in codes),
+        group=next((group for group, codes in summaries().items() if said.code in codes), "fixes after a refusal"),
         linked=linked,
         has_example=said.code in EXAMPLES,
     )
@@ -245,6 +246,8 @@ def _severity(code: str) -> str:
     """Return the weight of a fix or a violation in one word."""
     if code in RULES:
         return RULES[code].severity
+    if code in HEALED_CODES:
+        return severity_of(lossless=not HEALED_CODES[code].loss)
     return severity_of(lossless=FIXES[code].lossless)
 
 

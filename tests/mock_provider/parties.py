@@ -1,4 +1,7 @@
-"""The parties that a session can talk to: shape, platform, and who reads whose values."""
+"""The parties that a session can talk to: shape, platform, and who reads whose values.
+
+DeepSeek and Kimi are there twice: by their own targets, and behind a router that hides their names.
+"""
 
 from __future__ import annotations
 
@@ -56,6 +59,8 @@ PARTIES: Final = {
         Party(name="gvx", shape="gemini", target="gemini", platform="vertex", model="gemini-3-pro-preview"),
         Party(name="dsk", shape="chat", target="openai-chat", platform="deepseek", model="deepseek-v4-pro"),
         Party(name="kim", shape="chat", target="openai-chat", platform="moonshot", model="kimi-k2.5"),
+        Party(name="dsn", shape="chat", target="deepseek", platform="deepseek", model="deepseek-v4-pro"),
+        Party(name="kin", shape="chat", target="moonshot", platform="moonshot", model="kimi-k2.5"),
         Party(name="vll", shape="chat", target="vllm", platform="vllm", model="qwen3-vl-8b"),
     )
 }

@@ -8,7 +8,7 @@ from typing import Any, Final
 from mock_provider.parties import PARTIES
 from mock_provider.scripts import Fault, Script
 
-_PARTIES: Final = ("ant", "vtx", "pfx", "bed", "oai", "azr", "cop", "gem", "gvx", "dsk", "kim", "vll")
+_PARTIES: Final = ("ant", "vtx", "pfx", "bed", "oai", "azr", "cop", "gem", "gvx", "dsk", "kim", "dsn", "kin", "vll")
 _FOREIGN: Final = (
     "0123456789abcdef01234567",
     "3f0c1d2e-1111-2222-3333-444455556666",

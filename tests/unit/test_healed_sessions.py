@@ -31,6 +31,8 @@ KEPT_BY_SESSIONS = {
     "many-wide",
     "one-too-many",
     "signature-lost",
+    "reference-in-a-search",
+    "reference-in-tools",
 }
 # The second fault of a session loses something else.
 PRIOR = {"other-key": ("media",), "previous-not-found": ("reasoning",), "compaction-forgotten": ("history",)}

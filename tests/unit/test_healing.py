@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from build import answered, called, said, user
+from build import answered, called, image, png, said, user
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
@@ -303,11 +303,46 @@ def test_thinking_is_left_out_where_converse_has_it():
     assert ("block_binding" in left["thinking"], paths) == (False, [f"{place}.block_binding"])
 
 
+def test_a_parameter_with_one_value_is_left_out():
+    body = {"messages": [{"role": "user", "content": "hi"}], "temperature": 0.5, "top_p": 1}
+    words = sentence_of("openai-chat", "invalid temperature: only 1 is allowed for this model")
+    assert json.loads(heal(body, **words).body) == {"messages": body["messages"], "top_p": 1}
+
+
 def test_a_forced_tool_is_no_longer_forced_where_the_model_thinks():
     body = {"messages": [{"role": "user", "content": "hi"}], "tool_choice": "required"}
     words = sentence_of("openai-chat", "Thinking mode does not support this tool_choice")
     assert json.loads(heal(body, **words).body)["tool_choice"] == "auto"
     assert heal({**body, "tool_choice": "auto"}, **words) is None
+
+
+@pytest.mark.parametrize(
+    ("sides", "words", "left"),
+    [
+        ((9000, 100, 9000), "At least one of the image dimensions exceed max allowed size: 8000 pixels", [100]),
+        (
+            (2500, 1500, 2500),
+            "At least one of the image dimensions exceed max allowed size for many-image requests: 2000 pixels",
+            [1500],
+        ),
+        ((2500, 1500, 2500), "The file format is invalid or unsupported", [1500]),
+        ((2500, 1500, 2600), "The file format is invalid or unsupported", [1500, 2600]),
+        ((10, 20, 30), "image exceeds 5 MB maximum: 48 bytes > 47 bytes", []),
+        ((10, 20, 30), "image exceeds 5 MB maximum: 49 bytes > 48 bytes", [20, 30]),
+    ],
+)
+@pytest.mark.parametrize("target", ["anthropic", "bedrock-converse"])
+def test_all_media_beyond_the_stated_limit_go_in_one_step(target, sides, words, left):
+    sources = {side: png(side, 1) for side in sides}
+    if target == "anthropic":
+        blocks = [image(sources[side]) for side in sides]
+        path = "messages.0.content.0.image.source.base64.data"
+    else:
+        blocks = [{"image": {"format": "png", "source": {"bytes": sources[side]}}} for side in sides]
+        path = "messages.0.content.0.image.source.base64"
+    body = {"model": "claude-sonnet-4-5", "messages": [{"role": "user", "content": blocks}]}
+    done = heal(body, **sentence_of(target, f"{path}: {words}")).body.decode()
+    assert [side for side in sides if sources[side] in done] == left
 
 
 def test_a_picture_is_found_by_its_host():
@@ -367,6 +402,8 @@ def test_a_cut_answer_is_read_by_its_words(case):
             "search_result",
         ),
         ("openai-responses", "Expected container_id: cntr_68", "container_expired"),
+        ("moonshot", "invalid temperature: only 1 is allowed for this model", "one_value"),
+        ("openai-chat", "invalid temperature: only 0.6 is allowed for this model", "one_value"),
         (
             "openai-responses",
             "The `reasoning_text` in the thinking mode must be passed back to the API.",

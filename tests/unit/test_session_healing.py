@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from reknit import Session
 from reknit.pipeline.errors import InputError, UnknownTargetError
+from reknit.pipeline.explain import explain
+from reknit.pipeline.explain.page_text import plain
 from reknit.pipeline.healing.later import LATER
 from reknit.pipeline.healing.table import HEALINGS, IN_SESSIONS
 from reknit.pipeline.history.readers.shapes import read
@@ -31,6 +33,8 @@ NEVER_REFUSED = {
     "bed-signature-required",
     "bed-image-unprocessable",
     "chat-tool-content-list",
+    "ant-tool-reference-server",
+    "ant-tool-reference-client",
     "ant-param-two-of-three",
     "ant-param-effort",
     "bed-json-in-words",
@@ -537,3 +541,12 @@ def test_a_history_of_which_nothing_would_be_left_is_sent_as_it_is():
     session.rewind(2)
     assert session.request().unjudged
     assert session.request().violations == [] or not session.request().rejected
+
+
+@pytest.mark.parametrize("row", [*IN_SESSIONS, *HEALINGS], ids=lambda row: row.name)
+def test_each_fix_of_a_healing_is_explained(row):
+    page = explain(f"healed_{row.name}")
+    assert page.lossless == (not row.loss)
+    text = plain(page)
+    assert row.source in text
+    assert text.endswith("limits it.\n")

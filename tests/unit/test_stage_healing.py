@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stage_runs import KEY, OPENED, of, records, restored, turn
 
+from reknit.pipeline.cli.sessions import summarise
 from reknit.pipeline.policy import Policy
 from reknit.pipeline.stages.defaults import Defaults
 from reknit.pipeline.stages.events import EventsStage
@@ -234,6 +235,14 @@ def test_memory_ends_with_the_session(log, ending):
         assert all(signature in log.healed[0][1] for signature in SIGNED[:3])
     else:
         assert not any(b"healed" in (value or b"") for value in log.kept.values())
+
+
+def test_inspect_shows_the_refusals_that_were_healed(log):
+    refused, _ = log.requests[-1]
+    log.refuse(bad(5))
+    healed = {"row": "thinking_signature", "sentence": bad(5), "request_id": refused["request-id"]}
+    shown_state = summarise(KEY, list(log.kept.items()), [])
+    assert shown_state["history"]["healed"] == {"anthropic": [healed]}
 
 
 def test_nothing_is_healed_before_format_3():
