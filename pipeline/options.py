@@ -87,6 +87,9 @@ class HeadOptions(Struct, frozen=True, kw_only=True):
         tool_name: converts a tool's name.
         is_own: whether a tool in its input form is the target's own, to be written unchanged.
         choices: the tool choices that it has.
+        schema_members: the members that it refuses at the top level of a tool's schema, which has to be of type object.
+            None if it takes any schema.
+        keeps_schema: whether a tool in its input form is the target's own, with a schema that no refusal is known of.
     """
 
     target: str
@@ -96,6 +99,8 @@ class HeadOptions(Struct, frozen=True, kw_only=True):
     tool_name: Callable[[str], str] = str
     is_own: Callable[[Tool, Mapping[str, Raw]], bool] = lambda _tool, _given: False
     choices: Collection[Choice] = ()
+    schema_members: frozenset[str] | None = None
+    keeps_schema: Callable[[Mapping[str, Raw]], bool] = lambda _given: False
 
 
 class MessageOptions(Struct, frozen=True, kw_only=True):
@@ -156,6 +161,10 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
         custom_tools: tools that are not functions.
         limit_parameter: the only name of the limit on output tokens that the model takes. ``""`` if any is taken.
         thinking_parameter: the parameter ``thinking`` says whether the model thinks.
+        schema_members: as in ``HeadOptions``.
+        strict_schemas: strict mode takes only schemas whose objects are closed and require all of their properties.
+        answer_schemas: the answer may be asked for as JSON of a schema.
+        efforts: the levels of reasoning that it has.
     """
 
     structure: Structure
@@ -176,6 +185,10 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
     custom_tools: bool = True
     limit_parameter: str = ""
     thinking_parameter: bool = False
+    schema_members: frozenset[str] | None = None
+    strict_schemas: bool = False
+    answer_schemas: bool = False
+    efforts: tuple[str, ...] = ()
 
 
 NO_EXTRAS: Final[Mapping[str, Raw]] = MappingProxyType({})

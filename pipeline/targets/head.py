@@ -24,6 +24,7 @@ from reknit.pipeline.model import Tool
 from reknit.pipeline.options import Choice, HeadOptions
 from reknit.pipeline.targets import Setting
 from reknit.pipeline.targets.fitting import system_rows
+from reknit.pipeline.targets.schemas import is_plain, is_untyped, object_schema
 from reknit.pipeline.targets.strict import is_strict
 from reknit.pipeline.text.flatten import PromptText, prompt_texts
 
@@ -146,6 +147,7 @@ class Declared(Struct, frozen=True):
         path: its place in the input.
         own: it is the target's own, and written unchanged.
         same: the name and the schema are unchanged.
+        loose: the schema is not one for strict calls.
     """
 
     tool: Tool
@@ -153,6 +155,7 @@ class Declared(Struct, frozen=True):
     path: str
     own: bool = False
     same: bool = True
+    loose: bool = False
 
     @property
     def described(self) -> dict[str, str]:
@@ -162,7 +165,8 @@ class Declared(Struct, frozen=True):
     def members(self) -> dict[str, Raw]:
         """Return the tool's members in any shape, including those of its inner object."""
         inner = next((self.given[key] for key in WRAPPERS if key in self.given), None)
-        return self.given if inner is None else self.given | msgspec.json.decode(inner, type=dict[str, Raw])
+        found = self.given if inner is None else self.given | msgspec.json.decode(inner, type=dict[str, Raw])
+        return {key: value for key, value in found.items() if key != "strict"} if self.loose else found
 
 
 class ToolChoice(Struct, frozen=True):
@@ -324,7 +328,33 @@ class HeadWriter:
             if schema != tool.input_schema:
                 self.note_fix("schema_types_mapped", path, before=tool.input_schema, after=schema)
         same = (name, schema) == (tool.name, tool.input_schema)
-        return Declared(structs.replace(tool, name=name, input_schema=schema), given, path, same=same)
+        tool = structs.replace(tool, name=name, input_schema=schema)
+        return self._with_taken_schema(Declared(tool, given, path, same=same))
+
+    def _with_taken_schema(self, tool: Declared) -> Declared:
+        """The tool, with another schema if the target refuses its own, which takes every call that its own does."""
+        refused, schema = self.options.schema_members, tool.tool.input_schema
+        given = None if refused is None else msgspec.json.decode(schema)
+        if refused is None or not isinstance(given, dict) or is_plain(given, refused):
+            return tool
+        if self.options.keeps_schema(tool.given):
+            return tool
+        merged = not is_untyped(given, refused)
+        code = "schema_merged" if merged else "schema_typed"
+        if not self.makes(code):
+            return tool
+        taken = Raw(msgspec.json.encode(object_schema(given, refused)))
+        changed = sorted(refused & given.keys())
+        if merged and "strict" in tool.members:
+            changed.append("strict")
+        self.note_fix(code, tool.path, before=schema, after=taken, detail=", ".join(changed))
+        return Declared(
+            structs.replace(tool.tool, input_schema=taken),
+            {key: value for key, value in tool.given.items() if not (merged and key == "strict")},
+            tool.path,
+            same=False,
+            loose=merged,
+        )
 
     def stays_strict(self, tool: Declared, strict: Raw | None, compiles: Callable[[Raw], bool]) -> bool:
         """Return False, with a fix, for a tool that is ``strict`` and whose schema the provider does not compile."""

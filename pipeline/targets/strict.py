@@ -17,9 +17,10 @@ _LISTS: Final = ("anyOf", "allOf", "oneOf")
 _OUTSIDE: Final = frozenset({"allOf", "oneOf", "not", "if", "then", "else", "dependentRequired", "dependentSchemas"})
 # What Claude's compiler does not take of numbers and lists (ANT-47).
 _BOUNDS: Final = frozenset({"exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf", "maxItems"})
+# The parameters of several types in all strict schemas of a request (ANT-47c).
 _MOST_UNIONS: Final = 16
-MOST_STRICT: Final = 20
-"""The strict tools of one request to Claude."""
+# The strict tools of one request to Claude (ANT-47b).
+_MOST_STRICT: Final = 20
 
 
 def is_strict(value: Raw | None) -> bool:
@@ -33,12 +34,24 @@ def openai_compiles(schema: Raw) -> bool:
 
 def claude_compiles(schema: Raw) -> bool:
     """Return True if each object is closed and nothing refers to itself, within Claude's subset."""
-    several = 0
-    for node in _nodes(schema):
-        several += isinstance(node.get("type"), list) or "anyOf" in node
-        if not _fits_claude(node) or several > _MOST_UNIONS:
+    return StrictTools().take(schema)
+
+
+class StrictTools:
+    """The strict tools of one request to Claude so far: together they have limits."""
+
+    def __init__(self) -> None:
+        self._tools = 0
+        self._unions = 0
+
+    def take(self, schema: Raw) -> bool:
+        """Return True if one more strict tool with this schema is compiled, and count it."""
+        nodes = list(_nodes(schema))
+        unions = self._unions + sum(isinstance(node.get("type"), list) or "anyOf" in node for node in nodes)
+        if self._tools == _MOST_STRICT or unions > _MOST_UNIONS or not all(map(_fits_claude, nodes)):
             return False
-    return True
+        self._tools, self._unions = self._tools + 1, unions
+        return True
 
 
 def _fits_openai(node: Mapping[str, Any]) -> bool:

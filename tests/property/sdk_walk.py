@@ -7,6 +7,7 @@ needs next to it is added here.
 """
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -243,7 +244,17 @@ def _anthropic(root: dict[str, Any]) -> Iterator[Request]:
         if kind == "text" or message["role"] == _role_of(kind):
             for said in _with_content(message):
                 messages = _anthropic_messages(said, block)
-                yield Request(f"{place} ({message['role']})", _ANTHROPIC | {"messages": messages})
+                yield Request(f"{place} ({message['role']})", _ANTHROPIC | _searched(messages) | {"messages": messages})
+
+
+def _searched(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """The tools that a search for tools, and a reference to one, must have in the request (ANT-48, ANT-48b)."""
+    text = json.dumps(messages)
+    names = sorted(set(re.findall(r'"tool_name": "([^"]*)"', text)))
+    tools: list[dict[str, Any]] = [{"name": name, "input_schema": {"type": "object"}} for name in names]
+    if "tool_search_tool_" in text:
+        tools.append({"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"})
+    return {"tools": tools} if tools else {}
 
 
 def _with_content(message: dict[str, Any]) -> list[dict[str, Any]]:
@@ -515,6 +526,10 @@ def _converse(root: dict[str, Any]) -> Iterator[Request]:
     for place, body in _heads(root, _CONVERSE, {}, {"messages", "modelId"}):
         # A breakpoint ends the prefix before it.
         ended = [{"text": "Be brief."}] if place.startswith("system[].cachePoint") else []
+        # The types take any JSON for a schema, the service only one of an object (BED-38).
+        for tool in body.get("toolConfig", {}).get("tools", ()):
+            if "toolSpec" in tool:
+                tool["toolSpec"]["inputSchema"]["json"] = OBJECT
         yield Request(place, body | {"system": [*ended, *body["system"]]} if ended else body)
     for place, message in _listed(root, "messages"):
         ((name, block),) = message["content"][0].items()

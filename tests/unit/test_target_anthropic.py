@@ -309,10 +309,10 @@ def test_parameters_of_other_providers_are_translated(given):
 
 
 def test_an_unsupported_parameter_is_dropped_and_recorded():
-    done = normalize({"messages": [user("q")], "max_tokens": 5, "seed": 7, "generationConfig": {"responseSchema": {}}})
+    done = normalize({"messages": [user("q")], "max_tokens": 5, "seed": 7, "generationConfig": {"speechConfig": {}}})
     assert [(fix.code, fix.path, fix.detail) for fix in done.fixes] == [
         ("param_dropped", "params.seed", "seed"),
-        ("param_dropped", "params.generationConfig.responseSchema", "generationConfig.responseSchema"),
+        ("param_dropped", "params.generationConfig.speechConfig", "generationConfig.speechConfig"),
     ]
     assert json.loads(done.body).keys() == {"messages", "max_tokens"}
     assert [violation.rule for violation in validate(done.body)] == ["ANT-37"]

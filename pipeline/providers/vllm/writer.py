@@ -65,6 +65,8 @@ def served_model(model: str | None) -> ModelOptions:
         reasoning_required=own.reasoning_required,
         limit_parameter=own.limit_parameter,
         thinking_parameter=own.thinking_parameter,
+        answer_schemas=True,
+        efforts=own.efforts,
     )
 
 

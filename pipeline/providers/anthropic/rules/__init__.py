@@ -19,7 +19,15 @@ from reknit.pipeline.providers.anthropic.rules.catalogue import (
     rule,
 )
 from reknit.pipeline.providers.anthropic.rules.parameters import judge_values
-from reknit.pipeline.providers.anthropic.rules.wire import BETA_PARAMETERS, BETA_TOOLS, PARAMETERS, Block, Message, Text
+from reknit.pipeline.providers.anthropic.rules.wire import (
+    BETA_PARAMETERS,
+    BETA_TOOLS,
+    PARAMETERS,
+    SEARCHES,
+    Block,
+    Message,
+    Text,
+)
 from reknit.pipeline.rules._fold import BadJSON, Fold
 from reknit.pipeline.rules._misfits import Misfit, Spot, fit, fit_with_items
 from reknit.pipeline.rules.base import Rule
@@ -41,6 +49,11 @@ SAME_TOOL = rule("ANT-13d", "hard", "tools: Tool names must be unique.",
 TOOL_SCHEMA = rule("ANT-36", "hard", "{at}: {words}",
     summary="A tool's input schema is an object of type object.",
     repair="wrap it", source="recorded")
+TOP_LEVEL_UNION = rule("ANT-36b", "hard",
+    "{at}: input_schema does not support oneOf, allOf, or anyOf at the top level",
+    summary="A tool's input schema has no oneOf, allOf or anyOf at its top level.",
+    repair="merge the branches into one set of properties",
+    source="anthropics/claude-code#657, #5319, #5973; nspady/google-calendar-mcp#39; zereight/gitlab-mcp#551")
 NO_MODEL = rule("ANT-37", "soft", "model: Field required",
     summary="A request names its model (the sender may add it).",
     repair="set the model", source="the API's own schema", by_sender=True)
@@ -111,6 +124,8 @@ class Anthropic(Fold[Messages, Message]):
             thinking=kind if isinstance(kind, str) else "",
             tools=bool(head.get("tools")),
             betas=self._betas | _each(head.get("anthropic_beta")) | _each(head.get("betas")),
+            tool_names=_names_of(head),
+            search_tool=any(kind.startswith(SEARCHES) for kind in _kinds_of(head)),
         )
         _judge_parameters(head, walk)
         judge_values(head, model, walk)
@@ -248,10 +263,31 @@ def _judge_tools(tools: object, walk: Messages) -> None:
         elif isinstance(kind, str) and kind in BETA_TOOLS:
             walk.judge_beta(BETA_TOOLS[kind], path, path, kind)
         name = tool.get("name")
-        if isinstance(name, str):
+        if kind == "tool_reference":
+            found = tool.get("tool_name")
+            walk.judge_reference(found if isinstance(found, str) else None, path)
+        elif isinstance(name, str):
             if name in names:
                 walk.refuse(SAME_TOOL, f"{path}.name")
             names.add(name)
+
+
+def _entries_of(head: dict[str, Any]) -> list[dict[str, Any]]:
+    tools = head.get("tools")
+    return [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+
+
+def _kinds_of(head: dict[str, Any]) -> Iterable[str]:
+    return (tool["type"] for tool in _entries_of(head) if isinstance(tool.get("type"), str))
+
+
+def _names_of(head: dict[str, Any]) -> frozenset[str] | None:
+    """The names of the declared tools; None if MCP servers or toolsets bring tools that the request does not name."""
+    entries = [tool for tool in _entries_of(head) if tool.get("type") != "tool_reference"]
+    names = [tool.get("name") for tool in entries]
+    if head.get("mcp_servers") or not all(isinstance(name, str) for name in names):
+        return None
+    return frozenset(map(str, names))
 
 
 def _judge_custom(tool: dict[str, object], path: str, walk: Messages) -> None:
@@ -278,6 +314,8 @@ def _judge_custom(tool: dict[str, object], path: str, walk: Messages) -> None:
     if words:
         place = f"input_schema{inner}"
         walk.refuse(TOOL_SCHEMA, f"{path}.{place}", at=f"{at}.{place}", words=words)
+    elif isinstance(schema, dict) and not schema.keys().isdisjoint(("oneOf", "allOf", "anyOf")):
+        walk.refuse(TOP_LEVEL_UNION, f"{path}.input_schema", at=f"{at}.input_schema")
     for key in tool:
         if key not in _TOOL_KEYS:
             walk.refuse(rules.EXTRA_KEY, f"{path}.{key}", at=f"{at}.{key}")

@@ -14,7 +14,9 @@ from reknit.pipeline.providers.anthropic.rules.turns import Turns
 from reknit.pipeline.providers.anthropic.rules.wire import (
     BETA_BLOCKS,
     KINDS,
+    SEARCHES,
     Base64,
+    Compaction,
     Document,
     File,
     Image,
@@ -26,7 +28,10 @@ from reknit.pipeline.providers.anthropic.rules.wire import (
     ServerToolUse,
     Text,
     Thinking,
+    ToolAddition,
+    ToolReference,
     ToolResult,
+    ToolSearchResult,
     ToolUse,
 )
 from reknit.pipeline.rules._media import CLAUDE, pages_of
@@ -184,6 +189,8 @@ def _in_result(walk: Turns, result: ToolResult, blocks: list[Any], at: int) -> N
             _judge_image(walk, block, *_inner_place(walk, at, inner_at))
         elif block.__class__ is Document:
             _judge_document(walk, block, *_inner_place(walk, at, inner_at))
+        elif block.__class__ is ToolReference:
+            walk.judge_reference(block.tool_name, _inner_place(walk, at, inner_at)[0])
     if result.is_error and any(block.__class__ is not Text for block in blocks):
         path = walk.path(at)
         walk.refuse(rules.ERROR_RESULT, path, at=f"{path}.tool_result")
@@ -279,6 +286,8 @@ def _redacted(walk: Turns, block: RedactedThinking, at: int) -> None:
 def _server_call(walk: Turns, block: ServerToolUse | McpToolUse, _at: int) -> None:
     _note(walk, block, _at)
     kind = KINDS[type(block)]
+    if isinstance(block, ServerToolUse) and block.name.startswith(SEARCHES) and not walk.search_tool:
+        walk.refuse(rules.NO_SEARCH_TOOL, walk.path(_at), kind=kind)
     if walk.judge_role_of(kind, "assistant"):
         name = "mcp" if isinstance(block, McpToolUse) else block.name
         walk.servers[block.id] = (walk.index, name)
@@ -287,6 +296,30 @@ def _server_call(walk: Turns, block: ServerToolUse | McpToolUse, _at: int) -> No
 def _server_result(walk: Turns, block: ServerResult | McpResult, at: int) -> None:
     _note(walk, block, at)
     walk.judge_server_result(block.tool_use_id, KINDS[type(block)], walk.path(at))
+
+
+def _search_result(walk: Turns, block: ToolSearchResult, at: int) -> None:
+    path = walk.path(at)
+    if not walk.search_tool:
+        walk.refuse(rules.NO_SEARCH_TOOL, path, kind=KINDS[type(block)])
+    for number, reference in enumerate(block.content.tool_references or ()):
+        walk.judge_reference(reference.tool_name, f"{path}.content.tool_references.{number}")
+    _note(walk, block, at)
+    walk.judge_server_result(block.tool_use_id, KINDS[type(block)], path)
+
+
+def _addition(walk: Turns, block: ToolAddition, at: int) -> None:
+    """Take a tool, which is declared from here on."""
+    _note(walk, block, at)
+    name = block.tool.name or block.tool.tool_name
+    if name is not None and walk.tool_names is not None:
+        walk.tool_names |= {name}
+
+
+def _compaction(walk: Turns, block: Compaction, at: int) -> None:
+    _note(walk, block, at)
+    if block.tool_changes is not UNSET:
+        walk.tool_names = None  # it may have added tools
 
 
 def _note(walk: Turns, block: Any, at: int) -> None:  # noqa: ANN401 - any kind without rules of its own
@@ -311,4 +344,7 @@ _JUDGES: dict[type, Callable[[Turns, Any, int], None]] = {
     ServerToolUse: _server_call,
     McpToolUse: _server_call,
     McpResult: _server_result,
+    ToolSearchResult: _search_result,
+    ToolAddition: _addition,
+    Compaction: _compaction,
 }

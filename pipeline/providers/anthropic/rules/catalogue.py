@@ -678,3 +678,19 @@ WITHOUT_BETA = rule(
     source="Arize-ai/phoenix#12976; anthropics/claude-code#14135; the SDK's types",
 )
 # fmt: on
+TOOL_REFERENCE = rule(
+    "ANT-48",
+    "hard",
+    "Tool reference '{name}' not found in available tools",
+    summary="A tool_reference names a tool that the request declares, or that an earlier message adds.",
+    repair="drop it, or write the search as text",
+    source="anthropics/claude-code#78485, #79970, #81863; headroom#2507, #3172; dust-tt/dust#28479, #28498",
+)
+NO_SEARCH_TOOL = rule(
+    "ANT-48b",
+    "soft",
+    "{at}: `{kind}` needs a tool search tool in `tools`",
+    summary="Blocks of a tool search go with a tool search tool (all recorded do; the API's own words are not known).",
+    repair="write the search as text",
+    source="dust-tt/dust#28517; seen accepted in BerriAI/litellm#18770",
+)

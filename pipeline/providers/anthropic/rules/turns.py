@@ -46,6 +46,8 @@ class Turns(Walk, kw_only=True, eq=False):
         thinking: the parameter's ``type``, "" where it is absent.
         betas: the requested beta features, if a header or the body names them.
         tools: the request has tools.
+        tool_names: the names of declared and added tools. None if servers bring more, which the request does not name.
+        search_tool: one of them searches for tools.
         markers: the number of cached blocks.
         short: there was one for five minutes.
         documents: the number of PDFs.
@@ -71,6 +73,8 @@ class Turns(Walk, kw_only=True, eq=False):
     thinking: str = ""
     betas: frozenset[str] = frozenset()
     tools: bool = False
+    tool_names: frozenset[str] | None = frozenset()
+    search_tool: bool = False
     markers: int = 0
     short: bool = False
     documents: int = 0
@@ -166,6 +170,11 @@ class Turns(Walk, kw_only=True, eq=False):
         if self.betas and not any(map(self.has_beta, features)):
             words = f"Input tag '{kind}' found using 'type' does not match any of the expected tags"
             self.refuse(rules.WITHOUT_BETA, path, at=at, words=words if kind else "Extra inputs are not permitted")
+
+    def judge_reference(self, name: str | None, path: str) -> None:
+        """Judge the name of a tool that a search has found."""
+        if self.tool_names is not None and name is not None and name not in self.tool_names:
+            self.refuse(rules.TOOL_REFERENCE, path, name=name)
 
     def judge_file_source(self, path: str, at: str, tags: str) -> None:
         """Judge an uploaded file, which needs a beta header: where any header is known, it is settled."""

@@ -159,8 +159,28 @@ class TextEditorResult(ServerResult, frozen=True, gc=False, tag="text_editor_cod
     """File edits."""
 
 
-class ToolSearchResult(ServerResult, frozen=True, gc=False, tag="tool_search_tool_result"):
+SEARCHES = "tool_search_tool_"
+"""The names of the tools that search for tools, and the types of their declarations, begin with this."""
+
+
+class Reference(Struct, frozen=True, gc=False):
+    """A tool that a search found, or that a message adds, as far as it is judged."""
+
+    tool_name: str | None = None
+    name: str | None = None
+
+
+class FoundTools(Struct, frozen=True, gc=False):
+    """The answer of a search for tools; an error has no references."""
+
+    tool_references: list[Reference] | None = None
+
+
+class ToolSearchResult(_Block, frozen=True, gc=False, tag="tool_search_tool_result"):
     """A search for tools."""
+
+    tool_use_id: str
+    content: FoundTools
 
 
 class AdvisorResult(ServerResult, frozen=True, gc=False, tag="advisor_tool_result"):
@@ -187,7 +207,7 @@ class Compaction(_Block, frozen=True, gc=False, tag="compaction"):
 
 
 class ToolAddition(_Block, frozen=True, gc=False, tag="tool_addition"):
-    tool: Anything
+    tool: Reference
 
 
 class ToolRemoval(_Block, frozen=True, gc=False, tag="tool_removal"):

@@ -38,7 +38,8 @@ from reknit.pipeline.providers.anthropic.writer.blocks import (
     without_issuers,
 )
 from reknit.pipeline.providers.anthropic.writer.lifetimes import shortened_message
-from reknit.pipeline.providers.anthropic.writer.parameters import tool_name, write_head
+from reknit.pipeline.providers.anthropic.writer.parameters import thinking_of, tool_name, write_head
+from reknit.pipeline.providers.anthropic.writer.searches import added_tools, known_tools, with_known_references
 from reknit.pipeline.targets import (
     Encoded,
     Ending,
@@ -67,7 +68,10 @@ _SYSTEM_INSIDE_SINCE: Final = (4, 8)
 
 
 def is_thinking(setting: Setting) -> bool:
-    thinking = bytes(setting.params.get("thinking", b"null"))
+    return _is_on(bytes(setting.params.get("thinking", b"null")))
+
+
+def _is_on(thinking: bytes) -> bool:
     return thinking != b"null" and b'"disabled"' not in thinking
 
 
@@ -84,6 +88,8 @@ class AnthropicProgress(Struct, frozen=True, array_like=True):
     answered: bool = False
     # Media of results that more results follow; none once all messages of an exchange are written.
     held: list[TrackedBlock] = []
+    # The names of the tools that messages have added.
+    added: tuple[str, ...] = ()
 
 
 class _Wire(Struct, frozen=True, gc=False):
@@ -102,9 +108,10 @@ class AnthropicDialect(ListDialect):
         self._void = setting.void_at(self._endpoint)
         self._takes_unsigned = takes_unsigned(setting, NAME)
         self.judged_as = judged_as(setting, NAME)
-        self._thinks = is_thinking(setting)
+        thinking = thinking_of(setting)
+        self._thinks = _is_on(thinking)
         # Adaptive thinking asks for none in a tool loop (recorded).
-        self._thinks_first = b'"enabled"' in bytes(setting.params.get("thinking", b""))
+        self._thinks_first = b'"enabled"' in thinking
         self.state = AnthropicProgress()
         head = write_head(setting, system)
         self.head = head.data
@@ -113,6 +120,7 @@ class AnthropicDialect(ListDialect):
         self._short = head.short
         self.prefix = head.before("messages")
         self._names: dict[str, str] = {}
+        self._tools = known_tools(setting)
 
     def encode_message(self, message: Message, state: AnthropicProgress, *, final: bool) -> Encoded:
         """Write one message; where nothing speaks against it, as it is."""
@@ -227,7 +235,8 @@ class AnthropicDialect(ListDialect):
         self, came: Message, state: AnthropicProgress, *, prefill: bool = False, thinks: bool | None = None
     ) -> Encoded:
         book = FixLog(NAME, self._observed)
-        message = _taken(in_common_words(came, book), book, state.opened, paused=prefill)
+        message = with_known_references(in_common_words(came, book), self._tools.plus(state.added), book)
+        message = _taken(message, book, state.opened, paused=prefill)
         opened = left_open(message, state.opened) if message.role == "assistant" else state.opened
         unfit = unfit_reasoning(
             message,
@@ -258,7 +267,10 @@ class AnthropicDialect(ListDialect):
             work.out.append(stub_for(came, book))
         rows = list(map(row, work.out))
         blocks: list[Block] = [piece.block for piece in work.out]
-        next_turn = structs.replace(state, images=work.images, large=work.large, opened=opened, held=work.held)
+        added = tuple(dict.fromkeys((*state.added, *added_tools(blocks))))
+        next_turn = structs.replace(
+            state, images=work.images, large=work.large, opened=opened, held=work.held, added=added
+        )
         if self._thinks_first:
             shown = [piece.block for piece in work.out]
             next_turn = _loop_after(next_turn, message.role, shown, lost=bool(message.changed or unfit))
@@ -347,7 +359,7 @@ class Anthropic:
     def structure(self, setting: Setting) -> Structure:
         """Return the structure of accepted recorded requests, by the model's version; the newest for later ones."""
         version = version_of(setting.model)
-        prefill = version is not None and version < NO_PREFILL_SINCE and not is_thinking(setting)
+        prefill = version is not None and version < NO_PREFILL_SINCE and not _is_on(thinking_of(setting))
         system = version is not None and version >= _SYSTEM_INSIDE_SINCE
         return Structure(
             assistant_first=version is not None and version >= _ASSISTANT_FIRST_SINCE,

@@ -17,10 +17,23 @@ from reknit.pipeline.model import Tool, on_the_wire
 from reknit.pipeline.options import HeadOptions
 from reknit.pipeline.providers.anthropic.writer.lifetimes import shortened
 from reknit.pipeline.providers.anthropic.writer.models import fit_to_claude, fit_values
+from reknit.pipeline.providers.anthropic.writer.searches import KnownTools, known_tools
+from reknit.pipeline.providers.anthropic.writer.settings import own_form, write_form, write_reasoning
 from reknit.pipeline.targets import Setting, legal_name
 from reknit.pipeline.targets.fitting import MOST_MARKS, POINT, is_mark, mark_of, raw_unmarked
-from reknit.pipeline.targets.head import WRAPPERS, Declared, HeadWriter, Params, WrittenHead, read_choice, sort_params
-from reknit.pipeline.targets.strict import MOST_STRICT, claude_compiles, is_strict
+from reknit.pipeline.targets.head import (
+    WRAPPERS,
+    Declared,
+    HeadWriter,
+    Params,
+    WrittenHead,
+    members_of,
+    read_choice,
+    sort_params,
+)
+from reknit.pipeline.targets.schemas import COMBINATORS
+from reknit.pipeline.targets.settings import GROUPS, OwnSettings, mapped
+from reknit.pipeline.targets.strict import StrictTools, is_strict
 
 PARAMETERS: Final = frozenset(
     {
@@ -77,13 +90,51 @@ def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> WrittenHead:
 
 def _params(writer: HeadWriter) -> dict[str, Raw]:
     values = {name: value for name, value in writer.setting.params.items() if name not in _HEAD.elsewhere}
-    params = Params(values) if values.keys() <= PARAMETERS else sort_params(values)
+    params = Params(values)
+    if not values.keys() <= PARAMETERS:
+        params = mapped(writer, sort_params(values), _own_settings(writer.setting, values))
+    params = own_form(writer, params)
     choice = params.values.get("tool_choice")
     written = None if choice is None else _choice(choice)
+    parallel = params.values.get("parallel_tool_calls")
+    single = None if parallel is None or not writer.setting.tools else _one_at_a_time(written or _AUTO, parallel)
+    if single is not None:
+        written, params = single, params.said_as("parallel_tool_calls", {})
     places = params.each_of(PARAMETERS if written else PARAMETERS - {"tool_choice"})
     kept = writer.placed(writer.clamped(params), places)
     kept = fit_to_claude(writer, params, fit_values(writer, params, kept))
     return kept if written is None else kept | {"tool_choice": written}
+
+
+def _own_settings(setting: Setting, values: Mapping[str, Raw]) -> OwnSettings:
+    """The settings of Claude, less those that the request has in Claude's terms."""
+    config = members_of(values.get("output_config", Raw(b"{}"))) or {}
+    return OwnSettings(
+        groups=GROUPS - {"output_config"},
+        answers=frozenset({"output_format", *(["output_config"] if "format" in config else [])}),
+        reasons=frozenset({"thinking", *(["output_config"] if "effort" in config else [])}),
+        form=lambda form: write_form(form, setting.model),
+        reasoning=lambda reasoning: write_reasoning(reasoning, setting.model, sort_params(values).values),
+    )
+
+
+def thinking_of(setting: Setting) -> bytes:
+    """The parameter ``thinking`` that a request has, be it another provider's setting."""
+    given = setting.params.get("thinking")
+    if given is not None or setting.params.keys() <= PARAMETERS:
+        return bytes(given or b"null")
+    return bytes(_params(HeadWriter(_HEAD, setting)).get("thinking", b"null"))
+
+
+_AUTO: Final = Raw(b'{"type":"auto"}')
+
+
+def _one_at_a_time(choice: Raw, parallel: Raw) -> Raw | None:
+    """A choice that also says whether calls may be parallel; None where that has no meaning."""
+    allowed, given = msgspec.json.decode(parallel), msgspec.json.decode(choice)
+    if not isinstance(allowed, bool) or not isinstance(given, dict) or given.get("type") == "none":
+        return None
+    return Raw(_encode({**given, "disable_parallel_tool_use": not allowed}))
 
 
 def _choice(value: Raw) -> Raw | None:
@@ -146,6 +197,7 @@ def _system_blocks(writer: HeadWriter) -> list[Any]:
 
 def _tools(writer: HeadWriter) -> list[dict[str, Any]]:
     written: list[dict[str, Any]] = []
+    known = known_tools(writer.setting)
     for each in _fitted_tools(writer):
         tool, given = each.tool, each.given
         if each.own and POINT in given:
@@ -154,6 +206,8 @@ def _tools(writer: HeadWriter) -> list[dict[str, Any]]:
                 writer.note_fix("cache_mark_dropped", each.path)
             else:
                 written[-1]["cache_control"] = mark
+        elif each.own and _is_lost_reference(given, known):
+            writer.note_fix("tool_reference_dropped", each.path, before=given, detail="tools")
         elif each.own:
             written.append(given)
         elif "input_schema" in given:
@@ -169,19 +223,11 @@ def _tools(writer: HeadWriter) -> list[dict[str, Any]]:
 
 def _fitted_tools(writer: HeadWriter) -> Iterator[Declared]:
     """Yield the tools; one that is strict and that the provider does not compile, or beyond the most, without it."""
-    left = MOST_STRICT
+    strict_tools = StrictTools()
     for each in writer.declared_tools():
-        if each.own or not is_strict(each.members.get("strict")):
-            yield each
-        elif writer.stays_strict(each, each.members.get("strict"), claude_compiles if left else _never):
-            left -= 1
-            yield each
-        else:
-            yield _not_strict(each)
-
-
-def _never(_schema: Raw) -> bool:
-    return False
+        strict = None if each.own else each.members.get("strict")
+        kept = not is_strict(strict) or writer.stays_strict(each, strict, strict_tools.take)
+        yield each if kept else _not_strict(each)
 
 
 def _not_strict(tool: Declared) -> Declared:
@@ -192,6 +238,13 @@ def _not_strict(tool: Declared) -> Declared:
             inner = msgspec.json.decode(given[wrapper], type=dict[str, Raw])
             given[wrapper] = Raw(_encode({key: value for key, value in inner.items() if key != "strict"}))
     return structs.replace(tool, given=given)
+
+
+def _is_lost_reference(given: Mapping[str, Raw], known: KnownTools) -> bool:
+    """Return True for a reference in the place of a tool whose tool is not declared (ANT-48)."""
+    if bytes(given.get("type", b"")) != b'"tool_reference"' or "tool_name" not in given:
+        return False
+    return not known.written_name(msgspec.json.decode(given["tool_name"]))
 
 
 def _is_own(tool: Tool, keys: Mapping[str, Raw]) -> bool:
@@ -211,4 +264,5 @@ _HEAD: Final = HeadOptions(
     bounds={"temperature": (0, 1)},
     tool_name=tool_name,
     is_own=_is_own,
+    schema_members=COMBINATORS,
 )

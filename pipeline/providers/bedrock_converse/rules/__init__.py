@@ -399,6 +399,16 @@ def _judge_tool(tool: object, path: str, walk: Turns) -> None:
         walk.refuse(rules.MISSING, f"{path}.inputSchema", at=member(f"{path}.inputSchema"))
     elif not isinstance(schema, dict) or not isinstance(schema.get("json"), dict):
         walk.refuse(rules.NOT_OBJECT, f"{path}.inputSchema.json")
+    else:
+        _judge_schema(schema["json"], f"{path}.inputSchema.json", walk)
+
+
+def _judge_schema(schema: dict[str, Any], path: str, walk: Turns) -> None:
+    if schema.get("type") != "object":
+        walk.refuse(rules.SCHEMA_TYPE, f"{path}.type")
+    elif not schema.keys().isdisjoint(("oneOf", "allOf", "anyOf")):
+        number = path.split(".")[2]
+        walk.refuse(rules.TOP_LEVEL_UNION, path, at=f"tools.{number}.custom.input_schema")
 
 
 RULE_SET = BedrockConverse()

@@ -222,6 +222,14 @@ NOT_OBJECT = rule("BED-13", "hard",
     "The format of the value at {at} is invalid. Provide a json object for the field and try again.",
     summary="A call's input and a result's json are objects.",
     repair="wrap it", source="public source files")
+SCHEMA_TYPE = rule("BED-38", "hard", "The value at {at} must be one of the following: object.",
+    summary="A tool's schema is of type object.",
+    repair="set the type", source="earendil-works/pi#8279")
+TOP_LEVEL_UNION = rule("BED-38b", "model",
+    MODEL_ERRORS + "{at}: input_schema does not support oneOf, allOf, or anyOf at the top level",
+    summary="A tool's schema has no oneOf, allOf or anyOf at its top level (Claude).",
+    repair="merge the branches into one set of properties", source="as ANT-36b",
+    fact="unlike_anthropic")
 EMPTY_ERROR = rule("BED-14", "hard", "The content field at {at} cannot be empty when status value is error.",
     summary="An error result says something.",
     repair="add a text", source="aws-samples/sample-multi-agent-orchestration-chat-on-agentcore#15")

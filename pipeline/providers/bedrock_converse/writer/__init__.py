@@ -39,6 +39,7 @@ from reknit.pipeline.providers.bedrock_converse.writer.fitness import (
     fit_reasoning,
     unpaired_halves,
 )
+from reknit.pipeline.providers.bedrock_converse.writer.settings import own_form, own_settings, with_own_form
 from reknit.pipeline.providers.bedrock_converse.writer.unchanged import piece_stays, written_as_they_are
 from reknit.pipeline.targets import (
     Encoded,
@@ -52,14 +53,16 @@ from reknit.pipeline.targets import (
 from reknit.pipeline.targets.bound import void_of
 from reknit.pipeline.targets.fitting import MOST_MARKS, mark_of, point_of
 from reknit.pipeline.targets.head import HeadWriter, Params, before_list
+from reknit.pipeline.targets.schemas import COMBINATORS
+from reknit.pipeline.targets.settings import mapped
 from reknit.pipeline.targets.signatures import endpoint_of
-from reknit.pipeline.targets.strict import claude_compiles
+from reknit.pipeline.targets.strict import StrictTools
 from reknit.pipeline.targets.valid_run import EncodedRun, RunMessages
 
 # Families that keep a prompt in a cache; the others refuse breakpoints.
 _CACHED: Final = ("claude", "nova")
 # Parameters of Claude under Anthropic's name, in addition to the service's own.
-_OF_CLAUDE: Final = ("top_k", "thinking")
+_OF_CLAUDE: Final = ("top_k", "thinking", "output_config")
 # Parameters of Claude that the service has under names of its own; it passes the others on.
 _PLACES: Final = {
     "temperature": "inferenceConfig.temperature",
@@ -87,16 +90,20 @@ class ConverseHead(Struct, frozen=True):
 
 def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> ConverseHead:
     """Return the parts around the messages of every request of a session."""
-    writer = HeadWriter(_HEAD, setting)
-    keys: dict[str, Any] = {}
     model = (setting.model or "").lower()
+    claude = not model or "claude" in model
+    # The service requires the type, and Claude refuses alternatives (BED-38, BED-38b).
+    options = structs.replace(_HEAD, schema_members=COMBINATORS if claude else frozenset())
+    writer = HeadWriter(options, setting)
+    keys: dict[str, Any] = {}
     cached = not model or any(name in model for name in _CACHED)
     prompt = [*_given_system(writer), *_system_rows(writer.system_rows(system))]
     if not cached:
         prompt = _unmarked(prompt, "system", writer)
     if prompt:
         keys["system"] = prompt
-    given = params = writer.read_params()
+    params = mapped(writer, with_own_form(writer.read_params(), model), own_settings(model, setting.params))
+    given = params = own_form(writer, params, model)
     if "claude" in model:
         params = _with_fields(params)
     placed = writer.placed(params)
@@ -168,12 +175,12 @@ def _any(_schema: Raw) -> bool:
 
 
 def _tools(writer: HeadWriter) -> Iterator[bytes]:
+    compiles = StrictTools().take if "claude" in (writer.setting.model or "").lower() else _any
     for each in writer.declared_tools():
         if each.own:
             yield _encode(each.given)
             continue
         made = _specified(each.tool.name, each.tool.description, each.tool.input_schema)
-        compiles = claude_compiles if "claude" in (writer.setting.model or "").lower() else _any
         if "strict" in each.members and writer.stays_strict(each, each.members["strict"], compiles):
             made["toolSpec"]["strict"] = each.members["strict"]
         writer.note_unread(each, "strict", "cache_control")

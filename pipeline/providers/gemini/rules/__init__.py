@@ -34,6 +34,9 @@ from reknit.pipeline.rules._misfits import Misfit, Spot, Unreadable, fit_with_it
 
 __all__ = ["CATALOGUE", "RULE_SET", "Gemini"]
 
+# A function's schema as JSON Schema, and how the type of an object is spelt.
+_JSON_SCHEMAS: Final = ("parametersJsonSchema", "parameters_json_schema")
+_OBJECT_TYPES: Final = ("OBJECT", "object", "Object", 6)
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}").fullmatch
 # The documentation's list, and what was recorded besides (text/csv, audio/mpeg, audio/x-wav).
 _MIME_TYPES: Final = re.compile(
@@ -365,6 +368,23 @@ def _judge_functions(functions: list[tuple[str, dict[str, Any]]], walk: Turns) -
             # The API leaves out the number of the only tool.
             at = place(inner).replace("tools[0]", "tools")
             walk.refuse(rules.ADDITIONAL, f"{inner}.additionalProperties", at=at)
+        _judge_schema(function, path, walk)
+
+
+def _judge_schema(function: dict[str, Any], path: str, walk: Turns) -> None:
+    """Judge the top level of a function's schema, in either of the two dialects."""
+    for key in ("parameters", *_JSON_SCHEMAS):
+        schema, inner = function.get(key), f"{path}.{key}"
+        if not isinstance(schema, dict):
+            continue
+        unknown = ("oneOf", "allOf") if key == "parameters" else ()
+        for name in unknown:
+            if name in schema:
+                walk.refuse(rules.COMBINATORS, f"{inner}.{name}", name=name, at=place(inner))
+        if schema.get("type") not in _OBJECT_TYPES:
+            walk.refuse(rules.NO_OBJECT_SCHEMA, inner, name=function.get("name"))
+        elif any(name in schema for name in ("anyOf", "any_of", "oneOf", "allOf") if name not in unknown):
+            walk.refuse(rules.TOP_LEVEL_UNION, inner, name=function.get("name"))
 
 
 RULE_SET = Gemini()

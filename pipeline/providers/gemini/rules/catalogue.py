@@ -187,6 +187,19 @@ ADDITIONAL = rule("GEM-20", "soft",
     "Invalid JSON payload received. Unknown name \"additionalProperties\" at '{at}': Cannot find field.",
     summary="Schemas under `parameters` hold no additionalProperties (recorded on AI Studio).",
     repair="send the schema as parametersJsonSchema", source="recorded")
+COMBINATORS = rule(
+    "GEM-20b", "soft", "Invalid JSON payload received. Unknown name \"{name}\" at '{at}': Cannot find field.",
+    summary="Schemas under `parameters` hold no oneOf and no allOf.",
+    repair="send the schema as parametersJsonSchema", source="the API's own schema")
+NO_OBJECT_SCHEMA = rule("GEM-20c", "soft",
+    "Unable to submit request because `{name}` functionDeclaration `parameters` schema should be of type OBJECT.",
+    summary="A function's schema is of type OBJECT (Vertex).",
+    repair="set the type", source="diegosouzapw/OmniRoute#3357; tetsuo-ai/agenc-core#1904")
+TOP_LEVEL_UNION = rule("GEM-20d", "soft",
+    "Unable to submit request because `{name}` functionDeclaration `parameters` schema specified other fields "
+    "alongside any_of. When using any_of, it must be the only field set.",
+    summary="The top level of a function's schema, which has a type, has no alternatives (Vertex).",
+    repair="merge the branches into one set of properties", source="public source files")
 UNKNOWN_PARAMETER = rule("GEM-21", "soft", 'Invalid JSON payload received. Unknown name "{name}": Cannot find field.',
     summary="Parameters are those of the API's schema.",
     repair="drop the parameter", source="recorded")

@@ -8,6 +8,7 @@ does not name it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -32,8 +33,11 @@ from reknit.pipeline.providers.gemini.writer.blocks import (
     written,
 )
 from reknit.pipeline.providers.gemini.writer.models import fit_to_gemini
+from reknit.pipeline.providers.gemini.writer.settings import own_settings
 from reknit.pipeline.targets import Encoded, ListDialect, Setting, in_common_words, row, stub_for
 from reknit.pipeline.targets.head import HeadWriter, WrittenHead
+from reknit.pipeline.targets.schemas import COMBINATORS
+from reknit.pipeline.targets.settings import mapped
 from reknit.pipeline.targets.signatures import endpoint_of
 from reknit.pipeline.text.flatten import PromptText
 
@@ -46,7 +50,8 @@ _OWN_TOOLS: Final = frozenset(either_spelling(_TOOLS))
 _MODES: Final[dict[Choice, str]] = {"auto": "AUTO", "any": "ANY", "tool": "ANY", "none": "NONE"}
 # Members that only Gemini's declarations have, unchanged.
 _OF_DECLARATIONS: Final = ("response", "responseJsonSchema", "response_json_schema", "behavior")
-_OPEN: Final = b'"additionalProperties"'
+_NOT_ITS_OWN: Final = re.compile(rb'"(additionalProperties|oneOf|allOf)"\s*:')
+_COMBINED: Final = re.compile(rb'"(oneOf|allOf)"\s*:')
 _DECLARATION: Final = frozenset({"name", "description", "parameters", *_OF_DECLARATIONS} | DECLARED_SCHEMAS)
 
 _encode = msgspec.json.Encoder().encode
@@ -55,7 +60,7 @@ _encode = msgspec.json.Encoder().encode
 def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> WrittenHead:
     writer = HeadWriter(_HEAD, setting)
     keys: dict[str, Any] = {}
-    params = writer.read_params()
+    params = mapped(writer, writer.read_params(), own_settings(setting))
     given = [_text_of(each) for each in writer.prompt_texts(keeps_blanks=True)]
     words = [text for text in given if text is not None]
     words += [piece.block.text for piece in writer.system_rows(system) if isinstance(piece.block, Text)]
@@ -108,14 +113,19 @@ def _tools(writer: HeadWriter) -> tuple[list[dict[str, Any]], list[Any]]:
             own.append(given)
             continue
         writer.note_unread(each, "cache_control", *_OF_DECLARATIONS)
-        # The field `parameters` knows only a part of JSON Schema (GEM-20).
-        if given and given.keys() <= _DECLARATION and _OPEN not in bytes(given.get("parameters", b"")):
+        if _is_declaration(given, _NOT_ITS_OWN):
             functions.append(given | {"name": each.tool.name})
             continue
         more: dict[str, Any] = {key: given[key] for key in _OF_DECLARATIONS if key in given}
         schema = {"parametersJsonSchema": each.tool.input_schema}
         functions.append({"name": each.tool.name, **each.described, **schema, **more})
     return functions, own
+
+
+def _is_declaration(given: Mapping[str, Raw], unknown: re.Pattern[bytes] = _COMBINED) -> bool:
+    """Return True for a declaration in the API's words; `parameters` has a part of JSON Schema (GEM-20, GEM-20b)."""
+    in_own_dialect = unknown.search(bytes(given.get("parameters", b""))) is None
+    return bool(given) and given.keys() <= _DECLARATION and in_own_dialect
 
 
 def _is_own(tool: Tool, given: Mapping[str, Raw]) -> bool:
@@ -154,6 +164,8 @@ _HEAD: Final = HeadOptions(
     tool_name=function_name,
     is_own=_is_own,
     choices=tuple(_MODES),
+    schema_members=COMBINATORS,
+    keeps_schema=_is_declaration,
 )
 
 

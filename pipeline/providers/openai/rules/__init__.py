@@ -99,6 +99,21 @@ class Misfits(Struct, frozen=True, kw_only=True):
         self.walk.refuse(rule, where, at=bracketed(where), **fields)
 
 
+_NOT_AT_THE_TOP = ("oneOf", "anyOf", "allOf", "enum", "not")
+
+
+def judge_schema(walk: Walk, function: dict[str, Any], path: str, no_object: Rule, not_plain: Rule) -> None:
+    """Judge the top level of a function's schema: it is of type object, and says nothing of alternatives."""
+    schema, name = function.get("parameters"), function.get("name")
+    if not isinstance(schema, dict):
+        return
+    if schema.get("type") != "object":
+        got = schema.get("type")
+        walk.refuse(no_object, path, name=name, got=got if isinstance(got, str) else None)
+    elif any(member in schema for member in _NOT_AT_THE_TOP):
+        walk.refuse(not_plain, path, name=name)
+
+
 def _value(root: object, path: str) -> object:
     node = root
     for name in path.split(".")[1:]:

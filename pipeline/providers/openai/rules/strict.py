@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
@@ -10,6 +11,7 @@ from reknit.pipeline.rules.base import Rule
 
 MESSAGE: Final = "Invalid schema for {kind} '{name}': In context={context}, {words}"
 
+_OPENAIS: Final = re.compile(r"$|(ft:)?(gpt-|chatgpt-|codex-|o\d)")
 _OPEN: Final = "'additionalProperties' is required to be supplied and to be false."
 _OPTIONAL: Final = (
     "'required' is required to be supplied and to be an array including every key in properties. Missing '{key}'."
@@ -19,6 +21,11 @@ _LISTS: Final = ("anyOf", "allOf", "oneOf")
 _MAPS: Final = ("properties", "$defs", "definitions")
 
 _Node: TypeAlias = tuple[tuple[str, ...], Any]
+
+
+def is_compiled(model: str | None) -> bool:
+    """Return True if OpenAI runs the model. No refusal is known of routers, which have models of other makers too."""
+    return _OPENAIS.match((model or "").lower()) is not None
 
 
 def judge_strict(walk: Walk, rule: Rule, path: str, schema: object, **named: object) -> None:

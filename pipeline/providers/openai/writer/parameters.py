@@ -20,17 +20,24 @@ from reknit.pipeline.model import Role, Tool
 from reknit.pipeline.options import HeadOptions, ModelOptions, Structure
 from reknit.pipeline.providers.openai.writer.models import fit_to_model
 from reknit.pipeline.providers.openai.writer.parts import encode
+from reknit.pipeline.providers.openai.writer.settings import efforts_of, own_form, takes_forms, write_form
 from reknit.pipeline.targets import Setting, legal_name
 from reknit.pipeline.targets.head import HeadWriter, Params, WrittenHead, members_of, read_choice, sort_params
+from reknit.pipeline.targets.schemas import COMBINATORS
+from reknit.pipeline.targets.settings import GROUPS, AnswerForm, OwnSettings, Reasoning, Written, mapped, nearest
 from reknit.pipeline.targets.strict import openai_compiles
 
 # Parameters that are elsewhere in the request, or are breakpoints, which these APIs set themselves.
 _MEMBERS: Final = frozenset({"model", "messages", "input", "system", "tools", "cache_control"})
 CHOICE: Final = ("tool_choice", "parallel_tool_calls")
 """The parameters that choose among tools."""
+SCHEMA_MEMBERS: Final = COMBINATORS | {"enum", "not"}
+"""The members that the top level of a function's schema must not have (OAI-25, RSP-27)."""
 _OPENAI_CHAT: Final = "openai-chat"
 # The targets that compile the schemas of strict tools.
 _STRICT: Final = frozenset({"openai-chat", "openai-responses"})
+# Models of other makers are behind a router, of which no refusal is known.
+_OPENAI_MODEL: Final = re.compile(r"$|(ft:)?(gpt-|chatgpt-|codex-|o\d)")
 _FALSE: Final = Raw(b"false")
 _ABSENT: Final = Raw(b"null")
 _LIMITS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
@@ -94,6 +101,7 @@ def write_tools(
     ``own_form`` is True for a client's tools that are in it already; those stay unchanged, with all other members, if
     nothing needs repair.
     """
+    compiles = writer.options.target in _STRICT and _OPENAI_MODEL.match((writer.setting.model or "").lower())
     written: list[Any] = []
     for each in writer.declared_tools():
         tool, keys = each.tool, each.given
@@ -101,7 +109,7 @@ def write_tools(
         # A tool that stays in its own form is strict only where that form has the member.
         flat = unchanged and writer.options.target != _OPENAI_CHAT
         strict = keys.get("strict") if flat else each.members.get("strict")
-        stays = writer.options.target not in _STRICT or writer.stays_strict(each, strict, openai_compiles)
+        stays = not compiles or writer.stays_strict(each, strict, openai_compiles)
         if unchanged:
             written.append(tool.raw if stays else _not_strict(keys, flat=flat))
             continue
@@ -158,6 +166,9 @@ _ECHOING: Final = re.compile(r"deepseek-(v3[.-]2|v4|reasoner)|kimi-k2(-thinking|
 _SWITCHED: Final = re.compile(r"deepseek|kimi|moonshot|glm")
 
 
+# `Function tools with reasoning_effort are not supported` by these in Chat Completions, which Responses takes.
+_NO_EFFORT_WITH_TOOLS: Final = re.compile(r"(^|/)gpt-5\.[4-9](?!\d)")
+
 _SPEECH: Final = frozenset({"input_audio"})
 _SPEAKERS: Final[frozenset[Role]] = frozenset({"user", "assistant"})
 _ASSISTANT: Final[frozenset[Role]] = frozenset({"assistant"})
@@ -189,6 +200,10 @@ def chat_model(model: str | None) -> ModelOptions:
         user_blocks=_SPEECH if "audio" in name else frozenset(),
         limit_parameter="max_completion_tokens" if own and _REASONING.search(name) else "",
         thinking_parameter=_SWITCHED.search(name) is not None,
+        schema_members=SCHEMA_MEMBERS,
+        strict_schemas=own,
+        answer_schemas=own and takes_forms(name),
+        efforts=efforts_of(name),
     )
 
 
@@ -287,13 +302,22 @@ def write_chat_head(setting: Setting, target: str, host: ChatHead, model: ModelO
     def is_own(_tool: Tool, keys: Mapping[str, Any]) -> bool:
         return model.custom_tools and _is_custom(keys)
 
-    writer = HeadWriter(HeadOptions(target=target, bounds=host.bounds, tool_name=tool_name, is_own=is_own), setting)
+    options = HeadOptions(
+        target=target,
+        bounds=host.bounds,
+        tool_name=tool_name,
+        is_own=is_own,
+        schema_members=model.schema_members,
+    )
+    writer = HeadWriter(options, setting)
     keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
     limit = model.limit_parameter or (
         "max_completion_tokens" if "max_completion_tokens" in setting.params else "max_tokens"
     )
-    params = host.rewrite(writer, openai_params(setting.params, limit, _in_chat_words), setting.model)
-    params = writer.clamped(params)
+    params = mapped(writer, openai_params(setting.params, limit, _in_chat_words), _own_settings(setting, model))
+    if model.strict_schemas:
+        params = own_form(writer, params)
+    params = writer.clamped(host.rewrite(writer, params, setting.model))
     tools = write_tools(writer, _tool, _is_chats)
     if setting.tools and all(_is_older(tool) for tool in setting.tools):
         # The model answers in the words in which it was asked.
@@ -310,6 +334,28 @@ def write_chat_head(setting: Setting, target: str, host: ChatHead, model: ModelO
     if target == _OPENAI_CHAT:
         body = fit_to_model(writer, params, body, responses=False)
     return WrittenHead(encode(keys | body), writer.fixes)
+
+
+def _own_settings(setting: Setting, model: ModelOptions) -> OwnSettings:
+    efforts = () if setting.tools and _NO_EFFORT_WITH_TOOLS.search(setting.model or "") else model.efforts
+
+    def form(answer: AnswerForm) -> tuple[Written, str] | None:
+        written = write_form(answer) if model.answer_schemas else None
+        if written is None:
+            return None
+        return {"response_format": {"type": "json_schema", "json_schema": written[0]}}, written[1]
+
+    def reasoning(asked: Reasoning) -> tuple[Written, str] | None:
+        level = nearest(asked.level, efforts) if efforts else ""
+        return ({"reasoning_effort": level}, level) if level else None
+
+    return OwnSettings(
+        groups=GROUPS,
+        answers=frozenset({"response_format"}),
+        reasons=frozenset({"reasoning_effort", *(["thinking"] if model.thinking_parameter else [])}),
+        form=form,
+        reasoning=reasoning,
+    )
 
 
 def _tool(function: Function) -> dict[str, Any]:

@@ -11,9 +11,17 @@ from typing import Any, ClassVar, Self
 import msgspec
 from msgspec import UNSET, field, structs
 
-from reknit.pipeline.providers.openai.rules import Misfits, bracketed, kind, legal_name, listing, unsupported_image
+from reknit.pipeline.providers.openai.rules import (
+    Misfits,
+    bracketed,
+    judge_schema,
+    kind,
+    legal_name,
+    listing,
+    unsupported_image,
+)
 from reknit.pipeline.providers.openai.rules.models import judge_model
-from reknit.pipeline.providers.openai.rules.strict import judge_strict
+from reknit.pipeline.providers.openai.rules.strict import is_compiled, judge_strict
 from reknit.pipeline.providers.openai.rules.values import judge_bounds, judge_metadata, judge_types
 from reknit.pipeline.providers.openai_chat.rules import catalogue as rules
 from reknit.pipeline.providers.openai_chat.rules.catalogue import (
@@ -254,9 +262,9 @@ class OpenAIChat(Fold[Turns, Message]):
             named = answer.get("json_schema")
             if isinstance(named, dict) and named.get("name") is None:
                 walk.refuse(rules.MISSING, "response_format.json_schema.name")
-            if isinstance(named, dict):
-                _judge_strict(walk, named, "response_format.json_schema.schema", "response_format", "schema")
         _judge_tools(head, walk)
+        if is_compiled(model):
+            _judge_strict(head, walk)
         for name in head:
             if name not in PARAMETERS:
                 walk.refuse(rules.EXTRA_PARAMETER, name, name=name)
@@ -314,12 +322,24 @@ def _judge_tools(head: dict[str, Any], walk: Turns) -> None:
         # The provider's own tools change too often to be judged.
         if kind_of_tool == "function" and isinstance(read := misfits.fit(tool, FunctionTool, path), FunctionTool):
             judge_name(walk, read.function.name, f"{path}.function.name")
-            _judge_strict(walk, tool["function"], f"{path}.function.parameters", "function", "parameters")
+            place = f"{path}.function.parameters"
+            judge_schema(walk, tool["function"], place, rules.NO_OBJECT_SCHEMA, rules.TOP_LEVEL_UNION)
 
 
-def _judge_strict(walk: Turns, holder: dict[str, Any], path: str, kind: str, key: str) -> None:
-    if holder.get("strict") is True and key in holder:
-        judge_strict(walk, rules.STRICT_SCHEMA, path, holder[key], kind=kind, name=holder.get("name"))
+def _judge_strict(head: dict[str, Any], walk: Turns) -> None:
+    """Judge the schemas that the provider compiles: of strict functions, and of a strict answer."""
+    tools = head.get("tools")
+    for at, tool in enumerate(tools if isinstance(tools, list) else ()):
+        function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
+        if isinstance(function, dict) and function.get("strict") is True and "parameters" in function:
+            whose = {"kind": "function", "name": function.get("name")}
+            path = f"tools.{at}.function.parameters"
+            judge_strict(walk, rules.STRICT_SCHEMA, path, function["parameters"], **whose)
+    answer = head.get("response_format")
+    form = answer.get("json_schema") if isinstance(answer, dict) and answer.get("type") == "json_schema" else None
+    if isinstance(form, dict) and form.get("strict") is True and "schema" in form:
+        whose = {"kind": "response_format", "name": form.get("name")}
+        judge_strict(walk, rules.STRICT_SCHEMA, "response_format.json_schema.schema", form["schema"], **whose)
 
 
 RULE_SET = OpenAIChat()

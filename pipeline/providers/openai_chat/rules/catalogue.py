@@ -79,6 +79,7 @@ class ChatFamily(Family, frozen=True):
         system: messages of role system (o1-mini recorded to refuse; every other model is assumed to take them).
         max_tokens: the parameter (gpt-5-mini and gpt-5-nano recorded to refuse).
         audio: speech in a message (gpt-5-mini and gpt-4.1-mini recorded to refuse, gpt-audio to take).
+        any_schema: a function's schema of any form.
         echo: the rule by which a message with calls must carry its reasoning, "" if there is none.
         thinks: the model always thinks; where False, the request decides.
     """
@@ -86,6 +87,7 @@ class ChatFamily(Family, frozen=True):
     system: bool = True
     max_tokens: bool = True
     audio: bool | None = None
+    any_schema: bool | None = None
     echo: str = ""
     thinks: bool = False
 
@@ -94,11 +96,14 @@ UNKNOWN = ChatFamily("unknown")
 _FAMILIES: tuple[tuple[re.Pattern[str], ChatFamily], ...] = tuple(
     (re.compile(pattern), known)
     for pattern, known in (
-        (r"(^|/)o1-(mini|preview)(?!\w)", ChatFamily("o1-mini", system=False, max_tokens=False, audio=False)),
-        (r"(^|/)o\d(?![\w.])", ChatFamily("o", max_tokens=False, audio=False)),
-        (r"(^|/)gpt-5(?!\w)", ChatFamily("gpt-5", max_tokens=False, audio=False)),
-        (r"(^|/)gpt-(4o-(mini-)?)?audio(?!\w)", ChatFamily("gpt-audio", audio=True)),
-        (r"(^|/)gpt-4\.1(?!\w)", ChatFamily("gpt-4.1", audio=False)),
+        (
+            r"(^|/)o1-(mini|preview)(?!\w)",
+            ChatFamily("o1-mini", system=False, max_tokens=False, audio=False, any_schema=False),
+        ),
+        (r"(^|/)o\d(?![\w.])", ChatFamily("o", max_tokens=False, audio=False, any_schema=False)),
+        (r"(^|/)gpt-5(?!\w)", ChatFamily("gpt-5", max_tokens=False, audio=False, any_schema=False)),
+        (r"(^|/)gpt-(4o-(mini-)?)?audio(?!\w)", ChatFamily("gpt-audio", audio=True, any_schema=False)),
+        (r"(^|/)gpt-4\.1(?!\w)", ChatFamily("gpt-4.1", audio=False, any_schema=False)),
         (r"deepseek-(v3[.-]2|v4|reasoner)", ChatFamily("deepseek", echo="DSK-01")),
         (r"kimi-k2-thinking", ChatFamily("kimi-thinking", echo="KIM-01", thinks=True)),
         (r"kimi-k2[.-]\d(?!\d)", ChatFamily("kimi", echo="KIM-01")),
@@ -200,6 +205,18 @@ NO_TOOLS = rule("OAI-11b", "hard", EMPTY_ARRAY,
 CHOICE = rule("OAI-11c", "hard", "Invalid value for '{name}': '{name}' is only allowed when 'tools' are specified.",
     summary="tool_choice and parallel_tool_calls need tools.",
     repair="delete the key", source="the API's documentation; never recorded accepted")
+NO_OBJECT_SCHEMA = rule("OAI-25", "model",
+    "Invalid schema for function '{name}': schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{got}\"'.",
+    summary="A function's schema is of type object (OpenAI's own models; other hosts are not known).",
+    repair="set the type", source="chatanywhere/GPT_API_free#403",
+    fact="any_schema")
+TOP_LEVEL_UNION = rule("OAI-25b", "model",
+    "Invalid schema for function '{name}': schema must have type 'object' and not have "
+    "'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level.",
+    summary="A function's schema has no alternatives, enum or not at its top level (OpenAI's own models).",
+    repair="merge the branches into one set of properties",
+    source="nspady/google-calendar-mcp#39; langchain-ai/langchainjs#9804; cecli-dev/cecli#281",
+    fact="any_schema")
 IMAGE_TYPE = rule("OAI-12", "hard",
     "You uploaded an unsupported image. Please make sure your image has of one the following formats: "
     "['png', 'jpeg', 'gif', 'webp'].",

@@ -12,6 +12,7 @@ from msgspec import Struct, field, structs
 from reknit.pipeline.providers.openai.rules import (
     Misfits,
     bracketed,
+    judge_schema,
     kind,
     legal_name,
     listing,
@@ -19,7 +20,7 @@ from reknit.pipeline.providers.openai.rules import (
     unsupported_image,
 )
 from reknit.pipeline.providers.openai.rules.models import judge_model
-from reknit.pipeline.providers.openai.rules.strict import judge_strict
+from reknit.pipeline.providers.openai.rules.strict import is_compiled, judge_strict
 from reknit.pipeline.providers.openai.rules.values import judge_bounds, judge_metadata, judge_types
 from reknit.pipeline.providers.openai_responses.rules import catalogue as rules
 from reknit.pipeline.providers.openai_responses.rules.catalogue import (
@@ -326,9 +327,8 @@ class OpenAIResponses(Fold[Items, Item]):
         answer_kind = answer.get("type") if isinstance(answer, dict) else None
         if isinstance(answer, dict) and answer_kind == "json_schema" and answer.get("name") is None:
             walk.refuse(rules.MISSING, "text.format.name")
-        if isinstance(answer, dict) and answer.get("strict") is True:
-            named = {"kind": "response_format", "name": answer.get("name")}
-            judge_strict(walk, rules.STRICT_SCHEMA, "text.format.schema", answer.get("schema"), **named)
+        if is_compiled(model):
+            _judge_strict(head.get("tools"), answer, walk)
         # An item that is stored elsewhere may hold the word.
         walk.json_unsaid = answer_kind == "json_object" and not walk.chained and head.get("prompt") is None
         for name in head:
@@ -385,9 +385,18 @@ def _judge_tools(tools: object, walk: Items) -> None:
             case "function" | "custom":
                 if isinstance(named := misfits.fit(tool, NamedTool, path), NamedTool):
                     judge_name(walk, named.name, f"{path}.name")
-                    if tool.get("strict") is True:
-                        schema, whose = tool.get("parameters"), {"kind": "function", "name": named.name}
-                        judge_strict(walk, rules.STRICT_SCHEMA, f"{path}.parameters", schema, **whose)
+                    judge_schema(walk, tool, f"{path}.parameters", rules.NO_OBJECT_SCHEMA, rules.TOP_LEVEL_UNION)
+
+
+def _judge_strict(tools: object, answer: object, walk: Items) -> None:
+    """Judge the schemas that the provider compiles: of strict functions, and of a strict answer."""
+    for at, tool in enumerate(tools if isinstance(tools, list) else ()):
+        if isinstance(tool, dict) and tool.get("type") in {"function", "custom"} and tool.get("strict") is True:
+            whose = {"kind": "function", "name": tool.get("name")}
+            judge_strict(walk, rules.STRICT_SCHEMA, f"tools.{at}.parameters", tool.get("parameters"), **whose)
+    if isinstance(answer, dict) and answer.get("strict") is True:
+        whose = {"kind": "response_format", "name": answer.get("name")}
+        judge_strict(walk, rules.STRICT_SCHEMA, "text.format.schema", answer.get("schema"), **whose)
 
 
 def _judge_research(tools: object, model: str | None, walk: Items) -> None:

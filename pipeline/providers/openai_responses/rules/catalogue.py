@@ -69,6 +69,15 @@ NAME = rule("RSP-11", "hard", PATTERN,
 NAME_TOO_LONG = rule("RSP-11b", "soft", TOO_LONG,
     summary=f"Names of tools have at most {NAME_LENGTH} characters (not known for this API).",
     repair="shorten with a digest", source="as OAI-04b, by analogy")
+NO_OBJECT_SCHEMA = rule("RSP-27", "hard",
+    "Invalid schema for function '{name}': schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{got}\"'.",
+    summary="A function's schema is of type object.",
+    repair="set the type", source="chatanywhere/GPT_API_free#403")
+TOP_LEVEL_UNION = rule("RSP-27b", "hard",
+    "Invalid schema for function '{name}': schema must have type 'object' and not have "
+    "'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level.",
+    summary="A function's schema has no alternatives, enum or not at its top level.",
+    repair="merge the branches into one set of properties", source="langchain-ai/langchainjs#9804; cecli-dev/cecli#281")
 SECOND_OUTPUT = rule("RSP-13", "soft", "{at}: there is an output for {id} already",
     summary="A call has one output (no refusal was seen).",
     repair="keep the first real one", source="no text seen")

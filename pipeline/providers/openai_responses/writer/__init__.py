@@ -30,6 +30,7 @@ from reknit.pipeline.providers.openai.writer import (
 from reknit.pipeline.providers.openai.writer.models import fit_to_model
 from reknit.pipeline.providers.openai.writer.parameters import (
     CHOICE,
+    SCHEMA_MEMBERS,
     Function,
     openai_params,
     tool_name,
@@ -38,6 +39,7 @@ from reknit.pipeline.providers.openai.writer.parameters import (
     write_tools,
 )
 from reknit.pipeline.providers.openai.writer.parts import encode, own_members
+from reknit.pipeline.providers.openai.writer.settings import efforts_of, takes_forms, write_form
 from reknit.pipeline.providers.openai_responses.writer.items import (
     OWN,
     FunctionTool,
@@ -57,7 +59,8 @@ from reknit.pipeline.providers.openai_responses.writer.items import (
 )
 from reknit.pipeline.providers.openai_responses.writer.valid_run import written_in_one_pass
 from reknit.pipeline.targets import STUB, Encoded, Ending, Row, Setting, in_common_words, row, stub_for
-from reknit.pipeline.targets.head import HeadWriter, Params, WrittenHead, prompt_as_text
+from reknit.pipeline.targets.head import HeadWriter, Params, WrittenHead, members_of, prompt_as_text
+from reknit.pipeline.targets.settings import GROUPS, AnswerForm, OwnSettings, Reasoning, Written, mapped, nearest
 from reknit.pipeline.targets.signatures import endpoint_of
 from reknit.pipeline.targets.valid_run import EncodedRun, RunMessages
 
@@ -94,7 +97,8 @@ def write_head(setting: Setting) -> tuple[WrittenHead, bytes]:
     A stored prompt may bring tools, too.
     """
     writer = HeadWriter(_HEAD, setting)
-    params = writer.clamped(openai_params(setting.params, "max_output_tokens", _in_own_words))
+    params = openai_params(setting.params, "max_output_tokens", _in_own_words)
+    params = writer.clamped(mapped(writer, params, _own_settings(setting, params)))
     keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
     given = params.values.get("instructions")
     first = [] if given is None else [msgspec.json.decode(given, type=str)]
@@ -116,6 +120,28 @@ def write_head(setting: Setting) -> tuple[WrittenHead, bytes]:
 def _written(writer: HeadWriter, params: Params, keys: dict[str, Any]) -> WrittenHead:
     body = fit_to_model(writer, params, writer.placed(params, params.each_of(PARAMETERS)), responses=True)
     return WrittenHead(encode(keys | body), writer.fixes)
+
+
+def _own_settings(setting: Setting, params: Params) -> OwnSettings:
+    """The settings of the API, less those that the request has in its terms."""
+    given = {name: members_of(params.values[name]) or {} for name in ("text", "reasoning") if name in params.values}
+    efforts = efforts_of(setting.model)
+
+    def form(answer: AnswerForm) -> tuple[Written, str] | None:
+        written = write_form(answer) if setting.model is None or takes_forms(setting.model) else None
+        return None if written is None else ({"text": {"format": {"type": "json_schema", **written[0]}}}, written[1])
+
+    def reasoning(asked: Reasoning) -> tuple[Written, str] | None:
+        level = nearest(asked.level, efforts) if efforts else ""
+        return ({"reasoning": {"effort": level}}, level) if level else None
+
+    return OwnSettings(
+        groups=GROUPS - {"text", "reasoning"},
+        answers=frozenset({"text"} if "format" in given.get("text", {}) else ()),
+        reasons=frozenset({"reasoning"} if "effort" in given.get("reasoning", {}) else ()),
+        form=form,
+        reasoning=reasoning,
+    )
 
 
 def _tool(function: Function) -> FunctionTool:
@@ -169,6 +195,7 @@ _HEAD: Final = HeadOptions(
     bounds={"max_output_tokens": (16, math.inf)},  # RSP-20
     tool_name=tool_name,
     is_own=_is_own,
+    schema_members=SCHEMA_MEMBERS,
 )
 
 
