@@ -45,6 +45,11 @@ def convert(history: GivenHistory, to: str, source: str = "auto") -> Converted:
     Raises:
         InputError: the input cannot be used.
         UnknownTargetError: a shape does not exist, or is not written.
+
+    Example:
+        >>> done = convert([{"role": "user", "content": "Hello."}], to="langchain")
+        >>> (done.shape, done.messages[0]["type"], done.fixes)
+        ('anthropic', 'human', ())
     """
     writer = writer_named(to)
     found = read(history, source)

@@ -11,6 +11,7 @@ import reknit
 import reknit.client
 import reknit.media
 import reknit.testing
+from reknit.pipeline.conversion import Converted
 from reknit.pipeline.explain.reference.docstrings import markdown_of
 from reknit.pipeline.explain.reference.markdown import WRITTEN
 from reknit.pipeline.fixes import Fix
@@ -21,7 +22,7 @@ from reknit.pipeline.session import Normalized
 
 _MODULES: tuple[ModuleType, ...] = (reknit, reknit.client, reknit.media, reknit.testing)
 # Types that the functions of `reknit` return and take.
-_RESULTS: tuple[type, ...] = (Normalized, Fix, Violation, Healed, NotHealed, Policy)
+_RESULTS: tuple[type, ...] = (Normalized, Fix, Violation, Converted, Healed, NotHealed, Policy)
 _LONGEST_LINE = 100
 
 
