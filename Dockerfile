@@ -11,8 +11,8 @@ COPY pyproject.toml README.md LICENSE ./
 COPY reknit ./reknit
 COPY pipeline ./pipeline
 COPY topics ./topics
-COPY deploy/version.py ./deploy/version.py
-# An image is built without the repository, so the version is told: --build-arg BUILD_VERSION=$(reknit --version)
+COPY deploy/version.py deploy/sbom_hook.py ./deploy/
+# An image is built without the repository, so its version is an argument: --build-arg BUILD_VERSION=$(reknit --version)
 ARG BUILD_VERSION=
 RUN pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
     && pip --python /opt/reknit install --no-deps --no-index /wheels/*.whl

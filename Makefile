@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest
 SDKS := $(if $(shell command -v npm),tests/js/node_modules)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format unit broker sdks chaos simulate bench mutants record resume kafka modules schemas docs deploy clean distclean
+.PHONY: help demo test lint format unit broker sdks chaos simulate heal bench mutants release record resume kafka modules schemas docs site deploy clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ chaos: $(VENV)/.dev ## let three brokers and two workers undergo every fault, wi
 simulate: $(VENV)/.dev ## run seeded fault schedules of the engine on a model of Kafka (ARGS="--seeds 10000")
 	@$(BIN)/python tests/simulation/run.py $(ARGS)
 
+heal: $(VENV)/.dev ## run refused sessions against a mock provider, and compare clients (ARGS="--sessions 2000")
+	@$(BIN)/python tests/mock_provider/run.py $(ARGS)
+
 bench: $(VENV)/.dev ## measure the budgets beside the peers; writes build/benchmarks.md
 	@$(BIN)/python tests/benchmarks/run.py $(ARGS)
 
@@ -61,6 +64,10 @@ bench: $(VENV)/.dev ## measure the budgets beside the peers; writes build/benchm
 mutants: ## change the core in small ways and show what no test notices (ARGS="--sample 200 --seed 1")
 	@$(MAKE) --no-print-directory VENV=$(VENV)-mutants $(VENV)-mutants/.mutants
 	@$(VENV)-mutants/bin/python tests/mutants.py $(ARGS)
+
+release: ## build the archives of a release twice, compare and check them; writes build/release
+	@$(MAKE) --no-print-directory VENV=$(VENV)-release $(VENV)-release/.release
+	@$(VENV)-release/bin/python deploy/release.py $(ARGS)
 
 record: $(VENV)/.dev ## run the real Codex and Gemini CLIs (npm) against a scripted API, with no other network; needs root
 	@$(BIN)/python tests/record/agents.py $(ARGS)
@@ -78,8 +85,12 @@ schemas: $(VENV)/.runtime ## write topics/schemas and topics/asyncapi.json from 
 	@$(BIN)/reknit topics schemas --write topics
 	@$(BIN)/reknit topics asyncapi --write topics
 
-docs: $(VENV)/.runtime ## write the pages of docs/ from the catalogues, their examples and the table of streams
+docs: $(VENV)/.runtime ## write the generated pages of docs/: fixes, rules, streams, configuration and the reference
 	@$(BIN)/reknit explain --write docs
+
+site: $(VENV)/.dev ## build the site of the docs into build/site, with every link checked
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict $(ARGS)
+	@echo "build/site/index.html"
 
 deploy: $(VENV)/.dev ## write the dashboards and the generated Kubernetes manifests
 	@$(BIN)/python -W ignore deploy/grafana/dashboards.py
@@ -90,7 +101,7 @@ clean: ## remove caches and local state
 	find reknit pipeline topics tests deploy -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environment and the broker's jars as well
-	rm -rf $(VENV) $(VENV)-mutants deploy/kafka/lib tests/js/node_modules
+	rm -rf $(VENV) $(VENV)-mutants $(VENV)-release deploy/kafka/lib tests/js/node_modules
 
 # One stamp for each step, newer than what it was made from.
 $(VENV)/.python:
@@ -110,6 +121,10 @@ $(VENV)/.runtime: $(VENV)/.python pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.runtime
 	@$(PIP) install --group dev
+	@touch $@
+
+$(VENV)/.release: $(VENV)/.python pyproject.toml
+	@$(PIP) install --group release
 	@touch $@
 
 $(VENV)/.mutants: $(VENV)/.dev

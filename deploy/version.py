@@ -12,9 +12,8 @@ import os
 import subprocess
 from pathlib import Path
 
-# The next release. A release is the commit that makes this line a release's (RELEASED = True).
+# The next release. The commit of a release has the tag `v` and this number.
 NEXT = "0.2.0"
-RELEASED = False
 
 _ROOT = Path(__file__).parents[1]
 
@@ -27,13 +26,11 @@ def _git(*arguments: str) -> str:
 def build_version() -> str:
     """The version as PEP 440 spells it: ``0.2.0``, ``0.2.0.dev7+g1a2b3c4``, ``….dirty`` with changes in the work tree.
 
-    Seven is the number of commits since the next release got its name. ``BUILD_VERSION`` says it where there is no
-    repository, as in an image; without either it is ``0.2.0.dev0``.
+    Seven is the number of commits since the next release got its name. ``BUILD_VERSION`` is the version where there is
+    no repository, as in an image; without either it is ``0.2.0.dev0``.
     """
-    if told := os.environ.get("BUILD_VERSION"):
-        return told
-    if RELEASED:
-        return NEXT
+    if given := os.environ.get("BUILD_VERSION"):
+        return given
     try:
         if Path(_git("rev-parse", "--show-toplevel")) != _ROOT:
             return f"{NEXT}.dev0"  # another project's repository, in which this was unpacked
@@ -41,6 +38,8 @@ def build_version() -> str:
         since = _git("rev-list", "--count", f"{named}..HEAD" if named else "HEAD")
         commit = _git("rev-parse", "--short=7", "HEAD")
         changed = ".dirty" if _git("status", "--porcelain", "--untracked-files=no") else ""
+        if not changed and f"v{NEXT}" in _git("tag", "--points-at", "HEAD").split():
+            return NEXT
     except (OSError, subprocess.CalledProcessError):
         return f"{NEXT}.dev0"
     return f"{NEXT}.dev{since}+g{commit}{changed}"

@@ -11,8 +11,13 @@ const ENDPOINTS = [
   [/\/chat\/completions$/, "openai-chat"],
   [/\/responses$/, "openai-responses"],
 ];
-// Hosts whose chat requests OpenAI's rules judge; all other hosts are look-alikes.
-const OPENAI = /(^|\.)(openai\.com|azure\.com)$/;
+// Hosts and the target of chat requests to them; all other hosts are look-alikes.
+const HOSTS = [
+  [/(^|\.)(openai\.com|azure\.com)$/, "openai-chat"],
+  [/(^|\.)mistral\.ai$/, "mistral"],
+  [/(^|\.)deepseek\.com$/, "deepseek"],
+  [/(^|\.)(moonshot\.(ai|cn)|kimi\.(com|ai))$/, "moonshot"],
+];
 
 export class MendError extends Error {
   constructor(code, message, path = "", options = {}) {
@@ -82,9 +87,10 @@ export function endpointOf(url) {
   for (const [pattern, target] of ENDPOINTS) {
     const found = pattern.exec(pathname);
     if (!found) continue;
-    const imitates = target === "openai-chat" && !OPENAI.test(hostname);
     const model = found[1] && decodeURIComponent(found[1]);
-    return { target: imitates ? "vllm" : target, model };
+    if (target !== "openai-chat") return { target, model };
+    const [, named] = HOSTS.find(([host]) => host.test(hostname)) ?? [null, "vllm"];
+    return { target: named, model };
   }
   return null;
 }

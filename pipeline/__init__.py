@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from reknit.pipeline.conversion import convert
-    from reknit.pipeline.healing import heal
+    from reknit.pipeline.healing.single import heal
     from reknit.pipeline.session import Session, normalize
     from reknit.pipeline.streams.session import recover
     from reknit.pipeline.validation import validate
@@ -24,7 +24,7 @@ __all__ = ["Session", "__version__", "convert", "heal", "normalize", "recover", 
 _HOMES = {
     "Session": "reknit.pipeline.session",
     "convert": "reknit.pipeline.conversion",
-    "heal": "reknit.pipeline.healing",
+    "heal": "reknit.pipeline.healing.single",
     "normalize": "reknit.pipeline.session",
     "recover": "reknit.pipeline.streams.session",
     "validate": "reknit.pipeline.validation",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -105,11 +105,16 @@ def with_paths_once(changes: Sequence[Change]) -> Iterator[tuple[str, Change]]:
         yield from ((" " * len(path), change) for change in found[1:])
 
 
-def total_of(fixes: Sequence[Fix]) -> str:
-    """Count fixes by their loss, in one line."""
-    losses = [_loss(fix) for fix in fixes]
-    parts = [f"{losses.count(loss)} {_TOTALS[loss]}" for loss in _TOTALS if loss in losses]
-    return f"{len(fixes)} {'repair' if len(fixes) == 1 else 'repairs'}: {', '.join(parts)}"
+def losses_of(fixes: Iterable[Fix]) -> Counter[Loss]:
+    """Count fixes by their loss."""
+    return Counter(_loss(fix) for fix in fixes)
+
+
+def total_of(losses: Counter[Loss]) -> str:
+    """Return the numbers of fixes by loss in one line."""
+    parts = [f"{losses[loss]} {_TOTALS[loss]}" for loss in _TOTALS if loss in losses]
+    number = losses.total()
+    return f"{number} {'repair' if number == 1 else 'repairs'}: {', '.join(parts)}"
 
 
 def value_at(document: Any, path: str) -> Any:  # noqa: ANN401  any JSON

@@ -29,6 +29,7 @@ from prometheus_client import (
 
 from reknit.pipeline import __version__
 from reknit.pipeline.fixes import FIXES, OBSERVABLE
+from reknit.pipeline.healing.table import HEALINGS, IN_SESSIONS
 from reknit.pipeline.registry import SOURCES
 from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.stages import WRITTEN
@@ -81,8 +82,12 @@ STAGE_COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("target", "rule"),
     ),
     "reknit_provider_refusals_total": (
-        "Requests that their provider refused, by outcome: foreseen, missed, unknown, not_shape, unmatched.",
+        "Requests that their provider refused, by outcome: healed, foreseen, missed, unknown, not_shape, unmatched.",
         ("target", "outcome", "rule"),
+    ),
+    "reknit_healed_total": (
+        "Healed requests by the class of the refusal and by their outcome: accepted, refused.",
+        ("target", "class", "outcome"),
     ),
     "reknit_turns_total": (
         "Records of agent.turns by type and outcome: taken, repeated.",
@@ -186,7 +191,7 @@ DEAD_LETTER_CODES = (
 )
 # Why a request does not begin with the settled part of the one before it.
 PREFIX_RESETS = (
-    "changed", "configured", "environment", "fit", "limits", "media", "mended", "replaced", "rewound",
+    "changed", "configured", "environment", "fit", "healed", "limits", "media", "mended", "replaced", "rewound",
     "thinking_disabled",
 )  # fmt: skip
 _TURN_TYPES = [str(kind.__struct_config__.tag) for kind in get_args(TurnRecord)]
@@ -200,12 +205,19 @@ def _refusals(targets: Collection[str]) -> Iterator[tuple[str, str, str]]:
     """Everything that can be said of a provider's refusal."""
     yield "", "unmatched", ""
     for target in targets:
-        yield from ((target, "unknown", ""), (target, "not_shape", ""))
+        yield from ((target, outcome, "") for outcome in ("healed", "unknown", "not_shape"))
     for rule in RULES.values():
         if rule.target in targets:
             yield rule.target, "not_shape" if rule.unchecked else "missed", rule.id
             if rule.severity != "hard":
                 yield rule.target, "foreseen", rule.id
+
+
+def _healed(targets: Collection[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield the labels of every outcome of a healed request."""
+    for row in (*IN_SESSIONS, *HEALINGS):
+        for target in sorted(row.targets & set(targets)):
+            yield from ((target, row.name, outcome) for outcome in ("accepted", "refused"))
 
 
 class PipelineRegistry(CollectorRegistry):
@@ -338,6 +350,7 @@ class Metrics:
                 (rule.target, rule.id) for rule in RULES.values() if rule.target in targets and rule.severity != "hard"
             ),
             "reknit_provider_refusals_total": _refusals(targets),
+            "reknit_healed_total": _healed(targets),
             "reknit_items_total": product(SOURCES, ("stream", "promoted", "result")),
             "reknit_results_unseen_total": product(SOURCES),
             "reknit_retractions_total": product(SOURCES),

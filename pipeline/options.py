@@ -35,6 +35,7 @@ class Structure(Struct, frozen=True, kw_only=True):
         blank: the roles whose messages may consist of blank texts.
         blank_results: a result may hold blank texts.
         ids_again: a call may have the id of one in an earlier turn.
+        marked_ids: ids of calls may have dots and colons.
         system_inside: system messages of text may follow other messages.
         system_blocks: the types of blocks that such a message may hold; one that holds any of them may always stay.
         system_media: such messages, and those at the beginning, may hold images and documents.
@@ -60,6 +61,7 @@ class Structure(Struct, frozen=True, kw_only=True):
     blank: frozenset[Role] = frozenset()
     blank_results: bool = False
     ids_again: bool = False
+    marked_ids: bool = False
     system_inside: bool = False
     system_blocks: frozenset[str] = frozenset()
     system_media: bool = False
@@ -108,6 +110,9 @@ class MessageOptions(Struct, frozen=True, kw_only=True):
         user_blocks: the types of unknown blocks that a user message may hold unchanged.
         calls_as_text: calls and results are written as text.
         refusal_field: an assistant message has a field of its own for a refusal.
+        images: the model takes images.
+        reasoning_parts: reasoning is a part of an assistant message's content, at its place.
+        any_reasoning: readable reasoning of every provider is sent back.
         owners: the providers whose specific members are written again.
         result_media: results may hold images and documents. Otherwise these follow the results in a user message.
         observed: the codes of the repairs that are not made, because a policy only observes them.
@@ -121,6 +126,9 @@ class MessageOptions(Struct, frozen=True, kw_only=True):
     user_blocks: frozenset[str] = frozenset()
     calls_as_text: bool = False
     refusal_field: bool = False
+    images: bool = True
+    reasoning_parts: bool = False
+    any_reasoning: bool = False
     owners: frozenset[str] = frozenset()
     result_media: bool = False
     observed: frozenset[str] = frozenset()
@@ -134,12 +142,16 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
         system_roles: the roles of system messages that the model has. Empty if it has none.
         joined_system: all leading system messages are one message (VLM-03).
         reasoning: the model takes readable reasoning of earlier turns.
+        reasoning_parts: reasoning is a part of an assistant message's content, at its place.
+        any_reasoning: the model takes readable reasoning of every provider.
         reasoning_required: a message with calls always has the field of the reasoning, be it empty (DSK-01, KIM-01).
         short_ids: ids of calls are nine letters and digits (VLM-06); otherwise 40 characters at most (OAI-03).
         single_call: a message has one call (VLM-05).
         answer_required: an assistant message is required between results and the user (VLM-02, VLM-08).
         calls_as_text: calls and results are written as text, since the model has none (VLM-01).
-        prefill_marked: an answer to continue is marked as a prefix (VLM-09).
+        images: the model takes images.
+        empty_content: a message with calls may have an empty text as its content (KIM-04).
+        prefill_mark: the member that marks an answer to continue (VLM-09). ``""`` if it is not marked.
         user_blocks: the types of unknown blocks that a user message may hold unchanged.
         custom_tools: tools that are not functions.
         limit_parameter: the only name of the limit on output tokens that the model takes. ``""`` if any is taken.
@@ -150,12 +162,16 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
     system_roles: frozenset[str] = frozenset({"system", "developer"})
     joined_system: bool = False
     reasoning: bool = True
+    reasoning_parts: bool = False
+    any_reasoning: bool = False
     reasoning_required: bool = False
     short_ids: bool = False
     single_call: bool = False
     answer_required: bool = False
     calls_as_text: bool = False
-    prefill_marked: bool = False
+    images: bool = True
+    empty_content: bool = True
+    prefill_mark: str = ""
     user_blocks: frozenset[str] = frozenset()
     custom_tools: bool = True
     limit_parameter: str = ""
@@ -178,6 +194,10 @@ class Parts(ABC):
     def text(self, text: Text) -> Any:  # noqa: ANN401  a part, ready to encode
         """Words of a message or a result."""
 
+    def thinking(self, text: str) -> Any:  # noqa: ANN401, ARG002  no such part
+        """Reasoning of the assistant's."""
+        return None
+
     @abstractmethod
     def image(self, url: str, extras: Mapping[str, Raw] = NO_EXTRAS) -> Any:  # noqa: ANN401  a part
         """An image by its URL, or as a data URL."""
@@ -190,7 +210,7 @@ class Parts(ABC):
         return media_type == "application/pdf"
 
     def file(self, name: str, url: str, extras: Mapping[str, Raw] = NO_EXTRAS) -> Any:  # noqa: ANN401, ARG002  no such part
-        """A document as a data URL."""
+        """A document as a data URL; ``name`` is "" for one without a title."""
         return None
 
     def uploaded_file(self, file_id: str, extras: Mapping[str, Raw] = NO_EXTRAS) -> Any:  # noqa: ANN401, ARG002  no such part

@@ -84,6 +84,13 @@ class Policy(Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unkno
             "(`strip`)."
         ),
     ] = "same_issuer"
+    heal: Annotated[
+        Literal["on", "once", "off"],
+        Meta(
+            description="Refusals that can be healed: the request is sent again without what the provider refused, up "
+            "to three times in a user's turn (`on`), once (`once`), or never (`off`)."
+        ),
+    ] = "on"
     strip_tools: Annotated[bool, Meta(description="Whether calls and results are left out.")] = False
     record_assistant: Annotated[
         bool, Meta(description="Whether what a stream says is appended to the session's log.")

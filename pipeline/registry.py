@@ -21,8 +21,11 @@ from reknit.pipeline.providers.cascade.provider import PROVIDER as CASCADE
 from reknit.pipeline.providers.claude_cli.provider import PROVIDER as CLAUDE_CLI
 from reknit.pipeline.providers.codex_cli.provider import PROVIDER as CODEX_CLI
 from reknit.pipeline.providers.copilot_cli.provider import PROVIDER as COPILOT_CLI
+from reknit.pipeline.providers.deepseek.provider import PROVIDER as DEEPSEEK
 from reknit.pipeline.providers.gemini.provider import PROVIDER as GEMINI
 from reknit.pipeline.providers.gemini_cli.provider import PROVIDER as GEMINI_CLI
+from reknit.pipeline.providers.mistral.provider import PROVIDER as MISTRAL
+from reknit.pipeline.providers.moonshot.provider import PROVIDER as MOONSHOT
 from reknit.pipeline.providers.openai_chat.provider import PROVIDER as OPENAI_CHAT
 from reknit.pipeline.providers.openai_responses.provider import PROVIDER as OPENAI_RESPONSES
 from reknit.pipeline.providers.vllm.provider import PROVIDER as VLLM
@@ -38,6 +41,9 @@ PROVIDERS: Final[tuple[Provider, ...]] = (
     OPENAI_CHAT,
     OPENAI_RESPONSES,
     VLLM,
+    MISTRAL,
+    DEEPSEEK,
+    MOONSHOT,
     BEDROCK_CONVERSE,
     GEMINI,
     COPILOT_CLI,
@@ -65,6 +71,12 @@ def target_named(name: str) -> Target:
     if found is None:
         raise UnknownTargetError("unknown_target", expected_one_of(TARGETS, name))
     return found
+
+
+def shape_of(name: str) -> str:
+    """Return the shape of a target's requests, which look-alikes share; of any other target its name."""
+    target = TARGETS.get(name)
+    return target.shape if target is not None and isinstance(target.shape, str) else name
 
 
 def find_source(name: str) -> Source:

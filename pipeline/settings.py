@@ -48,7 +48,7 @@ class StateSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Meta(
             description="With 1, workers of 0.1 can run in the same group; 2 writes only what is new; 3 releases "
             "parked sessions in slices, keeps endpoints, results that come late and what reasoning is bound to, leaves "
-            "out media beyond a target's limits, and cuts long histories."
+            "out media beyond a target's limits, cuts long histories, and heals refused requests."
         ),
     ] = 3
 
@@ -61,6 +61,7 @@ NEEDS_FORMAT = {
     "limits of media": 3,
     "cuts of histories": 3,
     "prefix-bound reasoning": 3,
+    "healing": 3,
 }
 
 

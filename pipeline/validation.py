@@ -32,6 +32,11 @@ def validate(
 
     Raises:
         UnknownTargetError: the target does not exist.
+
+    Example:
+        >>> body = {"model": "claude-sonnet-4-5", "max_tokens": 64, "messages": []}
+        >>> [(broken.rule, broken.severity, broken.message) for broken in validate(body)]
+        [('ANT-01', 'hard', 'messages: at least one message is required')]
     """
     rules = RULE_SETS.get(target)
     if rules is None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
@@ -12,7 +14,7 @@ from aiohttp import web
 from aiohttp.http import HttpProcessingError
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from reknit.pipeline.errors import error_name
+from reknit.pipeline.errors import InputError, error_name
 
 Check: TypeAlias = Callable[[], str | None]
 
@@ -20,6 +22,8 @@ Check: TypeAlias = Callable[[], str | None]
 IDLE_SECONDS: Final = 15.0
 # A client may leave what it was sent unread for this long.
 UNREAD_SECONDS: Final = 30
+# At the end of a server for people, how long requests in flight may take to finish.
+STOP_SECONDS: Final = 2.0
 
 
 class _WithoutContent(logging.Filter):
@@ -97,7 +101,13 @@ def status_app(live: Check, ready: Check, registry: CollectorRegistry) -> web.Ap
 
 
 def refuse_other_sites(
-    request: web.Request, *, host: str, scheme: str, names: Collection[str], remedy: str = ""
+    request: web.Request,
+    *,
+    host: str,
+    scheme: str,
+    names: Collection[str],
+    remedy: str = "",
+    origins: Collection[str] = (),
 ) -> None:
     """Refuse a request that another site's page makes a browser send.
 
@@ -107,6 +117,7 @@ def refuse_other_sites(
         scheme: that the client used.
         names: the host names of this server. A page whose name was rebound to this address has another one.
         remedy: a sentence for a person whose name for this server is unknown.
+        origins: the other sites whose pages may ask.
 
     Raises:
         web.HTTPMisdirectedRequest: the request is for another name.
@@ -119,6 +130,8 @@ def refuse_other_sites(
     if name not in names:
         raise web.HTTPMisdirectedRequest(text=f"This server is not known by that name. {remedy}".rstrip() + "\n")
     origin = request.headers.get("Origin")
+    if origin is not None and origin in origins:
+        return
     is_foreign = origin is not None and origin != f"{scheme}://{host}"
     site = request.headers.get("Sec-Fetch-Site", "none")
     # A link on another page may lead here; a picture, a frame or a script of it may not.
@@ -139,3 +152,32 @@ def listen(host: str, port: int) -> socket.socket:
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_SECONDS * 1000)
     return listening
+
+
+@asynccontextmanager
+async def serving(app: web.Application, host: str, port: int) -> AsyncIterator[str]:
+    """Serve an application for as long as the block runs; the value is its URL.
+
+    Raises:
+        InputError: ``port_taken`` or ``port_refused``.
+    """
+    listening = _listening(host, port)
+    runner = runner_of(app, stop_seconds=STOP_SECONDS, can_cancel=True)
+    try:
+        await runner.setup()
+        await web.SockSite(runner, listening).start()
+        # No browser should be sent to "every address".
+        shown = "localhost" if host in {"0.0.0.0", "::"} else f"[{host}]" if ":" in host else host  # noqa: S104  it is shown
+        yield f"http://{shown}:{listening.getsockname()[1]}/"
+    finally:
+        await runner.cleanup()
+        listening.close()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        return listen(host, port)
+    except OSError as error:
+        taken = error.errno == errno.EADDRINUSE
+        message = f"cannot listen on {host} port {port}: {error.strerror or error}; --port 0 takes a free one"
+        raise InputError("port_taken" if taken else "port_refused", message) from error

@@ -1,6 +1,7 @@
 """Strategies for request bodies by target, valid and broken in all ways that the target's rules name."""
 
 from hypothesis import strategies as st
+from look_alikes import CHAT_TARGETS
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
 JUNK = [{}, None, 5, "x", {"type": "nope"}, {"type": ["text"]}, {"role": ["user"]}, {"nope": 1}, {"k": "\ud83d"}]
@@ -216,9 +217,8 @@ converse_heads = record(
 # By target: the path of the messages in a body, the optional members next to them, and the messages.
 BODIES = {
     "anthropic": ("messages", anthropic_heads, anthropic_messages),
-    "openai-chat": ("messages", chat_heads, chat_messages),
+    **dict.fromkeys(CHAT_TARGETS, ("messages", chat_heads, chat_messages)),
     "openai-responses": ("input", responses_heads, items),
-    "vllm": ("messages", chat_heads, chat_messages),
     "gemini": ("contents", gemini_heads, contents),
     "bedrock-converse": ("messages", converse_heads, converse_messages),
 }

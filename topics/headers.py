@@ -208,8 +208,8 @@ class RequestHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     request_id: Annotated[
         str,
         Meta(
-            description="Digest of session, `first`, turn, target and how many requests were asked for since that "
-            "turn: a redelivery has the same id."
+            description="Digest of session, `first`, turn, target, how many requests were asked for since that turn, "
+            "and how many were healed since the user spoke, if any: a redelivery has the same id."
         ),
     ]
     target: Annotated[str, Meta(description="Whose request this is, such as anthropic or openai-chat.")]
@@ -220,10 +220,11 @@ class RequestHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     reknit_version: str
     cause: Annotated[Place | UnsetType | None, Meta(description="The record that made it due.")] = UNSET
     reason: Annotated[
-        Literal["turn", "interrupted", "wanted", "answered"] | UnsetType | None,
+        Literal["turn", "interrupted", "wanted", "healed", "answered"] | UnsetType | None,
         Meta(
             description="turn: the conversation waits for the model. interrupted: it does, and the user spoke over a "
-            "call of the last assistant turn that has no result. wanted: it was asked for. answered: a withdrawal, "
+            "call of the last assistant turn that has no result. wanted: it was asked for. healed: the provider "
+            "refused the request in `heals`, and this one is without the cause. answered: a withdrawal, "
             "with a null value and no dataref: the session's log has answered the request in `supersedes`; send "
             "nothing."
         ),
@@ -246,6 +247,9 @@ class RequestHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     supersedes: Annotated[
         str | UnsetType | None, Meta(description="The id of an earlier request that no assistant turn has answered.")
     ] = UNSET
+    heals: Annotated[str | UnsetType | None, Meta(description="The id of the request that its provider refused.")] = (
+        UNSET
+    )
     dataref: Dataref | UnsetType | None = UNSET
     prefix_reset: Annotated[
         str | UnsetType | None,

@@ -134,6 +134,13 @@ class PolicyChange(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         Literal["keep", "same_issuer", "strip"] | UnsetType,
         Meta(description="Reasoning: keep it, leave out what the endpoint is known to refuse, or leave it out."),
     ] = UNSET
+    heal: Annotated[
+        Literal["on", "once", "off", "reset"] | UnsetType,
+        Meta(
+            description="Refusals that can be healed: send the request again without what the provider refused, up to "
+            "three times in a user's turn (on), once (once), or never (off); forget what was refused so far (reset)."
+        ),
+    ] = UNSET
     strip_tools: Annotated[bool | UnsetType, Meta(description="Take tool calls and results out of the history.")] = (
         UNSET
     )

@@ -148,8 +148,13 @@ FIXES: Board = {
         (
             "Refusals by outcome",
             "ops",
-            "`foreseen`, `missed` and `unknown` concern the rules; `not_shape` and `unmatched` do not.",
+            "`healed`: sent again without the cause; `foreseen`, `missed`, `unknown`: of the rules; others: neither.",
         ): rate("reknit_provider_refusals_total", "outcome"),
+        (
+            "Healed requests",
+            "ops",
+            "By the class of the refusal, and whether the provider then took the request.",
+        ): most(rate("reknit_healed_total", "target, class, outcome", _TARGETS)),
         ("Refusals by rule", "ops", "A rule with missed refusals is incomplete."): most(
             rate("reknit_provider_refusals_total", "outcome, rule", f'{_TARGETS}, rule!=""')
         ),

@@ -68,6 +68,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "List, show, count, retry and drop records that could not be processed.",
     ),
     "viewer": ("reknit.pipeline.cli.running:viewer_command", "Show sessions, fixes and streams in a browser."),
+    "screens": (
+        "reknit.pipeline.cli.screens:screens_group",
+        "Serve sessions to UI clients: AG-UI, the AI SDK, items.",
+    ),
     "feedback": (
         "reknit.pipeline.cli.reports:feedback_group",
         "List what providers refused of published requests, and what the rules say of it.",
@@ -227,7 +231,14 @@ def describe(error: ReknitError) -> dict[str, str]:
 
 # Commands whose packages are in an extra of another name than ``client``.
 EXTRAS: Final = MappingProxyType(
-    {"worker": "worker", "replay": "worker", "serve": "serve", "viewer": "viewer", "demo": "embedded"}
+    {
+        "worker": "worker",
+        "replay": "worker",
+        "serve": "serve",
+        "viewer": "viewer",
+        "screens": "screens",
+        "demo": "embedded",
+    }
 )
 # Packages of the extras, by the names under which they are imported.
 _OPTIONAL: Final = frozenset(

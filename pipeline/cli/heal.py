@@ -10,7 +10,7 @@ import click
 from reknit.pipeline.cli import Exit, fail, read_input, say, write_bytes
 from reknit.pipeline.cli.offline import FILE, TARGET_NAMES
 from reknit.pipeline.errors import ReknitError
-from reknit.pipeline.healing import NotHealed, try_healing
+from reknit.pipeline.healing.single import NotHealed, try_healing
 
 _WHY = {
     "unknown": "this sentence is in no row of the table, or its cause is not in the request",

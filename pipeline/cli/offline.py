@@ -31,8 +31,8 @@ from reknit.pipeline.cli import (
     write_json,
 )
 from reknit.pipeline.cli.output import (
+    ShownFixes,
     diff_text,
-    show_changes,
     show_fixes,
     show_violations,
     violation_line,
@@ -117,7 +117,13 @@ def normalize_command(
         documents = _documents(read_input(file), lines=lines)
         scale = _scale() if policy.get("media") == "shrink" else None
         settled = partial(pipeline.normalize, to=target, source=shape, policy=policy, model=model, scale=scale)
-        codes = [_normalize_one(settled, document, form=form, quiet=quiet, lines=lines) for document in documents]
+        shown = None if quiet or report else ShownFixes()
+        codes = [
+            _normalize_one(settled, document, form=form, shown=shown, line=number if lines else None)
+            for number, document in enumerate(documents, start=1)
+        ]
+        if shown is not None:
+            shown.show_total()
     except ReknitError as error:
         fail(error)
     raise SystemExit(int(worst(codes)))
@@ -130,29 +136,36 @@ def _scale() -> Scale | None:
 
 
 def _normalize_one(
-    normalized: Callable[[bytes], Normalized], document: bytes, *, form: Form, quiet: bool, lines: bool
+    normalized: Callable[[bytes], Normalized],
+    document: bytes,
+    *,
+    form: Form,
+    shown: ShownFixes | None,
+    line: int | None,
 ) -> Exit:
+    """Print the result for one document, which is a whole input or has the number of its line."""
+    before = "" if line is None else f"{line}: "
     try:
         done = normalized(document)
     except InputError as error:
-        if not lines:
+        if line is None:
             raise
         # Every input line has its output line, so that both can be compared line by line.
         write_json(Report(error=describe(error)) if form == "report" else None)
-        say(f"reknit: {error}")
+        say(f"{before}reknit: {error}")
         return Exit.UNUSABLE
     if form == "report":
         write_json(reported(done))
     elif done.body is None:
-        if lines:
+        if line is not None:
             write_json(None)
     elif form == "body":
         write_bytes(done.body if done.body.endswith(b"\n") else done.body + b"\n")
     else:
         write_bytes(diff_text(document, done).encode())
-    if form != "report" and not quiet:
-        show_violations(done.violations)
-        show_changes(done, document)
+    if shown is not None:
+        show_violations(done.violations, before=before)
+        shown.show_request(done, document, before=before)
     if done.body is None:
         return Exit.REJECTED
     return Exit.MENDED if done.fix_count else Exit.CLEAN
@@ -453,5 +466,6 @@ def all_pages() -> dict[str, str]:
     """Return the pages to write, by their path under docs/."""
     from reknit.pipeline.cli.config import page  # it imports Kafka clients, which other explanations do not need
     from reknit.pipeline.explain.documents import documents
+    from reknit.pipeline.explain.reference import reference_pages
 
-    return {**documents(), "configuration.md": page()}
+    return {**documents(), "configuration.md": page(), **reference_pages()}

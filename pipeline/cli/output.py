@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import click
 import msgspec
 
-from reknit.pipeline.changes import Change, Loss, changes_of, total_of, with_paths_once
+from reknit.pipeline.changes import Change, Loss, changes_of, losses_of, total_of, with_paths_once
 from reknit.pipeline.cli import colour_mode, say
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.registry import TARGETS
@@ -30,10 +31,10 @@ _MARKS = {"-": "red", "+": "green"}
 _HINT = "reknit explain CODE explains a repair or a rule"
 
 
-def show_violations(violations: Iterable[Violation]) -> None:
-    """Write a line to stderr for each violation."""
+def show_violations(violations: Iterable[Violation], *, before: str = "") -> None:
+    """Write a line to stderr for each violation, each after the text ``before``."""
     for violation in violations:
-        say(violation_line(violation))
+        say(f"{before}{violation_line(violation)}")
 
 
 def violation_line(violation: Violation) -> str:
@@ -41,25 +42,37 @@ def violation_line(violation: Violation) -> str:
     return f"{severity}: {visible(violation.path)}: {visible(violation.message)} [{violation.rule}]"
 
 
-def show_changes(done: Normalized, document: bytes) -> None:
-    """Write a line to stderr for each fix of a request, and their number by loss."""
-    if done.fixes:
-        changes = list(changes_of(done.fixes, done.ledger, document, done.body))
-        show_lines(changes)
-        say(f"{total_of(done.fixes)}; {_HINT}")
+class ShownFixes:
+    """Writes a line to stderr for each fix, and at the end one line with their number by loss."""
+
+    def __init__(self) -> None:
+        self._losses: Counter[Loss] = Counter()
+
+    def show_request(self, done: Normalized, document: bytes, *, before: str = "") -> None:
+        """Show the fixes of a request. Each line comes after the text ``before``."""
+        self._show(list(changes_of(done.fixes, done.ledger, document, done.body)), before)
+        self._losses += losses_of(done.fixes)
+
+    def show_fixes(self, fixes: Sequence[Fix]) -> None:
+        """Show fixes that have no ledger."""
+        self._show(list(changes_of(fixes, [], b"", None)), "")
+        self._losses += losses_of(fixes)
+
+    def show_total(self) -> None:
+        if self._losses:
+            say(f"{total_of(self._losses)}; {_HINT}")
+
+    def _show(self, changes: Sequence[Change], before: str) -> None:
+        for place, change in with_paths_once(changes):
+            line = click.style(change.line, fg=_COLOURS[change.loss])
+            say(f"{before}{visible(place)}{':' if place.strip() else ' '} {line}" if place else f"{before}{line}")
 
 
 def show_fixes(fixes: Sequence[Fix]) -> None:
     """Write a line to stderr for each fix of a stream or of a conversion, and their number by loss."""
-    if fixes:
-        show_lines(list(changes_of(fixes, [], b"", None)))
-        say(f"{total_of(fixes)}; {_HINT}")
-
-
-def show_lines(changes: Sequence[Change]) -> None:
-    for place, change in with_paths_once(changes):
-        line = click.style(change.line, fg=_COLOURS[change.loss])
-        say(f"{visible(place)}{':' if place.strip() else ' '} {line}" if place else line)
+    shown = ShownFixes()
+    shown.show_fixes(fixes)
+    shown.show_total()
 
 
 def diff_text(document: bytes, done: Normalized) -> str:

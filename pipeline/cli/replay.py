@@ -94,6 +94,9 @@ class Share(click.ParamType):
     "--dry-run", "directory", type=click.Path(file_okay=False, path_type=Path), help="Into files of this folder."
 )
 @click.option("--share", type=Share(), help="Of a dry run by several processes, the partitions of this one: 1/4.")
+@click.option(
+    "--policy", "policies", multiple=True, metavar="K=V", help="A policy of sessions for this replay: heal=off."
+)
 @click.option("--rate", type=click.IntRange(min=1), help="The most records a second, in this process.")
 @setting_option("delivery", type=click.Choice(["exactly-once", "at-least-once"]))
 @setting_option("metrics_port", type=int)
@@ -109,6 +112,7 @@ def replay_group(
     directory: Path | None,
     share: tuple[int, int] | None,
     rate: int | None,
+    policies: tuple[str, ...],
     config_file: str | None,
     **options: Any,  # noqa: ANN401  click's options, as `configured` takes them
 ) -> None:
@@ -122,7 +126,7 @@ def replay_group(
     """
     if click.get_current_context().invoked_subcommand is not None:
         return
-    config = configured(config_file, **options)
+    config = configured(config_file, **options, **_policies(policies))
     listed = read_input(session_file).decode().split("\n") if session_file else []
     selection = Selection(
         sessions=(*sessions, *filter(None, map(str.strip, listed))),
@@ -146,6 +150,14 @@ def replay_group(
             _dry_run(config, name, selection, rate, directory, share or (1, 1))
     except ReknitError as error:
         fail(error)
+
+
+def _policies(given: tuple[str, ...]) -> dict[str, str]:
+    """Return policies as settings by their keys."""
+    for each in given:
+        if "=" not in each:
+            fail(InputError("bad_policy", f"{each!r} is not like heal=off", path="--policy"))
+    return {f"session.policy.{name}": value for name, _, value in (each.partition("=") for each in given)}
 
 
 def _replay(config: Config, name: str, selection: Selection, rate: int | None) -> None:

@@ -23,6 +23,7 @@ from reknit.pipeline.cli.broker import run_with_broker
 from reknit.pipeline.cli.config import JSON, Since, setting_option, with_config
 from reknit.pipeline.diff import Compared, Summary, Tally
 from reknit.pipeline.errors import ReknitError
+from reknit.pipeline.healing.proposals import Sentence, propose
 from reknit.pipeline.kafka.admin import connected
 from reknit.pipeline.kafka.partitions import partitions_of
 from reknit.pipeline.kafka.reading import read_partitions, reader
@@ -177,7 +178,8 @@ def _by(producer: str) -> str:
 # Refusals of published requests.
 
 # Refusals that need a new rule or a change of one; a rule had predicted `foreseen`.
-_CANDIDATES = frozenset({"refused_missed", "refused_unknown"})
+_UNKNOWN = "refused_unknown"
+_CANDIDATES = frozenset({"refused_missed", _UNKNOWN})
 _ALL = _CANDIDATES | {"refused_foreseen"}
 
 
@@ -195,7 +197,7 @@ def _feedback_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group("feedback", cls=Group)
 def feedback_group() -> None:
-    """Published requests that their provider refused, compared with the rules: list and count them.
+    """Published requests that their provider refused, compared with the rules: list, count, and group them.
 
     A refusal that no rule knows, or that a rule should have found, is a candidate for a rule. Each is also a dead
     letter, at the place that `list` prints.
@@ -225,6 +227,25 @@ def count_command(*, as_lines: bool, **options: Any) -> None:  # noqa: ANN401  c
         facts = dict(zip(names, found, strict=True))
         line = f"{count:>8}  {facts['target']}  {facts['outcome']:<8}  {facts['rule'] or '-'}  {facts['message']}"
         write_json({**facts, "refusals": count}) if as_lines else click.echo(visible(line))
+
+
+@feedback_group.command("propose")
+@_feedback_options
+def propose_command(*, as_lines: bool, **options: Any) -> None:  # noqa: ANN401  click's options
+    """Print rows for the table of healings: unknown sentences, grouped by their shape, the most frequent first.
+
+    A row finds every sentence of its shape. A person adds its name, its repair and its loss.
+    """
+    unknown = [letter for letter in _refused_letters(**options) if letter.why.code == _UNKNOWN]
+    sentences = [
+        Sentence(str(letter.why.target or ""), str(letter.why.message or ""), letter.place) for letter in unknown
+    ]
+    for proposal in propose(sentences):
+        if as_lines:
+            write_json(msgspec.to_builtins(proposal))
+            continue
+        for line in proposal.row().splitlines():
+            click.echo(visible(line))
 
 
 def _refused_letters(*, config: Config, every: bool, session: str | None, since: int | None) -> list[Letter]:

@@ -213,8 +213,8 @@ async def _until_stopped(
     from reknit.pipeline.viewer.guard import Guard
     from reknit.pipeline.viewer.server import run_viewer
 
-    with _audit(audit_log) as audit:
-        login = "" if token_file is None else _login(token_file)
+    with audit_to(audit_log) as audit:
+        login = "" if token_file is None else secret_in(token_file)
         name = f"viewer-{config.prefix.strip('.')}" if config.prefix else "viewer"
         await unless_stopped(
             run_viewer(
@@ -229,7 +229,7 @@ async def _until_stopped(
 
 
 @contextmanager
-def _audit(path: Path | None) -> Iterator[Callable[[Viewed], object] | None]:
+def audit_to(path: Path | None) -> Iterator[Callable[[Viewed], object] | None]:
     """Return a function that appends whole lines about views to a file that only its owner can read."""
     if path is None:
         yield None
@@ -241,7 +241,7 @@ def _audit(path: Path | None) -> Iterator[Callable[[Viewed], object] | None]:
         os.close(file)
 
 
-def _login(path: Path) -> str:
+def secret_in(path: Path) -> str:
     """Return the token in a file; a missing file is created with a random token."""
     with suppress(FileExistsError):
         file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)

@@ -31,6 +31,17 @@ _MAY_PASS: Final = frozenset(
         *("429", "500", "502", "503", "504", "529"),
     }
 )
+# Codes of errors in a stream that refuse the request, as a status does before it: openclaw#95819, openai/codex#8128,
+# caozhiyuan/copilot-api#307.
+_REFUSALS: Final = frozenset(
+    {
+        *("invalid_request_error", "not_found_error", "request_too_large"),
+        *("invalid_encrypted_content", "invalid_request_body", "invalid_prompt", "invalid_value", "bad_request"),
+        *("previous_response_not_found", "unsupported_parameter", "unsupported_value", "string_above_max_length"),
+        *("validationException", "ValidationException", "INVALID_ARGUMENT", "FAILED_PRECONDITION", "NOT_FOUND"),
+        *("PERMISSION_DENIED", "400", "403", "404", "413", "422"),
+    }
+)
 # Codes go into logs; a server can send any text as one.
 _CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -40,6 +51,11 @@ class StreamFailure(Struct, frozen=True):
 
     code: str
     may_pass: bool
+
+    @property
+    def is_refusal(self) -> bool:
+        """True if the provider refuses the request, as it does with a status before a stream."""
+        return self.code in _REFUSALS
 
 
 class AnswerReader:

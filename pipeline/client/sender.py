@@ -84,6 +84,10 @@ class _Session:
             self.sending.cancel()
 
 
+# The status by which the worker takes an error inside a stream for a refusal.
+_REFUSED_IN_STREAM = 400
+
+
 class _Attempt(Struct):
     """One attempt: its answer, bytes not published yet, and whether any were."""
 
@@ -92,6 +96,12 @@ class _Attempt(Struct):
     refusal: Answer | None = None
     held: bytes = b""
     is_published: bool = False
+
+    @property
+    def shown_status(self) -> int | None:
+        """The status of the next bytes: a refusal inside the stream has one of its own."""
+        failure = self.reader.failure
+        return _REFUSED_IN_STREAM if failure is not None and failure.is_refusal else self.status
 
 
 class _End(Struct, frozen=True):
@@ -354,10 +364,10 @@ class Sender:
             return None
         self._say(logging.ERROR, request, f"no whole answer after {number} of {self._attempts} attempts: {reason}")
         if attempt.is_published:
-            return _End(f"cut: {reason}", left, attempt.status)
+            return _End(f"cut: {reason}", left, attempt.shown_status)
         if isinstance(failure, TryAgainError) and failure.body is not None:
             return _End(reason, failure.body.data, failure.body.status)
-        return _End(reason, left, attempt.status)
+        return _End(reason, left, attempt.shown_status)
 
     async def _try(self, request: Request, attempt: _Attempt) -> None:
         """Send a request once and publish the answer as it arrives, except the bytes that complete it."""
@@ -392,7 +402,7 @@ class Sender:
         if data:
             async with self._gate:
                 attempt.is_published = True
-                await self._feed(request, data, attempt.status)
+                await self._feed(request, data, attempt.shown_status)
 
     async def _end_run(self, request: Request, end: _End) -> None:
         """Publish the rest of an answer and the end of its run.

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from reknit.pipeline.explain import explain, summaries
 from reknit.pipeline.explain.page_text import Said, as_text, written
-from reknit.pipeline.healing.table import HEALINGS
+from reknit.pipeline.healing.table import HEALINGS, IN_SESSIONS, Healing
 from reknit.pipeline.history.frameworks import FRAMEWORKS
 from reknit.pipeline.history.pieces import NATIVE_TYPES
 from reknit.pipeline.history.writers import WRITERS
@@ -184,8 +184,62 @@ _HEALING_INTRO = (
     "`healed_` with the name of the row. A sentence without a row is never interpreted, so keys, quotas, lengths, "
     "policies and overload are not healed. A cause that may pass by itself, such as a timeout of a download, is "
     "healed at the second refusal (`--attempt 2`). A healed request breaks no rule that the refused one kept. [The "
-    "gateway](serve.md) heals requests on their way; the pipeline does not yet. Chained responses, compactions and "
-    "caches need the history of the session, and are not healed yet."
+    "gateway](serve.md) heals requests on their way, each by itself; a session remembers its refusals."
+)
+_HEALING_SESSIONS = (
+    "## Sessions",
+    "",
+    (
+        '`session.refused("anthropic", status=400, error=…)` returns the session\'s request without what the '
+        "provider refused, or `None`; give it `request_id`, if you have one, for the fixes. The session "
+        "remembers the refusal in its state, so the next request of the target is written correctly the first "
+        "time: single values (a signature, an id, an image) by a digest of 16 bytes, and facts of a model (a "
+        "parameter that it does not take) by the row and what the sentence named. The memory is of one "
+        "target, and facts of a model of this model. It survives restarts, rewinds, restores, exports, and "
+        "another target in between. It ends when the session is closed, forgotten or expired, or by "
+        '`session.opened` with the policy `{"heal": "reset"}` (`session.forget_refusals()`). A session that '
+        "was never refused stores nothing, and its requests are the same bytes as without healing."
+    ),
+    "",
+    (
+        "The place in a sentence (`messages.3.content.0`) is looked up in the refused request, and its fix "
+        "names the place in the history. If the session's request is no longer the refused one, the repair "
+        "goes by kind: all reasoning in place of the named block. On models whose reasoning is bound to its "
+        "prefix, all reasoning after a changed place goes in the same step."
+    ),
+    "",
+    (
+        "Policy `heal` limits the healings of one target in a user's turn: `on` (the default) allows three, "
+        "`once` one, `off` none, and applies no memory. If the same sentence comes again, the last of the "
+        "three healings is the widest of its kind. A new turn of the user resets the count, never the memory. "
+        "The same bytes are never sent again. A cause that may pass by itself is healed when it is reported "
+        "for a second attempt. Below `[state] format = 3` nothing is healed (`reknit config show` lists "
+        "`healing` as off)."
+    ),
+    "",
+    (
+        "In the pipeline a refusal arrives as [events of the request](feeding.md) with their status, or as "
+        "`provider.answered`. The worker publishes the healed request in the same transaction, with `reason: "
+        "healed`, `heals` and `supersedes`, as [a consumer sees it](consuming.md). It is a function of the "
+        "log: a restart, a replay or another batch gives the same bytes, and a refusal that is delivered "
+        "twice heals once. A healed refusal makes a fix and no dead letter; one that is not healed makes a "
+        "dead letter `refused_…` as before. If the user has sent another turn in the meantime, the next "
+        "request is written without the cause, and no older one is sent again. `reknit_healed_total` counts "
+        "healed requests by target, class (the row) and outcome (`accepted`, `refused`). `reknit replay "
+        "--policy heal=off` makes requests as before."
+    ),
+    "",
+    (
+        "`reknit feedback propose` prints rows for this table: the sentences of refusals that no row has, "
+        "grouped by their shape, with a pattern that finds them. A person adds the repair."
+    ),
+    "",
+    "Rows that only a session has, since the repair needs its history:",
+    "",
+)
+_HEALING_COLUMNS = (
+    "| name | targets | sentence (a regular expression) | the model loses | seen in |",
+    "|---|---|---|---|---|",
 )
 _STREAMS_INTRO = (
     "A source streams attempts at messages, and an attempt may be cut and replaced without a notice. One table for "
@@ -260,15 +314,16 @@ ACTS: Final = tuple(msgspec.json.decode(line, type=Act) for line in _ACTS_FILE.r
 
 
 def _healing_page() -> Iterator[str]:
-    yield from ("# Healing", "", _HEALING_INTRO, "")
-    yield from (
-        "| name | targets | sentence (a regular expression) | the model loses | seen in |",
-        "|---|---|---|---|---|",
-    )
-    for row in HEALINGS:
-        sentence = row.pattern.pattern.replace("|", "\\|") or f"`param` is {row.param}"
-        targets = ", ".join(sorted(row.targets))
-        yield f"| `{row.name}` | {targets} | `` {sentence} `` | {row.loss or 'nothing'} | {row.source} |"
+    yield from ("# Healing", "", _HEALING_INTRO, "", *_HEALING_COLUMNS)
+    yield from map(_healing_row, HEALINGS)
+    yield from ("", *_HEALING_SESSIONS, *_HEALING_COLUMNS)
+    yield from map(_healing_row, IN_SESSIONS)
+
+
+def _healing_row(row: Healing) -> str:
+    sentence = row.pattern.pattern.replace("|", "\\|") or f"`param` is {row.param}"
+    targets = ", ".join(sorted(row.targets))
+    return f"| `{row.name}` | {targets} | `` {sentence} `` | {row.loss or 'nothing'} | {row.source} |"
 
 
 def _acts_page() -> Iterator[str]:

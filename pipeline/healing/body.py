@@ -2,27 +2,59 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, TypeAlias
 
+import msgspec
 from msgspec import Struct
+
+from reknit.pipeline.registry import TARGETS
 
 JsonObject = dict[str, Any]
 # Targets whose bodies have Claude's blocks, and the names of their lists of turns.
 CLAUDE: Final = frozenset({"anthropic", "bedrock-converse"})
-CHAT: Final = frozenset({"openai-chat", "vllm"})
+CHAT: Final = frozenset(name for name, target in TARGETS.items() if target.shape == "openai-chat")
 RESPONSES: Final = frozenset({"openai-responses"})
 GEMINI: Final = frozenset({"gemini"})
 EVERY: Final = CLAUDE | CHAT | RESPONSES | GEMINI
 _STEPS: Final = re.compile(r"[.\[\]/]+")
 
 
+_DIGEST: Final = 16
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+def digest_of(value: object) -> bytes:
+    """Return a digest of JSON, whatever the order of its members."""
+    return hashlib.blake2b(_encode(value), digest_size=_DIGEST).digest()
+
+
+class Revoked(Struct, frozen=True):
+    """A value that a provider does not accept any more, as later requests find it again.
+
+    Attributes:
+        kind: ``reasoning``, ``search``, ``item``, ``id``, ``container``, ``signature`` or ``medium``.
+        digest: of the value.
+        put: takes its place, if anything does.
+    """
+
+    kind: str
+    digest: bytes
+    put: str = ""
+
+
+Known: TypeAlias = Mapping[tuple[str, bytes], str]
+"""Revoked values by kind and digest, each with its replacement."""
+
+
 class Change(Struct, frozen=True):
-    """One change: its place in the refused body, and what was done."""
+    """One change: its place in the refused body, what was done, and the value that it takes out."""
 
     path: str
     action: str
+    revoked: Revoked | None = None
 
 
 class RefusedBody:
@@ -44,9 +76,48 @@ class RefusedBody:
         self._model = model
         self.value = copied(value)
         self.changes: list[Change] = []
+        # Lists get shorter while they are repaired. The objects are kept, so that no other one gets their identity.
+        self._given = list(_placed(self.turns, self.turns_name))
+        self._places = {id(part): path for part, path in self._given}
 
-    def note(self, path: str, action: str) -> None:
-        self.changes.append(Change(path, action))
+    def note(self, path: str, action: str, revoked: Revoked | None = None) -> None:
+        self.changes.append(Change(path, action, revoked))
+
+    def place_of(self, part: JsonObject, path: str) -> str:
+        """Return the place of a turn or a block in the refused body; ``path`` if it is not one of these."""
+        return self._places.get(id(part), path)
+
+    def moves(self) -> dict[str, str]:
+        """Return the present place of each turn and block that is still there, or that something took the place of."""
+        present = list(_placed(self.turns, self.turns_name))
+        found = {self._places[id(part)]: path for part, path in present if id(part) in self._places}
+        added: dict[str, list[str]] = {}
+        for part, path in present:
+            if id(part) not in self._places:
+                added.setdefault(path.rpartition(".")[0], []).append(path)
+        for _, place in reversed(self._given):
+            if place in found or not added:
+                continue
+            # New parts of a list took the places of dropped ones, the last of them first.
+            new = added.get(self._present_list(place, found))
+            if new:
+                found[place] = new.pop()
+        return found
+
+    def _present_list(self, place: str, found: Mapping[str, str]) -> str:
+        """Return where the list now is that held a part, by the present places of turns and blocks."""
+        held_in = place.rpartition(".")[0]
+        steps = held_in.split(".")
+        for end in range(len(steps), 1, -1):
+            owner = ".".join(steps[:end])
+            if owner in found:
+                return ".".join([found[owner], *steps[end:]])
+        return held_in
+
+    @property
+    def places(self) -> frozenset[str]:
+        """The places of turns and blocks in the refused body."""
+        return frozenset(self._places.values())
 
     @property
     def model(self) -> str:
@@ -65,6 +136,24 @@ class RefusedBody:
     def last_answer(self) -> int:
         """Return the index of the last turn of the assistant, or -1."""
         return max((at for at, turn in enumerate(self.turns) if is_answer(turn)), default=-1)
+
+
+def _placed(turns: list[JsonObject], name: str) -> Iterator[tuple[JsonObject, str]]:
+    for at, turn in enumerate(turns):
+        yield turn, f"{name}.{at}"
+        for holder in ("content", "parts", "output"):
+            yield from _placed_in(items_in(turn.get(holder)), f"{name}.{at}.{holder}")
+
+
+def _placed_in(parts: list[Any], path: str) -> Iterator[tuple[JsonObject, str]]:
+    for at, part in enumerate(parts):
+        members = members_of(part)
+        if part is not members:
+            continue
+        yield members, f"{path}.{at}"
+        inner = members_of(members.get("toolResult"))
+        yield from _placed_in(items_in(members.get("content")), f"{path}.{at}.content")
+        yield from _placed_in(items_in(inner.get("content")), f"{path}.{at}.toolResult.content")
 
 
 def is_answer(turn: JsonObject) -> bool:

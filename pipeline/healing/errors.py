@@ -1,7 +1,8 @@
 """The provider's own sentence in an answer, under the envelopes of clouds, routers and SDKs.
 
 Sources: error objects of the API references; lbjlaq/Antigravity-Manager#498 (Vertex), stacklok/mecatl#344 (OpenRouter),
-openai/codex#8100 (LiteLLM), github/copilot-cli#3407 (Copilot), tinovyatkin/amazon-bedrock-copilot-chat#546 (Bedrock).
+openai/codex#8100 (LiteLLM), github/copilot-cli#3407 (Copilot), tinovyatkin/amazon-bedrock-copilot-chat#546 (Bedrock),
+caozhiyuan/copilot-api#307 (an event in a stream).
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ _PREFIX: Final = re.compile(
     r"^(?:The model returned the following errors: |Validation error: |litellm\.\w+: (?:\w+Exception - )?"
     r"|CAPIError: \d{3} )+"
 )
+# A member of a cut answer, up to the end of its text or of the answer.
+_MEMBER: Final = re.compile(r'"(message|type|code|param|raw)"\s*:\s*"((?:[^"\\]|\\.)*)')
 _SUFFIX: Final = re.compile(r"\s*\(request_id: [^)]*\)\s*$")
 
 
@@ -45,7 +48,7 @@ def read_error(status: int, error: bytes | str | dict[str, Any]) -> Refusal:
     value: object = error
     if isinstance(error, (bytes, str)):
         text = error.decode("utf-8", "replace") if isinstance(error, bytes) else error
-        value = _object_in(text) or {"message": text}
+        value = _event_in(text) or _object_in(text) or _cut_object(text) or {"message": text}
     found = Refusal(status, "")
     for _ in range(_LEVELS):
         if not isinstance(value, dict):
@@ -72,7 +75,9 @@ def _read(value: dict[str, Any], outer: Refusal) -> Refusal:
 
 
 def _level(value: dict[str, Any]) -> dict[str, Any]:
-    error = value.get("error")
+    """Return the error of an answer; an event of a failed response has it in the response."""
+    response = value.get("response")
+    error = (response if isinstance(response, dict) else value).get("error")
     return error if isinstance(error, dict) else value
 
 
@@ -82,8 +87,14 @@ def _inner(value: dict[str, Any], found: Refusal) -> object:
     metadata = level.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, dict) else None
     if isinstance(raw, str):
-        return _object_in(raw) or {"message": raw}
-    return _object_in(found.sentence)
+        return _object_in(raw) or _cut_object(raw) or {"message": raw}
+    return _object_in(found.sentence) or _cut_object(found.sentence)
+
+
+def _event_in(text: str) -> dict[str, Any] | None:
+    """Return the last error among the server-sent events of an answer, or None."""
+    events = (_object_in(line) for line in reversed(text.splitlines()) if line.startswith("data:"))
+    return next((event for event in events if event is not None), None)
 
 
 def _object_in(text: str) -> dict[str, Any] | None:
@@ -96,8 +107,36 @@ def _object_in(text: str) -> dict[str, Any] | None:
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             end = text.rfind("}", begin, end)
             continue
-        return value if isinstance(value, dict) and ("error" in value or "message" in value) else None
+        return value if isinstance(value, dict) and _is_error(value) else None
     return None
+
+
+def _is_error(value: dict[str, Any]) -> bool:
+    response = value.get("response")
+    return "error" in value or "message" in value or (isinstance(response, dict) and bool(response.get("error")))
+
+
+def _cut_object(text: str) -> dict[str, Any] | None:
+    """Return the members of an answer that was cut off, or None if it has none: a log keeps only the beginning.
+
+    The first of its members with a name decides; the last may be cut itself.
+    """
+    begin = text.find("{")
+    if begin < 0 or _MEMBER.search(text, begin) is None:
+        return None
+    found: dict[str, Any] = {}
+    for name, value in _MEMBER.findall(text, begin):
+        found.setdefault(name, _unescaped(value))
+    if "raw" in found:  # a router's, which quotes the provider
+        found["metadata"] = {"raw": found.pop("raw")}
+    return found if "message" in found or "metadata" in found else None
+
+
+def _unescaped(text: str) -> str:
+    try:
+        return _text(msgspec.json.decode(f'"{text}"'.encode()))
+    except (msgspec.DecodeError, UnicodeError):
+        return text
 
 
 def _text(value: object) -> str:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from reknit.pipeline.healing.body import JsonObject, RefusedBody, indexes_of, items_in, members_of, text_in
+from reknit.pipeline.healing.body import (
+    JsonObject,
+    Known,
+    RefusedBody,
+    Revoked,
+    digest_of,
+    indexes_of,
+    items_in,
+    members_of,
+    text_in,
+)
 from reknit.pipeline.healing.errors import Refusal
 from reknit.pipeline.targets.signatures import form_of
 
@@ -99,10 +109,45 @@ def drop_container(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
         body,
         lambda item: item.get("type") == "code_interpreter_call" and (not name or item.get("container_id") == name),
     )
+    _renew_containers(body, lambda _name: True)
+
+
+def _renew_containers(body: RefusedBody, is_gone: Callable[[str], bool]) -> None:
     for at, tool in enumerate(map(members_of, items_in(body.value.get("tools")))):
-        if isinstance(tool.get("container"), str):
+        name = tool.get("container")
+        if isinstance(name, str) and is_gone(name):
             tool["container"] = {"type": "auto"}
-            body.note(f"tools.{at}.container", "a new one")
+            body.note(f"tools.{at}.container", "a new one", Revoked("container", digest_of(name)))
+
+
+def drop_compaction(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
+    """Drop the compactions that the provider cannot read; the turns before them are in the request."""
+    name = words.get("id") or ""
+    _drop(
+        body,
+        lambda item: (
+            text_in(item.get("type")).startswith("compaction") and (not name or item.get("id") in (name, None))
+        ),
+    )
+
+
+def drop_chain(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
+    """Send the whole history in place of a stored response."""
+    if body.value.pop("previous_response_id", None) is not None:
+        body.note("previous_response_id", "left out")
+
+
+def drop_revoked(body: RefusedBody, known: Known) -> None:
+    """Drop what was revoked: items, ids and containers."""
+    _drop(body, lambda item: _item_key(item) in known)
+    _drop_ids(body, lambda item: ("id", digest_of(item["id"])) in known)
+    _renew_containers(body, lambda name: ("container", digest_of(name)) in known)
+
+
+def _item_key(item: JsonObject) -> tuple[str, bytes]:
+    """Return the kind and the digest by which a dropped item is found again."""
+    kind = "reasoning" if item.get("type") == "reasoning" else "item"
+    return kind, digest_of(item.get("encrypted_content") or item.get("id") or item)
 
 
 def _at(body: RefusedBody, place: int) -> JsonObject | None:
@@ -117,14 +162,13 @@ def _drop(body: RefusedBody, is_dropped: Callable[[JsonObject], bool]) -> None:
     for at, each in enumerate(items):
         item = members_of(each)
         if item and is_dropped(item):
-            body.note(f"input.{at}", "left out")
+            body.note(body.place_of(item, f"input.{at}"), "left out", Revoked(*_item_key(item)))
             follows = follows or item.get("type") == "reasoning"
             continue
         if item.get("role") == "user":
             follows = False
         elif follows and "id" in item and item.get("type") != "reasoning":
-            del item["id"]
-            body.note(f"input.{at}.id", "left out")
+            _remove_id(body, at, item)
         kept.append(each)
     body.value["input"] = kept
 
@@ -132,5 +176,9 @@ def _drop(body: RefusedBody, is_dropped: Callable[[JsonObject], bool]) -> None:
 def _drop_ids(body: RefusedBody, is_dropped: Callable[[JsonObject], bool]) -> None:
     for at, item in enumerate(body.turns):
         if "id" in item and is_dropped(item):
-            del item["id"]
-            body.note(f"input.{at}.id", "left out")
+            _remove_id(body, at, item)
+
+
+def _remove_id(body: RefusedBody, at: int, item: JsonObject) -> None:
+    revoked = Revoked("id", digest_of(item.pop("id")))
+    body.note(f"{body.place_of(item, f'input.{at}')}.id", "left out", revoked)

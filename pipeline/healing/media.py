@@ -12,7 +12,10 @@ from reknit.pipeline.healing.body import (
     GEMINI,
     RESPONSES,
     JsonObject,
+    Known,
     RefusedBody,
+    Revoked,
+    digest_of,
     indexes_of,
     items_in,
     members_of,
@@ -99,15 +102,38 @@ def stub(body: RefusedBody, media: Iterable[Medium], why: str, *, is_addressed: 
     """Replace media by a line of text that says why; ``is_addressed``: and names their address."""
     for medium in media:
         where = f" ({medium.address})" if is_addressed else ""
-        text = f"[Image or file left out: {why}{where}]"
-        if body.target in RESPONSES:
-            part: JsonObject = {"type": "input_text", "text": text}
-        elif body.target in GEMINI or body.target == "bedrock-converse":
-            part = {"text": text}
-        else:
-            part = {"type": "text", "text": text}
-        medium.holder[medium.at] = part
-        body.note(medium.path, why)
+        _put(body, medium, f"[Image or file left out: {why}{where}]", why)
+
+
+def _put(body: RefusedBody, medium: Medium, text: str, why: str) -> None:
+    given = medium.part
+    if body.target in RESPONSES:
+        part: JsonObject = {"type": "input_text", "text": text}
+    elif body.target in GEMINI or body.target == "bedrock-converse":
+        part = {"text": text}
+    else:
+        part = {"type": "text", "text": text}
+    if "cache_control" in given:
+        part["cache_control"] = given["cache_control"]
+    medium.holder[medium.at] = part
+    body.note(body.place_of(given, medium.path), why, Revoked("medium", _medium_digest(given), text))
+
+
+def _medium_digest(part: JsonObject) -> bytes:
+    return digest_of({name: value for name, value in part.items() if name != "cache_control"})
+
+
+def drop_revoked(body: RefusedBody, known: Known) -> None:
+    """Replace the media that were revoked by the same lines of text as before."""
+    for medium in media_in(body):
+        put = known.get(("medium", _medium_digest(medium.part)))
+        if put is not None:
+            _put(body, medium, put, "it was refused")
+
+
+def stub_every(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
+    """Replace all media: it is not known which one the provider refuses."""
+    stub(body, media_in(body), _REFUSED)
 
 
 _REFUSED: Final = "the provider cannot process it"
@@ -146,15 +172,19 @@ def _begin_of_turn(body: RefusedBody) -> int:
 
 
 def stub_address(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
-    """Replace the medium with the named address, or all that lie elsewhere if none is named."""
+    """Replace the medium with the named address, name or host, or all that lie elsewhere if none is named."""
     name = words.get("name") or ""
     remote = [medium for medium in media_in(body) if medium.address]
-    named = [medium for medium in remote if name and (medium.address == name or medium.address.endswith(f"/{name}"))]
+    named = [medium for medium in remote if name and _is_named(medium.address, name)]
     if body.target in GEMINI and not name:
         remote = [medium for medium in remote if "/files/" not in medium.address and "gs://" not in medium.address]
     is_download = "://" in name or not name
     why = "it cannot be downloaded" if is_download else "the provider does not have the file any more"
     stub(body, named if name else remote, why, is_addressed=is_download)
+
+
+def _is_named(address: str, name: str) -> bool:
+    return address == name or address.endswith(f"/{name}") or f"://{name}/" in address
 
 
 def stub_oldest(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
@@ -187,12 +217,20 @@ def stub_all(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
 
 
 def join_tool_texts(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
-    """Write the contents of tool messages as strings; for chat servers that take nothing else."""
+    """Write the contents of tool messages as strings, and their media in a user message after the results."""
     if body.target not in CHAT:
         return
+    written: list[JsonObject] = []
+    media: list[Any] = []
     for at, turn in enumerate(body.turns):
         parts = turn.get("content")
+        if turn.get("role") != "tool" and media:
+            written.append({"role": "user", "content": media})
+            media = []
         if turn.get("role") == "tool" and isinstance(parts, list):
             texts = [text_in(members_of(part).get("text")) for part in parts]
+            media = [*media, *(part for part in parts if _is_medium(body.target, members_of(part)))]
             turn["content"] = "\n".join(filter(None, texts))
             body.note(f"messages.{at}.content", "joined")
+        written.append(turn)
+    body.value["messages"] = [*written, {"role": "user", "content": media}] if media else written

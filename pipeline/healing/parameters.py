@@ -55,8 +55,9 @@ def think_adaptively(body: RefusedBody, _words: Words, _refusal: Refusal) -> Non
 
 def drop_binding(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
     """Leave out a member of ``thinking`` whose beta header did not arrive."""
-    if members_of(body.value.get("thinking")).pop("block_binding", None) is not None:
-        body.note("thinking.block_binding", "left out")
+    for holder, path in _holders(body):
+        if members_of(holder.get("thinking")).pop("block_binding", None) is not None:
+            body.note(f"{path}.thinking.block_binding".lstrip("."), "left out")
 
 
 def lower(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
@@ -71,11 +72,14 @@ def raise_to(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
 
 def lower_budget(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:
     """Lower the thinking budget below the longest answer."""
-    thinking, most = members_of(body.value.get("thinking")), body.value.get("max_tokens")
-    budget = thinking.get("budget_tokens")
-    if isinstance(budget, int) and isinstance(most, int) and budget >= most > _LEAST_BUDGET:
-        thinking["budget_tokens"] = max(_LEAST_BUDGET, most // 2)
-        body.note("thinking.budget_tokens", "lowered")
+    held = _holders(body)
+    mosts = [holder[name] for holder, _ in held for name in ("max_tokens", "maxTokens") if name in holder]
+    for holder, path in held:
+        thinking = members_of(holder.get("thinking"))
+        budget, most = thinking.get("budget_tokens"), mosts[0] if mosts else None
+        if isinstance(budget, int) and isinstance(most, int) and budget >= most > _LEAST_BUDGET:
+            thinking["budget_tokens"] = max(_LEAST_BUDGET, most // 2)
+            body.note(f"{path}.thinking.budget_tokens".lstrip("."), "lowered")
 
 
 def rename(body: RefusedBody, words: Words, _refusal: Refusal) -> None:

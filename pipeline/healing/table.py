@@ -4,7 +4,7 @@ The first row that has the target and whose pattern is in the sentence applies. 
 backticks optional, and their variable parts are groups. Keys, rights, quotas, models, lengths, policies and overload
 have no row, so their refusals are not healed.
 
-Rows for what only a session can repair are not here: a chained response, a compaction and a cache need the history.
+A chained response, a compaction and a cache need the history, so only a session repairs them (``IN_SESSIONS``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Healing(Struct, frozen=True, kw_only=True):
         targets: the targets that write this sentence.
         pattern: finds the sentence; its named groups are what the sentence names.
         repair: changes the body.
-        loss: the content that the model does not see any more: ``""``, ``reasoning``, ``media`` or ``setting``.
+        loss: the content that the model does not see any more: ``""``, ``reasoning``, ``media``,
+            ``history`` or ``setting``.
         source: where the sentence was seen.
         retry_first: the cause may pass by itself.
         param: the parameter that the error names, instead of a sentence.
@@ -148,10 +149,11 @@ _REASONING: Final = (
     _row(
         "search_result",
         CLAUDE,
-        _AT + r": Invalid encrypted_content in (?:search_result|web_search_result) block",
+        _AT + r": [Ii]nvalid (?:encrypted_content in (?:search_result|web_search_result)"
+        r"|encrypted_stdout in encrypted_code_execution_result) block",
         claude.write_search,
         loss="reasoning",
-        source="NousResearch/senpi#150, #208",
+        source="code-yeongyu/senpi#150, #208",
     ),
     _row(
         "tool_reference",
@@ -241,7 +243,7 @@ _ITEMS: Final = (
     _row(
         "container_expired",
         RESPONSES,
-        r"^Container is expired\.|^Container not found",
+        r"^Container is expired\.|^Container not found|^Expected container_id: cntr_",
         items.drop_container,
         loss="reasoning",
         source="pydantic/pydantic-ai#7461; BerriAI/litellm#30936",
@@ -253,7 +255,8 @@ _MEDIA: Final = (
         "image_at_place",
         CLAUDE,
         r"^(?P<path>messages\.[\w.]+): (?:image exceeds \d+ MB maximum|image cannot be empty"
-        r"|At least one of the image dimensions exceed max allowed size|The file format is invalid or unsupported)",
+        r"|At least one of the image dimensions exceed max allowed size|The file format is invalid or unsupported"
+        r"|Could not process image)",
         media.stub_named,
         loss="media",
         source="recorded; anthropics/claude-code#2939, #3397",
@@ -377,9 +380,17 @@ _SIGNATURES: Final = (
     ),
     _row(
         "deepseek_reasoning",
-        CHAT,
+        CHAT | RESPONSES,
         r"reasoning_(?:content|text) in the thinking mode must be passed back",
         chat.disable_thinking,
+        loss="setting",
+        source="recorded (DeepSeek)",
+    ),
+    _row(
+        "forced_tool_while_thinking",
+        CHAT,
+        r"^Thinking mode does not support this tool_choice",
+        chat.let_choose,
         loss="setting",
         source="recorded (DeepSeek)",
     ),
@@ -428,7 +439,7 @@ _PARAMETERS: Final = (
     ),
     _row(
         "block_binding",
-        frozenset({"anthropic"}),
+        CLAUDE,
         r"block_binding: Extra inputs are not permitted",
         parameters.drop_binding,
         loss="setting",
@@ -503,4 +514,48 @@ _PARAMETERS: Final = (
     ),
 )
 
+IN_SESSIONS: Final[tuple[Healing, ...]] = (
+    _row(
+        "chained",
+        RESPONSES,
+        r"^Previous response with id '[^']+' not found\.|^Previous response cannot be used for this organization"
+        r"|^Invalid previous_response_id\.|^No tool call found for function call output with call_id ",
+        items.drop_chain,
+        loss="",
+        source="SamSaffron/term-llm#251; Soju06/codex-lb#395, #448",
+    ),
+    _row(
+        "compaction",
+        RESPONSES,
+        r"The encrypted content for item (?P<id>cmp_\w+) could not be verified|^Could not decode the compaction blob",
+        items.drop_compaction,
+        loss="history",
+        source="Wei-Shaw/sub2api#5084; maximhq/bifrost#6041",
+    ),
+    _row(
+        "cache_gone",
+        GEMINI,
+        r"^CachedContent not found \(or permission denied\)|^Cache content \S+ is expired",
+        gemini.drop_cache,
+        loss="",
+        source="reference on refusals, E2 and E3",
+    ),
+)
+"""Rows for what only a session can repair: it has the whole history. They are tried before the others."""
+
 HEALINGS: Final[tuple[Healing, ...]] = (*_REASONING, *_ITEMS, *_MEDIA, *_SIGNATURES, *_PARAMETERS)
+
+
+def row_for(
+    target: str, refusal: Refusal, rows: tuple[Healing, ...] = HEALINGS
+) -> tuple[Healing, dict[str, str]] | None:
+    """Return the first row that has a refusal of a target, with what the sentence names."""
+    for row in rows:
+        if target in row.targets and (words := row.words_in(refusal)) is not None:
+            return row, words
+    return None
+
+
+def may_pass(refusal: Refusal) -> bool:
+    """Return True if the cause of a refusal may pass by itself, so that only a second attempt decides."""
+    return any(row.retry_first and row.words_in(refusal) is not None for row in HEALINGS)

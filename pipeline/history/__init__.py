@@ -86,7 +86,7 @@ class History:
     ) -> None:
         self.policy = policy or Policy()
         self.structure = structure_under(self.policy, structure)
-        self.ids = IdTable(id_writers, again=structure.ids_again)
+        self.ids = IdTable(id_writers, again=structure.ids_again, marked=structure.marked_ids)
         self.exchanges: list[Exchange] = []
         self.system: list[TrackedBlock] = []
         self.messages = self.turns = self.number = 0

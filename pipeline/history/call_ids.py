@@ -17,6 +17,8 @@ from msgspec import Struct
 # The strictest alphabet and length among the targets: `^[a-zA-Z0-9_-]+$` (Anthropic), 1..64 (Bedrock, Responses).
 LONGEST_ID = 64
 _LEGAL = re.compile(r"[a-zA-Z0-9_-]{1,64}").fullmatch
+# Moonshot's own ids: `functions.read:0`.
+_MARKED = re.compile(r"[a-zA-Z0-9_.:-]{1,64}").fullmatch
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")
 _ILLEGAL_RUN = re.compile(r"[^a-zA-Z0-9_-]+")
 _STEM, _DIGEST = 48, 12
@@ -58,11 +60,12 @@ class IdTable:
 
     ``id_writers`` are the functions by which its targets derive ids. Ids that would be equal after any of them are kept
     different, so a target may shorten each id independently and never gives two calls one id. ``again``: only the calls
-    of one turn need different ids.
+    of one turn need different ids. ``marked``: ids may have dots and colons.
     """
 
-    def __init__(self, id_writers: Sequence[IdWriter] = (), *, again: bool = False) -> None:
+    def __init__(self, id_writers: Sequence[IdWriter] = (), *, again: bool = False, marked: bool = False) -> None:
         self._again = again
+        self._takes = _MARKED if marked else _LEGAL
         self._images = [(image, set[str]()) for image in id_writers]
         self._used: set[str] = set()
         self._rewritten: dict[str, int] = {}
@@ -80,7 +83,7 @@ class IdTable:
 
     def claim(self, original: str, *, taken: bool = False) -> str:
         """The output's id for a new call: the original where it can stay, else one that is made from it."""
-        if not taken and _LEGAL(original) and self._is_free(original):
+        if not taken and self._takes(original) and self._is_free(original):
             self._take_id(original)
             return original
         count = before = self._rewritten.get(original, 0)

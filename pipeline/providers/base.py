@@ -27,6 +27,7 @@ class Target(Struct, frozen=True, kw_only=True):
         equalities: when two bodies say the same. None where bodies can only be compared byte for byte.
         blocks: the key of the body's list, and the key of an item's blocks, where every output block can be counted.
             None where one output block may hold several input blocks.
+        hosts: the domains of an API that imitates OpenAI's Chat Completions, whose requests there are this target's.
         is_enveloped: a program takes one message a line, in an envelope whose type is the role.
         is_prompt: the request is the text of a prompt instead of JSON.
         has_filters: the model's output is filtered: calls written as text, the planner's names and paths.
@@ -39,6 +40,7 @@ class Target(Struct, frozen=True, kw_only=True):
     shape: str | UnsetType | None = None
     equalities: Sequence[Equality] | None = None
     blocks: tuple[str, str] | None = None
+    hosts: tuple[str, ...] = ()
     is_enveloped: bool = False
     is_prompt: bool = False
     has_filters: bool = False

@@ -92,6 +92,11 @@ def text_block(kind: str = "text") -> Rewrite:
     return rewrite
 
 
+def in_object(name: str) -> Rewrite:
+    """A string as an object that has it under a name."""
+    return lambda node: Node(node.path, {name: node}) if isinstance(node.value, str) else node
+
+
 def _members(keep: Callable[[str, Node], bool], name_of: Callable[[str], str] = str) -> Rewrite:
     """An object with only the members that ``keep`` says, each under the name that is made of its own."""
 
@@ -199,6 +204,18 @@ CHAT = (
       for at in ("tools.*.function", "functions.*")),
     Equality("an empty list, object or text beside the messages says nothing", "", without_empty()),
 )  # fmt: skip
+MISTRAL = (
+    *CHAT,
+    Equality("an answer is no prefix unless it says so", "messages.*", without(prefix=False)),
+    Equality("thinking is closed unless it says otherwise", "messages.*.content.*", without(closed=True)),
+    Equality("an address may stand for the object that has it", "messages.*.content.*.image_url", in_object("url")),
+    Equality("an empty list of parts says nothing", "messages.*", without_empty("content")),
+    Equality("a tool is a function unless it says otherwise", "tools.*", without(type="function")),
+)
+DEEPSEEK = (
+    *CHAT,
+    Equality("reasoning is read from reasoning_content alone", "messages.*", without_members("reasoning")),
+)
 RESPONSES = (
     Equality("a string is one user's message", "input", message_list),
     Equality("a string is one text part", "input.*.content", text_block("")),

@@ -22,6 +22,9 @@ Outcome: TypeAlias = Literal["foreseen", "missed", "unknown", "not_shape"]
 
 # Statuses of refusals that are about the request itself.
 _OF_THE_REQUEST: Final = frozenset({400, 413, 422})
+# Statuses of keys, rights and models, which some providers use for what a request names: an item that was not stored
+# (vercel/ai#7543, 404), the id of another connection (earendil-works/pi#3139, 401). There only a rule's words decide.
+_OF_WHAT_IT_NAMES: Final = frozenset({401, 403, 404})
 # Providers' own codes for what no shape decides, and words where they give none.
 _OTHER_CODES: Final = frozenset({
     "API_KEY_INVALID", "FAILED_PRECONDITION", "PERMISSION_DENIED", "UNAUTHENTICATED", "authentication_error",
@@ -75,7 +78,7 @@ def read_refusal(catalogue: Catalogue | None, status: int, body: str, doubts: Se
     """
     answer = _decoded(body)
     message = _message_of(answer) or body.strip()
-    if status not in _OF_THE_REQUEST:
+    if status not in _OF_THE_REQUEST | _OF_WHAT_IT_NAMES:
         return Refusal("not_shape", message)
     foreseen = _rule_of(message, [(doubt.rule, (doubt.message,)) for doubt in doubts])
     if foreseen:
@@ -83,7 +86,8 @@ def read_refusal(catalogue: Catalogue | None, status: int, body: str, doubts: Se
     known = _rule_of(message, _messages(catalogue)) if catalogue else ""
     if catalogue and known:
         return Refusal("not_shape" if catalogue.rules[known].unchecked else "missed", message, known)
-    if not _OTHER_CODES.isdisjoint(_codes_of(answer)) or _OTHER_WORDS.search(message):
+    is_other = not _OTHER_CODES.isdisjoint(_codes_of(answer)) or bool(_OTHER_WORDS.search(message))
+    if status in _OF_WHAT_IT_NAMES or is_other:
         return Refusal("not_shape", message)
     return Refusal("unknown", message)
 

@@ -14,8 +14,11 @@ from reknit.pipeline.providers.cascade import rules as cascade
 from reknit.pipeline.providers.claude_cli import rules as claude_cli
 from reknit.pipeline.providers.codex_cli import rules as codex_cli
 from reknit.pipeline.providers.copilot_cli import rules as copilot_cli
+from reknit.pipeline.providers.deepseek import rules as deepseek
 from reknit.pipeline.providers.gemini import rules as gemini
 from reknit.pipeline.providers.gemini_cli import rules as gemini_cli
+from reknit.pipeline.providers.mistral import rules as mistral
+from reknit.pipeline.providers.moonshot import rules as moonshot
 from reknit.pipeline.providers.openai_chat import rules as openai_chat
 from reknit.pipeline.providers.openai_responses import rules as openai_responses
 from reknit.pipeline.providers.vllm import rules as vllm
@@ -28,6 +31,9 @@ _PROVIDERS: Final = (
     openai_chat,
     openai_responses,
     vllm,
+    mistral,
+    deepseek,
+    moonshot,
     claude_cli,
     copilot_cli,
     codex_cli,

@@ -12,6 +12,8 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
+from reknit.pipeline.registry import TARGETS
+
 # The end of a path and its target.
 _PATHS: Final = (
     (re.compile(r"/messages$"), "anthropic"),
@@ -33,6 +35,8 @@ _HOSTS: Final = (
     (re.compile(r"(^|\.)googleapis\.com$"), frozenset({"gemini"})),
     (re.compile(r"(^|\.)amazonaws\.com$"), frozenset({"bedrock-converse"})),
 )
+# The target of chat requests to other hosts.
+_ANY_LOOK_ALIKE: Final = "vllm"
 _PORT: Final = re.compile(r":\d+$")
 
 
@@ -50,17 +54,30 @@ def endpoint_of(path: str, host: str = "") -> Endpoint | None:
     Args:
         path: percent-encoded, as in the URL.
         host: of the URL; "" for an unknown one. Chat requests to a known host that is not OpenAI's have the target
-            ``vllm``.
+            that of the look-alike, or ``vllm``.
     """
     for pattern, target in _PATHS:
         if found := pattern.search(path):
             model = unquote(found.groupdict().get("model", ""))
             imitates = target == "openai-chat" and host and target not in targets_of(host)
-            return Endpoint("vllm" if imitates else target, model, _STREAMS.search(path) is not None)
+            named = _look_alike_at(host) or _ANY_LOOK_ALIKE if imitates else target
+            return Endpoint(named, model, _STREAMS.search(path) is not None)
     return None
 
 
 def targets_of(host: str) -> frozenset[str]:
     """Return the targets of the requests that a host, with or without a port, takes; none for an unknown host."""
     name = _PORT.sub("", host.lower())
-    return next((targets for pattern, targets in _HOSTS if pattern.search(name)), frozenset())
+    look_alike = _look_alike_at(host)
+    own = frozenset({look_alike} if look_alike else ())
+    return next((targets for pattern, targets in _HOSTS if pattern.search(name)), own)
+
+
+def _look_alike_at(host: str) -> str:
+    """Return the target of a host that imitates OpenAI's Chat Completions, or ``""``."""
+    name = _PORT.sub("", host.lower())
+    return next((target.name for target in TARGETS.values() if any(_is_at(name, each) for each in target.hosts)), "")
+
+
+def _is_at(host: str, domain: str) -> bool:
+    return host == domain or host.endswith(f".{domain}")

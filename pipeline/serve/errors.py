@@ -15,6 +15,8 @@ from zlib import crc32
 
 import msgspec
 
+from reknit.pipeline.registry import shape_of
+
 # Anthropic's error types by status: https://docs.anthropic.com/en/api/errors
 _ANTHROPIC: Final = {
     400: "invalid_request_error",
@@ -74,7 +76,7 @@ def error_event(target: str, message: str, first: bytes = b"", last: bytes = b""
         first: the beginning of the stream, with its first event.
         last: the last bytes of the stream.
     """
-    write = _EVENTS.get(target)
+    write = _EVENTS.get(shape_of(target))
     return b"" if write is None else write(message, first, last)
 
 
@@ -139,7 +141,6 @@ def _converse(message: str, _first: bytes, _last: bytes) -> bytes:
 _EVENTS: Final[Mapping[str, Callable[[str, bytes, bytes], bytes]]] = {
     "anthropic": _anthropic,
     "openai-chat": _chat,
-    "vllm": _chat,
     "openai-responses": _responses,
     "gemini": _gemini,
     "bedrock-converse": _converse,

@@ -14,7 +14,7 @@ import aiohttp
 from aiohttp import hdrs
 
 from reknit.pipeline.errors import ReknitError, error_name
-from reknit.pipeline.healing import Healed, try_healing
+from reknit.pipeline.healing.single import Healed, try_healing
 from reknit.pipeline.serve.endpoints import Endpoint
 from reknit.pipeline.serve.repair import Repairs, decoded
 

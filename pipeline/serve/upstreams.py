@@ -15,14 +15,13 @@ from urllib.parse import urlsplit
 from msgspec import Meta, Raw, Struct
 
 from reknit.pipeline.errors import InputError, expected_one_of
-from reknit.pipeline.policy import Policy
+from reknit.pipeline.policy import Endpoint as PolicyEndpoint
+from reknit.pipeline.policy import Platform, Policy
+from reknit.pipeline.registry import shape_of
 from reknit.pipeline.serve.endpoints import Endpoint, endpoint_of, targets_of
 from reknit.pipeline.urls import LOOPBACK
 
 _PREFIX: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+")
-# Targets whose requests have the same shape. An upstream's target replaces that of a path only within one shape.
-_SHAPES: Final[Mapping[str, str]] = {"vllm": "openai-chat"}
-
 
 Heal = Literal["off", "once", "on"]
 # Healings of one request at most.
@@ -93,10 +92,18 @@ class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 yield settings.policy
 
 
+def _policy_at(platform: Platform) -> Policy:
+    """Return the policy for a platform that also has an endpoint in Anthropic's shape."""
+    return Policy(endpoints={"anthropic": PolicyEndpoint(platform=platform)})
+
+
 DEFAULT_UPSTREAMS: Final = (
     Upstream(name="anthropic", prefix="/anthropic", to="https://api.anthropic.com"),
     Upstream(name="openai", prefix="/openai", to="https://api.openai.com"),
     Upstream(name="gemini", prefix="/gemini", to="https://generativelanguage.googleapis.com"),
+    Upstream(name="mistral", prefix="/mistral", to="https://api.mistral.ai"),
+    Upstream(name="deepseek", prefix="/deepseek", to="https://api.deepseek.com", policy=_policy_at("deepseek")),
+    Upstream(name="moonshot", prefix="/moonshot", to="https://api.moonshot.ai", policy=_policy_at("moonshot")),
 )
 
 
@@ -179,17 +186,14 @@ def _unusable(message: str) -> InputError:
 def _destination(upstream: Upstream, rest: str) -> Destination:
     host = urlsplit(upstream.to).hostname or ""
     endpoint = endpoint_of(rest.partition("?")[0], host)
-    if endpoint is not None and upstream.target and _shape(upstream.target) == _shape(endpoint.target):
+    # An upstream's target replaces that of a path only within one shape.
+    if endpoint is not None and upstream.target and shape_of(upstream.target) == shape_of(endpoint.target):
         endpoint = Endpoint(upstream.target, endpoint.model, endpoint.streams)
     return Destination(upstream, upstream.to.rstrip("/") + rest, endpoint)
-
-
-def _shape(target: str) -> str:
-    return _SHAPES.get(target, target)
 
 
 def shapes_of(upstream: Upstream) -> frozenset[str]:
     """Return the shapes of requests to an upstream, by its target or its host; none for an unknown host."""
     if upstream.target:
-        return frozenset({_shape(upstream.target)})
-    return targets_of(urlsplit(upstream.to).hostname or "")
+        return frozenset({shape_of(upstream.target)})
+    return frozenset(map(shape_of, targets_of(urlsplit(upstream.to).hostname or "")))

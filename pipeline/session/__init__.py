@@ -11,23 +11,27 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Raw, UnsetType, structs
 
 from reknit.pipeline.errors import InputError, InternalError, UnknownTargetError
 from reknit.pipeline.fixes import Fix
+from reknit.pipeline.healing.errors import Refusal, read_error
+from reknit.pipeline.healing.memory import NO_MEMORY, Memory
 from reknit.pipeline.history.readers.extended import extends, replaced
 from reknit.pipeline.history.readers.message import UNDECIDED, Decided
 from reknit.pipeline.history.readers.shapes import TRANSCRIPTS, decided_in, grows, read, read_next
-from reknit.pipeline.model import Role, Turn
+from reknit.pipeline.model import Role, ToolResult, Turn
 from reknit.pipeline.policy import Policy
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.registry import target_named
 from reknit.pipeline.session.arguments import GivenPolicy, GivenSystem, GivenTools, policy_from, setting_from
 from reknit.pipeline.session.bindings import PrefixBindings
 from reknit.pipeline.session.fit import fit_for
+from reknit.pipeline.session.healed import HEALED, heal_request
+from reknit.pipeline.session.refusals import LIMITS, Refused, after_refusal, is_progress
 from reknit.pipeline.session.request import Normalized
 from reknit.pipeline.session.scaled import Scale, ScaledImages, check_scale, scaled_in
-from reknit.pipeline.session.state import LATE_RESULTS, LogEntry, decode_whole_log, encode_whole_log
+from reknit.pipeline.session.state import HEALING, LATE_RESULTS, LogEntry, decode_whole_log, encode_whole_log
 from reknit.pipeline.session.tokens import CountTokens
 from reknit.pipeline.session.working import WorkingHistory
 from reknit.pipeline.targets import Setting
@@ -43,15 +47,22 @@ class Session:
 
     ``targets`` are names of the registry. ``policy`` is a ``Policy``, a mapping of its fields (text such as ``"true"``
     is accepted) or None. ``system``, ``tools``, ``model`` and ``params`` are sent with the messages in every request.
-    ``state_format`` is that of the state which ``head`` returns; below 3, late results are dropped, and no reasoning is
-    bound to its prefix. ``count_tokens`` counts the tokens of a text for policy ``fit``, in place of the estimate;
-    ``scale`` scales images for policy ``media = shrink``, which needs it (``reknit.media.scale``). A session that is
-    loaded needs both again.
+    ``state_format`` is that of the state which ``head`` returns; below 3, late results are dropped, no reasoning is
+    bound to its prefix, and no refusal is healed. ``count_tokens`` counts the tokens of a text for policy ``fit``, in
+    place of the estimate; ``scale`` scales images for policy ``media = shrink``, which needs it
+    (``reknit.media.scale``). A session that is loaded needs both again.
 
     Raises:
         UnknownTargetError: a target does not exist.
         PolicyError: the policy is not valid.
         InputError: the system prompt, the tools or the parameters are not valid.
+
+    Example:
+        >>> session = Session(["anthropic", "openai-chat"], model="claude-sonnet-4-5", params={"max_tokens": 64})
+        >>> session.append({"role": "user", "content": "Hello."})
+        []
+        >>> session.request("anthropic").body
+        b'{"model":"claude-sonnet-4-5","max_tokens":64,"messages":[{"role":"user","content":"Hello."}]}'
     """
 
     def __init__(
@@ -77,6 +88,10 @@ class Session:
         self._at_work = work
         # The working history of the last configuration, and for each target why its prefix is new.
         self._configured: tuple[WorkingHistory, dict[str, str]] | None = None
+        # The memory of refusals, by target.
+        self._memory: Memory = dict(work.loaded_memory)
+        # How often the history or its settings changed, and for each target at its last request.
+        self._changes, self._asked = 0, dict[str, int]()
         self._last_role: Role | None = None
         self._has_grown = True
 
@@ -167,7 +182,10 @@ class Session:
             fixes = [*replacing, *fixes]
         work.decided = decided
         work.count += 1
+        self._changes += 1
         work.note_fixes(fixes)
+        if self._memory and any(map(_speaks, turns)):
+            self._memory = {name: each.spoken() for name, each in self._memory.items()}
         self._has_grown = bool(turns)
         self._last_role = turns[-1].role if turns else self._last_role
         return [*fixes, *work.take_turns(turns, self.scale)]
@@ -214,7 +232,116 @@ class Session:
         name = names[0] if target is None else target
         if name not in names:
             raise UnknownTargetError("unknown_target", f"the session has {', '.join(names)}, not {name!r}")
-        return self._work.request(name, is_sent=is_sent)
+        if is_sent:
+            self._asked[name] = self._changes
+        return self._healed(self._work.request(name, is_sent=is_sent))
+
+    def _healed(self, made: Normalized) -> Normalized:
+        """Return a request without what its target's provider revoked."""
+        memory, work = self._memory.get(made.target), self._work
+        if memory is None or not memory.healings or work.policy.heal == "off":
+            return made
+        target, model = target_named(made.target), work.setting.model or ""
+        ends = target.writer.tail_rules if work.policy.tail == "keep" else frozenset()
+        policy = structs.replace(work.policy, media="reject", fit="off", summary="", mend={})
+        return heal_request(
+            made, memory, model, ends, lambda body: normalize(body, made.target, policy=policy, model=model or None)
+        )
+
+    # Refusals.
+
+    def refused(
+        self,
+        target: str,
+        *,
+        status: int,
+        error: bytes | str | dict[str, Any],
+        request_id: str | None = None,
+    ) -> Normalized | None:
+        """Return a request without what the provider refused, or None if no change is known, or no more are allowed.
+
+        The session remembers what was refused, so that later requests of the target do not have it either. Policy
+        ``heal`` limits the healings of one user turn. A cause that may pass by itself is healed when it is reported a
+        second time; report each attempt once.
+
+        Args:
+            target: the target whose last request was refused.
+            status: of the answer.
+            error: the body of the answer, or of an error event in a stream.
+            request_id: of the request, for its fixes.
+
+        Raises:
+            UnknownTargetError: it is not one of the session's targets.
+        """
+        current = self.request(target, is_sent=False)
+        sha256 = current.sha256 if self._asked.get(target) == self._changes else ""
+        return self.refused_with(target, read_error(status, error), sha256=sha256, request_id=request_id or "")
+
+    def refused_with(
+        self, target: str, refusal: Refusal, *, sha256: str, request_id: str = "", report: str = ""
+    ) -> Normalized | None:
+        """Do the same for a request whose body has this digest, an older one too.
+
+        ``report`` identifies the report: the same one again is not another attempt. Without it, each report is.
+        """
+        work = self._work
+        limit = LIMITS[work.policy.heal] if work.state_format >= HEALING else 0
+        if not limit:
+            return None
+        current, before = self.request(target, is_sent=False), self._memory
+        known = before.get(target, NO_MEMORY)
+        refused = Refused(
+            refusal=refusal,
+            sha256=sha256,
+            request_id=request_id,
+            report=report,
+            model=work.setting.model or "",
+            limit=limit,
+        )
+        after = after_refusal(known, current, refused)
+        if after == known:
+            return None
+        self._memory = {**before, target: after}
+        if after.count == known.count:
+            return None
+        learned = after.healings != known.healings
+        if not is_progress(current if learned else None, self.request(target, is_sent=False), sha256):
+            self._memory = before
+            return None
+        self._changes += 1
+        sent = self.request(target)
+        if not sent.unjudged.startswith(current.unjudged[: current.prefix_bytes]):
+            sent.prefix_reset = sent.prefix_reset or HEALED
+        return sent
+
+    def forget_refusals(self) -> None:
+        """Forget what providers refused."""
+        self._memory = {}
+        self._changes += 1
+
+    def healings(self, target: str) -> int:
+        """Return the number of healings of a target's requests in this user turn."""
+        return self._memory.get(target, NO_MEMORY).count
+
+    def was_healed(self, request_id: str) -> bool:
+        """Return True if a request was healed after its refusal."""
+        return any(noted.request_id == request_id for each in self._memory.values() for noted in each.healings)
+
+    def note_healed(self, target: str, request_id: str) -> None:
+        """Note the id of the request that the last healing led to."""
+        self._memory[target] = structs.replace(
+            self._memory[target], pending=(request_id, self._memory[target].healings[-1].row)
+        )
+
+    def take_outcomes(self, request_id: str | None = None) -> list[tuple[str, str]]:
+        """Return the target and the row of each healed request whose outcome is now known; of this id, or of all."""
+        found = []
+        for target, memory in self._memory.items():
+            pending, row = memory.pending
+            if pending and request_id in (None, pending):
+                found.append((target, row))
+                self._memory[target] = structs.replace(memory, pending=("", ""))
+        return found
 
     def note_requests(self) -> None:
         """Let the requests that are due now count as sent, where that matters, without their bodies being used."""
@@ -261,6 +388,7 @@ class Session:
             return False
         # A target that was configured before keeps its state, including a reason for a new prefix that it has not
         # reported yet.
+        self._changes += 1
         kept = self._resets() if same else {}
         self._configured = new, {target.name: kept.get(target.name, "configured") for target in new.targets}
         return True
@@ -296,6 +424,8 @@ class Session:
     ) -> list[Fix]:
         reasons, bindings = dict.fromkeys(self.targets, "replaced"), known or self._at_work.carried(entries)
         self._work = self._given.again(entries, count, reasons, decided, bindings=bindings)
+        self._changes += 1
+        self._memory = {name: each.spoken() for name, each in self._memory.items()}
         return self._work.fixes
 
     def _with_scaled(self, entries: Iterable[LogEntry]) -> Iterator[LogEntry]:
@@ -319,6 +449,7 @@ class Session:
         if not least <= count <= self.count:
             raise InputError("unknown_message", f"no message {to!r} to go back to; the history has {self.count}")
         self._work = self._work.back(count, dict.fromkeys(self.targets, "rewound"))
+        self._changes += 1
 
     # The log, as another session takes it up.
 
@@ -335,7 +466,8 @@ class Session:
     def log(self) -> bytes:
         """The log as JSON: the turn that was read from each message, and the fixes of the reader."""
         work = self._work
-        return encode_whole_log(work.count, list(work.archive.entries()), work.decided, work.carried().saved())
+        entries, memory = list(work.archive.entries()), self._memory or UNSET
+        return encode_whole_log(work.count, entries, work.decided, work.carried().saved(), memory)
 
     def replace_by_log(self, log: bytes) -> list[Fix]:
         """Replace the history with that of a log; return the fixes that are certain.
@@ -343,9 +475,12 @@ class Session:
         Raises:
             InputError: it is not a log; the session is unchanged.
         """
-        count, entries, decided, bound = decode_whole_log(log)
+        count, entries, decided, bound, memory = decode_whole_log(log)
         known = None if bound is UNSET else PrefixBindings(bound)
-        return self._replace(entries, count, decided, known)
+        fixes = self._replace(entries, count, decided, known)
+        if memory is not UNSET and self._work.state_format >= HEALING:
+            self._memory = self._memory | memory
+        return fixes
 
     def keep_limits(self, *, on: bool) -> None:
         """Decide whether limits of media and of length are kept; state before format 3 has no place for them."""
@@ -375,7 +510,7 @@ class Session:
 
     def head(self) -> bytes:
         """The rest of the state as a record; with the segments it makes the session again."""
-        return self._work.head()
+        return self._work.head(self._memory)
 
     @classmethod
     def load(
@@ -427,6 +562,13 @@ def normalize(
         InputError: the input cannot be used.
         UnknownTargetError: the target or the shape does not exist.
         PolicyError: the policy is not valid.
+
+    Example:
+        >>> call = {"type": "tool_use", "id": "toolu_01", "name": "ls", "input": {}}
+        >>> history = [{"role": "user", "content": "List the files."}, {"role": "assistant", "content": [call]}]
+        >>> done = normalize([*history, {"role": "user", "content": "Are you still there?"}], model="claude-sonnet-4-5")
+        >>> [(fix.code, fix.path, fix.lossless) for fix in done.fixes]
+        [('result_synthesised', 'messages.2.content.0', False)]
     """
     target, mended_by = target_named(to), policy_from(policy)
     check_scale(mended_by, scale)
@@ -437,6 +579,11 @@ def normalize(
     work.note_fixes(found.fixes)
     work.begin_history(given.turns, found.valid_runs, scale)
     return work.request(to)
+
+
+def _speaks(turn: Turn) -> bool:
+    """Return True if the user says something in a turn, besides results of tools."""
+    return turn.role == "user" and any(not isinstance(block, ToolResult) for block in turn.blocks)
 
 
 def _named(targets: Sequence[str]) -> tuple[Target, ...]:

@@ -193,6 +193,11 @@ class Normalized:
         return self._account
 
     @property
+    def reporting(self) -> Account:
+        """The account whose repairs of the settled part are reported."""
+        return self._reporting
+
+    @property
     def rejected(self) -> bool:
         """True if the body is withheld, because the target would refuse it."""
         return any(violation.severity == "hard" for violation in self.violations)

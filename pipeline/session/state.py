@@ -18,6 +18,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from reknit.pipeline.errors import InputError, InternalError
 from reknit.pipeline.fixes import Fix
+from reknit.pipeline.healing.memory import Memory
 from reknit.pipeline.history import History
 from reknit.pipeline.history.call_ids import SettledCall
 from reknit.pipeline.history.exchanges import Exchange
@@ -36,6 +37,8 @@ from reknit.pipeline.targets import Setting
 LAYOUT = 1
 # The first format of state that has late results; below it they are left out.
 LATE_RESULTS = 3
+# The first format that has what providers refused; below it, nothing is healed.
+HEALING = 3
 # The first format with segments of which only the log holds.
 LOG_ONLY = 3
 
@@ -54,7 +57,8 @@ LogEntry: TypeAlias = Turn | ScaledImages | list[Fix]
 class WholeLog(Struct, frozen=True, forbid_unknown_fields=True):
     """A log that leaves its session: how many messages came in, its entries, and the shape that they decided.
 
-    ``bound`` is what was sent to a model whose reasoning is bound to it, if there is one, without chunks.
+    ``bound`` is what was sent to a model whose reasoning is bound to it, if there is one, without chunks; ``refused``
+    is what providers refused.
     """
 
     messages: int
@@ -62,6 +66,7 @@ class WholeLog(Struct, frozen=True, forbid_unknown_fields=True):
     shape: DecidedShape = "each"
     shape_since: int = -1
     bound: SavedBindings | UnsetType = UNSET
+    refused: Memory | UnsetType = UNSET
 
 
 class Mended(Struct, array_like=True):
@@ -133,9 +138,9 @@ class SessionHead(OpenEnd, kw_only=True):
 
     ``shape`` and ``shape_since`` are the shape that the messages decided (`Decided`). State without them is of a
     version that read each message separately, and continues to do so. ``media`` are the media of each target that are
-    lines of text, ``fit`` what is cut of a long history, and ``bound`` what was sent to a model whose reasoning is
-    bound to it; format 3 has them, where there are any. Of the first ``log_only`` segments only the log holds
-    (``Archive``).
+    lines of text, ``fit`` what is cut of a long history, ``bound`` what was sent to a model whose reasoning is bound to
+    it, and ``refused`` what providers refused; format 3 has them, where there are any. Of the first ``log_only``
+    segments only the log holds (``Archive``).
     """
 
     layout: int
@@ -151,6 +156,7 @@ class SessionHead(OpenEnd, kw_only=True):
     log_only: int | UnsetType = UNSET
     fit: SavedFit | UnsetType = UNSET
     bound: SavedBindings | UnsetType = UNSET
+    refused: Memory | UnsetType = UNSET
 
 
 class HistoryState(Struct, omit_defaults=True, kw_only=True):
@@ -376,13 +382,19 @@ def decode_log(log: bytes) -> list[LogEntry]:
 
 
 def encode_whole_log(
-    count: int, log: list[LogEntry], decided: Decided, bound: SavedBindings | UnsetType = UNSET
+    count: int,
+    log: list[LogEntry],
+    decided: Decided,
+    bound: SavedBindings | UnsetType = UNSET,
+    refused: Memory | UnsetType = UNSET,
 ) -> bytes:
-    return _encode_json(WholeLog(count, _logged(log), decided.shape, decided.since, bound))
+    return _encode_json(WholeLog(count, _logged(log), decided.shape, decided.since, bound, refused))
 
 
-def decode_whole_log(data: bytes) -> tuple[int, list[LogEntry], Decided, SavedBindings | UnsetType]:
-    """The number of messages received, the entries, the shape that they decided, and what was sent.
+def decode_whole_log(
+    data: bytes,
+) -> tuple[int, list[LogEntry], Decided, SavedBindings | UnsetType, Memory | UnsetType]:
+    """The number of messages received, the entries, the shape that they decided, what was sent, and what was refused.
 
     Raises:
         InputError: it is no log.
@@ -399,8 +411,10 @@ def decode_whole_log(data: bytes) -> tuple[int, list[LogEntry], Decided, SavedBi
         raise InputError("bad_log", "a turn of the log names other blocks than it has", path="log")
     if found.bound is not UNSET and any(sent.chunks for sent in found.bound.sent.values()):
         raise InputError("bad_log", "what was sent refers to settled messages that the log does not have", path="log")
+    if found.refused is not UNSET and not all(memory.is_whole() for memory in found.refused.values()):
+        raise InputError("bad_log", "what was refused refers to healings that the log does not have", path="log")
     entries = [_entry(logged) for logged in found.entries]
-    return found.messages, entries, Decided(found.shape, found.shape_since), found.bound
+    return found.messages, entries, Decided(found.shape, found.shape_since), found.bound, found.refused
 
 
 def save_history(history: History) -> bytes:

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import UNSET, structs
 
 from reknit.pipeline.fixes import Fix, name_where_not_shared
+from reknit.pipeline.healing.memory import Memory
 from reknit.pipeline.history import History
 from reknit.pipeline.history.readers.message import UNDECIDED, Decided
 from reknit.pipeline.history.valid_runs import ValidRun
@@ -39,6 +40,7 @@ from reknit.pipeline.session.scaled import Scale, ScaledImages, ScaledMedia, sca
 from reknit.pipeline.session.settled import SettledPart
 from reknit.pipeline.session.settled_state import SettledHead
 from reknit.pipeline.session.state import (
+    HEALING,
     LATE_RESULTS,
     LAYOUT,
     LOG_ONLY,
@@ -101,6 +103,8 @@ class WorkingHistory:
         self.bounds = bounds or MediaBounds()
         self.fit = fit or fit_for(policy, setting)
         self.bindings = bindings or PrefixBindings()
+        # The loaded memory of refusals; the session keeps it.
+        self.loaded_memory: Memory = {}
         self._limits = {} if policy.media == "reject" else limits_for(self.names, setting)
         if policy.media != "shrink":
             self.bounds.scaled = None
@@ -444,8 +448,8 @@ class WorkingHistory:
             "others": [SavedMachine(other.names, save_history(other.history)) for other in others],
         }
 
-    def head(self) -> bytes:
-        """The rest of the state as a record."""
+    def head(self, memory: Memory) -> bytes:
+        """The rest of the state as a record; ``memory`` is what providers refused."""
         return encode_head(
             SessionHead(
                 layout=LAYOUT,
@@ -460,6 +464,7 @@ class WorkingHistory:
                 media=self.bounds.saved(),
                 fit=self.fit.saved(),
                 bound=self.bindings.saved(),
+                refused=memory if memory and self.state_format >= HEALING else UNSET,
                 gained=self._gained(),
                 **self._open_end(),
             )
@@ -523,6 +528,7 @@ class WorkingHistory:
         if bounds.scaled is not None:
             bounds.scaled.log = work.scaled_log
         work.count, work.decided = saved.count, Decided(saved.shape, saved.shape_since)
+        work.loaded_memory = {} if saved.refused is UNSET else saved.refused
         return work
 
     def _gained(self) -> Slice:
@@ -557,7 +563,12 @@ def _in_old_words(policy: Policy) -> Policy:
     """Return a policy that builds can read which know nothing of late results, media and the length of histories."""
     default = Policy()
     return structs.replace(
-        policy, late_result=default.late_result, media=default.media, fit=default.fit, summary=default.summary
+        policy,
+        late_result=default.late_result,
+        media=default.media,
+        fit=default.fit,
+        summary=default.summary,
+        heal=default.heal,
     )
 
 

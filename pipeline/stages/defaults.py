@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, structs, to_builtins
@@ -130,8 +130,19 @@ def chains_in(params: Container[str]) -> list[str]:
     return [name for name in _CHAINS if name in params]
 
 
+RESET: Final = "reset"
+"""The value of policy ``heal`` that no session keeps: it forgets what was refused before."""
+
+
+def resets_healing(opened: SessionOpened) -> bool:
+    """Return True if a session forgets what providers refused."""
+    return opened.policy is not UNSET and opened.policy is not None and opened.policy.heal == RESET
+
+
 def _changed(policy: Policy, change: PolicyChange) -> Policy:
     given = {name: value for name, value in structs.asdict(change).items() if value is not UNSET}
+    if given.get("heal") == RESET:
+        del given["heal"]
     if "mend" in given:
         given["mend"] = with_repair_modes(policy.mend, given["mend"])
     if "endpoints" in given:

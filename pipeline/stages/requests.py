@@ -19,6 +19,8 @@ from msgspec import UNSET, Struct, structs
 from reknit.pipeline import __version__
 from reknit.pipeline.errors import ReknitError
 from reknit.pipeline.fixes import Fix, name_where_not_shared
+from reknit.pipeline.healing.errors import read_error
+from reknit.pipeline.healing.table import may_pass
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.base import Violation
 from reknit.pipeline.rules.refusals import Doubt, Refusal, read_refusal
@@ -27,12 +29,12 @@ from reknit.pipeline.session import Normalized
 from reknit.pipeline.stages.base import Output, Record, Result, dead_letter, passed_on, place_of
 from reknit.pipeline.stages.event_records import EventDetails
 from reknit.pipeline.stages.turn_state import Sent, SentRequests, TurnState
-from reknit.topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_REQUESTS
+from reknit.topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS
 from reknit.topics import headers as names
 from reknit.topics.records import REKNIT, FixRecord, ProviderAnswered
 
 # Why a request is due; `reknit.topics.headers.RequestHeaders` says what each means.
-Reason: TypeAlias = Literal["turn", "interrupted", "wanted"]
+Reason: TypeAlias = Literal["turn", "interrupted", "wanted", "healed"]
 
 
 # A provider's error is a sentence or a few; some repeat what they were given.
@@ -136,7 +138,19 @@ class Publisher:
             still_open.update(identity for fix in open_fixes for identity in _identities(fix))
         self._entry.reported &= still_open
 
-    def _request(self, done: Normalized, open_fixes: Sequence[Fix], reason: Reason) -> None:
+    def healed(self, done: Normalized, refused: str) -> None:
+        """Publish the request of a target without the cause for which its provider refused the last one."""
+        session = self._entry.session
+        made = {target: session.request(target, is_sent=False).open_fixes for target in session.targets}
+        opened = name_where_not_shared(made | {done.target: done.open_fixes})
+        self._request(done, [*opened[done.target], *done.watched], "healed", heals=refused)
+
+    def count_healed(self, outcome: Literal["accepted", "refused"], request_id: str | None = None) -> None:
+        """Count the outcome of healed requests: of one, or of all that wait for it."""
+        for target, row in self._entry.session.take_outcomes(request_id):
+            self._tally["reknit_healed_total", target, row, outcome] += 1
+
+    def _request(self, done: Normalized, open_fixes: Sequence[Fix], reason: Reason, *, heals: str = "") -> None:
         last = self._entry.sent.last.get(done.target)
         refused = _refused(done)
         if refused is not None:
@@ -147,7 +161,9 @@ class Publisher:
         if same and reason != "wanted":
             return
         request_id = self._request_id(done.target)
-        self._result.outputs.append(self._output(done, request_id, reason, last))
+        self._result.outputs.append(self._output(done, request_id, reason, last, heals))
+        if heals:
+            self._entry.session.note_healed(done.target, request_id)
         doubts = _doubts(done)
         was_repaired = last is not None and last.mended
         mended = was_repaired or done.fix_count > 0
@@ -167,7 +183,7 @@ class Publisher:
         for rule in dict.fromkeys(doubt.rule for doubt in doubts):
             self._tally["reknit_requests_doubted_total", done.target, rule] += 1
 
-    def _output(self, done: Normalized, request_id: str, reason: Reason, last: Sent | None) -> Output:
+    def _output(self, done: Normalized, request_id: str, reason: Reason, last: Sent | None, heals: str) -> Output:
         """The request as a record. Its body is joined here and nowhere else."""
         entry, record = self._entry, self._record
         model = entry.session.model
@@ -182,6 +198,7 @@ class Publisher:
             reknit_version=__version__,
             cause=place_of(record, AGENT_TURNS),
             reason=reason,
+            heals=heals or UNSET,
             first=UNSET if entry.first is None else entry.first,
             base=record.base or UNSET,
             prefix_reset=done.prefix_reset if done.prefix_reset and last is not None else UNSET,
@@ -223,6 +240,8 @@ class Publisher:
         if entry.first is None and not entry.wanted and not more:
             # A session of 0.1.0 keeps the ids that it had, so that a redelivery after the upgrade is seen as one.
             place = (self._key, entry.turn, target)
+        if healings := entry.session.healings(target):
+            place = (*place, healings)
         return hashlib.sha256(msgspec.msgpack.encode(place)).hexdigest()[:32]
 
     def _reject(self, target: str, violation: Violation) -> None:
@@ -301,10 +320,13 @@ def crossing(record: Record, details: EventDetails) -> Output | None:
     status, request_id = details.status, details.request_id
     if status is None or request_id is None or not record.value or status < _REFUSED_FROM:
         return None
+    body = record.value.decode("utf-8", "replace")[:_LONGEST_BODY]
     answered = ProviderAnswered(
         request_id=request_id,
         status=status,
-        body=record.value.decode("utf-8", "replace")[:_LONGEST_BODY],
+        body=body,
+        # The second of two attempts is healed, and one that is delivered twice is not two.
+        id=place_of(record, PROVIDER_EVENTS) if may_pass(read_error(status, body)) else UNSET,
         origin=REKNIT,
     )
     return Output(AGENT_TURNS, record.key, msgspec.json.encode(answered))

@@ -17,8 +17,9 @@ from reknit.pipeline.registry import target_named
 from reknit.pipeline.session import Session
 from reknit.pipeline.session.scaled import scale_from
 from reknit.pipeline.stages.base import Output, Record, Result, count_dropped, dead_letter, place_of, stopped
-from reknit.pipeline.stages.defaults import ENDPOINTS, Defaults
+from reknit.pipeline.stages.defaults import ENDPOINTS, Defaults, resets_healing
 from reknit.pipeline.stages.envelope import OWN_ORIGIN, TURN_HEADERS, is_session
+from reknit.pipeline.stages.healing import take_answer
 from reknit.pipeline.stages.kept import EndedError, KeepsSessions, SessionLifetimes
 from reknit.pipeline.stages.releases import SLICED_RELEASES, Release
 from reknit.pipeline.stages.requests import Publisher, Reason, judge_answer
@@ -299,10 +300,12 @@ class TurnsStage(KeepsSessions):
         batch.count_turn(event, "taken")
 
     def _take_answer(self, key: bytes, event: ProviderAnswered, record: Record, batch: _Batch) -> None:
-        """Judge a provider's refusal. It begins no session and changes no history, nor what is sent next."""
+        """Heal the request that a provider refused, or judge the refusal. It begins no session."""
         entry = self._states.find(key)
-        requests = SentRequests() if entry is None else entry.sent
-        judged = judge_answer(requests, event, record, batch.result, batch.tally)
+        if entry is None:
+            judged = judge_answer(SentRequests(), event, record, batch.result, batch.tally)
+        else:
+            judged = take_answer(key, entry, event, record, result=batch.result, tally=batch.tally)
         if entry is not None:
             batch.touched.add(key)
             self._endings.prolong(key, entry.session.policy.expires_after, self._time)
@@ -477,8 +480,11 @@ class TurnsStage(KeepsSessions):
                     if self._publish and self._defaults.withdraw and event.origin != RECORDED:
                         publisher.withdraw()
                     entry.sent.note_answered()
+                    publisher.count_healed("accepted")
             case SessionOpened():
                 session.configure(**self._defaults.changes(event, session.policy))
+                if resets_healing(event):
+                    session.forget_refusals()
                 entry.count_turn()
             case HistoryRestored():
                 given, log = bytes(event.messages), event.log

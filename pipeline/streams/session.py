@@ -368,6 +368,13 @@ def recover(
 
     Raises:
         UnknownTargetError: the source does not exist.
+
+    Example:
+        >>> import json
+        >>> text = {"type": "agent_message", "id": "i1", "text": "Hello."}
+        >>> lines = [json.dumps({"type": "item.completed", "item": text})]
+        >>> [type(item).__name__ for item in recover(lines, "codex-cli")]
+        ['ItemStarted', 'ItemCompleted', 'TurnStop']
     """
     recovery = Recovery(source, records=False)
     for line in [lines] if isinstance(lines, bytes | str) else lines:

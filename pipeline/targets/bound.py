@@ -62,12 +62,20 @@ def is_prefix_bound(model: str | None, endpoint: Endpoint) -> bool:
     """
     if endpoint.issuer not in {"", "anthropic"}:
         return False
-    found = _NAME.search((model or "").lower())
+    found = line_and_version(model)
     if found is None:
         return False
-    named = found["line"] or found["old_line"] or ""
+    named, version = found
     since = next((line.since for line in LINES if line.name == named), _OTHER_LINES)
-    return since is not None and (int(found["major"]), int(found["minor"] or 0)) >= since
+    return since is not None and version >= since
+
+
+def line_and_version(model: str | None) -> tuple[str, Version] | None:
+    """Read the line and the version in the name of a Claude model; None in another name."""
+    found = _NAME.search((model or "").lower())
+    if found is None:
+        return None
+    return found["line"] or found["old_line"] or "", (int(found["major"]), int(found["minor"] or 0))
 
 
 def void_of(void: Mapping[str, Void] | None, target: str) -> Void:

@@ -9,7 +9,7 @@ outside of its bounds, are fixes.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -24,15 +24,20 @@ from reknit.pipeline.model import Tool
 from reknit.pipeline.options import Choice, HeadOptions
 from reknit.pipeline.targets import Setting
 from reknit.pipeline.targets.fitting import system_rows
+from reknit.pipeline.targets.strict import is_strict
 from reknit.pipeline.text.flatten import PromptText, prompt_texts
 
 
 class WrittenHead(Struct, frozen=True):
-    """A request without its messages as a JSON object, its repairs, and the number of its cache breakpoints."""
+    """A request without its messages as a JSON object, its repairs, and the number of its cache breakpoints.
+
+    ``short`` is True if one of them is for five minutes.
+    """
 
     data: bytes
     fixes: list[Fix]
     marks: int = 0
+    short: bool = False
 
     def before(self, key: str) -> bytes:
         """Return the body up to the first message of the list ``key``."""
@@ -126,9 +131,9 @@ class Params(Struct, frozen=True):
 # A schema's type as Gemini spells it: in capitals, or as the number that its libraries have for it.
 _GEMINI_TYPE: Final = re.compile(rb'"type":\s*[\["]*\s*"?(?:[A-Z]{4,7}"|[1-7]\b)').search
 # A tool's inner object, by shape, and the members that the readers read in it and next to it.
-_WRAPPERS: Final = ("function", "toolSpec", "custom", "functions")
+WRAPPERS: Final = ("function", "toolSpec", "custom", "functions")
 _READ: Final = frozenset(
-    {"type", *_WRAPPERS, "name", "description", "parameters", "input_schema", "inputSchema"} | DECLARED_SCHEMAS
+    {"type", *WRAPPERS, "name", "description", "parameters", "input_schema", "inputSchema"} | DECLARED_SCHEMAS
 )
 
 
@@ -156,7 +161,7 @@ class Declared(Struct, frozen=True):
     @property
     def members(self) -> dict[str, Raw]:
         """Return the tool's members in any shape, including those of its inner object."""
-        inner = next((self.given[key] for key in _WRAPPERS if key in self.given), None)
+        inner = next((self.given[key] for key in WRAPPERS if key in self.given), None)
         return self.given if inner is None else self.given | msgspec.json.decode(inner, type=dict[str, Raw])
 
 
@@ -320,6 +325,15 @@ class HeadWriter:
                 self.note_fix("schema_types_mapped", path, before=tool.input_schema, after=schema)
         same = (name, schema) == (tool.name, tool.input_schema)
         return Declared(structs.replace(tool, name=name, input_schema=schema), given, path, same=same)
+
+    def stays_strict(self, tool: Declared, strict: Raw | None, compiles: Callable[[Raw], bool]) -> bool:
+        """Return False, with a fix, for a tool that is ``strict`` and whose schema the provider does not compile."""
+        if not is_strict(strict) or compiles(tool.tool.input_schema):
+            return True
+        if not self.makes("parameter_unsupported"):
+            return True
+        self.note_fix("parameter_unsupported", tool.path, before=True, detail="strict: true")
+        return False
 
     def note_unread(self, tool: Declared, *taken: str) -> None:
         """Record the members of a tool that no reader reads and the target has not ``taken``."""

@@ -59,7 +59,8 @@ def session_until(records: Sequence[Record], key: bytes, cause: int, defaults: D
     ``records`` are all of the session's, in order, from the one that began it. The record that repairs a parked session
     takes effect at the place of the failed one: so of the records after that, only the release counts.
     """
-    stage = TurnsStage(defaults, publish=False)
+    # A refusal concerns a request that was published.
+    stage = TurnsStage(defaults, publish=any(_type_of(record) == "provider.answered" for record in records))
     until = [record for record in records if record.offset <= cause]
     stage.process(until)
     entry = stage.find(key)
@@ -73,7 +74,11 @@ def session_until(records: Sequence[Record], key: bytes, cause: int, defaults: D
 
 
 def _releases(record: Record) -> bool:
-    return words_of(members_of(record.value).get("type", b"")) == "session.released"
+    return _type_of(record) == "session.released"
+
+
+def _type_of(record: Record) -> str:
+    return words_of(members_of(record.value).get("type", b"")) or ""
 
 
 class _Came(Struct, frozen=True):

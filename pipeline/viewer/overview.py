@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from aiohttp import web
 from msgspec import Struct, structs
@@ -28,7 +28,7 @@ from reknit.pipeline.viewer.index import Reader, timeline
 from reknit.pipeline.viewer.index.activity import Count, Overview, overview
 from reknit.pipeline.viewer.index.entries import FOLLOWED, LETTER_OF, Entry
 from reknit.pipeline.viewer.index.search import Search, milliseconds
-from reknit.pipeline.viewer.index.sessions import Page, sessions
+from reknit.pipeline.viewer.index.sessions import Page, sessions, totals
 from reknit.pipeline.viewer.pages import VIEWER, page
 from reknit.pipeline.viewer.progress_page import followed
 from reknit.topics import DEAD_LETTERS
@@ -124,9 +124,9 @@ def summed(found: Overview, by: str = "code") -> Summary:
         Figure("turns", every["turn"], sessions_at(**within)),
         Figure("requests published", every["request"], sessions_at(**within)),
         *(Figure(f"{name} fixes", fixed[name], sessions_at(severity=name, **within)) for name in _FIXED),
-        Figure("dead letters", sum(letters.values()), letters_at(**counted), bad=True),
+        Figure("dead letters", sum(letters.values()), letters_at(**counted, handled=1), bad=True),
         *(
-            Figure(LETTER_KINDS[kind], count, letters_at(kind=kind, **counted), bad=True)
+            Figure(LETTER_KINDS[kind], count, letters_at(kind=kind, **counted, handled=1), bad=True)
             for kind, count in letters.items()
         ),
         Figure("sessions parked now", found.parked, sessions_at(parked=1), bad=True),
@@ -238,17 +238,26 @@ async def _sessions(request: web.Request) -> web.Response:
     # Without a condition the newest rows are read, and that is all.
     pool = viewer.pools.pages if search == Search() else viewer.pools.searches
     found = await pool.run(sessions, viewer.index.reader, search, after, ROWS)
+    sums = None if search.words or after else await pool.run(totals, viewer.index.reader, search)
     return page(
         request,
         "sessions.html",
         search=search,
         query=search.query(),
+        at=partial(_sorted_at, search),
         found=found,
+        totals=sums,
         chips=chips(search),
         after=after,
         targets=sorted(TARGETS),
         codes=_CODES,
     )
+
+
+def _sorted_at(search: Search, sort: str | None = None) -> str:
+    """Return the address of a search, with another order if one is given."""
+    query = structs.replace(search, sort=search.sort if sort is None else sort).query()
+    return f"/sessions?{query}" if query else "/sessions"
 
 
 # The names of a search's conditions, by field; codes follow.
@@ -289,20 +298,23 @@ _LETTER: Final = r"/letters/{partition:\d{1,9}}/{offset:\d{1,18}}"
 
 async def _letters(request: web.Request) -> web.Response:
     viewer = request.app[VIEWER]
-    names = ("kind", "code", "session", "since", "until")
+    names = ("kind", "code", "session", "since", "until", "handled")
     asked = {name: request.query.get(name, "").strip() for name in names}
     after = request.query.get("after", "").strip()
     if asked["kind"] not in {"", *LETTER_KINDS}:
         raise web.HTTPNotFound
-    wanted: dict[str, Any] = {name: asked[name] for name in ("kind", "code", "session")}
-    wanted |= {f"{name}_ms": milliseconds(asked[name], name) for name in ("since", "until") if asked[name]}
+    times = {f"{name}_ms": milliseconds(asked[name], name) for name in ("since", "until") if asked[name]}
+    wanted = timeline.LetterFilter(
+        kind=asked["kind"], code=asked["code"], session=asked["session"], open=asked["handled"] != "1", **times
+    )
     pool = viewer.pools.searches if any(asked.values()) else viewer.pools.pages
-    found, count, done = await pool.run(_read_letters, viewer.index.reader, wanted, after)
+    found, groups, done = await pool.run(_read_letters, viewer.index.reader, wanted, after)
     return page(
         request,
         "letters.html",
         found=found,
-        count=count,
+        groups=groups,
+        count=sum(group.letters for group in groups),
         most=_LETTERS_COUNTED,
         done=done,
         asked=asked,
@@ -312,11 +324,12 @@ async def _letters(request: web.Request) -> web.Response:
     )
 
 
-def _read_letters(reader: Reader, wanted: Mapping[str, Any], after: str) -> tuple[Page, int, dict[str, str]]:
-    """A part of the list, how many letters there are in all parts, and what was done about those of this part."""
-    found = timeline.letters(reader, after=after, limit=_LETTERS_SHOWN, **wanted)
-    count = timeline.count_letters(reader, _LETTERS_COUNTED, **wanted)
-    return found, count, timeline.done_about(reader, found.rows)
+def _read_letters(
+    reader: Reader, wanted: timeline.LetterFilter, after: str
+) -> tuple[Page, list[timeline.LetterGroup], dict[str, str]]:
+    """Return a part of the list, the letters of all parts by code, and what was done about those of this part."""
+    found = timeline.letters(reader, wanted, after, _LETTERS_SHOWN)
+    return found, timeline.letter_groups(reader, wanted, _LETTERS_COUNTED), timeline.done_about(reader, found.rows)
 
 
 async def _find_letter(request: web.Request) -> tuple[Entry, str]:

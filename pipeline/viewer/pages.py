@@ -11,6 +11,7 @@ from markupsafe import Markup
 from msgspec import Struct, field
 
 from reknit.pipeline import __version__, pages
+from reknit.pipeline.fixes import FIXES
 from reknit.pipeline.pages import shown
 from reknit.pipeline.settings import Config
 from reknit.pipeline.viewer.addresses import session_path, static_path, with_query
@@ -56,7 +57,7 @@ VIEWER: web.AppKey[Viewer] = web.AppKey("viewer", Viewer)
 def templates() -> Environment:
     made = pages.environment(Path(__file__).parent / "templates")
     made.auto_reload = False
-    made.filters |= {"marked": marked, "duration": duration}
+    made.filters |= {"marked": marked, "duration": duration, "loss": loss_words}
     made.tests["place"] = is_place
     made.globals |= {
         "session_path": session_path,
@@ -95,6 +96,13 @@ def marked(excerpt: str) -> Markup:
         word, _, rest = found.partition("\x03")
         pieces += [Markup("<mark>{}</mark>").format(shown(word)), shown(rest)]
     return Markup().join(pieces)
+
+
+def loss_words(severity: str, code: str) -> str:
+    """Return the loss of a fix in words: a lossy fix has lost content or added some."""
+    if severity == "lossy":
+        return "content added" if code in FIXES and FIXES[code].fate == "synthesised" else "content lost"
+    return {"lossless": "nothing lost", "observed": "not made"}.get(severity, severity)
 
 
 def duration(seconds: float) -> str:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import socket
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from reknit.pipeline.errors import BrokerError, InputError, ReknitError, error_name
+from reknit.pipeline.errors import BrokerError, ReknitError, error_name
 from reknit.pipeline.objects import open_objects
 from reknit.pipeline.settings import Config
 from reknit.pipeline.viewer import compare, overview, playground, progress_page, sessions, streams
@@ -29,13 +26,12 @@ from reknit.pipeline.viewer.live import LIVE_PAGES
 from reknit.pipeline.viewer.pages import VIEWER, Viewer, page, templates
 from reknit.pipeline.viewer.pools import BusyError, pools
 from reknit.pipeline.viewer.watch import Watch
-from reknit.pipeline.web import listen, runner_of
+from reknit.pipeline.web import serving
 
 log = logging.getLogger("reknit.viewer")
 
 # The largest body that any page takes; pages that take one say how much of it they read.
 LARGEST_BODY = 16 * 1024 * 1024
-_STOP_SECONDS = 2.0
 # The modules of pages, each with the routes to its own.
 _PAGES: tuple[Any, ...] = (overview, sessions, streams, compare, playground, progress_page)
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
@@ -115,35 +111,6 @@ async def run_viewer(
                     await asyncio.wait([watching])
     finally:
         await asyncio.to_thread(index.close)
-
-
-@asynccontextmanager
-async def serving(app: web.Application, host: str, port: int) -> AsyncIterator[str]:
-    """Serve an application for as long as the block runs; the value is its URL.
-
-    Raises:
-        InputError: ``port_taken`` or ``port_refused``.
-    """
-    listening = _listen(host, port)
-    runner = runner_of(app, stop_seconds=_STOP_SECONDS, can_cancel=True)
-    try:
-        await runner.setup()
-        await web.SockSite(runner, listening).start()
-        # No browser should be sent to "every address".
-        shown = "localhost" if host in {"0.0.0.0", "::"} else f"[{host}]" if ":" in host else host  # noqa: S104  it is shown
-        yield f"http://{shown}:{listening.getsockname()[1]}/"
-    finally:
-        await runner.cleanup()
-        listening.close()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        return listen(host, port)
-    except OSError as error:
-        taken = error.errno == errno.EADDRINUSE
-        message = f"cannot listen on {host} port {port}: {error.strerror or error}; --port 0 takes a free one"
-        raise InputError("port_taken" if taken else "port_refused", message) from error
 
 
 async def _close_pools(app: web.Application) -> None:

@@ -20,6 +20,7 @@ from reknit.pipeline.viewer.aligned import Aligned
 from reknit.pipeline.viewer.cells import as_text
 from reknit.pipeline.viewer.index import Reader, timeline
 from reknit.pipeline.viewer.index.entries import FORGOTTEN, Entry
+from reknit.pipeline.viewer.index.search import milliseconds
 from reknit.pipeline.viewer.index.timeline import BEGINNING
 from reknit.pipeline.viewer.index.values import Value
 from reknit.pipeline.viewer.live import (
@@ -54,6 +55,8 @@ VIEWS: Final = {
 }
 # Entries of one part of it.
 _ENTRIES: Final = 40
+# The most entries that a search within a session shows.
+_HITS: Final = 200
 # Blocks of a request that a page shows at once.
 _ROWS: Final = 60
 # Records that an export holds in memory at a time, and bytes of their values.
@@ -77,6 +80,12 @@ async def _timeline(request: web.Request) -> web.Response:
         return page(request, "parts/session_figures.html", row=row)
     before, after = query.get("before", ""), query.get("after", "")
     reader, kinds = viewer.index.reader, VIEWS[shows.view]
+    if query.get("time", "").strip():
+        after = f"{max(milliseconds(query['time'].strip(), 'time'), 0)}-0"
+    words = query.get("q", "").strip()
+    if words:
+        hits = await viewer.pools.searches.run(timeline.found_words, reader, name, words, kinds, _HITS)
+        return page(request, "session_search.html", row=row, view=shows.view, target="", words=words, entries=hits)
     part = await viewer.pools.pages.run(
         timeline.timeline, reader, name, before=before, after=after, kinds=kinds, limit=_ENTRIES
     )
@@ -94,6 +103,8 @@ async def _timeline(request: web.Request) -> web.Response:
         before=part.before if not after or not is_part(request) else "",
         after=part.after if not before or not is_part(request) else "",
         is_newest=not part.after,
+        is_first=not (part.before or after),
+        beginning=BEGINNING,
         place=cursor_of(max(map(_position_of, newest.entries), default=NOWHERE)),
     )
 

@@ -238,7 +238,7 @@ def queries(directory, sessions):
         f"items of {LONG}": lambda _: timeline.items(r, LONG),
         f"items of a run of {LONG}": lambda at: timeline.items(r, LONG, f"r{at}"),
         f"runs of {LONG}": lambda _: timeline.runs(r, LONG),
-        "letters": lambda _: timeline.letters(r),
+        "letters": lambda _: timeline.letters(r, timeline.LetterFilter()),
         "overview of an hour": lambda _: activity.overview(r, now - 3_600_000, now),
         "overview of a month": lambda _: activity.overview(r, now - 30 * 86_400_000, now),
     }

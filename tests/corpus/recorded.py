@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,24 @@ needs_corpus = [
 ]
 
 
+# Hosts with a target of their own, whose recordings are in the file of look-alikes.
+LOOK_ALIKES = "openai-compat"
+HOSTS = {"mistral": re.compile(r"\bmistral\.ai$"), "deepseek": re.compile(r"\bdeepseek\.com$")}
+# The ids of calls that one source replaced, and ids that any provider takes in their place.
+_REDACTED = re.compile(r"\bcall_REDACTED_(\d)\b")
+
+
+def host_of(row):
+    """Return the name of a recording's host that has a target of its own, or None."""
+    return next((name for name, host in HOSTS.items() if host.search(row["host"] or "")), None)
+
+
 def rows(name):
-    """Return the recordings of one file; none if the file does not exist."""
+    """Return the recordings of one file, or of one host; an empty list without any."""
+    if name in HOSTS:
+        path = CORPUS / f"{LOOK_ALIKES}.jsonl.gz"
+        text = _REDACTED.sub(r"REDACTED\1", unpacked(path).decode()) if path.is_file() else ""
+        return [row for row in map(json.loads, text.splitlines()) if host_of(row) == name]
     path = CORPUS / f"{name}.jsonl.gz"
     return [json.loads(line) for line in unpacked(path).splitlines()] if path.is_file() else []
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from recorded import rows
+from recorded import LOOK_ALIKES, host_of, rows
 
 from reknit.pipeline.explain.documents import REFUSALS_FILE, Refused
 from reknit.pipeline.rules.base import Violation
@@ -28,9 +28,11 @@ TARGETS: Final = {
     "openai-responses": "openai-responses",
     "responses-compat": "openai-responses",
     "openai-compat": "vllm",
+    "mistral": "mistral",
+    "deepseek": "deepseek",
 }
 # Hosts with words of their own for what a rule finds.
-_OWN_WORDS: Final = {"responses-compat", "openai-compat"}
+_OWN_WORDS: Final = {"responses-compat", "openai-compat", "mistral", "deepseek"}
 
 _MODEL = "the limits of that model, which its name does not show"
 _SCHEMA = "which schemas the provider's compiler takes for that model that day"
@@ -67,7 +69,13 @@ FACTS: Final[tuple[tuple[str, str, str], ...]] = (
 
 
 def refused(provider: str) -> list[dict[str, Any]]:
-    return [row for row in rows(provider) if row["status"] != 200 and isinstance(row["request"], dict)]
+    return [row for row in judged(provider) if row["status"] != 200]
+
+
+def judged(provider: str) -> list[dict[str, Any]]:
+    """Return the recordings that a target's rules judge; a host with a target of its own is not judged by another's."""
+    found = [row for row in rows(provider) if isinstance(row["request"], dict)]
+    return [row for row in found if provider != LOOK_ALIKES or host_of(row) not in TARGETS]
 
 
 def judge(provider: str, row: dict[str, Any]) -> list[Violation]:
@@ -90,7 +98,8 @@ def decided(provider: str, row: dict[str, Any]) -> tuple[str, str]:
     # One refusal says several things in lines of their own, and a rule repeats no data.
     said = (row["error_message"] or "").split("\n")
     same = [each for each in found if each.message in said or said[0].startswith(f"{each.message},")]
-    same = same if len({each.message for each in same}) == len(said) else []
+    whole = [each for each in found if each.message == (row["error_message"] or "").rstrip("\n")]
+    same = whole or (same if len({each.message for each in same}) == len(said) else [])
     if not same and provider in _OWN_WORDS and row["error_class"] == "MESSAGE-STRUCTURE":
         same = [each for each in found if each.severity == "hard"]
     best = min(same, key=lambda each: ("hard", "model", "soft").index(each.severity), default=None)

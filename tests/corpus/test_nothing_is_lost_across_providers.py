@@ -41,6 +41,8 @@ SAID_OTHERWISE = {
 # Values that say what is so anyway.
 OF_COURSE = {
     "detail": "auto",
+    "closed": True,
+    "prefix": False,
     "thoughtSignature": "skip_thought_signature_validator",
     "thought_signature": "skip_thought_signature_validator",
 }

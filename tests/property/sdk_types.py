@@ -24,6 +24,16 @@ BESIDE = {
         "reasoning_content": "DeepSeek's and Kimi's own field of an assistant's message",
         "thinking": "DeepSeek's and Kimi's own switch",
     },
+    "deepseek": {
+        "prefix": "DeepSeek's own flag of a message that the model goes on with",
+        "reasoning_content": "DeepSeek's own field of an assistant's message",
+        "thinking": "DeepSeek's own switch",
+    },
+    "moonshot": {
+        "partial": "Moonshot's own flag of a message that the model goes on with",
+        "reasoning_content": "Moonshot's own field of an assistant's message",
+        "thinking": "Moonshot's own switch",
+    },
     "vllm": {
         "add_generation_prompt": "vLLM's own parameter",
         "continue_final_message": "vLLM's own parameter",

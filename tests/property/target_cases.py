@@ -80,6 +80,21 @@ PROVIDERS = {
         {"VLM-OAI-06", "VLM-04", "VLM-09", "OAI-22"},
         reasoned,
     ),
+    "mistral": Provider(
+        {None: MISTRAL, "mistral-small-latest": {"id_rewritten"}, "magistral-medium-latest": MISTRAL},
+        {"MIS-OAI-06", "MIS-05"},
+        reasoned,
+    ),
+    "deepseek": Provider(
+        dict.fromkeys((None, "deepseek-v4-flash", "deepseek-reasoner"), NOTHING),
+        {"DSK-OAI-06", "DSK-06"},
+        reasoned,
+    ),
+    "moonshot": Provider(
+        dict.fromkeys((None, "kimi-k2.6", "kimi-k2-0905-preview"), NOTHING),
+        {"KIM-OAI-06", "KIM-10"},
+        reasoned,
+    ),
     "cascade": Provider(
         dict.fromkeys((None, "claude-opus-4-7", "gpt-5"), NOTHING),
         {"CAS-03", "CAS-07"},

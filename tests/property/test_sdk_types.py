@@ -17,7 +17,13 @@ from reknit.pipeline.registry import TARGETS as DESCRIBED
 from reknit.pipeline.testing import broken_histories
 from reknit.pipeline.testing.promises import differences
 
-JSON_BODIES = [target_case for target_case in TARGET_CASES if target_case.shape not in {None, "auto"}]
+# Requests for Mistral have the types of its own library, which is no dependency of the tests.
+UNTYPED = {"mistral"}
+JSON_BODIES = [
+    target_case
+    for target_case in TARGET_CASES
+    if target_case.shape not in {None, "auto"} and target_case.target not in UNTYPED
+]
 TARGETS = sorted({target_case.target for target_case in JSON_BODIES})
 TOOLS = [
     {"name": "read", "description": "Read a file.", "input_schema": {"type": "object", "properties": {}}},

@@ -7,6 +7,7 @@ import pytest
 import stage_runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from look_alikes import CHAT_SOURCES
 from stream_runs import picture, without_deltas
 
 from reknit.pipeline.registry import SOURCES
@@ -160,9 +161,8 @@ EVENTS = {
     "codex-cli": codex_cli,
     "gemini": gemini,
     "gemini-cli": gemini_cli,
-    "openai-chat": chat,
     "openai-responses": responses,
-    "vllm": chat,
+    **dict.fromkeys(CHAT_SOURCES, chat),
 }
 MARK = "<here>"
 # Replacements of the mark in JSON text: words, whole characters, half surrogates, invalid bytes, ends of numbers.
@@ -310,7 +310,7 @@ GROWING["anthropic"] += [
 GROWING["claude-cli"] = [
     b'{"type":"stream_event","event":%b}' % event for event in (b'{"type":"message_start","message":{"id":"m"}}',)
 ] + [b'{"type":"stream_event","event":%b}' % event for event in GROWING["anthropic"]]
-GROWING["vllm"] = GROWING["openai-chat"]
+GROWING |= dict.fromkeys(CHAT_SOURCES, GROWING["openai-chat"])
 SHAPES = [(source, shape) for source, shapes in sorted(GROWING.items()) for shape in shapes if b"%b" in shape]
 
 

@@ -296,14 +296,14 @@ def test_unusable_arguments_are_answered_with_the_available_values(arguments, to
 @pytest.mark.parametrize(
     ("arguments", "shown"),
     [
-        (("normalize",), ["copilot-cli, gemini", "[default: anthropic]", "tail=auto or continue or", "claude-code"]),
+        (("normalize",), ["copilot-cli, deepseek", "[default: anthropic]", "tail=auto or continue or", "claude-code"]),
         (("validate",), ["openai-responses, vllm"]),
         (("recover",), ["bedrock-converse, cascade, claude-cli"]),
         (("ingest", "events"), ["[events|bytes]", "[env: REKNIT_WAIT_SECONDS; default: 0]", "gemini"]),
         (("topics", "apply"), ["[env: REKNIT_PARTITIONS; default: 12]", "REKNIT_REPLICATION_FACTOR"]),
         (("worker",), ["[exactly-once|at-least-once]", "METRICS_PORT; default: 9464]", "localhost:9092]"]),
         (("inspect",), ["[env: REKNIT_CONFIG]", "[env: REKNIT_PREFIX; default: empty]", "--since"]),
-        (("send",), ["--wait SECONDS", "copilot-cli, gemini"]),
+        (("send",), ["--wait SECONDS", "copilot-cli, deepseek"]),
     ],
 )
 def test_help_lists_choices_variables_and_defaults(arguments, shown):

@@ -75,6 +75,17 @@ def test_each_fix_is_a_line_with_place_contents_loss_and_avoided_error():
     ]
 
 
+def test_lines_name_their_document_and_the_total_comes_once():
+    given = b"\n".join([json.dumps(BROKEN).encode(), b"{", json.dumps(BROKEN).encode()])
+    single = reknit("normalize", given=BROKEN).stderr.decode().splitlines()[:-1]
+    found = reknit("normalize", "--lines", given=given).stderr.decode().splitlines()
+    assert [line for line in found if line.startswith("1: ")] == [f"1: {line}" for line in single]
+    assert [line for line in found if line.startswith("3: ")] == [f"3: {line}" for line in single]
+    assert [line[:11] for line in found if line.startswith("2: ")] == ["2: reknit: "]
+    assert [line for line in found if "reknit explain" in line] == [found[-1]]
+    assert found[-1].startswith("6 repairs: ")
+
+
 def test_a_place_is_not_repeated():
     call = CALL | {"name": "list files"}
     done = reknit("normalize", given=[BROKEN[0], {"role": "assistant", "content": [call]}])

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from reknit.pipeline.cli.offline import all_pages, explain_command
 from reknit.pipeline.config import load_config
+from reknit.pipeline.engine.partition import Phase
 from reknit.pipeline.explain.documents import place_of
 from reknit.pipeline.fixes import FIXES
 from reknit.pipeline.registry import TARGETS
@@ -48,12 +49,26 @@ def test_each_target_has_a_page_and_no_other_exists():
         "diff.md",
         "operating.md",
         "replay.md",
+        "screens.md",
         "security.md",
         "shadow.md",
         "transcripts.md",
         "broken-sessions.md",
         "serve.md",
         "viewer.md",
+        "start/gateway.md",
+        "start/library.md",
+        "start/topics.md",
+        "tutorials/broken-session.md",
+        "tutorials/fleet.md",
+        "tutorials/gateway.md",
+        "tutorials/items.md",
+        "tutorials/shadow.md",
+        "tutorials/upgrade.md",
+        "concepts/exactly-once.md",
+        "concepts/history.md",
+        "concepts/ledger.md",
+        "concepts/recording.md",
         *PAGES,
     }
     assert all(f"({page})" in (DOCS / "README.md").read_text("utf-8") for page in pages - {"README.md"})
@@ -67,6 +82,11 @@ def test_each_target_has_a_page_and_no_other_exists():
         "shares.md",
         "streams.md",
         "works-with.md",
+        "reference/cli.md",
+        "reference/errors.md",
+        "reference/library.md",
+        "reference/metrics.md",
+        "reference/topics.md",
         *(f"rules/{target}.md" for target in TARGETS),
     }
 
@@ -136,6 +156,17 @@ def test_the_diagram_shows_every_transition_of_the_table_or_its_text_names_it():
     moves = {(before, after, given) for (before, given), (after, _) in TABLE.items() if before is not after}
     assert drawn == {move for move in moves if move[2] not in everywhere}
     assert all(after == everywhere[given] for _, after, given in moves if given in everywhere)
+
+
+def test_the_diagram_of_a_partition_has_the_changes_of_phase_of_the_protocol():
+    # tests/simulation/test_phases.py compares the table of the protocol with the engine.
+    phases = "|".join(phase.value for phase in Phase)
+    page = (DOCS / "concepts" / "exactly-once.md").read_text("utf-8")
+    drawn = re.findall(rf"^    ({phases}) --> ({phases}): ", page, re.MULTILINE)
+    protocol = (DOCS / "protocol.md").read_text("utf-8")
+    listed = re.findall(rf"^\| ({phases}) \| .+? \| ({phases}) \|", protocol, re.MULTILINE)
+    assert len(drawn) == len(set(drawn)) > 3
+    assert set(drawn) == {(before, after) for before, after in listed if before != after}
 
 
 def is_preamble(node):

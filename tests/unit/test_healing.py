@@ -8,14 +8,15 @@ from build import answered, called, said, user
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from mock_provider.values import Mint
 
 import reknit
 from reknit.pipeline.cli import main
 from reknit.pipeline.errors import InputError
-from reknit.pipeline.healing import Healed, NotHealed, heal, try_healing
 from reknit.pipeline.healing.body import EVERY
 from reknit.pipeline.healing.errors import read_error
-from reknit.pipeline.healing.table import HEALINGS
+from reknit.pipeline.healing.single import Healed, NotHealed, heal, try_healing
+from reknit.pipeline.healing.table import HEALINGS, row_for
 from reknit.pipeline.validation import validate
 
 CASES = [
@@ -106,6 +107,7 @@ PLAIN = {"type": "error", "error": {"type": "invalid_request_error", "message": 
         {"error": {"message": "Provider returned error", "metadata": {"raw": json.dumps(PLAIN)}}},
         {"error": {"message": f"CAPIError: 400 {SENTENCE} (request_id: 1F:2)", "code": ""}},
         {"object": "error", "message": SENTENCE, "type": "BadRequestError", "param": None, "code": 400},
+        {"type": "response.failed", "response": {"status": "failed", "error": {"message": SENTENCE, "code": None}}},
         SENTENCE,
     ],
 )
@@ -132,6 +134,14 @@ def test_an_answer_without_a_sentence_heals_nothing(error):
     done = try_healing(BY_NAME["ant-param-temperature"]["request"], "anthropic", status=400, error=error)
     assert isinstance(done, NotHealed)
     assert done.reason == "unknown"
+
+
+def test_the_last_error_of_a_stream_counts():
+    delta = {"type": "content_block_delta", "delta": {"type": "text_delta", "text": '{"error": {"message": "no"}}'}}
+    failed = {"type": "response.failed", "response": {"error": {"code": "x", "message": SENTENCE}}}
+    for last in (PLAIN, failed):
+        text = "".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in (delta, last))
+        assert read_error(400, text).sentence == SENTENCE
 
 
 def test_errors_within_errors_are_opened_to_a_limit():
@@ -246,7 +256,129 @@ def test_reasoning_after_a_change_goes_where_it_is_bound_to_its_prefix(model, le
     assert heal(body, error=error).body.decode().count('"thinking":"hm"') == left
 
 
+def sentence_of(target, words):
+    error = {"message": words} if target == "bedrock-converse" else {"error": {"message": words}}
+    return {"target": target, "error": error}
+
+
+def test_media_of_results_follow_them_where_a_result_must_be_a_string():
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    calls = [
+        {"id": name, "type": "function", "function": {"name": "ls", "arguments": "{}"}} for name in ("call_1", "call_2")
+    ]
+    body = {
+        "model": "m",
+        "messages": [
+            {"role": "user", "content": "Look."},
+            {"role": "assistant", "content": None, "tool_calls": calls},
+            {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "a"}, picture]},
+            {"role": "tool", "tool_call_id": "call_2", "content": "b"},
+            {"role": "assistant", "content": "Seen."},
+            {"role": "user", "content": "Good."},
+        ],
+    }
+    done = heal(body, **sentence_of("openai-chat", "tool message content must be a string"))
+    messages = json.loads(done.body)["messages"]
+    assert [each["content"] for each in messages] == ["Look.", None, "a", "b", [picture], "Seen.", "Good."]
+    assert [(fix.code, fix.lossless) for fix in done.fixes] == [("healed_tool_text", True)]
+
+
+def test_thinking_is_left_out_where_converse_has_it():
+    thinking = {"thinking": {"type": "enabled", "budget_tokens": 2048, "block_binding": {}}, "top_k": 5}
+    body = {
+        "inferenceConfig": {"maxTokens": 2048},
+        "additionalModelRequestFields": thinking,
+        "messages": [{"role": "user", "content": [{"text": "hi"}]}],
+    }
+
+    def healed(words):
+        done = heal(body, **sentence_of("bedrock-converse", words), model="anthropic.claude-sonnet-4")
+        return json.loads(done.body)["additionalModelRequestFields"], [fix.path for fix in done.fixes]
+
+    place = "additionalModelRequestFields.thinking"
+    assert healed("Thinking may not be enabled when tool_choice forces tool use") == ({"top_k": 5}, [place])
+    left, paths = healed("`max_tokens` must be greater than `thinking.budget_tokens`.")
+    assert (left["thinking"]["budget_tokens"], paths) == (1024, [f"{place}.budget_tokens"])
+    left, paths = healed("thinking.adaptive.block_binding: Extra inputs are not permitted")
+    assert ("block_binding" in left["thinking"], paths) == (False, [f"{place}.block_binding"])
+
+
+def test_a_forced_tool_is_no_longer_forced_where_the_model_thinks():
+    body = {"messages": [{"role": "user", "content": "hi"}], "tool_choice": "required"}
+    words = sentence_of("openai-chat", "Thinking mode does not support this tool_choice")
+    assert json.loads(heal(body, **words).body)["tool_choice"] == "auto"
+    assert heal({**body, "tool_choice": "auto"}, **words) is None
+
+
+def test_a_picture_is_found_by_its_host():
+    pictures = [{"type": "image_url", "image_url": {"url": f"https://{host}.example/p.png"}} for host in ("a", "b")]
+    body = {"messages": [{"role": "user", "content": pictures}]}
+    words = "Failed to download image from a.example. Image size exceeds the limit."
+    content = json.loads(heal(body, **sentence_of("openai-chat", words)).body)["messages"][0]["content"]
+    assert ([part["type"] for part in content], content[1]) == (["text", "image_url"], pictures[1])
+
+
+SIGNED = [Mint("seed").claude_signature("direct", number) for number in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "left"),
+    [
+        (SIGNED[0][:-1], SIGNED[1][:-2], 0),  # both are cut
+        (SIGNED[0][:-1], SIGNED[1], 1),
+        (SIGNED[0], SIGNED[0], 0),  # the same one again
+        (SIGNED[0], SIGNED[1], 1),
+        ("0123456789abcdef01234567", "89abcdef0123456789abcdef", 0),
+    ],
+)
+def test_what_is_invalid_for_the_same_reason_goes_in_the_same_step(first, second, left):
+    messages = [user("hi")]
+    for signature in (first, second):
+        messages += [{"role": "assistant", "content": [thought(signature), {"type": "text", "text": "a"}]}, user("b")]
+    body = {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": messages}
+    assert heal(body, error=PLAIN).body.decode().count('"thinking":"hm"') == left
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case["mend"] != "none"], ids=lambda c: c["name"])
+def test_a_cut_answer_is_read_by_its_words(case):
+    whole = json.dumps(case["error"])
+    sentence = read_error(case["status"], whole).sentence
+    once = json.dumps(sentence)[1:-1]
+    end = max(whole.find(words) + len(words) for words in (once, json.dumps(once)[1:-1]) if words in whole)
+    for cut in range(end + 3, len(whole)):
+        assert read_error(case["status"], whole[:cut]).sentence == sentence
+
+
 # The table.
+
+
+@pytest.mark.parametrize(
+    ("target", "words", "row"),
+    [
+        ("anthropic", "messages.0.content.1.image.source.base64: Could not process image", "image_at_place"),
+        (
+            "anthropic",
+            "messages.1.content.1: Invalid `encrypted_content` in `web_search_result` block",
+            "search_result",
+        ),
+        (
+            "anthropic",
+            "messages.1.content.1: invalid encrypted_stdout in encrypted_code_execution_result block",
+            "search_result",
+        ),
+        ("openai-responses", "Expected container_id: cntr_68", "container_expired"),
+        (
+            "openai-responses",
+            "The `reasoning_text` in the thinking mode must be passed back to the API.",
+            "deepseek_reasoning",
+        ),
+        ("anthropic", 'tool_choice: type "tool" and "any" are not supported for this model.', None),
+        ("gemini", "JSON mode is not enabled for models/x", None),
+    ],
+)
+def test_a_sentence_has_its_row(target, words, row):
+    found = row_for(target, read_error(400, {"error": {"message": words}}))
+    assert (found and found[0].name) == row
 
 
 def test_each_row_has_a_name_a_source_and_known_targets():

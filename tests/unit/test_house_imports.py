@@ -30,6 +30,7 @@ EDGE = (
     "pages",
     "replay",
     "scaling",
+    "screen_server",
     "serve",
     "testing",
     "viewer",

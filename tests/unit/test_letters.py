@@ -95,8 +95,11 @@ def test_the_viewer_the_report_and_the_metrics_count_the_same(topics, tmp_path):
     found = overview.summed(activity.overview(reader, now - DAY_MS, now + 1)).figures
     figures = {figure.name: figure.count for figure in found}
     shown = {kind: figures[words] for kind, words in LETTER_KINDS.items()}
-    lists = {kind: len(timeline.letters(reader, kind=kind).rows) for kind in LETTER_KINDS}
-    counts = {kind: timeline.count_letters(reader, 100, kind=kind) for kind in LETTER_KINDS}
+    lists = {kind: len(timeline.letters(reader, timeline.LetterFilter(kind=kind)).rows) for kind in LETTER_KINDS}
+    counts = {
+        kind: sum(group.letters for group in timeline.letter_groups(reader, timeline.LetterFilter(kind=kind), 100))
+        for kind in LETTER_KINDS
+    }
     rows = [sessions.session(reader, name) for name in ("s", "s/rejected", "s/refused")]
     tally = Tally()
     for record in topics.logs[DEAD_LETTERS, 0]:
@@ -136,12 +139,13 @@ async def test_each_number_of_the_overview_links_to_as_many_dead_letters(topics,
 @pytest.mark.parametrize(
     ("query", "sessions"),
     [
-        ("", ["later/refused", "later/rejected", "later", "later", "s/refused", "s/rejected", "s", "s"]),
-        ("kind=failed", ["later", "later", "s", "s"]),
+        ("handled=1", ["later/refused", "later/rejected", "later", "later", "s/refused", "s/rejected", "s", "s"]),
+        ("", ["later/refused", "later/rejected", "later", "later", "s/refused", "s/rejected", "s"]),
+        ("kind=failed&handled=1", ["later", "later", "s", "s"]),
         ("kind=rejected", ["later/rejected", "s/rejected"]),
         ("kind=refused&since=2025-10-11", ["later/refused"]),
-        ("until=2025-10-11", ["s/refused", "s/rejected", "s", "s"]),
-        ("session=s&code=not_json", ["s"]),
+        ("until=2025-10-11&handled=1", ["s/refused", "s/rejected", "s", "s"]),
+        ("session=s&code=not_json&handled=1", ["s"]),
         ("session=later&kind=rejected", []),
     ],
 )

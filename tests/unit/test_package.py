@@ -43,14 +43,18 @@ def sdist(tmp_path_factory):
     return built("sdist", ROOT, tmp_path_factory.mktemp("archives") / "sdist")
 
 
+def unpacked(sdist, folder):
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    (source,) = folder.iterdir()
+    return source
+
+
 @pytest.fixture(scope="module")
 def wheel(sdist, tmp_path_factory):
     """A wheel that is built from the sdist, as a distribution builds it."""
     folder = tmp_path_factory.mktemp("from-sdist")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(folder, filter="data")
-    (source,) = folder.iterdir()
-    return built("wheel", source, folder / "wheel")
+    return built("wheel", unpacked(sdist, folder), folder / "wheel")
 
 
 def test_the_sdist_has_every_file_of_the_packages(sdist, tracked):
@@ -63,6 +67,14 @@ def test_the_wheel_has_every_file_of_the_packages_below_one_name(wheel, tracked)
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert names == {name if name.startswith("reknit/") else f"reknit/{name}" for name in tracked}
+
+
+def test_the_wheel_has_the_sbom_of_its_sdist(sdist, wheel, tmp_path):
+    source = unpacked(sdist, tmp_path / "source")
+    (source / "sbom").mkdir()
+    (source / "sbom/reknit.cdx.json").write_text("{}")
+    with zipfile.ZipFile(built("wheel", source, tmp_path / "wheel")) as archive, zipfile.ZipFile(wheel) as without:
+        assert set(archive.namelist()) - set(without.namelist()) == {"reknit-9.9.dist-info/sboms/reknit.cdx.json"}
 
 
 def test_the_wheel_works_next_to_a_project_with_its_own_pipeline_and_topics(wheel, tmp_path):

@@ -4,6 +4,7 @@ import json
 import zlib
 
 import pytest
+from look_alikes import CHAT_SOURCES
 from sender_runs import anthropic
 
 from reknit.pipeline.client import answers
@@ -43,6 +44,10 @@ CLI = {"session_id": "s", "uuid": "u"}
 # By source: the pieces, and the number of the first one that completes the answer.
 STREAMS = {
     "anthropic": (anthropic(), 6),
+    **dict.fromkeys(
+        CHAT_SOURCES,
+        (sse(chunk({"role": "assistant", "content": "hi"}), chunk({}, "length"), end=b"data: [DONE]\n\n"), 2),
+    ),
     "openai-chat": (
         sse(
             chunk({"role": "assistant", "content": "hi"}),
@@ -53,7 +58,6 @@ STREAMS = {
         2,
     ),
     "openai-chat without a reason": (sse(chunk({"role": "assistant", "content": "hi"}), end=b"data: [DONE]\n\n"), 2),
-    "vllm": (sse(chunk({"role": "assistant", "content": "hi"}), chunk({}, "length"), end=b"data: [DONE]\n\n"), 2),
     "openai-responses": (
         sse(
             {"type": "response.created", "response": RESPONSE, "sequence_number": 0},
@@ -243,6 +247,40 @@ def test_an_error_in_the_stream_is_held_back_and_named_by_its_code(code, shown, 
     assert reader.take(event) == b""
     assert reader.finish() == event
     assert (reader.is_whole, reader.failure) == (False, StreamFailure(shown, may_pass))
+
+
+@pytest.mark.parametrize(
+    ("source", "event"),
+    [
+        ("anthropic", {"type": "error", "error": {"type": "invalid_request_error", "message": "words"}}),
+        (
+            "openai-responses",
+            {
+                "type": "response.failed",
+                "sequence_number": 1,
+                "response": {
+                    "id": "resp_1",
+                    "object": "response",
+                    "status": "failed",
+                    "output": [],
+                    "error": {"code": "invalid_encrypted_content", "message": "words"},
+                },
+            },
+        ),
+        ("openai-chat", {"error": {"code": 400, "message": "words", "type": "invalid_request_error"}}),
+    ],
+)
+def test_an_error_that_refuses_the_request_is_known_as_a_refusal(source, event):
+    reader = AnswerReader(find_source(source), "bytes")
+    reader.take(sse(event, names="type" in event)[0])
+    reader.finish()
+    assert reader.failure is not None
+    assert reader.failure.is_refusal
+
+
+def test_an_error_that_may_pass_is_no_refusal():
+    assert not StreamFailure("overloaded_error", may_pass=True).is_refusal
+    assert not StreamFailure("", may_pass=False).is_refusal
 
 
 def test_lines_of_a_program_are_published_one_by_one():

@@ -5,6 +5,7 @@ import struct
 from zlib import crc32
 
 import pytest
+from look_alikes import CHAT_TARGETS
 from multidict import CIMultiDict
 
 from reknit.pipeline.errors import InputError
@@ -194,8 +195,7 @@ CONVERSE = [
     frame("messageStop", {"stopReason": "end_turn"}),
 ]
 STREAMS = {
-    "openai-chat": CHAT,
-    "vllm": CHAT,
+    **dict.fromkeys(CHAT_TARGETS, CHAT),
     "openai-responses": RESPONSES,
     "gemini": GEMINI,
     "bedrock-converse": CONVERSE,

@@ -183,6 +183,12 @@ async def test_the_javascript_package_and_the_gateway_know_the_same_endpoints():
         "https://api.openai.com/v1/chat/completions",
         "https://x.openai.azure.com/openai/deployments/d/chat/completions?api-version=1",
         "http://127.0.0.1:8000/v1/chat/completions",
+        "https://api.mistral.ai/v1/chat/completions",
+        "https://api.moonshot.cn/v1/chat/completions",
+        "https://api.kimi.com/coding/v1/chat/completions",
+        "https://api.deepseek.com/chat/completions",
+        "https://api.deepseek.com/anthropic/v1/messages",
+        "https://notmistral.ai/v1/chat/completions",
         "https://api.openai.com/v1/responses",
         "https://api.openai.com/v1/responses/r/cancel",
     ]

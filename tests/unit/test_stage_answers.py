@@ -100,6 +100,23 @@ def test_a_refusal_is_counted_by_its_verdict(words, status, labels, code):
     assert len(sides.requests) == 2
 
 
+@pytest.mark.parametrize(
+    ("status", "words", "outcome"),
+    [
+        (404, ("Item with id 'rs_1' not found. Items are not persisted when `store` is set to false. Try again with "
+         "`store` set to true, or remove this item from your input."), ("missed", "RSP-06")),
+        (404, "The model `gpt-9` does not exist or you do not have access to it.", ("not_shape", "")),
+        (401, "input item ID does not belong to this connection", ("not_shape", "")),
+        (403, "A sentence that no rule has.", ("not_shape", "")),
+        (503, ("Item with id 'rs_1' not found. Items are not persisted when `store` is set to false. Try again with "
+         "`store` set to true, or remove this item from your input."), ("not_shape", "")),
+    ],
+)  # fmt: skip
+def test_with_the_status_of_keys_and_models_only_the_words_of_a_rule_decide(status, words, outcome):
+    refusal = read_refusal(TARGETS["openai-responses"].catalogue, status, json.dumps({"error": {"message": words}}))
+    assert (refusal.outcome, refusal.rule) == outcome
+
+
 def test_a_refusal_is_judged_once_also_after_a_restart_and_transient_errors_each_time():
     sides = sides_with_request()
     assert sides.answer("busy", b"503") == sides.answer("busy", b"503") == {("anthropic", "not_shape", ""): 1}

@@ -26,6 +26,16 @@ def made(*messages, policy=None, **head):
 # Thinking.
 
 
+@pytest.mark.parametrize("after", [[user(result())], [user(result(), "b")], [user(result()), user("b")]])
+def test_a_loop_without_its_thinking_is_continued_without_it_whatever_follows_the_result(after):
+    params = {"model": "claude-sonnet-4-20250514", "thinking": {"type": "enabled", "budget_tokens": 1024}}
+    body, codes = made(user("q"), said(call()), *after, max_tokens=2048, **params)
+    assert "thinking" not in body
+    assert codes == ["thinking_disabled"]
+    body, codes = made(user("q"), said(call()), *after, said("a"), user("c"), max_tokens=2048, **params)
+    assert ("thinking" in body, codes) == (True, [])
+
+
 @pytest.mark.parametrize("thought", [SIGNED, REDACTED])
 def test_signed_reasoning_is_sent_back_unchanged(thought):
     history = [user("q"), said(thought, "a", call()), user(result())]

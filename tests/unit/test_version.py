@@ -53,10 +53,22 @@ def test_between_releases_it_names_the_commit_and_counts_from_the_last(tree):
     assert version_of(tree) == f"{NEXT}.dev2+g{second}.dirty"
 
 
-def test_a_release_is_its_number(tree):
-    path = tree / "deploy" / "version.py"
-    path.write_text(path.read_text(encoding="utf-8").replace("RELEASED = False", "RELEASED = True"), encoding="utf-8")
+def test_a_commit_with_the_tag_of_the_release_has_its_number(tree):
+    git(tree, "init", "-q")
+    other = commit(tree, "the next release gets its name")
+    git(tree, "tag", "v9.9.9")
+    assert version_of(tree) == f"{NEXT}.dev0+g{other}"
+    git(tree, "tag", f"v{NEXT}")
     assert version_of(tree) == NEXT
+    path = tree / "deploy" / "version.py"
+    path.write_text(path.read_text(encoding="utf-8") + "\n", encoding="utf-8")
+    assert version_of(tree) == f"{NEXT}.dev0+g{other}.dirty"
+    assert version_of(tree) != version_of_next_commit(tree)
+
+
+def version_of_next_commit(tree):
+    commit(tree, "after the release")
+    return version_of(tree)
 
 
 def test_without_a_repository_it_is_the_builders_version(tree, monkeypatch):

@@ -48,7 +48,10 @@ async def test_keys_mark_rows_and_open_them(viewer):
     assert path == f"/sessions/{names[-2]}"
 
 
-@pytest.mark.parametrize(("path", "where"), [("/", "HEADER"), ("/sessions", "MAIN"), ("/sessions/long", "HEADER")])
+@pytest.mark.parametrize(
+    ("path", "where"),
+    [("/", "HEADER"), ("/explain/OAI-01", "HEADER"), ("/sessions", "MAIN"), ("/sessions/long", "MAIN")],
+)
 async def test_a_slash_focuses_the_search_field_where_keys_are_letters(viewer, path, where):
     async with browsing() as browser, browser.tab() as page:
         await page.go(viewer + path)

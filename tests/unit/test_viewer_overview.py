@@ -10,7 +10,7 @@ from browser import Opened, browsing, needs_browser
 from build import called, said, user
 from multidict import MultiDict
 from published_records import OPENED, appended
-from viewer_lab import BEGAN_MS, Still, filled, pages_of
+from viewer_lab import BEGAN_MS, Still, Topics, filled, pages_of
 
 from reknit.pipeline.viewer import overview
 from reknit.pipeline.viewer.index.activity import Count, Overview
@@ -86,8 +86,8 @@ def test_every_number_has_its_own_address():
     leads = {figure.name: figure.href for figure in (*found.figures, *found.streamed)}
     assert leads["turns"] == f"/sessions?{STAMP}"
     assert leads["lossy fixes"] == f"/sessions?severity=lossy&{STAMP}"
-    assert leads["dead letters"] == f"/letters?{STAMP}"
-    assert leads["requests rejected"] == f"/letters?kind=rejected&{STAMP}"
+    assert leads["dead letters"] == f"/letters?{STAMP}&handled=1"
+    assert leads["requests rejected"] == f"/letters?kind=rejected&{STAMP}&handled=1"
     assert leads["sessions parked now"] == "/sessions?parked=1"
     assert leads["promoted"] == f"/sessions?code=promoted&{STAMP}"
     assert found.fixes[0].href == f"/sessions?code=result_moved&severity=lossless&{STAMP}"
@@ -324,3 +324,13 @@ async def test_the_chart_is_drawn_and_links_to_sessions(tmp_path, monkeypatch, d
     assert drawn
     assert series == ["result_synthesised"]
     assert (searched, names) == ("result_synthesised", ["mended <b>"])
+
+
+async def test_an_empty_viewer_shows_the_commands_that_fill_it_and_asks_again(tmp_path):
+    async with pages_of(Topics(), tmp_path) as ask:
+        _, page = await ask("/sessions")
+        _, searched = await ask("/sessions?q=words")
+    assert "reknit ingest turns --session mine" in page
+    assert 'hx-get="/sessions" hx-trigger="every 5s"' in page
+    assert "No session fits." in searched
+    assert "hx-trigger" not in searched[searched.index('id="list"') :]

@@ -102,7 +102,7 @@ async def test_a_form_without_scripts_gets_the_page_with_its_text_and_the_outcom
         assert "<img src=x" not in page
         field = re.search(r"<textarea[^>]*>\n(.*?)</textarea>", page, re.DOTALL)
         assert html.unescape(field[1]) == text
-        marked = re.findall(r'<li data-row><span class="tag lossy">lossy</span> <a class="mono" href="([^"]+)"', page)
+        marked = re.findall(r'<span class="tag lossy">content lost</span> <a class="mono" href="([^"]+)"', page)
         assert marked == ["/explain/call_unanswered"]
         assert "Request for openai-chat" in words(page)
         assert "<option selected>drop</option>" in page

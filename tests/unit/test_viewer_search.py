@@ -12,7 +12,8 @@ from reknit.pipeline.errors import InputError
 from reknit.pipeline.stages.defaults import Defaults
 from reknit.pipeline.viewer.index import activity, sessions, timeline
 from reknit.pipeline.viewer.index.search import Search
-from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
+from reknit.topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_EVENTS
+from reknit.topics.headers import ERROR_LETTER
 
 
 @pytest.fixture
@@ -209,12 +210,70 @@ def test_an_invalid_place_is_the_callers_fault(reader, place):
 
 
 def test_dead_letters_are_listed_by_code_and_session(reader):
-    rows = timeline.letters(reader).rows
+    def found(after="", limit=50, **wanted):
+        return timeline.letters(reader, timeline.LetterFilter(**wanted), after, limit)
+
+    rows = found().rows
     assert [(row.session, row.kind) for row in rows] == [("rejected", "rejection"), ("parked", "letter")]
-    assert [row.session for row in timeline.letters(reader, code=rows[1].code).rows] == ["parked"]
-    assert [row.session for row in timeline.letters(reader, session="rejected").rows] == ["rejected"]
-    page = timeline.letters(reader, limit=1)
-    assert [row.session for row in timeline.letters(reader, after=page.after).rows] == ["parked"]
+    assert [row.session for row in found(code=rows[1].code).rows] == ["parked"]
+    assert [row.session for row in found(session="rejected").rows] == ["rejected"]
+    assert [row.session for row in found(after=found(limit=1).after).rows] == ["parked"]
+    assert timeline.letter_groups(reader, timeline.LetterFilter(), 10) == [
+        timeline.LetterGroup(row.code, row.kind, 1, 1, row.time_ms) for row in rows
+    ]
+
+
+def test_open_dead_letters_are_those_without_a_note(tmp_path, topics):
+    index = index_of(tmp_path / "index", topics)
+    every, open_ = timeline.LetterFilter(), timeline.LetterFilter(open=True)
+    letter = timeline.letters(index.reader, every).rows[-1]
+    record = topics.logs[DEAD_LETTERS, letter.partition][letter.offset]
+    note = ((ERROR_LETTER, f"{letter.partition}/{letter.offset}".encode()), *record.headers)
+    topics._append(DEAD_LETTERS, record.key, None, note)
+    index.write(topics.entries(), topics.positions())
+    assert [row.session for row in timeline.letters(index.reader, every).rows] == ["rejected", "parked"]
+    assert [row.session for row in timeline.letters(index.reader, open_).rows] == ["rejected"]
+    assert [group.letters for group in timeline.letter_groups(index.reader, open_, 10)] == [1]
+    index.close()
+
+
+@pytest.mark.parametrize("number", ["turns", "requests", "fixes", "lossy", "letters"])
+def test_a_list_is_sorted_by_a_number(reader, number):
+    every, wanted = sessions.sessions(reader, Search()).rows, Search(sort=number)
+    pages = walk(lambda after: sessions.sessions(reader, wanted, after, 2), "after")
+    found = [row for page in pages for row in page.rows]
+    assert sorted(row.name for row in found) == sorted(row.name for row in every)
+    numbers = [getattr(row, number) for row in found]
+    assert numbers == sorted(numbers, reverse=True)
+    assert len(set(numbers)) > 1
+
+
+def test_a_list_is_not_sorted_by_another_member():
+    with pytest.raises(InputError, match="sorted by duration, turns"):
+        Search.from_query(MultiDict(sort="name"))
+
+
+def test_totals_are_the_sums_of_the_rows(reader):
+    for search in (Search(), Search(target="anthropic"), Search(session="nobody")):
+        rows, sums = sessions.sessions(reader, search).rows, sessions.totals(reader, search)
+        assert (sums.sessions, sums.bounded) == (len(rows), False)
+        for name in ("turns", "requests", "fixes", "lossy", "letters"):
+            assert getattr(sums, name) == sum(getattr(row, name) for row in rows)
+
+
+def test_a_row_has_the_first_words_and_the_model(reader):
+    row = sessions.session(reader, "mended")
+    assert (row.first_words, row.model) == ("the first", OPENED["model"])
+    assert sessions.session(reader, "streamed").first_words
+
+
+def test_words_are_found_within_one_session(reader):
+    (entry,) = timeline.found_words(reader, "mended", "first", ("turn",), 10)
+    assert (entry.session, entry.role, entry.summary) == ("mended", "user", "the first")
+    assert timeline.found_words(reader, "parked", "first", ("turn",), 10) == []
+    assert timeline.found_words(reader, "mended", "first", ("fix",), 10) == []
+    assert timeline.found_words(reader, "nobody", "first", ("turn",), 10) == []
+    assert timeline.found_words(reader, "mended", "&&&", ("turn",), 10) == []
 
 
 def test_an_overview_counts_records(reader, topics):

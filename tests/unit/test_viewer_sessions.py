@@ -53,7 +53,7 @@ def requests(topics):
 
 def fixes_on(page):
     """Count the fixes shown at blocks, by code."""
-    marks = re.findall(r'<span class="tag (?:lossy|lossless|observed)">\w+</span> <a href="/explain/(\w+)">', page)
+    marks = re.findall(r'<span class="tag (?:lossy|lossless|observed)">[\w ]+</span> <a href="/explain/(\w+)">', page)
     return Counter(marks)
 
 
@@ -122,8 +122,8 @@ async def test_a_page_shows_all_facts_about_a_request(tmp_path):
         f"Made for {headers['cause']} turn at",
         f"SHA-256 {headers['body-sha256']}",
         "Model claude-sonnet-4-5",
-        "lossy result_orphan new a result that answers no call was left out",
-        "lossless result_moved a tool result was moved back to directly after its call",
+        "content lost result_orphan new a result that answers no call was left out",
+        "nothing lost result_moved a tool result was moved back to directly after its call",
         "by the rules of anthropic, which have nothing against it",
     ):
         assert said_of_it in text

@@ -301,6 +301,13 @@ class _File(_Part, frozen=True, tag="file", gc=False):
     prompt_cache_breakpoint: Raw | UnsetType = UNSET
 
 
+class _DocumentUrl(_Part, frozen=True, tag="document_url", gc=False):
+    """Mistral's document: its address, or itself as a data URL."""
+
+    document_url: str
+    document_name: str | None = None
+
+
 class InputFile(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="input_file", gc=False):
     """A file, which only Responses has in this form."""
 
@@ -312,7 +319,7 @@ class InputFile(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type
     prompt_cache_breakpoint: Raw | UnsetType = UNSET
 
 
-ChatPart: TypeAlias = Typed | _InputText | _OutputText | _Refusal | _ImageUrl | _InputImage | _File
+ChatPart: TypeAlias = Typed | _InputText | _OutputText | _Refusal | _ImageUrl | _InputImage | _File | _DocumentUrl
 ResponsesPart: TypeAlias = ChatPart | InputFile
 
 
@@ -357,6 +364,12 @@ def _file(part: _File) -> Document | None:
     return _document(source, upload, CHAT, prompt_cache_breakpoint=part.prompt_cache_breakpoint)
 
 
+def _document_url(part: _DocumentUrl) -> Document | None:
+    source = url_source(part.document_url)
+    title = UNSET if part.document_name is None else part.document_name
+    return None if source is None else Document(source=as_json(source), title=title)
+
+
 def _input_file(part: InputFile) -> Document | None:
     source: dict[str, str] | None = url_source(part.file_data or "")
     if source is None and part.file_url:
@@ -384,6 +397,7 @@ _BLOCK_OF: Final[dict[type[Struct], Callable[[Any], Text | Image | Document | No
     _ImageUrl: _image,
     _InputImage: _image,
     _File: _file,
+    _DocumentUrl: _document_url,
     InputFile: _input_file,
 }
 
@@ -417,7 +431,7 @@ def inner_of(content: str | tuple[Any, ...]) -> str | list[Inner] | None:
 
 def has_chats_parts(content: object) -> bool:
     """Return True if a valid content has parts that Responses writes in another form."""
-    return isinstance(content, tuple) and any(isinstance(part, (_ImageUrl, _File)) for part in content)
+    return isinstance(content, tuple) and any(isinstance(part, (_ImageUrl, _File, _DocumentUrl)) for part in content)
 
 
 def has_parts(content: object) -> bool:
@@ -466,5 +480,5 @@ PART: Final = typed_reader(_READERS)
 RESPONSES_CONTENT: Final = ContentReader[Any](ResponsesPart, _placed, PART)
 PART_KINDS: Final = _READERS_OF_CHAT.keys() - READERS.keys() | {"input_audio"}
 """Types of content parts by which a message is known for chat."""
-CHATS_PART_KINDS: Final = frozenset({tag_of(_ImageUrl), tag_of(_File), "input_audio"})
+CHATS_PART_KINDS: Final = frozenset({tag_of(_ImageUrl), tag_of(_File), tag_of(_DocumentUrl), "input_audio"})
 """Those of them that Responses writes in another form."""

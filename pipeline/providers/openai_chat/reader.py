@@ -84,6 +84,7 @@ class _Row(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=Fal
     annotations: Raw | UnsetType = UNSET
     audio: Raw | UnsetType = UNSET
     prefix: Raw | UnsetType = UNSET
+    partial: Raw | UnsetType = UNSET
 
 
 MESSAGE_KEYS: Final = frozenset(_Row.__struct_encode_fields__) - {"role", "id", "content", "is_error", "audio"}
@@ -100,7 +101,7 @@ def _turn_of(row: _Row, index: int) -> Turn | None:
         blocks, paths = (Text(text=row.content),), (f"{place}.content",)
         return Turn(role=ROLES[row.role], blocks=blocks, index=index, id=row.id, paths=paths, own=own)
     is_spoken = row.role == "assistant" or not (row.tool_calls or row.annotations is not UNSET)
-    is_usual = row.audio is row.prefix is row.is_error is UNSET and row.function_call is None
+    is_usual = row.audio is row.prefix is row.partial is row.is_error is UNSET and row.function_call is None
     is_answer = row.tool_call_id is not None or row.tool_call_ids is not None or row.tool_name is not None
     return _whole_turn(row, place, index) if is_spoken and is_usual and not is_answer else None
 
@@ -113,13 +114,15 @@ def _whole_turn(row: _Row, place: str, index: int) -> Turn | None:
     own: Own | UnsetType = UNSET
     audio_ref = None if row.audio is UNSET else unless(b"[]", row.audio)
     is_audio = audio_ref is not None and not (content or calls or row.refusal or row.reasoning_content or row.reasoning)
-    is_bare = row.name is empty is None and row.annotations is row.audio is row.prefix is UNSET
+    marks = row.prefix is row.partial is UNSET
+    is_bare = marks and row.name is empty is None and row.annotations is row.audio is UNSET
     if not is_bare or row.role == "developer":
         own = own_of(
             CHAT,
             annotations=unless(b"[]", row.annotations),
             audio=None if is_audio else audio_ref,
             prefix=unless(b"[]", row.prefix),
+            partial=unless(b"[]", row.partial),
             name=row.name,
             role="developer" if row.role == "developer" else None,
             content=None if empty is None else Raw(b'""' if empty == "" else b"[]"),
@@ -210,7 +213,7 @@ def _answer(row: _Row, call_id: str, content: Any, place: str, index: int) -> Tu
 
 
 def _says_more(row: _Row) -> bool:
-    is_plain = row.annotations is row.audio is row.prefix is UNSET
+    is_plain = row.annotations is row.audio is row.prefix is row.partial is UNSET
     return not (is_plain and row.reasoning_content is row.reasoning is row.refusal is None)
 
 
@@ -354,7 +357,7 @@ _ROW: Final[dict[str, Taker]] = {
     "reasoning_content": _string,
     "reasoning": _string,
     "content": _content,
-    **dict.fromkeys(("annotations", "audio", "prefix"), _of_assistants),
+    **dict.fromkeys(("annotations", "audio", "prefix", "partial"), _of_assistants),
 }
 _read_row: Final[Callable[[Fields], Any]] = reader_of(_Row, _ROW, ("id", "tool_name", "tool_call_ids", "is_error"))
 _read_result: Final[Callable[[Fields], Any]] = reader_of(
@@ -363,5 +366,6 @@ _read_result: Final[Callable[[Fields], Any]] = reader_of(
     (
         "id", "tool_calls", "function_call", "reasoning_content", "reasoning", "refusal", "annotations", "audio",
         "prefix",
+        "partial",
     ),
 )  # fmt: skip

@@ -27,13 +27,22 @@ from reknit.pipeline.providers.openai.writer import (
     system_message,
     system_messages,
 )
-from reknit.pipeline.providers.openai.writer.parameters import PARAMETERS, chat_model, tool_name, write_chat_head
+from reknit.pipeline.providers.openai.writer.parameters import (
+    ChatHead,
+    chat_model,
+    switched_thinking,
+    tool_name,
+    write_chat_head,
+)
 from reknit.pipeline.providers.openai.writer.parts import ChatParts, call, custom_call, encode, own_members
 from reknit.pipeline.providers.openai_chat.valid_run import written_in_one_pass
 from reknit.pipeline.targets import STUB, Encoded, Row, Setting, in_common_words, nine, row, shortened, stub_for
 from reknit.pipeline.targets.head import WrittenHead, prompt_as_text
 from reknit.pipeline.targets.valid_run import EncodedRun, RunMessages
 
+_PREFILL_MARKS: Final = frozenset({"prefix", "partial"})
+_EMPTY: Final = (msgspec.Raw(b'""'), msgspec.Raw(b"[]"))
+_TRUE: Final = msgspec.Raw(b"true")
 # The assistant's text between results and the user, if the model requires one.
 ANSWERED: Final = "Understood."
 
@@ -69,13 +78,14 @@ class ChatDialect(OpenAIDialect):
         system: Sequence[TrackedBlock],
         *,
         model: ModelOptions,
+        note: str = "",
     ) -> None:
         self.head = head.data
         self.fixes = head.fixes
         self.prefix = head.before("messages")
         self._options = options
         self._model = model
-        prompt = prompt_as_text(setting.system, options.target, self.fixes)
+        prompt = "\n\n".join(filter(None, (prompt_as_text(setting.system, options.target, self.fixes), note)))
         # One joined system message has no place for whose each was.
         book = FixLog(options.target, options.observed)
         owners = frozenset[str]() if model.joined_system else options.owners
@@ -118,27 +128,12 @@ class ChatDialect(OpenAIDialect):
         self, message: Message, count: int, book: FixLog, rows: list[Row], *, final: bool
     ) -> tuple[list[Any], list[Waiting]]:
         pieces = OpenAIBlockAdapter(book=book, options=self._options, speaks=True).fit_message(message.pieces)
-        calls: list[dict[str, Any]] = []
-        texts: list[Text] = []
-        refusals: list[str] = []
-        thoughts: list[str] = []
-        speech: list[Unknown] = []
-        for piece in pieces:
-            match piece.block:
-                case ToolUse() as use:
-                    calls.append(_call(use))
-                case Thinking(thinking=thought):
-                    thoughts.append(thought)
-                case Text() as text if text.refusal:
-                    refusals.append(text.text)
-                case Text() as text:
-                    texts.append(text)
-                case Unknown() as unknown:
-                    speech.append(unknown)
-        if not (calls or texts or refusals or speech):
+        spoken = _sorted(pieces, in_content=self._model.reasoning_parts)
+        if spoken.is_empty:
             pieces.append(stub_for(message, book))
-            texts.append(Text(text=STUB))
+            spoken.content.append(Text(text=STUB))
         waiting: list[Waiting] = []
+        calls = spoken.calls
         if self._model.single_call and len(calls) > 1:
             pieces = _serialised(pieces, book)
             waiting = [
@@ -146,29 +141,37 @@ class ChatDialect(OpenAIDialect):
                 for at, call in enumerate(calls)
             ]
             calls = calls[:1]
-        place = f"messages.{count}"
-        rows += _assistant_rows(pieces, place, count if waiting else None, texts=len(texts))
+        rows += _assistant_rows(pieces, f"messages.{count}", count if waiting else None, spoken=spoken)
         written: dict[str, Any] = {"role": "assistant", "content": None}
         for piece in message.pieces:
             if piece.own is not UNSET and piece.own.provider in self._options.owners:
                 written |= piece.own.members
-        for block in speech:
+        if not self._model.empty_content and written["content"] in _EMPTY:
+            written["content"] = None
+            book.note_fix("blank_dropped", f"{message.pieces[0].message}.content")
+        for block in spoken.speech:
             written |= msgspec.json.decode(block.raw, type=dict[str, msgspec.Raw])
-        if texts:
-            written["content"] = content_of(texts, self._options.parts)
-        if refusals:
-            written["refusal"] = "\n".join(refusals)
-        reasoning = "\n".join(thoughts)
+        if spoken.content:
+            written["content"] = content_of(spoken.content, self._options.parts)
+        if spoken.refusals:
+            written["refusal"] = "\n".join(spoken.refusals)
+        reasoning = "\n".join(spoken.thoughts)
         if reasoning or (calls and self._model.reasoning_required):
             written["reasoning_content"] = reasoning
         if calls:
             written["tool_calls"] = calls
-        if final and self._model.prefill_marked:
-            written["prefix"] = True
-        elif "prefix" in written and not self._model.prefill_marked:
-            del written["prefix"]
-            book.note_fix("field_dropped", f"{message.pieces[0].message}.prefix", "prefix")
+        self._mark_prefill(written, message, book, final=final)
         return [written], waiting
+
+    def _mark_prefill(self, written: dict[str, Any], message: Message, book: FixLog, *, final: bool) -> None:
+        """Mark an answer to continue as the model's API does; no other message has such a mark."""
+        mark = self._model.prefill_mark
+        for name in _PREFILL_MARKS & written.keys():
+            if name != mark or (not final and written[name] == _TRUE):
+                del written[name]
+                book.note_fix("field_dropped", f"{message.pieces[0].message}.{name}", name)
+        if final and mark:
+            written[mark] = True
 
     def _system_row(self, message: Message, count: int, book: FixLog, rows: list[Row]) -> dict[str, Any]:
         pieces = fitted_system(message.pieces, self._options, book)
@@ -207,6 +210,45 @@ class ChatDialect(OpenAIDialect):
         return written, [], fitting.held
 
 
+class _Spoken(Struct):
+    """The content of an assistant's message, by the member that it is written into."""
+
+    calls: list[dict[str, Any]] = []
+    content: list[Text | Thinking] = []
+    refusals: list[str] = []
+    thoughts: list[str] = []
+    speech: list[Unknown] = []
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.calls or self.content or self.refusals or self.speech)
+
+    @property
+    def is_list(self) -> bool:
+        """Return True if the content has parts."""
+        return len(self.content) > 1 or any(isinstance(block, Thinking) for block in self.content)
+
+
+def _sorted(pieces: Sequence[TrackedBlock], *, in_content: bool) -> _Spoken:
+    """Sort an assistant's pieces; ``in_content`` says that reasoning is a part of the content."""
+    spoken = _Spoken()
+    for piece in pieces:
+        match piece.block:
+            case ToolUse() as use:
+                spoken.calls.append(_call(use))
+            case Thinking() as thinking if in_content:
+                spoken.content.append(thinking)
+            case Thinking(thinking=thought):
+                spoken.thoughts.append(thought)
+            case Text() as text if text.refusal:
+                spoken.refusals.append(text.text)
+            case Text() as text:
+                spoken.content.append(text)
+            case Unknown() as unknown:
+                spoken.speech.append(unknown)
+    return spoken
+
+
 def _call(use: ToolUse) -> dict[str, Any]:
     is_custom = use.own is not UNSET and use.own.kind == "custom"
     return (custom_call if is_custom else call)(use.id, use.name, use.input) | own_members(use.own)
@@ -242,8 +284,9 @@ def _serialised(pieces: Sequence[TrackedBlock], book: FixLog) -> list[TrackedBlo
     return [book.change("calls_serialised", piece) if at in calls[1:] else piece for at, piece in enumerate(pieces)]
 
 
-def _assistant_rows(pieces: Sequence[TrackedBlock], place: str, alone: int | None, *, texts: int) -> list[Row]:
+def _assistant_rows(pieces: Sequence[TrackedBlock], place: str, alone: int | None, *, spoken: _Spoken) -> list[Row]:
     """Return the rows of an assistant's message; with ``alone``, its number, further calls have later ones."""
+    in_content, is_list = not spoken.thoughts, spoken.is_list
     rows: list[Row] = []
     said = called = 0
     for piece in pieces:
@@ -254,14 +297,14 @@ def _assistant_rows(pieces: Sequence[TrackedBlock], place: str, alone: int | Non
                     # Calls and results alternate: call, result, call, result.
                     at = f"messages.{alone + 2 * called}.tool_calls.0"
                 called += 1
-            case Thinking():
+            case Thinking() if not in_content:
                 at = f"{place}.reasoning_content"
             case Text(refusal=True):
                 at = f"{place}.refusal"
             case Unknown():
                 at = f"{place}.audio"
             case _:
-                at = f"{place}.content.{said}" if texts > 1 else f"{place}.content"
+                at = f"{place}.content.{said}" if is_list else f"{place}.content"
                 said += 1
         rows.append(row(piece, at))
     return rows
@@ -298,7 +341,7 @@ class ChatWriter(Struct, frozen=True, kw_only=True):
         tail_rule: the rule against a request that ends with the assistant.
         tail_rules: the rules that only look at the end.
         models: returns the options of a model by its name.
-        parameters: the parameters that the host takes.
+        head: the parameters that the host takes.
         parts: the form of each block.
         owners: the providers whose specific members and readable reasoning are sent back.
         refusal_field: an assistant message has a field of its own for a refusal.
@@ -309,7 +352,7 @@ class ChatWriter(Struct, frozen=True, kw_only=True):
     tail_rule: str
     tail_rules: frozenset[str]
     models: Callable[[str | None], ModelOptions] = chat_model
-    parameters: frozenset[str] = PARAMETERS
+    head: ChatHead = ChatHead()
     parts: Parts = ChatParts()
     owners: frozenset[str] = frozenset()
     refusal_field: bool = True
@@ -325,6 +368,8 @@ class ChatWriter(Struct, frozen=True, kw_only=True):
 
     def prepare(self, setting: Setting, system: Sequence[TrackedBlock]) -> ChatDialect:
         model = self.models(setting.model)
+        if switched_thinking(setting.params) == "disabled":
+            model = structs.replace(model, reasoning_required=False)
         if unmade := setting.observed & _REPAIRS.keys():
             model = structs.replace(model, **{_REPAIRS[code]: False for code in unmade})
         options = MessageOptions(
@@ -336,11 +381,14 @@ class ChatWriter(Struct, frozen=True, kw_only=True):
             user_blocks=model.user_blocks,
             calls_as_text=model.calls_as_text,
             refusal_field=self.refusal_field,
+            images=model.images,
+            reasoning_parts=model.reasoning_parts,
+            any_reasoning=model.any_reasoning,
             owners=self.owners,
             observed=setting.observed,
         )
-        head = write_chat_head(setting, self.name, self.parameters, model)
-        return ChatDialect(options, head, setting, system, model=model)
+        head = write_chat_head(setting, self.name, self.head, model)
+        return ChatDialect(options, head, setting, system, model=model, note=self.head.note(setting.params))
 
 
 # The API itself, and the hosts that are as strict (DeepSeek, Kimi, Groq, Mistral's own). Readable reasoning is kept

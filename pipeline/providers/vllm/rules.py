@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any
 
-import msgspec
-from msgspec.structs import astuple, replace
+from msgspec.structs import astuple
 
-from reknit.pipeline.providers.openai_chat.rules import OpenAIChat, is_object
-from reknit.pipeline.providers.openai_chat.rules import Turns as Chat
 from reknit.pipeline.providers.openai_chat.rules import catalogue as openai
+from reknit.pipeline.providers.openai_chat.rules import is_object
 from reknit.pipeline.providers.openai_chat.rules.catalogue import Call, FunctionCall, Message
-from reknit.pipeline.rules._fold import Fold, Walk
+from reknit.pipeline.providers.openai_chat.rules.look_alike import LookAlike, LookAlikeTurns, share_rules
 from reknit.pipeline.rules._misfits import Unreadable
-from reknit.pipeline.rules.base import Catalogue, Family, Rule, Severity, Violation
+from reknit.pipeline.rules.base import Catalogue, Family
 
 
 class Template(Family, frozen=True):
@@ -143,32 +141,23 @@ ARGUMENTS = rule("VLM-11", "model", "Can only get item pairs from a mapping",
 # fmt: on
 
 
-def _shared(severity: Severity, rules: Sequence[Rule]) -> dict[str, Rule]:
-    """Take over rules of the API that the server imitates; it is laxer with some."""
-    return {
-        rule.id: replace(rule, id=f"VLM-{rule.id}", target="vllm", severity=severity, families=(), fact="")
-        for rule in rules
-    }
-
-
 # The server's own checks are hard. It takes parts and leaves out fields that the API does not (recorded). Pairing is
 # the template's matter; a history that breaks it is still not sound.
-_SHARED = _shared("hard", [openai.BAD_JSON, openai.NO_MESSAGES, openai.SHAPE, openai.ARGUMENTS]) | _shared(
-    "soft",
-    [
+_SHARED = share_rules(
+    CATALOGUE,
+    "VLM",
+    hard=(openai.BAD_JSON, openai.NO_MESSAGES, openai.SHAPE, openai.ARGUMENTS),
+    soft=(
         *(openai.UNANSWERED, openai.SAME_ID, openai.ORPHAN, openai.STRANGER, openai.ROLE),
         *(openai.NO_CONTENT, openai.MISSING, openai.KIND, openai.NO_MODEL, openai.SURROGATE),
-    ],
+    ),
 )
-CATALOGUE.rules.update({rule.id: rule for rule in _SHARED.values()})
 
 
-class Turns(Walk, kw_only=True, eq=False):
+class Turns(LookAlikeTurns, kw_only=True, eq=False):
     """The state of the conversation.
 
     Attributes:
-        chat: the state of calls and tool messages, by the shared rules.
-        takes_all: the template refuses nothing, so the rest need not be tracked.
         goes_on: the request asks to continue the last message.
         turn: the role of the last turn, "" before the first; messages that VLM-02 ignores do not count.
         last, last_at, prefix: the role of the last message that could be read, its index, whether it is a prefix.
@@ -178,8 +167,6 @@ class Turns(Walk, kw_only=True, eq=False):
     """
 
     family: Template
-    chat: Chat
-    takes_all: bool = False
     goes_on: bool = False
     turn: str = ""
     last: str = ""
@@ -190,31 +177,7 @@ class Turns(Walk, kw_only=True, eq=False):
     results: int = 0
     asked_at: int = 0
 
-    def fork(self) -> Self:
-        return replace(self, found=[], chat=self.chat.fork())
-
-    def share(self) -> None:
-        """Take over what the shared rules found; the server has some of them, under names of their own."""
-        for violation in self.chat.found:
-            ours = _SHARED.get(violation.rule)
-            if ours is not None:
-                self.found.append(Violation(ours.id, violation.path, violation.message, ours.severity))
-        self.chat.found = []
-
-    def judge_items(self, items: Sequence[Message | None]) -> None:
-        """Judge messages: by the shared rules, then as the template does."""
-        self.chat.judge_items(items)
-        self.share()
-        if self.takes_all:
-            self.index += len(items)
-        else:
-            super().judge_items(items)
-
-    def judge_end(self) -> None:
-        self.chat.judge_end()
-        self.share()
-        if self.takes_all:
-            return
+    def judge_own_end(self) -> None:
         self._count()
         if self.index and not self.user:
             self.refuse(NO_USER, "messages")
@@ -280,32 +243,18 @@ class Turns(Walk, kw_only=True, eq=False):
                     self.refuse(ARGUMENTS, f"{path}.{at}.function.arguments")
 
 
-class Vllm(Fold[Turns, Message]):
+class Vllm(LookAlike[Turns]):
     target = "vllm"
-    key = "messages"
     not_json = _SHARED[openai.BAD_JSON.id]
     surrogate = _SHARED[openai.SURROGATE.id]
-    items: ClassVar[msgspec.json.Decoder[list[Message]]] = OpenAIChat.items
-    _chat: ClassVar[OpenAIChat] = OpenAIChat()
 
     def begin_walk(self, head: dict[str, Any], model: str | None) -> Turns:
         goes_on = head.get("continue_final_message") is True
-        family, chat = template_of(model), self._chat.begin_walk(head, model)
-        walk = Turns(family=family, chat=chat, takes_all=family.takes_all, goes_on=goes_on)
+        family, chat = template_of(model), self.chat.begin_walk(head, model)
+        # A template that refuses nothing needs no tracking.
+        walk = Turns(family=family, chat=chat, shared=_SHARED, is_plain=family.takes_all, goes_on=goes_on)
         walk.share()
         return walk
-
-    def read_item(self, value: object, path: str, walk: Turns) -> Message | None:
-        message = self._chat.read_item(value, path, walk.chat)
-        walk.share()
-        return message
-
-    def judge_no_list(self, walk: Turns, body: dict[str, Any]) -> None:
-        """Judge a body without a list of messages, which no server takes."""
-        before = len(walk.found)
-        self._chat.judge_no_list(walk.chat, body)
-        walk.share()
-        walk.found[before:] = [replace(violation, severity="hard") for violation in walk.found[before:]]
 
 
 RULE_SET = Vllm()

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from reknit.pipeline.model import Role
 from reknit.pipeline.options import ModelOptions, Structure
-from reknit.pipeline.providers.openai.writer.parameters import PARAMETERS, chat_model
+from reknit.pipeline.providers.openai.writer.parameters import PARAMETERS, ChatHead, chat_model
 from reknit.pipeline.providers.openai.writer.parts import ServedParts
 from reknit.pipeline.providers.openai_chat.writer import OPENAI_CHAT
 
@@ -33,7 +33,7 @@ _STRICT_MISTRAL: Final = structs.replace(
     # Only words are marked as a prefix.
     structure=structs.replace(_STRICT, assistant_last="text"),
     short_ids=True,
-    prefill_marked=True,
+    prefill_mark="prefix",
     answer_required=True,
     reasoning=False,
 )
@@ -83,7 +83,7 @@ VLLM: Final = structs.replace(
     tail_rule="VLM-09",
     tail_rules=frozenset({"VLM-OAI-06", "VLM-04", "VLM-09"}),
     models=served_model,
-    parameters=_PARAMETERS,
+    head=ChatHead(parameters=_PARAMETERS),
     parts=ServedParts(),
     # The API that is imitated reads and writes reasoning in the same field.
     owners=OPENAI_CHAT.owners | {"vllm"},

@@ -16,7 +16,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from hashlib import sha256
 from itertools import pairwise
@@ -185,6 +185,21 @@ class Reader:
             # Not `yield from`, which closes the cursor: by then the connection may be closed.
             for row in connection.execute(sql, given):  # noqa: UP028  so
                 yield row
+
+    @contextmanager
+    def consistent(self) -> Iterator[None]:
+        """Let all reads of this thread in the block see the index in one state.
+
+        The index makes one record of an item's pieces when the item ends. Two reads with such a write between them
+        could miss both the pieces and that record.
+        """
+        with self._reading() as connection:
+            connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                with suppress(sqlite3.Error):
+                    connection.execute("COMMIT")
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:

@@ -19,6 +19,15 @@ from reknit.pipeline.errors import InputError
 # take 1.4 s to compare.
 MOST_WORDS: Final = 32
 MOST_CODES: Final = 8
+# The numbers by which a list can be sorted, the largest first, and their expressions in the index.
+SORTS: Final = {
+    "duration": "last_ms - first_ms",
+    "turns": "turns",
+    "requests": "requests",
+    "fixes": "fixes",
+    "lossy": "lossy",
+    "letters": "letters + rejections",
+}
 # A word as the index sees it.
 _WORD: Final = re.compile(r"[^\W_]+")
 
@@ -26,7 +35,8 @@ _WORD: Final = re.compile(r"[^\W_]+")
 class Search(Struct, frozen=True, kw_only=True):
     """Which sessions are meant; a search is the query of a URL. All that is given must hold.
 
-    ``since`` and ``until`` are as the commands take them: so long ago (30m, 2h, 7d), or a time in ISO 8601.
+    ``since`` and ``until`` are as the commands take them: so long ago (30m, 2h, 7d), or a time in ISO 8601. ``sort`` is
+    one of ``SORTS``; without it the newest records come first, or with words the newest matches.
     """
 
     words: str = ""
@@ -39,6 +49,7 @@ class Search(Struct, frozen=True, kw_only=True):
     until: str = ""
     parked: bool = False
     rejected: bool = False
+    sort: str = ""
 
     @classmethod
     def from_query(cls, query: MultiMapping[str]) -> Search:
@@ -58,6 +69,8 @@ class Search(Struct, frozen=True, kw_only=True):
         for name in ("since", "until"):
             if text := getattr(found, name):
                 milliseconds(text, name)
+        if found.sort not in {"", *SORTS}:
+            raise InputError("bad_search", f"a list is sorted by {', '.join(SORTS)}", path="sort")
         terms_of(found.words)
         if len(found.codes) > MOST_CODES:
             message = f"a search takes at most {MOST_CODES} codes; these are {len(found.codes)}"
@@ -79,7 +92,7 @@ class Search(Struct, frozen=True, kw_only=True):
         return [(kind, value) for kind, value in given if value]
 
 
-_PLAIN: Final = ("target", "severity", "producer", "since", "until")
+_PLAIN: Final = ("target", "severity", "producer", "since", "until", "sort")
 
 
 def terms_of(words: str) -> list[str]:
@@ -95,6 +108,12 @@ def terms_of(words: str) -> list[str]:
         message = f"a search takes at most {MOST_WORDS} words; these are {count}. Keep the rarest ones."
         raise InputError("search_too_large", message, path="q")
     return list(terms.values())
+
+
+def match_of(words: str) -> str:
+    """Return the query of FTS5 for texts with all words; "" if there is none."""
+    wanted = " AND ".join(f'"{term}"' for term in terms_of(words))
+    return f"text : ({wanted})" if wanted else ""
 
 
 def milliseconds(text: str, name: str) -> int:

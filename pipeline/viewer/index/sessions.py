@@ -14,9 +14,9 @@ import msgspec
 from msgspec import Struct, structs
 
 from reknit.pipeline.viewer.index import Reader
-from reknit.pipeline.viewer.index.entries import TOLD_OF_ITEMS
+from reknit.pipeline.viewer.index.entries import COMPLETED, TOLD_OF_ITEMS
 from reknit.pipeline.viewer.index.numbers import read_cursor
-from reknit.pipeline.viewer.index.search import Search, milliseconds, terms_of
+from reknit.pipeline.viewer.index.search import SORTS, Search, match_of, milliseconds
 
 
 class SessionRow(Struct, frozen=True, kw_only=True):
@@ -25,6 +25,8 @@ class SessionRow(Struct, frozen=True, kw_only=True):
     Attributes:
         letters: all dead letters, rejected requests (``rejections``) included.
         marks: the codes of its items that differ from their stream (``TOLD_OF_ITEMS``).
+        model: the model that the session named at its beginning.
+        first_words: the beginning of the first user turn, or of the first text of a session without turns.
         excerpt: the text around the found words, each between U+0002 and U+0003.
     """
 
@@ -40,7 +42,26 @@ class SessionRow(Struct, frozen=True, kw_only=True):
     parked: bool = False
     targets: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
+    model: str = ""
+    first_words: str = ""
     excerpt: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """The time between its first and its last record."""
+        return (self.last_ms - self.first_ms) / 1000
+
+
+class Totals(Struct, frozen=True, kw_only=True):
+    """The sums over sessions. ``bounded`` says that there are more sessions than were counted."""
+
+    sessions: int
+    turns: int
+    requests: int
+    fixes: int
+    lossy: int
+    letters: int
+    bounded: bool
 
 
 class Page(Struct, frozen=True):
@@ -55,6 +76,8 @@ _COLUMNS: Final = "id, name, first_ms, last_ms, turns, requests, fixes, lossy, l
 _FEW = 2000
 # Of these the newest match of words is looked up one by one, where all matches would be too many.
 _FEW_WITH_WORDS = 400
+# The entries of a session, by time, that are looked at for its model and its first words.
+_FIRST: Final = 20
 # The maximum number of rows that one part of an answer reads, and the number of matches in one step.
 _MOST, _CHUNK = 20_000, 500
 
@@ -68,6 +91,8 @@ def sessions(reader: Reader, search: Search, after: str = "", limit: int = 50) -
         return _with_words(reader, search, after, limit)
     begin = read_cursor(after) if after else (1 << 62, 0)
     where, given = _conditions(search)
+    if search.sort:
+        return _sorted(reader, search, begin, limit)
     few = _few(reader, search, _FEW)
     if few:
         source, own = few
@@ -84,6 +109,30 @@ def sessions(reader: Reader, search: Search, after: str = "", limit: int = 50) -
             return Page(_session_rows(reader, found), f"{last[0][3]}-{last[0][0]}" if last else "")
     more = f"{found[limit - 1][3]}-{found[limit - 1][0]}" if len(found) > limit else ""
     return Page(_session_rows(reader, found[:limit]), more)
+
+
+def _sorted(reader: Reader, search: Search, begin: tuple[int, int], limit: int) -> Page:
+    """The sessions that fit, by the largest number. All are looked at, so this is for a pool of searches."""
+    where, given = _conditions(search)
+    number = SORTS[search.sort]
+    sql = (
+        f"SELECT {_COLUMNS}, {number} FROM sessions AS s WHERE {where} AND ({number}, id) < (?, ?) "  # noqa: S608  constant texts
+        f"ORDER BY {number} DESC, id DESC LIMIT ?"
+    )
+    found = reader.rows(sql, *given, *begin, limit + 1)
+    more = f"{found[limit - 1][-1]}-{found[limit - 1][0]}" if len(found) > limit else ""
+    return Page(_session_rows(reader, [row[:-1] for row in found[:limit]]), more)
+
+
+def totals(reader: Reader, search: Search) -> Totals:
+    """Return the sums over the sessions that fit, words aside; over the newest 20,000, if these are more."""
+    where, given = _conditions(search)
+    source = f"SELECT * FROM sessions AS s WHERE {where} ORDER BY last_ms DESC, id DESC LIMIT ?"  # noqa: S608  constant texts
+    sums = "count(*), sum(turns), sum(requests), sum(fixes), sum(lossy), sum(letters + rejections)"
+    (found,) = reader.rows(f"SELECT {sums} FROM ({source})", *given, _MOST + 1)  # noqa: S608  constant texts
+    names = ("sessions", "turns", "requests", "fixes", "lossy", "letters")
+    counted = {name: count or 0 for name, count in zip(names, found, strict=True)}
+    return Totals(**counted | {"sessions": min(counted["sessions"], _MOST)}, bounded=counted["sessions"] > _MOST)
 
 
 def _few(reader: Reader, search: Search, most: int) -> tuple[str, list[Any]] | None:
@@ -142,8 +191,21 @@ def _session_rows(reader: Reader, rows: Sequence[Any]) -> list[SessionRow]:
         known = dict(zip(SessionRow.__struct_fields__, values, strict=False))
         # As everywhere, a rejection is a dead letter too; the index keeps the two apart.
         known["letters"] += known["rejections"]
+        model, words = _beginning(reader, id_)
+        known |= {"model": model, "first_words": words}
         found.append(SessionRow(**known, parked=("is", "parked") in own, targets=targets, marks=marks))
     return found
+
+
+def _beginning(reader: Reader, id_: int) -> tuple[str, str]:
+    """Return the model and the first words of a session."""
+    rows = reader.rows(
+        "SELECT kind, role, summary FROM entries WHERE session = ? ORDER BY time_ms, place LIMIT ?", id_, _FIRST
+    )
+    model = next((summary for kind, _, summary in rows if kind == "opened"), "")
+    asked = [summary for kind, role, summary in rows if kind == "turn" and role == "user" and summary]
+    said = [summary for kind, _, summary in rows if kind in {"turn", "restored", COMPLETED} and summary]
+    return model, next(iter(asked or said), "")
 
 
 def _json(values: Sequence[int] | Sequence[str]) -> str:
@@ -155,14 +217,8 @@ def session(reader: Reader, name: str) -> SessionRow | None:
     return next(iter(_session_rows(reader, found)), None)
 
 
-def _expression(words: str) -> str:
-    """Return the query for FTS5: all terms."""
-    wanted = " AND ".join(f'"{term}"' for term in terms_of(words))
-    return f"text : ({wanted})" if wanted else ""
-
-
 def _with_words(reader: Reader, search: Search, after: str, limit: int) -> Page:
-    wanted = _expression(search.words)
+    wanted = match_of(search.words)
     if not wanted:
         return Page([], "")
     # A walk sees the state at its beginning: a session is at the place of its newest match of that time.

@@ -13,14 +13,17 @@ from reknit.pipeline.viewer.index.entries import (
     DELTA,
     LETTER_OF,
     LETTERS,
+    OFFSETS,
+    PARTITIONS,
     Entry,
     delta_entry,
     place_number,
     record_at,
 )
 from reknit.pipeline.viewer.index.numbers import read_cursor, read_place
+from reknit.pipeline.viewer.index.search import match_of
 from reknit.pipeline.viewer.index.sessions import Page
-from reknit.topics import AGENT_TURNS
+from reknit.topics import AGENT_TURNS, DEAD_LETTERS
 
 _SELECT: Final = f"SELECT place, s.name, {', '.join(f'e.{name}' for name in COLUMNS)} FROM entries AS e"  # noqa: S608  constant
 _OF_ALL: Final = f"{_SELECT} JOIN sessions AS s ON s.id = e.session"
@@ -37,6 +40,12 @@ def _entries(rows: Iterable[Any]) -> list[Entry]:
         found.append(Entry(topic=topic, partition=partition, offset=offset, session=name, **given))
     return found
 
+
+# A note about the dead letter ``e``, whose place is written as in a note's headers.
+_NOTE: Final = (
+    f"SELECT 1 FROM entries AS n WHERE n.cause = '{DEAD_LETTERS}/' || ((e.place / {OFFSETS}) % {PARTITIONS}) "  # noqa: S608  constants
+    f"|| '/' || (e.place % {OFFSETS}) AND n.cause <> '' AND n.kind = 'note'"
+)
 
 # After every time that a record has.
 _EVER: Final = 1 << 62
@@ -92,6 +101,23 @@ def timeline(
     return Timeline(found, first if beyond else "", last if before else "")
 
 
+def found_words(reader: Reader, name: str, words: str, kinds: Collection[str], limit: int) -> list[Entry]:
+    """Return the newest entries of a session that have all words, oldest first."""
+    wanted = match_of(words)
+    owner = reader.rows("SELECT id FROM sessions WHERE name = ?", name)
+    if not (wanted and owner):
+        return []
+    condition, given = _only(kinds, "")
+    rows = reader.rows(
+        f"{_OF_ALL} WHERE e.place IN (SELECT place FROM words WHERE words MATCH ?) AND {condition} "  # noqa: S608  constant texts
+        "ORDER BY e.time_ms DESC, e.place DESC LIMIT ?",
+        f"{wanted} AND owner : s{owner[0][0]}",
+        *given,
+        limit,
+    )
+    return _entries(rows)[::-1]
+
+
 def _only(kinds: Collection[str], target: str) -> tuple[str, list[str]]:
     condition = f"e.kind IN ({', '.join('?' * len(kinds))})" if kinds else _HIDDEN
     return (f"{condition} AND e.target = ?", [*kinds, target]) if target else (condition, [*kinds])
@@ -129,20 +155,39 @@ def turns_until(reader: Reader, name: str, place: str) -> list[Entry]:
     )
 
 
-def letters(
-    reader: Reader,
-    code: str = "",
-    session: str = "",
-    after: str = "",
-    limit: int = 50,
-    *,
-    kind: str = "",
-    since_ms: int = -_EVER,
-    until_ms: int = _EVER,
-) -> Page:
-    """Dead letters, the newest first: all, or those of a kind, from ``since_ms`` on and before ``until_ms``."""
+class LetterFilter(Struct, frozen=True, kw_only=True):
+    """A selection of dead letters: all that is given must hold.
+
+    Attributes:
+        kind: a key of ``LETTER_OF``.
+        code: of the error, or of the rule.
+        session: the whole name.
+        since_ms, until_ms: the times from which and before which they were written.
+        open: only those that were neither retried nor dropped.
+    """
+
+    kind: str = ""
+    code: str = ""
+    session: str = ""
+    since_ms: int = -_EVER
+    until_ms: int = _EVER
+    open: bool = False
+
+
+class LetterGroup(Struct, frozen=True):
+    """The dead letters of one code: their number, that of their sessions, and the time of the newest."""
+
+    code: str
+    kind: str
+    letters: int
+    sessions: int
+    latest_ms: int
+
+
+def letters(reader: Reader, wanted: LetterFilter, after: str = "", limit: int = 50) -> Page:
+    """Dead letters, the newest first."""
     edge = read_cursor(after) if after else (_EVER, 0)
-    source, given = _letters_of(code, session, kind, since_ms, until_ms)
+    source, given = _letters_of(wanted)
     rows = reader.rows(
         f"{source} AND (e.time_ms, e.place) < (?, ?) ORDER BY e.time_ms DESC, e.place DESC LIMIT ?",
         *given,
@@ -153,28 +198,27 @@ def letters(
     return Page(found, found[-1].cursor if len(rows) > limit else "")
 
 
-def count_letters(
-    reader: Reader,
-    most: int,
-    code: str = "",
-    session: str = "",
-    *,
-    kind: str = "",
-    since_ms: int = -_EVER,
-    until_ms: int = _EVER,
-) -> int:
-    """Count these letters, up to ``most``."""
-    source, given = _letters_of(code, session, kind, since_ms, until_ms)
-    ((count,),) = reader.rows(f"SELECT count(*) FROM ({source} LIMIT ?)", *given, most)  # noqa: S608  constant texts
-    return int(count)
+def letter_groups(reader: Reader, wanted: LetterFilter, most: int) -> list[LetterGroup]:
+    """Return the numbers of dead letters by code, the most frequent first; at most the newest ``most`` are counted."""
+    source, given = _letters_of(wanted)
+    rows = reader.rows(
+        "SELECT code, kind, count(*) AS letters, count(DISTINCT name), max(time_ms) "  # noqa: S608  constant texts
+        f"FROM ({source} ORDER BY e.time_ms DESC, e.place DESC LIMIT ?) GROUP BY code, kind "
+        "ORDER BY letters DESC, max(time_ms) DESC",
+        *given,
+        most,
+    )
+    return [LetterGroup(*row) for row in rows]
 
 
-def _letters_of(code: str, session: str, kind: str, since_ms: int, until_ms: int) -> tuple[str, list[object]]:
-    source = f"{_OF_ONE} {_OWN} AND" if session else f"{_OF_ALL} WHERE"
+def _letters_of(wanted: LetterFilter) -> tuple[str, list[object]]:
+    source = f"{_OF_ONE} {_OWN} AND" if wanted.session else f"{_OF_ALL} WHERE"
     # Their index has letters alone; it is used by a query that names all of their kinds.
     condition = f"e.kind IN {LETTERS} AND (? = '' OR e.kind = ?) AND (? = '' OR e.code = ?)"
-    wanted = LETTER_OF[kind] if kind else ""
-    given = [*([session] if session else []), wanted, wanted, code, code, since_ms, until_ms]
+    if wanted.open:
+        condition += f" AND NOT EXISTS ({_NOTE})"
+    kind, code = LETTER_OF[wanted.kind] if wanted.kind else "", wanted.code
+    given = [*([wanted.session] if wanted.session else []), kind, kind, code, code, wanted.since_ms, wanted.until_ms]
     return f"{source} {condition} AND e.time_ms >= ? AND e.time_ms < ?", given
 
 
@@ -248,6 +292,12 @@ def items(
         limit,
     )
     return _in_order(name, rows, pieces, limit, forward=bool(after))
+
+
+def turns_by(reader: Reader, name: str, producer: str) -> list[Entry]:
+    """Return the turns that a program wrote, in the order of their log."""
+    sql = f"{_OF_ONE} {_OWN} AND e.kind = 'turn' AND e.producer = ? ORDER BY e.place"
+    return _entries(reader.rows(sql, name, producer))
 
 
 def of_items(reader: Reader, name: str, item_ids: Collection[str]) -> list[Entry]:

@@ -18,6 +18,7 @@ from reknit.pipeline.providers.anthropic.rules.catalogue import (
     reasons_unsigned,
     rule,
 )
+from reknit.pipeline.providers.anthropic.rules.parameters import judge_values
 from reknit.pipeline.providers.anthropic.rules.wire import BETA_PARAMETERS, BETA_TOOLS, PARAMETERS, Block, Message, Text
 from reknit.pipeline.rules._fold import BadJSON, Fold
 from reknit.pipeline.rules._misfits import Misfit, Spot, fit, fit_with_items
@@ -112,8 +113,9 @@ class Anthropic(Fold[Messages, Message]):
             betas=self._betas | _each(head.get("anthropic_beta")) | _each(head.get("betas")),
         )
         _judge_parameters(head, walk)
-        _judge_system(head.get("system"), walk)
+        judge_values(head, model, walk)
         _judge_tools(head.get("tools"), walk)
+        _judge_system(head.get("system"), walk)
         _judge_thinking(head, walk)
         for name in head:
             if name not in PARAMETERS:
@@ -219,7 +221,8 @@ def _judge_system(system: object, walk: Messages) -> None:
         path = f"system.{at}"
         block = fit(value, Text, Spot(path, path), report)
         if isinstance(block, Text):
-            walk.markers += block.cache_control is not None
+            if block.cache_control is not None:
+                walk.mark(block.cache_control.ttl, path)
             if not block.text.strip():
                 judge_blank(walk, block, path, path, "system", alone=len(system) == 1)
 
@@ -236,7 +239,9 @@ def _judge_tools(tools: object, walk: Messages) -> None:
         if not isinstance(tool, dict):
             walk.refuse(rules.SHAPE, path, words="Input should be a valid dictionary")
             continue
-        walk.markers += tool.get("cache_control") is not None
+        marker = tool.get("cache_control")
+        if marker is not None:
+            walk.mark(marker.get("ttl") if isinstance(marker, dict) else None, path)
         kind = tool.get("type")
         if kind in (None, "custom"):
             _judge_custom(tool, path, walk)

@@ -146,7 +146,7 @@ def judge_blank(walk: Turns, block: Text, path: str, at: str, where: str = "mess
 def _tool_use(walk: Turns, block: ToolUse, at: int) -> None:
     walk.tool_blocks = walk.sealed = True
     if block.cache_control is not None:
-        walk.markers += 1
+        walk.mark(block.cache_control.ttl, walk.path(at))
     if not 0 < len(block.name) <= rules.CALL_NAME_LENGTH:
         bound = f"most {rules.CALL_NAME_LENGTH} characters" if block.name else "least 1 character"
         path = walk.path(at)
@@ -161,7 +161,7 @@ def _tool_use(walk: Turns, block: ToolUse, at: int) -> None:
 def _tool_result(walk: Turns, block: ToolResult, at: int) -> None:
     walk.tool_blocks = True
     if block.cache_control is not None:
-        walk.markers += 1
+        walk.mark(block.cache_control.ttl, walk.path(at))
     if walk.role == "user" or walk.judge_role_of("tool_result", "user"):
         walk.judge_result(block.tool_use_id, walk.index, at)
     content = block.content
@@ -174,7 +174,7 @@ def _in_result(walk: Turns, result: ToolResult, blocks: list[Any], at: int) -> N
         if block.__class__ is Unreadable:
             continue
         if block.cache_control is not None:
-            walk.markers += 1
+            walk.mark(block.cache_control.ttl, _inner_place(walk, at, inner_at)[0])
         if block.__class__ is Text:
             if block.text and not block.text.isspace():
                 continue
@@ -289,10 +289,11 @@ def _server_result(walk: Turns, block: ServerResult | McpResult, at: int) -> Non
     walk.judge_server_result(block.tool_use_id, KINDS[type(block)], walk.path(at))
 
 
-def _note(walk: Turns, block: Any, _at: int) -> None:  # noqa: ANN401 - any kind without rules of its own
+def _note(walk: Turns, block: Any, at: int) -> None:  # noqa: ANN401 - any kind without rules of its own
     walk.sealed = True
-    if getattr(block, "cache_control", None) is not None:
-        walk.markers += 1
+    marker = getattr(block, "cache_control", None)
+    if marker is not None:
+        walk.mark(marker.ttl, walk.path(at))
 
 
 # Every kind of block, and what could not be read.

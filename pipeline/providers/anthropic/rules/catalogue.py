@@ -87,13 +87,20 @@ def reasons_unsigned(model: str | None) -> bool:
     return _UNSIGNED.search((model or "").lower()) is not None
 
 
-def family_of(model: str | None) -> Claude:
-    """Find the family of a model by its name, in any provider's spelling; what is no such name whole is unknown."""
+def version_of(model: str | None) -> tuple[str, tuple[int, int]] | None:
+    """Read the line and the version in a model's name, in any provider's spelling; None if it is no such name whole."""
     name = _NAME.fullmatch((model or "").lower())
     if name is None:
+        return None
+    return name["line"] or name["old_line"] or "", (int(name["major"]), int(name["minor"] or 0))
+
+
+def family_of(model: str | None) -> Claude:
+    """Find the family of a model by its name; what is no such name whole is unknown."""
+    named = version_of(model)
+    if named is None:
         return UNKNOWN
-    version = int(name["major"]), int(name["minor"] or 0)
-    line = name["line"] or name["old_line"] or ""
+    line, version = named
     return _BY_VERSION.get((*version, line)) or _BY_VERSION.get(version, UNKNOWN)
 
 
@@ -514,6 +521,15 @@ TOO_MANY_MARKERS = rule(
     summary="At most four cache breakpoints over tools, system and messages.",
     repair="keep the head's, then the newest",
     source="Wei-Shaw/sub2api#176; griffinmartin/opencode-claude-auth#121; bug-ops/zeph#1568",
+)
+CACHE_ORDER = rule(
+    "ANT-28b",
+    "hard",
+    "{at}: a ttl='1h' cache_control block must not come after a ttl='5m' cache_control block. Note that blocks are "
+    "processed in the following order: `tools`, `system`, `messages`.",
+    summary="Cache breakpoints of an hour are before those of five minutes, over tools, system and messages.",
+    repair="leave out the ttl of the later one",
+    source="cnighswonger/claude-code-cache-fix#44; headroomlabs-ai/headroom#2939",
 )
 CACHED_THINKING = rule(
     "ANT-29",

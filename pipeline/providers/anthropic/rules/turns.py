@@ -47,6 +47,7 @@ class Turns(Walk, kw_only=True, eq=False):
         betas: the requested beta features, if a header or the body names them.
         tools: the request has tools.
         markers: the number of cached blocks.
+        short: there was one for five minutes.
         documents: the number of PDFs.
         images: the number of images, and ``wide`` the places (Reknit's, the provider's) of those too wide among many.
         ids: all tool_use ids of earlier steps, and ``new_ids`` those of this one.
@@ -71,6 +72,7 @@ class Turns(Walk, kw_only=True, eq=False):
     betas: frozenset[str] = frozenset()
     tools: bool = False
     markers: int = 0
+    short: bool = False
     documents: int = 0
     images: int = 0
     wide: tuple[tuple[str, str], ...] = ()
@@ -102,6 +104,15 @@ class Turns(Walk, kw_only=True, eq=False):
             new_ids=set(),
             thought=True,
         )
+
+    def mark(self, ttl: object, path: str) -> None:
+        """Count a cache breakpoint in the block at ``path``; without a ttl it is one for five minutes."""
+        self.markers += 1
+        if ttl != "1h":
+            self.short = True
+        elif self.short:
+            where = f"{path}.cache_control.ttl"
+            self.refuse(rules.CACHE_ORDER, where, at=where)
 
     def path(self, at: int) -> str:
         return f"messages.{self.index}.content.{at}"

@@ -37,6 +37,7 @@ from reknit.pipeline.providers.anthropic.writer.blocks import (
     version_of,
     without_issuers,
 )
+from reknit.pipeline.providers.anthropic.writer.lifetimes import shortened_message
 from reknit.pipeline.providers.anthropic.writer.parameters import tool_name, write_head
 from reknit.pipeline.targets import (
     Encoded,
@@ -109,6 +110,7 @@ class AnthropicDialect(ListDialect):
         self.head = head.data
         self.fixes = head.fixes
         self.marks_left = MOST_MARKS - head.marks
+        self._short = head.short
         self.prefix = head.before("messages")
         self._names: dict[str, str] = {}
 
@@ -187,6 +189,21 @@ class AnthropicDialect(ListDialect):
                 room = 0  # none that is older than one that went
             else:
                 room -= part.marks
+        return self._in_order(messages, parts)
+
+    def _in_order(self, messages: Sequence[Message], parts: list[Encoded]) -> list[Encoded]:
+        """The open messages without breakpoints of an hour after one of five minutes (ANT-28b)."""
+        if "cache_ttl_shortened" in self._observed:
+            return parts
+        short = self._short
+        for at, part in enumerate(parts):
+            if not part.marks:
+                continue
+            marked, changed, short = shortened_message(part.marked, short=short)
+            if changed:
+                path, called = first_given(part.rows, messages[at])
+                fix = make("cache_ttl_shortened", path, target=NAME, tool_id=called)
+                parts[at] = structs.replace(part, marked=marked, fixes=[*part.fixes, fix])
         return parts
 
     def name(self, name: str) -> str:
@@ -266,12 +283,15 @@ def _loop_after(state: AnthropicProgress, role: str, blocks: Sequence[Block], *,
     """Return the state of the tool loop after a message of these blocks; ``lost`` is a repair."""
     first = blocks[0] if blocks else None
     if role == "user":
-        return structs.replace(state, answered=isinstance(first, ToolResult))
-    if role != "assistant" or (state.answered and state.loop):
+        # User messages in a row are one turn to the provider: it continues the loop if any of them has a result.
+        return structs.replace(state, answered=state.answered or isinstance(first, ToolResult))
+    if role != "assistant":
         return state
+    if state.answered and state.loop:
+        return structs.replace(state, answered=False)
     if isinstance(first, (Thinking, RedactedThinking)):
-        return structs.replace(state, loop="thinks")
-    return structs.replace(state, loop="lost" if lost else "bare")
+        return structs.replace(state, answered=False, loop="thinks")
+    return structs.replace(state, answered=False, loop="lost" if lost else "bare")
 
 
 def _written(role: str, pieces: Sequence[TrackedBlock], blocks: Sequence[Block], *, marked: bool = False) -> bytes:

@@ -6,18 +6,21 @@ name in the API is left out with a fix. Anthropic's own parameters stay unchange
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from reknit.pipeline.history.pieces import TrackedBlock
 from reknit.pipeline.model import Tool, on_the_wire
 from reknit.pipeline.options import HeadOptions
+from reknit.pipeline.providers.anthropic.writer.lifetimes import shortened
+from reknit.pipeline.providers.anthropic.writer.models import fit_to_claude, fit_values
 from reknit.pipeline.targets import Setting, legal_name
 from reknit.pipeline.targets.fitting import MOST_MARKS, POINT, is_mark, mark_of, raw_unmarked
-from reknit.pipeline.targets.head import HeadWriter, Params, WrittenHead, read_choice, sort_params
+from reknit.pipeline.targets.head import WRAPPERS, Declared, HeadWriter, Params, WrittenHead, read_choice, sort_params
+from reknit.pipeline.targets.strict import MOST_STRICT, claude_compiles, is_strict
 
 PARAMETERS: Final = frozenset(
     {
@@ -63,7 +66,13 @@ def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> WrittenHead:
     for key in ("tools", "system"):
         if key in keys:
             keys[key], marks = _limited(keys[key], key, marks, writer)
-    return WrittenHead(_encode(keys), writer.fixes, marks)
+    short = False
+    for key in ("tools", "system"):
+        if key in keys and writer.makes("cache_ttl_shortened"):
+            keys[key], changed, short = shortened(keys[key], short=short)
+            for at in changed:
+                writer.note_fix("cache_ttl_shortened", f"{key}.{at}")
+    return WrittenHead(_encode(keys), writer.fixes, marks, short)
 
 
 def _params(writer: HeadWriter) -> dict[str, Raw]:
@@ -73,6 +82,7 @@ def _params(writer: HeadWriter) -> dict[str, Raw]:
     written = None if choice is None else _choice(choice)
     places = params.each_of(PARAMETERS if written else PARAMETERS - {"tool_choice"})
     kept = writer.placed(writer.clamped(params), places)
+    kept = fit_to_claude(writer, params, fit_values(writer, params, kept))
     return kept if written is None else kept | {"tool_choice": written}
 
 
@@ -136,7 +146,7 @@ def _system_blocks(writer: HeadWriter) -> list[Any]:
 
 def _tools(writer: HeadWriter) -> list[dict[str, Any]]:
     written: list[dict[str, Any]] = []
-    for each in writer.declared_tools():
+    for each in _fitted_tools(writer):
         tool, given = each.tool, each.given
         if each.own and POINT in given:
             mark = mark_of(tool.raw)  # type: ignore[arg-type]  # it is set where there are keys
@@ -155,6 +165,33 @@ def _tools(writer: HeadWriter) -> list[dict[str, Any]]:
             extras = {key: each.members[key] for key in _OWN_KEYS if bytes(each.members.get(key, b"null")) != b"null"}
             written.append({"name": tool.name, **each.described, "input_schema": tool.input_schema, **extras})
     return written
+
+
+def _fitted_tools(writer: HeadWriter) -> Iterator[Declared]:
+    """Yield the tools; one that is strict and that the provider does not compile, or beyond the most, without it."""
+    left = MOST_STRICT
+    for each in writer.declared_tools():
+        if each.own or not is_strict(each.members.get("strict")):
+            yield each
+        elif writer.stays_strict(each, each.members.get("strict"), claude_compiles if left else _never):
+            left -= 1
+            yield each
+        else:
+            yield _not_strict(each)
+
+
+def _never(_schema: Raw) -> bool:
+    return False
+
+
+def _not_strict(tool: Declared) -> Declared:
+    """Return a tool without ``strict``, in any shape."""
+    given = {key: value for key, value in tool.given.items() if key != "strict"}
+    for wrapper in WRAPPERS:
+        if wrapper in given:
+            inner = msgspec.json.decode(given[wrapper], type=dict[str, Raw])
+            given[wrapper] = Raw(_encode({key: value for key, value in inner.items() if key != "strict"}))
+    return structs.replace(tool, given=given)
 
 
 def _is_own(tool: Tool, keys: Mapping[str, Raw]) -> bool:

@@ -26,6 +26,7 @@ from reknit.pipeline.providers.bedrock_converse.rules.blocks import (
     says_something,
 )
 from reknit.pipeline.providers.bedrock_converse.rules.catalogue import CATALOGUE, Converse, family_of, member
+from reknit.pipeline.providers.bedrock_converse.rules.parameters import judge_claude_parameters
 from reknit.pipeline.rules._fold import Fold
 from reknit.pipeline.rules._misfits import Misfit, Spot
 from reknit.pipeline.rules.base import NONE_SEEN, Seen
@@ -295,6 +296,7 @@ class BedrockConverse(Fold[Turns, Message]):
         _judge_inference(head.get("inferenceConfig"), walk)
         _judge_system(head.get("system"), walk)
         _judge_tools(head.get("toolConfig"), walk)
+        judge_claude_parameters(head, model, walk)
         return walk
 
     def read_item(self, value: object, path: str, walk: Turns) -> Message | None:

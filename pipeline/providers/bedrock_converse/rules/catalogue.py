@@ -122,7 +122,7 @@ def family_of(model: str | None) -> Converse:
 CATALOGUE = Catalogue("bedrock-converse", FAMILIES)
 rule = CATALOGUE.rule
 
-_MODEL = "The model returned the following errors: "
+MODEL_ERRORS = "The model returned the following errors: "
 
 # fmt: off
 # One paragraph a rule.
@@ -167,7 +167,7 @@ PREFILL = rule("BED-11", "model",
     repair="append a user turn", source="XiaomiMiMo/MiMo-Code#1702; aws/bedrock-agentcore-sdk-python#547, #548",
     fact="prefill")
 PREFILL_TOOLS = rule("BED-11b", "model",
-    _MODEL + "Your API request included an `assistant` message in the final position, which would pre-fill the "
+    MODEL_ERRORS + "Your API request included an `assistant` message in the final position, which would pre-fill the "
     "`assistant` response. When using tools, pre-filling the `assistant` response is not supported.",
     summary="With tools, the last message is the user's (Claude 3; of unknown models nothing is said).",
     repair="append a user turn", source="recorded on Claude 3",
@@ -200,7 +200,7 @@ SAME_RESULT = rule("BED-05", "hard", "The toolResult blocks at {at} contain dupl
 SAME_CALL = rule("BED-06", "hard", "The toolUse blocks at {at} contain duplicate Ids: {ids}",
     summary="Ids of calls are unique in their turn.",
     repair="drop exact repeats, give the others new ids", source="LiteLLM _deduplicate_bedrock_content_blocks")
-REUSED_ID = rule("BED-06b", "soft", _MODEL + "{at}: `tool_use` ids must be unique",
+REUSED_ID = rule("BED-06b", "soft", MODEL_ERRORS + "{at}: `tool_use` ids must be unique",
     summary="No id of a call comes again in a later turn (Claude).",
     repair="give the later call a new id", source="as ANT-11b")
 CONSTRAINT = rule("BED-09", "hard",
@@ -230,7 +230,7 @@ MIXED_RESULTS = rule("BED-17", "model",
     summary="Results are alone in their turn (Llama, Mistral; Claude and Nova were recorded to mix).",
     repair="split the turn", source="strands-agents/harness-sdk#1223; langchain-ai/langchain-aws#141",
     fact="mixed_results")
-BLOCK_ROLE = rule("BED-28", "model", _MODEL + "{at}: `{kind}` blocks can only be in `{role}` messages",
+BLOCK_ROLE = rule("BED-28", "model", MODEL_ERRORS + "{at}: `{kind}` blocks can only be in `{role}` messages",
     summary="Calls are the assistant's, results the user's (Claude; others use the service's own tools so).",
     repair="split the turn", source="as ANT-15",
     fact="unlike_anthropic")
@@ -242,11 +242,11 @@ REASONING = rule("BED-15", "model",
     summary="Reasoning is the assistant's, and not sent back at all to DeepSeek.",
     repair="drop it", source="langchain-ai/langchain-aws#401",
     fact="reasoning")
-SIGNATURE = rule("BED-18", "model", _MODEL + "{at}: Field required",
+SIGNATURE = rule("BED-18", "model", MODEL_ERRORS + "{at}: Field required",
     summary="Reasoning sent back is signed (Claude; all recorded is).",
     repair="drop the block", source="openclaw/openclaw#88020",
     fact="unsigned_reasoning")
-FOREIGN_SIGNATURE = rule("BED-18b", "model", _MODEL + "{at}: Invalid `signature` in `thinking` block",
+FOREIGN_SIGNATURE = rule("BED-18b", "model", MODEL_ERRORS + "{at}: Invalid `signature` in `thinking` block",
     summary="A signature is not of a form that another issuer or platform makes (Claude).",
     repair="drop the block",
     source="openclaw/openclaw#88020, #110080; NanmiCoder/cc-haha#382; can1357/oh-my-pi#12006",
@@ -257,29 +257,29 @@ IMAGE_FORMAT = rule("BED-16", "hard",
     summary="Images are PNG, JPEG, GIF or WebP.",
     repair="replace it by text", source="LiteLLM and langchain-aws raise the same; the service's own model")
 IMAGE_TOO_BIG = rule("BED-16b", "model",
-    _MODEL + f"{{at}}: image exceeds 5 MB maximum: {{bytes}} bytes > {CONVERSE.image_bytes} bytes",
+    MODEL_ERRORS + f"{{at}}: image exceeds 5 MB maximum: {{bytes}} bytes > {CONVERSE.image_bytes} bytes",
     summary="The base64 text of an image has at most 5 MiB.",
     repair="replace it by text",
     source="accelerated-intelligent-document-processing-on-aws#778; aws/aws-sdk-js-v3#6785",
     fact="large_images")
 IMAGE_TOO_LONG = rule("BED-16c", "model",
-    _MODEL + f"{{at}}: At least one of the image dimensions exceed max allowed size: {CONVERSE.side} pixels",
+    MODEL_ERRORS + f"{{at}}: At least one of the image dimensions exceed max allowed size: {CONVERSE.side} pixels",
     summary="No side of an image is longer than 8000 pixels.",
     repair="replace it by text",
     source="the service's documentation; accelerated-intelligent-document-processing-on-aws#994",
     fact="large_images")
 IMAGE_TOO_WIDE = rule("BED-16d", "model",
-    _MODEL + "{at}: At least one of the image dimensions exceed max allowed size for many-image requests: "
+    MODEL_ERRORS + "{at}: At least one of the image dimensions exceed max allowed size for many-image requests: "
     f"{CONVERSE.many_side} pixels",
     summary="Among more than 20 images, no side is longer than 2000 pixels.",
     repair="replace the larger images by text", source="accelerated-intelligent-document-processing-on-aws#994, #998",
     fact="large_images")
 TOO_MANY_MEDIA = rule("BED-16e", "model",
-    _MODEL + f"too many images and documents: {{images}} + {{documents}} > {CONVERSE.media_of_some}",
+    MODEL_ERRORS + f"too many images and documents: {{images}} + {{documents}} > {CONVERSE.media_of_some}",
     summary="A request has at most 20 images and documents (Claude 3.5 and 4; Sonnet 5 took more).",
     repair="replace the oldest by text", source="cline/cline#1844; boto/boto3#4632",
     fact="more_than_20")
-TOO_LARGE = rule("BED-36", "soft", _MODEL + "Input is too long for requested model.",
+TOO_LARGE = rule("BED-36", "soft", MODEL_ERRORS + "Input is too long for requested model.",
     summary="A request has at most 20 MiB (19 MB were taken, 28 MB refused).",
     repair="replace media by text, or trim the history",
     source="accelerated-intelligent-document-processing-on-aws#994")
@@ -300,7 +300,7 @@ VIDEO = rule("BED-24", "model",
     repair="replace it by text", source="recorded",
     fact="video")
 FILE_IN_RESULT = rule("BED-25", "model",
-    _MODEL + "Malformed input request: #/messages/{n}/content/{p}: extraneous key [toolResult] is not permitted, "
+    MODEL_ERRORS + "Malformed input request: #/messages/{n}/content/{p}: extraneous key [toolResult] is not permitted, "
     "please reformat your input and try again.",
     summary="No documents and videos inside tool results (Nova).",
     repair="move it after the result, with a text", source="recorded on Nova 2",

@@ -24,6 +24,7 @@ from reknit.pipeline.model import Role, Text, Tool, ToolResult, ToolUse, Unknown
 from reknit.pipeline.options import STRICT, HeadOptions, Structure
 from reknit.pipeline.providers.anthropic.writer import NO_PREFILL_SINCE, is_thinking
 from reknit.pipeline.providers.anthropic.writer.blocks import version_of
+from reknit.pipeline.providers.anthropic.writer.models import fit_to_claude
 from reknit.pipeline.providers.bedrock_converse.wire import written_message
 from reknit.pipeline.providers.bedrock_converse.writer.blocks import (
     ConverseBlockAdapter,
@@ -52,12 +53,19 @@ from reknit.pipeline.targets.bound import void_of
 from reknit.pipeline.targets.fitting import MOST_MARKS, mark_of, point_of
 from reknit.pipeline.targets.head import HeadWriter, Params, before_list
 from reknit.pipeline.targets.signatures import endpoint_of
+from reknit.pipeline.targets.strict import claude_compiles
 from reknit.pipeline.targets.valid_run import EncodedRun, RunMessages
 
 # Families that keep a prompt in a cache; the others refuse breakpoints.
 _CACHED: Final = ("claude", "nova")
 # Parameters of Claude under Anthropic's name, in addition to the service's own.
 _OF_CLAUDE: Final = ("top_k", "thinking")
+# Parameters of Claude that the service has under names of its own; it passes the others on.
+_PLACES: Final = {
+    "temperature": "inferenceConfig.temperature",
+    "top_p": "inferenceConfig.topP",
+    "max_tokens": "inferenceConfig.maxTokens",
+}
 # A block of a system prompt that is the service's own.
 _GUARDED: Final = frozenset({frozenset({"guardContent"})})
 _OWN_TOOLS: Final = ({"toolSpec"}, {"systemTool"}, {"cachePoint"})
@@ -88,10 +96,11 @@ def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> ConverseHead
         prompt = _unmarked(prompt, "system", writer)
     if prompt:
         keys["system"] = prompt
-    params = writer.read_params()
+    given = params = writer.read_params()
     if "claude" in model:
         params = _with_fields(params)
-    keys |= writer.placed(params)
+    placed = writer.placed(params)
+    keys |= fit_to_claude(writer, given, placed, _place_of) if "claude" in model else placed
     tools = [Raw(tool) for tool in _tools(writer)]
     if not cached:
         tools = _unmarked(tools, "tools", writer)
@@ -107,6 +116,10 @@ def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> ConverseHead
 def stub_tools(names: Iterable[str]) -> bytes:
     """A tool configuration that declares the tools a history calls, by their names alone (BED-10)."""
     return _encode({"tools": [_specified(name, UNSET, Raw(b'{"type":"object","properties":{}}')) for name in names]})
+
+
+def _place_of(parameter: str) -> str:
+    return _PLACES.get(parameter, f"additionalModelRequestFields.{parameter}")
 
 
 def _with_fields(params: Params) -> Params:
@@ -150,13 +163,18 @@ def _system_rows(rows: Sequence[TrackedBlock]) -> Iterator[Any]:
                 yield point
 
 
+def _any(_schema: Raw) -> bool:
+    return True
+
+
 def _tools(writer: HeadWriter) -> Iterator[bytes]:
     for each in writer.declared_tools():
         if each.own:
             yield _encode(each.given)
             continue
         made = _specified(each.tool.name, each.tool.description, each.tool.input_schema)
-        if "strict" in each.members:
+        compiles = claude_compiles if "claude" in (writer.setting.model or "").lower() else _any
+        if "strict" in each.members and writer.stays_strict(each, each.members["strict"], compiles):
             made["toolSpec"]["strict"] = each.members["strict"]
         writer.note_unread(each, "strict", "cache_control")
         yield _encode(made)

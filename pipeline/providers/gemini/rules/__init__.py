@@ -27,6 +27,7 @@ from reknit.pipeline.providers.gemini.rules.catalogue import (
     rename,
     snake,
 )
+from reknit.pipeline.providers.gemini.rules.models import Asked, judge_model
 from reknit.pipeline.rules._fold import Fold, Walk
 from reknit.pipeline.rules._media import GEMINI
 from reknit.pipeline.rules._misfits import Misfit, Spot, Unreadable, fit_with_items, without_unreadable
@@ -200,6 +201,19 @@ _GENERATION = frozenset(
     }
 )  # fmt: skip
 _GENERATION_BY_EITHER_NAME = _GENERATION | {snake(name) for name in _GENERATION}
+_CAMEL = {snake(name): name for name in _GENERATION}
+_NUMBERS = {
+    "temperature": "TYPE_FLOAT",
+    "topP": "TYPE_FLOAT",
+    "topK": "TYPE_FLOAT",
+    "maxOutputTokens": "TYPE_INT32",
+    "candidateCount": "TYPE_INT32",
+    "seed": "TYPE_INT32",
+    "presencePenalty": "TYPE_FLOAT",
+    "frequencyPenalty": "TYPE_FLOAT",
+}
+_MOST = {"temperature": 2.0, "topP": 1.0}
+_ANSWER_TYPES = frozenset({"text/plain", "application/json", "application/xml", "application/yaml", "text/x.enum"})
 # Null is absent.
 _OBJECTS = tuple(
     spelled
@@ -245,6 +259,10 @@ class Gemini(Fold[Turns, Content]):
         _judge_functions(functions, walk)
         if functions and isinstance(config, dict) and _either(config, "responseMimeType") == "application/json":
             walk.refuse(rules.JSON_WITH_FUNCTIONS, "generationConfig.responseMimeType")
+        settings = {_camel(name): value for name, value in config.items()} if isinstance(config, dict) else {}
+        _judge_generation(settings, walk)
+        system = _either(head, "systemInstruction")
+        judge_model(walk, Asked(config=settings, functions=bool(functions), system=bool(system)), model)
         return walk
 
     def read_item(self, value: object, path: str, walk: Turns) -> Content | None:
@@ -280,6 +298,33 @@ class Gemini(Fold[Turns, Content]):
 
 def _either(value: dict[str, Any], name: str) -> object:
     return value.get(name, value.get(snake(name)))
+
+
+def _camel(name: str) -> str:
+    return _CAMEL.get(name, name)
+
+
+def _judge_generation(config: dict[str, Any], walk: Turns) -> None:
+    """Judge the values of single parameters; a number may be written as text, as in every protobuf."""
+    for name, kind in _NUMBERS.items():
+        value, path = config.get(name), f"generationConfig.{name}"
+        if value is not None and (isinstance(value, bool | list | dict) or not _is_number(value)):
+            walk.refuse(rules.SHAPE, path, at=place(path), kind=kind)
+    for name, most in _MOST.items():
+        value = config.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool) and not 0 <= value <= most:
+            walk.refuse(rules.BOUNDS, f"generationConfig.{name}", name=snake(name), range=f"[0.0, {most}]")
+    mime = config.get("responseMimeType")
+    if isinstance(mime, str) and mime and mime not in _ANSWER_TYPES:
+        walk.refuse(rules.ANSWER_TYPE, "generationConfig.responseMimeType")
+
+
+def _is_number(value: object) -> bool:
+    try:
+        float(str(value))
+    except ValueError:
+        return False
+    return True
 
 
 def _functions(tools: object, walk: Turns) -> list[tuple[str, dict[str, Any]]]:

@@ -197,6 +197,45 @@ UNKNOWN_GENERATION = rule("GEM-21b", "soft",
 NO_MODEL = rule("GEM-22", "soft", "model is not specified",
     summary="The model is named: by the body, or by the URL that the sender makes.",
     repair="set the model", source="the API's own URL", by_sender=True)
+BOUNDS = rule("GEM-24", "hard",
+    "* GenerateContentRequest.generation_config.{name}: {name} must be in the range {range}.",
+    summary="The temperature lies between 0 and 2, topP between 0 and 1.",
+    repair="clamp it", source="the API's documentation")
+ANSWER_TYPE = rule("GEM-24b", "soft",
+    "* GenerateContentRequest.generation_config.response_mime_type: allowed mimetypes are `text/plain`, "
+    "`application/json`, `application/xml`, `application/yaml` and `text/x.enum`.",
+    summary="The media type of an answer is a known one.",
+    repair="drop it", source="the API's documentation")
+PENALTY = rule("GEM-25", "soft", "Penalty is not enabled for {model}",
+    summary="Some models take no penalties, at the Gemini API.",
+    repair="drop the penalties", source="recorded on gemini-2.5-flash")
+NO_JSON = rule("GEM-25b", "hard", "JSON mode is not enabled for {model}",
+    summary="Models of images do not answer in JSON.",
+    repair="choose another model", source="recorded on gemini-2.5-flash-image")
+NO_FUNCTIONS = rule("GEM-25c", "soft", "Function calling is not enabled for {model}",
+    summary="Models of images and of speech call no functions.",
+    repair="choose another model", source="the API's documentation")
+NO_SYSTEM = rule("GEM-25d", "hard", "Developer instruction is not enabled for {model}",
+    summary="Gemma 3 takes no system instruction.",
+    repair="say it in the first message", source="recorded behind a router, on gemma-3n-e4b-it")
+SPEECH = rule("GEM-25e", "hard",
+    "The requested combination of response modalities ({asked}) is not supported by the model. {model} accepts the "
+    "following combination of response modalities:\n* AUDIO",
+    summary="Models of speech answer in audio only, which is asked for.",
+    repair="choose another model", source="recorded on gemini-2.5-flash-preview-tts and gemini-2.5-pro-preview-tts")
+BUDGET = rule("GEM-26", "hard",
+    "The thinking budget {budget} is invalid. Please choose a value between {least} and {most}.",
+    summary="A thinking budget lies between the bounds of the model; 0 is none, -1 leaves it to the model.",
+    repair="clamp it", source="RooCodeInc/Roo-Code#4399; the API's documentation")
+ALWAYS_THINKS = rule("GEM-26b", "hard", "Budget 0 is invalid. This model only works in thinking mode.",
+    summary="Gemini 2.5 Pro always thinks.",
+    repair="take the least budget", source="vercel/ai#8027; earendil-works/pi#3460")
+LEVEL = rule("GEM-26c", "hard", "Thinking level is not supported for this model.",
+    summary="Levels of thinking are Gemini 3's.",
+    repair="give a budget", source="RooCodeInc/Roo-Code#10700")
+NO_THINKING = rule("GEM-26d", "soft", "Thinking is not enabled for {model}",
+    summary="Gemini 2.0 and older models do not think.",
+    repair="drop thinkingConfig", source="the API's documentation")
 TOO_LARGE = rule("GEM-23", "soft", f"Request payload size exceeds the limit: {GEMINI.body_bytes} bytes.",
     summary="A request with inline data has at most 20 MiB.",
     repair="send media by reference, or trim the history",

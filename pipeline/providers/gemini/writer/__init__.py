@@ -31,6 +31,7 @@ from reknit.pipeline.providers.gemini.writer.blocks import (
     wants_signatures,
     written,
 )
+from reknit.pipeline.providers.gemini.writer.models import fit_to_gemini
 from reknit.pipeline.targets import Encoded, ListDialect, Setting, in_common_words, row, stub_for
 from reknit.pipeline.targets.head import HeadWriter, WrittenHead
 from reknit.pipeline.targets.signatures import endpoint_of
@@ -71,6 +72,7 @@ def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> WrittenHead:
         keys["toolConfig"] = {"functionCallingConfig": {"mode": choice.spelt or _MODES[choice.kind], **named}}
     places = {**_HEAD.places, **{name: name for name in params.values if name.startswith(_GROUP)}}
     top_level = writer.placed(params, places)
+    top_level = fit_to_gemini(writer, params, top_level)
     generation = top_level.pop("generationConfig", None)
     keys = top_level | keys
     if generation:

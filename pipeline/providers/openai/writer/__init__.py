@@ -89,7 +89,9 @@ class OpenAIBlockAdapter(BlockAdapter, kw_only=True, eq=False):
 
     def image(self, piece: TrackedBlock, image: Image) -> TrackedBlock | None:
         """An image in what the user says; the repair leaves none with the assistant."""
-        return None if self.speaks else fitted_image(piece, image, self.options.parts, self.book)
+        if self.speaks:
+            return None
+        return fitted_image(piece, image, self.options.parts, self.book, takes=self.options.images)
 
     def document(self, piece: TrackedBlock, document: Document) -> TrackedBlock | None:
         return None if self.speaks else fitted_document(piece, document, self.options.parts, self.book)
@@ -107,19 +109,22 @@ class OpenAIBlockAdapter(BlockAdapter, kw_only=True, eq=False):
         return "" if isinstance(part, Unknown) or self.options.result_media else "result_media_moved"
 
     def reasoning(self, piece: TrackedBlock, reasoning: Thinking | RedactedThinking) -> TrackedBlock | None:
-        """Readable reasoning goes back to its issuer, in one field of the message, wherever it stood."""
+        """Readable reasoning goes back to its issuer: as a part, or in one field of the message, wherever it stood."""
         if not self.speaks:
             code = "thinking_dropped"  # the repair leaves none with the user
-        elif isinstance(reasoning, RedactedThinking) or not is_issued_by(
-            reasoning, self.options.reasoning_issuers, self.options.model
-        ):
+        elif isinstance(reasoning, RedactedThinking) or not self._takes(reasoning):
             code = "thinking_foreign"
         elif not reasoning.thinking.strip():
             code = "thinking_empty"
         else:
-            return self.book.change("reasoning_joined", piece) if self.out else piece
+            is_moved = bool(self.out) and not self.options.reasoning_parts
+            return self.book.change("reasoning_joined", piece) if is_moved else piece
         self.book.drop(code, piece)
         return None
+
+    def _takes(self, reasoning: Thinking) -> bool:
+        options = self.options
+        return options.any_reasoning or is_issued_by(reasoning, options.reasoning_issuers, options.model)
 
     def call(self, piece: TrackedBlock, use: ToolUse) -> TrackedBlock:
         """A call under the id and the name that the target takes, unless it is one of the provider's own tools."""
@@ -193,6 +198,8 @@ def parts_of(block: Block, parts: Parts) -> list[Any]:
             return [image_part(block, parts)]
         case Document():
             return document_parts(block, parts)
+        case Thinking(thinking=text):
+            return [parts.thinking(text)]
         case Unknown(raw=raw):
             return [raw]
         case other:

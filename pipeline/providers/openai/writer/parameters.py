@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -17,14 +18,20 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 from reknit.pipeline.history.pieces import CHAT
 from reknit.pipeline.model import Role, Tool
 from reknit.pipeline.options import HeadOptions, ModelOptions, Structure
+from reknit.pipeline.providers.openai.writer.models import fit_to_model
 from reknit.pipeline.providers.openai.writer.parts import encode
 from reknit.pipeline.targets import Setting, legal_name
-from reknit.pipeline.targets.head import HeadWriter, Params, WrittenHead, members_of, sort_params
+from reknit.pipeline.targets.head import HeadWriter, Params, WrittenHead, members_of, read_choice, sort_params
+from reknit.pipeline.targets.strict import openai_compiles
 
 # Parameters that are elsewhere in the request, or are breakpoints, which these APIs set themselves.
 _MEMBERS: Final = frozenset({"model", "messages", "input", "system", "tools", "cache_control"})
 CHOICE: Final = ("tool_choice", "parallel_tool_calls")
 """The parameters that choose among tools."""
+_OPENAI_CHAT: Final = "openai-chat"
+# The targets that compile the schemas of strict tools.
+_STRICT: Final = frozenset({"openai-chat", "openai-responses"})
+_FALSE: Final = Raw(b"false")
 _ABSENT: Final = Raw(b"null")
 _LIMITS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
@@ -64,7 +71,10 @@ def tool_name(name: str) -> str:
     return legal_name(name, 64)
 
 
-_CHOICES: Final[Mapping[str, str]] = {"auto": "auto", "any": "required", "required": "required", "none": "none"}
+CHOICES: Final[Mapping[str, str]] = MappingProxyType(
+    {"auto": "auto", "any": "required", "required": "required", "none": "none"}
+)
+"""OpenAI's words for a choice among tools."""
 
 
 class Function(Struct, frozen=True, omit_defaults=True):
@@ -87,23 +97,38 @@ def write_tools(
     written: list[Any] = []
     for each in writer.declared_tools():
         tool, keys = each.tool, each.given
-        if each.own or (own_form(keys) and each.same and "cache_control" not in keys):
-            written.append(tool.raw)
+        unchanged = each.own or (own_form(keys) and each.same and "cache_control" not in keys)
+        # A tool that stays in its own form is strict only where that form has the member.
+        flat = unchanged and writer.options.target != _OPENAI_CHAT
+        strict = keys.get("strict") if flat else each.members.get("strict")
+        stays = writer.options.target not in _STRICT or writer.stays_strict(each, strict, openai_compiles)
+        if unchanged:
+            written.append(tool.raw if stays else _not_strict(keys, flat=flat))
             continue
         writer.note_unread(each, "strict", "cache_control")
-        strict = each.members.get("strict", UNSET)
-        written.append(form(Function(tool.name, tool.input_schema, tool.description, strict)))
+        sent = each.members.get("strict", UNSET) if stays else _FALSE
+        written.append(form(Function(tool.name, tool.input_schema, tool.description, sent)))
     return written
 
 
-def write_choice(value: Raw, named: Callable[[str], Any]) -> tuple[Any, bool | None]:
-    """The tool choice in OpenAI's words, and whether calls may be parallel where the choice said so.
+def _not_strict(keys: Mapping[str, Raw], *, flat: bool) -> dict[str, Any]:
+    """Return a tool in an API's own form whose schema is not compiled."""
+    function = keys.get("function")
+    if flat or function is None:
+        return {**keys, "strict": _FALSE}
+    return {**keys, "function": {**msgspec.json.decode(function, type=dict[str, Raw]), "strict": _FALSE}}
+
+
+def write_choice(
+    value: Raw, named: Callable[[str], Any], words: Mapping[str, str] = CHOICES
+) -> tuple[Any, bool | None]:
+    """The tool choice in the API's ``words``, and whether calls may be parallel where the choice said so.
 
     ``named`` is how the API names one tool. A choice that is OpenAI's own already stays.
     """
     choice = msgspec.json.decode(value)
     if isinstance(choice, str):
-        return _CHOICES.get(choice, choice), None
+        return words.get(choice, choice), None
     if not isinstance(choice, dict):
         return choice, None
     disabled = choice.get("disable_parallel_tool_use")
@@ -113,7 +138,7 @@ def write_choice(value: Raw, named: Callable[[str], Any]) -> tuple[Any, bool | N
     name = function.get("name") if isinstance(function, dict) else choice.get("name")
     if kind in {"tool", "function"} and isinstance(name, str):
         return named(tool_name(name)), parallel
-    return _CHOICES.get(kind, choice) if isinstance(kind, str) else choice, parallel
+    return words.get(kind, choice) if isinstance(kind, str) else choice, parallel
 
 
 # Models of OpenAI's own, which never write readable reasoning, and those of them that reason: they take
@@ -185,18 +210,90 @@ PARAMETERS: Final = frozenset(
 """The parameters that the API's documentation names."""
 
 
-def write_chat_head(setting: Setting, target: str, known: frozenset[str], model: ModelOptions) -> WrittenHead:
-    """The head of every request of a session; ``known`` are the parameters that the target takes."""
+def answer_format(given: Mapping[str, Raw]) -> Raw | None:
+    """Return the format for answers of a request in any of OpenAI's shapes, in chat's words."""
+    return openai_params(given, "max_tokens", _in_chat_words).values.get("response_format")
+
+
+def with_effort(writer: HeadWriter, params: Params, nearest: Mapping[str, str]) -> Params:
+    """The parameters with an effort that the host takes: ``nearest`` has it for each word that it does not know."""
+    value = params.values.get("reasoning_effort", _ABSENT)
+    effort = msgspec.json.decode(value)
+    near = nearest.get(effort, effort) if isinstance(effort, str) else effort
+    if near == effort or not writer.makes("parameter_clamped"):
+        return params
+    detail = f"{effort} -> {near}"
+    writer.note_fix("parameter_clamped", params.place("reasoning_effort"), before=effort, after=near, detail=detail)
+    return structs.replace(params, values=params.values | {"reasoning_effort": Raw(encode(near))})
+
+
+def with_one_of_both(writer: HeadWriter, params: Params, *, thinks: bool, switchable: bool) -> Params:
+    """The parameters without thinking or without a choice that forces a call; no model takes both (DSK-04, KIM-07).
+
+    Args:
+        writer: records the fix.
+        params: the parameters.
+        thinks: the model thinks unless the request switches that off.
+        switchable: it can be switched off. It is, unless the request asks for thinking: a caller that forces a call
+            cannot use an answer in words.
+    """
+    choice = read_choice(params.values.get("tool_choice", _ABSENT))
+    switch = switched_thinking(params.values)
+    if choice is None or choice.kind not in ("any", "tool") or not (switch == "enabled" or (thinks and not switch)):
+        return params
+    place = params.place("tool_choice")
+    if not switch and switchable:
+        if not writer.makes("thinking_yields"):
+            return params
+        writer.note_fix("thinking_yields", place, detail="tool_choice")
+        return structs.replace(params, values=params.values | {"thinking": Raw(b'{"type":"disabled"}')})
+    if not writer.makes("param_dropped"):
+        return params
+    writer.note_fix("param_dropped", place, before=params.values["tool_choice"], detail=place.removeprefix("params."))
+    others = {name: value for name, value in params.values.items() if name != "tool_choice"}
+    return structs.replace(params, values=others)
+
+
+def switched_thinking(params: Mapping[str, Raw]) -> str:
+    """Return ``enabled`` or ``disabled`` as the parameter says, ``""`` where it is absent."""
+    given = msgspec.json.decode(params.get("thinking", _ABSENT))
+    if not isinstance(given, dict):
+        return ""
+    return "disabled" if given.get("type") == "disabled" else "enabled"
+
+
+class ChatHead(Struct, frozen=True, kw_only=True):
+    """The parameters that one host with this API takes.
+
+    Attributes:
+        parameters: their names.
+        bounds: the minimum and the maximum of numbers.
+        choices: the words for a choice among tools.
+        rewrite: writes other parameters in the host's words, for one model.
+        note: returns a text that the system prompt must have for the parameters, ``""`` if they need none.
+    """
+
+    parameters: frozenset[str] = PARAMETERS
+    bounds: Mapping[str, tuple[float, float]] = MappingProxyType({})
+    choices: Mapping[str, str] = CHOICES
+    rewrite: Callable[[HeadWriter, Params, str | None], Params] = lambda _writer, params, _model: params
+    note: Callable[[Mapping[str, Raw]], str] = lambda _params: ""
+
+
+def write_chat_head(setting: Setting, target: str, host: ChatHead, model: ModelOptions) -> WrittenHead:
+    """The head of every request of a session."""
+    known = host.parameters
 
     def is_own(_tool: Tool, keys: Mapping[str, Any]) -> bool:
         return model.custom_tools and _is_custom(keys)
 
-    writer = HeadWriter(HeadOptions(target=target, tool_name=tool_name, is_own=is_own), setting)
+    writer = HeadWriter(HeadOptions(target=target, bounds=host.bounds, tool_name=tool_name, is_own=is_own), setting)
     keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
     limit = model.limit_parameter or (
         "max_completion_tokens" if "max_completion_tokens" in setting.params else "max_tokens"
     )
-    params = openai_params(setting.params, limit, _in_chat_words)
+    params = host.rewrite(writer, openai_params(setting.params, limit, _in_chat_words), setting.model)
+    params = writer.clamped(params)
     tools = write_tools(writer, _tool, _is_chats)
     if setting.tools and all(_is_older(tool) for tool in setting.tools):
         # The model answers in the words in which it was asked.
@@ -208,8 +305,11 @@ def write_chat_head(setting: Setting, target: str, known: frozenset[str], model:
         known |= {"thinking"}
         switched = {"thinking": _switch(params.values["thinking"])}
         params = structs.replace(params, values=params.values | switched)
-    params = with_choice(params, lambda value: write_choice(value, _named), tools=bool(tools))
-    return WrittenHead(encode(keys | writer.placed(params, params.each_of(known))), writer.fixes)
+    params = with_choice(params, lambda value: write_choice(value, _named, host.choices), tools=bool(tools))
+    body = writer.placed(params, params.each_of(known))
+    if target == _OPENAI_CHAT:
+        body = fit_to_model(writer, params, body, responses=False)
+    return WrittenHead(encode(keys | body), writer.fixes)
 
 
 def _tool(function: Function) -> dict[str, Any]:
@@ -241,7 +341,9 @@ def _named(name: str) -> dict[str, Any]:
 def _switch(value: Raw) -> Raw:
     """Return True if the model thinks; the budget is Anthropic's."""
     given = msgspec.json.decode(value)
-    return Raw(encode({"type": given["type"]})) if isinstance(given, dict) and "type" in given else value
+    if not isinstance(given, dict) or "type" not in given:
+        return value
+    return Raw(encode({"type": "enabled" if given["type"] == "adaptive" else given["type"]}))
 
 
 def _in_chat_words(params: Params) -> Params:

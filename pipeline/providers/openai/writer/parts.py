@@ -20,6 +20,8 @@ from reknit.pipeline.model import Document, Image, Own, Text
 from reknit.pipeline.options import NO_EXTRAS, Parts
 from reknit.pipeline.targets.media import MEDIA_TYPES, document_fault, inspect
 
+UNNAMED: Final = "document.pdf"
+"""The name of a document without a title, where the API requires one."""
 _LINKS: Final = ("https://", "http://")
 _DATA_URL: Final = re.compile(r"data:([^;,]+);base64,(.+)", re.DOTALL)
 
@@ -50,10 +52,12 @@ def image_part(image: Image, parts: Parts) -> Any:  # noqa: ANN401  a part
     return parts.image(f"data:{source.media_type};base64,{source.data}", extras) if source.data else None
 
 
-def fitted_image(piece: TrackedBlock, image: Image, parts: Parts, book: FixLog) -> TrackedBlock:
-    """An image that the API has a part for, or the line of text that takes its place."""
+def fitted_image(piece: TrackedBlock, image: Image, parts: Parts, book: FixLog, *, takes: bool) -> TrackedBlock:
+    """An image that the model ``takes`` and the API has a part for, or the line of text that takes its place."""
     source = _read(image.source)
-    if source.type == "file" or source.url.startswith(_LINKS) or not source.data:
+    if not takes:
+        fault = "the model takes no images"
+    elif source.type == "file" or source.url.startswith(_LINKS) or not source.data:
         fault = "" if image_part(image, parts) is not None else "it cannot be taken from where it is"
     else:
         media_type, fault = _image_type(source)
@@ -130,7 +134,7 @@ def _file_part(source: _Source, title: str, parts: Parts, extras: Mapping[str, R
     if source.url.startswith(_LINKS):
         return parts.linked_file(source.url, extras)
     if source.data and parts.takes(source.media_type):
-        return parts.file(title or "document.pdf", f"data:{source.media_type};base64,{source.data}", extras)
+        return parts.file(title, f"data:{source.media_type};base64,{source.data}", extras)
     return None
 
 
@@ -206,7 +210,7 @@ class ChatParts(ServedParts):
         return super().text(text) if text.own is UNSET else {"type": "text", "text": text.text, **own_members(text.own)}
 
     def file(self, name: str, url: str, extras: Mapping[str, Raw] = NO_EXTRAS) -> Any:  # noqa: ANN401  a part
-        return {"type": "file", "file": {"filename": name, "file_data": url}, **extras}
+        return {"type": "file", "file": {"filename": name or UNNAMED, "file_data": url}, **extras}
 
     def uploaded_file(self, file_id: str, extras: Mapping[str, Raw] = NO_EXTRAS) -> Any:  # noqa: ANN401  a part
         return {"type": "file", "file": {"file_id": file_id}, **extras}

@@ -12,12 +12,18 @@ import msgspec
 from msgspec import UNSET, field, structs
 
 from reknit.pipeline.providers.openai.rules import Misfits, bracketed, kind, legal_name, listing, unsupported_image
+from reknit.pipeline.providers.openai.rules.models import judge_model
+from reknit.pipeline.providers.openai.rules.strict import judge_strict
+from reknit.pipeline.providers.openai.rules.values import judge_bounds, judge_metadata, judge_types
 from reknit.pipeline.providers.openai_chat.rules import catalogue as rules
 from reknit.pipeline.providers.openai_chat.rules.catalogue import (
+    BOUNDS,
     CATALOGUE,
+    MODEL_WORDS,
     PARAMETERS,
     PARTS,
     ROLES,
+    TYPES,
     UNKNOWN,
     Audio,
     Call,
@@ -34,7 +40,7 @@ from reknit.pipeline.rules._fold import Fold, Walk
 from reknit.pipeline.rules._misfits import Unreadable
 from reknit.pipeline.rules.base import Severity
 
-__all__ = ["CATALOGUE", "RULE_SET", "OpenAIChat", "Turns"]
+__all__ = ["CATALOGUE", "RULE_SET", "OpenAIChat", "Turns", "chat_message"]
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -238,12 +244,18 @@ class OpenAIChat(Fold[Turns, Message]):
                 walk.refuse(rules.BOTH_LIMITS, "max_tokens")
             else:
                 walk.refuse(rules.MAX_TOKENS, "max_tokens")
-        _judge_temperature(head.get("temperature"), walk)
+        judge_types(walk, head, TYPES, rules.SHAPE)
+        judge_bounds(walk, head, BOUNDS, rules.OUT_OF_BOUNDS)
+        judge_metadata(walk, head, rules.SHAPE)
+        judge_model(walk, head, model, MODEL_WORDS)
+        _judge_stop(head.get("stop"), walk)
         answer = head.get("response_format")
         if isinstance(answer, dict) and answer.get("type") == "json_schema":
             named = answer.get("json_schema")
             if isinstance(named, dict) and named.get("name") is None:
                 walk.refuse(rules.MISSING, "response_format.json_schema.name")
+            if isinstance(named, dict):
+                _judge_strict(walk, named, "response_format.json_schema.schema", "response_format", "schema")
         _judge_tools(head, walk)
         for name in head:
             if name not in PARAMETERS:
@@ -251,14 +263,19 @@ class OpenAIChat(Fold[Turns, Message]):
         return walk
 
     def read_item(self, value: object, path: str, walk: Turns) -> Message | None:
-        message = _misfits(walk).fit(value, Message, path)
-        return message if isinstance(message, Message) else None
+        return chat_message(value, path, walk, Message)
 
     def judge_no_list(self, walk: Turns, body: dict[str, Any]) -> None:
         if "messages" in body:
             walk.refuse(rules.SHAPE, "messages", wanted="an array of objects", got=kind(body["messages"]))
         else:
             walk.refuse(rules.MISSING, "messages")
+
+
+def chat_message(value: object, path: str, walk: Turns, message: type[Message]) -> Message | None:
+    """Make a message of a JSON value tolerantly, and report what does not fit; None where it could not be read."""
+    read = _misfits(walk).fit(value, message, path)
+    return read if isinstance(read, message) else None
 
 
 def _misfits(walk: Turns) -> Misfits:
@@ -271,13 +288,9 @@ def _misfits(walk: Turns) -> Misfits:
     )
 
 
-def _judge_temperature(value: object, walk: Turns) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or 0 <= value <= rules.TEMPERATURE:
-        return
-    high = value > rules.TEMPERATURE
-    bound, limit = ("above maximum", f"<= {rules.TEMPERATURE}") if high else ("below minimum", ">= 0")
-    number = "integer" if isinstance(value, int) else "decimal"
-    walk.refuse(rules.TEMPERATURE_RANGE, "temperature", kind=number, bound=bound, limit=limit, value=value)
+def _judge_stop(stop: object, walk: Turns) -> None:
+    if isinstance(stop, list) and len(stop) > rules.STOPS:
+        walk.refuse(rules.TOO_MANY_STOPS, "stop", at="stop", limit=rules.STOPS, length=len(stop))
 
 
 def _judge_tools(head: dict[str, Any], walk: Turns) -> None:
@@ -299,8 +312,14 @@ def _judge_tools(head: dict[str, Any], walk: Turns) -> None:
         path = f"tools.{at}"
         kind_of_tool = misfits.kind_of(tool, path)
         # The provider's own tools change too often to be judged.
-        if kind_of_tool == "function" and isinstance(tool := misfits.fit(tool, FunctionTool, path), FunctionTool):
-            judge_name(walk, tool.function.name, f"{path}.function.name")
+        if kind_of_tool == "function" and isinstance(read := misfits.fit(tool, FunctionTool, path), FunctionTool):
+            judge_name(walk, read.function.name, f"{path}.function.name")
+            _judge_strict(walk, tool["function"], f"{path}.function.parameters", "function", "parameters")
+
+
+def _judge_strict(walk: Turns, holder: dict[str, Any], path: str, kind: str, key: str) -> None:
+    if holder.get("strict") is True and key in holder:
+        judge_strict(walk, rules.STRICT_SCHEMA, path, holder[key], kind=kind, name=holder.get("name"))
 
 
 RULE_SET = OpenAIChat()

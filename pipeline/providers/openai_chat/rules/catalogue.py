@@ -13,6 +13,8 @@ from typing import Literal, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from reknit.pipeline.providers.openai.rules import models, strict, values
+from reknit.pipeline.providers.openai.rules.values import BOOLEAN, INTEGER, NUMBER, OBJECT, STRING, Bounds, Types
 from reknit.pipeline.rules._misfits import Anything
 from reknit.pipeline.rules.base import Catalogue, Family
 
@@ -26,12 +28,47 @@ TOO_LONG = "Invalid '{at}': string too long. Expected a string with maximum leng
 PATTERN = (
     "Invalid '{at}': string does not match pattern. Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'."
 )
+ARRAY_TOO_LONG = (
+    "Invalid '{at}': array too long. Expected an array with maximum length {limit}, but got an array with length "
+    "{length} instead."
+)
 EMPTY_ARRAY = "Invalid '{at}': empty array. Expected an array with minimum length 1, but got an empty array instead."
 
 ID_LENGTH = 40
 NAME_LENGTH = 64
 TOOLS = 128
-TEMPERATURE = 2
+STOPS = 4
+BOUNDS: Bounds = {
+    "temperature": (0, 2),
+    "top_p": (0, 1),
+    "frequency_penalty": (-2, 2),
+    "presence_penalty": (-2, 2),
+    "top_logprobs": (0, 20),
+    "n": (1, 128),
+    "max_tokens": (1, None),
+    "max_completion_tokens": (1, None),
+}
+TYPES: Types = {
+    "temperature": NUMBER,
+    "top_p": NUMBER,
+    "frequency_penalty": NUMBER,
+    "presence_penalty": NUMBER,
+    "top_logprobs": INTEGER,
+    "n": INTEGER,
+    "seed": INTEGER,
+    "max_tokens": INTEGER,
+    "max_completion_tokens": INTEGER,
+    "logprobs": BOOLEAN,
+    "parallel_tool_calls": BOOLEAN,
+    "store": BOOLEAN,
+    "stream": BOOLEAN,
+    "reasoning_effort": STRING,
+    "user": STRING,
+    "logit_bias": OBJECT,
+    "metadata": OBJECT,
+    "response_format": OBJECT,
+    "stream_options": OBJECT,
+}
 
 
 class ChatFamily(Family, frozen=True):
@@ -154,9 +191,7 @@ IMAGE_ROLE = rule("OAI-10", "hard",
     summary="Images are the user's.",
     repair="put a user message with the image after all tool messages",
     source="recorded; OpenHands/OpenHands#7700; openai/openai-node#1030")
-TOO_MANY_TOOLS = rule("OAI-11", "hard",
-    "Invalid '{at}': array too long. Expected an array with maximum length {limit}, but got an array with length "
-    "{length} instead.",
+TOO_MANY_TOOLS = rule("OAI-11", "hard", ARRAY_TOO_LONG,
     summary=f"A request has at most {TOOLS} tools.",
     repair="select", source="public source files")
 NO_TOOLS = rule("OAI-11b", "hard", EMPTY_ARRAY,
@@ -220,13 +255,32 @@ BOTH_LIMITS = rule(
     "OAI-18b", "hard", "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.",
     summary="One limit on tokens.",
     repair="drop max_tokens", source="recorded")
-TEMPERATURE_RANGE = rule("OAI-19", "hard",
-    "Invalid 'temperature': {kind} {bound} value. Expected a value {limit}, but got {value} instead.",
-    summary=f"Temperature lies between 0 and {TEMPERATURE}.",
-    repair="clamp it", source="recorded")
+OUT_OF_BOUNDS = rule("OAI-19", "hard", values.OUT_OF_BOUNDS,
+    summary="Numbers lie between their bounds: temperature between 0 and 2, top_p between 0 and 1.",
+    repair="clamp it", source="recorded for temperature; the API's documentation")
+TOO_MANY_STOPS = rule("OAI-19b", "hard", ARRAY_TOO_LONG,
+    summary=f"At most {STOPS} stop sequences.",
+    repair="keep the first ones", source="the API's documentation; never recorded accepted")
 EXTRA_PARAMETER = rule("OAI-20", "soft", "Unrecognized request argument supplied: {name}",
     summary="Parameters are known ones; new ones come, and look-alikes have their own.",
     repair="drop the parameter", source="recorded")
+MODEL_PARAMETER = rule("OAI-23", "hard", models.PARAMETER,
+    summary="Parameters are those of the model; single rows of the table of models only warn.",
+    repair="drop the parameter", source="recorded; each row of the table of models has its own source")
+MODEL_VALUE = rule("OAI-23b", "hard",
+    "Unsupported value: '{at}' does not support '{value}' with this model. Supported values are: {supported}.",
+    summary="Values are those that the model takes, such as levels of reasoning effort.",
+    repair="take the nearest one", source="egoist/chatwise-releases#1257; livekit/agents#3966")
+MODEL_DEFAULT = rule("OAI-23c", "hard",
+    "Unsupported value: '{at}' does not support {value} with this model. Only the default (1) value is supported.",
+    summary="Reasoning models take the default temperature only.",
+    repair="drop the parameter", source="tmc/langchaingo#1355; QwenLM/qwen-code#921")
+MODEL_FORMAT = rule("OAI-23d", "hard", models.FORMAT,
+    summary="Answers follow a schema only with models that have structured outputs.",
+    repair="choose another model", source="recorded on gpt-4")
+STRICT_SCHEMA = rule("OAI-24", "hard", strict.MESSAGE,
+    summary="A strict schema closes every object, requires every property, and has no keyword outside of the subset.",
+    repair="complete it, or leave strict mode", source="recorded; ash-project/ash_ai#155; the API's documentation")
 
 # The document itself
 
@@ -246,6 +300,13 @@ ENDS_WITH_ASSISTANT = rule(
     unchecked="the API takes it, the policy does not")
 # fmt: on
 
+MODEL_WORDS = models.Words(
+    parameter=MODEL_PARAMETER,
+    value=MODEL_VALUE,
+    default=MODEL_DEFAULT,
+    own={models.FORMAT_TYPE: MODEL_FORMAT},
+    places=dict.fromkeys(models.RESPONSES_ONLY, ""),
+)
 
 # The members of a message, of its parts and of its calls. Other keys are skipped: the provider was seen to take
 # ``annotations`` and ``index``, and look-alikes have their own. Free-form JSON is skipped too, not kept.

@@ -18,16 +18,22 @@ from reknit.pipeline.providers.openai.rules import (
     media_type,
     unsupported_image,
 )
+from reknit.pipeline.providers.openai.rules.models import judge_model
+from reknit.pipeline.providers.openai.rules.strict import judge_strict
+from reknit.pipeline.providers.openai.rules.values import judge_bounds, judge_metadata, judge_types
 from reknit.pipeline.providers.openai_responses.rules import catalogue as rules
 from reknit.pipeline.providers.openai_responses.rules.catalogue import (
+    BOUNDS,
     CATALOGUE,
     ITEM,
     KINDS,
+    MODEL_WORDS,
     OTHERS,
     PARAMETERS,
     PARTS,
     PREFIXES,
     ROLES,
+    TYPES,
     CustomCall,
     CustomOutput,
     FileSearchTool,
@@ -70,6 +76,7 @@ _CLIENT_OUTPUTS: dict[type, str] = {OTHERS[output]: call.replace("_", " ") for c
 _AUDIO_OR_VIDEO = re.compile(
     r"\.(aac|aiff?|avi|flac|m4a|mkv|mov|mp3|mp4|mpe?g|oga|ogg|opus|wav|webm|wmv)$", re.IGNORECASE
 )
+_RESEARCHES = re.compile(r"o\d(-mini)?-deep-research(-\d{4}-\d{2}-\d{2})?").fullmatch
 _OUTPUTS = frozenset(kind for kind, name in KINDS.items() if name.endswith("_output"))
 
 
@@ -300,7 +307,6 @@ class OpenAIResponses(Fold[Items, Item]):
     items: ClassVar[msgspec.json.Decoder[list[Item]]] = msgspec.json.Decoder(list[ITEM])
 
     def begin_walk(self, head: dict[str, Any], model: str | None) -> Items:
-        del model
         walk = Items(chained=any(head.get(name) is not None for name in _CHAINS), stored=head.get("store") is not False)
         if "model" not in head:
             walk.refuse(rules.NO_MODEL, "model")
@@ -310,11 +316,19 @@ class OpenAIResponses(Fold[Items, Item]):
         if type(limit) is int and limit < rules.MIN_OUTPUT_TOKENS:
             walk.refuse(rules.FEW_TOKENS, "max_output_tokens", limit=rules.MIN_OUTPUT_TOKENS, value=limit)
         _judge_tools(head.get("tools"), walk)
+        judge_types(walk, head, TYPES, rules.SHAPE)
+        judge_bounds(walk, head, BOUNDS, rules.OUT_OF_BOUNDS)
+        judge_metadata(walk, head, rules.SHAPE)
+        judge_model(walk, head, model, MODEL_WORDS)
+        _judge_research(head.get("tools"), model, walk)
         text = head.get("text")
         answer = text.get("format") if isinstance(text, dict) else None
         answer_kind = answer.get("type") if isinstance(answer, dict) else None
         if isinstance(answer, dict) and answer_kind == "json_schema" and answer.get("name") is None:
             walk.refuse(rules.MISSING, "text.format.name")
+        if isinstance(answer, dict) and answer.get("strict") is True:
+            named = {"kind": "response_format", "name": answer.get("name")}
+            judge_strict(walk, rules.STRICT_SCHEMA, "text.format.schema", answer.get("schema"), **named)
         # An item that is stored elsewhere may hold the word.
         walk.json_unsaid = answer_kind == "json_object" and not walk.chained and head.get("prompt") is None
         for name in head:
@@ -371,6 +385,20 @@ def _judge_tools(tools: object, walk: Items) -> None:
             case "function" | "custom":
                 if isinstance(named := misfits.fit(tool, NamedTool, path), NamedTool):
                     judge_name(walk, named.name, f"{path}.name")
+                    if tool.get("strict") is True:
+                        schema, whose = tool.get("parameters"), {"kind": "function", "name": named.name}
+                        judge_strict(walk, rules.STRICT_SCHEMA, f"{path}.parameters", schema, **whose)
+
+
+def _judge_research(tools: object, model: str | None, walk: Items) -> None:
+    """Judge the tools of a deep research model; a prompt that the provider keeps may hold tools."""
+    if _RESEARCHES((model or "").lower()) is None:
+        return
+    kinds = [tool.get("type") for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    if any(kind not in rules.RESEARCH_TOOLS for kind in kinds):
+        walk.refuse(rules.NO_RESEARCH_TOOL, "tools")
+    elif not any(kind in rules.RESEARCH_SOURCES for kind in kinds):
+        walk.refuse(rules.NO_RESEARCH, "tools")
 
 
 RULE_SET = OpenAIResponses()

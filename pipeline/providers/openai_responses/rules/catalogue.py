@@ -12,12 +12,35 @@ from typing import Any, Literal, TypeAlias, Union
 
 from msgspec import UNSET, Raw, Struct, UnsetType, defstruct, field
 
+from reknit.pipeline.providers.openai.rules import listing, models, strict, values
+from reknit.pipeline.providers.openai.rules.values import BOOLEAN, INTEGER, NUMBER, OBJECT, STRING, Bounds, Types
 from reknit.pipeline.providers.openai_chat.rules.catalogue import NOT_JSON, PATTERN, TOO_LONG
 from reknit.pipeline.rules.base import Catalogue
 
 ID_LENGTH = 64
 NAME_LENGTH = 64
 MIN_OUTPUT_TOKENS = 16
+BOUNDS: Bounds = {"temperature": (0, 2), "top_p": (0, 1), "top_logprobs": (0, 20), "max_tool_calls": (1, None)}
+TYPES: Types = {
+    "temperature": NUMBER,
+    "top_p": NUMBER,
+    "top_logprobs": INTEGER,
+    "max_output_tokens": INTEGER,
+    "max_tool_calls": INTEGER,
+    "background": BOOLEAN,
+    "parallel_tool_calls": BOOLEAN,
+    "store": BOOLEAN,
+    "stream": BOOLEAN,
+    "instructions": STRING,
+    "previous_response_id": STRING,
+    "user": STRING,
+    "metadata": OBJECT,
+    "reasoning": OBJECT,
+    "text": OBJECT,
+}
+# The tools of the provider that deep research has, and those of them of which a request has at least one.
+RESEARCH_TOOLS = ("web_search_preview", "code_interpreter", "mcp", "file_search")
+RESEARCH_SOURCES = ("web_search_preview", "mcp", "file_search")
 
 CATALOGUE = Catalogue("openai-responses")
 rule = CATALOGUE.rule
@@ -147,6 +170,9 @@ FEW_TOKENS = rule("RSP-20", "hard",
     "Invalid 'max_output_tokens': integer below minimum value. Expected a value >= {limit}, but got {value} instead.",
     summary=f"max_output_tokens is at least {MIN_OUTPUT_TOKENS}.",
     repair="raise it", source="recorded")
+OUT_OF_BOUNDS = rule("RSP-20b", "hard", values.OUT_OF_BOUNDS,
+    summary="Numbers lie between their bounds: temperature between 0 and 2, top_p between 0 and 1.",
+    repair="clamp it", source="recorded for OAI-19")
 EXTRA_PARAMETER = rule("RSP-21", "soft", EXTRA_KEY.message,
     summary="Parameters are known ones; new ones come.",
     repair="drop the parameter", source="the provider's own types")
@@ -160,6 +186,34 @@ JSON_UNSAID = rule("RSP-21c", "hard",
     "Response input messages must contain the word 'json' in some form to use 'text.format' of type 'json_object'.",
     summary="Input has the word if the answer must be a JSON object; instructions do not count (recorded).",
     repair="say it in a message", source="recorded")
+
+# Parameters of single models
+
+MODEL_PARAMETER = rule("RSP-24", "hard", models.PARAMETER,
+    summary="Parameters are those of the model; single rows of the table of models only warn.",
+    repair="drop the parameter", source="recorded; each row of the table of models has its own source")
+MODEL_VALUE = rule("RSP-24b", "hard",
+    "Unsupported value: '{value}' is not supported with the '{model}' model. Supported values are: {supported}.",
+    summary="Values are those that the model takes, such as levels of reasoning effort.",
+    repair="take the nearest one", source="recorded; each row of the table of models has its own source")
+MODEL_MODE = rule("RSP-24c", "hard", "`{at}` is not supported with this model.",
+    summary="The mode of reasoning is a parameter from gpt-5.6 on.",
+    repair="drop the parameter", source="recorded on gpt-5.4-nano and gpt-5.5; accepted on gpt-5.6-sol")
+MODEL_FORMAT = rule("RSP-24d", "hard", models.FORMAT,
+    summary="Answers follow a schema only with models that have structured outputs.",
+    repair="choose another model", source="recorded for OAI-23d")
+NO_RESEARCH = rule("RSP-25", "hard",
+    f"Deep research models require at least one of {listing(RESEARCH_SOURCES, 'or')} tools.",
+    summary="Deep research has something to search.",
+    repair="add a search tool", source="recorded on o3-deep-research and o4-mini-deep-research")
+NO_RESEARCH_TOOL = rule("RSP-25b", "hard",
+    f"Deep research models only support the {listing(RESEARCH_TOOLS)} tools.",
+    summary="Deep research has only tools of the provider's.",
+    repair="drop the others", source="recorded on o3-deep-research and o4-mini-deep-research")
+STRICT_SCHEMA = rule("RSP-26", "hard", strict.MESSAGE,
+    summary="A strict schema closes every object, requires every property, and has no keyword outside of the subset.",
+    repair="complete it, or leave strict mode",
+    source="recorded; lastmile-ai/openai-agents-mcp#2; the API's documentation")
 
 # The document itself
 
@@ -179,6 +233,17 @@ ENDS_WITH_ASSISTANT = rule(
     unchecked="the API takes it, the policy does not")
 # fmt: on
 
+MODEL_WORDS = models.Words(
+    parameter=MODEL_PARAMETER,
+    value=MODEL_VALUE,
+    own={models.MODE: MODEL_MODE, models.FORMAT_TYPE: MODEL_FORMAT},
+    places={
+        "reasoning_effort": "reasoning.effort",
+        "verbosity": "text.verbosity",
+        models.FORMAT_TYPE: "text.format.type",
+        **dict.fromkeys(models.CHAT_ONLY, ""),
+    },
+)
 
 # Fields of items and parts, as the provider's own types have them (SDK 3.54, its beta included). Structs refuse unknown
 # keys, so one typed decode settles the shape of a valid request; what fails it is read again, value by value.

@@ -27,6 +27,7 @@ from reknit.pipeline.providers.openai.writer import (
     system_message,
     system_messages,
 )
+from reknit.pipeline.providers.openai.writer.models import fit_to_model
 from reknit.pipeline.providers.openai.writer.parameters import (
     CHOICE,
     Function,
@@ -106,10 +107,15 @@ def write_head(setting: Setting) -> tuple[WrittenHead, bytes]:
         keys["tools"] = tools
     chosen = with_choice(params, _write_choice, tools=True)
     if tools or "prompt" in params.values:
-        return WrittenHead(encode(keys | writer.placed(chosen, chosen.each_of(PARAMETERS))), writer.fixes), b""
+        return _written(writer, chosen, keys), b""
     params = with_choice(params, _write_choice, tools=False)
     choice = {name: chosen.values[name] for name in CHOICE if name in chosen.values}
-    return WrittenHead(encode(keys | writer.placed(params, params.each_of(PARAMETERS))), writer.fixes), encode(choice)
+    return _written(writer, params, keys), encode(choice)
+
+
+def _written(writer: HeadWriter, params: Params, keys: dict[str, Any]) -> WrittenHead:
+    body = fit_to_model(writer, params, writer.placed(params, params.each_of(PARAMETERS)), responses=True)
+    return WrittenHead(encode(keys | body), writer.fixes)
 
 
 def _tool(function: Function) -> FunctionTool:

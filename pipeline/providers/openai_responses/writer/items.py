@@ -30,7 +30,7 @@ from reknit.pipeline.model import Block, Document, Image, RedactedThinking, Text
 from reknit.pipeline.options import NO_EXTRAS, Parts
 from reknit.pipeline.policy import Endpoint
 from reknit.pipeline.providers.openai.writer import is_native_item
-from reknit.pipeline.providers.openai.writer.parts import own_members
+from reknit.pipeline.providers.openai.writer.parts import UNNAMED, own_members
 from reknit.pipeline.targets import is_issued_by
 from reknit.pipeline.targets.signatures import is_foreign
 
@@ -67,7 +67,7 @@ class ResponsesParts(Parts):
         return not media_type.startswith(("audio/", "image/", "video/"))
 
     def file(self, name: str, url: str, extras: Mapping[str, Raw] = NO_EXTRAS) -> Any:  # noqa: ANN401  a part
-        return {"type": "input_file", "filename": name, "file_data": url, **extras}
+        return {"type": "input_file", "filename": name or UNNAMED, "file_data": url, **extras}
 
     def uploaded_file(self, file_id: str, extras: Mapping[str, Raw] = NO_EXTRAS) -> Any:  # noqa: ANN401  a part
         return {"type": "input_file", "file_id": file_id, **extras}

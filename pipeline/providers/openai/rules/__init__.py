@@ -111,10 +111,10 @@ def _value(root: object, path: str) -> object:
     return node
 
 
-def listing(names: Sequence[str]) -> str:
+def listing(names: Sequence[str], word: str = "and") -> str:
     """Write a list of values as the provider does: quoted, with a comma before the last word."""
     quoted = [f"'{name}'" for name in names]
-    return f"{', '.join(quoted[:-1])}, and {quoted[-1]}" if len(quoted) > 2 else " and ".join(quoted)
+    return f"{', '.join(quoted[:-1])}, {word} {quoted[-1]}" if len(quoted) > 2 else f" {word} ".join(quoted)
 
 
 def media_type(url: str) -> str:

@@ -1,0 +1,1 @@
+"""DeepSeek: a look-alike of OpenAI's Chat Completions API."""

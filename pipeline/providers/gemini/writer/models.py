@@ -1,0 +1,78 @@
+"""Thinking as the models of the Gemini API take it: levels from Gemini 3 on, budgets before, within bounds.
+
+Vertex serves the same models within the same bounds. What only the Gemini API refuses (penalties) goes out unchanged,
+because a body does not show where it goes; a refusal heals it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from msgspec import Struct
+
+from reknit.pipeline.targets.facts import Fitting, member
+from reknit.pipeline.targets.head import HeadWriter, Params
+
+
+class Thinking(Struct, frozen=True, kw_only=True):
+    """The thinking of one model.
+
+    Attributes:
+        models: a pattern that the model's whole name matches.
+        least: the smallest budget; 0 switches thinking off where that is possible.
+        most: the greatest budget.
+        source: where this was seen.
+    """
+
+    models: str
+    least: int
+    most: int
+    source: str
+
+
+THINKING: Final = (
+    Thinking(
+        models=r"gemini-2\.5-pro(-preview-\d\d-\d\d)?",
+        least=128,
+        most=32768,
+        source="vercel/ai#8027; earendil-works/pi#3460; RooCodeInc/Roo-Code#4399",
+    ),
+    Thinking(models=r"gemini-2\.5-flash", least=0, most=24576, source="the API's documentation, Thinking"),
+)
+# Levels are refused before Gemini 3 (RooCodeInc/Roo-Code#10700); the budgets are those that other libraries choose.
+_NO_LEVELS: Final = re.compile(r"gemini-2\.5-(pro|flash)(-lite|-preview.*)?").fullmatch
+_BUDGETS: Final[Mapping[str, int]] = {"minimal": 512, "low": 1024, "medium": 8192, "high": 24576}
+_CONFIG: Final = "generationConfig.thinkingConfig"
+
+
+def fit_to_gemini(writer: HeadWriter, params: Params, body: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a request with thinking that its model takes."""
+    name = (writer.setting.model or "").lower().removeprefix("models/")
+    config = member(body, _CONFIG)
+    if not isinstance(config, dict):
+        return body
+    fitting = Fitting(writer=writer, params=params)
+    for spelled in ("thinkingLevel", "thinking_level"):
+        level = config.get(spelled)
+        if isinstance(level, str) and _NO_LEVELS(name):
+            body = _as_budget(fitting, body, spelled, level)
+    known = next((each for each in THINKING if re.fullmatch(each.models, name)), None)
+    for spelled in ("thinkingBudget", "thinking_budget"):
+        budget = config.get(spelled)
+        if known is not None and isinstance(budget, int) and budget >= 0:
+            near = min(max(budget, known.least), known.most)
+            if near != budget:
+                body = fitting.change(body, f"{_CONFIG}.{spelled}", budget, near)
+    return body
+
+
+def _as_budget(fitting: Fitting, body: dict[str, Any], spelled: str, level: str) -> dict[str, Any]:
+    """Return a body with a budget in place of a level of thinking."""
+    config = dict(member(body, _CONFIG))
+    budget = _BUDGETS.get(level.lower())
+    kept = {key: value for key, value in config.items() if key != spelled}
+    if budget is not None:
+        kept.setdefault("thinkingBudget", budget)
+    return fitting.change(body, _CONFIG, config, kept or None)

@@ -1,0 +1,1 @@
+"""Mistral: a look-alike of OpenAI's Chat Completions API."""

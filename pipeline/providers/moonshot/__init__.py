@@ -1,0 +1,1 @@
+"""Moonshot: a look-alike of OpenAI's Chat Completions API."""

@@ -1,0 +1,96 @@
+"""Requests for Moonshot's own API (Kimi). Only the differences from ``openai-chat`` are here.
+
+While a model thinks, the API requires the reasoning of each message with calls back, be it empty, and takes no choice
+that forces a call. The parameters of sampling are fixed for current models. No message is empty.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+from msgspec import structs
+
+from reknit.pipeline.options import ModelOptions
+from reknit.pipeline.providers.openai.writer.parameters import (
+    PARAMETERS,
+    ChatHead,
+    chat_model,
+    switched_thinking,
+    with_one_of_both,
+)
+from reknit.pipeline.providers.openai.writer.parts import ServedParts
+from reknit.pipeline.providers.openai_chat.writer import OPENAI_CHAT
+from reknit.pipeline.targets.head import HeadWriter, Params
+
+# The models that think unless a request switches that off, and whose parameters of sampling are fixed.
+_THINKING: Final = re.compile(r"kimi-(k2[.-]\d(?!\d)|k3|for-coding)|(^|/)k3(?!\d)")
+# Those whose thinking can be switched off.
+_SWITCHABLE: Final = re.compile(r"kimi-k2[.-][56](?!\d)")
+# The models that always think; their parameters of sampling are free.
+_ALWAYS_THINKING: Final = re.compile(r"kimi-k2-thinking")
+# The models without vision.
+_NO_IMAGES: Final = re.compile(r"kimi-k2(-(thinking|instruct|turbo|0\d{3})|$)|moonshot-v1-(auto|\d+k)$")
+# The values that the fixed parameters have; the temperature depends on the thinking.
+_FIXED: Final[Mapping[str, float]] = MappingProxyType(
+    {"top_p": 0.95, "n": 1, "presence_penalty": 0, "frequency_penalty": 0}
+)
+_TEMPERATURES: Final[Mapping[str, float]] = MappingProxyType({"": 1, "enabled": 1, "disabled": 0.6})
+
+
+def moonshot_model(model: str | None) -> ModelOptions:
+    """Return the options of one of Moonshot's models."""
+    name = (model or "").lower()
+    chat = chat_model(model)
+    thinks = _thinks(name)
+    return structs.replace(
+        chat,
+        structure=structs.replace(chat.structure, assistant_last="text", blank=frozenset(), marked_ids=True),
+        system_roles=frozenset({"system"}),
+        any_reasoning=thinks,
+        reasoning_required=thinks,
+        images=_NO_IMAGES.search(name) is None,
+        user_blocks=frozenset({"video_url"}),
+        custom_tools=False,
+        empty_content=False,
+        prefill_mark="partial",
+        limit_parameter="",
+        thinking_parameter=True,
+    )
+
+
+def _thinks(name: str) -> bool:
+    return _THINKING.search(name) is not None or _ALWAYS_THINKING.search(name) is not None
+
+
+def _in_moonshots_words(writer: HeadWriter, params: Params, model: str | None) -> Params:
+    """Return the parameters as Moonshot takes them for a model."""
+    name = (model or "").lower()
+    switchable = _SWITCHABLE.search(name) is not None
+    params = with_one_of_both(writer, params, thinks=_thinks(name), switchable=switchable)
+    switch = switched_thinking(params.values)
+    if _THINKING.search(name) is None or not writer.makes("param_dropped"):
+        return params
+    fixed = {"temperature": _TEMPERATURES[switch], **_FIXED}
+    values = dict(params.values)
+    for parameter, only in fixed.items():
+        if parameter in values and msgspec.json.decode(values[parameter]) != only:
+            place = params.place(parameter)
+            writer.note_fix("param_dropped", place, before=values.pop(parameter), detail=place.removeprefix("params."))
+    return structs.replace(params, values=values)
+
+
+MOONSHOT: Final = structs.replace(
+    OPENAI_CHAT,
+    name="moonshot",
+    tail_rule="KIM-10",
+    tail_rules=frozenset({"KIM-10", "KIM-OAI-06"}),
+    models=moonshot_model,
+    head=ChatHead(parameters=PARAMETERS, bounds={"temperature": (0, 1)}, rewrite=_in_moonshots_words),
+    parts=ServedParts(),
+    owners=OPENAI_CHAT.owners | {"moonshot"},
+    refusal_field=False,
+)

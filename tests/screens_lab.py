@@ -1,0 +1,115 @@
+"""A server of ``reknit screens`` without a broker: in-memory topics, their index, and clients that read streams."""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import aiohttp
+from viewer_lab import InMemory, Still, Topics, index_of
+
+from reknit.pipeline.screen_server.feeds import Feeds
+from reknit.pipeline.screen_server.formats import PRODUCER
+from reknit.pipeline.screen_server.gate import Gate
+from reknit.pipeline.screen_server.handlers import Screens
+from reknit.pipeline.screen_server.records import Records
+from reknit.pipeline.screen_server.server import application
+from reknit.pipeline.viewer.guard import Guard
+from reknit.pipeline.web import serving
+from reknit.topics import AGENT_TURNS, SESSION_ITEMS
+from reknit.topics.headers import PRODUCER as PRODUCER_HEADER
+from reknit.topics.records import TurnAppended
+
+
+class WrittenTurns:
+    """Takes the users' words as the producer of turns does, and keeps them in the topics of the lab."""
+
+    def __init__(self, lab):
+        self.lab, self.all = lab, []
+
+    async def append(self, session, message, *, record_id):
+        await asyncio.sleep(0)
+        self.all.append((session, record_id, message))
+        record = TurnAppended(message=json.dumps(message).encode(), id=record_id)
+        value = {"type": "turn.appended", "id": record.id, "message": message}
+        self.lab.put(AGENT_TURNS, session, value, ((PRODUCER_HEADER, PRODUCER.encode()),))
+
+
+class Lab:
+    """The server of some topics. ``publish`` writes items, and passes them to the server."""
+
+    def __init__(self, topics, index, follower):
+        self.topics, self._index, self._follower = topics, index, follower
+        self.url = ""
+        self.feeds = None
+
+    def put(self, topic, session, value, headers=()):
+        self.topics.put(topic, session, value, headers)
+        new = self._index.write(self.topics.entries(), self.topics.positions())
+        for subscriber in tuple(self._follower.subscribers):
+            subscriber(new)
+
+    def publish(self, *items, session="s", run="r1"):
+        for item in items:
+            self.put(SESSION_ITEMS, session, item, (("run", run.encode()),) if run else ())
+
+
+@asynccontextmanager
+async def screens_of(path, *, gate=None, takes_input=False, with_details=False, **options):
+    """Yield the lab of a new server, and an HTTP client."""
+    topics, follower = Topics(), Still()
+    index = index_of(path / "index", topics)
+    lab = Lab(topics, index, follower)
+    records = Records(index.reader, InMemory(index.reader, topics))
+    lab.feeds = Feeds(records.all, with_details=with_details)
+    lab.turns = WrittenTurns(lab)
+    turns = lab.turns if takes_input else None
+    gate = gate or Gate(Guard(), None, allow_writing=takes_input)
+    screens = Screens(gate, lab.feeds, records, turns, **{"answer_seconds": 10, **options})
+    try:
+        async with serving(application(screens, follower), "127.0.0.1", 0) as url, aiohttp.ClientSession() as http:
+            lab.url = url.rstrip("/")
+            yield lab, http
+    finally:
+        index.close()
+
+
+class Stream:
+    """The events of one answer, read one by one."""
+
+    def __init__(self, answer):
+        self.answer = answer
+        self.comments = []
+        self.ids = []
+
+    async def next(self):
+        """Return the next event; None at a clean end."""
+        while True:
+            line = await self.answer.content.readline()
+            if not line:
+                return None
+            text = line.decode()
+            assert text.endswith("\n"), "a frame was cut"
+            assert "\r" not in text
+            name, _, value = text[:-1].partition(": ")
+            if not name and text.startswith(":"):
+                self.comments.append(value)
+            if name == "id":
+                self.ids.append(value)
+            if name == "data":
+                return value if value == "[DONE]" else json.loads(value)
+
+    async def until(self, kind):
+        """Return the events up to the first one of a type."""
+        found = []
+        while not found or found[-1].get("type") != kind:
+            event = await self.next()
+            assert event is not None, "the answer ended"
+            found.append(event)
+        return found
+
+    async def rest(self):
+        """Return the events up to a clean end."""
+        found = []
+        while (event := await self.next()) is not None:
+            found.append(event)
+        return found
