@@ -45,6 +45,13 @@ def convert(history: GivenHistory, to: str, source: str = "auto") -> Converted:
     Raises:
         InputError: the input cannot be used.
         UnknownTargetError: a shape does not exist, or is not written.
+
+    Example:
+        >>> done = convert([{"role": "user", "content": "Hello."}], to="ai-sdk-model")
+        >>> done.messages
+        [{'role': 'user', 'content': [{'type': 'text', 'text': 'Hello.'}]}]
+        >>> done.fixes
+        ()
     """
     writer = writer_named(to)
     found = read(history, source)

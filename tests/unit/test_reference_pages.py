@@ -20,7 +20,7 @@ from reknit.topics import TOPICS
 
 PAGES = reference_pages()
 # The modules of the public functions.
-DOCUMENTED = ("session", "validation", "healing", "streams.session")
+DOCUMENTED = ("session", "conversion", "validation", "healing", "streams.session")
 
 
 def headings(page, level):
