@@ -47,9 +47,11 @@ def convert(history: GivenHistory, to: str, source: str = "auto") -> Converted:
         UnknownTargetError: a shape does not exist, or is not written.
 
     Example:
-        >>> done = convert([{"role": "user", "content": "Hello."}], to="langchain")
-        >>> (done.shape, done.messages[0]["type"], done.fixes)
-        ('anthropic', 'human', ())
+        >>> done = convert([{"role": "user", "content": "Hello."}], to="ai-sdk-model")
+        >>> done.messages
+        [{'role': 'user', 'content': [{'type': 'text', 'text': 'Hello.'}]}]
+        >>> done.fixes
+        ()
     """
     writer = writer_named(to)
     found = read(history, source)

@@ -20,7 +20,7 @@ _MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
 def repaired_body(body: bytes, endpoint: Endpoint, policy: Policy, on_fixes: OnFixes | None = None) -> bytes:
-    """Return a body in which everything is repaired; the same bytes where nothing is to be repaired, or can be.
+    """Return a body in which everything is repaired; the same bytes where nothing needs a repair, or can have one.
 
     Args:
         body: the JSON of a request.

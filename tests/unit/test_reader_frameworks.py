@@ -465,3 +465,12 @@ def test_sound_is_a_known_type():
     sound = {"type": "audio", "source": {"type": "data", "value": "aGk=", "mimeType": "audio/wav"}}
     history = [{"id": "u", "role": "user", "content": [sound, {"type": "text", "text": "Hi"}]}]
     assert [fix.code for fix in normalize(history, source="ag-ui").fixes] == ["unknown_dropped"]
+
+
+def test_reasoning_without_a_signature_is_of_the_ai_sdk():
+    asked = {"role": "user", "content": "Hi"}
+    thought = [{"type": "reasoning", "text": "hm"}, {"type": "text", "text": "So."}]
+    found = read([asked, {"role": "assistant", "content": thought}])
+    assert (found.shape, found.fixes) == ("ai-sdk-model", ())
+    others = ({"type": "reasoning", "summary": []}, {"type": "reasoning", "reasoning": "hm"})
+    assert all(read([asked, {"role": "assistant", "content": [part]}]).shape != "ai-sdk-model" for part in others)

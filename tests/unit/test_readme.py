@@ -38,15 +38,15 @@ def test_the_broken_history_is_repaired_into_a_valid_request():
     assert [json.loads(line)["severity"] for line in judged.stdout.splitlines()] == ["soft"]
 
 
-# Exit codes of the README's commands that are not 0: a repaired history, a body that the provider would reject.
-CODES = {"normalize": 3, "recover": 3, "validate": 4}
+# Exit codes of the README's commands that are not 0: a repair, a loss of a conversion, a body that is refused.
+CODES = {"normalize": 3, "convert": 3, "recover": 3, "validate": 4}
 
 
 def test_every_command_without_a_broker_runs_unchanged():
     first, second = (block for block in blocks("sh") if "examples/" in block and "worker" not in block)
     lines = [line.partition("#")[0].strip() for line in (first + second).splitlines()]
     run = [line for line in lines if line.startswith("reknit ")]
-    assert len(run) == 8
+    assert len(run) == 9
     for line in run:
         typed = line.replace("reknit ", f"{sys.executable} -m reknit ", 1)
         done = subprocess.run(

@@ -82,6 +82,7 @@ _MARKS: Final = re.compile(
     rb"encryptedValue|activityType|llm_context|tool-call|tool-result|tool-approval-request|tool-approval-response|"
     rb"reasoning-file|providerOptions|mediaType|binary|gen_ai\.[a-z_.]+"
     rb')"|"type"\s*:\s*"(?:human|ai|chat|remove|developer|(?!message)\w+(?:Message|Chunk|Event))"'
+    rb'|"type"\s*:\s*"reasoning"\s*,\s*"text"'
     rb'|"kind"\s*:\s*"re(?:quest|sponse)"|"(?:time|data)"\s*:\s*\{|"format"\s*:\s*2|"ts"\s*:|"value"\s*:'
     rb'|"role"\s*:\s*"(?:reasoning|activity)"|"image"\s*:\s*(?:"|\{\s*"(?:type|0)")'
 )

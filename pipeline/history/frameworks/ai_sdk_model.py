@@ -29,6 +29,7 @@ from reknit.pipeline.history.frameworks.base import (
     cached,
     finish,
     is_list,
+    is_string,
     role_of,
     word,
 )
@@ -44,7 +45,7 @@ _KINDS: Final = frozenset(
     {"tool-call", "tool-result", "tool-approval-request", "tool-approval-response", "reasoning-file"}
 )
 # A message of Mastra's first version has the same parts.
-_OF_OTHERS: Final = frozenset({"threadId", "parts", "info"})
+_OF_OTHERS: Final = frozenset({"threadId", "parts", "info", "created"})
 _TOOL_PARTS: Final = frozenset({"tool-call", "tool-result"})
 _IGNORED: Final = ("id", "createdAt")
 
@@ -64,6 +65,9 @@ def _is_own(part: Raw) -> bool:
         return kind not in _TOOL_PARTS or "toolCallId" in members
     if "providerOptions" in members and kind:
         return True
+    if kind == "reasoning":
+        # Reasoning items of Responses have summaries, LangChain's reasoning has its text under another name.
+        return members.keys() == {"type", "text"} and is_string(members, "text")
     if kind == "image":
         return "image" in members and "source" not in members
     return kind == "file" and "data" in members and ("mediaType" in members or "mimeType" in members)

@@ -41,6 +41,7 @@ class Holds(Struct, frozen=True, kw_only=True):
         seals: Gemini's signatures of texts and calls, or of calls only.
         reasoning_items: reasoning items of Responses; ``one`` if only with one summary, ``named`` if only with an id.
         native: the providers whose own blocks it holds unchanged.
+        native_forms: the sets of members that such a block can have; none is named where it can have any.
         own: the providers whose own members of calls, results and messages it holds.
         errors: the error flag of a result; ``text`` if only of a result without media.
         cut_calls: calls whose arguments never finished, by a mark, or by a text that is no JSON.
@@ -68,6 +69,7 @@ class Holds(Struct, frozen=True, kw_only=True):
     seals: Literal["", "calls", "all"] = ""
     reasoning_items: Literal["", "one", "named", "all"] = ""
     native: frozenset[str] = frozenset()
+    native_forms: tuple[frozenset[str], ...] = ()
     own: frozenset[str] = frozenset()
     errors: Literal["", "text", "all"] = "all"
     cut_calls: Literal["", "text", "marked"] = "text"

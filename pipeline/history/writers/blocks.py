@@ -329,7 +329,8 @@ class Keeping:
             and role == "assistant"
             and has(self.holds.native, issuer.provider)
             and is_native(issuer.provider, block.kind)
-            and word(as_object(block.raw, path), "type") == block.kind
+            and word(members := as_object(block.raw, path), "type") == block.kind
+            and (not self.holds.native_forms or members.keys() in self.holds.native_forms)
         ):
             return [(block, path)]
         code = "native_dropped" if block.issuer is not UNSET else "unknown_dropped"

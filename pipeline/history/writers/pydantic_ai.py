@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw
 
+from reknit.pipeline.history.pieces import ANTHROPIC
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.writers.base import EVERY, PYDANTIC_AI_NAMES, Holds, Members, Writer
 from reknit.pipeline.history.writers.values import (
@@ -30,9 +31,11 @@ from reknit.pipeline.model import (
     ToolResult,
     ToolUse,
     Turn,
+    Unknown,
 )
 
 _URL_SAFE: Final = str.maketrans("+/", "-_")
+_RESULT: Final = "_tool_result"
 _SECONDS: Final = {"5m", "1h"}
 HOLDS: Final = Holds(
     signers=EVERY,
@@ -41,6 +44,8 @@ HOLDS: Final = Holds(
     models="all",
     seals="all",
     reasoning_items="one",
+    native=frozenset({ANTHROPIC}),
+    native_forms=(frozenset({"type", "id", "name", "input"}), frozenset({"type", "tool_use_id", "content"})),
     cut_texts=True,
     cache="all",
     texts=False,
@@ -167,8 +172,22 @@ def _part(block: Block) -> Members:
             return {"tool_name": block.name, "args": args, "tool_call_id": block.id, "part_kind": "tool-call"}
         case Image() | Document():
             return {"content": _file(block), "part_kind": "file"}
+        case Unknown():
+            return _native(msgspec.json.decode(block.raw, type=dict[str, Raw]), block.kind)
         case _:
             raise AssertionError(f"{type(block).__name__} is no part of a response")
+
+
+def _native(members: Members, kind: str) -> Members:
+    """Return the part for a call that Anthropic ran itself, or for its result."""
+    part: Members = {"provider_name": ANTHROPIC}
+    if "tool_use_id" in members:
+        name, called, kind = kind.removesuffix(_RESULT), members["tool_use_id"], "builtin-tool-return"
+        part["content"] = members["content"]
+    else:
+        name, called, kind = members["name"], members["id"], "builtin-tool-call"
+        part["args"] = members["input"]
+    return {**part, "tool_name": name, "tool_call_id": called, "part_kind": kind}
 
 
 def _thinking(block: Thinking | RedactedThinking) -> Members:
