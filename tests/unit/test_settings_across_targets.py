@@ -332,3 +332,15 @@ def test_a_form_of_the_targets_own_loses_what_is_refused(target, given, expected
     assert members == expected
     assert [code for code, _ in fixes] == ["answer_schema_loosened"]
     assert written(target, expected, target) == (expected, [])
+
+
+def test_settings_survive_a_way_through_all_targets_and_back():
+    body = BASES["anthropic"] | {"output_config": FORM["anthropic"]["output_config"] | {"effort": "low"}}
+    source, data = "anthropic", json.dumps(body).encode()
+    for target in ("openai-chat", "gemini", "openai-responses", "bedrock-converse", "anthropic"):
+        done = normalize(data, to=target, source=source, model=MODELS[target])
+        assert [each for each in validate(done.body, target, MODELS[target]) if each.severity == "hard"] == []
+        source, data = target, done.body
+    found = json.loads(data)
+    assert found["output_config"] == body["output_config"]
+    assert [tool["name"] for tool in found["tools"]] == ["f"]
