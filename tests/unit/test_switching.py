@@ -174,7 +174,7 @@ def test_a_switch_through_the_topics():
         ("openai-chat", ["params.generationConfig.topK", "params.generationConfig.thinkingConfig"]),
         ("openai-responses", ["params.generationConfig.topK", "params.generationConfig.thinkingConfig"]),
         ("bedrock-converse", ["params.generationConfig.topK", "params.generationConfig.thinkingConfig"]),
-        ("anthropic", ["params.generationConfig.temperature", "params.generationConfig.thinkingConfig"]),
+        ("anthropic", ["params.generationConfig.thinkingConfig", "params.generationConfig.temperature"]),
     ],
 )
 def test_a_parameter_is_named_by_its_input_path(target, places):
