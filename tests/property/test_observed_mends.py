@@ -23,7 +23,7 @@ NAMES = sorted(TARGETS)
 TAKEN = {
     "blank_dropped", "document_renamed", "image_type_corrected", "lead_inserted", "leading_dropped", "param_dropped",
     "reasoning_foreign", "system_inlined", "tail_continued", "thinking_foreign", "thinking_moved",
-    "thinking_of_changed_turn", "turns_merged",
+    "thinking_of_changed_turn", "tool_search_as_text", "turns_merged",
 }  # fmt: skip
 
 
