@@ -45,7 +45,7 @@ def test_each_command_and_each_subcommand_has_a_section():
 
 
 def test_each_public_name_has_a_section():
-    functions = {"Session", "normalize", "recover", "validate", "heal", "ReknitError"}
+    functions = {"Session", "convert", "normalize", "recover", "validate", "heal", "ReknitError"}
     assert functions <= set(reknit.__all__)
     assert {*reknit.__all__, *reknit.client.__all__, *reknit.testing.__all__} - {"__version__"} <= set(
         headings("library", 3)
