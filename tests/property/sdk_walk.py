@@ -314,7 +314,12 @@ def _chat(root: dict[str, Any]) -> Iterator[Request]:
     function = {"functions": [tool["function"]]}
     tools = {"tools": [tool]}
     beside = {"tool_choice": tools, "parallel_tool_calls": tools, "function_call": function}
-    yield from _heads(root, _CHAT, beside, {"messages", "model"})
+    for request in _heads(root, _CHAT, beside, {"messages", "model"}):
+        for tool in request.body.get("tools", ()):
+            # Strict mode takes closed objects only (OAI-24).
+            if tool.get("function", {}).get("strict") is True:
+                tool["function"]["parameters"] = OBJECT | {"additionalProperties": False}
+        yield request
     for place, message in _listed(root, "messages"):
         yield Request(f"{place} ({message['role']})", _CHAT | {"messages": _chat_messages(message)})
 
