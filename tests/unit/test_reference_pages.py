@@ -45,12 +45,7 @@ def test_each_command_and_each_subcommand_has_a_section():
 
 
 def test_each_public_name_has_a_section():
-<<<<<<< HEAD
     assert {"Session", "normalize", "recover", "validate", "heal", "convert"} <= set(FUNCTIONS)
-=======
-    functions = {"Session", "convert", "normalize", "recover", "validate", "heal", "ReknitError"}
-    assert functions <= set(reknit.__all__)
->>>>>>> refs/wt/writers
     assert {*reknit.__all__, *reknit.client.__all__, *reknit.testing.__all__} - {"__version__"} <= set(
         headings("library", 3)
     )
