@@ -215,3 +215,30 @@ def test_a_repair_that_a_policy_only_observes_is_made_where_the_judge_would_refu
 @pytest.mark.parametrize("name", ["openai/o3", "my-o3", "o3-acme"])
 def test_no_row_holds_for_a_router_or_another_model(name):
     assert written("openai-chat", name, {"temperature": 0.5, "stop": ["a"]})[1] == []
+
+
+@pytest.mark.parametrize("target", ["anthropic", "bedrock-converse"])
+@pytest.mark.parametrize("model", ["claude-3-5-haiku-20241022", *CLAUDES])
+def test_the_limit_of_an_answer_is_at_most_what_the_model_writes(target, model):
+    done, fixes, found = written(target, model, {"max_tokens": 1_000_000})
+    body = json.loads(done.body)
+    limit = body.get("max_tokens") or body["inferenceConfig"]["maxTokens"]
+    assert (limit < 1_000_000) is bool(fixes)
+    assert "hard" not in found
+    _, again, _ = written(target, model, {"max_tokens": limit})
+    assert again == []
+
+
+@pytest.mark.parametrize(
+    ("target", "given", "sent"),
+    [
+        ("openai-chat", {"temperature": 5, "n": 500}, {"temperature": 2, "n": 128}),
+        ("openai-chat", {"frequency_penalty": -3, "top_p": 1.5}, {"frequency_penalty": -2, "top_p": 1}),
+        ("openai-responses", {"temperature": -1, "top_logprobs": 50}, {"temperature": 0, "top_logprobs": 20}),
+    ],
+)
+def test_numbers_lie_within_the_bounds_of_openais_apis(target, given, sent):
+    done = normalize(json.dumps({"model": "gpt-4o", "params": given, "messages": SAID}).encode(), to=target)
+    body = json.loads(done.body)
+    assert {name: body[name] for name in sent} == sent
+    assert [fix.code for fix in done.fixes] == ["parameter_clamped"] * len(given)

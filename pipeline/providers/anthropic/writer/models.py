@@ -5,6 +5,7 @@ Names of models are those of the lines with their version (``opus-4-7``), in wha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
@@ -38,6 +39,13 @@ _ENABLED_REFUSED: Final = Fact(
     models=_ADAPTIVE_ONLY, parameter="thinking.type", source="earendil-works/pi#3297; handochan/aelix-ai#258"
 )
 _ADAPTIVE_REFUSED: Final = Fact(models=r"haiku-4-5", parameter="thinking.type", source="pensarai/apex#890")
+# The most tokens that a model writes (ANT-45). Later models take more than a client asks for.
+_MOST_OUTPUT: Final[Mapping[str, int]] = {
+    r"\w+-3-0": 4096,
+    r"\w+-3-5": 8192,
+    r"opus-4-[01]": 32_000,
+    r"(sonnet|haiku)-4-[05]|opus-4-5": 64_000,
+}
 _LEAST_BUDGET: Final = 1024
 _LEAST_TOP_P: Final = 0.95
 
@@ -48,6 +56,7 @@ def fit_to_claude(
     """Return the parameters of a request without what its model refuses; ``place`` is where the platform has each."""
     name = _named(writer.setting.model)
     fitting = Fitting(writer=writer, params=params, place=place)
+    body = _within_output(fitting, body, name)
     body = _with_thinking(fitting, body, name)
     return fitting.fit(body, (fact for fact in FACTS if fact.holds(name)))
 
@@ -55,6 +64,14 @@ def fit_to_claude(
 def _named(model: str | None) -> str:
     found = line_and_version(model)
     return "" if found is None else f"{found[0]}-{found[1][0]}-{found[1][1]}"
+
+
+def _within_output(fitting: Fitting, body: dict[str, Any], name: str) -> dict[str, Any]:
+    """Lower the limit of an answer to what the model can write."""
+    most = next((most for models, most in _MOST_OUTPUT.items() if re.fullmatch(models, name)), None)
+    limit = member(body, fitting.place("max_tokens"))
+    over = most is not None and isinstance(limit, int) and limit > most
+    return fitting.change(body, "max_tokens", limit, most) if over else body
 
 
 def _with_thinking(fitting: Fitting, body: dict[str, Any], name: str) -> dict[str, Any]:

@@ -37,6 +37,9 @@ SCHEMA_MEMBERS: Final = COMBINATORS | {"enum", "not"}
 _OPENAI_CHAT: Final = "openai-chat"
 # The targets that compile the schemas of strict tools.
 _STRICT: Final = frozenset({"openai-chat", "openai-responses"})
+SAMPLING_BOUNDS: Final = {"temperature": (0, 2), "top_p": (0, 1), "top_logprobs": (0, 20)}
+"""The minimum and the maximum of numbers in both of OpenAI's APIs (OAI-19, RSP-20b)."""
+_BOUNDS: Final = {**SAMPLING_BOUNDS, "frequency_penalty": (-2, 2), "presence_penalty": (-2, 2), "n": (1, 128)}
 # Models of other makers are behind a router, of which no refusal is known.
 _OPENAI_MODEL: Final = re.compile(r"$|(ft:)?(gpt-|chatgpt-|codex-|o\d)")
 _FALSE: Final = Raw(b"false")
@@ -302,7 +305,7 @@ def write_chat_head(setting: Setting, target: str, host: ChatHead, model: ModelO
 
     options = HeadOptions(
         target=target,
-        bounds=host.bounds,
+        bounds=_BOUNDS if target == _OPENAI_CHAT else host.bounds,
         tool_name=tool_name,
         is_own=is_own,
         schema_members=model.schema_members,

@@ -30,6 +30,7 @@ from reknit.pipeline.providers.openai.writer import (
 from reknit.pipeline.providers.openai.writer.models import fit_to_model
 from reknit.pipeline.providers.openai.writer.parameters import (
     CHOICE,
+    SAMPLING_BOUNDS,
     SCHEMA_MEMBERS,
     Function,
     openai_params,
@@ -192,7 +193,7 @@ def _format(value: Raw) -> Any:  # noqa: ANN401  any JSON
 _HEAD: Final = HeadOptions(
     target=NAME,
     elsewhere=frozenset({"instructions"}),
-    bounds={"max_output_tokens": (16, math.inf)},  # RSP-20
+    bounds={**SAMPLING_BOUNDS, "max_output_tokens": (16, math.inf)},  # RSP-20
     tool_name=tool_name,
     is_own=_is_own,
     schema_members=SCHEMA_MEMBERS,
