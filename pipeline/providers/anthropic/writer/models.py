@@ -44,7 +44,7 @@ _MOST_OUTPUT: Final[Mapping[str, int]] = {
     r"\w+-3-0": 4096,
     r"\w+-3-5": 8192,
     r"opus-4-[01]": 32_000,
-    r"(sonnet|haiku)-4-[05]|opus-4-5": 64_000,
+    r"(sonnet|haiku)-4-[0-5]|opus-4-5": 64_000,
 }
 _LEAST_BUDGET: Final = 1024
 _LEAST_TOP_P: Final = 0.95
