@@ -32,8 +32,10 @@ from reknit.pipeline.settings import Config
 from reknit.topics import AGENT_TURNS, DEAD_LETTERS, qualified
 from reknit.topics import headers as names
 from reknit.topics.headers import DeadLetterHeaders
-from reknit.topics.records import RequestWanted
+from reknit.topics.records import ProviderAnswered, RequestWanted
 
+# Codes of refusals by the provider.
+_REFUSED = "refused_"
 # For these codes the turn was taken, but its output was not published.
 _ASKED_AGAIN = {"rejected", "size", "refused_foreseen", "refused_missed", "refused_unknown"}
 # A session that expired or was forgotten takes no record of its earlier life.
@@ -117,6 +119,8 @@ def retry_of(letter: Letter, session: Standing | None, record: bytes | None) -> 
         return Retry(left=Left("its key is not UTF-8, so it is of no session"))
     if why.code in _OVER and record is None:
         return Retry(left=Left("its session is over", "a record that begins it anew"))
+    if why.code.startswith(_REFUSED) and session is not None and _is_superseded(letter, session):
+        return Retry(left=Left("a later request has superseded the refused one"))
     if why.code in _ASKED_AGAIN:
         return Retry(msgspec.json.encode(RequestWanted(id=name)))
     if value is None:
@@ -132,6 +136,16 @@ def retry_of(letter: Letter, session: Standing | None, record: bytes | None) -> 
         return Retry(left=Left("its session follows an earlier letter; restore its history first"))
     fields.setdefault("id", Raw(msgspec.json.encode(name)))
     return Retry(msgspec.json.encode(fields))
+
+
+def _is_superseded(letter: Letter, session: Standing) -> bool:
+    """Return True if the session has sent its target another request since the refused one."""
+    try:
+        refused = msgspec.json.decode(letter.record.value or b"", type=ProviderAnswered).request_id
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    last = None if session.entry is None else session.entry.sent.last.get(str(letter.why.target or ""))
+    return last is not None and last.request_id != refused
 
 
 def note_of(letter: Letter, done: str) -> list[tuple[str, bytes | None]]:

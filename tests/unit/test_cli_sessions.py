@@ -16,9 +16,10 @@ from reknit.pipeline.cli.dead_letters import Letter, note_of, retry_of
 from reknit.pipeline.cli.sessions import Standing, _found, as_json, last_rejection, release_of
 from reknit.pipeline.client.consumers import DeadLetters
 from reknit.pipeline.errors import InputError
+from reknit.pipeline.session import Session
 from reknit.pipeline.stages.base import Record
 from reknit.pipeline.stages.defaults import Defaults
-from reknit.pipeline.stages.turn_state import TurnStates
+from reknit.pipeline.stages.turn_state import Sent, TurnState, TurnStates
 from reknit.pipeline.stages.turns import TurnsStage
 from reknit.topics.headers import DeadLetterHeaders, decode
 
@@ -44,8 +45,8 @@ def consumed(value, headers, key=KEY):
     )
 
 
-def letter(code="bad_record", value=TURN, topic="agent.turns.v1", key=KEY):
-    headers = {"code": code, "topic": topic, "partition": "2", "offset": "17", "version": "1"}
+def letter(code="bad_record", value=TURN, topic="agent.turns.v1", key=KEY, **more):
+    headers = {"code": code, "topic": topic, "partition": "2", "offset": "17", "version": "1", **more}
     value = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
     record = consumed(value, [(f"reknit.error.{name}", text.encode()) for name, text in headers.items()], key)
     return Letter(1, 5, record, decode(record.headers, DeadLetterHeaders))
@@ -104,6 +105,19 @@ def test_a_retry_depends_on_the_code_and_the_state_of_the_session(given, standin
 def test_a_dead_letter_that_cannot_be_retried_has_a_reason(given, standing, why):
     retry = retry_of(given, standing, None)
     assert (retry.value, str(retry.left)) == (None, why)
+
+
+@pytest.mark.parametrize(("last", "is_left"), [("r1", False), ("r2", True), (None, False)])
+def test_a_refusal_of_a_superseded_request_is_left(last, is_left):
+    entry = TurnState(session=Session(["anthropic"]))
+    if last is not None:
+        entry.sent.note_sent("anthropic", Sent(last, "0" * 64))
+    answered = {"type": "provider.answered", "request_id": "r1", "status": 400, "body": "{}"}
+    given = letter("refused_unknown", value=answered, target="anthropic")
+    retry = retry_of(given, Standing(2, KEY, entry), None)
+    words = None if retry.left is None else str(retry.left)
+    assert words == ("a later request has superseded the refused one" if is_left else None)
+    assert (retry.value is None) is is_left
 
 
 def test_a_retried_record_has_no_headers_that_workers_reject():
