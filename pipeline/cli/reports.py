@@ -24,6 +24,7 @@ from reknit.pipeline.cli.config import JSON, Since, setting_option, with_config
 from reknit.pipeline.diff import Compared, Summary, Tally
 from reknit.pipeline.errors import ReknitError
 from reknit.pipeline.healing.proposals import Sentence, propose
+from reknit.pipeline.healing.table import HEALED_CODES, healed_summary
 from reknit.pipeline.kafka.admin import connected
 from reknit.pipeline.kafka.partitions import partitions_of
 from reknit.pipeline.kafka.reading import read_partitions, reader
@@ -32,6 +33,7 @@ from reknit.pipeline.replay.reading import compared_runs
 from reknit.pipeline.settings import Config
 from reknit.pipeline.text import visible
 from reknit.topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, qualified
+from reknit.topics.records import FixRecord
 
 if TYPE_CHECKING:
     from reknit.pipeline.cli.dead_letters import Letter
@@ -218,11 +220,15 @@ def list_command(*, as_lines: bool, **options: Any) -> None:  # noqa: ANN401  cl
 @feedback_group.command("count")
 @_feedback_options
 def count_command(*, as_lines: bool, **options: Any) -> None:  # noqa: ANN401  click's options
-    """Count refusals by target, outcome, rule and the provider's words, the most frequent first."""
+    """Count refusals by target, outcome, rule and the provider's words, the most frequent first.
+
+    Refusals that were healed have the outcome `healed`, and the repair in place of the rule and the words.
+    """
     names = ("target", "outcome", "rule", "message")
     counts = Counter(
         tuple(facts[name] for name in names) for facts in map(_refusal_summary, _refused_letters(**options))
     )
+    counts += _healed_refusals(options["config"], options["session"], options["since"])
     for found, count in sorted(counts.items(), key=lambda each: (-each[1], each[0])):
         facts = dict(zip(names, found, strict=True))
         line = f"{count:>8}  {facts['target']}  {facts['outcome']:<8}  {facts['rule'] or '-'}  {facts['message']}"
@@ -246,6 +252,28 @@ def propose_command(*, as_lines: bool, **options: Any) -> None:  # noqa: ANN401 
             continue
         for line in proposal.row().splitlines():
             click.echo(visible(line))
+
+
+def _healed_refusals(config: Config, session: str | None, since: int | None) -> Counter[tuple[str, ...]]:
+    """Count the refusals that were healed, by target, outcome, repair and its meaning."""
+
+    async def healed() -> set[tuple[bytes | None, str, str, str]]:
+        # A fix names the request that was refused, and later requests of the session have the same one.
+        found = set()
+        async with reader(config) as consumer:
+            numbers = await partitions_of(consumer, config, HISTORY_FIXES)
+            places = [TopicPartition(qualified(HISTORY_FIXES, config.prefix), number) for number in numbers]
+            async for record in read_partitions(consumer, places, since, Progress()):
+                try:
+                    fix = msgspec.json.decode(record.value or b"", type=FixRecord)
+                except (msgspec.DecodeError, UnicodeDecodeError):
+                    continue  # not a worker's
+                if fix.code in HEALED_CODES and (session is None or record.key == session.encode()):
+                    found.add((record.key, fix.target, fix.code, fix.detail))
+        return found
+
+    refusals = run_with_broker(config, healed)
+    return Counter((target, "healed", code, healed_summary(code)) for _, target, code, _ in refusals)
 
 
 def _refused_letters(*, config: Config, every: bool, session: str | None, since: int | None) -> list[Letter]:

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import json
+import os
+import sys
 
 import aiohttp
 import harness
@@ -163,8 +165,21 @@ async def test_a_sender_has_its_refused_requests_healed(broker, prefix, tmp_path
         page = _healed(worker)
     assert [str(body["messages"]).count("signature") for body in provider.asked[-3:]] == [2, 1, 0]
     assert page.count(b"1.0") == 2
+    counted = await feedback(broker.bootstrap, prefix)
+    assert [(each["target"], each["outcome"], each["rule"], each["refusals"]) for each in counted] == [
+        ("anthropic", "healed", "healed_thinking_signature", 2)
+    ]
     made = (await requests(broker.bootstrap, prefix))[b"s"]
     assert [headers["reason"] for headers, _ in made[-3:]] == [b"turn", b"healed", b"healed"]
+
+
+async def feedback(bootstrap, prefix):
+    """Return the lines that `reknit feedback count` prints."""
+    environment = os.environ | {"REKNIT_BOOTSTRAP_SERVERS": bootstrap, "REKNIT_PREFIX": prefix}
+    command = (sys.executable, "-m", "reknit", "feedback", "count", "--json")
+    process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=asyncio.subprocess.PIPE)
+    printed, _ = await asyncio.wait_for(process.communicate(), 240)
+    return [json.loads(line) for line in printed.splitlines()]
 
 
 async def _accepted(worker):
