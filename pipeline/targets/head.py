@@ -32,13 +32,15 @@ from reknit.pipeline.text.flatten import PromptText, prompt_texts
 class WrittenHead(Struct, frozen=True):
     """A request without its messages as a JSON object, its repairs, and the number of its cache breakpoints.
 
-    ``short`` is True if one of them is for five minutes.
+    ``short`` is True if one of them is for five minutes. ``note`` is a text that the system prompt must have for the
+    parameters.
     """
 
     data: bytes
     fixes: list[Fix]
     marks: int = 0
     short: bool = False
+    note: str = ""
 
     def before(self, key: str) -> bytes:
         """Return the body up to the first message of the list ``key``."""

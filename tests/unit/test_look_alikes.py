@@ -79,6 +79,23 @@ def test_a_body_goes_from_provider_to_provider_and_back():
     assert results == calls
 
 
+def test_settings_go_from_provider_to_provider_and_back():
+    schema = SCHEMA | {"additionalProperties": False}
+    form = {"type": "json_schema", "schema": schema}
+    body = document("claude-opus-4-5", output_config={"format": form, "effort": "low"})
+    asked = []
+    for target, model in (*ROUND[:-1], ("anthropic", "claude-opus-4-5")):
+        done = normalize(body | {"model": model}, to=target)
+        assert refusals(done.body, target, model) == []
+        assert [word for word in WORDS if word not in done.body.decode()] == [], target
+        body = json.loads(done.body)
+        asked.append(any(word in done.body.decode() for word in ("json_schema", "responseJsonSchema", "json_object")))
+    # Claude has no JSON output without a schema, and DeepSeek has the schema in its prompt.
+    assert asked == [True] * 7 + [False]
+    assert "matches this JSON schema" in json.dumps(body["system"])
+    assert body["output_config"] == {"effort": "high"}  # Mistral has no lower one
+
+
 @pytest.mark.parametrize("target", sorted({target for target, _ in ROUND} - {"anthropic", "gemini"}))
 @pytest.mark.parametrize("form", [FORMAT, {"type": "json_object"}])
 def test_a_format_for_answers_is_one_that_the_provider_takes(target, form):

@@ -17,7 +17,6 @@ from msgspec import Raw, structs
 from reknit.pipeline.options import NO_EXTRAS, ModelOptions
 from reknit.pipeline.providers.openai.writer.parameters import (
     ChatHead,
-    answer_format,
     chat_model,
     fit_effort,
     with_one_of_both,
@@ -31,6 +30,9 @@ from reknit.pipeline.targets.head import HeadWriter, Params
 _STRICT: Final = re.compile(r"deepseek-reasoner")
 # The models that think unless a request says otherwise (recorded on deepseek-v4-flash).
 _THINKING: Final = re.compile(r"deepseek-(v4|reasoner)")
+# The models with levels of effort, and the levels.
+_WITH_EFFORTS: Final = re.compile(r"deepseek-v4")
+_LEVELS: Final = ("low", "medium", "high", "max")
 _EFFORTS: Final = MappingProxyType({"minimal": "low", "xhigh": "max"})
 
 
@@ -64,6 +66,8 @@ def deepseek_model(model: str | None) -> ModelOptions:
         prefill_mark="prefix",
         limit_parameter="max_tokens",
         thinking_parameter=True,
+        answer_schemas=True,  # in the system prompt
+        efforts=_LEVELS if _WITH_EFFORTS.search(name) else (),
     )
 
 
@@ -95,7 +99,7 @@ def _schema_of(value: Raw | None) -> Any:  # noqa: ANN401  any JSON
 
 def described_schema(params: Mapping[str, Raw]) -> str:
     """Return the text that says in the system prompt what a schema for answers says."""
-    schema = _schema_of(answer_format(params))
+    schema = _schema_of(params.get("response_format"))
     if schema is None:
         return ""
     return f"Answer with a JSON object that matches this JSON schema: {msgspec.json.encode(schema).decode()}"

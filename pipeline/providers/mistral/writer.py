@@ -77,6 +77,7 @@ def mistral_model(model: str | None) -> ModelOptions:
         custom_tools=False,
         limit_parameter="max_tokens",
         thinking_parameter=False,
+        answer_schemas=True,
     )
 
 

@@ -65,6 +65,7 @@ def moonshot_model(model: str | None) -> ModelOptions:
         prefill_mark="partial",
         limit_parameter="",
         thinking_parameter=True,
+        answer_schemas=True,
     )
 
 

@@ -78,14 +78,13 @@ class ChatDialect(OpenAIDialect):
         system: Sequence[TrackedBlock],
         *,
         model: ModelOptions,
-        note: str = "",
     ) -> None:
         self.head = head.data
         self.fixes = head.fixes
         self.prefix = head.before("messages")
         self._options = options
         self._model = model
-        prompt = "\n\n".join(filter(None, (prompt_as_text(setting.system, options.target, self.fixes), note)))
+        prompt = "\n\n".join(filter(None, (prompt_as_text(setting.system, options.target, self.fixes), head.note)))
         # One joined system message has no place for whose each was.
         book = FixLog(options.target, options.observed)
         owners = frozenset[str]() if model.joined_system else options.owners
@@ -388,7 +387,7 @@ class ChatWriter(Struct, frozen=True, kw_only=True):
             observed=setting.observed,
         )
         head = write_chat_head(setting, self.name, self.head, model)
-        return ChatDialect(options, head, setting, system, model=model, note=self.head.note(setting.params))
+        return ChatDialect(options, head, setting, system, model=model)
 
 
 # The API itself, and hosts without a target of their own that are as strict (Groq). Readable reasoning is kept

@@ -229,11 +229,6 @@ PARAMETERS: Final = frozenset(
 """The parameters that the API's documentation names."""
 
 
-def answer_format(given: Mapping[str, Raw]) -> Raw | None:
-    """Return the format for answers of a request in any of OpenAI's shapes, in chat's words."""
-    return openai_params(given, "max_tokens", _in_chat_words).values.get("response_format")
-
-
 def fit_effort(fitting: Fitting, body: dict[str, Any], nearest: Mapping[str, str]) -> dict[str, Any]:
     """Return a body with an effort that the host takes: ``nearest`` has it for each word that it does not know."""
     effort = member(body, "reasoning_effort")
@@ -285,7 +280,7 @@ class ChatHead(Struct, frozen=True, kw_only=True):
         choices: the words for a choice among tools.
         rewrite: writes other parameters in the host's words, for one model.
         fit: returns a body without the values that the model refuses.
-        note: returns a text that the system prompt must have for the parameters, ``""`` if they need none.
+        note: returns a text that the system prompt must have for the parameters, in OpenAI's words; ``""`` for none.
     """
 
     parameters: frozenset[str] = PARAMETERS
@@ -318,6 +313,7 @@ def write_chat_head(setting: Setting, target: str, host: ChatHead, model: ModelO
     params = mapped(writer, openai_params(setting.params, limit, _in_chat_words), _own_settings(setting, model))
     if model.strict_schemas:
         params = own_form(writer, params)
+    note = host.note(params.values)
     params = writer.clamped(host.rewrite(writer, params, setting.model))
     tools = write_tools(writer, _tool, _is_chats)
     if setting.tools and all(_is_older(tool) for tool in setting.tools):
@@ -335,7 +331,7 @@ def write_chat_head(setting: Setting, target: str, host: ChatHead, model: ModelO
     if target == _OPENAI_CHAT:
         body = fit_to_model(writer, params, body, responses=False)
     body = host.fit(Fitting(writer=writer, params=params), body)
-    return WrittenHead(encode(keys | body), writer.fixes)
+    return WrittenHead(encode(keys | body), writer.fixes, note=note)
 
 
 def _own_settings(setting: Setting, model: ModelOptions) -> OwnSettings:
