@@ -23,8 +23,6 @@ from reknit.pipeline.cli.broker import run_with_broker
 from reknit.pipeline.cli.config import JSON, Since, setting_option, with_config
 from reknit.pipeline.diff import Compared, Summary, Tally
 from reknit.pipeline.errors import ReknitError
-from reknit.pipeline.healing.proposals import Sentence, propose
-from reknit.pipeline.healing.table import HEALED_CODES, healed_summary
 from reknit.pipeline.kafka.admin import connected
 from reknit.pipeline.kafka.partitions import partitions_of
 from reknit.pipeline.kafka.reading import read_partitions, reader
@@ -242,6 +240,11 @@ def propose_command(*, as_lines: bool, **options: Any) -> None:  # noqa: ANN401 
 
     A row finds every sentence of its shape. A person adds its name, its repair and its loss.
     """
+    from reknit.pipeline.healing.proposals import (  # it imports rules, which a comparison does not need
+        Sentence,
+        propose,
+    )
+
     unknown = [letter for letter in _refused_letters(**options) if letter.why.code == _UNKNOWN]
     sentences = [
         Sentence(str(letter.why.target or ""), str(letter.why.message or ""), letter.place) for letter in unknown
@@ -256,6 +259,7 @@ def propose_command(*, as_lines: bool, **options: Any) -> None:  # noqa: ANN401 
 
 def _healed_refusals(config: Config, session: str | None, since: int | None) -> Counter[tuple[str, ...]]:
     """Count the refusals that were healed, by target, outcome, repair and its meaning."""
+    from reknit.pipeline.healing.table import HEALED_CODES, healed_summary  # it imports rules, as above
 
     async def healed() -> set[tuple[bytes | None, str, str, str]]:
         # A fix names the request that was refused, and later requests of the session have the same one.

@@ -270,7 +270,7 @@ def test_recover_ends_with_2_if_no_event_was_recognised_and_with_3_otherwise(giv
         (("send", "--exec", "cat", "--target", "vlm"), "got 'vlm'; did you mean vllm?"),
         (
             ("normalize", "--policy", "tial=keep"),
-            "policy: expected one of cut_text, endpoints, expires_after, fit, incomplete_call, ",
+            "policy: expected one of cut_text, endpoints, expires_after, fit, heal, incomplete_call, ",
         ),
         (("normalize", "--policy", "tial=keep"), "got 'tial'; did you mean tail?"),
         (("normalize", "--policy", "tail=kep"), "policy.tail: expected one of auto, continue, keep, prefill, "),

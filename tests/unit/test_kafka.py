@@ -221,6 +221,7 @@ _OFF = [
     "limits of media",
     "cuts of histories",
     "prefix-bound reasoning",
+    "healing",
 ]
 
 

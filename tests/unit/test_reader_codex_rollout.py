@@ -214,7 +214,8 @@ def test_it_can_be_sent_to_every_target(target):
     lines = "\n".join(written(*line) for line in (META, CONTEXT, user_line("Go."), said("I look."), CALL, OUTPUT))
     done = normalize(lines, to=target)
     assert done.body is not None
-    assert {fix.code for fix in done.fixes} <= {"tools_stubbed"}
+    # Mistral's ids have nine characters.
+    assert {fix.code for fix in done.fixes} <= {"tools_stubbed"} | ({"id_rewritten"} if target == "mistral" else set())
     assert all(word in done.body for word in (b"I look.", b"shell", b"out"))
 
 

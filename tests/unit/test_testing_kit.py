@@ -251,8 +251,10 @@ def test_the_bundled_histories_are_broken_or_valid():
         "fit_exceeded",
         "nul_replaced",
         "parameter_unsupported",
+        "schema_described",
         "summary_inserted",
         "thinking_disabled",
+        "thinking_yields",
     }
     for sample in healthy_histories():
         assert Kit().healthy(sample.history).body
