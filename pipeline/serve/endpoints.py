@@ -12,8 +12,6 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-from reknit.pipeline.registry import TARGETS
-
 # The end of a path and its target.
 _PATHS: Final = (
     (re.compile(r"/messages$"), "anthropic"),
@@ -75,6 +73,8 @@ def targets_of(host: str) -> frozenset[str]:
 
 def _look_alike_at(host: str) -> str:
     """Return the target of a host that imitates OpenAI's Chat Completions, or ``""``."""
+    from reknit.pipeline.registry import TARGETS  # noqa: PLC0415  settings import this; most commands need no target
+
     name = _PORT.sub("", host.lower())
     return next((target.name for target in TARGETS.values() if any(_is_at(name, each) for each in target.hosts)), "")
 

@@ -17,7 +17,6 @@ from msgspec import Meta, Raw, Struct
 from reknit.pipeline.errors import InputError, expected_one_of
 from reknit.pipeline.policy import Endpoint as PolicyEndpoint
 from reknit.pipeline.policy import Platform, Policy
-from reknit.pipeline.registry import shape_of
 from reknit.pipeline.serve.endpoints import Endpoint, endpoint_of, targets_of
 from reknit.pipeline.urls import LOOPBACK
 
@@ -183,11 +182,18 @@ def _unusable(message: str) -> InputError:
     return InputError("serve_upstream", message, path="serve.upstream")
 
 
+def _shape_of(target: str) -> str:
+    """Return the shape of a target's requests."""
+    from reknit.pipeline.registry import shape_of  # noqa: PLC0415  settings import this; most commands need no target
+
+    return shape_of(target)
+
+
 def _destination(upstream: Upstream, rest: str) -> Destination:
     host = urlsplit(upstream.to).hostname or ""
     endpoint = endpoint_of(rest.partition("?")[0], host)
     # An upstream's target replaces that of a path only within one shape.
-    if endpoint is not None and upstream.target and shape_of(upstream.target) == shape_of(endpoint.target):
+    if endpoint is not None and upstream.target and _shape_of(upstream.target) == _shape_of(endpoint.target):
         endpoint = Endpoint(upstream.target, endpoint.model, endpoint.streams)
     return Destination(upstream, upstream.to.rstrip("/") + rest, endpoint)
 
@@ -195,5 +201,5 @@ def _destination(upstream: Upstream, rest: str) -> Destination:
 def shapes_of(upstream: Upstream) -> frozenset[str]:
     """Return the shapes of requests to an upstream, by its target or its host; none for an unknown host."""
     if upstream.target:
-        return frozenset({shape_of(upstream.target)})
-    return frozenset(map(shape_of, targets_of(urlsplit(upstream.to).hostname or "")))
+        return frozenset({_shape_of(upstream.target)})
+    return frozenset(map(_shape_of, targets_of(urlsplit(upstream.to).hostname or "")))

@@ -33,9 +33,11 @@ from reknit.pipeline.model import Issuer, Role, Text, ToolResult
 
 _ROLES: Final[dict[str, Role]] = {"system": "system", "user": "user", "assistant": "assistant"}
 _KINDS: Final = frozenset(
-    {"toolRequest", "toolResponse", "toolConfirmationRequest", "actionRequired", "frontendToolRequest",
-     "redactedThinking", "systemNotification"}
+    {"toolRequest", "toolConfirmationRequest", "actionRequired", "frontendToolRequest", "redactedThinking",
+     "systemNotification"}
 )  # fmt: skip
+# Gemini's result of a call that it ran itself has the same type, without this member.
+_RESULT: Final = ("toolResponse", "toolResult")
 _QUESTIONS: Final = frozenset({"toolConfirmationRequest", "actionRequired", "systemNotification"})
 
 
@@ -45,7 +47,8 @@ def _decides(members: Members) -> bool:
     if "created" in members and is_object(members, "metadata") and b'"agentVisible"' in bytes(members["metadata"]):
         return True
     listed = [as_object(each, "") for each in as_list(members["content"], "") if starts_with(each, b"{")]
-    return any(word(each, "type") in _KINDS for each in listed)
+    kind, member = _RESULT
+    return any(word(each, "type") in _KINDS or (word(each, "type") == kind and member in each) for each in listed)
 
 
 def _fits(members: Members) -> bool:
