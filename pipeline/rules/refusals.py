@@ -132,7 +132,9 @@ def _messages(catalogue: Catalogue) -> tuple[_Said, ...]:
     for rule in catalogue.rules.values():
         pieces = tuple(re.split(r"\{\w+\}", rule.message))
         letters = len(re.findall(r"[A-Za-z]", "".join(pieces)))
-        if letters >= _LEAST_LETTERS:
+        # After a beginning that all errors have, free words would fit any sentence.
+        is_free = rule.message.endswith("{words}") and not re.search(r"[A-Za-z]", "".join(pieces[1:]))
+        if letters >= _LEAST_LETTERS and not is_free:
             found.append((-letters, rule.id, pieces))
     return tuple((rule, pieces) for _, rule, pieces in sorted(found))
 

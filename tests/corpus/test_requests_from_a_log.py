@@ -14,8 +14,10 @@ from refusals import TARGETS, decided, refused
 from reknit import normalize
 from reknit.pipeline.cli.requests import Conversations, Logged
 from reknit.pipeline.errors import InputError
+from reknit.pipeline.policy import Policy
 from reknit.pipeline.registry import TARGETS as KNOWN
 from reknit.pipeline.stages.base import Record
+from reknit.pipeline.stages.defaults import Defaults
 from reknit.pipeline.stages.events import EventsStage
 from reknit.pipeline.stages.turns import TurnsStage
 from reknit.pipeline.testing.promises import differences
@@ -40,7 +42,7 @@ def outcome_of(provider, row):
     except InputError:
         return "unusable"
     values = [msgspec.json.encode(record) for record in records]
-    turns = TurnsStage()
+    turns = TurnsStage(Defaults(policy=Policy(heal="off")))  # what is healed is not judged
     found = turns.process(as_records(key, values))
     requests = [dict(each.headers) for each in found.outputs if each.topic == PROVIDER_REQUESTS]
     if not requests:
@@ -89,13 +91,13 @@ def test_a_refusal_is_counted_as_the_page_of_refusals_says(provider):
 # The outcomes of all refused requests; repaired or rejected ones would not have been refused.
 NEVER_SENT = {"rejected", "unusable"}
 COUNTS = {
-    "anthropic": {"foreseen": 2, "missed": 2, "not_shape": 23, "rejected": 7, "unknown": 7, "unusable": 2},
-    "gemini": {"foreseen": 2, "missed": 3, "not_shape": 32, "rejected": 4, "unknown": 11},
+    "anthropic": {"foreseen": 3, "missed": 7, "not_shape": 23, "rejected": 4, "unknown": 4, "unusable": 2},
+    "gemini": {"foreseen": 4, "missed": 3, "not_shape": 32, "rejected": 12, "unknown": 1},
     "bedrock-converse": {"missed": 15, "not_shape": 10, "unknown": 4},
-    "openai-chat": {"missed": 27, "not_shape": 28, "rejected": 4, "unknown": 11, "unusable": 5},
-    "openai-responses": {"missed": 8, "not_shape": 44, "rejected": 3, "unknown": 43, "unusable": 1},
+    "openai-chat": {"missed": 32, "not_shape": 28, "rejected": 8, "unknown": 2, "unusable": 5},
+    "openai-responses": {"missed": 42, "not_shape": 43, "rejected": 12, "unknown": 1, "unusable": 1},
     "responses-compat": {"not_shape": 3},
-    "openai-compat": {"not_shape": 85, "unknown": 33},
+    "openai-compat": {"not_shape": 85, "rejected": 1, "unknown": 32},
     "mistral": {"missed": 7, "not_shape": 3, "unknown": 2},
     "deepseek": {"missed": 6, "not_shape": 2, "unknown": 1},
 }
