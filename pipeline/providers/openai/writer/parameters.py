@@ -324,14 +324,26 @@ def write_chat_head(setting: Setting, target: str, host: ChatHead, model: ModelO
         keys["tools"] = tools
     if model.thinking_parameter and "thinking" in params.values:
         known |= {"thinking"}
-        switched = {"thinking": _switch(params.values["thinking"])}
-        params = structs.replace(params, values=params.values | switched)
+        params = _with_switch(writer, params)
     params = with_choice(params, lambda value: write_choice(value, _named, host.choices), tools=bool(tools))
     body = writer.placed(params, params.each_of(known))
     if target == _OPENAI_CHAT:
         body = fit_to_model(writer, params, body, responses=False)
     body = host.fit(Fitting(writer=writer, params=params), body)
     return WrittenHead(encode(keys | body), writer.fixes, note=note)
+
+
+def _with_switch(writer: HeadWriter, params: Params) -> Params:
+    """Return the parameters with thinking as it is switched here; its other members are a fix."""
+    given = params.values["thinking"]
+    switch = _switch(given)
+    lost = sorted((members_of(given) or {}).keys() - (members_of(switch) or {}).keys())
+    if lost and not writer.makes("setting_mapped"):
+        return params
+    if lost:
+        detail = f"without {', '.join(lost)}"
+        writer.note_fix("setting_mapped", params.place("thinking"), before=given, after=switch, detail=detail)
+    return structs.replace(params, values=params.values | {"thinking": switch})
 
 
 def _own_settings(setting: Setting, model: ModelOptions) -> OwnSettings:
@@ -383,7 +395,7 @@ def _named(name: str) -> dict[str, Any]:
 
 
 def _switch(value: Raw) -> Raw:
-    """Return True if the model thinks; the budget is Anthropic's."""
+    """Return the switch for thinking alone; a budget is Anthropic's."""
     given = msgspec.json.decode(value)
     if not isinstance(given, dict) or "type" not in given:
         return value
