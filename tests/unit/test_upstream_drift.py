@@ -210,6 +210,7 @@ def test_a_failed_stream_reports_the_failure(name):
 FOUND = [{"type": "text", "text": "Kafka is a log."}]
 RAN = {"id": "srvtoolu_1", "name": "web_search", "input": {}}
 RAN_BY_MCP = RAN | {"server_name": "docs"}
+SEARCH = {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"}
 # Blocks that are sent back to their own provider unchanged: an example of each, and the role of its turn.
 PASSED = {
     "anthropic.content": {
@@ -220,6 +221,13 @@ PASSED = {
             for name in fated("anthropic.content", "passed")
             if name.endswith("_tool_result")
         },
+        "tool_search_tool_result": (
+            "assistant",
+            {
+                "tool_use_id": "srvtoolu_1",
+                "content": {"type": "tool_search_tool_search_result", "tool_references": []},
+            },
+        ),
         "compaction": ("assistant", {"content": "So far."}),
         "container_upload": ("user", {"file_id": "file_1"}),
         "search_result": ("user", {"source": "s", "title": "t", "content": FOUND}),
@@ -282,6 +290,8 @@ def tried(surface, name, role, value):
     turn = {"role": role, key: [*blocks, text]}
     messages = [turn] if role == "user" else [{"role": "user", key: [text]}, turn, {"role": "user", key: [text]}]
     document = {"contents" if target == "gemini" else "messages": messages} | ({"model": model} if model else {})
+    # A search stays where a tool searches.
+    document |= {"tools": [SEARCH]} if name == "tool_search_tool_result" else {}
     done = normalize(json.dumps(document).encode(), to=target, source=source)
     return done.body.decode(), [fix.code for fix in done.fixes]
 
