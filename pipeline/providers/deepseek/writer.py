@@ -52,6 +52,7 @@ def deepseek_model(model: str | None) -> ModelOptions:
         chat,
         structure=structs.replace(
             chat.structure,
+            own="",  # no speech
             assistant_first=not is_strict,
             assistant_last="text",
             neighbours=frozenset() if is_strict else chat.structure.neighbours,

@@ -58,6 +58,7 @@ def mistral_model(model: str | None) -> ModelOptions:
         chat,
         structure=structs.replace(
             chat.structure,
+            own="",  # no speech
             assistant_last="text",
             # An assistant's message without words is refused (MIS-06), and a system message after the assistant's is
             # (MIS-04).

@@ -54,7 +54,8 @@ def moonshot_model(model: str | None) -> ModelOptions:
     thinks = _thinks(name)
     return structs.replace(
         chat,
-        structure=structs.replace(chat.structure, assistant_last="text", blank=frozenset(), marked_ids=True),
+        # No speech.
+        structure=structs.replace(chat.structure, own="", assistant_last="text", blank=frozenset(), marked_ids=True),
         system_roles=frozenset({"system"}),
         any_reasoning=thinks,
         reasoning_required=thinks,
