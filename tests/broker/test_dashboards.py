@@ -37,6 +37,7 @@ PLACES = {"$job": "reknit", "$pipeline": ".*", "$target": ".*", "$__rate_interva
 # Panels of events that do not happen in the demo. They show values above 0; the series that they select must exist.
 QUIET = {
     "Headers dropped",
+    "Healed requests",
     "Only observed",
     "Refusals by rule",
     "Precision of soft rules",
