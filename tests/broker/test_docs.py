@@ -33,7 +33,7 @@ def blocks(page):
 async def test_the_readmes_way_with_a_broker_is_run_line_by_line(broker, prefix, tmp_path):
     """Unchanged, except for the broker's address, the CLI, which is replaced by a recorded run, and the provider."""
     (block,) = [text for _, text in BLOCK.findall((ROOT / "README.md").read_text("utf-8")) if "make kafka" in text]
-    _, _, apply, worker, events, turns, inspect, viewer, send = block.replace("\\\n", " ").splitlines()
+    _, _, apply, worker, events, turns, inspect, viewer, screens, send = block.replace("\\\n", " ").splitlines()
     (tmp_path / "claude").write_text(f"#!/bin/sh\ncat {ROOT}/examples/run.jsonl\n")
     (tmp_path / "claude").chmod(0o700)
     provider = Provider()
@@ -50,6 +50,7 @@ async def test_the_readmes_way_with_a_broker_is_run_line_by_line(broker, prefix,
                 await provider.arrived.acquire()
             assert b"provider.requests.v1" in await typed.run(inspect)
             await typed.start(viewer)
+            await typed.start(screens)
         finally:
             await typed.end()
     (body,) = provider.asked
