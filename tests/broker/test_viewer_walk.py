@@ -128,7 +128,7 @@ async def test_a_timeline_grows_as_turns_arrive(demo, page):
         await page.until("document.querySelectorAll('#timeline .kind-request').length === 3")
     await page.until("/3\\s+requests/.test(document.getElementById('figures').innerText)")
     rows = await texts(page, "#timeline tr td:nth-child(2)")
-    assert [rows.count(kind) for kind in ("request", "lossy fix", "turn user", "turn assistant")] == [3, 1, 3, 2]
+    assert [rows.count(kind) for kind in ("request", "content added", "turn user", "turn assistant")] == [3, 1, 3, 2]
     assert await page.ask("window.stays")
 
 
@@ -178,12 +178,12 @@ async def test_one_turn_for_two_targets_is_compared(demo, page):
 
 
 async def test_a_dead_letter_is_retried(demo, page):
-    assert await page.go(f"{demo.url}/letters?code=ANT-25") == 200
+    assert await page.go(f"{demo.url}/letters?code=ANT-25&handled=1") == 200
     await page.click("tr[data-row] a")
     await page.click("form[action$='/retry'] button")
     await page.until('document.body.innerText.includes("written to its session\'s log again")')
     for _ in range(100):
-        await page.go(f"{demo.url}/letters?code=ANT-25")
+        await page.go(f"{demo.url}/letters?code=ANT-25&handled=1")
         if "retried" in await page.text():
             break
         await asyncio.sleep(0.1)
