@@ -35,7 +35,7 @@ ASKED = [
     ("vllm", {"model": "meta-llama/Llama-3.1-8B-Instruct"}),
     ("vllm", {"model": "mistralai/Mistral-7B-Instruct-v0.3"}),
     ("vllm", {"model": "google/gemma-3-27b-it"}),
-    ("mistral", {"model": "mistral-large-latest"}),
+    ("mistral", {"model": "mistral-small-latest"}),
     ("mistral", {"model": "mistral-medium-latest"}),
     ("deepseek", {"model": "deepseek-v4-flash"}),
     ("moonshot", {"model": "kimi-k2.6"}),

@@ -35,6 +35,7 @@ NEVER_REFUSED = {
     "chat-tool-content-list",
     "ant-tool-reference-server",
     "ant-tool-reference-client",
+    "ant-param-max-tokens",
     "ant-param-two-of-three",
     "ant-param-effort",
     "bed-json-in-words",
