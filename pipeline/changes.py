@@ -27,12 +27,13 @@ _TOTALS: Final[Mapping[Loss, str]] = {
     "none": "lost nothing",
     "observed": "not made, by policy",
 }
-_LOSSES: Final[Mapping[Loss, str]] = {
+LOSSES: Final[Mapping[Loss, str]] = {
     "lost": "content lost",
     "added": "content added",
     "none": "nothing lost",
     "observed": "not made, by policy",
 }
+"""The kinds of loss in words."""
 
 
 class Change(Struct, frozen=True, kw_only=True):
@@ -56,7 +57,7 @@ class Change(Struct, frozen=True, kw_only=True):
     def line(self) -> str:
         """The change in one line, without its place."""
         avoided = f'; avoids "{self.avoids}"' if self.avoids else ""
-        return f"{self.text} ({self.code}, {_LOSSES[self.loss]}{avoided})"
+        return f"{self.text} ({self.code}, {LOSSES[self.loss]}{avoided})"
 
 
 def changes_of(
@@ -142,12 +143,17 @@ def _as_document(data: bytes) -> object:
     return {"messages": value} if isinstance(value, list) else value
 
 
-def _loss(fix: Fix) -> Loss:
-    if fix.observed:
+def loss_of(code: str, *, lossless: bool, observed: bool) -> Loss:
+    """Return the loss of a fix: one that is not lossless has lost content, or added some."""
+    if observed:
         return "observed"
-    if fix.lossless:
+    if lossless:
         return "none"
-    return "added" if FIXES[fix.code].fate == "synthesised" else "lost"
+    return "added" if code in FIXES and FIXES[code].fate == "synthesised" else "lost"
+
+
+def _loss(fix: Fix) -> Loss:
+    return loss_of(fix.code, lossless=fix.lossless, observed=fix.observed)
 
 
 def _text(fix: Fix, old: object, new: object, output: str) -> str:

@@ -28,14 +28,13 @@ from reknit.pipeline.errors import InputError
 from reknit.pipeline.kafka.partitions import partitions_of
 from reknit.pipeline.kafka.reading import read_partitions, reader
 from reknit.pipeline.kafka.sending import producing
+from reknit.pipeline.letters import REFUSED
 from reknit.pipeline.settings import Config
 from reknit.topics import AGENT_TURNS, DEAD_LETTERS, qualified
 from reknit.topics import headers as names
 from reknit.topics.headers import DeadLetterHeaders
 from reknit.topics.records import ProviderAnswered, RequestWanted
 
-# Codes of refusals by the provider.
-_REFUSED = "refused_"
 # For these codes the turn was taken, but its output was not published.
 _ASKED_AGAIN = {"rejected", "size", "refused_foreseen", "refused_missed", "refused_unknown"}
 # A session that expired or was forgotten takes no record of its earlier life.
@@ -119,7 +118,7 @@ def retry_of(letter: Letter, session: Standing | None, record: bytes | None) -> 
         return Retry(left=Left("its key is not UTF-8, so it is of no session"))
     if why.code in _OVER and record is None:
         return Retry(left=Left("its session is over", "a record that begins it anew"))
-    if why.code.startswith(_REFUSED) and session is not None and _is_superseded(letter, session):
+    if why.code.startswith(REFUSED) and session is not None and _is_superseded(letter, session):
         return Retry(left=Left("a later request has superseded the refused one"))
     if why.code in _ASKED_AGAIN:
         return Retry(msgspec.json.encode(RequestWanted(id=name)))

@@ -51,8 +51,8 @@ def endpoint_of(path: str, host: str = "") -> Endpoint | None:
 
     Args:
         path: percent-encoded, as in the URL.
-        host: of the URL; "" for an unknown one. Chat requests to a known host that is not OpenAI's have the target
-            that of the look-alike, or ``vllm``.
+        host: of the URL; "" for an unknown one. Chat requests to a known host that is not OpenAI's have the target of
+            the look-alike at that host, or ``vllm``.
     """
     for pattern, target in _PATHS:
         if found := pattern.search(path):
@@ -66,9 +66,8 @@ def endpoint_of(path: str, host: str = "") -> Endpoint | None:
 def targets_of(host: str) -> frozenset[str]:
     """Return the targets of the requests that a host, with or without a port, takes; none for an unknown host."""
     name = _PORT.sub("", host.lower())
-    look_alike = _look_alike_at(host)
-    own = frozenset({look_alike} if look_alike else ())
-    return next((targets for pattern, targets in _HOSTS if pattern.search(name)), own)
+    known = next((targets for pattern, targets in _HOSTS if pattern.search(name)), None)
+    return known if known is not None else frozenset(filter(None, (_look_alike_at(host),)))
 
 
 def _look_alike_at(host: str) -> str:

@@ -12,11 +12,10 @@ from msgspec import UNSET
 
 from reknit.pipeline.healing.errors import read_error
 from reknit.pipeline.stages.base import Record, Result
-from reknit.pipeline.stages.requests import Publisher, judge_answer
+from reknit.pipeline.stages.requests import REFUSED_FROM, Publisher, judge_answer
 from reknit.pipeline.stages.turn_state import TurnState
 from reknit.topics.records import ProviderAnswered
 
-_REFUSED_FROM = 400
 # A report without an id looks like a redelivery of another one.
 _NO_REPORT = "-"
 
@@ -48,7 +47,7 @@ def _heal(entry: TurnState, event: ProviderAnswered, publisher: Publisher) -> st
     """Heal a refused request; return its target, or "" if the refusal is not healed."""
     found = entry.sent.find(event.request_id)
     session = entry.session
-    if found is None or found[0] not in session.targets or event.status < _REFUSED_FROM:
+    if found is None or found[0] not in session.targets or event.status < REFUSED_FROM:
         return ""
     target, sent = found
     if sent.refused or entry.quarantined:

@@ -39,7 +39,8 @@ Reason: TypeAlias = Literal["turn", "interrupted", "wanted", "healed"]
 
 # A provider's error is a sentence or a few; some repeat what they were given.
 _LONGEST_BODY = 16 * 1024
-_REFUSED_FROM = 400
+REFUSED_FROM = 400
+"""The statuses of refusals."""
 # The digest of the empty body of a withdrawal.
 _NOTHING = hashlib.sha256(b"").hexdigest()
 
@@ -318,7 +319,7 @@ class RefusedError(ReknitError):
 def crossing(record: Record, details: EventDetails) -> Output | None:
     """The record for the session's log, where an event is a provider's refusal of a published request."""
     status, request_id = details.status, details.request_id
-    if status is None or request_id is None or not record.value or status < _REFUSED_FROM:
+    if status is None or request_id is None or not record.value or status < REFUSED_FROM:
         return None
     body = record.value.decode("utf-8", "replace")[:_LONGEST_BODY]
     answered = ProviderAnswered(

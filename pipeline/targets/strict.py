@@ -32,11 +32,6 @@ def openai_compiles(schema: Raw) -> bool:
     return all(_fits_openai(node) for node in _nodes(schema))
 
 
-def claude_compiles(schema: Raw) -> bool:
-    """Return True if each object is closed and nothing refers to itself, within Claude's subset."""
-    return StrictTools().take(schema)
-
-
 class StrictTools:
     """The strict tools of one request to Claude so far: together they have limits."""
 
@@ -45,7 +40,10 @@ class StrictTools:
         self._unions = 0
 
     def take(self, schema: Raw) -> bool:
-        """Return True if one more strict tool with this schema is compiled, and count it."""
+        """Count one more strict tool, and return True, if its schema is compiled.
+
+        Each of its objects is closed, nothing refers to itself, and all of it is in Claude's subset.
+        """
         nodes = list(_nodes(schema))
         unions = self._unions + sum(isinstance(node.get("type"), list) or "anyOf" in node for node in nodes)
         if self._tools == _MOST_STRICT or unions > _MOST_UNIONS or not all(map(_fits_claude, nodes)):

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from msgspec import Struct, field
 
 from reknit.pipeline import __version__, pages
-from reknit.pipeline.fixes import FIXES
+from reknit.pipeline.changes import LOSSES, loss_of
 from reknit.pipeline.pages import shown
 from reknit.pipeline.settings import Config
 from reknit.pipeline.viewer.addresses import session_path, static_path, with_query
@@ -99,10 +99,10 @@ def marked(excerpt: str) -> Markup:
 
 
 def loss_words(severity: str, code: str) -> str:
-    """Return the loss of a fix in words: a lossy fix has lost content or added some."""
-    if severity == "lossy":
-        return "content added" if code in FIXES and FIXES[code].fate == "synthesised" else "content lost"
-    return {"lossless": "nothing lost", "observed": "not made"}.get(severity, severity)
+    """Return the loss of a fix in the words of the commands; another severity unchanged."""
+    if severity not in {"lossy", "lossless", "observed"}:
+        return severity
+    return LOSSES[loss_of(code, lossless=severity == "lossless", observed=severity == "observed")]
 
 
 def duration(seconds: float) -> str:

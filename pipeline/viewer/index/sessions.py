@@ -90,9 +90,9 @@ def sessions(reader: Reader, search: Search, after: str = "", limit: int = 50) -
     if search.words:
         return _with_words(reader, search, after, limit)
     begin = read_cursor(after) if after else (1 << 62, 0)
-    where, given = _conditions(search)
     if search.sort:
         return _sorted(reader, search, begin, limit)
+    where, given = _conditions(search)
     few = _few(reader, search, _FEW)
     if few:
         source, own = few
