@@ -287,6 +287,7 @@ def test_two_settings_of_one_thing_become_one():
 
 LIMITED = SCHEMA | {"properties": {"x": {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 5}}}
 UNLIMITED = SCHEMA | {"properties": {"x": {"type": "array", "items": {"type": "string"}}}}
+NOT_COMPILED = SCHEMA | {"properties": {"x": {"oneOf": [{"type": "string"}, {"type": "null"}]}}}
 
 
 @pytest.mark.parametrize(
@@ -320,6 +321,26 @@ UNLIMITED = SCHEMA | {"properties": {"x": {"type": "array", "items": {"type": "s
                     "json_schema": {"name": "r", "strict": False, "schema": {"type": "object"}},
                 }
             },
+        ),
+        (
+            "openai-chat",
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "r", "strict": True, "schema": NOT_COMPILED},
+                }
+            },
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "r", "strict": False, "schema": NOT_COMPILED},
+                }
+            },
+        ),
+        (
+            "openai-responses",
+            {"text": {"format": {"type": "json_schema", "name": "r", "strict": True, "schema": NOT_COMPILED}}},
+            {"text": {"format": {"type": "json_schema", "name": "r", "strict": False, "schema": NOT_COMPILED}}},
         ),
     ],
 )

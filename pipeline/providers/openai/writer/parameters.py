@@ -20,7 +20,13 @@ from reknit.pipeline.model import Role, Tool
 from reknit.pipeline.options import HeadOptions, ModelOptions, Structure
 from reknit.pipeline.providers.openai.writer.models import fit_to_model
 from reknit.pipeline.providers.openai.writer.parts import encode
-from reknit.pipeline.providers.openai.writer.settings import efforts_of, own_form, takes_forms, write_form
+from reknit.pipeline.providers.openai.writer.settings import (
+    compiles_strict,
+    efforts_of,
+    own_form,
+    takes_forms,
+    write_form,
+)
 from reknit.pipeline.targets import Setting, legal_name
 from reknit.pipeline.targets.facts import Fitting, member
 from reknit.pipeline.targets.head import HeadWriter, Params, WrittenHead, members_of, read_choice, sort_params
@@ -35,13 +41,9 @@ CHOICE: Final = ("tool_choice", "parallel_tool_calls")
 SCHEMA_MEMBERS: Final = COMBINATORS | {"enum", "not"}
 """The members that the top level of a function's schema must not have (OAI-25, RSP-27)."""
 _OPENAI_CHAT: Final = "openai-chat"
-# The targets that compile the schemas of strict tools.
-_STRICT: Final = frozenset({"openai-chat", "openai-responses"})
 SAMPLING_BOUNDS: Final = {"temperature": (0, 2), "top_p": (0, 1), "top_logprobs": (0, 20)}
 """The minimum and the maximum of numbers in both of OpenAI's APIs (OAI-19, RSP-20b)."""
 _BOUNDS: Final = {**SAMPLING_BOUNDS, "frequency_penalty": (-2, 2), "presence_penalty": (-2, 2), "n": (1, 128)}
-# Models of other makers are behind a router, of which no refusal is known.
-_OPENAI_MODEL: Final = re.compile(r"$|(ft:)?(gpt-|chatgpt-|codex-|o\d)")
 _FALSE: Final = Raw(b"false")
 _ABSENT: Final = Raw(b"null")
 _LIMITS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
@@ -105,7 +107,7 @@ def write_tools(
     ``own_form`` is True for a client's tools that are in it already; those stay unchanged, with all other members, if
     nothing needs repair.
     """
-    compiles = writer.options.target in _STRICT and _OPENAI_MODEL.match((writer.setting.model or "").lower())
+    compiles = compiles_strict(writer)
     written: list[Any] = []
     for each in writer.declared_tools():
         tool, keys = each.tool, each.given

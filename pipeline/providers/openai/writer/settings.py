@@ -12,6 +12,7 @@ from msgspec import Raw, structs
 from reknit.pipeline.targets import legal_name
 from reknit.pipeline.targets.head import HeadWriter, Params
 from reknit.pipeline.targets.settings import AnswerForm
+from reknit.pipeline.targets.strict import openai_compiles
 from reknit.pipeline.targets.strict_schemas import closed, is_complete, is_open, is_strict
 
 # Levels that a model was recorded to take, or that its refusal of another one lists. The first match counts.
@@ -33,6 +34,11 @@ _EFFORTS: Final = tuple(
 # gpt-4 and gpt-3.5 refuse it: `Invalid parameter: 'response_format' of type 'json_schema'` (recorded).
 _TAKES_FORMS: Final = re.compile(r"(^|/)(gpt-4o|gpt-4\.1|gpt-5|o1(?!-mini|-preview)|o[34])(?![\d.]*\w)")
 
+# The targets that compile the schemas of strict tools and answers.
+_COMPILERS: Final = frozenset({"openai-chat", "openai-responses"})
+# Models of other makers are behind a router, of which no refusal is known.
+_OPENAI_MODEL: Final = re.compile(r"$|(ft:)?(gpt-|chatgpt-|codex-|o\d)")
+
 
 def efforts_of(model: str | None) -> tuple[str, ...]:
     """The levels of reasoning of a model; none if it has none, or is not known."""
@@ -44,18 +50,26 @@ def takes_forms(model: str | None) -> bool:
     return _TAKES_FORMS.search((model or "").lower()) is not None
 
 
-def own_form(writer: HeadWriter, params: Params) -> Params:
-    """The parameters of Chat Completions, whose form of an answer is strict only where its schema can be (OAI-24)."""
-    given = msgspec.json.decode(params.values.get("response_format", b"null"))
-    form = given.get("json_schema") if isinstance(given, dict) else None
+def compiles_strict(writer: HeadWriter) -> bool:
+    """Return True if the schemas of strict tools and answers are compiled (OAI-24, RSP-26)."""
+    return writer.options.target in _COMPILERS and bool(_OPENAI_MODEL.match((writer.setting.model or "").lower()))
+
+
+def own_form(writer: HeadWriter, params: Params, name: str = "response_format", inner: str = "json_schema") -> Params:
+    """The parameters of an API, whose form of an answer is strict only where its schema can be."""
+    given = msgspec.json.decode(params.values.get(name, b"null"))
+    form = given.get(inner) if isinstance(given, dict) else None
     if not isinstance(form, dict) or form.get("strict") is not True or not isinstance(form.get("schema"), dict):
         return params
-    if is_complete(form["schema"]) or not writer.makes("answer_schema_loosened"):
+    # The first also covers objects of `patternProperties` and `prefixItems`, the second keywords such as `oneOf`.
+    fits = is_complete(form["schema"]) and (
+        not compiles_strict(writer) or openai_compiles(Raw(msgspec.json.encode(form["schema"])))
+    )
+    if fits or not writer.makes("answer_schema_loosened"):
         return params
-    path = params.place("response_format")
-    writer.note_fix("answer_schema_loosened", path, before=given, detail="strict")
-    written = Raw(msgspec.json.encode({**given, "json_schema": {**form, "strict": False}}))
-    return structs.replace(params, values=params.values | {"response_format": written})
+    writer.note_fix("answer_schema_loosened", params.place(name), before=given, detail="strict")
+    written = Raw(msgspec.json.encode({**given, inner: {**form, "strict": False}}))
+    return structs.replace(params, values=params.values | {name: written})
 
 
 def write_form(form: AnswerForm) -> tuple[Mapping[str, Any], str] | None:

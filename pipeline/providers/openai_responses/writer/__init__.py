@@ -40,7 +40,13 @@ from reknit.pipeline.providers.openai.writer.parameters import (
     write_tools,
 )
 from reknit.pipeline.providers.openai.writer.parts import encode, own_members
-from reknit.pipeline.providers.openai.writer.settings import efforts_of, takes_forms, write_form
+from reknit.pipeline.providers.openai.writer.settings import (
+    compiles_strict,
+    efforts_of,
+    own_form,
+    takes_forms,
+    write_form,
+)
 from reknit.pipeline.providers.openai_responses.writer.items import (
     OWN,
     FunctionTool,
@@ -99,6 +105,8 @@ def write_head(setting: Setting) -> tuple[WrittenHead, bytes]:
     """
     writer = HeadWriter(_HEAD, setting)
     params = openai_params(setting.params, "max_output_tokens", _in_own_words)
+    if compiles_strict(writer):
+        params = own_form(writer, params, "text", "format")
     params = writer.clamped(mapped(writer, params, _own_settings(setting, params)))
     keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
     given = params.values.get("instructions")
