@@ -95,7 +95,7 @@ COUNTS = {
     "gemini": {"foreseen": 4, "missed": 3, "not_shape": 32, "rejected": 12, "unknown": 1},
     "bedrock-converse": {"missed": 15, "not_shape": 10, "unknown": 4},
     "openai-chat": {"missed": 32, "not_shape": 28, "rejected": 8, "unknown": 2, "unusable": 5},
-    "openai-responses": {"missed": 42, "not_shape": 43, "rejected": 12, "unknown": 1, "unusable": 1},
+    "openai-responses": {"missed": 43, "not_shape": 43, "rejected": 11, "unknown": 1, "unusable": 1},
     "responses-compat": {"not_shape": 3},
     "openai-compat": {"not_shape": 85, "rejected": 1, "unknown": 32},
     "mistral": {"missed": 7, "not_shape": 3, "unknown": 2},
