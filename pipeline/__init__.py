@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,11 +11,7 @@ if TYPE_CHECKING:
     from reknit.pipeline.streams.session import recover
     from reknit.pipeline.validation import validate
 
-# The version in requests, segments and dead letters: that of the installed build, with its commit.
-try:
-    __version__ = version("reknit")
-except PackageNotFoundError:  # run from a folder that was not installed
-    __version__ = "0+unknown"
+    __version__: str
 
 __all__ = ["Session", "__version__", "convert", "heal", "normalize", "recover", "validate"]
 
@@ -31,12 +26,23 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401  one of six
+def __getattr__(name: str) -> Any:  # noqa: ANN401  one of six, or the version
     home = _HOMES.get(name)
-    if home is None:
+    if home is None and name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib  # noqa: PLC0415  not before it is needed
 
-    value = getattr(importlib.import_module(home), name)
+    value = getattr(importlib.import_module(home), name) if home else _installed_version()
     globals()[name] = value
     return value
+
+
+def _installed_version() -> str:
+    """Return the version in requests, segments and dead letters: that of the installed build, with its commit."""
+    # A sixteenth of a first `normalize`, which does not need it.
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+
+    try:
+        return version("reknit")
+    except PackageNotFoundError:  # run from a folder that was not installed
+        return "0+unknown"

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from reknit.pipeline import __version__
 from reknit.pipeline.errors import ReknitError
 
 if TYPE_CHECKING:
-    from reknit.pipeline import Session, convert, heal, normalize, recover, validate
+    from reknit.pipeline import Session, __version__, convert, heal, normalize, recover, validate
 
 __all__ = ["ReknitError", "Session", "__version__", "convert", "heal", "normalize", "recover", "validate"]
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, Literal, NoRet
 
 import click
 
-from reknit.pipeline import __version__
+from reknit import pipeline
 from reknit.pipeline.errors import BrokerDownError, ReknitError, error_name, expected_one_of
 
 if TYPE_CHECKING:
@@ -143,8 +143,22 @@ class LazyGroup(Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
+def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    # Click's own option takes a text, which would read the package's metadata in every command.
+    if asked and not ctx.resilient_parsing:
+        click.echo(f"reknit, version {pipeline.__version__}")
+        ctx.exit()
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="reknit")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
 def main() -> None:
     """The stream pipeline between agents and model providers.
 

@@ -298,6 +298,7 @@ def tag_of(kind: type[Struct]) -> str:
     return str(kind.__struct_config__.tag)
 
 
+@cache
 def declared_in(kind: Any) -> Declared:  # noqa: ANN401  a type, or a union of types
     found: Declared = {}
     for each in _kinds_of(kind):
