@@ -115,6 +115,8 @@ async def _until_stopped(
     from reknit.pipeline.screen_server.gate import Limits
     from reknit.pipeline.screen_server.server import run_screens
 
+    if options["takes_input"] and config.source_prefix not in {None, config.prefix}:
+        raise InputError("inputs_foreign", "--input is not possible with --source-prefix: its inputs are only read")
     guard, signer = _keys_of(host, names, proxies, key_file)
     limits = Limits(of_peer=streams_of_a_peer)
     gate = _gate_of(guard, signer, origins, limits, allow_writing=options["takes_input"])

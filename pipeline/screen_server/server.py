@@ -26,11 +26,14 @@ from reknit.pipeline.viewer.guard import BINDING, HEALTH
 from reknit.pipeline.viewer.index.reading import Follower, open_index
 from reknit.pipeline.viewer.index.values import Values
 from reknit.pipeline.web import serving
+from reknit.topics import AGENT_TURNS, SESSION_ITEMS
 
 log = logging.getLogger("reknit.screens")
 
 # The largest body of a request: clients of AG-UI send all messages that they show.
 LARGEST_BODY: Final = 16 * 1024 * 1024
+# Items, and turns for the users' words and for sessions that are forgotten.
+SERVED: Final = (AGENT_TURNS, SESSION_ITEMS)
 
 
 def application(screens: Screens, follower: Follower) -> web.Application:
@@ -97,7 +100,7 @@ async def run_screens(
         ReknitError: it cannot start, or a topic cannot be read any more.
     """
     index = await open_index(config, index_file, rebuild=rebuild)
-    follower = Follower(config, index)
+    follower = Follower(config, index, topics=SERVED)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.to_thread, index.close)
         values = await stack.enter_async_context(Values(config, index.reader, open_objects(config)))

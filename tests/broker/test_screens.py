@@ -15,9 +15,8 @@ from screens_lab import Stream
 from reknit.pipeline.config import load_config
 from reknit.pipeline.screen_server.access import Claims, Signer
 from reknit.pipeline.screen_server.gate import Gate
-from reknit.pipeline.screen_server.server import run_screens
+from reknit.pipeline.screen_server.server import SERVED, run_screens
 from reknit.pipeline.viewer.guard import Guard
-from reknit.pipeline.viewer.index.entries import FOLLOWED
 from reknit.topics import AGENT_TURNS, SESSION_ITEMS
 from reknit.topics.items import ItemCompleted, ItemDelta, ItemStarted, TurnStop
 
@@ -63,7 +62,7 @@ async def until_found(http, url):
 
 async def test_a_restart_loses_nothing_and_a_message_becomes_a_turn(broker, prefix, tmp_path):
     config = load_config(env={"REKNIT_BOOTSTRAP_SERVERS": broker.bootstrap, "REKNIT_PREFIX": prefix})
-    await harness.make_topics(broker.bootstrap, [prefix + topic for topic in FOLLOWED], 1)
+    await harness.make_topics(broker.bootstrap, [prefix + topic for topic in SERVED], 1)
     client = AgUiClient()
     async with AIOKafkaProducer(bootstrap_servers=broker.bootstrap) as producer, aiohttp.ClientSession() as http:
 

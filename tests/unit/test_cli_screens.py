@@ -50,9 +50,11 @@ def test_it_serves_without_input_by_default(started, name):
         (("--allow-origin", "*"), "origin_unknown"),
         (("--allow-origin", "https://app.example.com/path"), "origin_unknown"),
         (("--allow-origin", "app.example.com"), "origin_unknown"),
+        (("--input",), "inputs_foreign"),
     ],
 )
-def test_settings_that_are_not_safe_are_refused(started, options, code):
+def test_settings_that_are_not_safe_are_refused(started, monkeypatch, options, code):
+    monkeypatch.setenv("REKNIT_SOURCE_PREFIX", "other.")
     done, given = started("--wait", "0", *options)
     assert done.exit_code == 2
     assert code in done.stderr
