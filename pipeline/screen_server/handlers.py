@@ -83,7 +83,7 @@ async def _events(request: web.Request) -> web.StreamResponse:
     screens, session = request.app[SCREENS], session_of(request)
     refuse_old_versions(request)
     form = _format_of(request, "items")
-    grant = screens.gate.identify(request).grant(session)
+    grant = await screens.gate.grant(request, session)
     plan = Plan(headers=_AI_SDK_HEADERS if form.startswith("ai-sdk") else {})
     with screens.gate.stream(session, grant):
         async with screens.feeds.watching(session, form) as feed:
@@ -126,7 +126,7 @@ async def _stream(request: web.Request) -> web.StreamResponse:
     """Serve the answer that is open, in the form in which clients of the AI SDK resume."""
     screens, session = request.app[SCREENS], session_of(request)
     refuse_old_versions(request)
-    grant = screens.gate.identify(request).grant(session)
+    grant = await screens.gate.grant(request, session)
     form: Format = "ai-sdk-6" if request.query.get("ai-sdk") == "6" else "ai-sdk"
     plan = Plan(to_end=True, last=DONE, headers=_AI_SDK_HEADERS)
     with screens.gate.stream(session, grant):
@@ -140,7 +140,7 @@ async def _stream(request: web.Request) -> web.StreamResponse:
 async def _messages(request: web.Request) -> web.Response:
     """Return all messages of a session, for a client of the AI SDK that begins."""
     screens, session = request.app[SCREENS], session_of(request)
-    screens.gate.identify(request).grant(session)
+    await screens.gate.grant(request, session)
     form: Format = "ai-sdk-6" if request.query.get("ai-sdk") == "6" else "ai-sdk"
     async with screens.feeds.watching(session, form) as feed:
         if not isinstance(feed.writer, AiSdkWriter):
@@ -151,7 +151,7 @@ async def _messages(request: web.Request) -> web.Response:
 async def _run(request: web.Request) -> web.StreamResponse:
     """Serve a client of AG-UI: the answer that is open, or the answer to its new message."""
     session = session_of(request)
-    grant = request.app[SCREENS].gate.identify(request).grant(session)
+    grant = await request.app[SCREENS].gate.grant(request, session)
     posted = await posted_in(request)
     if posted.thread_id not in {"", session}:
         raise InputError("bad_body", "the thread of the body is not that of the address")
@@ -160,10 +160,12 @@ async def _run(request: web.Request) -> web.StreamResponse:
 
 async def _chat(request: web.Request) -> web.StreamResponse:
     """Serve a client of the AI SDK that sends a message; the session is in the body."""
-    visitor = request.app[SCREENS].gate.identify(request)
+    gate = request.app[SCREENS].gate
+    visitor = gate.identify(request)  # before the body is read
     posted = await posted_in(request)
     form: Format = "ai-sdk-6" if request.query.get("ai-sdk") == "6" else "ai-sdk"
-    return await _answered(request, visitor.grant(posted.id), _View(posted.id, form, posted))
+    grant = await gate.grant(request, posted.id, visitor)
+    return await _answered(request, grant, _View(posted.id, form, posted))
 
 
 async def _answered(request: web.Request, grant: Grant, view: _View) -> web.StreamResponse:
