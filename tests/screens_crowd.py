@@ -11,7 +11,7 @@ import re
 import time
 
 # A piece in a frame of any format: `delta` of AG-UI and the AI SDK, `content` of items.
-_PIECE = re.compile(rb'"(?:delta|content)":"(\d+)@(\d+) "')
+_PIECE = re.compile(rb'"(?:delta|content)":"(\d+)@(\d+) ')
 
 
 def piece(number):

@@ -14,6 +14,7 @@ from reknit.pipeline.screen_server.handlers import Screens
 from reknit.pipeline.screen_server.records import Records
 from reknit.pipeline.screen_server.server import application
 from reknit.pipeline.viewer.guard import Guard
+from reknit.pipeline.viewer.index.records import entry_of
 from reknit.pipeline.web import serving
 from reknit.topics import AGENT_TURNS, SESSION_ITEMS
 from reknit.topics.headers import PRODUCER as PRODUCER_HEADER
@@ -39,12 +40,26 @@ class Lab:
 
     def __init__(self, topics, index, follower):
         self.topics, self._index, self._follower = topics, index, follower
+        self._passed = {}  # how many records of each log
         self.url = ""
         self.feeds = None
 
     def put(self, topic, session, value, headers=()):
         self.topics.put(topic, session, value, headers)
-        new = self._index.write(self.topics.entries(), self.topics.positions())
+        self._pass_on()
+
+    def publish_batch(self, items):
+        """Write ``(session, item)`` as one batch of the consumer."""
+        for session, item in items:
+            self.topics.put(SESSION_ITEMS, session, item, (("run", b"r1"),))
+        self._pass_on()
+
+    def _pass_on(self):
+        found = []
+        for place, log in self.topics.logs.items():
+            found += [entry_of(place[0], record) for record in log[self._passed.get(place, 0) :]]
+            self._passed[place] = len(log)
+        new = self._index.write(found, self.topics.positions())
         for subscriber in tuple(self._follower.subscribers):
             subscriber(new)
 
