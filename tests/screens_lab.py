@@ -12,7 +12,8 @@ from reknit.pipeline.screen_server.formats import PRODUCER
 from reknit.pipeline.screen_server.gate import Gate
 from reknit.pipeline.screen_server.handlers import Screens
 from reknit.pipeline.screen_server.records import Records
-from reknit.pipeline.screen_server.server import application
+from reknit.pipeline.screen_server.server import application, run_screens
+from reknit.pipeline.screen_server.words import Words
 from reknit.pipeline.viewer.guard import Guard
 from reknit.pipeline.viewer.index.records import entry_of
 from reknit.pipeline.web import serving
@@ -77,15 +78,32 @@ async def screens_of(path, *, gate=None, takes_input=False, with_details=False, 
     records = Records(index.reader, InMemory(index.reader, topics))
     lab.feeds = Feeds(records.all, with_details=with_details)
     lab.turns = WrittenTurns(lab)
-    turns = lab.turns if takes_input else None
+    words = Words(lab.turns) if takes_input else None
     gate = gate or Gate(Guard(), None, allow_writing=takes_input)
-    screens = Screens(gate, lab.feeds, records, turns, **{"answer_seconds": 10, **options})
+    screens = Screens(gate, lab.feeds, records, words, **{"answer_seconds": 10, **options})
     try:
         async with serving(application(screens, follower), "127.0.0.1", 0) as url, aiohttp.ClientSession() as http:
             lab.url = url.rstrip("/")
             yield lab, http
     finally:
         index.close()
+
+
+@asynccontextmanager
+async def running(config, gate, path, **options):
+    """Run a server of a cluster; the value is its URL."""
+    url = asyncio.get_running_loop().create_future()
+    options = {"index_file": path / "screens.sqlite", "takes_input": True, "on_start": url.set_result, **options}
+    task = asyncio.create_task(run_screens(config, gate, **options))
+    try:
+        await asyncio.wait([task, url], return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()  # it could not start
+        yield (await url).rstrip("/")
+    finally:
+        if not task.cancelling():  # a second one would break off its end
+            task.cancel()
+        await asyncio.wait([task])
 
 
 class Stream:

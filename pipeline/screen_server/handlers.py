@@ -10,7 +10,6 @@ from typing import Final
 from aiohttp import web
 from msgspec import Struct, structs
 
-from reknit.pipeline.client import Turns
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.screen_server.access import Grant
 from reknit.pipeline.screen_server.bodies import Message, Posted, posted_in, turn_in
@@ -19,6 +18,7 @@ from reknit.pipeline.screen_server.feeds import Feed, Feeds
 from reknit.pipeline.screen_server.formats import DONE, AiSdkWriter, Format, frame
 from reknit.pipeline.screen_server.gate import Gate, no_session
 from reknit.pipeline.screen_server.records import Records
+from reknit.pipeline.screen_server.words import Words
 from reknit.pipeline.viewer.addresses import SESSION, session_of
 from reknit.pipeline.viewer.live import NOWHERE, last_seen
 
@@ -39,7 +39,7 @@ class Screens(Struct, frozen=True):
         gate: the checks of requests.
         feeds: the sessions with connections.
         records: reads the items of sessions.
-        turns: writes the users' words; None for a server that only shows.
+        words: writes the users' words; None for a server that only shows.
         answer_seconds: how long an answer to these may take to begin.
         recent_seconds: how long an answer that has ended is sent to a client that resumes.
     """
@@ -47,7 +47,7 @@ class Screens(Struct, frozen=True):
     gate: Gate
     feeds: Feeds
     records: Records
-    turns: Turns | None = None
+    words: Words | None = None
     answer_seconds: float = ANSWER_SECONDS
     recent_seconds: float = RECENT_SECONDS
 
@@ -181,10 +181,10 @@ async def _answered(request: web.Request, grant: Grant, view: _View) -> web.Stre
         async with screens.feeds.watching(session, form) as feed:
             is_answered = None if new is None else feed.writer.answers(new.id)
             if new is None or is_answered:
-                if feed.position == NOWHERE and screens.turns is None:
+                if feed.position == NOWHERE and screens.words is None:
                     raise no_session()
                 return await _joined(request, feed, plan, grant, posted)
-            if screens.turns is None or not grant.can_write:
+            if screens.words is None or not grant.can_write:
                 raise web.HTTPConflict(text="This session is shown, and takes no messages here.\n")
             # A message that was sent before is not written again; its answer has not begun.
             if is_answered is None:
@@ -202,8 +202,8 @@ async def _asked(
     connection = Connection(plan)
     feed.connections.add(connection)
     try:
-        if message is not None and screens.turns is not None:
-            await screens.turns.append(feed.session, turn_in(message), record_id=message.id)
+        if message is not None and screens.words is not None:
+            await screens.words.write(feed.session, message.id, turn_in(message))
         return await send(request, connection, plan, b"", _end_of(screens.gate, grant))
     finally:
         feed.connections.discard(connection)

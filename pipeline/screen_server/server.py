@@ -21,6 +21,7 @@ from reknit.pipeline.screen_server.formats import PRODUCER
 from reknit.pipeline.screen_server.gate import Gate
 from reknit.pipeline.screen_server.handlers import ANSWER_SECONDS, ROUTES, SCREENS, Screens
 from reknit.pipeline.screen_server.records import Records
+from reknit.pipeline.screen_server.words import Words
 from reknit.pipeline.settings import Config
 from reknit.pipeline.viewer.guard import BINDING, HEALTH
 from reknit.pipeline.viewer.index.reading import Follower, open_index
@@ -107,7 +108,9 @@ async def run_screens(
         turns = await stack.enter_async_context(Turns(config, producer=PRODUCER)) if takes_input else None
         records = Records(index.reader, values)
         feeds = Feeds(records.all, with_details=with_details)
-        app = application(Screens(gate, feeds, records, turns, answer_timeout), follower)
+        app = application(
+            Screens(gate, feeds, records, None if turns is None else Words(turns), answer_timeout), follower
+        )
         on_start(await stack.enter_async_context(serving(app, host, port)))
         await follower.run()
 

