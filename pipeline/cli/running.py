@@ -153,7 +153,7 @@ def shadow_of(config: Config) -> Scope:
     host_note="An address other than loopback needs --token-file.",
     forwarded="X-Forwarded-For, -Host, -Proto and -User",
 )
-@click.option("--allow-retry", is_flag=True, help="Let pages retry dead letters; without it they only show.")
+@click.option("--allow-retry", is_flag=True, help="Let pages retry dead letters. Without it they are read-only.")
 @click.option(
     "--token-file",
     type=click.Path(dir_okay=False, path_type=Path),

@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from typing import Any, Final, Protocol
 
-# Messages that are remembered. The index has a message long before so many others have followed.
+# Messages that are remembered. The index has a message within seconds.
 _MOST: Final = 10_000
 
 

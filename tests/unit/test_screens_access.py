@@ -167,7 +167,7 @@ BAD = [
 @pytest.mark.asyncio
 @pytest.mark.parametrize("case", RAW)
 async def test_no_log_has_a_token(tmp_path, monkeypatch, caplog, case):
-    """Whatever becomes of a request: an answer, a refusal, a fault of this server, or bytes that are no request."""
+    """After an answer, a refusal, a fault of the server, and bytes that are no request."""
     request_bytes, valid, invalid = case
     caplog.set_level("DEBUG")
 

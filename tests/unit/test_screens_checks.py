@@ -1,4 +1,4 @@
-"""The operator's own check of ``reknit screens``: what it decides, what it gets, and that a failure denies."""
+"""The operator's own check of ``reknit screens``: its decisions, its arguments, its time limit and its failures."""
 
 import asyncio
 import logging

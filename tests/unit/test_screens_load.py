@@ -120,7 +120,7 @@ async def test_clients_that_do_not_read_are_broken_off_and_delay_no_other(tmp_pa
             assert not member.is_clean
             assert member.numbers == list(range(len(member.numbers)))
             assert len(member.numbers) < number
-        # The text goes on; the slow client resumes and has all of it.
+        # The text continues; the slow client resumes and has all of it.
         texts.add([("s", piece(number))])
         await until(lambda: all(each.numbers == list(range(number + 1)) for each in readers))
         got = slow[FORMATS.index("items")].numbers
