@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest
 SDKS := $(if $(shell command -v npm),tests/js/node_modules)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format unit broker sdks chaos simulate heal bench mutants release record resume kafka modules schemas docs site deploy clean distclean
+.PHONY: help demo test lint format unit broker sdks chaos simulate heal bench mutants release wheels record resume kafka modules schemas docs site deploy clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ mutants: ## change the core in small ways and show what no test notices (ARGS="-
 release: ## build the archives of a release twice, compare and check them; writes build/release
 	@$(MAKE) --no-print-directory VENV=$(VENV)-release $(VENV)-release/.release
 	@$(VENV)-release/bin/python deploy/release.py $(ARGS)
+
+wheels: $(VENV)/.python ## print for which Pythons and platforms every extra has wheels (ARGS="--python 3.14")
+	@$(BIN)/python deploy/wheels.py $(ARGS)
 
 record: $(VENV)/.dev ## run the real Codex and Gemini CLIs (npm) against a scripted API, with no other network; needs root
 	@$(BIN)/python tests/record/agents.py $(ARGS)
