@@ -15,7 +15,16 @@ from typing import Final
 from msgspec import Struct
 
 from reknit.pipeline.errors import InputError
-from reknit.pipeline.streams.events import Event, Failed, MessageDelta, MessageStarted
+from reknit.pipeline.streams.events import (
+    BlockStarted,
+    Event,
+    Failed,
+    MessageDelta,
+    MessageStarted,
+    Notice,
+    Retried,
+    UsageKnown,
+)
 from reknit.pipeline.streams.framing import MOST_TAIL, Tail, is_object
 from reknit.pipeline.streams.source import Source
 from reknit.topics.headers import Framing
@@ -42,6 +51,8 @@ _REFUSALS: Final = frozenset(
         *("PERMISSION_DENIED", "400", "403", "404", "413", "422"),
     }
 )
+# Events that announce an answer, or say something about it.
+_WITHOUT_CONTENT: Final = (MessageStarted, BlockStarted, UsageKnown, Notice, Retried, Failed)
 # Codes go into logs; a server can send any text as one.
 _CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -64,6 +75,7 @@ class AnswerReader:
     Attributes:
         is_whole: the final event has come.
         failure: the last error in the stream.
+        has_content: output of the model has come.
 
     Args:
         source: the source of the events.
@@ -82,6 +94,7 @@ class AnswerReader:
         self._has_begun = False
         self.is_whole = False
         self.failure: StreamFailure | None = None
+        self.has_content = False
 
     def take(self, data: bytes, *, is_document: bool = False) -> bytes:
         """Take the next piece and return the bytes to publish now.
@@ -142,6 +155,7 @@ class AnswerReader:
 
     def _note(self, events: list[Event]) -> None:
         for event in events:
+            self.has_content = self.has_content or not isinstance(event, _WITHOUT_CONTENT)
             if isinstance(event, Failed):
                 code = event.code if _CODE.fullmatch(event.code) else ""
                 self.failure = StreamFailure(code, event.code in _MAY_PASS)

@@ -23,13 +23,16 @@ from yarl import URL
 
 from reknit.pipeline.client.routes import SILENCE_SECONDS
 from reknit.pipeline.errors import error_name
+from reknit.pipeline.healing.single import Healed
+from reknit.pipeline.serve.endpoints import Endpoint
 from reknit.pipeline.serve.errors import error_event
 from reknit.pipeline.serve.headers import to_client, to_upstream
-from reknit.pipeline.serve.healing import Refused, healed
+from reknit.pipeline.serve.healing import healed
 from reknit.pipeline.serve.metrics import GatewayMetrics
+from reknit.pipeline.serve.received import HOLD_SECONDS, Received, Refusal
 from reknit.pipeline.serve.recent import Exchange
 from reknit.pipeline.serve.repair import MOST_BYTES, Repaired, Repairs, RequestBody, decoded
-from reknit.pipeline.serve.streams import StreamWatch, is_stream
+from reknit.pipeline.serve.streams import StreamWatch
 from reknit.pipeline.serve.upstreams import Destination, shapes_of
 from reknit.pipeline.urls import host_of
 
@@ -77,6 +80,7 @@ class Exchanges:
         metrics: counted per exchange.
         repairs: repair the requests.
         silence_seconds: an answer that sends nothing for longer is broken off.
+        hold_seconds: a stream without content is passed on after this time.
     """
 
     def __init__(
@@ -86,7 +90,9 @@ class Exchanges:
         repairs: Repairs,
         *,
         silence_seconds: float = SILENCE_SECONDS,
+        hold_seconds: float = HOLD_SECONDS,
     ) -> None:
+        self._hold_seconds = hold_seconds
         self._client = client
         self._metrics = metrics
         self._repairs = repairs
@@ -118,16 +124,16 @@ class Exchanges:
             headers = to_upstream(request.headers, is_changed=done.body is not None, identity=identity, key=_key_of(to))
         sent = _Sent(request.method, to.url, body, headers)
         plain = None if done is None else done.body or (None if readable is None else readable.data)
-        refused = await self._send_healed(sent, plain, request.headers, to, exchange)
+        received = await self._send_healed(sent, plain, request.headers, to, exchange)
         try:
-            return await self._answer(request, refused, to, exchange, _added(exchange, done))
+            return await self._answer(request, received, to, exchange, _added(exchange, done))
         finally:
             # Closed, not released: where the client left, the provider must stop generating.
-            refused.answer.close()
+            received.answer.close()
 
     async def _send_healed(
         self, sent: _Sent, plain: bytes | None, given: CIMultiDictProxy[str], to: Destination, exchange: Exchange
-    ) -> Refused:
+    ) -> Received:
         """Send a request, and narrower ones after refusals that can be healed; return the last answer.
 
         Args:
@@ -137,23 +143,36 @@ class Exchanges:
             to: where it goes.
             exchange: notes the healings.
         """
-        refused = Refused(await self._send(sent, to))
-        if plain is None or to.endpoint is None:
-            return refused
-        target, identity = to.endpoint.target, sent.headers.get(hdrs.ACCEPT_ENCODING) == "identity"
-        for _ in range(to.upstream.most_healings):
-            found = await healed(refused, plain, to.endpoint, self._repairs)
-            if found is None:
-                break
-            refused.answer.close()
-            plain = found.body
-            name = found.fixes[0].code.removeprefix("healed_")
-            exchange.healed = (*exchange.healed, name)
-            headers = to_upstream(given, is_changed=True, identity=identity, key=_key_of(to))
-            refused = Refused(await self._send(_Sent(sent.method, sent.url, plain, headers), to))
-            outcome = "accepted" if refused.answer.status < web.HTTPBadRequest.status_code else "refused"
-            self._metrics.healed.labels(target, name, outcome).inc()
-        return refused
+        endpoint = to.endpoint
+        received = Received(await self._send(sent, to), "" if endpoint is None else endpoint.target)
+        if plain is None or endpoint is None or not to.upstream.most_healings:
+            return received
+        identity = sent.headers.get(hdrs.ACCEPT_ENCODING) == "identity"
+        try:
+            refusal = await received.refusal(self._hold_seconds)
+            for _ in range(to.upstream.most_healings):
+                found = None if refusal is None else await healed(refusal, plain, endpoint, self._repairs)
+                if found is None:
+                    break
+                received.answer.close()
+                plain = found.body
+                headers = to_upstream(given, is_changed=True, identity=identity, key=_key_of(to))
+                narrower = _Sent(sent.method, sent.url, plain, headers)
+                received = Received(await self._send(narrower, to), endpoint.target)
+                refusal = await received.refusal(self._hold_seconds)
+                self._note_healing(found, received, refusal, endpoint, exchange)
+        except BaseException:  # the client left while its answer was held
+            received.answer.close()
+            raise
+        return received
+
+    def _note_healing(
+        self, found: Healed, received: Received, refusal: Refusal | None, endpoint: Endpoint, exchange: Exchange
+    ) -> None:
+        name = found.fixes[0].code.removeprefix("healed_")
+        exchange.healed = (*exchange.healed, name)
+        is_accepted = refusal is None and received.answer.status < web.HTTPBadRequest.status_code
+        self._metrics.healed.labels(endpoint.target, name, "accepted" if is_accepted else "refused").inc()
 
     async def _repair(self, body: RequestBody | None, to: Destination, exchange: Exchange) -> Repaired:
         """Repair a body; None is one whose content encoding cannot be removed."""
@@ -212,12 +231,12 @@ class Exchanges:
     async def _answer(
         self,
         request: web.Request,
-        refused: Refused,
+        received: Received,
         to: Destination,
         exchange: Exchange,
         added: Mapping[str, str],
     ) -> web.StreamResponse:
-        answer = refused.answer
+        answer, watch = received.answer, received.watch
         if answer.status in _REDIRECTS and answer.status != _NOT_MODIFIED:
             where = host_of(answer.headers.get(hdrs.LOCATION, ""), to.url)
             raise GatewayError(
@@ -227,15 +246,13 @@ class Exchanges:
         headers.update(added)
         exchange.status = answer.status
         response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=headers)
-        watch = None
-        is_readable = is_stream(answer.content_type) and hdrs.CONTENT_ENCODING not in answer.headers
-        if to.endpoint is not None and answer.status == web.HTTPOk.status_code and is_readable:
-            watch = StreamWatch(to.endpoint.target)
         await response.prepare(request)
         end = "whole"
         try:
-            if refused.begin:
-                await response.write(refused.begin)
+            if received.begin:
+                await response.write(received.begin)
+            if received.broken is not None:
+                raise received.broken
             async for data in answer.content.iter_any():
                 await response.write(data)
                 if watch is not None:

@@ -20,6 +20,7 @@ from reknit.pipeline.serve.exchange import Exchanges, GatewayError, new_client
 from reknit.pipeline.serve.headers import KEY, passed_already
 from reknit.pipeline.serve.local import LocalPaths, has_key
 from reknit.pipeline.serve.metrics import GatewayMetrics
+from reknit.pipeline.serve.received import HOLD_SECONDS
 from reknit.pipeline.serve.recent import RecentExchanges
 from reknit.pipeline.serve.repair import MOST_BYTES, Repairs
 from reknit.pipeline.serve.upstreams import Destination, Upstreams
@@ -127,6 +128,7 @@ class Listening(Struct, frozen=True, kw_only=True):
         metrics_port: of ``/livez``, ``/readyz`` and ``/metrics`` on the loopback address; None for none.
         drain_seconds: most time for answers in progress at the end.
         silence_seconds: an answer that sends nothing for longer is broken off.
+        hold_seconds: a stream without content is held for this time at most.
     """
 
     host: str = "127.0.0.1"
@@ -136,6 +138,7 @@ class Listening(Struct, frozen=True, kw_only=True):
     metrics_port: int | None = None
     drain_seconds: float = 120.0
     silence_seconds: float = SILENCE_SECONDS
+    hold_seconds: float = HOLD_SECONDS
 
 
 async def serve(
@@ -158,7 +161,13 @@ async def serve(
     _check_key(upstreams, listening)
     metrics = GatewayMetrics()
     recent, repairs = RecentExchanges(), Repairs()
-    exchanges = Exchanges(new_client(), metrics, repairs, silence_seconds=listening.silence_seconds)
+    exchanges = Exchanges(
+        new_client(),
+        metrics,
+        repairs,
+        silence_seconds=listening.silence_seconds,
+        hold_seconds=listening.hold_seconds,
+    )
     gateway = Gateway(upstreams, exchanges, metrics, recent, listening.key)
     local = LocalPaths(recent, repairs, key=listening.key, host=listening.host)
     runner = _runner(gateway, local, listening)

@@ -46,7 +46,7 @@ class StreamWatch:
         self._length = b""
 
     def take(self, data: bytes) -> None:
-        """Note the next bytes, which were forwarded already."""
+        """Note the next bytes of the answer."""
         if len(self.first) < _FIRST_BYTES:
             self.first += data[: _FIRST_BYTES - len(self.first)]
         self.last = (self.last + data)[-_LAST_BYTES:] if len(data) < _LAST_BYTES else data[-_LAST_BYTES:]
@@ -67,6 +67,17 @@ class StreamWatch:
             return True
         self._reader.finish()
         return self._reader.is_whole or self._reader.failure is not None
+
+    @property
+    def has_content(self) -> bool:
+        """True if output of the model has come, or may have come."""
+        return self._reader is None or self._reader.has_content
+
+    @property
+    def is_refused(self) -> bool:
+        """True if the provider has refused the request in the stream."""
+        failure = None if self._reader is None else self._reader.failure
+        return failure is not None and failure.is_refusal
 
     @property
     def is_at_boundary(self) -> bool:
