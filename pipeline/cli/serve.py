@@ -35,6 +35,7 @@ from reknit.pipeline.settings import Config
 )
 @click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Serve HTTPS with it.")
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Its private key.")
+@setting_option("state_dir", type=click.Path(file_okay=False))
 @setting_option("metrics_port", type=int)
 def serve_command(
     config_file: str | None,
@@ -94,6 +95,7 @@ async def _until_stopped(
         tls=tls_of(tls_cert, tls_key),
         metrics_port=config.metrics_port,
         drain_seconds=config.serve.drain_seconds,
+        state_dir=Path(config.state_dir),
     )
     await unless_stopped(serve(upstreams, listening, lambda url, status: _say_where(url, status, upstreams)))
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import aiohttp
 from aiohttp import HttpVersion11, hdrs, web
 from msgspec import Struct
-from multidict import CIMultiDict, CIMultiDictProxy
+from multidict import CIMultiDict
 from yarl import URL
 
 from reknit.pipeline.client.routes import SILENCE_SECONDS
@@ -26,8 +26,9 @@ from reknit.pipeline.errors import error_name
 from reknit.pipeline.healing.single import Healed
 from reknit.pipeline.serve.endpoints import Endpoint
 from reknit.pipeline.serve.errors import error_event
-from reknit.pipeline.serve.headers import to_client, to_upstream
-from reknit.pipeline.serve.healing import healed
+from reknit.pipeline.serve.headers import to_client, to_upstream, with_changed_body
+from reknit.pipeline.serve.healing import Healer
+from reknit.pipeline.serve.memory import RefusalMemory
 from reknit.pipeline.serve.metrics import GatewayMetrics
 from reknit.pipeline.serve.received import HOLD_SECONDS, Received, Refusal
 from reknit.pipeline.serve.recent import Exchange
@@ -58,12 +59,13 @@ class GatewayError(Exception):
 
 
 class _Sent(Struct):
-    """A request to the upstream."""
+    """A request to the upstream; ``plain`` is the body of one to a model, without content encoding."""
 
     method: str
     url: str
     body: Any
     headers: CIMultiDict[str]
+    plain: bytes = b""
 
 
 class _Trace:
@@ -79,6 +81,7 @@ class Exchanges:
         client: made by `new_client`.
         metrics: counted per exchange.
         repairs: repair the requests.
+        memories: of earlier refusals.
         silence_seconds: an answer that sends nothing for longer is broken off.
         hold_seconds: a stream without content is passed on after this time.
     """
@@ -88,6 +91,7 @@ class Exchanges:
         client: aiohttp.ClientSession,
         metrics: GatewayMetrics,
         repairs: Repairs,
+        memories: RefusalMemory,
         *,
         silence_seconds: float = SILENCE_SECONDS,
         hold_seconds: float = HOLD_SECONDS,
@@ -96,6 +100,7 @@ class Exchanges:
         self._client = client
         self._metrics = metrics
         self._repairs = repairs
+        self._memories = memories
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=silence_seconds)
 
     async def relay(self, request: web.Request, to: Destination, exchange: Exchange) -> web.StreamResponse:
@@ -105,89 +110,108 @@ class Exchanges:
             GatewayError: the request cannot be sent, or no answer came.
         """
         exchange.request_id = uuid.uuid4().hex
-        done, readable = None, None
+        done = None
         if to.endpoint is None or request.method != hdrs.METH_POST:
-            body: Any = request.content if request.can_read_body else None
-            # A length that the client declared stays, so that the upstream need not read chunks.
-            length = request.headers.get(hdrs.CONTENT_LENGTH)
-            headers = to_upstream(request.headers, is_changed=False, identity=False, key=_key_of(to))
-            if length is not None and body is not None:
-                headers[hdrs.CONTENT_LENGTH] = length
+            received = Received(await self._send(_unread(request, to), to), "")
         else:
-            _refuse_signed(request)
-            given = await _read_body(request)
-            data = decoded(given, request.headers.get(hdrs.CONTENT_ENCODING, ""))
-            readable = None if data is None else RequestBody(data)
-            done = await self._repair(readable, to, exchange)
-            body = given if done.body is None else done.body
-            identity = to.endpoint.streams or (readable is not None and readable.asks_for_stream)
-            headers = to_upstream(request.headers, is_changed=done.body is not None, identity=identity, key=_key_of(to))
-        sent = _Sent(request.method, to.url, body, headers)
-        plain = None if done is None else done.body or (None if readable is None else readable.data)
-        received = await self._send_healed(sent, plain, request.headers, to, exchange)
+            received, done = await self._send_repaired(request, to, to.endpoint, exchange)
         try:
             return await self._answer(request, received, to, exchange, _added(exchange, done))
         finally:
             # Closed, not released: where the client left, the provider must stop generating.
             received.answer.close()
 
-    async def _send_healed(
-        self, sent: _Sent, plain: bytes | None, given: CIMultiDictProxy[str], to: Destination, exchange: Exchange
+    async def _send_repaired(
+        self, request: web.Request, to: Destination, endpoint: Endpoint, exchange: Exchange
+    ) -> tuple[Received, Repaired]:
+        """Repair a request to a model and send it; return the answer that the client gets."""
+        _refuse_signed(request)
+        given = await _read_body(request)
+        data = decoded(given, request.headers.get(hdrs.CONTENT_ENCODING, ""))
+        body = None if data is None else RequestBody(data)
+        done, healer = await self._repair(body, to, endpoint), None
+        if body is not None:
+            healer = Healer(
+                self._memories,
+                self._repairs,
+                endpoint=endpoint,
+                upstream=to.upstream,
+                headers=request.headers,
+                body=body,
+            )
+            done = await healer.recall(done, body.data)
+        self._note_repair(done, to, endpoint, exchange)
+        is_changed = done.body is not None
+        identity = endpoint.streams or (body is not None and body.asks_for_stream)
+        headers = to_upstream(request.headers, is_changed=is_changed, identity=identity, key=_key_of(to))
+        sent = _Sent(request.method, to.url, given, headers, b"" if body is None else body.data)
+        if done.body is not None:
+            sent.body = sent.plain = done.body
+        received = Received(await self._send(sent, to), endpoint.target)
+        if healer is None or not healer.most_healings:
+            return received, done
+        return await self._heal(received, sent, healer, to, exchange), done
+
+    async def _heal(
+        self, received: Received, sent: _Sent, healer: Healer, to: Destination, exchange: Exchange
     ) -> Received:
-        """Send a request, and narrower ones after refusals that can be healed; return the last answer.
+        """Send narrower requests after refusals that can be healed; return the last answer.
 
         Args:
+            received: the answer to the request.
             sent: the request.
-            plain: its body without content encoding, if it is one to a model.
-            given: the client's headers.
+            healer: of the request.
             to: where it goes.
             exchange: notes the healings.
         """
-        endpoint = to.endpoint
-        received = Received(await self._send(sent, to), "" if endpoint is None else endpoint.target)
-        if plain is None or endpoint is None or not to.upstream.most_healings:
-            return received
-        identity = sent.headers.get(hdrs.ACCEPT_ENCODING) == "identity"
+        target = received.target
         try:
             refusal = await received.refusal(self._hold_seconds)
-            for _ in range(to.upstream.most_healings):
-                found = None if refusal is None else await healed(refusal, plain, endpoint, self._repairs)
+            for _ in range(healer.most_healings):
+                found = None if refusal is None else await healer.heal(refusal, sent.plain)
                 if found is None:
                     break
                 received.answer.close()
-                plain = found.body
-                headers = to_upstream(given, is_changed=True, identity=identity, key=_key_of(to))
-                narrower = _Sent(sent.method, sent.url, plain, headers)
-                received = Received(await self._send(narrower, to), endpoint.target)
+                sent = _Sent(sent.method, sent.url, found.body, with_changed_body(sent.headers), found.body)
+                received = Received(await self._send(sent, to), target)
                 refusal = await received.refusal(self._hold_seconds)
-                self._note_healing(found, received, refusal, endpoint, exchange)
+                self._note_healing(found, received, refusal, target, exchange)
         except BaseException:  # the client left while its answer was held
             received.answer.close()
             raise
+        finally:
+            healer.keep()
         return received
 
     def _note_healing(
-        self, found: Healed, received: Received, refusal: Refusal | None, endpoint: Endpoint, exchange: Exchange
+        self, found: Healed, received: Received, refusal: Refusal | None, target: str, exchange: Exchange
     ) -> None:
         name = found.fixes[0].code.removeprefix("healed_")
         exchange.healed = (*exchange.healed, name)
         is_accepted = refusal is None and received.answer.status < web.HTTPBadRequest.status_code
-        self._metrics.healed.labels(endpoint.target, name, "accepted" if is_accepted else "refused").inc()
+        self._metrics.healed.labels(target, name, "accepted" if is_accepted else "refused").inc()
 
-    async def _repair(self, body: RequestBody | None, to: Destination, exchange: Exchange) -> Repaired:
+    async def _repair(self, body: RequestBody | None, to: Destination, endpoint: Endpoint) -> Repaired:
         """Repair a body; None is one whose content encoding cannot be removed."""
-        assert to.endpoint is not None  # noqa: S101  only requests to a model are repaired
         begun = time.perf_counter()
         done = (
             Repaired("failed", reason="content_encoding")
             if body is None
-            else await self._repairs.repair(body, to.endpoint, to.upstream)
+            else await self._repairs.repair(body, endpoint, to.upstream)
         )
         self._metrics.repair_seconds.observe(time.perf_counter() - begun)
+        return done
+
+    def _note_repair(self, done: Repaired, to: Destination, endpoint: Endpoint, exchange: Exchange) -> None:
+        """Count the result of repair.
+
+        Raises:
+            GatewayError: 400: the request is not sent.
+        """
         exchange.repair, exchange.fixes = done.outcome, done.fixes
-        self._metrics.repairs.labels(to.endpoint.target, done.outcome).inc()
+        self._metrics.repairs.labels(endpoint.target, done.outcome).inc()
         for code, count in done.fixes.items():
-            self._metrics.fixes.labels(code, to.endpoint.target).inc(count)
+            self._metrics.fixes.labels(code, endpoint.target).inc(count)
         if done.outcome in {"failed", "late"}:
             log.warning(
                 "%s: a request was forwarded without repair: %s %s", to.upstream.name, done.outcome, done.reason
@@ -196,7 +220,6 @@ class Exchanges:
             raise GatewayError(
                 400, f"Reknit did not send this request, since the provider would refuse it. {done.reason}"
             )
-        return done
 
     async def _send(self, sent: _Sent, to: Destination) -> aiohttp.ClientResponse:
         """Send a request; once more if it went over a kept connection that the upstream had closed.
@@ -300,6 +323,17 @@ def new_client() -> aiohttp.ClientSession:
         skip_auto_headers=("user-agent", "accept", "accept-encoding", "content-type"),
         trace_configs=[traces],
     )
+
+
+def _unread(request: web.Request, to: Destination) -> _Sent:
+    """Return a request whose body is forwarded while it is received."""
+    body = request.content if request.can_read_body else None
+    headers = to_upstream(request.headers, is_changed=False, identity=False, key=_key_of(to))
+    # A length that the client declared stays, so that the upstream need not read chunks.
+    length = request.headers.get(hdrs.CONTENT_LENGTH)
+    if length is not None and body is not None:
+        headers[hdrs.CONTENT_LENGTH] = length
+    return _Sent(request.method, to.url, body, headers)
 
 
 async def _read_body(request: web.Request) -> bytes:

@@ -58,6 +58,11 @@ def to_upstream(
     return headers
 
 
+def with_changed_body(headers: MultiMapping[str]) -> CIMultiDict[str]:
+    """Return the headers of a forwarded request for another body, which is not compressed."""
+    return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in _OF_BODY)
+
+
 def to_client(given: MultiMapping[str]) -> CIMultiDict[str]:
     """Return the headers of an answer for the client; ``content-length`` and ``content-encoding`` stay."""
     dropped = _HOP_BY_HOP | _NOT_RETURNED | _named(given.getall("connection", ()))

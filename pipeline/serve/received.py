@@ -35,6 +35,7 @@ class Received:
     """One answer of the provider.
 
     Attributes:
+        target: of the request; "" for a request that is not to a model.
         answer: its status, headers and the bytes that were not read yet.
         begin: the bytes that were read here; the client gets them first.
         watch: of a stream that can be read; it has seen ``begin``.
@@ -42,11 +43,12 @@ class Received:
 
     Args:
         answer: of the provider.
-        target: of the request; ``""`` for a request that is not to a model.
+        target: of the request, or "".
     """
 
     def __init__(self, answer: aiohttp.ClientResponse, target: str) -> None:
         is_readable = is_stream(answer.content_type) and hdrs.CONTENT_ENCODING not in answer.headers
+        self.target = target
         self.answer = answer
         self.begin = b""
         self.watch = StreamWatch(target) if target and answer.status == web.HTTPOk.status_code and is_readable else None

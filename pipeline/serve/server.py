@@ -19,6 +19,7 @@ from reknit.pipeline.serve.errors import error_body
 from reknit.pipeline.serve.exchange import Exchanges, GatewayError, new_client
 from reknit.pipeline.serve.headers import KEY, passed_already
 from reknit.pipeline.serve.local import LocalPaths, has_key
+from reknit.pipeline.serve.memory import RefusalMemory
 from reknit.pipeline.serve.metrics import GatewayMetrics
 from reknit.pipeline.serve.received import HOLD_SECONDS
 from reknit.pipeline.serve.recent import RecentExchanges
@@ -129,6 +130,7 @@ class Listening(Struct, frozen=True, kw_only=True):
         drain_seconds: most time for answers in progress at the end.
         silence_seconds: an answer that sends nothing for longer is broken off.
         hold_seconds: a stream without content is held for this time at most.
+        state_dir: where refusals are remembered beyond the end of the process; None for nowhere.
     """
 
     host: str = "127.0.0.1"
@@ -139,6 +141,7 @@ class Listening(Struct, frozen=True, kw_only=True):
     drain_seconds: float = 120.0
     silence_seconds: float = SILENCE_SECONDS
     hold_seconds: float = HOLD_SECONDS
+    state_dir: Path | None = None
 
 
 async def serve(
@@ -155,16 +158,18 @@ async def serve(
 
     Raises:
         InputError: ``key_missing``: the address is not a loopback address, or an upstream has a key of its own, and
-            there is no key for clients.
+            there is no key for clients. ``state_dir_unusable``.
         OSError: an address cannot be bound.
     """
     _check_key(upstreams, listening)
     metrics = GatewayMetrics()
+    memories = RefusalMemory(listening.state_dir)
     recent, repairs = RecentExchanges(), Repairs()
     exchanges = Exchanges(
         new_client(),
         metrics,
         repairs,
+        memories,
         silence_seconds=listening.silence_seconds,
         hold_seconds=listening.hold_seconds,
     )
@@ -190,6 +195,7 @@ async def serve(
             await status.cleanup()
         await exchanges.close()
         repairs.close()
+        memories.close()
 
 
 def _check_key(upstreams: Upstreams, listening: Listening) -> None:
