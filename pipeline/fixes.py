@@ -279,6 +279,8 @@ _DIALECT = (
          "the branches of a tool's schema became one schema of an object, which takes every call that they take",
          "tools.N.custom.input_schema: input_schema does not support oneOf, allOf, or anyOf at the top level",
          "anthropics/claude-code#5319, #5973; nspady/google-calendar-mcp#39"),
+    _kept("schema_wrapped", "rewritten", "a tool's schema accepts no object and became the member `_raw` of one",
+          "tools.N.custom.input_schema.type: Input should be 'object'", "recorded refusals of Anthropic"),
     _lost("answer_schema_loosened", "rewritten",
          "the schema of an answer lost limits that the target refuses, or is no longer strict",
          "output_config.format.schema: For 'array' type, property 'maxItems' is not supported",
@@ -427,11 +429,18 @@ _SPEECH = (
          source="dwgx/WindsurfAPI: results that the model repeats"),
 )  # fmt: skip
 
+# Changes to the calls in a stream.
+_CALLS = (
+    _kept("call_unwrapped", "rewritten",
+          "a call of a tool that accepts no object became the value that it held in the member `_raw`",
+          source="requests that declare the tool with this member (schema_wrapped)"),
+)  # fmt: skip
+
 # Repairs that a policy cannot only observe, by the reason.
 _ALWAYS: Mapping[str, tuple[str, ...]] = {
     "the message could not be read without it": tuple(entry.code for entry in _READING),
     "reading makes an object of the text in which most shapes hold a call's input": ("input_parsed",),
-    "it is made while a stream is read": tuple(entry.code for entry in _SPEECH),
+    "it is made while a stream is read": tuple(entry.code for entry in (*_SPEECH, *_CALLS)),
     "an option of its own decides about it": (
         "tools_stripped", "reasoning_stripped", "cut_text_marked", "cut_text_dropped", "result_late_turn",
         "result_replaced", "media_over_limit", "image_scaled", "exchange_cut", "summary_inserted",
@@ -461,7 +470,7 @@ _WHY_ALWAYS = {code: reason for reason, codes in _ALWAYS.items() for code in cod
 FIXES: Mapping[str, FixCode] = MappingProxyType(
     {
         entry.code: structs.replace(entry, always=_WHY_ALWAYS.get(entry.code, ""))
-        for entry in (*_READING, *_STRUCTURE, *_DIALECT, *_SPEECH)
+        for entry in (*_READING, *_STRUCTURE, *_DIALECT, *_SPEECH, *_CALLS)
     }
 )
 OBSERVABLE: frozenset[str] = frozenset(code for code, entry in FIXES.items() if not entry.always)

@@ -307,6 +307,10 @@ class StreamPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tools: Annotated[
         tuple[str, ...] | None, Meta(description="The tools that its text can call; for the target `cascade` only.")
     ] = None
+    wrapped_tools: Annotated[
+        tuple[str, ...],
+        Meta(description="The tools that accept no object. Items have the values that their calls hold in `_raw`."),
+    ] = ()
 
 
 class FixRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -35,6 +35,7 @@ from reknit.pipeline.session.state import HEALING, LATE_RESULTS, LogEntry, decod
 from reknit.pipeline.session.tokens import CountTokens
 from reknit.pipeline.session.working import WorkingHistory
 from reknit.pipeline.targets import Setting
+from reknit.pipeline.targets.wrapped_tools import wrapped_tools
 
 __all__ = ["GivenHistory", "GivenMessage", "Normalized", "Session", "normalize"]
 
@@ -142,6 +143,11 @@ class Session:
     def tool_names(self) -> tuple[str, ...]:
         """The names of the tools, in their order."""
         return tuple(tool.name for tool in self._given.setting.tools)
+
+    @property
+    def wrapped_tools(self) -> frozenset[str]:
+        """The names of the tools that accept no object, which requests declare in a wrapped form."""
+        return wrapped_tools(self._given.setting.tools)
 
     @property
     def last_role(self) -> Role | None:

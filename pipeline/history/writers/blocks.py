@@ -16,6 +16,7 @@ from reknit.pipeline.history.pieces import GEMINI, RESPONSES, block_path, is_nat
 from reknit.pipeline.history.readers.fields import EMPTY_OBJECT, as_object, is_cut
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.tolerant import Inner, Placed
+from reknit.pipeline.history.wrapped_inputs import object_input
 from reknit.pipeline.history.writers.base import MAKER, Holds, Place, has
 from reknit.pipeline.history.writers.values import as_json_text, as_text, is_json, is_seal, source_of
 from reknit.pipeline.model import (
@@ -263,7 +264,7 @@ class Keeping:
             self.lose("field_dropped", path, block, "incomplete")
             cut, given = False, Raw(text.encode()) if text.lstrip().startswith("{") else EMPTY_OBJECT
         elif holds.objects and not cut and not starts_with(given, b"{"):
-            wrapped = Raw(b'{"_raw":%b}' % bytes(given)) if bytes(given) not in (b"null", b'""', b"") else EMPTY_OBJECT
+            wrapped = object_input(given)
             self.fixes.append(make("input_wrapped", path, before=given, after=wrapped, tool_id=block.id))
             given = wrapped
         own = block.own if block.own is not UNSET and block.own.provider in holds.own else UNSET
