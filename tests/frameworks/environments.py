@@ -70,11 +70,12 @@ def make(name):
     (place / _STAMP).write_text(_digest(name), encoding="utf-8")
 
 
-def run(name, script, *arguments, **variables):
-    """Run a script in an environment; return the finished process, with its output as text."""
+def run(name, script, given="", **variables):
+    """Run a script in an environment, with this text as its input; return the finished process."""
     own = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(
-        [python(name), script, *arguments],
+        [python(name), script],
+        input=given,
         env={**own, **{key: str(value) for key, value in variables.items()}},
         capture_output=True,
         text=True,
