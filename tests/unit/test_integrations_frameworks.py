@@ -4,11 +4,16 @@ Each runs in the framework's own environment, against a provider on the loopback
 """
 
 import json
+import re
 
 import pytest
-from frameworks.environments import ROOT, needs, run
+from frameworks.environments import NAMES as ENVIRONMENTS
+from frameworks.environments import ROOT, needs, requirements, run
 from loopback import provider
 
+from reknit.pipeline.explain.framework_versions import IN_CI
+
+PAGE = ROOT / "docs" / "integrations.md"
 EXAMPLES = ROOT / "examples" / "integrations"
 CUT = "# without this line"
 # The example of each environment, and the words of the refusal.
@@ -71,7 +76,38 @@ def test_histories_keep_their_objects_and_types(name):
     assert (done.returncode, done.stdout) == (0, "checked\n"), done.stderr
 
 
-def test_environments_pin_every_version():
-    for path in (ROOT / "tests" / "frameworks").glob("*/requirements.txt"):
-        lines = path.read_text(encoding="utf-8").splitlines()
-        assert all("==" in line for line in lines if not line.startswith("#"))
+def test_the_documented_versions_are_those_of_the_environments():
+    pinned = {pin for name in ENVIRONMENTS for pin in requirements(name).items()}
+    assert pinned >= {version for packages in IN_CI.values() for version in packages.items()}
+
+
+# The heading of each snippet in the page, and its environment; the last one is of the SDKs, which CI has anyway.
+HEADINGS = {
+    "LangChain": "langchain",
+    "pydantic-ai": "pydantic-ai",
+    "OpenAI Agents SDK": "openai-agents",
+    "Google ADK": "google-adk",
+    "Strands": "strands",
+    "LiteLLM": "litellm",
+    "SDKs of Anthropic and OpenAI": "",
+}
+SNIPPET = re.compile(r"^## ([^\n]+)\n\n```python\n(.*?)```$", re.MULTILINE | re.DOTALL)
+
+
+def test_every_integration_has_a_snippet():
+    assert [heading for heading, _ in SNIPPET.findall(PAGE.read_text(encoding="utf-8"))] == list(HEADINGS)
+
+
+@pytest.mark.parametrize("heading", [pytest.param(each, marks=needs(name)) for each, name in HEADINGS.items() if name])
+def test_a_snippet_of_the_page_runs(heading, tmp_path):
+    snippet = tmp_path / "snippet.py"
+    snippet.write_text(dict(SNIPPET.findall(PAGE.read_text(encoding="utf-8")))[heading], encoding="utf-8")
+    done, bodies = ran(HEADINGS[heading], snippet)
+    assert (done.returncode, bodies) == (0, []), done.stderr
+
+
+def test_the_snippet_of_the_sdks_runs(monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
+    names = {}
+    exec(dict(SNIPPET.findall(PAGE.read_text(encoding="utf-8")))["SDKs of Anthropic and OpenAI"], names)  # noqa: S102  our own page
+    assert names["client"].api_key == "k"
