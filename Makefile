@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest
 SDKS := $(if $(shell command -v npm),tests/js/node_modules)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format unit broker sdks chaos simulate heal bench mutants release wheels record resume kafka modules schemas docs site deploy clean distclean
+.PHONY: help demo test lint format unit broker sdks frameworks chaos simulate heal bench mutants release wheels record resume kafka modules schemas docs site deploy clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ sdks: tests/js/node_modules ## install the JavaScript SDKs that tests run (npm)
 tests/js/node_modules: tests/js/package.json
 	@npm install --prefix tests/js --no-package-lock --no-audit --no-fund --loglevel=error
 	@touch $@
+
+frameworks: $(VENV)/.dev ## make the environments of the frameworks that tests run, each again when its requirements change
+	@$(BIN)/python tests/frameworks/environments.py $(ARGS)
 
 chaos: $(VENV)/.dev ## let three brokers and two workers undergo every fault, with an audit after each; writes build/chaos.md
 	@$(BIN)/python tests/chaos/run.py $(ARGS)
@@ -104,7 +107,7 @@ clean: ## remove caches and local state
 	find reknit pipeline topics tests deploy -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environment and the broker's jars as well
-	rm -rf $(VENV) $(VENV)-mutants $(VENV)-release deploy/kafka/lib tests/js/node_modules
+	rm -rf $(VENV) $(VENV)-mutants $(VENV)-release .venv-frameworks deploy/kafka/lib tests/js/node_modules
 
 # One stamp for each step, newer than what it was made from.
 $(VENV)/.python:

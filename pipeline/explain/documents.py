@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from reknit.pipeline.explain import explain, summaries
+from reknit.pipeline.explain.framework_versions import IN_CI
 from reknit.pipeline.explain.page_text import Said, as_text, written
 from reknit.pipeline.healing.table import HEALED_CODES, HEALINGS, IN_SESSIONS, Healing
 from reknit.pipeline.history.frameworks import FRAMEWORKS
@@ -120,8 +121,9 @@ _WORKS_INTRO = (
     "`reknit convert --from A --to B` and `reknit.convert(history, to=…)` write the shapes that have a name under "
     "`--to`; `reknit export SESSION --as …` writes a session. A conversion repairs nothing: broken histories stay "
     "broken, and `reknit normalize` repairs them. Content without a place in a shape is left out, and each such loss "
-    "is a fix; the last table has what each shape holds. Reknit changes requests at the places in the column `hooks "
-    "in`; a framework without one uses the [gateway](serve.md) where its client takes a base URL, or converts what it "
+    "is a fix; the last table has what each shape holds. Reknit changes histories and requests at the places in the "
+    "column `hooks in` ([repair inside a framework](integrations.md)); a framework without one uses the "
+    "[gateway](serve.md) where its client takes a base URL, or converts what it "
     "stores."
 )
 _BY_PROVIDERS = (
@@ -142,25 +144,15 @@ _TRIED = {
 _GATEWAY: Final = "[gateway](serve.md)"
 _REPAIR: Final = "[`reknit repair`](broken-sessions.md)"
 _FETCH: Final = f"[`mendingFetch`](../js/README.md), {_GATEWAY}"
-_TRANSPORT: Final = f"`reknit.integrations`, {_FETCH}"
-_IN_PROCESS: Final = """\
-`reknit.integrations` has transports for the HTTP clients of the Python SDKs of Anthropic and OpenAI (`httpx` or
-`httpx2`). A request that needs no repair keeps its bytes, and one that no repair makes valid is sent as it is.
-
-```python
-import httpx2
-from anthropic import Anthropic, DefaultHttpxClient
-from reknit.integrations import RepairTransport
-
-http = DefaultHttpxClient(transport=RepairTransport(httpx2.HTTPTransport(), on_fixes=print))
-client = Anthropic(http_client=http)
-```
-
-`AsyncRepairTransport` wraps `httpx2.AsyncHTTPTransport`. Both take a `policy`. A body that is signed (Bedrock) or
-compressed, and a request that continues a stored response, are not changed."""
+_TRANSPORT: Final = f"[`RepairTransport`](integrations.md#sdks-of-anthropic-and-openai), {_FETCH}"
 _HOOKS: Final = {
+    "langchain": "[`RepairMiddleware`](integrations.md#langchain)",
+    "pydantic-ai": "[`repair_history`](integrations.md#pydantic-ai)",
+    "openai-agents": "[`repair_input`](integrations.md#openai-agents-sdk)",
+    "adk-events": "[`repair_contents`](integrations.md#google-adk)",
+    "bedrock-converse": "[`RepairHook`](integrations.md#strands) of Strands",
     "anthropic": _TRANSPORT,
-    "openai-chat": _TRANSPORT,
+    "openai-chat": f"[`RepairCallback`](integrations.md#litellm) of LiteLLM, {_TRANSPORT}",
     "openai-responses": _TRANSPORT,
     "gemini": _GATEWAY,
     "ai-sdk-model": _FETCH,
@@ -350,16 +342,24 @@ def _native_page() -> Iterator[str]:
 def _works_page() -> Iterator[str]:
     columns = "framework or program", "`--from`", "reads", "`--to`", "writes", "hooks in", "versions that were tried"
     rows = [
-        ("Frameworks", (each.title, f"`{each.name}`", each.forms, *_written(each.name), each.tried))
+        ("Frameworks", (each.title, f"`{each.name}`", each.forms, *_written(each.name), _tried(each.name, each.tried)))
         for each in sorted(FRAMEWORKS.values(), key=lambda each: each.title.lower())
     ]
     rows += [
-        ("Providers and agent programs", (title, f"`{name}`", forms, *_written(name), _TRIED.get(name, "")))
+        (
+            "Providers and agent programs",
+            (title, f"`{name}`", forms, *_written(name), _tried(name, _TRIED.get(name, ""))),
+        )
         for name, title, forms in _BY_PROVIDERS
     ]
     yield from _tables("Works with", _WORKS_INTRO, columns, rows)
-    yield from ("## In the process of the SDK", "", _IN_PROCESS, "")
     yield from ("## Content of the written shapes", "", *_table(_HELD, map(_held, WRITERS.values())), "")
+
+
+def _tried(shape: str, written: str) -> str:
+    """Return the versions that wrote samples of a shape, and those that CI runs."""
+    in_ci = ", ".join(f"{package} {version}" for package, version in IN_CI.get(shape, {}).items())
+    return "; ".join(filter(None, (written, in_ci and f"in CI: {in_ci}")))
 
 
 def _written(name: str) -> tuple[str, str, str]:
