@@ -119,10 +119,11 @@ _WORKS_INTRO = (
     "provider that the framework names as its issuer; a signature without one stays where its form proves the issuer. "
     "The files of pi, Copilot and ACP are read as a whole only.\n\n"
     "`reknit convert --from A --to B` and `reknit.convert(history, to=…)` write the shapes that have a name under "
-    "`--to`; `reknit export SESSION --as …` writes a session. A conversion repairs nothing: broken histories stay "
-    "broken, and `reknit normalize` repairs them. Content without a place in a shape is left out, and each such loss "
-    "is a fix; the last table has what each shape holds. Reknit changes histories and requests at the places in the "
-    "column `hooks in` ([repair inside a framework](integrations.md)); a framework without one uses the "
+    "`--to`; `reknit export SESSION --as …` writes a session. [Files of "
+    "programs](transcripts.md#written-transcripts) have a line for each message. A conversion repairs nothing: broken "
+    "histories stay broken, and `reknit normalize` repairs them. Content without a place in a shape is left out, and "
+    "each such loss is a fix; the last table has what each shape holds. Reknit changes histories and requests at the "
+    "places in the column `hooks in` ([repair inside a framework](integrations.md)); a framework without one uses the "
     "[gateway](serve.md) where its client takes a base URL, or converts what it "
     "stores."
 )
@@ -176,7 +177,8 @@ _HEALING_INTRO = (
     "`healed_` with the name of the row. A sentence without a row is never interpreted, so keys, quotas, lengths, "
     "policies and overload are not healed. A cause that may pass by itself, such as a timeout of a download, is "
     "healed at the second refusal (`--attempt 2`). A healed request breaks no rule that the refused one kept. [The "
-    "gateway](serve.md) heals requests on their way, each by itself; a session remembers its refusals."
+    "gateway](serve.md) heals requests on their way, and remembers what was refused for a conversation; a session "
+    "remembers its refusals too."
 )
 _HEALING_SESSIONS = (
     "## Sessions",
@@ -346,10 +348,7 @@ def _works_page() -> Iterator[str]:
         for each in sorted(FRAMEWORKS.values(), key=lambda each: each.title.lower())
     ]
     rows += [
-        (
-            "Providers and agent programs",
-            (title, f"`{name}`", forms, *_written(name), _tried(name, _TRIED.get(name, ""))),
-        )
+        ("Providers and agent programs", (title, f"`{name}`", forms, *_written(name), _tried(name, _resumed(name))))
         for name, title, forms in _BY_PROVIDERS
     ]
     yield from _tables("Works with", _WORKS_INTRO, columns, rows)
@@ -369,6 +368,13 @@ def _written(name: str) -> tuple[str, str, str]:
     return ("", "", hooks) if writer is None else (f"`{writer.name}`", f"{writer.forms}, for {writer.loads}", hooks)
 
 
+def _resumed(name: str) -> str:
+    """Return the versions of a program whose files were read, and those that have resumed a written one."""
+    writer = next((each for each in WRITERS.values() if each.source == name and each.tried), None)
+    read = _TRIED.get(name, "")
+    return read if writer is None else f"{read}; resumed what is written: {writer.tried}"
+
+
 def _held(writer: Writer) -> Sequence[str]:
     """Return the row of a writer in the table of contents of shapes."""
     holds = writer.holds
@@ -386,7 +392,8 @@ def _held(writer: Writer) -> Sequence[str]:
         items,
         {"": "", "text": "of a text", "all": "yes"}[holds.errors],
         {"": "", "text": "by their text", "marked": "yes"}[holds.cut_calls],
-        ", ".join(sorted("results" if each == "result" else each for each in holds.media)),
+        ", ".join(sorted("results" if each == "result" else each for each in holds.media))
+        + ("" if holds.documents else ", images only"),
         ", ".join(sorted(holds.sources)),
         {"": "", "some": "yes", "all": "always"}[holds.titles],
         {"": "", "text": "on texts", "all": "yes"}[holds.cache],

@@ -9,6 +9,7 @@ import msgspec
 
 from reknit.pipeline.history.pieces import Message, TrackedBlock
 from reknit.pipeline.history.writers import writer_named
+from reknit.pipeline.history.writers.base import Known
 from reknit.pipeline.history.writers.kept import kept
 from reknit.pipeline.history.writers.values import tool_names
 from reknit.pipeline.model import Role, ToolResult, ToolUse, Turn
@@ -38,7 +39,7 @@ def framework_writer(name: str) -> WritePieces:
         turn = Turn(role=role, blocks=tuple(piece.block for piece in pieces), index=0, id=named, paths=paths)
         turns, _ = kept([turn], writer.holds)
         calls = Turn(role="assistant", blocks=tuple(piece.block for _, piece in said), index=0)
-        written = writer.write([turn for turn in turns if turn.blocks], tool_names([calls]))
+        written = writer.write([turn for turn in turns if turn.blocks], Known(tool_names([calls])))
         return _LIST.decode(msgspec.json.encode(written))
 
     return write
