@@ -17,7 +17,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-PLACE = Path(os.environ.get("REKNIT_FRAMEWORKS", ROOT / ".venv-frameworks"))
+PLACE = Path(os.environ.get("FRAMEWORKS_DIR", ROOT / ".venv-frameworks"))
 NAMES = tuple(sorted(path.parent.name for path in HERE.glob("*/requirements.txt")))
 _STAMP = "requirements.sha256"
 _QUIETLY = ("--quiet", "--disable-pip-version-check", "--no-input")
