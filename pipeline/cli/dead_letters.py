@@ -113,7 +113,7 @@ def retry_of(letter: Letter, session: Standing | None, record: bytes | None) -> 
     if why.topic != AGENT_TURNS:
         return Retry(left=Left(f"records of {why.topic} are replayed, not retried"))
     if letter.record.key is None:
-        return Retry(left=Left("it has no key, so nobody knows whose it is"))
+        return Retry(left=Left("it has no key, so its session is unknown"))
     if why.code == "bad_key":
         return Retry(left=Left("its key is not UTF-8, so it is of no session"))
     if why.code in _OVER and record is None:

@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 FILE = click.argument("file", default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 # Most bytes of one read.
 _PIECE = 1 << 16
-QUIET = click.option("-q", "--quiet", is_flag=True, help="No words about fixes and violations on stderr.")
-LINES = click.option("--lines", is_flag=True, help="One document a line, in and out.")
+QUIET = click.option("-q", "--quiet", is_flag=True, help="Print no fixes and violations on stderr.")
+LINES = click.option("--lines", is_flag=True, help="Read and write one document per line.")
 
 
 # Choices of options.
@@ -76,20 +76,24 @@ Form: TypeAlias = Literal["body", "report", "diff"]
 
 
 @click.command("normalize")
-@click.option("--to", "target", default="anthropic", show_default=True, help=f"Who is to accept it: {TARGET_NAMES}.")
-@click.option("--from", "shape", default="auto", show_default=True, help=f"Its shape: auto, {', '.join(SHAPES)}.")
+@click.option(
+    "--to", "target", default="anthropic", show_default=True, help=f"The target of the request: {TARGET_NAMES}."
+)
+@click.option(
+    "--from", "shape", default="auto", show_default=True, help=f"The history's shape: auto, {', '.join(SHAPES)}."
+)
 @click.option(
     "--policy",
     "policies",
     multiple=True,
     metavar="K=V",
-    help=f"How to mend where there is a choice: {_POLICIES}.",
+    help=f"A choice between repairs: {_POLICIES}.",
 )
-@click.option("--model", help="The model, in place of the one that the document names.")
+@click.option("--model", help="The model, instead of the document's.")
 @click.option(
     "--report", "--json", "report", is_flag=True, help="Print request, fixes and violations as one JSON object."
 )
-@click.option("--diff", is_flag=True, help="Print the difference between history and request, and no request.")
+@click.option("--diff", is_flag=True, help="Print the difference between history and request, instead of the request.")
 @QUIET
 @LINES
 @FILE
@@ -206,9 +210,11 @@ def _policy(pairs: Sequence[str]) -> dict[str, str]:
 
 
 @click.command("validate")
-@click.option("--target", default="anthropic", show_default=True, help=f"Whose rules to judge by: {TARGET_NAMES}.")
-@click.option("--model", default=None, help="The model, where the body does not name it.")
-@click.option("--beta", "betas", multiple=True, help="A value of the header anthropic-beta that is sent along.")
+@click.option(
+    "--target", default="anthropic", show_default=True, help=f"The target whose rules are applied: {TARGET_NAMES}."
+)
+@click.option("--model", default=None, help="The model, if the body does not name it.")
+@click.option("--beta", "betas", multiple=True, help="A value of the request's anthropic-beta header.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on a terminal too.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing; the exit code has the result.")
 @LINES
@@ -254,13 +260,13 @@ def _judged(body: bytes, found: Sequence[Violation], *, prompt: bool) -> Exit:
     "source",
     default="claude-cli",
     show_default=True,
-    help=f"Whose events they are: {SOURCE_NAMES}.",
+    help=f"The source of the events: {SOURCE_NAMES}.",
 )
-@click.option("--model", help="The name that a source of text only (cascade) is to speak under.")
+@click.option("--model", help="The model's name in the items of a source of text only (cascade).")
 @click.option(
     "--transcript",
     type=click.Path(exists=True, dir_okay=False),
-    help="The transcript that gemini-cli or claude-cli kept of the run: what it does not hold is withdrawn.",
+    help="The run's transcript by gemini-cli or claude-cli. Items that it does not contain are withdrawn.",
 )
 @click.option(
     "--tools",
@@ -379,7 +385,13 @@ def _is_mend(item: Any) -> bool:  # noqa: ANN401  the item union
 
 
 @click.command("test")
-@click.option("--load", "modules", multiple=True, metavar="MODULE", help="Import it first: it registers your targets.")
+@click.option(
+    "--load",
+    "modules",
+    multiple=True,
+    metavar="MODULE",
+    help="A module that is imported first, to register your targets.",
+)
 @click.argument("cases", default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 def test_command(modules: tuple[str, ...], cases: str) -> None:
     """Check histories of your own: CASES.jsonl has one case per line, - is stdin.
@@ -450,7 +462,7 @@ def _unusable(name: str, target: str, error: ReknitError) -> Exit:
 
 @click.command("explain")
 @click.argument("code", required=False)
-@click.option("--list", "all_codes", is_flag=True, help="List all codes; so does leaving out CODE.")
+@click.option("--list", "all_codes", is_flag=True, help="List all codes, as without CODE.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--write", type=click.Path(file_okay=False), help="Write all pages as Markdown into this directory.")
 def explain_command(code: str | None, all_codes: bool, as_json: bool, write: str | None) -> None:

@@ -93,7 +93,7 @@ def test_a_retry_depends_on_the_code_and_the_state_of_the_session(given, standin
     ("given", "standing", "why"),
     [
         (letter(topic="provider.events.v1"), None, "records of provider.events.v1 are replayed, not retried"),
-        (letter(key=None), None, "it has no key, so nobody knows whose it is"),
+        (letter(key=None), None, "it has no key, so its session is unknown"),
         (letter("bad_key", key=b"\xff"), None, "its key is not UTF-8, so it is of no session"),
         (letter(value=b"{"), None, "it is no JSON object; give what is meant with --record"),
         (letter(value=b"[1]"), PARKED, "it is no JSON object; give what is meant with --record"),

@@ -270,7 +270,7 @@ async def test_a_dead_letter_page_shows_its_reason_and_content(tmp_path):
 
 async def test_a_dead_letter_is_retried_once_and_only_with_the_token(tmp_path, monkeypatch):
     asked = []
-    outcomes = [None, Left("it has no key, so nobody knows whose it is"), Left("it is no JSON object", "what is meant")]
+    outcomes = [None, Left("it has no key, so its session is unknown"), Left("it is no JSON object", "what is meant")]
 
     async def act(_config, wanted, done):
         asked.append((wanted.places, done))
@@ -287,7 +287,7 @@ async def test_a_dead_letter_is_retried_once_and_only_with_the_token(tmp_path, m
         _, mended = await ask("/letters/0/0/retry", post={"token": token})
         assert (await ask("/letters/0/9/retry", post={"token": token}))[0] == 404
     assert "It was written to its session's log again." in done
-    assert "It was left: it has no key, so nobody knows whose it is.</p>" in left
+    assert "It was left: it has no key, so its session is unknown.</p>" in left
     assert "It was left: it is no JSON object. This page can only write it as it came; " in mended
     assert "<code>reknit dead-letters retry 0/0 --record FILE</code> writes another record in its place" in mended
     assert "give what is meant" not in mended

@@ -188,12 +188,15 @@ class Reader:
 
     @contextmanager
     def consistent(self) -> Iterator[None]:
-        """Let all reads of this thread in the block see the index in one state.
+        """Let all reads of this thread in the block see the index in one state. Blocks can be nested.
 
         The index makes one record of an item's pieces when the item ends. Two reads with such a write between them
         could miss both the pieces and that record.
         """
         with self._reading() as connection:
+            if connection.in_transaction:
+                yield
+                return
             connection.execute("BEGIN")
             try:
                 yield

@@ -262,7 +262,14 @@ def items(
     """
     low = place_number(*read_place(after)) if after else ITEMS - 1
     high = place_number(*read_place(before)) if before else 1 << 62
-    order = "ASC" if after else "DESC"
+    with reader.consistent():
+        return _items(reader, name, run, low=low, high=high, limit=limit, forward=bool(after))
+
+
+def _items(
+    reader: Reader, name: str, run: str | None, *, low: int, high: int, limit: int, forward: bool
+) -> list[Entry]:
+    order = "ASC" if forward else "DESC"
     if run is not None:
         known = reader.rows(
             "SELECT r.first, r.last FROM sessions AS s JOIN runs AS r ON r.session = s.id "
@@ -291,7 +298,7 @@ def items(
         *given,
         limit,
     )
-    return _in_order(name, rows, pieces, limit, forward=bool(after))
+    return _in_order(name, rows, pieces, limit, forward=forward)
 
 
 def turns_by(reader: Reader, name: str, producer: str) -> list[Entry]:
@@ -303,8 +310,9 @@ def turns_by(reader: Reader, name: str, producer: str) -> list[Entry]:
 def of_items(reader: Reader, name: str, item_ids: Collection[str]) -> list[Entry]:
     """Records of these items, in the order of their log."""
     marks = ", ".join("?" * len(item_ids))
-    rows = reader.rows(f"{_OF_ONE} {_OWN} AND e.item_id <> '' AND e.item_id IN ({marks})", name, *item_ids)
-    pieces = reader.rows(f"{_PIECES} AND d.item_id IN ({marks})", name, *item_ids)
+    with reader.consistent():
+        rows = reader.rows(f"{_OF_ONE} {_OWN} AND e.item_id <> '' AND e.item_id IN ({marks})", name, *item_ids)
+        pieces = reader.rows(f"{_PIECES} AND d.item_id IN ({marks})", name, *item_ids)
     return _in_order(name, rows, pieces, len(rows) + len(pieces), forward=True)
 
 
