@@ -42,6 +42,8 @@ def is_tracestate(text: str) -> bool:
 
 
 _GRAMMARS: Final = {TRACEPARENT: is_traceparent, TRACESTATE: is_tracestate}
+CARRIED: Final = tuple(_GRAMMARS)
+"""The names of the two headers."""
 
 
 def breaks_grammar(name: str, value: bytes | None) -> bool:

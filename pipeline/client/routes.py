@@ -28,6 +28,7 @@ from reknit.pipeline.client.retries import asked_pause
 from reknit.pipeline.errors import InputError, ReknitError, error_name
 from reknit.pipeline.urls import HIDDEN, host_of
 from reknit.topics.headers import Framing
+from reknit.topics.trace import CARRIED
 
 # Answers from this status on are refusals. Redirects are among them, since none is followed.
 REFUSED_FROM: Final = 300
@@ -103,6 +104,8 @@ class Route(Protocol):
 class Http:
     """A provider's endpoint. ``{model}`` in the URL is the request's model. Redirects are not followed.
 
+    The trace of a request goes with it as ``traceparent`` and ``tracestate``.
+
     Args:
         client: the connections.
         url: of the endpoint.
@@ -138,7 +141,7 @@ class Http:
             async with self._client.post(
                 url,
                 data=io.BytesIO(request.body or b""),
-                headers=self._headers,
+                headers=self._headers | _without(request.trace, self._headers),
                 allow_redirects=False,
                 timeout=self._patience,
             ) as response:
@@ -178,6 +181,12 @@ class Http:
         if status in _MAY_PASS:
             raise TryAgainError(f"HTTP {status}", asked_pause(response.headers), refusal)
         return refusal
+
+
+def _without(trace: Mapping[str, str], headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of a trace that are not set for all requests."""
+    given = {name.lower() for name in headers}
+    return {name: value for name, value in trace.items() if name not in given}
 
 
 def _words_of(url: str, headers: Mapping[str, str]) -> list[bytes]:
@@ -225,6 +234,9 @@ def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
 class Program:
     """A program that reads a request from standard input and prints events, one a line.
 
+    The trace of a request is in the environment, as ``TRACEPARENT`` and ``TRACESTATE``: OpenTelemetry's carrier for
+    programs.
+
     Args:
         command: the program and its arguments.
         silence_seconds: a program that prints nothing for longer is ended.
@@ -244,7 +256,7 @@ class Program:
 
     async def answer(self, request: Request) -> AsyncGenerator[Answer, None]:
         """See ``Route``."""
-        process = await self._start()
+        process = await self._start(request.trace)
         # Write while reading: a program may print before it has read everything.
         writing = asyncio.create_task(_write(process, request.body or b""))
         try:
@@ -261,10 +273,16 @@ class Program:
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
 
-    async def _start(self) -> Process:
+    async def _start(self, trace: Mapping[str, str]) -> Process:
         try:
             return await asyncio.create_subprocess_exec(
-                *self._command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, limit=_LONGEST_LINE, start_new_session=True
+                *self._command,
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=DEVNULL,
+                limit=_LONGEST_LINE,
+                start_new_session=True,
+                env=_environment(trace),
             )
         except OSError as error:
             if error.errno in _CANNOT_START:
@@ -278,6 +296,12 @@ class Program:
             return await asyncio.wait_for(process.stdout.readline(), self._silence)
         except ValueError as error:
             raise InputError("too_large", f"a line of the program exceeds {_LONGEST_LINE} bytes") from error
+
+
+def _environment(trace: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a program: this process's own, with the trace of the request in the place of its."""
+    own = {name: value for name, value in os.environ.items() if not trace or name.lower() not in CARRIED}
+    return own | {name.upper(): value for name, value in trace.items()}
 
 
 async def _write(process: Process, body: bytes) -> None:

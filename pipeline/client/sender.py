@@ -415,12 +415,19 @@ class Sender:
                 await self._feed(request, end.data, end.status)
         except InputError as error:
             self._say(logging.ERROR, request, f"the rest is not published: {error.code}")
-        await self._events.end_run(request.session, run=request.headers.request_id, reason=end.reason)
+        run = request.headers.request_id
+        await self._events.end_run(request.session, run=run, reason=end.reason, trace=request.trace)
 
     async def _feed(self, request: Request, data: bytes, status: int | None) -> None:
         request_id, framing = request.headers.request_id, self._route.framing
         await self._events.feed(
-            request.session, data, run=request_id, framing=framing, request_id=request_id, status=status
+            request.session,
+            data,
+            run=request_id,
+            framing=framing,
+            request_id=request_id,
+            status=status,
+            trace=request.trace,
         )
 
     async def _pace(self) -> None:

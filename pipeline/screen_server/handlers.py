@@ -201,7 +201,7 @@ async def _asked(
     feed.connections.add(connection)
     try:
         if message is not None and screens.turns is not None:
-            await screens.turns.append(feed.session, turn_in(message), record_id=message.id)
+            await screens.turns.append(feed.session, turn_in(message), record_id=message.id, trace=request.headers)
         return await send(request, connection, plan, b"", _end_of(screens.gate, grant))
     finally:
         feed.connections.discard(connection)
