@@ -140,16 +140,19 @@ class Route:
     """Answers each request with the next of its ``answers``: pieces, with errors among them that are raised."""
 
     framing = "bytes"
+    url = "https://api.example.com/v1/messages?key=secret"
 
     def __init__(self, *answers, default=None) -> None:
         self.answers = list(answers)
         self.default = default
         self.asked: list[str] = []
+        self.traces: list[dict[str, str]] = []
         self.arrived = asyncio.Semaphore(0)
         self.closed: list[str] = []
 
     async def answer(self, request):
         self.asked.append(request.headers.request_id)
+        self.traces.append(request.trace)
         answer = self.answers.pop(0) if self.answers else self.default
         self.arrived.release()
         try:

@@ -22,7 +22,7 @@ from reknit.topics import headers as names
 from reknit.topics.headers import DeadLetterHeaders, FixHeaders, Headers, ItemHeaders, RequestHeaders
 from reknit.topics.items import AnyItem, Item
 from reknit.topics.records import FixRecord
-from reknit.topics.trace import carried
+from reknit.topics.trace import CARRIED, carried, trace_headers
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -56,6 +56,13 @@ class Request(_Read, frozen=True, kw_only=True):
     body: bytes | None
     lost: str = ""
     headers: RequestHeaders
+
+    def in_trace(self, trace: Mapping[str, str]) -> Self:
+        """Return the request in another trace, or under another span of its trace."""
+        if trace == self.trace:
+            return self
+        others = tuple((name, value) for name, value in self.raw_headers if name not in CARRIED)
+        return structs.replace(self, raw_headers=(*others, *trace_headers(trace)))
 
     @property
     def is_withdrawal(self) -> bool:

@@ -88,9 +88,13 @@ class RouteError(ReknitError):
 
 
 class Route(Protocol):
-    """Sends requests. With ``framing`` ``events`` each piece of an answer is one event; with ``bytes`` any piece."""
+    """Sends requests. With ``framing`` ``events`` each piece of an answer is one event; with ``bytes`` any piece.
+
+    ``url`` is that of the endpoint; "" for a program.
+    """
 
     framing: Framing
+    url: str
 
     def answer(self, request: Request) -> AsyncGenerator[Answer, None]:
         """Send a request once and yield its answer as it arrives. A refusal is one piece with its status.
@@ -127,7 +131,7 @@ class Http:
         silence_seconds: float = SILENCE_SECONDS,
     ) -> None:
         self._client = client
-        self._url = _checked_url(url)
+        self.url = _checked_url(url)
         self._headers = {"content-type": "application/json", **_checked_headers(headers)}
         self._secrets = _words_of(url, self._headers)
         self._patience = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=silence_seconds)
@@ -136,7 +140,7 @@ class Http:
         """See ``Route``."""
         model = request.headers.model
         # A model's name comes from a session. It must not add a query or a fragment to the URL.
-        url = self._url.replace("{model}", quote(model, safe="/:@") if isinstance(model, str) else "")
+        url = self.url.replace("{model}", quote(model, safe="/:@") if isinstance(model, str) else "")
         try:
             async with self._client.post(
                 url,
@@ -246,6 +250,7 @@ class Program:
     """
 
     framing: Framing = "events"
+    url = ""
 
     def __init__(self, command: list[str], *, silence_seconds: float = PROGRAM_SILENCE_SECONDS) -> None:
         if not command or shutil.which(command[0]) is None:

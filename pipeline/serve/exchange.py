@@ -18,20 +18,23 @@ from typing import Any, Final
 import aiohttp
 from aiohttp import HttpVersion11, hdrs, web
 from msgspec import Struct
-from multidict import CIMultiDict, CIMultiDictProxy
+from multidict import CIMultiDict, MultiMapping
 from yarl import URL
 
 from reknit.pipeline.client.routes import SILENCE_SECONDS
 from reknit.pipeline.errors import error_name
+from reknit.pipeline.serve.endpoints import Endpoint
 from reknit.pipeline.serve.errors import error_event
-from reknit.pipeline.serve.headers import to_client, to_upstream
+from reknit.pipeline.serve.headers import in_trace, to_client, to_upstream
 from reknit.pipeline.serve.healing import Refused, healed
 from reknit.pipeline.serve.metrics import GatewayMetrics
 from reknit.pipeline.serve.recent import Exchange
 from reknit.pipeline.serve.repair import MOST_BYTES, Repaired, Repairs, RequestBody, decoded
-from reknit.pipeline.serve.streams import StreamWatch, is_stream
+from reknit.pipeline.serve.streams import DocumentWatch, StreamWatch, is_stream
 from reknit.pipeline.serve.upstreams import Destination, shapes_of
+from reknit.pipeline.tracing.calls import Call, OpenCall, Tracing
 from reknit.pipeline.urls import host_of
+from reknit.topics.trace import carried, trace_headers
 
 log = logging.getLogger("reknit.serve")
 
@@ -77,6 +80,7 @@ class Exchanges:
         metrics: counted per exchange.
         repairs: repair the requests.
         silence_seconds: an answer that sends nothing for longer is broken off.
+        tracing: gets a call for each request to a model.
     """
 
     def __init__(
@@ -86,7 +90,9 @@ class Exchanges:
         repairs: Repairs,
         *,
         silence_seconds: float = SILENCE_SECONDS,
+        tracing: Tracing | None = None,
     ) -> None:
+        self._tracing = tracing or Tracing()
         self._client = client
         self._metrics = metrics
         self._repairs = repairs
@@ -99,34 +105,60 @@ class Exchanges:
             GatewayError: the request cannot be sent, or no answer came.
         """
         exchange.request_id = uuid.uuid4().hex
-        done, readable = None, None
         if to.endpoint is None or request.method != hdrs.METH_POST:
-            body: Any = request.content if request.can_read_body else None
-            # A length that the client declared stays, so that the upstream need not read chunks.
-            length = request.headers.get(hdrs.CONTENT_LENGTH)
-            headers = to_upstream(request.headers, is_changed=False, identity=False, key=_key_of(to))
-            if length is not None and body is not None:
-                headers[hdrs.CONTENT_LENGTH] = length
-        else:
-            _refuse_signed(request)
-            given = await _read_body(request)
-            data = decoded(given, request.headers.get(hdrs.CONTENT_ENCODING, ""))
-            readable = None if data is None else RequestBody(data)
-            done = await self._repair(readable, to, exchange)
-            body = given if done.body is None else done.body
-            identity = to.endpoint.streams or (readable is not None and readable.asks_for_stream)
-            headers = to_upstream(request.headers, is_changed=done.body is not None, identity=identity, key=_key_of(to))
-        sent = _Sent(request.method, to.url, body, headers)
-        plain = None if done is None else done.body or (None if readable is None else readable.data)
-        refused = await self._send_healed(sent, plain, request.headers, to, exchange)
+            return await self._relay_other(request, to, exchange)
+        _refuse_signed(request)
+        given = await _read_body(request)
+        data = decoded(given, request.headers.get(hdrs.CONTENT_ENCODING, ""))
+        readable = None if data is None else RequestBody(data)
+        done = await self._repair(readable, to, exchange)
+        call = self._tracing.begin_call(_call_of(request, to, to.endpoint, readable))
+        headers = in_trace(request.headers, call.trace) if self._tracing.is_on else request.headers
         try:
-            return await self._answer(request, refused, to, exchange, _added(exchange, done))
+            identity = to.endpoint.streams or (readable is not None and readable.asks_for_stream)
+            passed = to_upstream(headers, is_changed=done.body is not None, identity=identity, key=_key_of(to))
+            sent = _Sent(request.method, to.url, given if done.body is None else done.body, passed)
+            plain = done.body or (None if readable is None else readable.data)
+            return await self._exchange(request, sent, to, exchange, plain=plain, given=headers, done=done, call=call)
+        except BaseException as error:
+            call.outcome.error = str(error.status) if isinstance(error, GatewayError) else type(error).__name__
+            raise
+        finally:
+            _note_outcome(call, exchange)
+            call.end()
+
+    async def _relay_other(self, request: web.Request, to: Destination, exchange: Exchange) -> web.StreamResponse:
+        """Relay a request that does not go to a model."""
+        body: Any = request.content if request.can_read_body else None
+        # A length that the client declared stays, so that the upstream need not read chunks.
+        length = request.headers.get(hdrs.CONTENT_LENGTH)
+        headers = to_upstream(request.headers, is_changed=False, identity=False, key=_key_of(to))
+        if length is not None and body is not None:
+            headers[hdrs.CONTENT_LENGTH] = length
+        return await self._exchange(request, _Sent(request.method, to.url, body, headers), to, exchange)
+
+    async def _exchange(
+        self,
+        request: web.Request,
+        sent: _Sent,
+        to: Destination,
+        exchange: Exchange,
+        *,
+        plain: bytes | None = None,
+        given: MultiMapping[str] | None = None,
+        done: Repaired | None = None,
+        call: OpenCall | None = None,
+    ) -> web.StreamResponse:
+        """Send a request and relay its answer; see ``_send_healed`` for ``plain`` and ``given``."""
+        refused = await self._send_healed(sent, plain, request.headers if given is None else given, to, exchange)
+        try:
+            return await self._answer(request, refused, to, exchange, added=_added(exchange, done), call=call)
         finally:
             # Closed, not released: where the client left, the provider must stop generating.
             refused.answer.close()
 
     async def _send_healed(
-        self, sent: _Sent, plain: bytes | None, given: CIMultiDictProxy[str], to: Destination, exchange: Exchange
+        self, sent: _Sent, plain: bytes | None, given: MultiMapping[str], to: Destination, exchange: Exchange
     ) -> Refused:
         """Send a request, and narrower ones after refusals that can be healed; return the last answer.
 
@@ -215,7 +247,9 @@ class Exchanges:
         refused: Refused,
         to: Destination,
         exchange: Exchange,
+        *,
         added: Mapping[str, str],
+        call: OpenCall | None,
     ) -> web.StreamResponse:
         answer = refused.answer
         if answer.status in _REDIRECTS and answer.status != _NOT_MODIFIED:
@@ -231,6 +265,7 @@ class Exchanges:
         is_readable = is_stream(answer.content_type) and hdrs.CONTENT_ENCODING not in answer.headers
         if to.endpoint is not None and answer.status == web.HTTPOk.status_code and is_readable:
             watch = StreamWatch(to.endpoint.target)
+        document = self._document(answer, to) if call is not None and watch is None else None
         await response.prepare(request)
         end = "whole"
         try:
@@ -240,6 +275,8 @@ class Exchanges:
                 await response.write(data)
                 if watch is not None:
                     watch.take(data)
+                elif document is not None:
+                    document.take(data)
         except (aiohttp.ClientError, TimeoutError) as error:
             if isinstance(error, aiohttp.ClientConnectionResetError):  # raised by write(): the client left
                 end = "left"
@@ -257,11 +294,19 @@ class Exchanges:
             if watch is not None and to.endpoint is not None:
                 exchange.end = end
                 self._metrics.streams.labels(to.endpoint.target, end).inc()
+            if call is not None and (followed := watch or document) is not None:
+                call.outcome.answer = followed.facts
         if end == "cut":
             await _abort(request, response, watch, "" if to.endpoint is None else to.endpoint.target)
         else:
             await response.write_eof()
         return response
+
+    def _document(self, answer: aiohttp.ClientResponse, to: Destination) -> DocumentWatch | None:
+        """Return what follows an answer for its span, if spans are made and it is a document."""
+        if not self._tracing.is_on or to.endpoint is None or answer.status != web.HTTPOk.status_code:
+            return None
+        return DocumentWatch(to.endpoint.target, answer.headers.get(hdrs.CONTENT_ENCODING, ""))
 
     async def close(self) -> None:
         await self._client.close()
@@ -305,6 +350,20 @@ def _refuse_signed(request: web.Request) -> None:
             "a request with an AWS signature cannot be forwarded, since it signs this gateway's host; use a bearer key"
         )
         raise GatewayError(400, message)
+
+
+def _call_of(request: web.Request, to: Destination, endpoint: Endpoint, body: RequestBody | None) -> Call:
+    model = endpoint.model or ("" if body is None else body.model)
+    trace = carried(trace_headers(request.headers))
+    return Call(target=endpoint.target, model=model, url=to.url, trace=trace)
+
+
+def _note_outcome(call: OpenCall, exchange: Exchange) -> None:
+    outcome = call.outcome
+    outcome.status = exchange.status or None
+    outcome.fixes, outcome.healed = exchange.fixes, exchange.healed
+    if exchange.end == "cut":
+        outcome.error = "cut"
 
 
 def _key_of(to: Destination) -> tuple[str, str] | None:

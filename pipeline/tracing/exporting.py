@@ -1,0 +1,100 @@
+"""Spans through OpenTelemetry's SDK to a collector (extra ``otel``). Only ``open_tracing`` imports this module."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from reknit.pipeline import __version__
+from reknit.pipeline.stages.base import Output
+from reknit.pipeline.tracing.calls import Call, OpenCall, Tracing
+from reknit.pipeline.tracing.spans import call_span, error_of, outcome_attributes, outcome_events, spans_of
+
+# A collector that does not answer must not hold up the end of a program: orchestrators kill after 30 s.
+_CLOSE_SECONDS: Final = 5.0
+_NANOSECONDS: Final = 1_000_000_000
+_CONTEXT: Final = TraceContextTextMapPropagator()
+
+
+class OtelTracing(Tracing):
+    """Makes spans.
+
+    Args:
+        provider: exports them. It is not made the global one, since other code of a process may have its own.
+        prefix: of the inputs' topics.
+    """
+
+    is_on = True
+
+    def __init__(self, provider: TracerProvider, prefix: str = "") -> None:
+        self._provider = provider
+        self._tracer = provider.get_tracer("reknit", __version__)
+        self._prefix = prefix
+
+    def begin_call(self, call: Call) -> OpenCall:
+        begun = call_span(call)
+        context = _CONTEXT.extract(begun.trace)
+        return _OpenSpan(self._tracer.start_span(begun.name, context, SpanKind.CLIENT, attributes=begun.attributes))
+
+    def on_written(self, topic: str, partition: int, outputs: Sequence[Output], seconds: float) -> None:
+        end = time.time_ns()
+        begin = end - int(seconds * _NANOSECONDS)
+        for made in spans_of(topic, partition, outputs, self._prefix):
+            span = self._tracer.start_span(
+                made.name,
+                _CONTEXT.extract(made.trace),
+                SpanKind.CONSUMER,
+                attributes=made.attributes,
+                start_time=begin,
+            )
+            for event in made.events:
+                span.add_event(event.name, event.attributes, end)
+            if made.error:
+                span.set_status(Status(StatusCode.ERROR))
+            span.end(end)
+
+    def close(self) -> None:
+        closing = threading.Thread(target=self._provider.shutdown, daemon=True)
+        closing.start()
+        closing.join(_CLOSE_SECONDS)
+
+
+class _OpenSpan(OpenCall):
+    """A call whose span is open. The provider sees the span as its parent, in the trace of the request."""
+
+    def __init__(self, span: Span) -> None:
+        trace: dict[str, str] = {}
+        _CONTEXT.inject(trace, set_span_in_context(span))
+        super().__init__(trace)
+        self._span = span
+
+    def end(self) -> None:
+        span, outcome = self._span, self.outcome
+        span.set_attributes(outcome_attributes(outcome))
+        for event in outcome_events(outcome):
+            span.add_event(event.name, event.attributes)
+        if error_of(outcome):
+            span.set_status(Status(StatusCode.ERROR))
+        span.end()
+
+
+def exporting_to(endpoint: str, prefix: str = "") -> OtelTracing:
+    """Return the tracing that exports to a collector by OTLP over HTTP; "" is the one of the environment."""
+    own = Resource({"service.name": "reknit", "service.version": __version__})
+    provider = TracerProvider(
+        # The variables OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win.
+        resource=Resource.create(own.merge(OTELResourceDetector().detect()).attributes),
+        shutdown_on_exit=False,
+    )
+    exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces") if endpoint else OTLPSpanExporter()
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return OtelTracing(provider, prefix)
