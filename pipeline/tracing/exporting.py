@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -39,6 +39,11 @@ class OtelTracing(Tracing):
         self._provider = provider
         self._tracer = provider.get_tracer("reknit", __version__)
         self._prefix = prefix
+
+    @property
+    def resource(self) -> Mapping[str, object]:
+        """The attributes of the program that all spans have."""
+        return dict(self._provider.resource.attributes)
 
     def begin_call(self, call: Call) -> OpenCall:
         begun = call_span(call)

@@ -7,6 +7,7 @@ import gzip
 import json
 import subprocess
 import sys
+import threading
 
 import aiohttp
 import pytest
@@ -21,6 +22,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from sender_runs import anthropic, request, sending, until
 from stage_runs import KEY, OPENED, records, turn
 
+from reknit.pipeline import __version__
 from reknit.pipeline.client.answers import AnswerFacts
 from reknit.pipeline.client.sender import TryAgainError
 from reknit.pipeline.errors import InputError
@@ -29,7 +31,7 @@ from reknit.pipeline.settings import OtelSettings
 from reknit.pipeline.stages.events import EventsStage
 from reknit.pipeline.stages.turns import TurnsStage
 from reknit.pipeline.tracing.calls import Outcome, Tracing
-from reknit.pipeline.tracing.exporting import OtelTracing
+from reknit.pipeline.tracing.exporting import OtelTracing, exporting_to
 from reknit.pipeline.tracing.opening import open_tracing
 from reknit.pipeline.tracing.spans import error_of, outcome_attributes, provider_of, spans_of
 from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
@@ -399,6 +401,41 @@ def test_without_the_extra_a_setting_is_an_error_and_a_variable_a_line(env, monk
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("OpenTelemetry is configured by the environment")
     assert line.endswith("pip install 'reknit[otel]'")
+
+
+def test_a_collector_that_does_not_answer_does_not_hold_up_the_end(monkeypatch):
+    monkeypatch.setattr("reknit.pipeline.tracing.exporting._CLOSE_SECONDS", 0.01)
+    answers, closing = threading.Event(), threading.Event()
+
+    class Slow:
+        def get_tracer(self, *_):
+            return None
+
+        def shutdown(self):
+            closing.set()
+            answers.wait()
+
+    OtelTracing(Slow()).close()
+    assert closing.is_set()
+    assert not answers.is_set()
+    answers.set()
+
+
+@pytest.mark.parametrize(
+    ("variables", "name"),
+    [
+        ({}, "reknit"),
+        ({"OTEL_SERVICE_NAME": "fleet"}, "fleet"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=crew,team=a"}, "crew"),
+    ],
+)
+def test_variables_of_opentelemetry_name_the_service(variables, name, monkeypatch):
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    tracing = exporting_to("http://127.0.0.1:9")
+    tracing.close()
+    assert tracing.resource["service.name"] == name
+    assert tracing.resource["service.version"] == __version__
 
 
 def test_an_unconfigured_program_does_not_import_the_sdk():
