@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -19,10 +21,45 @@ from reknit.pipeline.stages.base import Output
 from reknit.pipeline.tracing.calls import Call, OpenCall, Tracing
 from reknit.pipeline.tracing.spans import call_span, error_of, outcome_attributes, outcome_events, spans_of
 
+log = logging.getLogger("reknit.tracing")
+
 # A collector that does not answer must not hold up the end of a program: orchestrators kill after 30 s.
 _CLOSE_SECONDS: Final = 5.0
+# Batches of a worker whose outputs may wait for their spans.
+_MOST_WAITING: Final = 8
 _NANOSECONDS: Final = 1_000_000_000
 _CONTEXT: Final = TraceContextTextMapPropagator()
+
+
+class Background:
+    """Runs work in a thread of its own, in order.
+
+    The spans of a large batch take a second, and an event loop must not wait for them. Work that waits holds outputs in
+    memory, so only a few batches may wait; more are dropped, as OpenTelemetry's own queue does with spans.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="spans")
+        self._room = threading.Semaphore(_MOST_WAITING)
+        self._has_dropped = False
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Run work later, or drop it."""
+        if self._room.acquire(blocking=False):
+            self._pool.submit(self._do, work)
+        elif not self._has_dropped:
+            self._has_dropped = True
+            log.warning("spans are dropped, because batches are written faster than their spans can be made")
+
+    def _do(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        finally:
+            self._room.release()
+
+    def close(self) -> None:
+        """Wait for all work."""
+        self._pool.shutdown()
 
 
 class OtelTracing(Tracing):
@@ -36,6 +73,7 @@ class OtelTracing(Tracing):
     is_on = True
 
     def __init__(self, provider: TracerProvider, prefix: str = "") -> None:
+        self._background = Background()
         self._provider = provider
         self._tracer = provider.get_tracer("reknit", __version__)
         self._prefix = prefix
@@ -53,6 +91,9 @@ class OtelTracing(Tracing):
     def on_written(self, topic: str, partition: int, outputs: Sequence[Output], seconds: float) -> None:
         end = time.time_ns()
         begin = end - int(seconds * _NANOSECONDS)
+        self._background.run(lambda: self._make_spans(topic, partition, outputs, begin, end))
+
+    def _make_spans(self, topic: str, partition: int, outputs: Sequence[Output], begin: int, end: int) -> None:
         for made in spans_of(topic, partition, outputs, self._prefix):
             span = self._tracer.start_span(
                 made.name,
@@ -68,9 +109,13 @@ class OtelTracing(Tracing):
             span.end(end)
 
     def close(self) -> None:
-        closing = threading.Thread(target=self._provider.shutdown, daemon=True)
+        closing = threading.Thread(target=self._close, daemon=True)
         closing.start()
         closing.join(_CLOSE_SECONDS)
+
+    def _close(self) -> None:
+        self._background.close()
+        self._provider.shutdown()
 
 
 class _OpenSpan(OpenCall):

@@ -31,7 +31,7 @@ from reknit.pipeline.settings import OtelSettings
 from reknit.pipeline.stages.events import EventsStage
 from reknit.pipeline.stages.turns import TurnsStage
 from reknit.pipeline.tracing.calls import Outcome, Tracing
-from reknit.pipeline.tracing.exporting import OtelTracing, exporting_to
+from reknit.pipeline.tracing.exporting import Background, OtelTracing, exporting_to
 from reknit.pipeline.tracing.opening import open_tracing
 from reknit.pipeline.tracing.spans import error_of, outcome_attributes, provider_of, spans_of
 from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
@@ -72,6 +72,7 @@ def is_child(span):
 def written(stage, log, prefix="", spans=None):
     spans = spans or Spans(prefix)
     spans.tracing.on_written(stage.topic, 2, stage.process(log).outputs, 0.25)
+    spans.tracing.close()
     return spans
 
 
@@ -419,6 +420,23 @@ def test_a_collector_that_does_not_answer_does_not_hold_up_the_end(monkeypatch):
     assert closing.is_set()
     assert not answers.is_set()
     answers.set()
+
+
+def test_a_few_batches_may_wait_and_more_are_dropped(caplog):
+    background, begun, may_go, done = Background(), threading.Event(), threading.Event(), []
+
+    def wait():
+        begun.set()
+        may_go.wait()
+
+    background.run(wait)
+    begun.wait()
+    for number in range(20):
+        background.run(lambda number=number: done.append(number))
+    may_go.set()
+    background.close()
+    assert done == list(range(7))
+    assert [record.getMessage().partition(",")[0] for record in caplog.records] == ["spans are dropped"]
 
 
 @pytest.mark.parametrize(
