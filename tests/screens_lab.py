@@ -20,15 +20,17 @@ from reknit.pipeline.web import serving
 from reknit.topics import AGENT_TURNS, SESSION_ITEMS
 from reknit.topics.headers import PRODUCER as PRODUCER_HEADER
 from reknit.topics.records import TurnAppended
+from reknit.topics.trace import trace_headers
 
 
 class WrittenTurns:
     """Takes the users' words as the producer of turns does, and keeps them in the topics of the lab."""
 
     def __init__(self, lab):
-        self.lab, self.all = lab, []
+        self.lab, self.all, self.traces = lab, [], []
 
-    async def append(self, session, message, *, record_id):
+    async def append(self, session, message, *, record_id, trace):
+        self.traces.append(trace_headers(trace))
         await asyncio.sleep(0)
         self.all.append((session, record_id, message))
         record = TurnAppended(message=json.dumps(message).encode(), id=record_id)

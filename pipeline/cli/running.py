@@ -7,7 +7,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -93,20 +93,27 @@ def run(
     from reknit.pipeline.engine import Tuning, run_worker
     from reknit.pipeline.metrics import Metrics
     from reknit.pipeline.stages import WRITTEN, stages
+    from reknit.pipeline.tracing.calls import Tracing
+    from reknit.pipeline.tracing.opening import open_tracing
 
     configure_logs(config.log_level, config.log_format)
     bounds = {name: getattr(config, name) for name in Tuning.__struct_fields__ if hasattr(config, name)}
     tuning = tuning or Tuning(**bounds)
-    return run_worker(
-        config,
-        factories or stages(session_defaults(config)),
-        Metrics(targets=config.session.targets, pipeline=config.prefix),
-        outputs=WRITTEN,
-        tuning=tuning,
-        objects=open_objects(config),
-        scope=structs.replace(scope or scope_of(config, ends), rate=rate),
-        on_progress=on_progress,
-    )
+    scope = structs.replace(scope or scope_of(config, ends), rate=rate)
+    # A replay would add its spans to the traces of the live work.
+    tracing = open_tracing(config.otel, config.inputs_prefix) if scope.ends is None else Tracing()
+    with closing(tracing):
+        return run_worker(
+            config,
+            factories or stages(session_defaults(config)),
+            Metrics(targets=config.session.targets, pipeline=config.prefix),
+            outputs=WRITTEN,
+            tuning=tuning,
+            objects=open_objects(config),
+            scope=scope,
+            on_progress=on_progress,
+            observer=tracing if tracing.is_on else None,
+        )
 
 
 def scope_of(config: Config, ends: Mapping[str, Sequence[int]] | None = None) -> Scope:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from pathlib import Path
 
 import click
@@ -92,6 +93,7 @@ async def _until_stopped(
     config: Config, upstreams: Upstreams, key: str, tls_cert: Path | None, tls_key: Path | None
 ) -> None:
     from reknit.pipeline.serve.server import Listening, serve, tls_of
+    from reknit.pipeline.tracing.opening import open_tracing
 
     host, _, port = config.serve.listen.rpartition(":")
     listening = Listening(
@@ -103,7 +105,10 @@ async def _until_stopped(
         drain_seconds=config.serve.drain_seconds,
         state_dir=Path(config.state_dir),
     )
-    await unless_stopped(serve(upstreams, listening, lambda url, status: _say_where(url, status, upstreams)))
+    async with aclosing(open_tracing(config.otel)) as tracing:
+        await unless_stopped(
+            serve(upstreams, listening, lambda url, status: _say_where(url, status, upstreams), tracing=tracing)
+        )
 
 
 def _say_where(url: str, status_url: str, upstreams: Upstreams) -> None:

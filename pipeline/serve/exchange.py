@@ -26,16 +26,18 @@ from reknit.pipeline.errors import error_name
 from reknit.pipeline.healing.single import Healed
 from reknit.pipeline.serve.endpoints import Endpoint
 from reknit.pipeline.serve.errors import error_event
-from reknit.pipeline.serve.headers import to_client, to_upstream, with_changed_body
+from reknit.pipeline.serve.headers import in_trace, to_client, to_upstream, with_changed_body
 from reknit.pipeline.serve.healing import Healer
 from reknit.pipeline.serve.memory import RefusalMemory
 from reknit.pipeline.serve.metrics import GatewayMetrics
 from reknit.pipeline.serve.received import HOLD_SECONDS, Received, Refusal
 from reknit.pipeline.serve.recent import Exchange
 from reknit.pipeline.serve.repair import MOST_BYTES, Repaired, Repairs, RequestBody, decoded
-from reknit.pipeline.serve.streams import StreamWatch
+from reknit.pipeline.serve.streams import DocumentWatch, StreamWatch
 from reknit.pipeline.serve.upstreams import Destination, shapes_of
+from reknit.pipeline.tracing.calls import Call, OpenCall, Tracing
 from reknit.pipeline.urls import host_of
+from reknit.topics.trace import carried, trace_headers
 
 log = logging.getLogger("reknit.serve")
 
@@ -84,6 +86,7 @@ class Exchanges:
         memories: of earlier refusals.
         silence_seconds: an answer that sends nothing for longer is broken off.
         hold_seconds: a stream without content is passed on after this time.
+        tracing: gets a call for each request to a model.
     """
 
     def __init__(
@@ -95,8 +98,10 @@ class Exchanges:
         *,
         silence_seconds: float = SILENCE_SECONDS,
         hold_seconds: float = HOLD_SECONDS,
+        tracing: Tracing | None = None,
     ) -> None:
         self._hold_seconds = hold_seconds
+        self._tracing = tracing or Tracing()
         self._client = client
         self._metrics = metrics
         self._repairs = repairs
@@ -110,47 +115,46 @@ class Exchanges:
             GatewayError: the request cannot be sent, or no answer came.
         """
         exchange.request_id = uuid.uuid4().hex
-        done = None
         if to.endpoint is None or request.method != hdrs.METH_POST:
             received = Received(await self._send(_unread(request, to), to), "")
-        else:
-            received, done = await self._send_repaired(request, to, to.endpoint, exchange)
-        try:
-            return await self._answer(request, received, to, exchange, _added(exchange, done))
-        finally:
-            # Closed, not released: where the client left, the provider must stop generating.
-            received.answer.close()
-
-    async def _send_repaired(
-        self, request: web.Request, to: Destination, endpoint: Endpoint, exchange: Exchange
-    ) -> tuple[Received, Repaired]:
-        """Repair a request to a model and send it; return the answer that the client gets."""
+            return await self._answer(request, received, to, exchange, added=_added(exchange, None))
         _refuse_signed(request)
         given = await _read_body(request)
         data = decoded(given, request.headers.get(hdrs.CONTENT_ENCODING, ""))
         body = None if data is None else RequestBody(data)
-        done, healer = await self._repair(body, to, endpoint), None
-        if body is not None:
-            healer = Healer(
-                self._memories,
-                self._repairs,
-                endpoint=endpoint,
-                upstream=to.upstream,
-                headers=request.headers,
-                body=body,
-            )
+        healer = None if body is None else self._healer(request, body, to, to.endpoint)
+        done = await self._repair(body, to, to.endpoint)
+        if body is not None and healer is not None:
             done = await healer.recall(done, body.data)
-        self._note_repair(done, to, endpoint, exchange)
-        is_changed = done.body is not None
-        identity = endpoint.streams or (body is not None and body.asks_for_stream)
-        headers = to_upstream(request.headers, is_changed=is_changed, identity=identity, key=_key_of(to))
-        sent = _Sent(request.method, to.url, given, headers, b"" if body is None else body.data)
-        if done.body is not None:
-            sent.body = sent.plain = done.body
-        received = Received(await self._send(sent, to), endpoint.target)
-        if healer is None or not healer.most_healings:
-            return received, done
-        return await self._heal(received, sent, healer, to, exchange), done
+        self._note_repair(done, to, to.endpoint, exchange)
+        call = self._tracing.begin_call(_call_of(request, to, to.endpoint, body))
+        headers = in_trace(request.headers, call.trace) if self._tracing.is_on else request.headers
+        try:
+            identity = to.endpoint.streams or (body is not None and body.asks_for_stream)
+            passed = to_upstream(headers, is_changed=done.body is not None, identity=identity, key=_key_of(to))
+            sent = _Sent(request.method, to.url, given, passed, b"" if body is None else body.data)
+            if done.body is not None:
+                sent.body = sent.plain = done.body
+            received = Received(await self._send(sent, to), to.endpoint.target)
+            if healer is not None and healer.most_healings:
+                received = await self._heal(received, sent, healer, to, exchange)
+            return await self._answer(request, received, to, exchange, added=_added(exchange, done), call=call)
+        except BaseException as error:
+            call.outcome.error = str(error.status) if isinstance(error, GatewayError) else type(error).__name__
+            raise
+        finally:
+            _note_outcome(call, exchange)
+            call.end()
+
+    def _healer(self, request: web.Request, body: RequestBody, to: Destination, endpoint: Endpoint) -> Healer:
+        return Healer(
+            self._memories,
+            self._repairs,
+            endpoint=endpoint,
+            upstream=to.upstream,
+            headers=request.headers,
+            body=body,
+        )
 
     async def _heal(
         self, received: Received, sent: _Sent, healer: Healer, to: Destination, exchange: Exchange
@@ -257,7 +261,25 @@ class Exchanges:
         received: Received,
         to: Destination,
         exchange: Exchange,
+        *,
         added: Mapping[str, str],
+        call: OpenCall | None = None,
+    ) -> web.StreamResponse:
+        """Relay an answer, and close its connection: where the client left, the provider must stop generating."""
+        try:
+            return await self._relayed(request, received, to, exchange, added=added, call=call)
+        finally:
+            received.answer.close()
+
+    async def _relayed(
+        self,
+        request: web.Request,
+        received: Received,
+        to: Destination,
+        exchange: Exchange,
+        *,
+        added: Mapping[str, str],
+        call: OpenCall | None,
     ) -> web.StreamResponse:
         answer, watch = received.answer, received.watch
         if answer.status in _REDIRECTS and answer.status != _NOT_MODIFIED:
@@ -269,6 +291,7 @@ class Exchanges:
         headers.update(added)
         exchange.status = answer.status
         response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=headers)
+        document = self._document(answer, to) if call is not None and watch is None else None
         await response.prepare(request)
         end = "whole"
         try:
@@ -280,6 +303,8 @@ class Exchanges:
                 await response.write(data)
                 if watch is not None:
                     watch.take(data)
+                elif document is not None:
+                    document.take(data)
         except (aiohttp.ClientError, TimeoutError) as error:
             if isinstance(error, aiohttp.ClientConnectionResetError):  # raised by write(): the client left
                 end = "left"
@@ -297,11 +322,19 @@ class Exchanges:
             if watch is not None and to.endpoint is not None:
                 exchange.end = end
                 self._metrics.streams.labels(to.endpoint.target, end).inc()
+            if call is not None and (followed := watch or document) is not None:
+                call.outcome.answer = followed.facts
         if end == "cut":
             await _abort(request, response, watch, "" if to.endpoint is None else to.endpoint.target)
         else:
             await response.write_eof()
         return response
+
+    def _document(self, answer: aiohttp.ClientResponse, to: Destination) -> DocumentWatch | None:
+        """Return what follows an answer for its span, if spans are made and it is a document."""
+        if not self._tracing.is_on or to.endpoint is None or answer.status != web.HTTPOk.status_code:
+            return None
+        return DocumentWatch(to.endpoint.target, answer.headers.get(hdrs.CONTENT_ENCODING, ""))
 
     async def close(self) -> None:
         await self._client.close()
@@ -356,6 +389,20 @@ def _refuse_signed(request: web.Request) -> None:
             "a request with an AWS signature cannot be forwarded, since it signs this gateway's host; use a bearer key"
         )
         raise GatewayError(400, message)
+
+
+def _call_of(request: web.Request, to: Destination, endpoint: Endpoint, body: RequestBody | None) -> Call:
+    model = endpoint.model or ("" if body is None else body.model)
+    trace = carried(trace_headers(request.headers))
+    return Call(target=endpoint.target, model=model, url=to.url, trace=trace)
+
+
+def _note_outcome(call: OpenCall, exchange: Exchange) -> None:
+    outcome = call.outcome
+    outcome.status = exchange.status or None
+    outcome.fixes, outcome.healed = exchange.fixes, exchange.healed
+    if exchange.end == "cut":
+        outcome.error = "cut"
 
 
 def _key_of(to: Destination) -> tuple[str, str] | None:

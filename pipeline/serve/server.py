@@ -25,6 +25,7 @@ from reknit.pipeline.serve.received import HOLD_SECONDS
 from reknit.pipeline.serve.recent import RecentExchanges
 from reknit.pipeline.serve.repair import MOST_BYTES, Repairs
 from reknit.pipeline.serve.upstreams import Destination, Upstreams
+from reknit.pipeline.tracing.calls import Tracing
 from reknit.pipeline.urls import LOOPBACK
 from reknit.pipeline.web import listen, runner_of, status_app
 
@@ -148,6 +149,8 @@ async def serve(
     upstreams: Upstreams,
     listening: Listening,
     on_start: Callable[[str, str], object] = lambda _url, _status_url: None,
+    *,
+    tracing: Tracing | None = None,
 ) -> None:
     """Serve until cancelled; then accept nothing more, and let answers in progress end.
 
@@ -155,6 +158,7 @@ async def serve(
         upstreams: the configured upstreams.
         listening: the address and its conditions.
         on_start: called with the URLs of the gateway and of its status, or "".
+        tracing: gets a call for each request to a model.
 
     Raises:
         InputError: ``key_missing``: the address is not a loopback address, or an upstream has a key of its own, and
@@ -172,6 +176,7 @@ async def serve(
         memories,
         silence_seconds=listening.silence_seconds,
         hold_seconds=listening.hold_seconds,
+        tracing=tracing or Tracing(),
     )
     gateway = Gateway(upstreams, exchanges, metrics, recent, listening.key)
     local = LocalPaths(recent, repairs, key=listening.key, host=listening.host)

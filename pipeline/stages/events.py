@@ -45,6 +45,7 @@ from reknit.topics.items import (
     TurnResult,
 )
 from reknit.topics.records import RECORDED, HistoryRewound, StreamPolicy, TurnAppended
+from reknit.topics.trace import trace_of
 
 _SESSION, _WAITING = b"e", b"w"
 
@@ -290,7 +291,8 @@ class EventsStage(KeepsSessions):
             publish_stream_fixes(fixes, run[0], entry.recovery.turns, result, tally)
         finished = entry.recovery.take_finished()
         if finished:
-            self._record(key, entry, [_recorded(turn, source) for turn in finished], result)
+            turns = [_recorded(turn, source) for turn in finished]
+            self._record(key, entry, turns, result, trace_of(run[0].headers))
             tally["reknit_turns_finished_total", source] += sum(not turn.resets for turn in finished)
 
     def _take_control(
@@ -347,11 +349,14 @@ class EventsStage(KeepsSessions):
         self._states.pass_settings(entry)
         self._record(key, entry, entry.take_waiting(), result)
 
-    def _record(self, key: bytes, entry: EventState, turns: list[bytes], result: Result) -> None:
-        """Append finished turns to the log, or keep them until it is known whether the session records turns."""
+    def _record(self, key: bytes, entry: EventState, turns: list[bytes], result: Result, trace: Headers = ()) -> None:
+        """Append finished turns to the log, or keep them until it is known whether the session records turns.
+
+        The trace of the record that finished them is not kept with those that wait.
+        """
         records = entry.records
         if records or (records is None and self._defaults.policy.record_assistant):
-            result.outputs.extend([Output(AGENT_TURNS, key, turn) for turn in turns])
+            result.outputs.extend([Output(AGENT_TURNS, key, turn, trace) for turn in turns])
         elif records is None:
             for turn in turns:
                 entry.keep_waiting(turn)
@@ -375,11 +380,13 @@ def _show_items(items: _Shown, key: bytes, headers: Headers, found: list[Item]) 
 
 
 def _item_headers(run: str | None, record: Record | None = None) -> Headers:
-    """Return the headers with which items name their run, and the request that they answer."""
+    """Return the headers with which items name their run, the request that they answer, and their trace."""
     found = () if run is None else ((names.RUN, run.encode()),)
-    given = {} if record is None else dict(record.headers)
-    named = ((name, given.get(name)) for name in (names.REQUEST_ID, names.TRACEPARENT))
-    return (*found, *((name, value) for name, value in named if not names.fault_of(value)))
+    if record is None:
+        return found
+    answered = dict(record.headers).get(names.REQUEST_ID)
+    request_id = () if names.fault_of(answered) else ((names.REQUEST_ID, answered),)
+    return (*found, *request_id, *trace_of(record.headers))
 
 
 def _feed(recovery: Recovery, value: bytes | None, details: EventDetails) -> list[Item]:

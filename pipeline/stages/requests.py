@@ -32,6 +32,7 @@ from reknit.pipeline.stages.turn_state import Sent, SentRequests, TurnState
 from reknit.topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS
 from reknit.topics import headers as names
 from reknit.topics.records import REKNIT, FixRecord, ProviderAnswered
+from reknit.topics.trace import trace_of
 
 # Why a request is due; `reknit.topics.headers.RequestHeaders` says what each means.
 Reason: TypeAlias = Literal["turn", "interrupted", "wanted", "healed"]
@@ -317,7 +318,10 @@ class RefusedError(ReknitError):
 
 
 def crossing(record: Record, details: EventDetails) -> Output | None:
-    """The record for the session's log, where an event is a provider's refusal of a published request."""
+    """The record for the session's log, where an event is a provider's refusal of a published request.
+
+    It has the trace of the event, so that a healed request belongs to the trace of the refused one.
+    """
     status, request_id = details.status, details.request_id
     if status is None or request_id is None or not record.value or status < REFUSED_FROM:
         return None
@@ -330,7 +334,7 @@ def crossing(record: Record, details: EventDetails) -> Output | None:
         id=place_of(record, PROVIDER_EVENTS) if may_pass(read_error(status, body)) else UNSET,
         origin=REKNIT,
     )
-    return Output(AGENT_TURNS, record.key, msgspec.json.encode(answered))
+    return Output(AGENT_TURNS, record.key, msgspec.json.encode(answered), trace_of(record.headers))
 
 
 def judge_answer(

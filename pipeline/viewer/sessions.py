@@ -40,7 +40,8 @@ from reknit.pipeline.viewer.live import (
 from reknit.pipeline.viewer.pages import VIEWER, Viewer, is_part, page, row_of
 from reknit.pipeline.viewer.requests import REQUESTS, Requests, case_of, find_request
 from reknit.topics import SESSION_ITEMS
-from reknit.topics.headers import as_texts
+from reknit.topics.headers import as_texts, encode
+from reknit.topics.trace import trace_id
 
 # Which entries a view of the timeline has; the whole one has all but the items, which have a page of their own.
 VIEWS: Final = {
@@ -260,6 +261,7 @@ async def _request(request: web.Request) -> web.Response:
         name=name,
         found=found,
         headers=found.headers,
+        trace=trace_id(encode(found.headers)),
         head=await viewer.pools.work.run(aligned.head),
         marks=aligned.marks,
         targets={each.target: each.request_id for each in effects if each.kind == "request" and each.session == name},

@@ -49,6 +49,7 @@ def test_each_target_has_a_page_and_no_other_exists():
         "deploy.md",
         "diff.md",
         "operating.md",
+        "tracing.md",
         "replay.md",
         "screens.md",
         "security.md",

@@ -134,6 +134,16 @@ async def test_a_page_shows_all_facts_about_a_request(tmp_path):
     assert f"{share:.1f} %" in text
 
 
+@pytest.mark.parametrize("trace", ["0af7651916cd43dd8448eb211c80319c", "", "<b>"])
+async def test_a_page_shows_the_trace_of_a_request(trace, tmp_path):
+    topics = session_of("s1")
+    parent = [("traceparent", f"00-{trace}-b7ad6b7169203331-01".encode())]
+    topics.put(AGENT_TURNS, "s1", *appended(user("hi")), headers=parent)
+    async with pages_of(topics, tmp_path) as ask:
+        _, page = await ask(session_path("s1", "requests", requests_of(topics)[0][1]["request-id"]))
+    assert re.findall(r"<dt>Trace</dt><dd><code>(.*?)</code>", page) == ([trace] if len(trace) == 32 else [])
+
+
 async def test_each_fix_links_to_its_row(tmp_path):
     topics = session_of("s1", user("Run."), called("a"), user("Stop."), said("Yes."), user("Go.", result("x")))
     async with pages_of(topics, tmp_path) as ask:
