@@ -27,7 +27,7 @@ from reknit.pipeline.viewer.addresses import with_query
 from reknit.pipeline.viewer.cells import as_text
 from reknit.pipeline.viewer.index import Reader, timeline
 from reknit.pipeline.viewer.index.activity import Count, Overview, overview
-from reknit.pipeline.viewer.index.entries import FOLLOWED, LETTER_OF, Entry
+from reknit.pipeline.viewer.index.entries import FOLLOWED, LETTER_OF, Entry, loss_or
 from reknit.pipeline.viewer.index.search import Search, milliseconds
 from reknit.pipeline.viewer.index.sessions import Page, sessions, totals
 from reknit.pipeline.viewer.pages import VIEWER, page
@@ -45,7 +45,13 @@ _SERIES = 7
 _REST = "others"
 ROWS = 50
 
-_FIXED = ("lossless", "lossy", "observed")
+# The names of fixes by what they lost, and of the search for their sessions.
+_FIXED = {
+    "lost": "fixes that lost content",
+    "added": "fixes that added content",
+    "lossless": "lossless fixes",
+    "observed": "observed fixes",
+}
 # The meanings of codes of items and whole answers, in the order of the page.
 STREAMED: Final = {
     "promoted": "shown although no stream delivered it",
@@ -111,8 +117,8 @@ def summed(found: Overview, by: str = "code") -> Summary:
         every[count.kind] += count.count
         counts_by_kind[count.kind][count.code, count.target, count.severity] += count.count
     fixed = Counter[str]()
-    for (_, _, severity), times in counts_by_kind["fix"].items():
-        fixed[severity] += times
+    for (code, _, severity), times in counts_by_kind["fix"].items():
+        fixed[loss_or(severity, code)] += times
     items = Counter[str]()
     for kind, counts in counts_by_kind.items():
         if kind.startswith(("item/", "turn/")):
@@ -124,7 +130,7 @@ def summed(found: Overview, by: str = "code") -> Summary:
         Figure("sessions began", every["session"], sessions_at(**within)),
         Figure("turns", every["turn"], sessions_at(**within)),
         Figure("requests published", every["request"], sessions_at(**within)),
-        *(Figure(f"{name} fixes", fixed[name], sessions_at(severity=name, **within)) for name in _FIXED),
+        *(Figure(words, fixed[loss], sessions_at(severity=loss, **within)) for loss, words in _FIXED.items()),
         Figure("dead letters", sum(letters.values()), letters_at(**counted, handled=1), bad=True),
         *(
             Figure(LETTER_KINDS[kind], count, letters_at(kind=kind, **counted, handled=1), bad=True)
@@ -164,7 +170,7 @@ def _series(counts: Iterable[Count], found: Overview, by: str) -> Series:
     every: Counter[str] = Counter()
     cells: Counter[tuple[int, str]] = Counter()
     for count in counts:
-        name = getattr(count, by)
+        name = loss_or(count.severity, count.code) if by == "severity" else getattr(count, by)
         every[name] += count.count
         cells[count.since_ms, name] += count.count
     names = [name for name, _ in sorted(every.items(), key=lambda one: (-one[1], one[0]))]
