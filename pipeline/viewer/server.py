@@ -17,7 +17,7 @@ from aiohttp.typedefs import Handler
 from reknit.pipeline.errors import BrokerError, ReknitError, error_name
 from reknit.pipeline.objects import open_objects
 from reknit.pipeline.settings import Config
-from reknit.pipeline.viewer import compare, overview, playground, progress_page, sessions, streams
+from reknit.pipeline.viewer import compare, letters, overview, playground, progress_page, sessions, streams
 from reknit.pipeline.viewer.addresses import STATIC
 from reknit.pipeline.viewer.guard import BINDING, HEALTH, LOGIN, Guard, form_of, local
 from reknit.pipeline.viewer.index.reading import Follower, open_index
@@ -33,7 +33,7 @@ log = logging.getLogger("reknit.viewer")
 # The largest body that any page takes; pages that take one say how much of it they read.
 LARGEST_BODY = 16 * 1024 * 1024
 # The modules of pages, each with the routes to its own.
-_PAGES: tuple[Any, ...] = (overview, sessions, streams, compare, playground, progress_page)
+_PAGES: tuple[Any, ...] = (overview, letters, sessions, streams, compare, playground, progress_page)
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
 _BOUND = {"Cache-Control": "no-store", **BINDING}
 

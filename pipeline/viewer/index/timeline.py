@@ -184,6 +184,15 @@ class LetterGroup(Struct, frozen=True):
     latest_ms: int
 
 
+class LetterSession(Struct, frozen=True):
+    """The dead letters of one session: their number, that of their codes, and the time of the newest."""
+
+    session: str
+    letters: int
+    codes: int
+    latest_ms: int
+
+
 def letters(reader: Reader, wanted: LetterFilter, after: str = "", limit: int = 50) -> Page:
     """Dead letters, the newest first."""
     edge = read_cursor(after) if after else (_EVER, 0)
@@ -198,6 +207,12 @@ def letters(reader: Reader, wanted: LetterFilter, after: str = "", limit: int = 
     return Page(found, found[-1].cursor if len(rows) > limit else "")
 
 
+def oldest_letters(reader: Reader, wanted: LetterFilter, limit: int) -> list[Entry]:
+    """Dead letters, the oldest first."""
+    source, given = _letters_of(wanted)
+    return _entries(reader.rows(f"{source} ORDER BY e.time_ms, e.place LIMIT ?", *given, limit))
+
+
 def letter_groups(reader: Reader, wanted: LetterFilter, most: int) -> list[LetterGroup]:
     """Return the numbers of dead letters by code, the most frequent first; at most the newest ``most`` are counted."""
     source, given = _letters_of(wanted)
@@ -209,6 +224,20 @@ def letter_groups(reader: Reader, wanted: LetterFilter, most: int) -> list[Lette
         most,
     )
     return [LetterGroup(*row) for row in rows]
+
+
+def letter_sessions(reader: Reader, wanted: LetterFilter, most: int, limit: int) -> list[LetterSession]:
+    """Return the sessions with the most dead letters; at most the newest ``most`` letters are counted."""
+    source, given = _letters_of(wanted)
+    rows = reader.rows(
+        "SELECT name, count(*) AS letters, count(DISTINCT code), max(time_ms) "  # noqa: S608  constant texts
+        f"FROM ({source} ORDER BY e.time_ms DESC, e.place DESC LIMIT ?) WHERE name <> '' GROUP BY name "
+        "ORDER BY letters DESC, max(time_ms) DESC LIMIT ?",
+        *given,
+        most,
+        limit,
+    )
+    return [LetterSession(*row) for row in rows]
 
 
 def _letters_of(wanted: LetterFilter) -> tuple[str, list[object]]:
