@@ -28,11 +28,12 @@ def changed_words(before: str, after: str) -> tuple[Pieces, Pieces] | None:
     middle_old, middle_new = old[begin : len(old) - end], new[begin : len(new) - end]
     found = _differences(middle_old, middle_new)
     gone, added = found or ([True] * len(middle_old), [True] * len(middle_new))
-    kept = begin + end + gone.count(False)
-    if before == after or kept * 2 < min(len(old), len(new)):
+    first, last = [False] * begin, [False] * end
+    gone, added = [*first, *gone, *last], [*first, *added, *last]
+    kept = sum(not differs and word[:1].isalnum() for word, differs in zip(old, gone, strict=True))
+    if before == after or kept * 2 < min(sum(word[:1].isalnum() for word in side) for side in (old, new)):
         return None
-    around = [False] * begin, [False] * end
-    return _pieces(old, [*around[0], *gone, *around[1]]), _pieces(new, [*around[0], *added, *around[1]])
+    return _pieces(old, gone), _pieces(new, added)
 
 
 def _common(old: Sequence[str], new: Sequence[str]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ class Viewer(Struct, frozen=True):
         follower: reads new records.
         values: the values of records, in the index or in their topic.
         allow_retry: whether pages may write to the topics.
+        titles: titles of sessions, by their ids.
         pools: the threads for blocking work.
         progress: whether the pipeline keeps up.
     """
@@ -51,6 +52,7 @@ class Viewer(Struct, frozen=True):
     follower: Follower
     values: Values
     allow_retry: bool = False
+    titles: Mapping[str, str] = {}
     pools: Pools = field(default_factory=pools)
     progress: Progress = field(default_factory=Progress)
 
@@ -83,6 +85,7 @@ def page(request: web.Request, template: str, /, *, status: int = 200, **values:
         path=request.path,
         token=viewer.guard.form_token(request),
         allow_retry=viewer.allow_retry,
+        titles=viewer.titles,
         has_login=bool(viewer.guard.login),
         inside=viewer.guard.logged_in(request),
         cluster=viewer.config.bootstrap_servers,

@@ -6,9 +6,10 @@ import asyncio
 import logging
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from aiohttp import web
@@ -69,6 +70,7 @@ async def run_viewer(
     port: int = 0,
     rebuild: bool = False,
     allow_retry: bool = False,
+    titles: Mapping[str, str] = MappingProxyType({}),
     on_start: Callable[[str], None] = lambda _url: None,
 ) -> None:
     """Follow the topics and serve pages until it is cancelled.
@@ -81,6 +83,7 @@ async def run_viewer(
         port: the port; 0 takes a free one.
         rebuild: delete the index first.
         allow_retry: whether pages may write to the topics.
+        titles: titles of sessions, by their ids.
         on_start: called with the URL once the server answers.
 
     Raises:
@@ -99,6 +102,7 @@ async def run_viewer(
                 follower=follower,
                 values=values,
                 allow_retry=allow_retry,
+                titles=titles,
                 pools=threads,
             )
             async with serving(application(viewer), host, port) as url:

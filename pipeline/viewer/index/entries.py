@@ -201,7 +201,7 @@ _NOTHING: Final = (0,) * len(NUMBERS)
 # The fixes whose loss is an addition.
 ADDING: Final = frozenset(code for code, fix in FIXES.items() if fix.fate == "synthesised")
 # A restored history counts as many turns as it has messages.
-_RESTORED: Final = "restored"
+RESTORED: Final = "restored"
 PARKED_FACET: Final = ("is", "parked")
 
 
@@ -248,7 +248,7 @@ class Sum:
         if counted in _ADDS:
             for at, added in enumerate(_ADDS[counted]):
                 self.numbers[at] += added
-        elif kind == _RESTORED:
+        elif kind == RESTORED:
             self.numbers[0] += entry.turn
         self.facets.update(facets_of(kind, entry.code, entry.target, entry.severity, entry.producer))
 
@@ -274,7 +274,7 @@ def recount(connection: sqlite3.Connection, sessions: Iterable[int]) -> None:
         for kind, code, target, severity, producer, count, turns, _ in rows:
             for at, added in enumerate(_ADDS.get((kind, loss_or(severity, code)), _NOTHING)):
                 total[at] += added * count
-            total[0] += turns if kind == _RESTORED else 0
+            total[0] += turns if kind == RESTORED else 0
             facets.update(facets_of(kind, code, target, severity, producer))
         connection.execute(
             "DELETE FROM facets WHERE session = ? AND NOT (kind = 'is' AND value = 'parked')", (session,)

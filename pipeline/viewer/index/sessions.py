@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from reknit.pipeline.viewer.index import Reader
-from reknit.pipeline.viewer.index.entries import COMPLETED, TOLD_OF_ITEMS
+from reknit.pipeline.viewer.index.entries import COMPLETED, TOLD_OF_ITEMS, record_at
 from reknit.pipeline.viewer.index.numbers import read_cursor
 from reknit.pipeline.viewer.index.search import SORTS, Search, match_of, milliseconds
 
@@ -55,6 +55,12 @@ class SessionRow(Struct, frozen=True, kw_only=True):
     def lost(self) -> int:
         """The fixes that lost content."""
         return self.lossy - self.added
+
+    @property
+    def hit_place(self) -> str:
+        """The place of the entry that has the found words, as headers name it."""
+        topic, partition, offset = record_at(self.hit)
+        return f"{topic}/{partition}/{offset}"
 
     @property
     def seconds(self) -> float:

@@ -15,6 +15,7 @@ from reknit.pipeline.viewer.index.entries import (
     LETTERS,
     OFFSETS,
     PARTITIONS,
+    RESTORED,
     Entry,
     delta_entry,
     place_number,
@@ -118,6 +119,23 @@ def found_words(reader: Reader, name: str, words: str, kinds: Collection[str], l
     return _entries(rows)[::-1]
 
 
+def turn_at(reader: Reader, name: str, number: int) -> Entry | None:
+    """Return the entry with a session's turn of this number, from 1 on; a restored history has as many as messages."""
+    rows = reader.rows(
+        f"SELECT place FROM (SELECT e.place, e.time_ms, sum(CASE e.kind WHEN '{RESTORED}' THEN e.turn ELSE 1 END) "  # noqa: S608  constant texts
+        "OVER (ORDER BY e.time_ms, e.place) AS turns FROM sessions AS s CROSS JOIN entries AS e ON e.session = s.id "
+        f"WHERE s.name = ? AND e.kind IN ('turn', '{RESTORED}')) WHERE turns >= ? ORDER BY turns LIMIT 1",
+        name,
+        number,
+    )
+    return entry_numbered(reader, rows[0][0]) if rows else None
+
+
+def entry_numbered(reader: Reader, number: int) -> Entry | None:
+    """The entry with this number."""
+    return next(iter(_entries(reader.rows(f"{_OF_ALL} WHERE e.place = ?", number))), None)
+
+
 def _only(kinds: Collection[str], target: str) -> tuple[str, list[str]]:
     condition = f"e.kind IN ({', '.join('?' * len(kinds))})" if kinds else _HIDDEN
     return (f"{condition} AND e.target = ?", [*kinds, target]) if target else (condition, [*kinds])
@@ -134,7 +152,7 @@ def request(reader: Reader, name: str, request_id: str) -> Entry | None:
 
 def entry_at(reader: Reader, place: str) -> Entry | None:
     """The entry of a record, by its place as headers name it."""
-    return next(iter(_entries(reader.rows(f"{_OF_ALL} WHERE e.place = ?", place_number(*read_place(place))))), None)
+    return entry_numbered(reader, place_number(*read_place(place)))
 
 
 def led_to(reader: Reader, place: str) -> list[Entry]:
