@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest
 SDKS := $(if $(shell command -v npm),tests/js/node_modules)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format unit broker sdks frameworks chaos simulate heal bench mutants release wheels record resume clients kafka modules schemas docs site deploy clean distclean
+.PHONY: help demo test lint format unit broker sdks frameworks chaos simulate heal bench mutants release wheels record resume clients kafka modules schemas docs site pictures deploy clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,6 +100,9 @@ docs: $(VENV)/.runtime ## write the generated pages of docs/: fixes, rules, stre
 site: $(VENV)/.dev ## build the site of the docs into build/site, with every link checked
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict $(ARGS)
 	@echo "build/site/index.html"
+
+pictures: $(VENV)/.dev ## take the pictures in docs/pictures, and each page of the viewer at three widths in build/walk (Chromium)
+	@REQUIRE_BROWSER=1 REKNIT_PICTURES=docs/pictures REKNIT_WALK=build/walk $(PYTEST) -q tests/unit/test_viewer_walk.py
 
 deploy: $(VENV)/.dev ## write the dashboards and the generated Kubernetes manifests
 	@$(BIN)/python -W ignore deploy/grafana/dashboards.py

@@ -171,6 +171,11 @@ def shadow_of(config: Config) -> Scope:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Append a JSON line for each request to this file: its user, its page and its status.",
 )
+@click.option(
+    "--titles",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A JSON object of titles by session id. Lists and pages show them next to the id.",
+)
 def viewer_command(config: Config, **given: Any) -> None:  # noqa: ANN401  click's options
     """Show sessions, fixes and streams in a browser, from an index that follows the topics.
 
@@ -190,6 +195,7 @@ async def _until_stopped(
     token_file: Path | None,
     audit_log: Path | None,
     index_file: Path | None,
+    titles: Path | None,
     **options: Any,  # noqa: ANN401  the rest is the server's
 ) -> None:
     from reknit.pipeline.viewer.guard import Guard
@@ -201,12 +207,25 @@ async def _until_stopped(
             run_viewer(
                 config,
                 Guard(host, names, login, proxies, audit),
+                titles={} if titles is None else titles_in(titles),
                 host=host,
                 index_file=index_path(config, "viewer", index_file),
                 on_start=lambda url: _say_where(config, url, token_file, login),
                 **options,
             )
         )
+
+
+def titles_in(file: Path) -> dict[str, str]:
+    """Return the titles of sessions in a file.
+
+    Raises:
+        InputError: ``bad_titles``, it is not a JSON object of texts.
+    """
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, str])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError("bad_titles", f"{file} is not a JSON object of titles by session id: {error}") from error
 
 
 @contextmanager
