@@ -12,7 +12,7 @@ from reknit.pipeline.fixes import Fix
 from reknit.pipeline.healing.body import JsonObject, RefusedBody
 from reknit.pipeline.healing.claude import drop_unbound
 from reknit.pipeline.healing.errors import Refusal, read_error
-from reknit.pipeline.healing.table import Healing, row_for
+from reknit.pipeline.healing.table import IN_SESSIONS, Healing, row_for
 from reknit.pipeline.registry import target_named
 from reknit.pipeline.session import normalize
 from reknit.pipeline.validation import validate
@@ -39,13 +39,13 @@ class NotHealed(Struct, frozen=True):
     """Why there is no narrower request.
 
     Attributes:
-        reason: ``unknown``: the sentence is in no row, or the cause is not in the request; ``retry``: the same request
-            may be accepted later; ``no_change``: the request has nothing of what the sentence names; ``invalid``: the
-            narrower request breaks another rule.
+        reason: ``unknown``: no row of the table has the sentence; ``session``: the repair needs the history, which only
+            a session has; ``retry``: the same request may be accepted later; ``no_change``: the request has nothing
+            that the sentence names; ``invalid``: the narrower request breaks another rule.
         sentence: the provider's own.
     """
 
-    reason: Literal["unknown", "retry", "no_change", "invalid"]
+    reason: Literal["unknown", "session", "retry", "no_change", "invalid"]
     sentence: str
 
 
@@ -102,7 +102,7 @@ def try_healing(
     refusal = read_error(status, error)
     found = row_for(name, refusal)
     if found is None:
-        return NotHealed("unknown", refusal.sentence)
+        return NotHealed("session" if row_for(name, refusal, IN_SESSIONS) else "unknown", refusal.sentence)
     row, words = found
     if row.retry_first and attempt < _SECOND:
         return NotHealed("retry", refusal.sentence)

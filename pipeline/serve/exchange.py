@@ -21,6 +21,7 @@ from msgspec import Struct
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
+from reknit.pipeline import losses
 from reknit.pipeline.client.routes import SILENCE_SECONDS
 from reknit.pipeline.errors import error_name
 from reknit.pipeline.healing.single import Healed
@@ -255,8 +256,7 @@ class Exchanges:
                 raise received.broken
             async for data in answer.content.iter_any():
                 await response.write(data)
-                if watch is not None:
-                    watch.take(data)
+                received.take(data)
         except (aiohttp.ClientError, TimeoutError) as error:
             if isinstance(error, aiohttp.ClientConnectionResetError):  # raised by write(): the client left
                 end = "left"
@@ -271,6 +271,7 @@ class Exchanges:
                 end = "cut"
                 log.warning("%s: a stream ended without its final event", to.upstream.name)
         finally:
+            self._count_losses(received.losses, to, exchange)
             if watch is not None and to.endpoint is not None:
                 exchange.end = end
                 self._metrics.streams.labels(to.endpoint.target, end).inc()
@@ -279,6 +280,12 @@ class Exchanges:
         else:
             await response.write_eof()
         return response
+
+    def _count_losses(self, count: int, to: Destination, exchange: Exchange) -> None:
+        """Count the blocks of a request that its provider left out."""
+        if count and to.endpoint is not None:
+            exchange.fixes = {**exchange.fixes, losses.CODE: count}
+            self._metrics.fixes.labels(losses.CODE, to.endpoint.target).inc(count)
 
     async def close(self) -> None:
         await self._client.close()

@@ -26,6 +26,10 @@ def is_stream(content_type: str) -> bool:
     return content_type.partition(";")[0].strip().lower() in _STREAM_TYPES
 
 
+def is_json(content_type: str) -> bool:
+    return content_type.partition(";")[0].strip().lower() == "application/json"
+
+
 class StreamWatch:
     """Follows the bytes of one answer.
 
@@ -72,6 +76,11 @@ class StreamWatch:
     def has_content(self) -> bool:
         """True if output of the model has come, or may have come."""
         return self._reader is None or self._reader.has_content
+
+    @property
+    def losses(self) -> int:
+        """The number of blocks of the request that the answer reports as dropped."""
+        return 0 if self._reader is None else self._reader.losses
 
     @property
     def is_refused(self) -> bool:

@@ -467,7 +467,7 @@ def test_the_command_prints_the_request_or_why_there_is_none(tmp_path):
 
     unknown = run(tmp_path, BY_NAME["none-ant-credit"])
     assert (unknown.exit_code, unknown.stdout) == (4, "")
-    assert unknown.stderr.splitlines()[1].startswith("not healed: this sentence is in no row")
+    assert unknown.stderr.splitlines()[1].startswith("not healed: no row of the table has this sentence")
 
     retry = run(tmp_path, BY_NAME["rsp-image-download"])
     assert (retry.exit_code, "--attempt 2" in retry.stderr) == (4, True)
