@@ -42,7 +42,7 @@ _entry = msgspec.json.Decoder(_Transformation)
 
 
 def losses_in(transformations: bytes | Raw) -> Iterator[Loss]:
-    """Yield the losses among the transformations of an answer. What cannot be read is no loss."""
+    """Yield the losses among the transformations of an answer. Unreadable entries are skipped."""
     try:
         entries = _entries.decode(transformations)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
