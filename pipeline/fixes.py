@@ -54,7 +54,7 @@ class Fix(Struct, frozen=True, omit_defaults=True, kw_only=True):
             the canonical notation for every target; so does ``placeholder_dropped`` where a later result replaces it.
             ``assistant_inserted`` and ``tools_stubbed`` name the place in the target's own body; ``turn_stubbed`` and
             ``document_text_added`` the input block that would have been sent, or that is next to the addition. Output
-            of a stream is named by its item's id.
+            of a stream is named by its item's id, and a block that a provider dropped by its place in the request.
         lossless: false where content is lost, and where the output has content that no party wrote.
         target: the target that needed it, ``""`` where all of a session's targets do; for a stream, its source.
         before: digest of the content before: the first 16 hex digits of the SHA-256 of the block's canonical JSON.
@@ -436,11 +436,18 @@ _CALLS = (
           source="requests that declare the tool with this member (schema_wrapped)"),
 )  # fmt: skip
 
+# Changes that a provider made to a request, as its answer reports them.
+_BY_PROVIDER = (
+    _lost("provider_dropped", "dropped", "a provider accepted a request without one of its blocks, and reported that",
+         source="anthropics/anthropic-sdk-python: input_transformations of BetaMessage"),
+)  # fmt: skip
+
 # Repairs that a policy cannot only observe, by the reason.
 _ALWAYS: Mapping[str, tuple[str, ...]] = {
     "the message could not be read without it": tuple(entry.code for entry in _READING),
     "reading makes an object of the text in which most shapes hold a call's input": ("input_parsed",),
     "it is made while a stream is read": tuple(entry.code for entry in (*_SPEECH, *_CALLS)),
+    "the provider made it": tuple(entry.code for entry in _BY_PROVIDER),
     "an option of its own decides about it": (
         "tools_stripped", "reasoning_stripped", "cut_text_marked", "cut_text_dropped", "result_late_turn",
         "result_replaced", "media_over_limit", "image_scaled", "exchange_cut", "summary_inserted",
@@ -470,7 +477,7 @@ _WHY_ALWAYS = {code: reason for reason, codes in _ALWAYS.items() for code in cod
 FIXES: Mapping[str, FixCode] = MappingProxyType(
     {
         entry.code: structs.replace(entry, always=_WHY_ALWAYS.get(entry.code, ""))
-        for entry in (*_READING, *_STRUCTURE, *_DIALECT, *_SPEECH, *_CALLS)
+        for entry in (*_READING, *_STRUCTURE, *_DIALECT, *_SPEECH, *_CALLS, *_BY_PROVIDER)
     }
 )
 OBSERVABLE: frozenset[str] = frozenset(code for code, entry in FIXES.items() if not entry.always)

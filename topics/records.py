@@ -324,7 +324,8 @@ class FixRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
         str,
         Meta(
             description="The place in the session's history, such as messages.3.content.1; of what was added to it, "
-            "such as a missing result, the place where that stands in the mended history; of a stream, the item's id."
+            "such as a missing result, the place where that stands in the mended history; of a stream, the item's id; "
+            "of a block that a provider dropped (provider_dropped), the place in the request."
         ),
     ]
     lossless: Annotated[

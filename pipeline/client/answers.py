@@ -15,6 +15,7 @@ from typing import Final
 from msgspec import UNSET, Struct, structs
 
 from reknit.pipeline.errors import InputError
+from reknit.pipeline.losses import CODE
 from reknit.pipeline.streams.events import (
     BlockStarted,
     Event,
@@ -23,6 +24,7 @@ from reknit.pipeline.streams.events import (
     MessageStarted,
     Notice,
     Retried,
+    Rewritten,
     UsageKnown,
     WholeMessage,
 )
@@ -54,7 +56,7 @@ _REFUSALS: Final = frozenset(
     }
 )
 # Events that announce an answer, or say something about it.
-_WITHOUT_CONTENT: Final = (MessageStarted, BlockStarted, UsageKnown, Notice, Retried, Failed)
+_WITHOUT_CONTENT: Final = (MessageStarted, BlockStarted, UsageKnown, Notice, Retried, Rewritten, Failed)
 # Codes go into logs; a server can send any text as one.
 _CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -88,6 +90,7 @@ class AnswerReader:
         is_whole: the final event has come.
         failure: the last error in the stream.
         has_content: output of the model has come.
+        losses: the number of blocks of the request that the provider left out, as its answer reports.
 
     Args:
         source: the source of the events.
@@ -108,6 +111,7 @@ class AnswerReader:
         self.is_whole = False
         self.failure: StreamFailure | None = None
         self.has_content = False
+        self.losses = 0
 
     def take(self, data: bytes, *, is_document: bool = False) -> bytes:
         """Take the next piece and return the bytes to publish now.
@@ -170,7 +174,9 @@ class AnswerReader:
         for event in events:
             self.has_content = self.has_content or not isinstance(event, _WITHOUT_CONTENT)
             self._note_facts(event)
-            if isinstance(event, Failed):
+            if isinstance(event, Rewritten):
+                self.losses += event.code == CODE
+            elif isinstance(event, Failed):
                 code = event.code if _CODE.fullmatch(event.code) else ""
                 self.failure = StreamFailure(code, event.code in _MAY_PASS)
             elif isinstance(event, MessageStarted):

@@ -233,10 +233,11 @@ def explain(code: str) -> FixPage | HealingPage | RulePage:
 
 
 def summaries() -> Mapping[str, Mapping[str, str]]:
-    """Every code with its summary, in groups: fixes by whether they lose or add anything, rules by target."""
+    """Every code with its summary, in groups: fixes by whether they lose or add anything, healings, rules by target."""
     groups: dict[str, dict[str, str]] = {}
     for fix in FIXES.values():
         groups.setdefault(_group(fix), {})[fix.code] = fix.summary
+    groups["fixes after a refusal"] = {code: healed_summary(code) for code in HEALED_CODES}
     for rule in RULES.values():
         groups.setdefault(f"rules of {rule.target}", {})[rule.id] = rule.summary
     return groups

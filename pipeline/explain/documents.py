@@ -66,12 +66,13 @@ class Refused(Struct, frozen=True):
 REFUSALS_FILE: Final = Path(__file__).with_name("refusals.jsonl")
 REFUSALS: Final = tuple(msgspec.json.decode(line, type=Refused) for line in REFUSALS_FILE.read_bytes().splitlines())
 
-_FIXES = "fixes.md"
+_FIXES, _HEALING = "fixes.md", "healing.md"
 _WRITTEN = "<!-- Written by `make docs` from the catalogue and its examples; not to be edited. -->"
 _DRAWN = "<!-- Written by `make docs` from the transition table; not to be edited. -->"
 _FIXES_INTRO = (
     "Every change that Reknit makes to a history has a code, and nothing changes without one. `reknit explain CODE` "
-    "prints the same. In the examples `-` marks what is only there before the fix, `+` what is only there after it."
+    "prints the same. In the examples `-` marks what is only there before the fix, `+` what is only there after it. "
+    "Codes that begin with `healed_` are of refusals, and have a table of their own ([healing](healing.md))."
 )
 _RULES_INTRO = (
     "The provider's observed refusals, in its own words. A `hard` rule fails a validation, a `model` rule only for "
@@ -219,8 +220,15 @@ _HEALING_SESSIONS = (
         "twice heals once. A healed refusal makes a fix and no dead letter; one that is not healed makes a "
         "dead letter `refused_…` as before. If the user has sent another turn in the meantime, the next "
         "request is written without the cause, and no older one is sent again. `reknit_healed_total` counts "
-        "healed requests by target, class (the row) and outcome (`accepted`, `refused`). `reknit replay "
-        "--policy heal=off` makes requests as before."
+        "healed requests by target, class (the row) and outcome (`accepted`, `refused`); after a late refusal "
+        "the next request is the healed one. `reknit replay --policy heal=off` makes requests as before."
+    ),
+    "",
+    (
+        "A provider may also accept a request without some of its blocks, and report that in its answer "
+        "(`input_transformations`). Each of these losses is a fix [`provider_dropped`](fixes.md#provider_dropped) "
+        "with the place in the request and the reason: in `history.fixes` and its metrics, in the fixes of "
+        "`session.append` if the answer is appended whole, and in `reknit_serve_fixes_total` of the gateway."
     ),
     "",
     (
@@ -256,12 +264,12 @@ def documents() -> Mapping[str, str]:
         page = place_of(next(iter(codes))).partition("#")[0]
         if page == _FIXES:
             fixes[group] = codes
-        else:
+        elif page != _HEALING:
             pages[page] = "\n".join(_page(_sentence(group), _RULES_INTRO, {"": codes}))
     return {
         _FIXES: "\n".join(_page("Fixes", _FIXES_INTRO, fixes)),
         "acts.md": "\n".join(_acts_page()),
-        "healing.md": "\n".join(_healing_page()),
+        _HEALING: "\n".join(_healing_page()),
         "native.md": "\n".join(_native_page()),
         "works-with.md": "\n".join(_works_page()),
         "shares.md": "\n".join(_shares_page()),
@@ -274,7 +282,7 @@ def documents() -> Mapping[str, str]:
 def place_of(code: str) -> str:
     """Return the page under docs/ that explains a fix or a rule, with its anchor."""
     if code in HEALED_CODES:
-        return "healing.md"
+        return _HEALING
     page = f"rules/{RULES[code].target}.md" if code in RULES else _FIXES
     return f"{page}#{code.lower()}"
 

@@ -70,7 +70,8 @@ class TargetMemory(Struct, frozen=True, array_like=True):
         facts: in the order in which they were learned.
         count: the healings since the user spoke last.
         retried: the digest of a request that was refused for a cause that may pass by itself, and the report of it.
-        pending: the id of the last healed request that was published, and its row, until its outcome is known.
+        pending: the id of the last healed request that was published, and its row, until its outcome is known. The id
+            is empty after a late refusal, until the next request is published, which is the healed one.
     """
 
     healings: tuple[Noted, ...] = ()

@@ -15,7 +15,7 @@ from reknit.pipeline.healing.errors import Refusal, read_error
 from reknit.pipeline.healing.later import is_lossless
 from reknit.pipeline.healing.memory import NO_MEMORY, TargetMemory, apply_memory, is_widest, try_repairs
 from reknit.pipeline.healing.memory import Healing as HealingMade
-from reknit.pipeline.healing.table import row_for
+from reknit.pipeline.healing.table import IN_SESSIONS, row_for
 from reknit.pipeline.registry import target_named
 from reknit.pipeline.session import normalize
 from reknit.pipeline.validation import validate
@@ -42,13 +42,13 @@ class NotHealed(Struct, frozen=True):
     """Why there is no narrower request.
 
     Attributes:
-        reason: ``unknown``: the sentence is in no row, or the cause is not in the request; ``retry``: the same request
-            may be accepted later; ``no_change``: the request has nothing of what the sentence names; ``invalid``: the
-            narrower request breaks another rule.
+        reason: ``unknown``: no row of the table has the sentence; ``session``: the repair needs the history, which only
+            a session has; ``retry``: the same request may be accepted later; ``no_change``: the request has nothing
+            that the sentence names; ``invalid``: the narrower request breaks another rule.
         sentence: the provider's own.
     """
 
-    reason: Literal["unknown", "retry", "no_change", "invalid"]
+    reason: Literal["unknown", "session", "retry", "no_change", "invalid"]
     sentence: str
 
 
@@ -169,7 +169,8 @@ def _tried(
 ) -> tuple[Healed | NotHealed, TargetMemory]:
     found = row_for(target, refusal)
     if found is None:
-        return NotHealed("unknown", refusal.sentence), memory
+        is_known = row_for(target, refusal, IN_SESSIONS) is not None
+        return NotHealed("session" if is_known else "unknown", refusal.sentence), memory
     row, words = found
     if row.retry_first and attempt < _SECOND:
         return NotHealed("retry", refusal.sentence), memory

@@ -21,6 +21,7 @@ from msgspec import Struct
 from multidict import CIMultiDict
 from yarl import URL
 
+from reknit.pipeline import losses
 from reknit.pipeline.client.routes import SILENCE_SECONDS
 from reknit.pipeline.errors import error_name
 from reknit.pipeline.healing.single import Healed
@@ -33,7 +34,7 @@ from reknit.pipeline.serve.metrics import GatewayMetrics
 from reknit.pipeline.serve.received import HOLD_SECONDS, Received, Refusal
 from reknit.pipeline.serve.recent import Exchange
 from reknit.pipeline.serve.repair import MOST_BYTES, Repaired, Repairs, RequestBody, decoded
-from reknit.pipeline.serve.streams import DocumentWatch, StreamWatch
+from reknit.pipeline.serve.streams import StreamWatch
 from reknit.pipeline.serve.upstreams import Destination, shapes_of
 from reknit.pipeline.tracing.calls import Call, OpenCall, Tracing
 from reknit.pipeline.urls import host_of
@@ -291,7 +292,6 @@ class Exchanges:
         headers.update(added)
         exchange.status = answer.status
         response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=headers)
-        document = self._document(answer, to) if call is not None and watch is None else None
         await response.prepare(request)
         end = "whole"
         try:
@@ -301,10 +301,7 @@ class Exchanges:
                 raise received.broken
             async for data in answer.content.iter_any():
                 await response.write(data)
-                if watch is not None:
-                    watch.take(data)
-                elif document is not None:
-                    document.take(data)
+                received.take(data)
         except (aiohttp.ClientError, TimeoutError) as error:
             if isinstance(error, aiohttp.ClientConnectionResetError):  # raised by write(): the client left
                 end = "left"
@@ -319,22 +316,23 @@ class Exchanges:
                 end = "cut"
                 log.warning("%s: a stream ended without its final event", to.upstream.name)
         finally:
+            self._count_losses(received.losses, to, exchange)
             if watch is not None and to.endpoint is not None:
                 exchange.end = end
                 self._metrics.streams.labels(to.endpoint.target, end).inc()
-            if call is not None and (followed := watch or document) is not None:
-                call.outcome.answer = followed.facts
+            if call is not None and self._tracing.is_on:
+                call.outcome.answer = received.facts
         if end == "cut":
             await _abort(request, response, watch, "" if to.endpoint is None else to.endpoint.target)
         else:
             await response.write_eof()
         return response
 
-    def _document(self, answer: aiohttp.ClientResponse, to: Destination) -> DocumentWatch | None:
-        """Return what follows an answer for its span, if spans are made and it is a document."""
-        if not self._tracing.is_on or to.endpoint is None or answer.status != web.HTTPOk.status_code:
-            return None
-        return DocumentWatch(to.endpoint.target, answer.headers.get(hdrs.CONTENT_ENCODING, ""))
+    def _count_losses(self, count: int, to: Destination, exchange: Exchange) -> None:
+        """Count the blocks of a request that its provider left out."""
+        if count and to.endpoint is not None:
+            exchange.fixes = {**exchange.fixes, losses.CODE: count}
+            self._metrics.fixes.labels(losses.CODE, to.endpoint.target).inc(count)
 
     async def close(self) -> None:
         await self._client.close()

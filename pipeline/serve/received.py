@@ -14,8 +14,10 @@ import aiohttp
 from aiohttp import hdrs, web
 from msgspec import Struct
 
+from reknit.pipeline.client.answers import AnswerFacts
+from reknit.pipeline.serve.documents import DocumentWatch
 from reknit.pipeline.serve.repair import decoded
-from reknit.pipeline.serve.streams import StreamWatch, is_stream
+from reknit.pipeline.serve.streams import StreamWatch, is_json, is_stream
 
 # Bytes of an answer that are read here at most. A longer refusal is no sentence.
 _MOST_BYTES: Final = 64 * 1024
@@ -39,6 +41,7 @@ class Received:
         answer: its status, headers and the bytes that were not read yet.
         begin: the bytes that were read here; the client gets them first.
         watch: of a stream that can be read; it has seen ``begin``.
+        document: of an answer that is one JSON document.
         broken: the connection broke after ``begin``.
 
     Args:
@@ -52,7 +55,28 @@ class Received:
         self.answer = answer
         self.begin = b""
         self.watch = StreamWatch(target) if target and answer.status == web.HTTPOk.status_code and is_readable else None
+        is_document = target and answer.status == web.HTTPOk.status_code and is_json(answer.content_type)
+        self.document = DocumentWatch(target, answer.headers.get(hdrs.CONTENT_ENCODING, "")) if is_document else None
         self.broken: aiohttp.ClientError | TimeoutError | None = None
+
+    def take(self, data: bytes) -> None:
+        """Note the next bytes that were passed on."""
+        if self.watch is not None:
+            self.watch.take(data)
+        elif self.document is not None:
+            self.document.take(data)
+
+    @property
+    def losses(self) -> int:
+        """The number of blocks of the request that the answer reports as dropped."""
+        seen = self.watch or self.document
+        return 0 if seen is None else seen.losses
+
+    @property
+    def facts(self) -> AnswerFacts:
+        """The id, model, stop reason and tokens of the answer."""
+        seen = self.watch or self.document
+        return AnswerFacts() if seen is None else seen.facts
 
     async def refusal(self, hold_seconds: float = HOLD_SECONDS) -> Refusal | None:
         """Read the beginning and return the refusal; None for any other answer, and for one that cannot be read.

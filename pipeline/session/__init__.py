@@ -339,10 +339,15 @@ class Session:
         return any(noted.request_id == request_id for each in self._memory.values() for noted in each.healings)
 
     def note_healed(self, target: str, request_id: str) -> None:
-        """Note the id of the request that the last healing led to."""
-        self._memory[target] = structs.replace(
-            self._memory[target], pending=(request_id, self._memory[target].healings[-1].row)
-        )
+        """Note the id of the request that the last healing led to; "" if that is the next one."""
+        memory = self._memory[target]
+        if request_id or not memory.pending[0]:
+            self._memory[target] = structs.replace(memory, pending=(request_id, memory.healings[-1].row))
+
+    def awaits_healed(self, target: str) -> bool:
+        """Return True if the next request of a target is the healed one, after a late refusal."""
+        request_id, row = self._memory.get(target, NO_MEMORY).pending
+        return bool(row) and not request_id
 
     def take_outcomes(self, request_id: str | None = None) -> list[tuple[str, str]]:
         """Return the target and the row of each healed request whose outcome is now known; of this id, or of all."""

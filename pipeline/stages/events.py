@@ -288,7 +288,9 @@ class EventsStage(KeepsSessions):
         _show_items(items, key, described, found)
         fixes = entry.recovery.take_fixes()
         if fixes:
-            publish_stream_fixes(fixes, run[0], entry.recovery.turns, result, tally)
+            publish_stream_fixes(
+                fixes, run[0], entry.recovery.turns, result, tally, request_id=details.request_id or ""
+            )
         finished = entry.recovery.take_finished()
         if finished:
             turns = [_recorded(turn, source) for turn in finished]
