@@ -51,6 +51,7 @@ from reknit.pipeline.targets import (
     without_trailing_space,
 )
 from reknit.pipeline.targets.bound import void_of
+from reknit.pipeline.targets.facts import Fitting
 from reknit.pipeline.targets.fitting import MOST_MARKS, mark_of, point_of
 from reknit.pipeline.targets.head import HeadWriter, Params, before_list
 from reknit.pipeline.targets.schemas import COMBINATORS
@@ -69,6 +70,19 @@ _PLACES: Final = {
     "top_p": "inferenceConfig.topP",
     "max_tokens": "inferenceConfig.maxTokens",
 }
+# The types of parameters (BED-31); another provider may have one of another type under the same name.
+_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
+    "inferenceConfig.maxTokens": (int,),
+    **dict.fromkeys(("inferenceConfig.temperature", "inferenceConfig.topP"), (int, float)),
+    **dict.fromkeys(("inferenceConfig.stopSequences", "additionalModelResponseFieldPaths"), (list,)),
+    **dict.fromkeys(
+        (
+            "guardrailConfig", "promptVariables", "requestMetadata", "performanceConfig", "serviceTier", "outputConfig",
+            "additionalModelRequestFields",
+        ),
+        (dict,),
+    ),
+}  # fmt: skip
 # A block of a system prompt that is the service's own.
 _GUARDED: Final = frozenset({frozenset({"guardContent"})})
 _OWN_TOOLS: Final = ({"toolSpec"}, {"systemTool"}, {"cachePoint"})
@@ -106,7 +120,7 @@ def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> ConverseHead
     given = params = own_form(writer, params, model)
     if "claude" in model:
         params = _with_fields(params)
-    placed = writer.placed(params)
+    placed = Fitting(writer=writer, params=params).fit_types(writer.placed(params), _TYPES)
     keys |= fit_to_claude(writer, given, placed, _place_of) if "claude" in model else placed
     tools = [Raw(tool) for tool in _tools(writer)]
     if not cached:

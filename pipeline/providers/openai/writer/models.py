@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
+
 from reknit.pipeline.targets.facts import EFFORTS, Fact, Fitting, member
 from reknit.pipeline.targets.head import HeadWriter, Params
 from reknit.pipeline.targets.signatures import endpoint_of
@@ -80,21 +82,23 @@ _NUMBERS: Final = ("temperature", "top_p", "frequency_penalty", "presence_penalt
 _INTEGERS: Final = (
     "top_logprobs", "n", "seed", "max_tokens", "max_completion_tokens", "max_output_tokens", "max_tool_calls",
 )  # fmt: skip
-_BOOLEANS: Final = ("parallel_tool_calls", "store", "stream", "background")
-_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
+_BOOLEANS: Final = ("parallel_tool_calls", "store", "stream", "background", "logprobs")
+TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     **dict.fromkeys(_NUMBERS, (int, float)),
     **dict.fromkeys(_INTEGERS, (int,)),
     **dict.fromkeys(_BOOLEANS, (bool,)),
     **dict.fromkeys(("reasoning_effort", "user"), (str,)),
     **dict.fromkeys(("logit_bias", "metadata", "response_format", "stream_options", "reasoning", "text"), (dict,)),
 }
+"""The types of parameters, with which all APIs of this form agree (OAI-13)."""
 
 
 def fit_to_model(writer: HeadWriter, params: Params, body: dict[str, Any], *, responses: bool) -> dict[str, Any]:
     """Return the parameters of a request without what its model refuses, at OpenAI or an unknown issuer."""
     if endpoint_of(writer.setting, writer.options.target).issuer not in _SERVED:
         return body
-    body = Fitting(writer=writer, params=params).fit_types(body, _TYPES)
+    body = Fitting(writer=writer, params=params).fit_types(body, TYPES)
+    body = _with_texts(writer, params, body)
     if not responses:
         body = _with_few_stops(writer, params, body)
     name = _DATE.sub("", (writer.setting.model or "").lower())
@@ -111,6 +115,19 @@ def fit_to_model(writer: HeadWriter, params: Params, body: dict[str, Any], *, re
     default = "none" if re.fullmatch(_SWITCHED, name) else "medium"
     fitting = Fitting(writer=writer, params=params, place=place, effort=effort if effort in EFFORTS else default)
     return fitting.fit(body, (fact for fact in facts if fact.parameter != "reasoning_effort"))
+
+
+def _with_texts(writer: HeadWriter, params: Params, body: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters with texts as values of metadata (OAI-13, RSP-16): numbers and booleans as their JSON."""
+    metadata = member(body, "metadata")
+    if not isinstance(metadata, dict) or all(isinstance(value, str) for value in metadata.values()):
+        return body
+    texts = {
+        key: value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        for key, value in metadata.items()
+        if isinstance(value, str | int | float)
+    }
+    return Fitting(writer=writer, params=params).change(body, "metadata", metadata, texts or None)
 
 
 def _with_few_stops(writer: HeadWriter, params: Params, body: dict[str, Any]) -> dict[str, Any]:
