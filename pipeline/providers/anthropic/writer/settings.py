@@ -71,8 +71,8 @@ def write_form(form: AnswerForm, model: str | None) -> tuple[Written, str] | Non
     return written, without([*form.notes, *lost])
 
 
-def taken_schema(writer: HeadWriter, schema: Any, path: str) -> Any:  # noqa: ANN401  any JSON
-    """The schema of an answer without the limits that are refused, and with closed objects (ANT-47, BED-37)."""
+def _taken_schema(writer: HeadWriter, schema: Any, path: str) -> Any:  # noqa: ANN401  any JSON
+    """The schema of an answer without the limits that are refused, and with closed objects (ANT-47)."""
     for code, change in (("answer_schema_loosened", without_limits), ("answer_schema_closed", closed)):
         taken = change(schema)
         if taken != schema and writer.makes(code):
@@ -89,7 +89,7 @@ def own_form(writer: HeadWriter, params: Params) -> Params:
         if not isinstance(form, dict) or not isinstance(form.get("schema"), dict):
             continue
         path = params.place(name) + (".schema" if form is given else ".format.schema")
-        changed = {**form, "schema": taken_schema(writer, form["schema"], path)}
+        changed = {**form, "schema": _taken_schema(writer, form["schema"], path)}
         if changed != form:
             written = Raw(msgspec.json.encode(changed if form is given else {**given, "format": changed}))
             params = structs.replace(params, values=params.values | {name: written})

@@ -10,13 +10,13 @@ from msgspec import Raw, structs
 
 from reknit.pipeline.providers.anthropic.writer.settings import (
     answer_schema,
-    taken_schema,
     takes_forms,
     write_reasoning,
 )
 from reknit.pipeline.targets import legal_name
 from reknit.pipeline.targets.head import HeadWriter, Params, members_of, sort_params
 from reknit.pipeline.targets.settings import GROUPS, AnswerForm, OwnSettings, Reasoning, Written, without
+from reknit.pipeline.targets.strict_schemas import without_limits
 
 _FIELDS: Final = "additionalModelRequestFields"
 _CONFIG: Final = "output_config"
@@ -41,19 +41,21 @@ def with_own_form(params: Params, model: str) -> Params:
 
 
 def own_form(writer: HeadWriter, params: Params, model: str) -> Params:
-    """The parameters, with the schema of a form of Converse's own as Claude takes it (BED-37)."""
+    """The parameters, with a form of Converse's own without the limits that Claude refuses (BED-37).
+
+    Open objects stay: the service took them for Claude (recorded twice), which Anthropic's own API refuses.
+    """
     given = msgspec.json.decode(params.values.get("outputConfig", b"null"))
     try:
         inner = given["textFormat"]["structure"]["jsonSchema"]
         schema = msgspec.json.decode(inner["schema"])
     except (KeyError, TypeError, msgspec.DecodeError, RecursionError):
         return params
-    if "claude" not in model:
+    taken = without_limits(schema)
+    if "claude" not in model or taken == schema or not writer.makes("answer_schema_loosened"):
         return params
     path = params.place("outputConfig") + ".textFormat.structure.jsonSchema.schema"
-    taken = taken_schema(writer, schema, path)
-    if taken == schema:
-        return params
+    writer.note_fix("answer_schema_loosened", path, before=schema, after=taken)
     inner["schema"] = msgspec.json.encode(taken).decode()
     return structs.replace(params, values=params.values | {"outputConfig": Raw(msgspec.json.encode(given))})
 
