@@ -302,6 +302,8 @@ _REASONING: Final[Mapping[str, Callable[[Any], Reasoning | None]]] = MappingProx
         "reasoning.effort": _by_level,
         "output_config.effort": _by_level,
         "thinking": _by_thinking,
+        # Under this name Converse's guide has it for Claude.
+        "reasoning_config": _by_thinking,
         "generationConfig.thinkingConfig": _by_config,
         "generationConfig.thinking_config": _by_config,
     }

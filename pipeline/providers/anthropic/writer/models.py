@@ -94,11 +94,12 @@ def _with_thinking(fitting: Fitting, body: dict[str, Any], name: str) -> dict[st
 
 
 def _within_limit(fitting: Fitting, body: dict[str, Any], budget: object) -> dict[str, Any]:
-    """Lower a budget to less than the limit of the answer (ANT-38), where the least budget is."""
+    """Bring a budget between the least one and the limit of the answer (ANT-38), where there is one between them."""
     limit = member(body, fitting.place("max_tokens"))
-    if not isinstance(budget, int) or not isinstance(limit, int) or not _LEAST_BUDGET < limit <= budget:
+    if not isinstance(budget, int) or not isinstance(limit, int) or limit <= _LEAST_BUDGET:
         return body
-    return fitting.change(body, "thinking.budget_tokens", budget, limit - 1)
+    near = min(max(budget, _LEAST_BUDGET), limit - 1)
+    return body if near == budget else fitting.change(body, "thinking.budget_tokens", budget, near)
 
 
 def _sampled(fitting: Fitting, body: dict[str, Any]) -> dict[str, Any]:

@@ -52,6 +52,11 @@ _NUMBERS: Final = (
     "candidate_count", "seed", "presencePenalty", "presence_penalty", "frequencyPenalty", "frequency_penalty",
     "logprobs",
 )  # fmt: skip
+# `The set of character sequences (up to 5) that will stop output generation` (the API's documentation).
+_STOPS: Final = 5
+_STOP_PLACES: Final = ("generationConfig.stopSequences", "generationConfig.stop_sequences")
+# Converse has an object under this name.
+_TYPES: Final[Mapping[str, tuple[type, ...]]] = {"serviceTier": (str,)}
 
 
 def fit_to_gemini(writer: HeadWriter, params: Params, body: dict[str, Any]) -> dict[str, Any]:
@@ -62,8 +67,19 @@ def fit_to_gemini(writer: HeadWriter, params: Params, body: dict[str, Any]) -> d
         value = member(body, place)
         if value is not None and not _is_number(value):
             body = fitting.change(body, place, value, None)
+    body = _with_stops(fitting, fitting.fit_types(body, _TYPES))
     config = member(body, _CONFIG)
     return _with_thinking(fitting, body, config, name) if isinstance(config, dict) else body
+
+
+def _with_stops(fitting: Fitting, body: dict[str, Any]) -> dict[str, Any]:
+    """Return a body with as many stop sequences as the API takes, and without empty ones."""
+    for place in _STOP_PLACES:
+        stops = member(body, place)
+        if isinstance(stops, list):
+            said = [stop for stop in stops if isinstance(stop, str) and stop][:_STOPS]
+            body = body if said == stops else fitting.change(body, place, stops, said or None)
+    return body
 
 
 def _is_number(value: object) -> bool:

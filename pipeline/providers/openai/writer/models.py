@@ -83,22 +83,22 @@ _INTEGERS: Final = (
     "top_logprobs", "n", "seed", "max_tokens", "max_completion_tokens", "max_output_tokens", "max_tool_calls",
 )  # fmt: skip
 _BOOLEANS: Final = ("parallel_tool_calls", "store", "stream", "background", "logprobs")
-TYPES: Final[Mapping[str, tuple[type, ...]]] = {
+# The types of parameters, in which all APIs of this form agree (OAI-13).
+_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     **dict.fromkeys(_NUMBERS, (int, float)),
     **dict.fromkeys(_INTEGERS, (int,)),
     **dict.fromkeys(_BOOLEANS, (bool,)),
     **dict.fromkeys(("reasoning_effort", "user"), (str,)),
     **dict.fromkeys(("logit_bias", "metadata", "response_format", "stream_options", "reasoning", "text"), (dict,)),
 }
-"""The types of parameters, with which all APIs of this form agree (OAI-13)."""
+_CLAUDES_TIER: Final = "standard_only"
 
 
 def fit_to_model(writer: HeadWriter, params: Params, body: dict[str, Any], *, responses: bool) -> dict[str, Any]:
     """Return the parameters of a request without what its model refuses, at OpenAI or an unknown issuer."""
     if endpoint_of(writer.setting, writer.options.target).issuer not in _SERVED:
         return body
-    body = Fitting(writer=writer, params=params).fit_types(body, TYPES)
-    body = _with_texts(writer, params, body)
+    body = fit_values(Fitting(writer=writer, params=params), body)
     if not responses:
         body = _with_few_stops(writer, params, body)
     name = _DATE.sub("", (writer.setting.model or "").lower())
@@ -117,17 +117,23 @@ def fit_to_model(writer: HeadWriter, params: Params, body: dict[str, Any], *, re
     return fitting.fit(body, (fact for fact in facts if fact.parameter != "reasoning_effort"))
 
 
-def _with_texts(writer: HeadWriter, params: Params, body: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters with texts as values of metadata (OAI-13, RSP-16): numbers and booleans as their JSON."""
+def fit_values(fitting: Fitting, body: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a request without values that no API of this form takes, whoever serves it.
+
+    Metadata has texts: numbers and booleans become their JSON. Anthropic's name of the tier that ``default`` is here is
+    not known here.
+    """
+    body = fitting.fit_types(body, _TYPES)
     metadata = member(body, "metadata")
-    if not isinstance(metadata, dict) or all(isinstance(value, str) for value in metadata.values()):
-        return body
-    texts = {
-        key: value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        for key, value in metadata.items()
-        if isinstance(value, str | int | float)
-    }
-    return Fitting(writer=writer, params=params).change(body, "metadata", metadata, texts or None)
+    if isinstance(metadata, dict) and not all(isinstance(value, str) for value in metadata.values()):
+        texts = {
+            key: value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            for key, value in metadata.items()
+            if isinstance(value, str | int | float)
+        }
+        body = fitting.change(body, "metadata", metadata, texts or None)
+    tier = member(body, "service_tier")
+    return fitting.change(body, "service_tier", tier, "default") if tier == _CLAUDES_TIER else body
 
 
 def _with_few_stops(writer: HeadWriter, params: Params, body: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 from reknit.pipeline.history.pieces import CHAT
 from reknit.pipeline.model import Role, Tool
 from reknit.pipeline.options import HeadOptions, ModelOptions, Structure
-from reknit.pipeline.providers.openai.writer.models import TYPES, fit_to_model
+from reknit.pipeline.providers.openai.writer.models import fit_to_model, fit_values
 from reknit.pipeline.providers.openai.writer.parts import encode
 from reknit.pipeline.providers.openai.writer.settings import (
     compiles_strict,
@@ -338,10 +338,8 @@ def write_chat_head(setting: Setting, target: str, host: ChatHead, model: ModelO
     params = with_choice(params, lambda value: write_choice(value, _named, host.choices), tools=bool(tools))
     body = writer.placed(params, params.each_of(known))
     fitting = Fitting(writer=writer, params=params)
-    if target == _OPENAI_CHAT:
-        body = fit_to_model(writer, params, body, responses=False)
-    else:
-        body = fitting.fit_types(body, TYPES)
+    openai = target == _OPENAI_CHAT
+    body = fit_to_model(writer, params, body, responses=False) if openai else fit_values(fitting, body)
     body = host.fit(fitting, body)
     return WrittenHead(encode(keys | body), writer.fixes, note=note)
 
@@ -369,8 +367,13 @@ def _own_settings(setting: Setting, model: ModelOptions) -> OwnSettings:
         return {"response_format": {"type": "json_schema", "json_schema": written[0]}}, written[1]
 
     def reasoning(asked: Reasoning) -> tuple[Written, str] | None:
-        level = nearest(asked.level, efforts) if efforts else ""
-        return ({"reasoning_effort": level}, level) if level else None
+        if efforts:
+            level = nearest(asked.level, efforts)
+            return {"reasoning_effort": level}, level
+        if not model.thinking_parameter:
+            return None
+        switch = "disabled" if asked.level == "none" else "enabled"
+        return {"thinking": {"type": switch}}, "none" if switch == "disabled" else switch
 
     return OwnSettings(
         groups=GROUPS,
