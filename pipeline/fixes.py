@@ -283,8 +283,14 @@ _DIALECT = (
           "tools.N.custom.input_schema.type: Input should be 'object'", "recorded refusals of Anthropic"),
     _lost("answer_schema_loosened", "rewritten",
          "the schema of an answer lost limits that the target refuses, or is no longer strict",
-         "output_config.format.schema: For 'array' type, property 'maxItems' is not supported",
-         "recorded of Claude through Bedrock"),
+         "output_config.format.schema: For 'array' type, property 'maxItems' is not supported; "
+         "Invalid schema for response_format 'answer': In context=(), 'additionalProperties' is required to be "
+         "supplied and to be false.",
+         "recorded refusals of Claude and of OpenAI's models"),
+    _lost("answer_schema_closed", "rewritten",
+          "the objects in the schema of an answer have no other members than the named ones",
+          "output_config.format.schema: For 'object' type, 'additionalProperties' must be explicitly set to false",
+          "recorded refusals of Anthropic"),
     _lost("tool_repeated", "dropped", "a second tool of the same name was left out",
          "tools: Tool names must be unique.", "danny-avila/LibreChat#13162"),
     _lost("tool_foreign", "dropped", "another provider's own tool was left out"),
