@@ -7,6 +7,7 @@ import json
 import re
 
 import pytest
+from frameworks import environments
 from frameworks.environments import NAMES as ENVIRONMENTS
 from frameworks.environments import ROOT, needs, requirements, run
 from loopback import provider
@@ -79,6 +80,21 @@ def test_histories_keep_their_objects_and_types(name):
 def test_the_documented_versions_are_those_of_the_environments():
     pinned = {pin for name in ENVIRONMENTS for pin in requirements(name).items()}
     assert pinned >= {version for packages in IN_CI.values() for version in packages.items()}
+
+
+def test_an_environment_is_used_only_as_its_requirements_are_now(tmp_path, monkeypatch):
+    monkeypatch.setattr(environments, "PLACE", tmp_path)
+    name = ENVIRONMENTS[0]
+    assert "make frameworks" in environments.missing(name)
+    (tmp_path / name).mkdir()
+    stamp = tmp_path / name / "requirements.sha256"
+    stamp.write_text("of other versions", encoding="utf-8")
+    assert "make frameworks" in environments.missing(name)
+    monkeypatch.setenv("REQUIRE_FRAMEWORKS", "1")
+    with pytest.raises(RuntimeError, match="make frameworks"):
+        needs(name)
+    stamp.write_text(environments.digest(name), encoding="utf-8")
+    assert environments.missing(name) == ""
 
 
 # The heading of each snippet in the page, and its environment; the last one is of the SDKs, which CI has anyway.
