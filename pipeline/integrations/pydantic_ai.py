@@ -52,7 +52,7 @@ def _instructed(messages: list[ModelMessage], last: ModelMessage) -> list[ModelM
     """Return messages that end with a request, which has the instructions of the last one before: those in force."""
     now = messages[-1]
     if isinstance(last, ModelRequest) and not isinstance(now, ModelRequest):
-        # A model that continues its own words; pydantic-ai wants a request all the same.
+        # A model that continues its own words; pydantic-ai requires a request all the same.
         messages.append(replace(last, parts=[]))
     elif isinstance(last, ModelRequest) and now.instructions is None:
         messages[-1] = replace(now, instructions=last.instructions)

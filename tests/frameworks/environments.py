@@ -30,8 +30,8 @@ def requirements(name):
 
 
 def python(name):
-    """Return the interpreter of an environment."""
-    return PLACE / name / "bin" / "python"
+    """Return the interpreter of an environment, or this one for the empty name."""
+    return PLACE / name / "bin" / "python" if name else Path(sys.executable)
 
 
 def missing(name):
