@@ -17,6 +17,7 @@ from reknit.pipeline.session.arguments import GivenPolicy
 
 
 def repair_contents(
+    target: str = "gemini",
     *,
     model: str | None = None,
     policy: GivenPolicy = None,
@@ -24,11 +25,12 @@ def repair_contents(
 ) -> Callable[[CallbackContext, LlmRequest], None]:
     """Return a callback: ``LlmAgent(model=…, before_model_callback=repair_contents())``.
 
-    The contents of a request that needs no repair stay the same list. ``policy`` is that of ``normalize``, and
+    ``target`` is the API of the model: another one than Gemini's for models of ``LiteLlm``. The contents of a request
+    that needs no repair stay the same list. ``policy`` is that of ``normalize``, and
     ``on_fixes`` is called with the fixes of each repair.
     """
-    write = request_writer("gemini", model)
-    repair = MessageRepair("gemini", write, "gemini", joins=True, model=model, policy=policy, on_fixes=on_fixes)
+    write = request_writer("gemini", model if target == "gemini" else None)
+    repair = MessageRepair("gemini", write, target, joins=True, model=model, policy=policy, on_fixes=on_fixes)
 
     # ADK passes both arguments by these names.
     def before_model(callback_context: CallbackContext, llm_request: LlmRequest) -> None:  # noqa: ARG001  see above

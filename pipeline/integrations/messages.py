@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, groupby
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -18,11 +19,10 @@ from reknit.pipeline.errors import ReknitError
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history import History
 from reknit.pipeline.history.pieces import TrackedBlock
-from reknit.pipeline.history.readers.shapes import read
+from reknit.pipeline.history.readers.shapes import ReadResult, read
 from reknit.pipeline.integrations.request_body import OnFixes
 from reknit.pipeline.integrations.written import Said, WritePieces
 from reknit.pipeline.model import Block, Role, Turn
-from reknit.pipeline.policy import Policy
 from reknit.pipeline.registry import target_named
 from reknit.pipeline.session.arguments import GivenPolicy, policy_from
 from reknit.pipeline.session.repair import RequestVariant, ids_written, structure_for
@@ -36,7 +36,7 @@ _UNREADABLE: Final = (ReknitError, ValueError, TypeError, KeyError, AttributeErr
 
 
 class NewMessage(Struct, frozen=True):
-    """A message that the repair wrote; ``origin`` is the place of the message that it stands for, if there is one."""
+    """A message that the repair wrote; ``origin`` is the place of the message that it replaces, if there is one."""
 
     members: Members
     origin: int | None = None
@@ -50,6 +50,7 @@ class MessageRepair:
         write: writes messages of the shape.
         joins: the results of a turn's calls must be in one message, and messages of one role are one.
         target: the API that the model is called by.
+        keeps_empty: a message without content has a meaning for the framework.
         model: the model, where its facts matter.
         policy: that of ``normalize``.
         on_fixes: is called with the fixes of each list that is repaired.
@@ -66,11 +67,13 @@ class MessageRepair:
         target: str,
         *,
         joins: bool = False,
+        keeps_empty: bool = False,
         model: str | None = None,
         policy: GivenPolicy = None,
         on_fixes: OnFixes | None = None,
     ) -> None:
-        self._source, self._write, self._joins, self._on_fixes = source, write, joins, on_fixes
+        self._source, self._write, self._on_fixes = source, write, on_fixes
+        self._joins, self._keeps_empty = joins, keeps_empty
         self._variant = RequestVariant(target_named(target))
         self._policy, self._setting = policy_from(policy), Setting(model=model)
 
@@ -87,7 +90,7 @@ class MessageRepair:
         Args:
             messages: the framework's own objects.
             dump: returns them as JSON values.
-            load: makes an object of a new message, and of the one that it stands for, if there is one.
+            load: makes an object of a new message, and of the object that it replaces, if there is one.
         """
         try:
             done = self._entries(dump(messages))
@@ -108,12 +111,14 @@ class MessageRepair:
     def _entries(self, dumped: list[Any]) -> tuple[list[int | NewMessage], list[Fix]] | None:
         """Return places of untouched messages and new messages, with the fixes; None if nothing needs a repair."""
         found = read(dumped, self._source)
-        turns = found.conversation.turns
+        turns: Sequence[Turn] = found.conversation.turns
         history = self._history(turns)
+        if not (self._keeps_empty or history.structure.blank):
+            turns = _with_empty(found, len(dumped))
         for turn in turns:
             history.append(turn)
         messages, fixes, _, _ = history.take_settled()
-        end = history.open_messages(_tail(self._policy))
+        end = history.open_messages()
         fixes = [*fixes, *end.fixes]
         if not fixes:
             return None
@@ -132,7 +137,7 @@ class MessageRepair:
 
     def _written(self, messages: Sequence[list[Said]], turns: Sequence[Turn], count: int) -> list[int | NewMessage]:
         blocks = _blocks_by_message(turns)
-        # What the framework does not send to a model, such as a notice, has no turn and stays in its place.
+        # A message that the framework does not send to a model, such as a notice, has no turn and stays in its place.
         unsent = [at for at in range(count) if at not in blocks]
         ids = {turn.index: turn.id for turn in reversed(turns)}
         pieces = list(chain.from_iterable(messages))
@@ -155,12 +160,24 @@ class MessageRepair:
         return [*entries, *unsent]
 
 
+def _with_empty(found: ReadResult, count: int) -> Sequence[Turn]:
+    """Return the turns of a history, with one for each message in which the reader found nothing.
+
+    A message that the framework does not send has no turn either, but a fix.
+    """
+    turns = found.conversation.turns
+    known = {turn.index for turn in turns} | {_index(fix.path) for fix in found.fixes}
+    empty = [Turn(role="user", blocks=(), index=at) for at in range(count) if at not in known]
+    return sorted([*turns, *empty], key=attrgetter("index")) if empty else turns
+
+
+def _index(path: str) -> int:
+    number = path.split(".")[1] if "." in path else ""
+    return int(number) if number.isdigit() else -1
+
+
 def _by_origin(pieces: Sequence[Said]) -> list[list[Said]]:
     return [list(group) for _, group in groupby(pieces, key=lambda each: _origin(each[1]))]
-
-
-def _tail(policy: Policy) -> str | None:
-    return None if policy.tail == "auto" else policy.tail
 
 
 def _at(messages: Sequence[_Message], place: int | None) -> _Message | None:

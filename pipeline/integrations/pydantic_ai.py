@@ -27,7 +27,9 @@ def repair_history(
     is. ``policy`` is that of ``normalize``, and ``on_fixes`` is called with the fixes of each repair.
     """
     write = framework_writer("pydantic-ai")
-    repair = MessageRepair("pydantic-ai", write, target, model=model, policy=policy, on_fixes=on_fixes)
+    repair = MessageRepair(
+        "pydantic-ai", write, target, keeps_empty=True, model=model, policy=policy, on_fixes=on_fixes
+    )
 
     def process(messages: list[ModelMessage]) -> list[ModelMessage]:
         found = repair.repaired(messages, _dumped, _loaded)
@@ -47,8 +49,11 @@ def _loaded(members: dict[str, Any], origin: ModelMessage | None) -> ModelMessag
 
 
 def _instructed(messages: list[ModelMessage], last: ModelMessage) -> list[ModelMessage]:
-    """Return messages whose last request has the instructions of the last one before, which are those in force."""
+    """Return messages that end with a request, which has the instructions of the last one before: those in force."""
     now = messages[-1]
-    if isinstance(last, ModelRequest) and isinstance(now, ModelRequest) and now.instructions is None:
+    if isinstance(last, ModelRequest) and not isinstance(now, ModelRequest):
+        # A model that continues its own words; pydantic-ai requires a request all the same.
+        messages.append(replace(last, parts=[]))
+    elif isinstance(last, ModelRequest) and now.instructions is None:
         messages[-1] = replace(now, instructions=last.instructions)
     return messages

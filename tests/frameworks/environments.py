@@ -30,14 +30,14 @@ def requirements(name):
 
 
 def python(name):
-    """Return the interpreter of an environment."""
-    return PLACE / name / "bin" / "python"
+    """Return the interpreter of an environment, or this one for the empty name."""
+    return PLACE / name / "bin" / "python" if name else Path(sys.executable)
 
 
 def missing(name):
     """Return why an environment cannot be used, or an empty text."""
     stamp = PLACE / name / _STAMP
-    if stamp.is_file() and stamp.read_text(encoding="utf-8") == _digest(name):
+    if stamp.is_file() and stamp.read_text(encoding="utf-8") == digest(name):
         return ""
     return f"needs the environment of {name}: run `make frameworks`"
 
@@ -67,7 +67,7 @@ def make(name):
     ]
     subprocess.run([*pip, "install", "--no-deps", "--requirement", HERE / name / "requirements.txt"], check=True)
     subprocess.run([*pip, "check"], check=True)
-    (place / _STAMP).write_text(_digest(name), encoding="utf-8")
+    (place / _STAMP).write_text(digest(name), encoding="utf-8")
 
 
 def run(name, script, given="", **variables):
@@ -84,7 +84,8 @@ def run(name, script, given="", **variables):
     )
 
 
-def _digest(name):
+def digest(name):
+    """Return the digest of the interpreter's version and of an environment's requirements."""
     pinned = (HERE / name / "requirements.txt").read_bytes()
     return hashlib.sha256(b"%b %b" % (sys.version.encode(), pinned)).hexdigest()
 

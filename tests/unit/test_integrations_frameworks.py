@@ -7,6 +7,7 @@ import json
 import re
 
 import pytest
+from frameworks import environments
 from frameworks.environments import NAMES as ENVIRONMENTS
 from frameworks.environments import ROOT, needs, requirements, run
 from loopback import provider
@@ -26,6 +27,11 @@ CASES = {
     "litellm": ("litellm_call", "must be followed by tool messages responding to each 'tool_call_id'"),
 }
 NAMES = [pytest.param(name, marks=needs(name)) for name in CASES]
+# Those of the SDKs, which the environment of the tests has.
+SDK_CASES = (
+    ("anthropic_sdk", "`tool_use` ids were found without `tool_result` blocks immediately after"),
+    ("openai_sdk", "No tool output found for function call call_1."),
+)
 
 
 def ran(name, script):
@@ -45,9 +51,14 @@ def ran(name, script):
     return done, [json.loads(body) for body in bodies]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_an_example_is_accepted_only_with_the_middleware(name, tmp_path):
-    file, words = CASES[name]
+@pytest.mark.parametrize(
+    ("name", "file", "words"),
+    [
+        *(pytest.param(name, *CASES[name], marks=needs(name), id=name) for name in CASES),
+        *(pytest.param("", *case, id=case[0]) for case in SDK_CASES),
+    ],
+)
+def test_an_example_is_accepted_only_with_the_middleware(name, file, words, tmp_path):
     source = (EXAMPLES / f"{file}.py").read_text(encoding="utf-8")
     cut = tmp_path / f"{file}_cut.py"
     cut.write_text("".join(line for line in source.splitlines(keepends=True) if CUT not in line), encoding="utf-8")
@@ -61,7 +72,7 @@ def test_an_example_is_accepted_only_with_the_middleware(name, tmp_path):
 
 def test_every_example_is_run_and_has_one_line_to_leave_out():
     found = {path.stem: path.read_text(encoding="utf-8").count(CUT) for path in EXAMPLES.glob("*.py")}
-    assert found == {file: 1 for file, _ in CASES.values()}
+    assert found == {file: 1 for file, _ in (*CASES.values(), *SDK_CASES)}
 
 
 def test_each_middleware_is_shorter_than_eighty_lines():
@@ -79,6 +90,21 @@ def test_histories_keep_their_objects_and_types(name):
 def test_the_documented_versions_are_those_of_the_environments():
     pinned = {pin for name in ENVIRONMENTS for pin in requirements(name).items()}
     assert pinned >= {version for packages in IN_CI.values() for version in packages.items()}
+
+
+def test_an_environment_is_used_only_as_its_requirements_are_now(tmp_path, monkeypatch):
+    monkeypatch.setattr(environments, "PLACE", tmp_path)
+    name = ENVIRONMENTS[0]
+    assert "make frameworks" in environments.missing(name)
+    (tmp_path / name).mkdir()
+    stamp = tmp_path / name / "requirements.sha256"
+    stamp.write_text("of other versions", encoding="utf-8")
+    assert "make frameworks" in environments.missing(name)
+    monkeypatch.setenv("REQUIRE_FRAMEWORKS", "1")
+    with pytest.raises(RuntimeError, match="make frameworks"):
+        needs(name)
+    stamp.write_text(environments.digest(name), encoding="utf-8")
+    assert environments.missing(name) == ""
 
 
 # The heading of each snippet in the page, and its environment; the last one is of the SDKs, which CI has anyway.

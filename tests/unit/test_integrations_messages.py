@@ -1,4 +1,4 @@
-"""Repaired lists of messages: what the repair does not touch stays the same object, and nothing is left to repair.
+"""Repaired lists of messages: untouched messages stay the same objects, and nothing is left to repair.
 
 The histories are those of the frameworks' samples, in each shape that the integrations write.
 """

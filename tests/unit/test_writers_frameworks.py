@@ -24,7 +24,7 @@ SCRIPTS = {
     "strands": ("strands", "load"),
     "otel-genai": ("opentelemetry", "load"),
 }
-# What a framework does not send by its own rules.
+# Marks in blocks that a framework does not send, by its own rules.
 UNSENT = {
     # Only the last output of a call.
     "openai-agents": [("adk-events", "broken", "MARK-adk64")],

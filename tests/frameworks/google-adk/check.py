@@ -60,6 +60,15 @@ assert repaired(found)[1]
 found, _ = repaired([question, both, ModelContent("Done."), more])
 assert all(part.function_response is None for content in found for part in content.parts)
 
+# Claude, by LiteLLM, refuses a call without its result, and knows calls by their ids.
+named = call("a")
+named.function_call.id = "adk-1"
+other = LlmRequest(model="anthropic/claude-sonnet-4-5", contents=[question, ModelContent([named]), more])
+assert repaired(other.contents)[1]
+repair_contents("anthropic")(callback_context=None, llm_request=other)
+(made,) = (part.function_response for content in other.contents for part in content.parts if part.function_response)
+assert (made.id, made.name, list(made.response)) == ("adk-1", "a", ["error"])
+
 # Unreadable: passed on, with a warning.
 assert warnings == []
 wrong = LlmRequest.model_construct(contents=[question, "no content"])

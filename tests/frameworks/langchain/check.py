@@ -58,6 +58,11 @@ assert orphan not in found
 assert cut not in found
 assert found[1] is asking
 
+# Messages of nothing go, where the target refuses them.
+silent = [question, AIMessage("", id="ai-4"), more, AIMessage("Done."), HumanMessage(""), HumanMessage("Well?")]
+assert repaired(silent) == [silent[at] for at in (0, 2, 3, 5)]
+assert RepairMiddleware("openai-chat").before_model({"messages": silent}, None) is None
+
 # A changed message keeps what a request does not have.
 dotted = AIMessage("", id="ai-3", tool_calls=[calls[0] | {"id": "a.b:0"}], usage_metadata=usage, name="archivist")
 answer = ToolMessage("found", tool_call_id="a.b:0", artifact={"rows": 3}, id="t-3")

@@ -67,6 +67,14 @@ assert found == [question, done, more]
 found = process([question, done, ModelRequest([UserPromptPart("And?")]), lost])
 assert found[-1].instructions == "Obey now."
 
+# A request has instructions only, or nothing is left of it: the history ends with a request all the same.
+bare = ModelRequest([], instructions="Obey now.")
+given = [question, done, bare]
+prefilled = repair_history("anthropic", policy={"tail": "prefill"})
+assert prefilled(given) is given
+assert prefilled([question, done, lost])[:2] == [question, done]
+assert prefilled([question, done, lost])[2].instructions == "Obey now."
+
 # Unreadable: passed on, with a warning.
 assert warnings == []
 wrong = [question, "no message"]
