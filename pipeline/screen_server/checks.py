@@ -27,8 +27,12 @@ CHECK_SECONDS: Final = 5.0
 MOST_THREADS: Final = 32
 
 
-class _FailedError(Exception):
-    """The function ended its thread, or returned something else than a decision."""
+class CheckExitError(Exception):
+    """The function tried to end the process."""
+
+
+class UnknownDecisionError(Exception):
+    """The function returned something else than a decision."""
 
 
 class Check:
@@ -52,21 +56,29 @@ class Check:
 
     async def decide(self, headers: Mapping[str, str], session: str) -> Decision:
         """Return the decision about a session; ``deny`` where the function fails."""
+        # A task, because a function may catch its cancellation and continue.
+        task = asyncio.create_task(self._answer(headers, session))
+        task.add_done_callback(_retrieve)
         try:
-            async with asyncio.timeout(self._seconds):
-                return _decision(await self._answer(headers, session))
-        except TimeoutError as error:
+            done, _ = await asyncio.wait([task], timeout=self._seconds)
+            if done and not task.cancelled():
+                return _decision(task.result())
+            self._fail(asyncio.CancelledError() if done else TimeoutError())
+        except Exception as error:  # noqa: BLE001  the function is not part of this program
             self._fail(error)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  the function is not part of this program
-            self._fail(error)
+        finally:
+            task.cancel()
         return "deny"
 
     async def _answer(self, headers: Mapping[str, str], session: str) -> object:
-        if self._is_async:
-            found: Any = self._function(headers, session)
-        else:
-            found = await self._in_thread(headers, session)
-        return await found if inspect.isawaitable(found) else found
+        try:
+            if self._is_async:
+                found: Any = self._function(headers, session)
+            else:
+                found = await self._in_thread(headers, session)
+            return await found if inspect.isawaitable(found) else found
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise CheckExitError from error
 
     async def _in_thread(self, headers: Mapping[str, str], session: str) -> object:
         await self._threads.acquire()
@@ -80,12 +92,15 @@ class Check:
             if error is None:
                 ended.set_result(found)
             else:
-                ended.set_exception(error if isinstance(error, Exception) else _FailedError(error_name(error)))
+                ended.set_exception(error if isinstance(error, Exception) else CheckExitError())
 
         def run() -> None:
-            error, found = None, None
+            error: BaseException | None = None
+            found: object = None
             try:
                 found = self._function(headers, session)
+            except StopIteration as raised:
+                error = RuntimeError(error_name(raised))  # a future cannot hold this one
             except BaseException as raised:  # noqa: BLE001  passed on
                 error = raised
             if not loop.is_closed():
@@ -131,4 +146,10 @@ def _decision(found: object) -> Decision:
         if found == each:
             decision: Decision = each
             return decision
-    raise _FailedError
+    raise UnknownDecisionError
+
+
+def _retrieve(task: asyncio.Task[object]) -> None:
+    """Take a late error, which asyncio would log with its text."""
+    if not task.cancelled():
+        task.exception()

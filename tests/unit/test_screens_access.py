@@ -19,7 +19,7 @@ from reknit.pipeline.errors import InputError
 from reknit.pipeline.screen_server.access import Claims, Signer
 from reknit.pipeline.screen_server.formats import AiSdkWriter
 from reknit.pipeline.screen_server.gate import Gate, Limits
-from reknit.pipeline.viewer.guard import Guard
+from reknit.pipeline.viewer.guard import Guard, HostNames
 from reknit.topics.items import AgentError, ItemCompleted, ItemDelta, ItemStarted, TurnStop
 
 KEY = "a key that is long enough"
@@ -260,6 +260,30 @@ async def test_limits(tmp_path):
         assert statuses == [401, 401, 401, 429]
     async with guarded(tmp_path / "all", limits=Limits(connections=0)) as (lab, http):
         assert (await http.get(f"{lab.url}/sessions/mine/events", headers=headers)).status == 503
+
+
+@pytest.mark.asyncio
+async def test_requests_of_an_address_are_counted_behind_a_proxy_and_are_allowed_again_later(tmp_path):
+    clock = [1000.0]
+    hosts, limits = HostNames(proxies=["127.0.0.1"]), Limits(requests=2, per_second=0.5)
+    gate = Gate(hosts, SIGNER, limits=limits, now=lambda: clock[0])
+    async with screens_of(tmp_path, gate=gate) as (lab, http):
+        lab.publish(ItemStarted(item_id="a", item_type="text"), session="mine")
+        headers = bearer(token(sessions=("mine",)))
+
+        async def status(address, **given):
+            headers_of = {"X-Forwarded-For": f"forged, {address}", **headers, **given}
+            async with http.get(f"{lab.url}/sessions/mine/messages", headers=headers_of) as answer:
+                return answer.status
+
+        assert [await status("10.0.0.1") for _ in range(3)] == [200, 200, 429]
+        # Another address has its own allowance, and another token of the same address has not.
+        assert await status("10.0.0.2") == 200
+        assert await status("10.0.0.1", **bearer(token(sessions=("mine",), expires=SOON + 1))) == 429
+        clock[0] += 2
+        assert [await status("10.0.0.1") for _ in range(2)] == [200, 429]
+        clock[0] += 3600
+        assert [await status("10.0.0.1") for _ in range(3)] == [200, 200, 429]
 
 
 HOSTILE = [

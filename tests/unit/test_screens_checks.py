@@ -1,6 +1,8 @@
 """The operator's own check of ``reknit screens``: its decisions, its arguments, its time limit and its failures."""
 
 import asyncio
+import contextlib
+import gc
 import logging
 import sys
 import threading
@@ -129,13 +131,19 @@ def raises(_headers, _session):
     raise KeyError("SECRET")
 
 
+def finds_none(_headers, _session):
+    return next(iter(()))
+
+
 def ends_the_thread(_headers, _session):
     sys.exit("SECRET")
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("kind", [lambda each: each, as_async])
-@pytest.mark.parametrize("function", [raises, ends_the_thread, *map(always, [None, True, "", "READ", "admin", []])])
+@pytest.mark.parametrize(
+    "function", [raises, finds_none, ends_the_thread, *map(always, [None, True, "", "READ", "admin", []])]
+)
 async def test_a_check_that_fails_denies(tmp_path, caplog, function, kind):
     caplog.set_level(logging.DEBUG)
     async with checked(tmp_path, kind(function)) as (_, _, status, check):
@@ -177,6 +185,34 @@ async def test_a_check_has_a_time_limit_and_delays_no_other_request(tmp_path, mo
                 pass
     finally:
         go_on.set()
+
+
+@pytest.mark.asyncio
+async def test_a_check_that_catches_its_cancellation_denies_in_time(tmp_path, caplog):
+    caplog.set_level(logging.DEBUG)
+    ends = asyncio.Event()
+
+    async def continues(_headers, _session):
+        while not ends.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await ends.wait()
+        raise ValueError("SECRET")
+
+    async with checked(tmp_path, continues, seconds=0.05) as (_, _, status, check):
+        assert (await status(), check.failures) == (404, 1)
+        ends.set()
+        await asyncio.sleep(0.01)
+    gc.collect()
+    assert "SECRET" not in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_a_check_whose_task_is_cancelled_denies(tmp_path):
+    async def check(_headers, _session):
+        raise asyncio.CancelledError
+
+    async with checked(tmp_path, check) as (_, _, status, found):
+        assert (await status(), found.failures) == (404, 1)
 
 
 @pytest.mark.asyncio
