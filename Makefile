@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 PYTEST := $(BIN)/python -m pytest
 # Without npm, the tests of the JavaScript SDKs are skipped with the reason.
-SDKS := $(if $(shell command -v npm),tests/js/node_modules)
+SDKS := $(if $(shell command -v npm),tests/js/node_modules examples/screens/node_modules)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format unit broker sdks chaos simulate heal bench mutants release wheels record resume kafka modules schemas docs site deploy clean distclean
@@ -42,10 +42,10 @@ unit: $(VENV)/.dev $(SDKS) ## tests that need no broker of their own, in paralle
 broker: $(VENV)/.dev ## tests on a real Apache Kafka; without Java 17 skipped, or failed with REKNIT_REQUIRE_KAFKA=1
 	@$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/broker
 
-sdks: tests/js/node_modules ## install the JavaScript SDKs that tests run (npm)
+sdks: tests/js/node_modules examples/screens/node_modules ## install the JavaScript packages that tests run (npm)
 
-tests/js/node_modules: tests/js/package.json
-	@npm install --prefix tests/js --no-package-lock --no-audit --no-fund --loglevel=error
+tests/js/node_modules examples/screens/node_modules: %/node_modules: %/package.json
+	@npm install --prefix $* --no-package-lock --no-audit --no-fund --loglevel=error
 	@touch $@
 
 chaos: $(VENV)/.dev ## let three brokers and two workers undergo every fault, with an audit after each; writes build/chaos.md
@@ -104,7 +104,7 @@ clean: ## remove caches and local state
 	find reknit pipeline topics tests deploy -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environment and the broker's jars as well
-	rm -rf $(VENV) $(VENV)-mutants $(VENV)-release deploy/kafka/lib tests/js/node_modules
+	rm -rf $(VENV) $(VENV)-mutants $(VENV)-release deploy/kafka/lib tests/js/node_modules examples/screens/node_modules
 
 # One stamp for each step, newer than what it was made from.
 $(VENV)/.python:
