@@ -9,15 +9,17 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 PYTEST := $(BIN)/python -m pytest
 # Without npm, the tests of the JavaScript SDKs are skipped with the reason.
 SDKS := $(if $(shell command -v npm),tests/js/node_modules examples/screens/node_modules)
+# The bundle of the page of `reknit demo --screens`.
+PAGES := examples/screens/dist/both.js
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format unit broker sdks chaos simulate heal bench mutants release wheels record resume kafka modules schemas docs site deploy clean distclean
+.PHONY: help demo test lint format unit broker sdks examples chaos simulate heal bench mutants release wheels record resume kafka modules schemas docs site deploy clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ARGS ?= --once
-demo: $(VENV)/.runtime ## run the whole pipeline here, embedded broker included (ARGS for `reknit demo`)
+demo: $(VENV)/.runtime $(if $(findstring --screens,$(ARGS)),$(PAGES)) ## run the whole pipeline here, embedded broker included (ARGS for `reknit demo`)
 	@$(BIN)/reknit demo $(ARGS)
 
 # One after the other, also under -j, and the first failure stops: the last line is pytest's.
@@ -45,8 +47,14 @@ broker: $(VENV)/.dev ## tests on a real Apache Kafka; without Java 17 skipped, o
 sdks: tests/js/node_modules examples/screens/node_modules ## install the JavaScript packages that tests run (npm)
 
 tests/js/node_modules examples/screens/node_modules: %/node_modules: %/package.json
+	@command -v npm >/dev/null || { echo "this needs Node.js 20 and npm" >&2; exit 1; }
 	@npm install --prefix $* --no-package-lock --no-audit --no-fund --loglevel=error
 	@touch $@
+
+examples: $(PAGES) ## build the pages of examples/screens (npm)
+
+$(PAGES): examples/screens/node_modules $(wildcard examples/screens/src/*) js/screens.js
+	@npm run --silent --prefix examples/screens build
 
 chaos: $(VENV)/.dev ## let three brokers and two workers undergo every fault, with an audit after each; writes build/chaos.md
 	@$(BIN)/python tests/chaos/run.py $(ARGS)

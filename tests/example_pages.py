@@ -32,10 +32,15 @@ if _missing() and "REQUIRE_NODE" in os.environ:
 needs_examples = [needs_browser, pytest.mark.skipif(bool(_missing()), reason=_missing())]
 
 
-def build(folder):
-    """Build the pages into a folder as `npm run build` does."""
-    command = ["npm", "run", "build", "--silent", "--", f"--outdir={folder / 'dist'}"]
+def bundle(folder):
+    """Build the scripts of the pages as `npm run build` does."""
+    command = ["npm", "run", "build", "--silent", "--", f"--outdir={folder}"]
     subprocess.run(command, cwd=EXAMPLES, check=True, timeout=300)
+
+
+def build(folder):
+    """Build the pages into a folder, and return it."""
+    bundle(folder / "dist")
     for file in (*EXAMPLES.glob("*.html"), EXAMPLES / "screens.css"):
         shutil.copy(file, folder)
     return folder

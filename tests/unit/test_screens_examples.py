@@ -186,6 +186,10 @@ async def test_another_server_continues_in_mid_stream(built, tmp_path):
             lab.publish(*items[:half])
             await walk.open()
             await walk.shows(items[:half])
+        # Several attempts of each client fail.
+        async with asyncio.timeout(PATIENCE):
+            while sum("CONNECTION_REFUSED" in each for each in page.did().messages) < 8:  # noqa: ASYNC110  the tab has no event for it
+                await asyncio.sleep(0.1)
         await walk.both_are("Reconnecting…")
         port = urlsplit(lab.url).port
         async with screens_of(tmp_path / "second", gate=gate, topics=lab.topics, port=port) as (second, _):

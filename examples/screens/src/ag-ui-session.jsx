@@ -93,7 +93,8 @@ function cardOf(call, results, parent) {
 
 function activity({ id, activityType, content }) {
   const text = typeof content.message === "string" ? content.message : JSON.stringify(content);
-  return { kind: "notice", id, label: activityType.replace(/^reknit\./, ""), text };
+  const label = activityType === "reknit.agent_error" ? "notice" : activityType.replace(/^reknit\./, "");
+  return { kind: "notice", id, label, text };
 }
 
 function readable(content) {

@@ -31,12 +31,13 @@ function useSession({ server, id, headers }) {
   // The throttle keeps the page from drawing a message that is half rebuilt.
   const { messages, setMessages, status, error, resumeStream } = useChat({ id, transport, resume: true, throttle: RENDER_MS });
 
-  // The SDK connects again when the page becomes visible; while it is visible, the page does it.
+  // The SDK connects again when the page becomes visible; while it is visible, the page does it. The status is the same
+  // after a second failure, but the error is another one.
   useEffect(() => {
     if (status !== "error") return undefined;
     const timer = setTimeout(resumeStream, RETRY_MS);
     return () => clearTimeout(timer);
-  }, [status, resumeStream]);
+  }, [status, error, resumeStream]);
 
   // The stream has the last answer. All that is before it is loaded whenever an answer begins or an earlier one changes.
   const last = messages.at(-1);
